@@ -1,0 +1,87 @@
+# Everything starts from here: each target makes .venv by itself and installs what it needs into it.
+PYTHON ?= python3
+VENV ?= .venv
+PORT ?= 8000
+HOST ?= 127.0.0.1
+ARGS ?=
+
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
+STANDALONE := $(VENV)/.standalone-installed
+DEV := $(VENV)/.dev-installed
+
+# A terminal is waiting: running jobs get 5 s to stop before they are handed back.
+run: export JOBSCHEDULER_SHUTDOWN_GRACE_SEC ?= 5
+
+.PHONY: help run test test-sqlite test-postgres check format bench chaos docs clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make run      web console, API and worker on http://$(HOST):$(PORT)/ (PORT= and HOST= change it)"
+	@echo "make test     the whole suite on SQLite, then on PostgreSQL (ARGS= goes to pytest)"
+	@echo "make check    lint, format, types, architecture, migrations, system checks"
+	@echo "make format   mends what lint and format can mend"
+	@echo "make bench    benchmarks        make chaos    kill storms and other long tests"
+	@echo "make docs     regenerates the generated pages of docs/"
+	@echo "make clean    removes .venv, builds and caches; keeps the database"
+
+run: $(STANDALONE)
+	@$(PY) manage.py migrate --verbosity 0
+	@$(PY) manage.py collectstatic --no-input --verbosity 0
+	@$(PY) manage.py ensureadmin
+	@$(PY) manage.py runscheduler --host $(HOST) --port $(PORT)
+
+test: $(DEV)
+	@failed=0; \
+	$(MAKE) --no-print-directory test-sqlite || failed=1; \
+	$(MAKE) --no-print-directory test-postgres || failed=1; \
+	exit $$failed
+
+test-sqlite: $(DEV)
+	@echo "== SQLite"
+	@env -u DATABASE_URL $(PY) -m pytest $(ARGS)
+
+test-postgres: $(DEV)
+	@echo "== PostgreSQL"
+	@$(PY) -m tests.postgres $(PY) -m pytest $(ARGS)
+
+check: $(DEV)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+	$(PY) manage.py makemigrations --check --dry-run --settings tests.settings
+	$(PY) manage.py check --fail-level WARNING --settings tests.settings
+
+format: $(DEV)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(DEV)
+	$(PY) -m bench $(ARGS)
+
+chaos: $(DEV)
+	$(PY) -m tests.postgres $(PY) -m pytest tests/chaos $(ARGS)
+
+docs: $(DEV)
+	$(PY) docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist staticfiles *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; choose one with PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+
+# The build tools come first and from the same constraints, so that the project itself builds the same every time.
+$(STANDALONE): pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV) …"
+	@$(PIP) setuptools wheel
+	@$(PIP) --no-build-isolation --editable '.[standalone]'
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(STANDALONE)
+	@echo "installing the development tools into $(VENV) …"
+	@$(PIP) --no-build-isolation --editable '.[standalone,dev]'
+	@touch $@ $(STANDALONE)

@@ -1,0 +1,23 @@
+"""Job Scheduler: work that must run later, in order, once, and visibly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jobs.errors import NoRetry, Skip
+from jobs.registry import job
+
+if TYPE_CHECKING:
+    from jobs.services import enqueue, enqueue_many
+
+__version__ = "0.1.0"
+__all__ = ["NoRetry", "Skip", "enqueue", "enqueue_many", "job"]
+
+
+def __getattr__(name: str) -> Any:
+    """The services load the models, which must wait until Django's apps are ready; `from jobs import job` need not."""
+    if name in ("enqueue", "enqueue_many"):
+        from jobs import services
+
+        return getattr(services, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

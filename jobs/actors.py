@@ -1,0 +1,38 @@
+"""Who did it: the actor that every audit event names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class ActorKind(StrEnum):
+    USER = "user"
+    TOKEN = "token"
+    WORKER = "worker"
+    SCHEDULER = "scheduler"
+    CLI = "cli"
+
+
+@dataclass(frozen=True)
+class Actor:
+    kind: ActorKind
+    name: str = ""
+
+
+SCHEDULER = Actor(ActorKind.SCHEDULER)
+PYTHON = Actor(ActorKind.SCHEDULER, "python")  # a direct call of a service that named nobody
+
+
+def user(account: Any) -> Actor:
+    """The actor for a Django user, whatever the user model."""
+    return Actor(ActorKind.USER, str(account.get_username())[:200])
+
+
+def worker(name: str) -> Actor:
+    return Actor(ActorKind.WORKER, name[:200])
+
+
+def cli(name: str) -> Actor:
+    return Actor(ActorKind.CLI, name[:200])

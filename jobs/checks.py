@@ -1,0 +1,124 @@
+"""System checks, tag "jobs": what would go wrong later is said at start-up. Importing this module registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core import checks
+from django.core.checks import CheckMessage, Error, register
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from jobs import db
+from jobs.conf import POLICY_KEYS, Kind, configured, make_policy, read
+
+TAG = "jobs"
+OUR_APPS = ("jobs", "schedules", "webhooks")
+OUR_HOME = Path(__file__).resolve().parent.parent
+SETTING_IDS = {Kind.UNKNOWN: "jobs.E001", Kind.INVALID: "jobs.E002", Kind.HEARTBEAT: "jobs.E003"}
+DECIDING = ("ADMISSION_POLICY", "RETRY_POLICY", "GROUP_FAILURE_POLICY")
+SQLITE_TIMEOUT_SEC = 20
+
+
+@register(TAG)
+def check_settings(**kwargs: Any) -> list[CheckMessage]:
+    _, problems = read(configured())
+    return [Error(each.message, hint=each.hint or None, id=SETTING_IDS[each.kind]) for each in problems]
+
+
+@register(TAG)
+def check_policies(**kwargs: Any) -> list[CheckMessage]:
+    conf, _ = read(configured())
+    found = ((key, policy_problem(key, getattr(conf, key))) for key in POLICY_KEYS)
+    return [Error(problem, id="jobs.E004") for _, problem in found if problem]
+
+
+@register(TAG)
+def check_time_zones(**kwargs: Any) -> list[CheckMessage]:
+    message = "USE_TZ is False, but every time of a job carries its zone."
+    return [] if settings.USE_TZ else [Error(message, hint="Set USE_TZ = True.", id="jobs.E005")]
+
+
+@register(TAG)
+def check_shadows(**kwargs: Any) -> list[CheckMessage]:
+    hint = "A site with a top-level package of that name cannot install Job Scheduler: rename one of the two."
+    message = "The app {!r} is not Job Scheduler's: it is imported from {}, not from {}."
+    return [Error(message.format(name, file, OUR_HOME), hint=hint, id="jobs.E006") for name, file in shadows()]
+
+
+@register(TAG)
+def check_sqlite(**kwargs: Any) -> list[CheckMessage]:
+    problem = sqlite_problem(db.alias())
+    found = [checks.Warning(problem, hint=SQLITE_HINT, id="jobs.W001")] if problem else []
+    return [*found, *_sqlite_advice(db.alias())]
+
+
+@register(TAG, deploy=True)
+def check_sqlite_for_deployment(**kwargs: Any) -> list[CheckMessage]:
+    problem = sqlite_problem(db.alias())
+    return [Error(problem, hint=SQLITE_HINT, id="jobs.E007")] if problem else []
+
+
+SQLITE_HINT = 'Set OPTIONS["transaction_mode"] = "IMMEDIATE" for this database.'
+
+
+def sqlite_problem(alias: str) -> str | None:
+    """Why no worker may run on this database, or None. Looks at its settings and opens no connection."""
+    options = _sqlite_options(alias)
+    if options is None or str(options.get("transaction_mode")).upper() == "IMMEDIATE":
+        return None
+    return (
+        f"The SQLite database {alias!r} does not begin its transactions IMMEDIATE: "
+        'concurrent writers will fail with "database is locked".'
+    )
+
+
+def policy_problem(key: str, path: str | None) -> str | None:
+    """Why the policy that a key names cannot be used, or None."""
+    try:
+        policy = make_policy(key, path)
+    except ImproperlyConfigured as error:
+        return str(error)
+    if key in DECIDING and not callable(getattr(policy, "decide", None)):
+        return f"JOBSCHEDULER: {key} {path!r} cannot be used: it has no method `decide`."
+    return None
+
+
+def shadows() -> Iterator[tuple[str, str]]:
+    """Installed apps that carry one of our import names but are not ours, each with its file."""
+    for config in apps.get_app_configs():
+        if config.name in OUR_APPS and Path(config.path).resolve() != OUR_HOME / config.name:
+            yield config.name, str(getattr(config.module, "__file__", None) or config.path)
+
+
+def _sqlite_advice(alias: str) -> Iterator[CheckMessage]:
+    options = _sqlite_options(alias)
+    if options is None:
+        return
+    waits = options.get("timeout", 5)
+    if not isinstance(waits, int | float) or waits < SQLITE_TIMEOUT_SEC:
+        message = f"The SQLite database {alias!r} waits {waits} s for its turn to write; a busy queue may need more."
+        yield checks.Warning(message, hint=f'Set OPTIONS["timeout"] to {SQLITE_TIMEOUT_SEC} or more.', id="jobs.W002")
+    if not _is_in_memory(alias) and "journal_mode=wal" not in _pragmas(options):
+        message = f"The SQLite database {alias!r} is not set to write-ahead logging: reads and writes block each other."
+        hint = 'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL".'
+        yield checks.Warning(message, hint=hint, id="jobs.W003")
+
+
+def _sqlite_options(alias: str) -> Mapping[str, Any] | None:
+    """The OPTIONS of a SQLite database; None for any other."""
+    connection = connections[alias]
+    return connection.settings_dict.get("OPTIONS", {}) if connection.vendor == "sqlite" else None
+
+
+def _is_in_memory(alias: str) -> bool:
+    name = str(connections[alias].settings_dict["NAME"])
+    return ":memory:" in name or "mode=memory" in name
+
+
+def _pragmas(options: Mapping[str, Any]) -> str:
+    return "".join(str(options.get("init_command", "")).lower().split())

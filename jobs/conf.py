@@ -1,0 +1,335 @@
+"""Every setting with its default, typed and validated once.
+
+A site writes `JOBSCHEDULER = {...}` in its settings; the standalone product fills it from the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import date
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from jobs import setting_rules as rules
+from jobs.setting_rules import NotAccepted, Rule
+
+NAME = "JOBSCHEDULER"
+PRESETS: Mapping[str, Mapping[str, float]] = {
+    "development": {"HEARTBEAT_SEC": 10, "LEASE_SEC": 60, "GRACE_SEC": 60},
+    "production": {"HEARTBEAT_SEC": 30, "LEASE_SEC": 300, "GRACE_SEC": 60},
+    "high_reliability": {"HEARTBEAT_SEC": 15, "LEASE_SEC": 180, "GRACE_SEC": 60},
+}
+KEYED_SCOPES = ("job_type", "resource", "tenant", "addon")
+SECRET_NAMES = (
+    *("password", "passwd", "passphrase", "pwd", "secret", "client_secret", "secret_key", "private_key"),
+    *("token", "access_token", "refresh_token", "id_token", "auth_token", "bearer", "jwt"),
+    *("api_key", "apikey", "api-key", "x-api-key", "access_key", "authorization", "proxy-authorization"),
+    *("credential", "credentials", "cookie", "set-cookie", "sessionid", "csrftoken", "signature"),
+)
+
+
+class Kind(StrEnum):
+    UNKNOWN = "unknown"
+    INVALID = "invalid"
+    HEARTBEAT = "heartbeat"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with the settings, in words for the person who wrote them."""
+
+    kind: Kind
+    key: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many jobs may be active at once. What is absent is unlimited; `overall` is the scope "global"."""
+
+    overall: int | None = 1
+    job_type: Mapping[str, int] = field(default_factory=dict)
+    resource: Mapping[str, int] = field(default_factory=dict)
+    tenant: Mapping[str, int] = field(default_factory=dict)
+    addon: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, scope: str, key: str = "") -> int | None:
+        if scope == "global":
+            return self.overall
+        keyed: Mapping[str, int] = getattr(self, scope)
+        return keyed.get(key)
+
+    def __iter__(self) -> Iterator[tuple[str, str, int]]:
+        """Every limit as (scope, key, max); the key of the global one is empty."""
+        if self.overall is not None:
+            yield "global", "", self.overall
+        for scope in KEYED_SCOPES:
+            for key, most in getattr(self, scope).items():
+                yield scope, key, most
+
+
+def _limits(raw: Mapping[Any, Any]) -> Limits:
+    for scope in raw:
+        if scope != "global" and scope not in KEYED_SCOPES:
+            raise NotAccepted(f"knows the scopes global, {', '.join(KEYED_SCOPES)}, not {rules.shown(scope)}")
+    keyed = [_keyed_limits(scope, raw.get(scope, {})) for scope in KEYED_SCOPES]
+    return Limits(_limit("global", raw.get("global")), *keyed)
+
+
+def _keyed_limits(scope: str, raw: Any) -> Mapping[str, int]:
+    if not isinstance(raw, Mapping):
+        raise NotAccepted(f"[{scope}] {rules.not_accepted('a dict of names and limits', raw)}")
+    for key in raw:
+        if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():
+            raise NotAccepted(f"[{scope}] needs names of 1 to 200 characters, not {rules.shown(key)}")
+    limits = {key: _limit(f"{scope}.{key}", most) for key, most in raw.items()}
+    return MappingProxyType({key: most for key, most in limits.items() if most is not None})
+
+
+def _limit(where: str, most: Any) -> int | None:
+    if most is None:
+        return None
+    try:
+        accepted: int = rules.whole(1, 2**31 - 1).accept(most)
+    except NotAccepted as error:
+        raise NotAccepted(f"[{where}] {error}") from None
+    return accepted
+
+
+def setting(default: Any, rule: Rule, *, shown: bool = True) -> Any:
+    return field(default=default, metadata={"rule": rule}, repr=shown)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Parameters of the `Capacity` admission policy. Loads are per processor core."""
+
+    capacity_max: int = setting(100, rules.whole(1, 100))  # cost units that may be active and reserved at once
+    quiet_load: float = setting(0.3, rules.number(0, 1000))  # at or below: QUIET
+    busy_load: float = setting(0.8, rules.number(0, 1000))  # at or above: BUSY; in between: NORMAL
+    streak_sec: float = setting(30, rules.seconds(0))  # how long QUIET must have held before heavy jobs start
+    max_cost_per_addon: int | None = setting(None, rules.whole(1, 100, optional=True))  # cost units of one addon
+    deadline_near_sec: float = setting(300, rules.seconds(0))  # this close to its deadline a job may start in NORMAL
+
+
+SECONDS, SECONDS_OR_ZERO, FLAG, POLICY = rules.seconds(), rules.seconds(0), rules.flag(), rules.dotted_path()
+BYTES, BULK, RETRIES = rules.whole(1024, 2**31 - 1), rules.whole(1, 1_000_000), rules.whole(0, 1000)
+DAYS = rules.number(0.01, 36_500, " of days", optional=True)
+KEY = rules.text(r"(?s).{16,}", "text of at least 16 characters", optional=True, secret=True)
+PROXY_URL = rules.text(r"https?://[^\s/]+/?", "an http:// or https:// address", optional=True, secret=True)
+
+
+@dataclass(frozen=True)
+class Conf:
+    PRESET: str | None = setting(None, rules.choice(*PRESETS, optional=True))
+
+    HEARTBEAT_SEC: float = setting(2, SECONDS)
+    LEASE_SEC: float = setting(30, SECONDS)
+    GRACE_SEC: float = setting(10, SECONDS_OR_ZERO)
+    RECOVERY_SEC: float = setting(2, SECONDS)  # as HEARTBEAT_SEC, unless set
+    SHUTDOWN_GRACE_SEC: float = setting(30, SECONDS_OR_ZERO)
+    POLL_SEC: float = setting(1, SECONDS)
+    CANCEL_TIMEOUT_SEC: float | None = setting(None, rules.seconds(optional=True))
+    DISPATCH_TIMEOUT_SEC: float = setting(30, SECONDS)
+    DIRECT_WAIT_SEC: float = setting(60, SECONDS_OR_ZERO)
+
+    LIMITS: Limits = setting(Limits(), rules.mapping(_limits))  # noqa: RUF009
+    CONCURRENCY_POLICY: str = setting("jobs.policies.concurrency.Limits", POLICY)
+    ADMISSION_POLICY: str = setting("jobs.policies.admission.Open", POLICY)
+    RETRY_POLICY: str = setting("jobs.policies.retry.ExponentialBackoff", POLICY)
+    GROUP_FAILURE_POLICY: str = setting("jobs.policies.groups.OnFailure", POLICY)
+    FAIRNESS_POLICY: str | None = setting(None, rules.dotted_path(optional=True))
+    ADMISSION: Admission = setting(Admission(), rules.record(Admission))  # noqa: RUF009
+
+    RETRY_MAX_RETRIES: int = setting(3, RETRIES)
+    RETRY_BASE_SEC: float = setting(10, SECONDS_OR_ZERO)
+    RETRY_MAX_SEC: float = setting(3600, SECONDS_OR_ZERO)
+    RETRY_JITTER: float = setting(0, rules.number(0, 1))  # a fraction of the delay
+
+    TOKEN_LIMIT: int | None = setting(None, rules.whole(0, 2**63 - 1, optional=True))
+    LOG_LINES_PER_JOB: int = setting(1000, rules.whole(0, 1_000_000))
+    RETENTION_DAYS: float | None = setting(None, DAYS)
+
+    MAX_BODY_BYTES: int = setting(2**20, BYTES)
+    BULK_BODY_BYTES: int = setting(32 * 2**20, BYTES)
+    MAX_PARAMS_DEPTH: int = setting(32, rules.whole(1, 100))
+    API_BULK_LIMIT: int = setting(10_000, BULK)
+    CONSOLE_BULK_LIMIT: int = setting(3_000, BULK)
+    API_RATE_LIMIT: int | None = setting(None, rules.whole(1, 1_000_000, optional=True))  # per minute and token
+
+    SYSTEM_JOB_TYPES: bool = setting(False, FLAG)
+    COMMAND_ALLOW: tuple[str, ...] = setting((), rules.names())
+    METRICS_PUBLIC: bool = setting(False, FLAG)
+    REDACT_KEYS: tuple[str, ...] = setting(SECRET_NAMES, rules.names())
+    ADMIN_AUTOREGISTER: bool = setting(True, FLAG)
+    AUTODISCOVER: tuple[str, ...] = setting(("jobs", "tasks"), rules.modules())
+    LEGACY_SUNSET: date = setting(date(2027, 12, 31), rules.day())  # noqa: RUF009
+
+    WEBHOOK_ALLOW_PRIVATE: bool = setting(False, FLAG)
+    WEBHOOK_TIMEOUT_SEC: float = setting(15, SECONDS)
+    WEBHOOK_MAX_RETRIES: int = setting(3, RETRIES)
+    WEBHOOK_BACKOFF_SEC: float = setting(10, SECONDS_OR_ZERO)
+    WEBHOOK_SECRET_KEY: str | None = setting(None, KEY, shown=False)  # none: derived from SECRET_KEY
+    WEBHOOK_PORTS: tuple[int, ...] = setting((80, 443), rules.several(rules.whole(1, 65_535), "ports"))
+    WEBHOOK_PROXY: str | None = setting(None, PROXY_URL, shown=False)
+
+
+RULES: Mapping[str, Rule] = {each.name: each.metadata["rule"] for each in fields(Conf)}
+POLICY_KEYS = tuple(name for name in RULES if name.endswith("_POLICY"))
+
+
+def read(raw: Any) -> tuple[Conf, list[Problem]]:
+    """The settings, and all that is wrong with them; what is wrong has its default. Never raises."""
+    if not isinstance(raw, Mapping):
+        return Conf(), [Problem(Kind.INVALID, NAME, f"{NAME} {rules.not_accepted('a dict', raw)}.")]
+    given, problems = _fill(Conf, raw, "")
+    values = {**PRESETS.get(given.get("PRESET") or "", {}), **given}
+    values.setdefault("RECOVERY_SEC", values.get("HEARTBEAT_SEC", Conf.HEARTBEAT_SEC))
+    conf = Conf(**values)
+    return conf, [*problems, *_contradictions(conf, {problem.key for problem in problems})]
+
+
+def _fill(record: type, raw: Mapping[Any, Any], prefix: str) -> tuple[dict[str, Any], list[Problem]]:
+    known: dict[str, Rule] = {each.name: each.metadata["rule"] for each in fields(record)}
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for key, value in raw.items():
+        if key not in known:
+            problems.append(_unknown(key, prefix, list(known)))
+            continue
+        try:
+            values[key], found = _accept(known[key], value, f"{prefix}{key}.")
+            problems += found
+        except NotAccepted as error:
+            problems.append(Problem(Kind.INVALID, f"{prefix}{key}", f"{NAME}: {prefix}{key} {error}."))
+    return values, problems
+
+
+def _accept(rule: Rule, value: Any, prefix: str) -> tuple[Any, list[Problem]]:
+    if value is None and rule.optional:
+        return None, []
+    accepted = rule.accept(value)
+    if rule.record is None:
+        return accepted, []
+    values, problems = _fill(rule.record, accepted, prefix)
+    return rule.record(**values), problems
+
+
+def _unknown(key: object, prefix: str, known: list[str]) -> Problem:
+    written = key if isinstance(key, str) else rules.shown(key)
+    by_capitals = {name.upper(): name for name in known}
+    near = difflib.get_close_matches(written[:60].upper(), by_capitals, 1)
+    hint = f"Did you mean {prefix}{by_capitals[near[0]]}?" if near else ""
+    return Problem(Kind.UNKNOWN, f"{prefix}{written}", f"{NAME} has no key {rules.shown(prefix + written)}.", hint)
+
+
+def _contradictions(conf: Conf, wrong: set[str]) -> Iterator[Problem]:
+    """Keys that are fine alone and do not fit together; nothing is said of those that are `wrong` already."""
+    beat, lease, admission = conf.HEARTBEAT_SEC, conf.LEASE_SEC, conf.ADMISSION
+    if beat * 4 > lease and wrong.isdisjoint({"HEARTBEAT_SEC", "LEASE_SEC", "PRESET"}):
+        message = f"{NAME}: HEARTBEAT_SEC is {beat:g}, more than a quarter of LEASE_SEC, which is {lease:g}."
+        hint = "A lease must survive lost heartbeats: raise LEASE_SEC or lower HEARTBEAT_SEC."
+        yield Problem(Kind.HEARTBEAT, "HEARTBEAT_SEC", message, hint)
+    loads = {"ADMISSION.quiet_load", "ADMISSION.busy_load"}
+    if admission.quiet_load >= admission.busy_load and wrong.isdisjoint(loads):
+        message = f"{NAME}: ADMISSION.quiet_load must be below ADMISSION.busy_load."
+        yield Problem(Kind.INVALID, "ADMISSION.quiet_load", message)
+
+
+# A cluster with a service called "jobscheduler" puts its address into every container under our prefix.
+SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
+
+
+def from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
+    """`JOBSCHEDULER_<KEY>` variables as a settings dict. What cannot be read is kept, for the check to report."""
+    start = f"{NAME}_"
+    found = {name.removeprefix(start): text.strip() for name, text in environ.items() if name.startswith(start)}
+    return {key: _from_text(key, text) for key, text in found.items() if not _is_service_link(key, text)}
+
+
+def _is_service_link(key: str, text: str) -> bool:
+    return SERVICE_LINK.fullmatch(key) is not None or (key == "PORT" and "://" in text)
+
+
+def _from_text(key: str, text: str) -> Any:
+    rule = RULES.get(key)
+    if rule is None:
+        return text
+    parsed = rule.parse(text)
+    return None if text.lower() in ("", "none") and parsed != () else parsed
+
+
+if TYPE_CHECKING:
+    _Typed = Conf
+else:
+    _Typed = object
+
+
+class LazyConf(_Typed):
+    """`conf.LEASE_SEC` and so on, read at first use and kept as plain attributes until the settings change."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in RULES:
+            raise AttributeError(f"There is no setting {name}")
+        return getattr(self.current(), name)
+
+    def current(self) -> Conf:
+        known: Conf | None = self.__dict__.get("_current")
+        return known or self._load()
+
+    def policy(self, key: str) -> Any:
+        """The policy object that a key names, made once; None where the key is None."""
+        made = self.__dict__.setdefault("_policies", {})
+        if key not in made:
+            made.setdefault(key, make_policy(key, getattr(self, key)))
+        return made[key]
+
+    def reset(self) -> None:
+        self.__dict__.clear()
+
+    def _load(self) -> Conf:
+        loaded, problems = read(configured())
+        if problems:
+            raise ImproperlyConfigured(" ".join(map(str, problems)))
+        self.__dict__.update({name: getattr(loaded, name) for name in RULES}, _current=loaded)
+        return loaded
+
+
+def configured() -> Any:
+    """What the site wrote, unread."""
+    return getattr(settings, NAME, {})
+
+
+def make_policy(key: str, path: str | None) -> Any:
+    if path is None:
+        return None
+    try:
+        return import_string(path)()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ImproperlyConfigured(f"{NAME}: {key} {path!r} cannot be used ({reason}).") from error
+
+
+conf = LazyConf()
+policy = conf.policy
+
+
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting == NAME:
+        conf.reset()
+
+
+setting_changed.connect(_forget, dispatch_uid="jobs.conf")

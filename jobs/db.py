@@ -1,0 +1,44 @@
+"""Which database the jobs live in, and a transaction on it that may write from its first statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.apps import apps
+from django.db import connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def alias() -> str:
+    return router.db_for_write(apps.get_model("jobscheduler_jobs", "Job"))
+
+
+def connection() -> BaseDatabaseWrapper:
+    return connections[alias()]
+
+
+@contextmanager
+def atomic(*, durable: bool = False) -> Iterator[BaseDatabaseWrapper]:
+    """`transaction.atomic` on the jobs' database.
+
+    On SQLite the outermost transaction starts IMMEDIATE whatever the host's settings say: a transaction that
+    reads first and writes later cannot wait for its turn, it fails with "database is locked".
+    """
+    using = connection()
+    with _immediate(using), transaction.atomic(using=using.alias, durable=durable):
+        yield using
+
+
+@contextmanager
+def _immediate(using: Any) -> Iterator[None]:
+    if using.vendor != "sqlite" or using.in_atomic_block:
+        yield
+        return
+    before = using.transaction_mode
+    using.transaction_mode = "IMMEDIATE"
+    try:
+        yield
+    finally:
+        using.transaction_mode = before

@@ -1,0 +1,67 @@
+"""Retry chains: linear, one new job after the tail, the hold on the lane handed on."""
+
+from __future__ import annotations
+
+from jobs import db
+from jobs.actors import Actor
+from jobs.engine import groups, journal
+from jobs.engine.moves import get, jobs, regate
+from jobs.engine.submit import copy_of, submit
+from jobs.models import Gate, Job
+from jobs.states import EventKind, Status
+
+
+def follow(job: Job, *, actor: Actor, reason: str, fresh: bool = False, position: int | None = None) -> Job:
+    """Make the next job of the chain after its tail `job`, which is locked and terminal."""
+    groups.reopen(job)
+    row = copy_of(job, position=position, checkpoint=None if fresh else job.checkpoint)
+    if job.holds_lane:
+        jobs().filter(pk=job.pk).update(holds_lane=False)
+    journal.record(
+        job,
+        EventKind.RETRY_CREATED,
+        actor=actor,
+        source=job.status,
+        target=job.status,
+        reason=reason,
+        data={"retried_by": str(row[0])},
+    )
+    submit([row], actor=actor, reason=reason or f"retry of {job.pk}")
+    groups.bring_back_later_places(job, actor=actor)
+    return get(row[0])
+
+
+def send_off(job: Job, *, actor: Actor, reason: str) -> Job:
+    """End the backoff of a waiting retry."""
+    jobs().filter(pk=job.pk, status=Status.QUEUED).update(not_before=None)
+    journal.record(
+        job,
+        EventKind.UPDATED,
+        actor=actor,
+        source=job.status,
+        target=job.status,
+        reason=reason or "retried at once",
+        data={"fields": ["not_before"]},
+    )
+    regate(job)
+    return get(job.pk)
+
+
+def successor(job: Job) -> Job | None:
+    return jobs().filter(retry_of_id=job.pk).first()
+
+
+def holds_lane(job: Job) -> bool:
+    """A chain holds its lane from its first dispatch on; a retry inherits the hold of an unresolved failure."""
+    if job.lane_id is None:
+        return False
+    if job.dispatched_at is not None:
+        return True
+    return jobs().filter(pk=job.retry_of_id, status=Status.FAILED, resolved_at__isnull=True).exists()
+
+
+def head_position(job: Job) -> int:
+    """Before everything of its priority that waits in the job's lane."""
+    waiting = jobs().using(db.alias()).filter(lane_id=job.lane_id, gate__in=[Gate.LANE, Gate.READY])
+    first = waiting.filter(priority=job.base_priority).order_by("position").values_list("position", flat=True).first()
+    return job.position if first is None or job.lane_id is None else min(job.position, first - 1024)

@@ -1,0 +1,110 @@
+"""What a member's end means for its group. Callers hold the group's lock (see `moves.lock`).
+
+Two last members that end at once would each see the other still open: the lock makes them take turns.
+"""
+
+from __future__ import annotations
+
+from django.db.models import Count
+from django.db.models.functions import Now
+
+from jobs import db, hooks
+from jobs.actors import SCHEDULER, Actor
+from jobs.conf import conf
+from jobs.engine.moves import jobs, queued_gate, take
+from jobs.engine.submit import copy_of, submit
+from jobs.models import GroupMode, GroupStatus, Job, JobGroup
+from jobs.models.job import JobQuerySet
+from jobs.policies.groups import GroupFailureFacts
+from jobs.states import ENDED_WELL, LIVE, TERMINAL, Status
+
+PREDECESSOR = {Status.FAILED: "predecessor failed", Status.CANCELLED: "predecessor cancelled"}
+
+
+def settle(job: Job, *, actor: Actor = SCHEDULER) -> None:
+    """`job` has ended for good: let the next place go, or end the rest; close the group after its last member."""
+    if job.group_id is None:
+        return
+    group = JobGroup.objects.using(db.alias()).get(pk=job.group_id)
+    if group.mode == GroupMode.SEQUENTIAL:
+        _advance(group, job, actor)
+    _close_if_done(group)
+
+
+def has_open_predecessor(job: Job) -> bool:
+    if job.group_id is None or job.group is None or job.group.mode != GroupMode.SEQUENTIAL:
+        return False
+    return _live(job.group).filter(group_index__lt=job.group_index).exists()
+
+
+def reopen(job: Job) -> None:
+    """A terminal group whose member is retried begins another round."""
+    groups = JobGroup.objects.using(db.alias()).filter(pk=job.group_id)
+    group = groups.first() if job.group_id else None
+    if group is not None and group.is_terminal:
+        groups.update(status=GroupStatus.RUNNING, finished_at=None, round=group.round + 1, cancel_requested=False)
+
+
+def bring_back_later_places(job: Job, *, actor: Actor) -> None:
+    """Places after `job` that ended only because it did get a new PENDING job each."""
+    if job.group_id is None:
+        return
+    ended = jobs().filter(group_id=job.group_id, group_index__gt=job.group_index, retried_by__isnull=True)
+    ended = ended.filter(status__in=[Status.CANCELLED, Status.SKIPPED], status_reason__in=PREDECESSOR.values())
+    rows = [copy_of(each, status=Status.PENDING) for each in ended.order_by("group_index")]
+    if rows:
+        submit(rows, actor=actor, reason=f"place reopened by the retry of {job.pk}")
+
+
+def _advance(group: JobGroup, job: Job, actor: Actor) -> None:
+    waiting = _live(group).filter(status=Status.PENDING, group_index__gt=job.group_index).order_by("group_index")
+    if job.status in ENDED_WELL or _decide(group, job) == "continue":
+        _release_next(waiting, actor)
+        return
+    skip = _decide(group, job) == "skip"
+    verb, target = ("skip", Status.SKIPPED) if skip else ("cancel", Status.CANCELLED)
+    for each in waiting.select_for_update(no_key=True):
+        take(each, verb, target, actor=SCHEDULER, reason=PREDECESSOR[Status(job.status)])
+
+
+def _decide(group: JobGroup, job: Job) -> str:
+    total = jobs().filter(group=group).aggregate(n=Count("group_index", distinct=True))["n"]
+    facts = GroupFailureFacts(
+        on_failure=group.on_failure, status=Status(job.status), index=job.group_index or 0, total=total
+    )
+    return str(conf.policy("GROUP_FAILURE_POLICY").decide(facts))
+
+
+def _release_next(waiting: JobQuerySet, actor: Actor) -> None:
+    following = waiting.select_for_update(no_key=True).first()
+    if following is None or following.hold or has_open_predecessor(following):
+        return
+    take(following, "release", Status.QUEUED, actor=SCHEDULER, reason="predecessor ended", gate=queued_gate())
+
+
+def _close_if_done(group: JobGroup) -> None:
+    if _live(group).exists():
+        JobGroup.objects.using(db.alias()).filter(pk=group.pk, status=GroupStatus.PENDING).update(
+            status=GroupStatus.RUNNING
+        )
+        return
+    status = _final_status(group)
+    JobGroup.objects.using(db.alias()).filter(pk=group.pk).update(status=status, finished_at=Now())
+    hooks.tell([hooks.GroupFinished(group.pk, str(status), group.tenant, group.round)])
+
+
+def _final_status(group: JobGroup) -> GroupStatus:
+    tails = jobs().filter(group=group, retried_by__isnull=True)
+    count = dict(tails.order_by().values_list("status").annotate(n=Count("pk")))
+    total = sum(count.values())
+    cancelled, failed = count.get(Status.CANCELLED, 0), count.get(Status.FAILED, 0)
+    assert set(count) <= TERMINAL, count
+    if cancelled and (group.cancel_requested or cancelled == total):
+        return GroupStatus.CANCELLED
+    if failed == total:
+        return GroupStatus.FAILED
+    return GroupStatus.PARTIAL if failed or cancelled else GroupStatus.COMPLETED
+
+
+def _live(group: JobGroup) -> JobQuerySet:
+    return jobs().filter(group=group, status__in=sorted(LIVE))

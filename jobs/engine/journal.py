@@ -1,0 +1,68 @@
+"""What a move leaves behind besides the new state: its event, a mark on its lane, its minute, word to the hooks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from jobs import db, hooks
+from jobs.actors import Actor
+from jobs.engine.sql import dialect
+from jobs.models import Job, JobEvent, LaneMark
+from jobs.states import EventKind, Status
+
+
+def record(
+    job: Job,
+    kind: EventKind,
+    *,
+    actor: Actor,
+    source: Status | str = "",
+    target: Status | str = "",
+    reason: str = "",
+    data: dict[str, Any] | None = None,
+    token: UUID | None = None,
+) -> None:
+    JobEvent.objects.using(db.alias()).create(
+        job_id=job.pk,
+        kind=kind,
+        from_status=source,
+        to_status=target,
+        reason=reason,
+        actor_kind=actor.kind,
+        actor_name=actor.name,
+        data=data,
+        token=token,
+    )
+
+
+def mark(*lanes: UUID | None) -> None:
+    """Ask the promoter to look at these lanes again."""
+    marks = [LaneMark(lane_id=lane) for lane in sorted({lane for lane in lanes if lane is not None})]
+    if marks:
+        LaneMark.objects.using(db.alias()).bulk_create(marks)
+
+
+def count_ends(jobs: Iterable[UUID]) -> None:
+    ids = list(jobs)
+    if ids:
+        connection = db.connection()
+        dialect(connection).count_ends(connection, ids, _writer())
+
+
+def tell(job: Job, kind: EventKind, source: Status | str | None, target: Status | str, reason: str = "") -> None:
+    if hooks.anyone_listens():
+        hooks.tell([moved(job, kind, source, target, reason)])
+
+
+def moved(job: Job, kind: EventKind, source: Status | str | None, target: Status | str, reason: str) -> hooks.Moved:
+    return hooks.Moved(job.pk, kind, Status(source) if source else None, Status(target), job.tenant, reason)
+
+
+def _writer() -> str:
+    """No two transactions that are open at once may share a minute's row, so each thread writes its own."""
+    return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"[:300]

@@ -1,0 +1,183 @@
+"""The verbs of persons and of the scheduler: one function each, each one transaction.
+
+The verbs of an executor, which carry a lease token, are in `ending`; taking a job is in `claim`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models.functions import Now
+
+from jobs import db
+from jobs.actors import Actor
+from jobs.engine import chains, groups, journal
+from jobs.engine.moves import ask, from_now, get, jobs, live_tail, lock, queued_gate, regate, require, take, wrong_state
+from jobs.errors import InvalidOperationError, WrongState
+from jobs.models import Gate, Job, JobRun
+from jobs.states import TERMINAL, EventKind, Status, StopMode, allowed
+
+PAUSED_BY_DEFAULT = "Job was interrupted by user"
+
+
+def release(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
+    """A person lifts the hold."""
+    with db.atomic():
+        job = lock(job_id)
+        require(job, "release")
+        if groups.has_open_predecessor(job):
+            raise WrongState(
+                f"Job {job.pk} waits for its predecessor in its group.", status=job.status, allowed=["cancel"]
+            )
+        return take(job, "release", Status.QUEUED, actor=actor, reason=reason, hold=False, gate=queued_gate())
+
+
+def cancel(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
+    """End a waiting job now; ask a running one to stop."""
+    with db.atomic():
+        job = lock(job_id)
+        require(job, "cancel")
+        if job.status == Status.RUNNING:
+            return ask(job, StopMode.CANCEL, actor=actor, reason=reason)
+        job = take(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
+        groups.settle(job, actor=actor)
+        return job
+
+
+def pause(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
+    """Stop a waiting job now; ask a running one to. Its lane is shut until it is resumed."""
+    reason = reason or PAUSED_BY_DEFAULT
+    with db.atomic():
+        job = lock(job_id)
+        require(job, "pause")
+        if job.status == Status.RUNNING:
+            return ask(job, StopMode.PAUSE, actor=actor, reason=reason)
+        return take(job, "pause", Status.PAUSED, actor=actor, reason=reason, holds_lane=job.lane_id is not None)
+
+
+def resume(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
+    """Continue a paused job; or follow a failed one with a new job at the head of its target."""
+    with db.atomic():
+        job = lock(job_id)
+        require(job, "resume")
+        if job.status == Status.PAUSED:
+            fields = {"gate": queued_gate(), "holds_lane": chains.holds_lane(job), "recheck_at": None}
+            return take(job, "resume", Status.QUEUED, actor=actor, reason=reason, **fields)
+        if (newer := chains.successor(job)) is not None:
+            raise live_tail(newer)
+        return chains.follow(job, actor=actor, reason=reason, position=chains.head_position(job))
+
+
+def retry(job_id: UUID, *, actor: Actor, reason: str = "", fresh: bool = False) -> tuple[Job, bool]:
+    """Follow the chain's tail with a new job. Returns it, and whether it was made now.
+
+    Whichever job of the chain is named, the tail counts. A tail that waits out its backoff is sent off at once.
+    """
+    with db.atomic():
+        job = lock(job_id)
+        while (newer := chains.successor(job)) is not None:
+            job = lock(newer.pk)
+        if job.status in TERMINAL:
+            return chains.follow(job, actor=actor, reason=reason, fresh=fresh), True
+        if job.retry_of_id is None:
+            raise wrong_state(job, "retry")
+        if job.gate == Gate.TIME and job.not_before is not None:
+            return chains.send_off(job, actor=actor, reason=reason), False
+        raise live_tail(job)
+
+
+def resolve(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
+    """Accept a failure: the job stays FAILED and frees its target."""
+    with db.atomic():
+        job = lock(job_id)
+        require(job, "resolve")
+        if job.resolved_at is not None or chains.successor(job) is not None:
+            raise WrongState(
+                f"Job {job.pk} is not an unresolved failure at the end of its chain.",
+                status=job.status,
+                allowed=["retry"],
+            )
+        return take(job, "resolve", Status.FAILED, actor=actor, reason=reason, holds_lane=False, resolved_at=Now())
+
+
+def skip(job_id: UUID, *, actor: Actor, reason: str) -> Job:
+    """The scheduler ends a job that never started: too late, overlapping, or after a failed predecessor."""
+    with db.atomic():
+        job = lock(job_id)
+        if job.status == Status.RUNNING:
+            raise wrong_state(job, "skip")
+        job = take(job, "skip", Status.SKIPPED, actor=actor, reason=reason, holds_lane=False)
+        groups.settle(job, actor=actor)
+        return job
+
+
+def offer(job_id: UUID, *, actor: Actor, reserve_sec: float) -> Job:
+    """Reserve a job for a remote executor."""
+    with db.atomic():
+        job = lock(job_id)
+        if job.gate != Gate.READY:
+            raise wrong_state(job, "offer")
+        fields = {"reserved_until": from_now(reserve_sec), "holds_lane": job.lane_id is not None}
+        return take(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=job.dispatched_at or Now(), **fields)
+
+
+def start(job_id: UUID, *, actor: Actor, owner: str, token: UUID, lease_sec: float) -> Job:
+    """A remote executor takes what was reserved for it."""
+    with db.atomic():
+        job = lock(job_id)
+        lease = {"lease_owner": owner, "lease_token": token, "lease_expires_at": from_now(lease_sec)}
+        job = take(job, "start", Status.RUNNING, actor=actor, heartbeat_at=Now(), **lease)
+        JobRun.objects.using(db.alias()).get_or_create(job_id=job.pk, defaults={"worker": owner})
+        return job
+
+
+def withdraw(job_id: UUID, *, actor: Actor, reason: str = "not started in time") -> Job:
+    """Take an offer back."""
+    with db.atomic():
+        return take(lock(job_id), "withdraw", Status.QUEUED, actor=actor, reason=reason, gate=queued_gate())
+
+
+def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = "") -> Job:
+    """Edit a job that nobody has been offered yet; tags may change at any time."""
+    with db.atomic():
+        job = lock(job_id)
+        changed = {name: value for name, value in fields.items() if getattr(job, name) != value}
+        if set(changed) - {"tags"}:
+            _require_editable(job)
+        if not changed:
+            return job
+        jobs().filter(pk=job.pk).update(**changed)
+        journal.record(
+            job,
+            EventKind.UPDATED,
+            actor=actor,
+            source=job.status,
+            target=job.status,
+            reason=reason,
+            data={"fields": sorted(set(changed) & EDITABLE)},
+        )
+        if job.status == Status.QUEUED and set(changed) - {"tags"}:
+            journal.mark(job.lane_id)
+            regate(get(job.pk))
+        return get(job.pk)
+
+
+EDITABLE = {
+    "priority",
+    "not_before",
+    "deadline_at",
+    "time_sensitive",
+    "expected_duration_sec",
+    "max_runtime_sec",
+    "tags",
+    "params",
+    "target",
+}
+
+
+def _require_editable(job: Job) -> None:
+    if job.dispatched_at is not None:
+        raise InvalidOperationError("Cannot modify params after dispatch")
+    if job.status in TERMINAL:
+        raise WrongState(f"Job {job.pk} has ended.", status=job.status, allowed=allowed(job.status))

@@ -1,0 +1,148 @@
+"""How any move is made: lock, look the arrow up, write the state under a guard, leave the traces.
+
+Only `lifecycle`, `ending`, `groups` and `chains` call this; the public verbs are there.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Case, Value, When
+from django.db.models.functions import Now
+
+from jobs import db
+from jobs.actors import Actor
+from jobs.engine import journal, wakeup
+from jobs.errors import LiveTail, NotFound, WrongState
+from jobs.models import Gate, Job, JobGroup, JobRun
+from jobs.models.job import JobQuerySet
+from jobs.states import TERMINAL, Arrow, Status, StopMode, allowed, arrow
+
+
+def jobs() -> JobQuerySet:
+    return Job.objects.using(db.alias())
+
+
+def get(job_id: UUID) -> Job:
+    job = jobs().filter(pk=job_id).first()
+    if job is None:
+        raise NotFound(f"There is no job {job_id}.")
+    return job
+
+
+def lock(job_id: UUID) -> Job:
+    """The job's group first, then the job: the order in which everyone takes them."""
+    group_id = jobs().filter(pk=job_id).values_list("group_id", flat=True).first()
+    if group_id is not None:
+        JobGroup.objects.using(db.alias()).select_for_update(no_key=True).get(pk=group_id)
+    job = jobs().select_for_update(no_key=True).filter(pk=job_id).first()
+    if job is None:
+        raise NotFound(f"There is no job {job_id}.")
+    return job
+
+
+def require(job: Job, verb: str, target: Status | None = None) -> Arrow:
+    """The arrow that `verb` takes from here, or WrongState."""
+    way = arrow(verb, job.status, target)
+    if way is None:
+        raise wrong_state(job, verb)
+    return way
+
+
+def take(
+    job: Job,
+    verb: str,
+    target: Status,
+    *,
+    actor: Actor,
+    reason: str = "",
+    data: dict[str, Any] | None = None,
+    token: UUID | None = None,
+    **fields: Any,
+) -> Job:
+    """Walk one arrow: the guarded UPDATE and everything that belongs to it. The job's row must be locked."""
+    way = require(job, verb, target)
+    source = Status(job.status)
+    if target != source:
+        fields = _LEFT_BEHIND.get(source, {}) | {"gate": Gate.CLOSED} | fields
+    if target in (Status.QUEUED, Status.PAUSED, Status.RUNNING):
+        fields |= {"cancel_requested": False, "cancel_mode": ""}
+    _write(job, verb, target, status_reason=reason, **fields)
+    if target in TERMINAL and target != source:
+        _close_run(job, target, reason)
+        journal.count_ends([job.pk])
+    journal.record(job, way.event, actor=actor, source=source, target=target, reason=reason, data=data, token=token)
+    journal.mark(job.lane_id)
+    if target == Status.QUEUED:
+        wakeup.notify(wakeup.READY)
+    journal.tell(job, way.event, source, target, reason)
+    return get(job.pk)
+
+
+def ask(job: Job, mode: StopMode, *, actor: Actor, reason: str) -> Job:
+    """Leave a stop request for the executor. Repeating one changes nothing; a cancel outranks a pause."""
+    if job.cancel_requested and job.cancel_mode == mode:
+        return job
+    if job.cancel_requested and mode == StopMode.PAUSE:
+        raise WrongState(f"Job {job.pk} was already asked to cancel.", status=job.status, allowed=["cancel"])
+    way = require(job, mode.lower(), Status.RUNNING)
+    _write(job, way.verb, Status.RUNNING, cancel_requested=True, cancel_mode=mode, status_reason=reason)
+    journal.record(job, way.event, actor=actor, source=job.status, target=job.status, reason=reason)
+    wakeup.notify(wakeup.STOP)
+    journal.tell(job, way.event, job.status, job.status, reason)
+    return get(job.pk)
+
+
+def queued_gate() -> Case:
+    """What a job that becomes QUEUED waits behind, judged by the database's clock."""
+    return Case(
+        When(not_before__gt=Now(), then=Value(Gate.TIME)),
+        When(lane__isnull=False, then=Value(Gate.LANE)),
+        default=Value(Gate.READY),
+    )
+
+
+def regate(job: Job) -> None:
+    """Judge again what a QUEUED job waits behind, after its own fields have changed."""
+    jobs().filter(pk=job.pk, status=Status.QUEUED).update(gate=queued_gate())
+    journal.mark(job.lane_id)
+    wakeup.notify(wakeup.READY)
+
+
+def from_now(seconds: float) -> Any:
+    return Now() + timedelta(seconds=seconds)
+
+
+def wrong_state(job: Job, verb: str) -> WrongState:
+    return WrongState(
+        f"Cannot {verb} job {job.pk}: it is {job.status}.", status=job.status, allowed=allowed(job.status)
+    )
+
+
+def live_tail(tail: Job) -> LiveTail:
+    return LiveTail(
+        f"The chain already has a job at its end: {tail.pk} is {tail.status}.",
+        tail_id=tail.pk,
+        status=tail.status,
+        allowed=allowed(tail.status),
+    )
+
+
+_LEFT_BEHIND: dict[Status, dict[str, Any]] = {
+    Status.RUNNING: {"lease_owner": None, "lease_token": None, "lease_expires_at": None, "heartbeat_at": None},
+    Status.DISPATCHING: {"reserved_until": None},
+}
+
+
+def _write(job: Job, verb: str, target: Status, **fields: Any) -> None:
+    """The guard: nothing changes unless the job still is what was seen, held by the same lease."""
+    seen = jobs().filter(pk=job.pk, status=job.status, lease_token=job.lease_token)
+    if not seen.update(status=target, **fields):
+        raise wrong_state(job, verb)
+
+
+def _close_run(job: Job, status: Status, reason: str) -> None:
+    runs = JobRun.objects.using(db.alias()).open()
+    runs.filter(job_id=job.pk).update(status=status, finished_at=Now(), error=reason)

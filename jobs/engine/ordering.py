@@ -1,0 +1,154 @@
+"""Reordering what waits: a job's position is a number, and there is nearly always one between two others."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Q
+
+from jobs import db
+from jobs.actors import Actor
+from jobs.engine import journal, wakeup
+from jobs.engine.moves import get, jobs, lock
+from jobs.errors import InvalidInput, WrongState
+from jobs.models import Job
+from jobs.models.job import JobQuerySet
+from jobs.states import EventKind, Status, allowed
+
+SPACING = 1024
+CROWD = 500  # how many are spread at first
+LARGEST = 2**63 - 1
+ORDER = ("position", "created_at", "id")
+
+
+class NoRoom(Exception):
+    """Two neighbours have adjacent positions."""
+
+
+def move_beside(job_id: UUID, other_id: UUID, *, after: bool, actor: Actor, reason: str = "") -> Job:
+    """Put a job right before or after another one of its tenant and priority."""
+    if job_id == other_id:
+        raise InvalidInput("after" if after else "before", "a job cannot be moved beside itself")
+    for _attempt in range(3):
+        try:
+            return _beside(job_id, other_id, after, actor, reason)
+        except NoRoom:
+            make_room(other_id)
+    raise WrongState("The queue around this job keeps changing; try again.")
+
+
+def move_to_end(job_id: UUID, *, top: bool, actor: Actor, reason: str = "") -> Job:
+    """Put a job first or last among the jobs of its tenant and priority."""
+    with db.atomic():
+        job = _movable(job_id)
+        first = _peers(job).exclude(pk=job.pk).order_by("position" if top else "-position").first()
+        if first is None:
+            return job
+        position = first.position - SPACING if top else first.position + SPACING
+        return _place(job, max(-LARGEST, min(LARGEST, position)), actor, reason)
+
+
+def make_room(job_id: UUID) -> None:
+    """Spread the jobs from `job_id` on evenly, keeping their order, over as many as it takes to find the room."""
+    with db.atomic() as connection:
+        job = get(job_id)
+        crowd = _peers(job).exclude(_earlier(job)).order_by(*ORDER)
+        before = _peers(job).filter(_earlier(job)).order_by(*(f"-{name}" for name in ORDER)).first()
+        size = CROWD
+        while (beyond := crowd.values_list("position", flat=True)[size : size + 1].first()) is not None:
+            low = before.position if before else job.position - SPACING * size
+            if beyond - low > 2 * (size + 1):
+                break
+            size *= 2
+        size = crowd[:size].count()
+        low = before.position if before else job.position - SPACING * size
+        step = SPACING if beyond is None else (beyond - low) // (size + 1)
+        # Rows are locked by id, and nothing else is locked before: two of these cannot wait for each other.
+        list(
+            jobs()
+            .select_for_update(no_key=True)
+            .filter(pk__in=crowd.values("pk")[:size])
+            .order_by("pk")
+            .values_list("pk")
+        )
+        with connection.cursor() as cursor:
+            cursor.execute(_SPREAD, _spread_params(connection, job, low, step, size))
+
+
+_SPREAD = """
+    UPDATE jobscheduler_job SET position = %s + %s * ranked.place
+    FROM (
+        SELECT id AS ranked_id, row_number() OVER (ORDER BY position, created_at, id) AS place
+        FROM (
+            SELECT id, position, created_at FROM jobscheduler_job
+            WHERE tenant = %s AND priority = %s AND status IN ('PENDING', 'QUEUED')
+              AND (position, created_at, id) >= (%s, %s, %s)
+            ORDER BY position, created_at, id LIMIT %s
+        ) crowd
+    ) ranked
+    WHERE id = ranked_id
+"""
+
+
+def _spread_params(connection: BaseDatabaseWrapper, job: Job, low: int, step: int, size: int) -> list[object]:
+    born, key = Job._meta.get_field("created_at"), Job._meta.pk
+    place = [
+        job.position,
+        born.get_db_prep_value(job.created_at, connection),
+        key.get_db_prep_value(job.pk, connection),
+    ]
+    return [low, step, job.tenant, job.priority, *place, size]
+
+
+def _beside(job_id: UUID, other_id: UUID, after: bool, actor: Actor, reason: str) -> Job:
+    with db.atomic():
+        job, other = _movable(job_id), get(other_id)
+        if (other.tenant, other.priority) != (job.tenant, job.priority):
+            raise WrongState("Jobs move only among those of one tenant and priority.", status=job.status)
+        if other.status not in (Status.QUEUED, Status.PENDING):
+            raise WrongState(f"Job {other.pk} no longer waits.", status=other.status)
+        peers = _peers(job).exclude(pk=job.pk)
+        if after:
+            beyond = peers.exclude(_earlier(other)).exclude(pk=other.pk).order_by(*ORDER).first()
+            low, high = other.position, beyond.position if beyond else other.position + 2 * SPACING
+        else:
+            beyond = peers.filter(_earlier(other)).order_by(*(f"-{name}" for name in ORDER)).first()
+            low, high = beyond.position if beyond else other.position - 2 * SPACING, other.position
+        if high - low < 2:
+            raise NoRoom
+        return _place(job, (low + high) // 2, actor, reason)
+
+
+def _movable(job_id: UUID) -> Job:
+    job = lock(job_id)
+    if job.status not in (Status.QUEUED, Status.PENDING) or job.dispatched_at is not None:
+        raise WrongState(
+            f"Job {job.pk} cannot be moved: only jobs that wait and were never started can.",
+            status=job.status,
+            allowed=allowed(job.status),
+        )
+    return job
+
+
+def _peers(job: Job) -> JobQuerySet:
+    return jobs().filter(tenant=job.tenant, priority=job.priority, status__in=[Status.QUEUED, Status.PENDING])
+
+
+def _earlier(job: Job) -> Q:
+    return (
+        Q(position__lt=job.position)
+        | Q(position=job.position, created_at__lt=job.created_at)
+        | Q(position=job.position, created_at=job.created_at, id__lt=job.pk)
+    )
+
+
+def _place(job: Job, position: int, actor: Actor, reason: str) -> Job:
+    if position == job.position:
+        return job
+    jobs().filter(pk=job.pk).update(position=position)
+    data = {"from": job.position, "to": position}
+    journal.record(job, EventKind.MOVED, actor=actor, source=job.status, target=job.status, reason=reason, data=data)
+    journal.mark(job.lane_id)
+    wakeup.notify(wakeup.READY)
+    return get(job.pk)

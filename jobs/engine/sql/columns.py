@@ -1,0 +1,75 @@
+"""The columns of a job by role, so that every statement that copies or inserts them names them once."""
+
+from __future__ import annotations
+
+# What a submission says. A retry copies all of these.
+SUBMISSION = {
+    "job_type": "text",
+    "template_id": "uuid",
+    "params": "jsonb",
+    "tags": "jsonb",
+    "tenant": "text",
+    "target": "text",
+    "lane_id": "uuid",
+    "addon_id": "text",
+    "resource": "text",
+    "flow_id": "bigint",
+    "base_priority": "smallint",
+    "deadline_at": "timestamptz",
+    "time_sensitive": "boolean",
+    "expected_duration_sec": "double precision",
+    "max_runtime_sec": "double precision",
+    "cost_units": "smallint",
+    "constraints": "jsonb",
+    "token_limit": "bigint",
+    "max_retries": "integer",
+    "retry_policy": "jsonb",
+    "group_id": "uuid",
+    "group_index": "integer",
+    "schedule_id": "uuid",
+    "fire_time": "timestamptz",
+}
+# What an insert brings besides.
+BIRTH = {
+    "id": "uuid",
+    "status": "text",
+    "position": "bigint",
+    "not_before": "timestamptz",
+    "hold": "boolean",
+    "holds_lane": "boolean",
+    "idempotency_key": "text",
+    "idempotency_hash": "text",
+    "retry_of_id": "uuid",
+    "attempt": "integer",
+    "checkpoint": "jsonb",
+}
+INSERTED = {**BIRTH, **SUBMISSION}
+# What every new job starts with; only raw SQL needs it spelled out.
+BLANK = {
+    "tokens_used": "0",
+    "status_reason": "''",
+    "cancel_requested": "false",
+    "cancel_mode": "''",
+    "progress_message": "''",
+}
+
+# What a claim hands to the worker, in this order.
+CLAIMED = (
+    "id",
+    "lease_token",
+    "lease_owner",
+    "job_type",
+    "params",
+    "tenant",
+    "target",
+    "resource",
+    "attempt",
+    "max_retries",
+    "retry_policy",
+    "max_runtime_sec",
+    "token_limit",
+    "tokens_used",
+    "checkpoint",
+    "group_id",
+    "retry_of_id",
+)

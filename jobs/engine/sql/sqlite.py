@@ -1,0 +1,258 @@
+"""The hot statements on SQLite: a few statements a batch, in one IMMEDIATE transaction.
+
+SQLite's clock is the host's, so times are taken here; it has no arrays and no writing CTEs, so batches travel as
+JSON or by `executemany`.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from jobs.engine.sql.columns import BLANK, INSERTED, SUBMISSION
+from jobs.models.rollup import BUCKETS_SEC
+
+NOT_BEFORE, LANE, STATUS = (list(INSERTED).index(name) for name in ("not_before", "lane_id", "status"))
+POSITION = list(INSERTED).index("position")
+KEY = list(INSERTED).index("idempotency_key")
+
+
+def insert_jobs(connection: Any, rows: Sequence[Sequence[Any]], actor: tuple[str, str], reason: str) -> list[Any]:
+    """Insert rows (in the order of INSERTED) with event and mark; returns what was new: id, created_at, position, gate."""
+    now = timezone.now()
+    first = int(now.timestamp() * 1_000_000) * 1024
+    born = []
+    for index, row in enumerate(rows):
+        position = first + index if row[POSITION] is None else row[POSITION]
+        born.append((row[0], now, position, _gate(row, now)))
+    stored = [
+        [*(_stored(connection, value) for value in row), position, gate, _stored(connection, now)]
+        for row, (_, _, position, gate) in zip(rows, born, strict=True)
+    ]
+    with connection.cursor() as cursor:
+        cursor.executemany(_INSERT, stored)
+        if any(row[KEY] is not None for row in rows):
+            new = _present(cursor, [row[0] for row in rows])
+            born = [each for each in born if each[0] in new]
+        gates = {each[0]: each[3] for each in born}
+        _events(
+            connection,
+            cursor,
+            now,
+            actor,
+            [(row[0], "SUBMITTED", "", row[STATUS], reason, None, None) for row in rows if row[0] in gates],
+        )
+        _mark(cursor, {row[LANE] for row in rows if gates.get(row[0]) == 2})
+    return born
+
+
+_INSERT = f"""
+    INSERT INTO jobscheduler_job ({", ".join(INSERTED)}, priority, created_at, gate, {", ".join(BLANK)})
+    SELECT {", ".join(f"g.{name}" if name != "position" else "g.place" for name in INSERTED)}, g.base_priority, g.born, g.gate,
+           {", ".join(BLANK.values())}
+    FROM (SELECT {", ".join(f"%s AS {name}" for name in INSERTED)}, %s AS place, %s AS gate, %s AS born) g WHERE true
+    ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+"""
+
+
+def _gate(row: Sequence[Any], now: datetime) -> int:
+    if row[STATUS] != "QUEUED":
+        return 0
+    if row[NOT_BEFORE] is not None and row[NOT_BEFORE] > now:
+        return 1
+    return 3 if row[LANE] is None else 2
+
+
+def _present(cursor: Any, ids: Iterable[UUID]) -> set[UUID]:
+    cursor.execute(
+        "SELECT id FROM jobscheduler_job WHERE id IN (SELECT value FROM json_each(%s))",
+        [json.dumps([i.hex for i in ids])],
+    )
+    return {UUID(hex=found) for (found,) in cursor.fetchall()}
+
+
+def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str]) -> list[Any]:
+    """Record ends (id, token, status, reason, error, exit_code, artifacts, data, retry_in, retry_id).
+
+    Returns a row an end: id, verdict (done | replay | lost), tenant, retried_by, in a group?
+    """
+    now = timezone.now()
+    with connection.cursor() as cursor:
+        ended = _end(cursor, ends)
+        done = [end for end in ends if end[0] in ended]
+        started = _end_runs(connection, cursor, done, now)
+        retried = [end for end in done if end[8] is not None and not ended[end[0]]["cancel_requested"]]
+        _retry(connection, cursor, retried, now)
+        _events(connection, cursor, now, actor, _finish_events(done, retried))
+        _mark(cursor, {ended[end[0]]["lane_id"] for end in done if end[2] != "FAILED"})
+        ended_jobs = [(ended[e[0]]["job_type"], e[2], ended[e[0]]["created_at"], started.get(e[0])) for e in done]
+        _minutes(connection, cursor, ended_jobs, now, actor[1])
+        replayed = _replays(cursor, [end for end in ends if end[0] not in ended])
+    made = {end[0]: end[9] for end in retried}
+    return [_answer(end, ended, replayed, made.get(end[0])) for end in ends]
+
+
+def _answer(
+    end: Sequence[Any], ended: dict[UUID, Any], replayed: set[UUID], retried_by: UUID | None
+) -> tuple[Any, ...]:
+    job = ended.get(end[0])
+    if job is None:
+        return (end[0], "replay" if end[0] in replayed else "lost", None, None, False)
+    return (end[0], "done", job["tenant"], retried_by, job["group_id"] is not None)
+
+
+def _end(cursor: Any, ends: Sequence[Sequence[Any]]) -> dict[UUID, dict[str, Any]]:
+    cursor.execute(
+        """
+        UPDATE jobscheduler_job
+        SET status = g.status, status_reason = g.reason, gate = 0,
+            lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, heartbeat_at = NULL,
+            holds_lane = (lane_id IS NOT NULL AND g.status = 'FAILED' AND (g.retry_in IS NULL OR cancel_requested))
+        FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS token,
+                     json_extract(value, '$[2]') AS status, json_extract(value, '$[3]') AS reason,
+                     json_extract(value, '$[4]') AS retry_in
+              FROM json_each(%s)) g
+        WHERE jobscheduler_job.id = g.id AND jobscheduler_job.lease_token = g.token
+        RETURNING jobscheduler_job.id, tenant, job_type, lane_id, group_id, cancel_requested, created_at
+        """,
+        [json.dumps([(end[0].hex, end[1].hex, end[2], end[3], end[8]) for end in ends])],
+    )
+    names = ("tenant", "job_type", "lane_id", "group_id", "cancel_requested", "created_at")
+    return {UUID(hex=row[0]): dict(zip(names, row[1:], strict=True)) for row in cursor.fetchall()}
+
+
+def _end_runs(connection: Any, cursor: Any, done: Sequence[Sequence[Any]], now: datetime) -> dict[UUID, str]:
+    cursor.execute(
+        """
+        UPDATE jobscheduler_jobrun
+        SET status = g.status, finished_at = %s, exit_code = g.exit_code, error = g.error, artifacts = g.artifacts
+        FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS status,
+                     json_extract(value, '$[2]') AS error, json_extract(value, '$[3]') AS exit_code,
+                     json_extract(value, '$[4]') AS artifacts
+              FROM json_each(%s)) g
+        WHERE job_id = g.id
+        RETURNING job_id, started_at
+        """,
+        [_stored(connection, now), json.dumps([(e[0].hex, e[2], e[4], e[5], e[6]) for e in done])],
+    )
+    return {UUID(hex=row[0]): row[1] for row in cursor.fetchall()}
+
+
+_RETRY = f"""
+    INSERT INTO jobscheduler_job (id, {", ".join(SUBMISSION)}, status, gate, priority, position, created_at, not_before,
+                                  hold, holds_lane, idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(BLANK)})
+    SELECT %s, {", ".join(SUBMISSION)}, 'QUEUED', 1, base_priority, position, %s, %s,
+           false, lane_id IS NOT NULL, '', id, attempt + 1, checkpoint, {", ".join(BLANK.values())}
+    FROM jobscheduler_job WHERE id = %s ON CONFLICT (retry_of_id) DO NOTHING
+"""
+
+
+def _retry(connection: Any, cursor: Any, retried: Sequence[Sequence[Any]], now: datetime) -> None:
+    at = _stored(connection, now)
+    cursor.executemany(
+        _RETRY,
+        [(end[9].hex, at, _stored(connection, now + timedelta(seconds=end[8])), end[0].hex) for end in retried],
+    )
+
+
+def _finish_events(done: Sequence[Sequence[Any]], retried: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    events: list[tuple[Any, ...]] = [(e[0], e[2], "RUNNING", e[2], e[3], e[1], e[7]) for e in done]
+    for end in retried:
+        made = json.dumps({"retried_by": str(end[9])})
+        events.append((end[0], "RETRY_CREATED", "FAILED", "FAILED", "", None, made))
+        events.append((end[9], "SUBMITTED", "", "QUEUED", f"retry of {end[0]}", None, None))
+    return events
+
+
+def _replays(cursor: Any, missing: Sequence[Sequence[Any]]) -> set[UUID]:
+    if not missing:
+        return set()
+    cursor.execute(
+        """
+        SELECT e.job_id FROM jobscheduler_jobevent e
+        JOIN (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS token FROM json_each(%s)) g
+          ON e.job_id = g.id AND e.token = g.token
+        """,
+        [json.dumps([(end[0].hex, end[1].hex) for end in missing])],
+    )
+    return {UUID(hex=row[0]) for row in cursor.fetchall()}
+
+
+def _events(
+    connection: Any, cursor: Any, now: datetime, actor: tuple[str, str], events: Sequence[Sequence[Any]]
+) -> None:
+    at = _stored(connection, now)
+    cursor.executemany(
+        "INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, token, data, at, actor_kind,"
+        " actor_name) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        [[*(_stored(connection, value) for value in event), at, *actor] for event in events],
+    )
+
+
+def _mark(cursor: Any, lanes: Iterable[Any]) -> None:
+    marks = [(lane.hex if isinstance(lane, UUID) else lane,) for lane in lanes if lane is not None]
+    if marks:
+        cursor.executemany("INSERT INTO jobscheduler_lanemark (lane_id) VALUES (%s)", marks)
+
+
+def count_ends(connection: Any, ids: Sequence[UUID], writer: str) -> None:
+    """Add jobs that have just ended, outside of `finish_jobs`, to their minute."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT j.job_type, j.status, j.created_at, r.started_at
+            FROM jobscheduler_job j LEFT JOIN jobscheduler_jobrun r ON r.job_id = j.id
+            WHERE j.id IN (SELECT value FROM json_each(%s))
+            """,
+            [json.dumps([each.hex for each in ids])],
+        )
+        _minutes(connection, cursor, cursor.fetchall(), timezone.now(), writer)
+
+
+def _minutes(connection: Any, cursor: Any, ends: Iterable[Sequence[Any]], now: datetime, writer: str) -> None:
+    """`ends`: job type, outcome, created_at, started_at (None: it never started)."""
+    jobs: Counter[tuple[Any, ...]] = Counter()
+    seconds: dict[tuple[Any, ...], list[float]] = {}
+    for job_type, outcome, created_at, started_at in ends:
+        waited = ran = 0.0
+        buckets = (-1, -1)
+        if started_at is not None:
+            waited = max((moment(started_at) - moment(created_at)).total_seconds(), 0.0)
+            ran = max((now - moment(started_at)).total_seconds(), 0.0)
+            buckets = (bisect_right(BUCKETS_SEC, waited), bisect_right(BUCKETS_SEC, ran))
+        key = (job_type, outcome, *buckets)
+        jobs[key] += 1
+        sums = seconds.setdefault(key, [0.0, 0.0])
+        sums[0] += waited
+        sums[1] += ran
+    minute = _stored(connection, now.replace(second=0, microsecond=0))
+    cursor.executemany(
+        """
+        INSERT INTO jobscheduler_jobminute
+               (minute, worker, job_type, outcome, wait_bucket, run_bucket, jobs, wait_sec, run_sec)
+        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
+        ON CONFLICT (minute, worker, job_type, outcome, wait_bucket, run_bucket)
+        DO UPDATE SET jobs = jobs + excluded.jobs, wait_sec = wait_sec + excluded.wait_sec, run_sec = run_sec + excluded.run_sec
+        """,
+        [(minute, writer, *key, count, *seconds[key]) for key, count in jobs.items()],
+    )
+
+
+def moment(stored: str) -> datetime:
+    parsed = parse_datetime(stored)
+    assert parsed is not None, stored
+    return parsed.replace(tzinfo=UTC)
+
+
+def _stored(connection: Any, value: Any) -> Any:
+    if isinstance(value, datetime):
+        return connection.ops.adapt_datetimefield_value(value)
+    return value.hex if isinstance(value, UUID) else value

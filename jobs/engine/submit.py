@@ -1,0 +1,84 @@
+"""How a job is born: rows in, with their events and lane marks, in one statement a batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from jobs import db, hooks
+from jobs.actors import Actor
+from jobs.engine import wakeup
+from jobs.engine.sql import dialect
+from jobs.engine.sql.columns import BIRTH, INSERTED, SUBMISSION
+from jobs.ids import uuid7
+from jobs.models import Gate, Job, JobEvent
+from jobs.states import EventKind, Status
+
+_AT = {name: index for index, name in enumerate(INSERTED)}
+
+
+def submit(rows: Sequence[Sequence[Any]], *, actor: Actor, reason: str = "") -> list[Any]:
+    """Insert rows in the order of INSERTED. Returns the new ones: id, created_at, position, gate.
+
+    A row whose idempotency key is taken is left out; a peer's open transaction with that key is waited for.
+    """
+    with db.atomic() as connection:
+        born = dialect(connection).insert_jobs(connection, rows, (str(actor.kind), actor.name), reason)
+        gates = {gate for _, _, _, gate in born}
+        if gates - {Gate.CLOSED}:
+            wakeup.notify(wakeup.READY)
+        new = {each[0] for each in born}
+        if Gate.CLOSED in gates:
+            _say_held([row for row in rows if row[_AT["id"]] in new], actor)
+        if hooks.anyone_listens():
+            hooks.tell([_moved(row, reason) for row in rows if row[_AT["id"]] in new])
+    return born
+
+
+def copy_of(
+    job: Job, *, status: Status = Status.QUEUED, position: int | None = None, checkpoint: Any = None
+) -> tuple[Any, ...]:
+    """A row for `submit` that follows `job` in its chain: every submission field, none of the state."""
+    birth: dict[str, Any] = {
+        "id": uuid7(),
+        "status": str(status),
+        "position": job.position if position is None else position,
+        "not_before": None,
+        "hold": False,
+        "holds_lane": job.holds_lane,
+        "idempotency_key": None,
+        "idempotency_hash": "",
+        "retry_of_id": job.pk,
+        "attempt": job.attempt + 1,
+        "checkpoint": None if checkpoint is None else dump(checkpoint),
+    }
+    kept = (dump(getattr(job, name)) if kind == "jsonb" else getattr(job, name) for name, kind in SUBMISSION.items())
+    return (*(birth[name] for name in BIRTH), *kept)
+
+
+def dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _say_held(rows: Sequence[Sequence[Any]], actor: Actor) -> None:
+    events = [
+        JobEvent(
+            job_id=row[_AT["id"]],
+            kind=EventKind.HELD,
+            from_status=Status.PENDING,
+            to_status=Status.PENDING,
+            reason="held on submission" if row[_AT["hold"]] else "waits for its predecessor",
+            actor_kind=actor.kind,
+            actor_name=actor.name,
+        )
+        for row in rows
+        if row[_AT["status"]] == Status.PENDING
+    ]
+    JobEvent.objects.using(db.alias()).bulk_create(events, batch_size=1000)
+
+
+def _moved(row: Sequence[Any], reason: str) -> hooks.Moved:
+    job_id: UUID = row[_AT["id"]]
+    return hooks.Moved(job_id, EventKind.SUBMITTED, None, Status(row[_AT["status"]]), row[_AT["tenant"]], reason)

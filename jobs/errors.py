@@ -1,0 +1,115 @@
+"""Everything that can be refused, and what a handler may raise.
+
+JobSchedulerError
+├── InvalidInput               what was asked makes no sense; names the fields    (422)
+│   ├── UnknownJobType
+│   └── InvalidParams
+├── NotFound                                                                      (404)
+├── Conflict                   sensible, but not now                              (409)
+│   ├── WrongState             the verb does not start from this state
+│   │   └── LiveTail           the chain already has a live job at its end
+│   ├── InvalidOperationError  it would break an invariant
+│   └── IdempotencyKeyReused   same key, another body
+└── LeaseLost                  the executor's token no longer holds the job
+
+raised by handlers
+├── Skip                       nothing to do: end SKIPPED
+├── NoRetry                    end FAILED for good
+├── TokenLimitExceeded         raised by `ctx.use_tokens`
+└── JobCancelled               raised by `ctx.check_cancelled`; a CancelledError, so `except Exception` lets it pass
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+
+class JobSchedulerError(Exception):
+    code = "error"
+
+
+class InvalidInput(JobSchedulerError, ValueError):
+    """One or more fields are wrong. `errors` is a list of {loc, msg, type}."""
+
+    code = "invalid_input"
+
+    def __init__(self, field: str | Iterable[str | int], message: str, kind: str = "value_error") -> None:
+        loc = [field] if isinstance(field, str) else list(field)
+        self.errors: list[dict[str, Any]] = [{"loc": loc, "msg": message, "type": kind}]
+        super().__init__(f"{'.'.join(map(str, loc))}: {message}" if loc else message)
+
+    @classmethod
+    def of(cls, errors: list[dict[str, Any]]) -> InvalidInput:
+        first = errors[0]
+        error = cls(first["loc"], first["msg"], first["type"])
+        error.errors = errors
+        if len(errors) > 1:
+            error.args = ("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors),)
+        return error
+
+    def under(self, *prefix: str | int) -> InvalidInput:
+        """The same errors, seen from an enclosing document."""
+        return type(self).of([{**e, "loc": [*prefix, *e["loc"]]} for e in self.errors])
+
+
+class UnknownJobType(InvalidInput):
+    code = "unknown_job_type"
+
+
+class InvalidParams(InvalidInput):
+    code = "invalid_params"
+
+
+class NotFound(JobSchedulerError, LookupError):
+    code = "not_found"
+
+
+class Conflict(JobSchedulerError):
+    code = "conflict"
+
+
+class WrongState(Conflict):
+    code = "wrong_state"
+
+    def __init__(self, message: str, *, status: str = "", allowed: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.status = str(status)
+        self.allowed = list(allowed)
+
+
+class LiveTail(WrongState):
+    code = "live_tail"
+
+    def __init__(self, message: str, *, tail_id: Any, status: str, allowed: Iterable[str] = ()) -> None:
+        super().__init__(message, status=status, allowed=allowed)
+        self.tail_id = tail_id
+
+
+class InvalidOperationError(Conflict):
+    code = "invalid_operation"
+
+
+class IdempotencyKeyReused(Conflict):
+    code = "idempotency_key_reused"
+
+
+class LeaseLost(JobSchedulerError):
+    code = "lease_lost"
+
+
+class Skip(Exception):
+    """Raised by a handler that finds nothing to do: the job ends SKIPPED with this reason."""
+
+
+class NoRetry(Exception):
+    """Raised by a handler whose failure would only repeat: the job ends FAILED and is not retried."""
+
+
+class TokenLimitExceeded(Exception):
+    """The job has used more tokens than it was given; it ends FAILED and is not retried."""
+
+
+class JobCancelled(asyncio.CancelledError):
+    """The job was asked to stop (cancel, pause, shutdown or a lost lease)."""

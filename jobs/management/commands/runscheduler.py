@@ -1,0 +1,132 @@
+"""Everything in one terminal: the web server and a worker, which live and end together."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from argparse import SUPPRESS, ArgumentTypeError
+from importlib.util import find_spec
+from ipaddress import ip_address
+from queue import Empty, SimpleQueue
+from socket import socket
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.urls import NoReverseMatch, reverse
+
+from jobs.conf import conf
+from jobs.management import webserver
+from jobs.management.children import Child
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE_SEC = 3  # beyond the worker's own grace, for processes to wind down
+REPEAT_SEC = 1  # one Ctrl-C can arrive twice, from the terminal and from make
+
+
+class Command(BaseCommand):
+    help = "Runs the web server and a worker in one terminal; Ctrl-C ends both gracefully, a second one at once."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+        parser.add_argument("--port", type=_port, default=8000, help="0 picks a free one (default %(default)s)")
+        parser.add_argument("--threads", type=int, default=8, help="requests served at once (default %(default)s)")
+        parser.add_argument("--concurrency", type=int, help="jobs the worker runs at once")
+        parser.add_argument("--socket", type=int, help=SUPPRESS)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if find_spec("waitress") is None:
+            raise CommandError("runscheduler needs waitress: pip install 'django-jobscheduler[standalone]'.")
+        if options["socket"] is not None:
+            webserver.serve(options["socket"], threads=options["threads"])
+        else:
+            self._run(**options)
+
+    def _run(self, *, host: str, port: int, threads: int, concurrency: int | None, **options: Any) -> None:
+        listening = self._listen(host, port)
+        happenings = _heed_signals()
+        descriptor = listening.fileno()
+        web = Child("web", "runscheduler", f"--socket={descriptor}", f"--threads={threads}", pass_fds=[descriptor])
+        worker = Child("worker", "worker", *([f"--concurrency={concurrency}"] if concurrency else []))
+        for child in (web, worker):
+            threading.Thread(target=_watch, args=(child, happenings), daemon=True).start()
+        self._greet(listening)
+        listening.close()  # the web process has it now; when that ends, the port is free
+        self._supervise([web, worker], happenings)
+
+    def _listen(self, host: str, port: int) -> socket:
+        try:
+            return webserver.listen(host, port)
+        except OSError as error:
+            hint = "Choose another port with PORT=8001 or --port 8001."
+            raise CommandError(f"Cannot listen on {host}:{port}: {error.strerror}. {hint}") from None
+
+    def _greet(self, listening: socket) -> None:
+        host, port = listening.getsockname()[:2]
+        shown = "localhost" if ip_address(host).is_unspecified else f"[{host}]" if ":" in host else host
+        try:
+            console = reverse("admin:index")
+        except NoReverseMatch:
+            console = "/"
+        self.stdout.write(self.style.SUCCESS(f"Job scheduler is running: http://{shown}:{port}{console}"))
+        self.stdout.write("Log in with a staff account (a lost password: manage.py changepassword NAME). Ctrl-C ends.")
+        self.stdout.flush()
+
+    def _supervise(self, children: list[Child], happenings: SimpleQueue[Child | int]) -> None:
+        first = happenings.get()
+        killed = _stop(children, happenings)
+        if isinstance(first, Child):
+            raise CommandError(
+                f"The {first.name} process ended by itself (exit code {first.wait()}); stopped the rest."
+            )
+        if killed:
+            raise CommandError(f"Did not stop in time and was killed: {', '.join(child.name for child in killed)}.")
+        if failed := [child for child in children if not child.ended_well]:
+            raise CommandError(f"Stopped, with an error in: {', '.join(child.name for child in failed)}.")
+        self.stdout.write("Job scheduler has stopped.")
+
+
+def _port(value: str) -> int:
+    if not value.isdecimal() or int(value) > 65535:
+        raise ArgumentTypeError(f"a port is a number from 0 to 65535, not {value!r}")
+    return int(value)
+
+
+def _heed_signals() -> SimpleQueue[Child | int]:
+    """A SimpleQueue, because it alone may be filled from a signal handler that interrupts its own reader."""
+    happenings: SimpleQueue[Child | int] = SimpleQueue()
+    for each in STOP_SIGNALS:
+        if each is signal.SIGHUP and signal.getsignal(each) is signal.SIG_IGN:
+            continue  # started with nohup
+        signal.signal(each, lambda signum, frame: happenings.put(signum))
+    return happenings
+
+
+def _watch(child: Child, happenings: SimpleQueue[Child | int]) -> None:
+    child.wait()
+    happenings.put(child)
+
+
+def _stop(children: list[Child], happenings: SimpleQueue[Child | int]) -> list[Child]:
+    """Asks all children to stop and waits for them; returns those that had to be killed."""
+    began = time.monotonic()
+    for child in children:
+        child.stop()
+    while any(child.alive for child in children):
+        left = began + conf.SHUTDOWN_GRACE_SEC + PATIENCE_SEC - time.monotonic()
+        try:
+            happening = happenings.get(timeout=max(left, 0.0))
+        except Empty:
+            return _kill(children)
+        if happening == signal.SIGINT and time.monotonic() - began > REPEAT_SEC:
+            return _kill(children)
+    return []
+
+
+def _kill(children: list[Child]) -> list[Child]:
+    stubborn = [child for child in children if child.alive]
+    for child in stubborn:
+        child.kill()
+    for child in stubborn:
+        child.wait()
+    return stubborn

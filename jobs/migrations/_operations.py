@@ -1,0 +1,43 @@
+"""A migration step whose SQL depends on the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.migrations.operations.base import Operation
+
+
+class VendorSQL(Operation):
+    """Statements for each vendor, and those that take them back. A vendor that is not named does nothing."""
+
+    reduces_to_sql = True
+    reversible = True
+
+    def __init__(self, *, forwards: dict[str, Sequence[str]], backwards: dict[str, Sequence[str]]) -> None:
+        self.forwards = forwards
+        self.backwards = backwards
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        return None
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        self._run(app_label, schema_editor, self.forwards)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        self._run(app_label, schema_editor, self.backwards)
+
+    def describe(self) -> str:
+        return "SQL of the database's own kind"
+
+    def _run(self, app_label: str, schema_editor: Any, statements: dict[str, Sequence[str]]) -> None:
+        if not self.allow_migrate_model(schema_editor.connection.alias, _model(app_label)):
+            return
+        for statement in statements.get(schema_editor.connection.vendor, ()):
+            schema_editor.execute(statement, params=None)
+
+
+def _model(app_label: str) -> Any:
+    from django.apps import apps
+
+    return next(apps.get_app_config(app_label).get_models())

@@ -1,0 +1,32 @@
+from jobs.models.audit import JobEvent, JobLog
+from jobs.models.group import GroupMode, GroupStatus, JobGroup, JobTemplate, OnFailure
+from jobs.models.job import DISPATCH_ORDER, Gate, Job, JobRun
+from jobs.models.lanes import LaneMark, Target
+from jobs.models.limits import ConcurrencyLimit, Lease, LeaseKind, LimitScope
+from jobs.models.rollup import JobMinute
+from jobs.models.token import ApiToken
+from jobs.models.worker import Worker, WorkerState
+
+__all__ = [
+    "DISPATCH_ORDER",
+    "ApiToken",
+    "ConcurrencyLimit",
+    "Gate",
+    "GroupMode",
+    "GroupStatus",
+    "Job",
+    "JobEvent",
+    "JobGroup",
+    "JobLog",
+    "JobMinute",
+    "JobRun",
+    "JobTemplate",
+    "LaneMark",
+    "Lease",
+    "LeaseKind",
+    "LimitScope",
+    "OnFailure",
+    "Target",
+    "Worker",
+    "WorkerState",
+]

@@ -1,0 +1,64 @@
+"""What happened to a job (append-only), and what its handler logged."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from jobs.actors import ActorKind
+from jobs.models.job import STATUS_CHOICES, Job
+from jobs.states import EventKind
+
+ACTOR_CHOICES = [
+    (str(ActorKind.USER), pgettext_lazy("actor", "user")),
+    (str(ActorKind.TOKEN), pgettext_lazy("actor", "API token")),
+    (str(ActorKind.WORKER), pgettext_lazy("actor", "worker")),
+    (str(ActorKind.SCHEDULER), pgettext_lazy("actor", "scheduler")),
+    (str(ActorKind.CLI), pgettext_lazy("actor", "command line")),
+]
+
+
+class JobEvent(models.Model):
+    job = models.ForeignKey(
+        Job, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="events", verbose_name=_("job")
+    )
+    at = models.DateTimeField(_("at"), db_default=Now())
+    kind = models.CharField(_("kind"), max_length=16, choices=[(str(kind), str(kind)) for kind in EventKind])
+    from_status = models.CharField(_("from"), max_length=11, choices=STATUS_CHOICES, default="", blank=True)
+    to_status = models.CharField(_("to"), max_length=11, choices=STATUS_CHOICES, default="", blank=True)
+    reason = models.TextField(_("reason"), default="", blank=True)
+    actor_kind = models.CharField(_("actor kind"), max_length=9, choices=ACTOR_CHOICES)
+    actor_name = models.CharField(_("actor"), max_length=300, default="", blank=True)
+    token = models.UUIDField(null=True, blank=True, editable=False)
+    data = models.JSONField(_("data"), null=True, blank=True)
+
+    class Meta:
+        db_table = "jobscheduler_jobevent"
+        verbose_name = _("job event")
+        verbose_name_plural = _("job events")
+        ordering = ("-id",)
+        indexes = [models.Index(fields=("job", "id"), name="jobevent_of_job")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.job_id}"
+
+
+class JobLog(models.Model):
+    job = models.ForeignKey(
+        Job, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="logs", verbose_name=_("job")
+    )
+    at = models.DateTimeField(_("at"), db_default=Now())
+    level = models.CharField(_("level"), max_length=16, default="INFO")
+    message = models.TextField(_("message"))
+
+    class Meta:
+        db_table = "jobscheduler_joblog"
+        verbose_name = _("job log line")
+        verbose_name_plural = _("job log lines")
+        ordering = ("-id",)
+        indexes = [models.Index(fields=("job", "id"), name="joblog_of_job")]
+
+    def __str__(self) -> str:
+        return self.message[:80]

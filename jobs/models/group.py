@@ -1,0 +1,100 @@
+"""Jobs that belong together, and presets an operator can start."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from jobs.ids import uuid7
+from jobs.models.job import PRIORITY
+
+
+class GroupStatus(models.TextChoices):
+    PENDING = "PENDING", pgettext_lazy("group status", "Pending")
+    RUNNING = "RUNNING", pgettext_lazy("group status", "Running")
+    COMPLETED = "COMPLETED", pgettext_lazy("group status", "Completed")
+    FAILED = "FAILED", pgettext_lazy("group status", "Failed")
+    PARTIAL = "PARTIAL", pgettext_lazy("group status", "Partial")
+    CANCELLED = "CANCELLED", pgettext_lazy("group status", "Cancelled")
+
+
+class GroupMode(models.TextChoices):
+    SEQUENTIAL = "sequential", pgettext_lazy("group mode", "Sequential")
+    PARALLEL = "parallel", pgettext_lazy("group mode", "Parallel")
+
+
+class OnFailure(models.TextChoices):
+    STOP = "stop", pgettext_lazy("on failure", "Stop")
+    CONTINUE = "continue", pgettext_lazy("on failure", "Continue")
+    SKIP = "skip", pgettext_lazy("on failure", "Skip")
+
+
+OPEN_GROUP = (GroupStatus.PENDING, GroupStatus.RUNNING)
+
+
+class JobGroup(models.Model):
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.CharField(_("tenant"), max_length=64, default="default")
+    name = models.CharField(_("name"), max_length=200, default="", blank=True)
+    mode = models.CharField(_("mode"), max_length=10, choices=GroupMode.choices, default=GroupMode.PARALLEL)
+    on_failure = models.CharField(_("on failure"), max_length=8, choices=OnFailure.choices, default=OnFailure.STOP)
+    status = models.CharField(_("status"), max_length=9, choices=GroupStatus.choices, default=GroupStatus.PENDING)
+    cancel_requested = models.BooleanField(_("cancelled by a person"), default=False)
+    round = models.IntegerField(_("round"), default=1, help_text=_("How often it was opened."))
+    created_at = models.DateTimeField(_("created"), db_default=Now())
+    finished_at = models.DateTimeField(_("finished"), null=True, blank=True)
+
+    class Meta:
+        db_table = "jobscheduler_jobgroup"
+        verbose_name = _("job group")
+        verbose_name_plural = _("job groups")
+        ordering = ("-id",)
+        permissions = [("cancel_jobgroup", _("Can cancel groups")), ("retry_jobgroup", _("Can retry groups"))]
+        constraints = [
+            models.CheckConstraint(name="jobgroup_status_known", condition=Q(status__in=GroupStatus.values)),
+            models.CheckConstraint(name="jobgroup_mode_known", condition=Q(mode__in=GroupMode.values)),
+            models.CheckConstraint(name="jobgroup_on_failure_known", condition=Q(on_failure__in=OnFailure.values)),
+            models.CheckConstraint(
+                name="jobgroup_open_until_finished",
+                condition=Q(status__in=OPEN_GROUP, finished_at__isnull=True)
+                | (~Q(status__in=OPEN_GROUP) & Q(finished_at__isnull=False)),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name or str(self.id)
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status not in OPEN_GROUP
+
+
+class JobTemplate(models.Model):
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.CharField(_("tenant"), max_length=64, default="default")
+    name = models.CharField(_("name"), max_length=200)
+    job_type = models.CharField(_("job type"), max_length=200)
+    params = models.JSONField(_("params"), default=dict, blank=True)
+    retry_policy = models.JSONField(_("retry policy"), default=dict, blank=True)
+    priority = models.SmallIntegerField(_("priority"), null=True, blank=True, validators=PRIORITY)
+    resource = models.CharField(_("resource"), max_length=200, default="", blank=True)
+    target = models.CharField(_("target"), max_length=200, null=True, blank=True)
+    max_runtime_sec = models.FloatField(_("maximum runtime (s)"), null=True, blank=True)
+    token_limit = models.BigIntegerField(_("token limit"), null=True, blank=True)
+    cost_units = models.SmallIntegerField(_("cost units"), null=True, blank=True)
+    tags = models.JSONField(_("tags"), default=list, blank=True)
+    created_at = models.DateTimeField(_("created"), db_default=Now())
+
+    class Meta:
+        db_table = "jobscheduler_jobtemplate"
+        verbose_name = _("job template")
+        verbose_name_plural = _("job templates")
+        ordering = ("tenant", "name")
+        permissions = [("run_jobtemplate", _("Can run templates"))]
+        constraints = [models.UniqueConstraint(fields=("tenant", "name"), name="jobtemplate_name")]
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,90 @@
+"""What bounds concurrency: limits an operator can edit, and leases that are not a job's."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from jobs.ids import uuid7
+
+
+class LimitScope(models.TextChoices):
+    GLOBAL = "global", pgettext_lazy("limit scope", "Global")
+    JOB_TYPE = "job_type", pgettext_lazy("limit scope", "Job type")
+    RESOURCE = "resource", pgettext_lazy("limit scope", "Resource")
+    TENANT = "tenant", pgettext_lazy("limit scope", "Tenant")
+    ADDON = "addon", pgettext_lazy("limit scope", "Addon")
+
+
+class ConcurrencyLimit(models.Model):
+    """The row a claim locks before it counts. Without an override its maximum is what the settings say."""
+
+    scope = models.CharField(_("scope"), max_length=8, choices=LimitScope.choices)
+    key = models.CharField(_("key"), max_length=200, default="", blank=True)
+    overridden = models.BooleanField(_("overrides the settings"), default=True)
+    max = models.IntegerField(_("maximum"), null=True, blank=True, help_text=_("Empty: unlimited."))
+    paused = models.BooleanField(_("paused"), default=False)
+    paused_by = models.CharField(_("paused by"), max_length=300, default="", blank=True)
+    paused_at = models.DateTimeField(_("paused since"), null=True, blank=True)
+    reason = models.TextField(_("reason"), default="", blank=True)
+
+    class Meta:
+        db_table = "jobscheduler_concurrencylimit"
+        verbose_name = _("concurrency limit")
+        verbose_name_plural = _("concurrency limits")
+        ordering = ("scope", "key")
+        permissions = [("change_limits", _("Can set and pause limits"))]
+        constraints = [
+            models.UniqueConstraint(fields=("scope", "key"), name="limit_scope_key"),
+            models.CheckConstraint(name="limit_scope_known", condition=Q(scope__in=LimitScope.values)),
+            models.CheckConstraint(
+                name="limit_key_unless_global",
+                condition=Q(scope=LimitScope.GLOBAL, key="") | (~Q(scope=LimitScope.GLOBAL) & ~Q(key="")),
+            ),
+            models.CheckConstraint(name="limit_at_least_one", condition=Q(max__isnull=True) | Q(max__gte=1)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.scope} {self.key}".strip()
+
+
+class LeaseKind(models.TextChoices):
+    ADMISSION = "ADMISSION", pgettext_lazy("lease kind", "Admission only")
+    DIRECT = "DIRECT", pgettext_lazy("lease kind", "Direct execution")
+
+
+class Lease(models.Model):
+    """A runtime contract without a job: granted once, heartbeated, ended or expired."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    kind = models.CharField(_("kind"), max_length=9, choices=LeaseKind.choices)
+    tenant = models.CharField(_("tenant"), max_length=64, default="default")
+    job_type = models.CharField(_("job type"), max_length=200)
+    resource = models.CharField(_("resource"), max_length=200, default="default")
+    addon_id = models.CharField(_("addon"), max_length=200, default="", blank=True)
+    flow_id = models.BigIntegerField(editable=False)
+    cost_units = models.SmallIntegerField(_("cost units"), default=1)
+    owner = models.CharField(_("owner"), max_length=300)
+    requested_at = models.DateTimeField(_("requested"), db_default=Now())
+    granted_at = models.DateTimeField(_("granted"), null=True, blank=True)
+    expires_at = models.DateTimeField(_("expires"))
+    heartbeat_at = models.DateTimeField(_("last heartbeat"), null=True, blank=True)
+    ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+    outcome = models.TextField(_("how it ended"), default="", blank=True)
+
+    class Meta:
+        db_table = "jobscheduler_lease"
+        verbose_name = _("lease")
+        verbose_name_plural = _("leases")
+        ordering = ("-id",)
+        indexes = [models.Index(fields=("flow_id", "id"), condition=Q(ended_at__isnull=True), name="lease_live")]
+        constraints = [
+            models.CheckConstraint(name="lease_kind_known", condition=Q(kind__in=LeaseKind.values)),
+            models.CheckConstraint(name="lease_cost_range", condition=Q(cost_units__range=(0, 100))),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.job_type} {self.id}"

@@ -1,0 +1,38 @@
+"""Counts and durations per minute, written with the end of a job and summed on read."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from jobs.models.job import STATUS_CHOICES
+
+BUCKETS_SEC = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 1800, 7200)  # upper bounds; one more bucket is open-ended
+
+
+class JobMinute(models.Model):
+    """Keyed by who wrote it, so that no two writers ever share a row, and by the buckets its durations fall in."""
+
+    minute = models.DateTimeField(_("minute"))
+    worker = models.CharField(_("written by"), max_length=300)
+    job_type = models.CharField(_("job type"), max_length=200)
+    outcome = models.CharField(_("outcome"), max_length=11, choices=STATUS_CHOICES)
+    wait_bucket = models.SmallIntegerField(_("wait bucket"), help_text=_("-1: it never started."))
+    run_bucket = models.SmallIntegerField(_("run bucket"), help_text=_("-1: it never started."))
+    jobs = models.BigIntegerField(_("jobs"), default=0)
+    wait_sec = models.FloatField(_("waited (s)"), default=0)
+    run_sec = models.FloatField(_("ran (s)"), default=0)
+
+    class Meta:
+        db_table = "jobscheduler_jobminute"
+        verbose_name = _("minute of jobs")
+        verbose_name_plural = _("minutes of jobs")
+        ordering = ("-minute",)
+        constraints = [
+            models.UniqueConstraint(
+                fields=("minute", "worker", "job_type", "outcome", "wait_bucket", "run_bucket"), name="jobminute_key"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.minute} {self.job_type} {self.outcome}"

@@ -1,0 +1,33 @@
+"""Bearer tokens of the API: only their digest is kept."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from jobs.ids import uuid7
+
+SCOPES = ("read", "submit", "operate", "work", "admin")
+
+
+class ApiToken(models.Model):
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(_("name"), max_length=200)
+    tenant = models.CharField(_("tenant"), max_length=64, null=True, blank=True, help_text=_("Empty: all tenants."))
+    scopes = models.JSONField(_("scopes"), default=list)
+    prefix = models.CharField(_("prefix"), max_length=16)
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    created_at = models.DateTimeField(_("created"), db_default=Now())
+    expires_at = models.DateTimeField(_("expires"), null=True, blank=True)
+    last_used_at = models.DateTimeField(_("last used"), null=True, blank=True)
+    revoked_at = models.DateTimeField(_("revoked"), null=True, blank=True)
+
+    class Meta:
+        db_table = "jobscheduler_apitoken"
+        verbose_name = _("API token")
+        verbose_name_plural = _("API tokens")
+        ordering = ("-id",)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"

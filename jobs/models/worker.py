@@ -1,0 +1,51 @@
+"""Worker processes as the console shows them. Recovery never looks here: it looks at leases."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from jobs.ids import uuid7
+
+
+class WorkerState(models.TextChoices):
+    RUNNING = "RUNNING", pgettext_lazy("worker state", "Running")
+    QUIET = "QUIET", pgettext_lazy("worker state", "Quiet")
+    STOPPING = "STOPPING", pgettext_lazy("worker state", "Stopping")
+    STOPPED = "STOPPED", pgettext_lazy("worker state", "Stopped")
+
+
+class Worker(models.Model):
+    """One life of one worker process: a restart under the same name is a new row."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(_("name"), max_length=200)
+    host = models.CharField(_("host"), max_length=255)
+    pid = models.IntegerField(_("process id"))
+    boot_id = models.CharField(max_length=64, default="", blank=True)
+    pid_namespace = models.CharField(max_length=64, default="", blank=True)
+    pid_started = models.CharField(max_length=32, default="", blank=True)
+    version = models.CharField(_("version"), max_length=50, default="", blank=True)
+    state = models.CharField(_("state"), max_length=8, choices=WorkerState.choices, default=WorkerState.RUNNING)
+    slots = models.IntegerField(_("slots"), default=1)
+    busy = models.IntegerField(_("busy"), default=0)
+    stuck = models.IntegerField(_("stuck slots"), default=0)
+    serves = models.JSONField(_("serves"), default=dict, blank=True)
+    request = models.CharField(_("asked to become"), max_length=8, choices=WorkerState.choices, default="", blank=True)
+    requested_at = models.DateTimeField(_("asked at"), null=True, blank=True)
+    started_at = models.DateTimeField(_("started"), db_default=Now())
+    heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
+    stopped_at = models.DateTimeField(_("stopped"), null=True, blank=True)
+
+    class Meta:
+        db_table = "jobscheduler_worker"
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        ordering = ("-id",)
+        permissions = [("stop_worker", _("Can quiet and stop workers"))]
+        indexes = [models.Index(fields=("name", "-id"), name="worker_lives")]
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,1 @@
+"""Decisions: facts in, decision out. Pure and injectable by a dotted path in the settings."""

@@ -1,0 +1,45 @@
+"""Liveness and readiness, open to probes: terse answers that say nothing an outsider could use."""
+
+from __future__ import annotations
+
+from django.db import Error as DatabaseTrouble
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from jobs import db
+
+
+# Under ATOMIC_REQUESTS a probe would need the database before it could say that there is none.
+@transaction.non_atomic_requests
+@never_cache
+@require_safe
+def healthz(request: HttpRequest) -> JsonResponse:
+    """This process answers."""
+    return JsonResponse({"status": "ok"})
+
+
+@transaction.non_atomic_requests
+@never_cache
+@require_safe
+def readyz(request: HttpRequest) -> JsonResponse:
+    """This process can do its work: the database answers and has every migration."""
+    missing = _missing()
+    if missing:
+        return JsonResponse({"status": "unavailable", "missing": missing}, status=503)
+    return JsonResponse({"status": "ok"})
+
+
+def _missing() -> str | None:
+    try:
+        return "migrations" if _unapplied(db.connection()) else None
+    except DatabaseTrouble:
+        return "database"
+
+
+def _unapplied(connection: BaseDatabaseWrapper) -> bool:
+    executor = MigrationExecutor(connection)
+    return bool(executor.migration_plan(executor.loader.graph.leaf_nodes()))

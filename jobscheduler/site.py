@@ -1,0 +1,13 @@
+"""The standalone site's urls: the console at admin/, everything else as in any site, at the root."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import include, path
+from django.views.generic import RedirectView
+
+urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="admin:index"), name="landing"),
+    path("admin/", admin.site.urls),
+    path("", include("jobscheduler.urls")),
+]

@@ -1,0 +1,117 @@
+"""Schedules make jobs at due times; a fire row makes each due time happen at most once."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from jobs.ids import uuid7
+from jobs.models import Job, JobTemplate
+
+
+class CatchUp(models.TextChoices):
+    NONE = "none", pgettext_lazy("catch-up", "None")
+    LATEST = "latest", pgettext_lazy("catch-up", "Latest")
+    ALL = "all", pgettext_lazy("catch-up", "All")
+
+
+class Overlap(models.TextChoices):
+    ALLOW = "allow", pgettext_lazy("overlap", "Allow")
+    SKIP = "skip", pgettext_lazy("overlap", "Skip")
+
+
+class Schedule(models.Model):
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.CharField(_("tenant"), max_length=64, default="default")
+    name = models.CharField(_("name"), max_length=200)
+
+    cron = models.CharField(_("cron expression"), max_length=200, null=True, blank=True)
+    every_sec = models.BigIntegerField(_("every (s)"), null=True, blank=True)
+    anchor_at = models.DateTimeField(_("counted from"), null=True, blank=True)
+    run_at = models.DateTimeField(_("once at"), null=True, blank=True)
+    timezone = models.CharField(_("time zone"), max_length=64, default="UTC")
+    max_fires = models.IntegerField(_("maximum fires"), null=True, blank=True)
+    enabled = models.BooleanField(_("enabled"), default=True)
+    disabled_reason = models.TextField(_("disabled because"), default="", blank=True)
+
+    template = models.ForeignKey(
+        JobTemplate, models.PROTECT, null=True, blank=True, related_name="schedules", verbose_name=_("template")
+    )
+    job_type = models.CharField(_("job type"), max_length=200, default="", blank=True)
+    params = models.JSONField(_("params"), default=dict, blank=True)
+    priority = models.SmallIntegerField(_("priority"), null=True, blank=True)
+    target = models.CharField(_("target"), max_length=200, null=True, blank=True)
+    resource = models.CharField(_("resource"), max_length=200, default="", blank=True)
+
+    catch_up = models.CharField(_("catch-up"), max_length=6, choices=CatchUp.choices, default=CatchUp.LATEST)
+    catch_up_max = models.IntegerField(_("catch-up cap"), default=10)
+    overlap = models.CharField(_("overlap"), max_length=5, choices=Overlap.choices, default=Overlap.ALLOW)
+    misfire_grace_sec = models.IntegerField(_("misfire grace (s)"), default=60)
+    jitter_sec = models.IntegerField(_("jitter (s)"), default=0)
+
+    next_fire_at = models.DateTimeField(_("next fire"), null=True, blank=True)
+    last_fire_at = models.DateTimeField(_("last fire"), null=True, blank=True)
+    source = models.CharField(_("made by"), max_length=200, default="", blank=True)
+    created_at = models.DateTimeField(_("created"), db_default=Now())
+
+    class Meta:
+        db_table = "jobscheduler_schedule"
+        verbose_name = _("schedule")
+        verbose_name_plural = _("schedules")
+        ordering = ("tenant", "name")
+        permissions = [("trigger_schedule", _("Can trigger schedules"))]
+        indexes = [
+            models.Index(
+                fields=("next_fire_at",), condition=Q(enabled=True, next_fire_at__isnull=False), name="schedule_due"
+            )
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=("tenant", "name"), name="schedule_name"),
+            models.CheckConstraint(
+                name="schedule_one_trigger",
+                condition=Q(cron__isnull=False, every_sec__isnull=True, run_at__isnull=True)
+                | Q(cron__isnull=True, every_sec__isnull=False, run_at__isnull=True)
+                | Q(cron__isnull=True, every_sec__isnull=True, run_at__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="schedule_template_or_type",
+                condition=Q(template__isnull=False, job_type="") | (Q(template__isnull=True) & ~Q(job_type="")),
+            ),
+            models.CheckConstraint(
+                name="schedule_in_range",
+                condition=(Q(every_sec__isnull=True) | Q(every_sec__gte=1))
+                & (Q(max_fires__isnull=True) | Q(max_fires__gte=1))
+                & (Q(priority__isnull=True) | Q(priority__range=(0, 100)))
+                & Q(catch_up_max__gte=1, misfire_grace_sec__gte=0, jitter_sec__gte=0),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ScheduleFire(models.Model):
+    """One due time of one schedule. Inserted first; the job is made only if this was."""
+
+    schedule = models.ForeignKey(
+        Schedule, models.CASCADE, db_index=False, related_name="fires", verbose_name=_("schedule")
+    )
+    fire_time = models.DateTimeField(_("due"))
+    fired_at = models.DateTimeField(_("fired"), db_default=Now())
+    job = models.ForeignKey(
+        Job, models.SET_NULL, null=True, blank=True, db_constraint=False, related_name="fires", verbose_name=_("job")
+    )
+    note = models.TextField(_("note"), default="", blank=True)
+
+    class Meta:
+        db_table = "jobscheduler_schedulefire"
+        verbose_name = _("schedule fire")
+        verbose_name_plural = _("schedule fires")
+        ordering = ("-fire_time",)
+        constraints = [models.UniqueConstraint(fields=("schedule", "fire_time"), name="schedulefire_once")]
+
+    def __str__(self) -> str:
+        return f"{self.schedule_id} {self.fire_time}"

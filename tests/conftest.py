@@ -1,0 +1,33 @@
+"""One suite, two databases: DATABASE_URL says which one this run is on."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from django.db import connection
+
+
+def pytest_report_header() -> str:
+    return f"database: {connection.vendor}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("pg_only") and connection.vendor != "postgresql":
+        pytest.skip("needs PostgreSQL")
+    if item.get_closest_marker("sqlite_only") and connection.vendor != "sqlite":
+        pytest.skip("needs SQLite")
+
+
+@pytest.fixture
+def process_env(transactional_db: None) -> dict[str, str]:
+    """The environment in which a child process finds this test's database."""
+    return {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": database_url()}
+
+
+def database_url() -> str:
+    """The test database of this run, in the form that settings read."""
+    named = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{named['NAME']}"
+    return f"postgres://{named['USER']}:{named['PASSWORD']}@{named['HOST']}:{named['PORT']}/{named['NAME']}"

@@ -1,0 +1,5 @@
+from django.db import models
+
+
+class Receipt(models.Model):
+    order = models.IntegerField(unique=True)

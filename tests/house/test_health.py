@@ -1,0 +1,56 @@
+"""What probes see."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.db.migrations.recorder import MigrationRecorder
+from django.test import Client
+
+ASK = """
+import django
+django.setup()
+from django.test import Client
+answer = Client().get({path!r})
+print(answer.status_code, answer.text)
+"""
+
+
+def test_healthz_needs_no_database(client: Client) -> None:
+    answer = client.get("/healthz")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert "no-store" in answer["Cache-Control"]
+
+
+@pytest.mark.django_db
+def test_readyz_is_ok_when_the_database_answers_and_is_migrated(client: Client) -> None:
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+@pytest.mark.django_db
+def test_readyz_is_503_while_a_migration_is_missing(client: Client) -> None:
+    MigrationRecorder.Migration.objects.filter(app="jobscheduler_jobs").latest("id").delete()
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (503, {"status": "unavailable", "missing": "migrations"})
+
+
+@pytest.mark.parametrize("url", ["postgres://nobody@127.0.0.1:1/none", "sqlite:///{tmp_path}/missing/db.sqlite3"])
+def test_without_a_database_readyz_is_503_and_healthz_is_ok(url: str, tmp_path: Path) -> None:
+    env = {**os.environ, "DATABASE_URL": url.format(tmp_path=tmp_path), "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    assert _ask("/readyz", env) == '503 {"status": "unavailable", "missing": "database"}'
+    assert _ask("/healthz", env) == '200 {"status": "ok"}'
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_probes_only_read(client: Client, path: str) -> None:
+    assert client.post(path).status_code == 405
+
+
+def _ask(path: str, env: dict[str, str]) -> str:
+    program = [sys.executable, "-c", ASK.format(path=path)]
+    return subprocess.run(program, env=env, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,111 @@
+"""The built wheel, at home in somebody else's site."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from pytest_django.plugin import DjangoDbBlocker
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+FOREIGN_SITE = Path(__file__).parent / "foreign_site"
+SOURCES = ("jobs", "schedules", "webhooks", "jobscheduler", "templates", "tests")
+Manage = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that no earlier build in the checkout leaks into it."""
+    source = tmp_path_factory.mktemp("source")
+    for name in SOURCES:
+        shutil.copytree(CHECKOUT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "manage.py"):
+        shutil.copy(CHECKOUT / name, source)
+    _run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source / "dist", source])
+    return next((source / "dist").glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def foreign_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with the wheel installed; what the wheel needs is borrowed from the running environment."""
+    home = tmp_path_factory.mktemp("venv")
+    _run([sys.executable, "-m", "venv", "--without-pip", home])
+    python = home / "bin" / "python"
+    packages = _run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
+    Path(packages, "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    _run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel])
+    return python
+
+
+@pytest.fixture
+def site_database(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[dict[str, object]]:
+    """An empty database for the site, on the engine of this run."""
+    if connection.vendor == "sqlite":
+        options = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL"}
+        yield {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "site.sqlite3"), "OPTIONS": options}
+        return
+    name = f"foreign_site_{os.getpid()}"
+    credentials = {key: connection.settings_dict[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT")}
+    with django_db_blocker.unblock(), connection._nodb_cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+    yield {**credentials, "NAME": name}
+    with django_db_blocker.unblock(), connection._nodb_cursor() as cursor:
+        cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def manage(foreign_python: Path, site_database: dict[str, object], tmp_path: Path) -> Manage:
+    site = shutil.copytree(FOREIGN_SITE, tmp_path / "site")
+    ours = ("DJANGO_", "JOBSCHEDULER_", "PYTHON", "DATABASE_URL")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    env |= {"SITE_DATABASE": json.dumps(site_database), "PYTHONWARNINGS": "error::DeprecationWarning:jobs"}
+    return lambda *arguments: _run([foreign_python, site / "manage.py", *arguments], env=env, cwd=site)
+
+
+def test_the_wheel_ships_our_packages_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    top = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert top == {"jobs", "schedules", "webhooks", "jobscheduler"}
+    for app in ("jobs", "schedules", "webhooks"):
+        assert f"{app}/py.typed" in names
+        assert any(name.startswith(f"{app}/migrations/0001") for name in names)
+
+
+def test_every_template_static_and_locale_file_of_an_app_is_in_the_wheel(wheel: Path) -> None:
+    shipped = set(zipfile.ZipFile(wheel).namelist())
+    for app in ("jobs", "schedules", "webhooks", "jobscheduler"):
+        for folder in ("templates", "static", "locale"):
+            files = [path for path in (CHECKOUT / app / folder).rglob("*") if path.is_file()]
+            assert {str(path.relative_to(CHECKOUT)) for path in files} <= shipped
+
+
+def test_a_foreign_site_migrates_checks_and_runs_a_job_of_its_own(manage: Manage, foreign_python: Path) -> None:
+    manage("makemigrations", "accounts", "shop")
+    manage("makemigrations", "--check", "--dry-run")
+    manage("migrate", "--verbosity=0")
+    manage("check", "--fail-level=WARNING")
+
+    job_id = manage("order", "7").strip()
+    manage("worker", "--burst")
+
+    seen = json.loads(manage("inspect", job_id))
+    assert (seen["status"], seen["receipts"]) == ("COMPLETED", [7])
+    assert seen["code"].startswith(str(foreign_python.parent.parent))
+
+    pages = ["/scheduler/healthz", "/scheduler/readyz", "/backoffice/", "/backoffice/jobscheduler_jobs/job/"]
+    assert manage("visit", *pages).split() == [word for page in pages for word in ("200", page)]
+
+
+def _run(command: list[object], **options: object) -> str:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout

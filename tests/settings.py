@@ -1,0 +1,28 @@
+"""The standalone settings, made fast and deaf to the developer's own `.env`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ["ENV_FILE"] = os.devnull
+os.environ.setdefault("SECRET_KEY", "only for tests")
+
+from jobscheduler.settings import *  # noqa: F403
+from jobscheduler.settings import DATABASES
+
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    # A file, unlike SQLite's memory, can be shared by the threads and processes of a test.
+    name = Path(tempfile.gettempdir()) / f"jobscheduler-test-{os.getpid()}.sqlite3"
+    DATABASES["default"]["TEST"] = {"NAME": str(name)}
+
+DEBUG = False
+ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = True  # nothing is collected for tests
+JOBSCHEDULER: dict[str, object] = {}

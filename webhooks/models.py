@@ -1,0 +1,82 @@
+"""Who wants to hear of jobs, and the outbox of what they are owed."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from jobs.ids import uuid7
+
+
+class WebhookEndpoint(models.Model):
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.CharField(_("tenant"), max_length=64, default="default")
+    url = models.CharField(_("URL"), max_length=2000)
+    events = models.JSONField(_("events"), default=list)
+    enabled = models.BooleanField(_("enabled"), default=True)
+    disabled_reason = models.TextField(_("disabled because"), default="", blank=True)
+    secret = models.BinaryField(_("secret, encrypted"), editable=False)
+    old_secret = models.BinaryField(_("former secret, encrypted"), null=True, editable=False)
+    old_secret_until = models.DateTimeField(_("former secret signs until"), null=True, blank=True)
+    failures = models.IntegerField(_("failures in a row"), default=0)
+    open_until = models.DateTimeField(_("circuit open until"), null=True, blank=True)
+    created_at = models.DateTimeField(_("created"), db_default=Now())
+
+    class Meta:
+        db_table = "jobscheduler_webhookendpoint"
+        verbose_name = _("webhook endpoint")
+        verbose_name_plural = _("webhook endpoints")
+        ordering = ("-id",)
+        indexes = [models.Index(fields=("tenant",), condition=Q(enabled=True), name="endpoint_listening")]
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class DeliveryStatus(models.TextChoices):
+    PENDING = "PENDING", pgettext_lazy("delivery status", "Pending")
+    DELIVERED = "DELIVERED", pgettext_lazy("delivery status", "Delivered")
+    FAILED = "FAILED", pgettext_lazy("delivery status", "Failed")
+
+
+class WebhookDelivery(models.Model):
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    endpoint = models.ForeignKey(
+        WebhookEndpoint, models.CASCADE, db_index=False, related_name="deliveries", verbose_name=_("endpoint")
+    )
+    event = models.CharField(_("event"), max_length=32)
+    job_id = models.UUIDField(_("job"), null=True, blank=True)
+    group_id = models.UUIDField(_("group"), null=True, blank=True)
+    body = models.BinaryField(_("body"), editable=False)
+    status = models.CharField(_("status"), max_length=9, choices=DeliveryStatus.choices, default=DeliveryStatus.PENDING)
+    attempts = models.IntegerField(_("attempts"), default=0)
+    next_try_at = models.DateTimeField(_("next try"), null=True, blank=True, db_default=Now())
+    lease_token = models.UUIDField(null=True, blank=True, editable=False)
+    lease_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
+    response_status = models.IntegerField(_("response status"), null=True, blank=True)
+    response_head = models.TextField(_("response head"), default="", blank=True)
+    response_body = models.TextField(_("response body"), default="", blank=True)
+    error = models.TextField(_("error"), default="", blank=True)
+    created_at = models.DateTimeField(_("created"), db_default=Now())
+    delivered_at = models.DateTimeField(_("delivered"), null=True, blank=True)
+
+    class Meta:
+        db_table = "jobscheduler_webhookdelivery"
+        verbose_name = _("webhook delivery")
+        verbose_name_plural = _("webhook deliveries")
+        ordering = ("-id",)
+        permissions = [("resend_delivery", _("Can resend deliveries"))]
+        indexes = [
+            models.Index(fields=("next_try_at",), condition=Q(status="PENDING"), name="delivery_due"),
+            models.Index(fields=("endpoint", "-id"), name="delivery_of_endpoint"),
+            models.Index(fields=("job_id",), condition=Q(job_id__isnull=False), name="delivery_of_job"),
+        ]
+        constraints = [
+            models.CheckConstraint(name="delivery_status_known", condition=Q(status__in=DeliveryStatus.values))
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event} {self.id}"
