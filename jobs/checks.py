@@ -20,7 +20,12 @@ TAG = "jobs"
 OUR_APPS = ("jobs", "schedules", "webhooks")
 OUR_HOME = Path(__file__).resolve().parent.parent
 SETTING_IDS = {Kind.UNKNOWN: "jobs.E001", Kind.INVALID: "jobs.E002", Kind.HEARTBEAT: "jobs.E003"}
-DECIDING = ("ADMISSION_POLICY", "RETRY_POLICY", "GROUP_FAILURE_POLICY")
+POLICY_METHODS = {
+    "CONCURRENCY_POLICY": "blocked",
+    "ADMISSION_POLICY": "decide",
+    "RETRY_POLICY": "decide",
+    "GROUP_FAILURE_POLICY": "decide",
+}
 SQLITE_TIMEOUT_SEC = 20
 
 
@@ -83,8 +88,9 @@ def policy_problem(key: str, path: str | None) -> str | None:
         policy = make_policy(key, path)
     except ImproperlyConfigured as error:
         return str(error)
-    if key in DECIDING and not callable(getattr(policy, "decide", None)):
-        return f"JOBSCHEDULER: {key} {path!r} cannot be used: it has no method `decide`."
+    method = POLICY_METHODS.get(key)
+    if method and not callable(getattr(policy, method, None)):
+        return f"JOBSCHEDULER: {key} {path!r} cannot be used (it has no method `{method}`)."
     return None
 
 

@@ -160,6 +160,7 @@ def _values(
         "addon_id": addon_id,
         "resource": resource,
         "flow_id": ids.flow_id(tenant, job_type, resource, addon_id),
+        "remote": options.remote,
         "base_priority": _first(said.get("priority"), options.priority, NORMAL),
         "deadline_at": said.get("deadline_at"),
         "time_sensitive": said.get("time_sensitive", False),

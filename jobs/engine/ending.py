@@ -74,7 +74,7 @@ def expire(
             job, "expire", wanted, actor=actor, reason=error, data=data, token=token, **_lane_hold(job, wanted)
         )
         if wanted == Status.CANCELLED:
-            groups.settle(ended, actor=actor)
+            groups.settle(ended)
         return Verdict.DONE
     outcome = Failed(error=error, reason=error, cause=cause, retry_in=retry_in)
     return _record([_row(End(job.pk, token, outcome), data)], actor)[job.pk]
@@ -102,7 +102,7 @@ def _record(rows: list[tuple[Any, ...]], actor: Actor) -> dict[UUID, Verdict]:
         hooks.tell([_moved(by_id[a[0]], a) for a in answers if a[1] == Verdict.DONE])
     for job_id, verdict, _, retried_by, in_group in answers:
         if in_group and verdict == Verdict.DONE and retried_by is None:
-            groups.settle(get(job_id), actor=actor)
+            groups.settle(get(job_id))
     return {answer[0]: Verdict(answer[1]) for answer in answers}
 
 
@@ -150,7 +150,7 @@ def _leave(
         why = job.status_reason if job.cancel_requested else reason
         ended = take(job, verb, target, actor=actor, reason=why, token=token, **fields)
         if target == Status.CANCELLED:
-            groups.settle(ended, actor=actor)
+            groups.settle(ended)
         return Verdict.DONE
 
 

@@ -21,13 +21,13 @@ from jobs.states import ENDED_WELL, LIVE, TERMINAL, Status
 PREDECESSOR = {Status.FAILED: "predecessor failed", Status.CANCELLED: "predecessor cancelled"}
 
 
-def settle(job: Job, *, actor: Actor = SCHEDULER) -> None:
+def settle(job: Job) -> None:
     """`job` has ended for good: let the next place go, or end the rest; close the group after its last member."""
     if job.group_id is None:
         return
     group = JobGroup.objects.using(db.alias()).get(pk=job.group_id)
     if group.mode == GroupMode.SEQUENTIAL:
-        _advance(group, job, actor)
+        _advance(group, job)
     _close_if_done(group)
 
 
@@ -56,13 +56,13 @@ def bring_back_later_places(job: Job, *, actor: Actor) -> None:
         submit(rows, actor=actor, reason=f"place reopened by the retry of {job.pk}")
 
 
-def _advance(group: JobGroup, job: Job, actor: Actor) -> None:
+def _advance(group: JobGroup, job: Job) -> None:
     waiting = _live(group).filter(status=Status.PENDING, group_index__gt=job.group_index).order_by("group_index")
-    if job.status in ENDED_WELL or _decide(group, job) == "continue":
-        _release_next(waiting, actor)
+    decision = "continue" if job.status in ENDED_WELL else _decide(group, job)
+    if decision == "continue":
+        _release_next(waiting)
         return
-    skip = _decide(group, job) == "skip"
-    verb, target = ("skip", Status.SKIPPED) if skip else ("cancel", Status.CANCELLED)
+    verb, target = ("skip", Status.SKIPPED) if decision == "skip" else ("cancel", Status.CANCELLED)
     for each in waiting.select_for_update(no_key=True):
         take(each, verb, target, actor=SCHEDULER, reason=PREDECESSOR[Status(job.status)])
 
@@ -75,7 +75,7 @@ def _decide(group: JobGroup, job: Job) -> str:
     return str(conf.policy("GROUP_FAILURE_POLICY").decide(facts))
 
 
-def _release_next(waiting: JobQuerySet, actor: Actor) -> None:
+def _release_next(waiting: JobQuerySet) -> None:
     following = waiting.select_for_update(no_key=True).first()
     if following is None or following.hold or has_open_predecessor(following):
         return

@@ -41,7 +41,7 @@ def cancel(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
         if job.status == Status.RUNNING:
             return ask(job, StopMode.CANCEL, actor=actor, reason=reason)
         job = take(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
-        groups.settle(job, actor=actor)
+        groups.settle(job)
         return job
 
 
@@ -108,7 +108,7 @@ def skip(job_id: UUID, *, actor: Actor, reason: str) -> Job:
         if job.status == Status.RUNNING:
             raise wrong_state(job, "skip")
         job = take(job, "skip", Status.SKIPPED, actor=actor, reason=reason, holds_lane=False)
-        groups.settle(job, actor=actor)
+        groups.settle(job)
         return job
 
 

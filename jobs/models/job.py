@@ -48,7 +48,8 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(status=Status.QUEUED)
 
     def ready(self) -> JobQuerySet:
-        return self.filter(gate=Gate.READY)
+        """What a worker of ours may claim."""
+        return self.filter(gate=Gate.READY, remote=False)
 
     def running(self) -> JobQuerySet:
         return self.filter(status=Status.RUNNING)
@@ -97,6 +98,7 @@ class Job(models.Model):
     )
     addon_id = models.CharField(_("addon"), max_length=200, default="", blank=True)
     resource = models.CharField(_("resource"), max_length=200, default="default")
+    remote = models.BooleanField(_("for remote workers"), default=False)
     flow_id = models.BigIntegerField(editable=False, help_text=_("Derived from tenant, job type, resource and addon."))
 
     # when
@@ -135,6 +137,9 @@ class Job(models.Model):
     lease_token = models.UUIDField(_("lease token"), null=True, blank=True)
     lease_expires_at = models.DateTimeField(_("lease expires"), null=True, blank=True)
     heartbeat_at = models.DateTimeField(_("last heartbeat"), null=True, blank=True)
+    beat_clock = models.CharField(  # only where the database's clock is the host's: boot id and monotonic seconds
+        max_length=100, null=True, blank=True, editable=False
+    )
     reserved_until = models.DateTimeField(_("reserved until"), null=True, blank=True)
 
     # lineage
@@ -180,8 +185,13 @@ class Job(models.Model):
             ("view_payload", _("Can see params, artifacts and logs")),
         ]
         indexes = [
-            models.Index(fields=DISPATCH_ORDER, condition=Q(gate=Gate.READY), name="job_order"),
-            models.Index(fields=("flow_id", *DISPATCH_ORDER), condition=Q(gate=Gate.READY), name="job_ready"),
+            models.Index(fields=DISPATCH_ORDER, condition=Q(gate=Gate.READY, remote=False), name="job_order"),
+            models.Index(
+                fields=("flow_id", *DISPATCH_ORDER), condition=Q(gate=Gate.READY, remote=False), name="job_ready"
+            ),
+            models.Index(
+                fields=("addon_id", *DISPATCH_ORDER), condition=Q(gate=Gate.READY, remote=True), name="job_offerable"
+            ),
             models.Index(
                 fields=("lane", *DISPATCH_ORDER),
                 condition=Q(gate__in=[Gate.LANE, Gate.READY], lane__isnull=False),

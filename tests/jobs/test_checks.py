@@ -76,6 +76,7 @@ def test_the_product_as_shipped_has_nothing_to_report() -> None:
         ({"RETRY_POLICY": "jobs.policies.retry.Missing"}, {"jobs.E004"}),
         ({"RETRY_POLICY": "jobs.policies.retry.RetryFacts"}, {"jobs.E004"}),
         ({"RETRY_POLICY": f"{__name__}.Undecided"}, {"jobs.E004"}),
+        ({"CONCURRENCY_POLICY": f"{__name__}.Undecided"}, {"jobs.E004"}),
         ({"FAIRNESS_POLICY": "no.such.Policy"}, {"jobs.E004"}),
         ({"RETRY_POLICY": 3, "NOPE": 1}, {"jobs.E001", "jobs.E002"}),
     ],

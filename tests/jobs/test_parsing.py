@@ -595,6 +595,11 @@ def test_anything_but_strict_json_is_refused(data: Any, kind: str) -> None:
     assert caught.value.errors[0]["type"] == kind
 
 
+def test_a_byte_order_mark_is_called_by_its_name() -> None:
+    with pytest.raises(InvalidInput, match="byte order mark"):
+        parsing.decode_json(b"\xef\xbb\xbf{}")
+
+
 def test_a_duplicate_among_very_many_keys_is_found_quickly() -> None:
     keys = ", ".join(f'"{i}": 1' for i in range(100_000))
     with pytest.raises(InvalidInput) as caught:

@@ -59,6 +59,10 @@ def test_job_with_a_name_keeps_that_name() -> None:
     assert job(name="story.generate")(generate).name == "story.generate"
 
 
+def test_job_called_with_a_function_and_options_drops_none_of_them() -> None:
+    assert job(generate, priority="HIGH").options.priority == 75  # type: ignore[call-overload]
+
+
 # what a handler is
 
 

@@ -14,6 +14,7 @@ SUBMISSION = {
     "addon_id": "text",
     "resource": "text",
     "flow_id": "bigint",
+    "remote": "boolean",
     "base_priority": "smallint",
     "deadline_at": "timestamptz",
     "time_sensitive": "boolean",
@@ -73,3 +74,12 @@ CLAIMED = (
     "group_id",
     "retry_of_id",
 )
+
+# A lane `t` is shut while its operator paused it, or one of its jobs holds it without waiting to run.
+CLOSED_LANE = """(t.paused OR EXISTS (
+    SELECT 1 FROM jobscheduler_job b WHERE b.lane_id = t.id AND b.holds_lane AND b.gate NOT IN (2, 3)))"""
+# Who may run next in a free lane `t`: the chain that holds it, else the first in dispatch order.
+LANE_HEAD = """coalesce(
+    (SELECT b.id FROM jobscheduler_job b WHERE b.lane_id = t.id AND b.holds_lane AND b.gate IN (2, 3) LIMIT 1),
+    (SELECT b.id FROM jobscheduler_job b WHERE b.lane_id = t.id AND b.gate IN (2, 3)
+     ORDER BY b.priority DESC, b.position, b.created_at, b.id LIMIT 1))"""

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from jobs.engine.sql.columns import BLANK, INSERTED, SUBMISSION
+from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, INSERTED, LANE_HEAD, SUBMISSION
 from jobs.models.rollup import BUCKETS_SEC
 
 NOW = "statement_timestamp()"
@@ -150,6 +150,176 @@ def _finish(retries: bool) -> str:
            e.tenant, CASE WHEN e.retried THEN e.retry_id END, e.group_id IS NOT NULL
     FROM given g LEFT JOIN ended e ON e.id = g.id
     """
+
+
+def claim_jobs(
+    connection: Any, pick: str, params: Sequence[Any], slots: Sequence[str], worker: str, lease_sec: float
+) -> list[Any]:
+    """Take the rows that `pick` (a compiled queryset of ids, locked) names, a slot each. Returns CLAIMED + artifacts."""
+    given = [*params, list(slots), lease_sec, worker, worker]
+    return execute(connection, _claim(pick), given)
+
+
+@cache
+def _claim(pick: str) -> str:
+    return f"""
+    WITH pick AS MATERIALIZED ({pick}),
+    took AS (
+        UPDATE jobscheduler_job j
+        SET status = 'RUNNING', gate = 0, status_reason = '', recheck_at = NULL, cancel_requested = false, cancel_mode = '',
+            lease_owner = (%s::text[])[p.slot], lease_token = gen_random_uuid(),
+            lease_expires_at = {NOW} + %s * interval '1 second', heartbeat_at = {NOW},
+            dispatched_at = coalesce(j.dispatched_at, {NOW}), holds_lane = (j.lane_id IS NOT NULL)
+        FROM (SELECT id, row_number() OVER (ORDER BY priority DESC, position, created_at, id) AS slot FROM pick) p
+        WHERE j.id = p.id
+        RETURNING {", ".join(f"j.{name}" for name in CLAIMED)}
+    ),
+    run AS (
+        INSERT INTO jobscheduler_jobrun (job_id, status, started_at, error, artifacts, worker)
+        SELECT id, 'RUNNING', {NOW}, '', '{{}}', %s FROM took ON CONFLICT (job_id) DO NOTHING
+    ),
+    event AS (
+        INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, reason, actor_kind, actor_name)
+        SELECT id, {NOW}, 'RUNNING', 'QUEUED', 'RUNNING', '', 'worker', %s FROM took
+    )
+    SELECT took.*, r.artifacts FROM took LEFT JOIN jobscheduler_jobrun r ON r.job_id = took.id
+    """
+
+
+def pick_heads(connection: Any, conditions: str, params: Sequence[Any], most: int) -> list[Any]:
+    """The first `most` jobs of the flows that have work and meet the conditions: id and flow, in dispatch order.
+
+    Walks the flows, not the jobs: it does not matter how many jobs of a closed flow stand before.
+    """
+    order = "priority DESC, position, created_at, id"
+    columns = "id, tenant, job_type, resource, addon_id, priority, position, created_at"
+    sql = f"""
+    WITH RECURSIVE head AS (
+        (SELECT flow_id, {columns} FROM jobscheduler_job WHERE gate = 3 AND NOT remote ORDER BY flow_id, {order} LIMIT 1)
+        UNION ALL
+        SELECT following.* FROM head CROSS JOIN LATERAL (
+            SELECT flow_id, {columns} FROM jobscheduler_job
+            WHERE gate = 3 AND NOT remote AND flow_id > head.flow_id ORDER BY flow_id, {order} LIMIT 1
+        ) following
+    ),
+    best AS MATERIALIZED (SELECT flow_id FROM head WHERE {conditions} ORDER BY {order} LIMIT {most:d})
+    SELECT job.id, job.tenant, job.job_type, job.resource, job.addon_id FROM best CROSS JOIN LATERAL (
+        SELECT {columns} FROM jobscheduler_job
+        WHERE flow_id = best.flow_id AND gate = 3 AND NOT remote ORDER BY {order} LIMIT {most:d}
+    ) job ORDER BY {order} LIMIT {most:d}
+    """
+    return execute(connection, sql, list(params))
+
+
+def promote(connection: Any, most: int) -> int:
+    """Look at the lanes of the oldest marks again and let exactly the head of each free lane through.
+
+    Call in a transaction. Takes what it can have without waiting; what it could not decide keeps its mark.
+    """
+    execute(connection, _MISSING_TARGETS, [])
+    ((marks, lanes, ready),) = execute(connection, _promote_look(most), [])
+    if lanes:
+        execute(connection, _PROMOTE, {"marks": marks, "lanes": lanes, "ready": ready})
+    return len(marks)
+
+
+# Enqueue must not insert targets: two callers that name two new ones in opposite order would deadlock.
+_MISSING_TARGETS = """
+    INSERT INTO jobscheduler_target (id, tenant, key, paused, paused_by, reason)
+    SELECT lane.lane_id, job.tenant, job.target, false, '', ''
+    FROM (SELECT DISTINCT m.lane_id FROM jobscheduler_lanemark m LEFT JOIN jobscheduler_target t ON t.id = m.lane_id
+          WHERE t.id IS NULL) lane
+    CROSS JOIN LATERAL (
+        SELECT tenant, target FROM jobscheduler_job WHERE lane_id = lane.lane_id AND gate IN (2, 3) LIMIT 1
+    ) job
+    ORDER BY 1 ON CONFLICT DO NOTHING RETURNING 1
+"""
+
+
+@cache
+def _promote_look(most: int) -> str:
+    return f"""
+    WITH mark AS MATERIALIZED (
+        SELECT id, lane_id FROM jobscheduler_lanemark ORDER BY id LIMIT {most:d} FOR UPDATE SKIP LOCKED
+    ),
+    lane AS MATERIALIZED (
+        SELECT id FROM jobscheduler_target WHERE id IN (SELECT lane_id FROM mark) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    ),
+    ready AS MATERIALIZED (
+        SELECT id FROM jobscheduler_job WHERE lane_id IN (SELECT id FROM lane) AND gate = 3 FOR UPDATE SKIP LOCKED
+    ),
+    nobody AS (  -- a lane that never got its target has no job waiting: nothing to decide
+        DELETE FROM jobscheduler_lanemark WHERE id IN (
+            SELECT m.id FROM mark m WHERE NOT EXISTS (SELECT 1 FROM jobscheduler_target t WHERE t.id = m.lane_id)
+               AND NOT EXISTS (SELECT 1 FROM jobscheduler_job j WHERE j.lane_id = m.lane_id AND j.gate IN (2, 3)))
+    )
+    SELECT ARRAY(SELECT m.id FROM mark m JOIN lane l ON l.id = m.lane_id), ARRAY(SELECT id FROM lane),
+           ARRAY(SELECT id FROM ready)
+    """
+
+
+# A new statement, hence a snapshot taken under those locks.
+_PROMOTE = f"""
+    WITH lane AS MATERIALIZED (
+        SELECT t.id, {CLOSED_LANE} AS closed FROM jobscheduler_target t
+        WHERE t.id = ANY(%(lanes)s::uuid[]) AND NOT EXISTS (  -- its ready job is just being claimed: later
+            SELECT 1 FROM jobscheduler_job j WHERE j.lane_id = t.id AND j.gate = 3 AND j.id <> ALL(%(ready)s::uuid[]))
+    ),
+    head AS MATERIALIZED (SELECT t.id AS lane_id, {LANE_HEAD} AS id FROM lane t WHERE NOT t.closed),
+    locked AS MATERIALIZED (
+        SELECT id FROM jobscheduler_job WHERE id IN (SELECT id FROM head) FOR UPDATE SKIP LOCKED
+    ),
+    up AS (UPDATE jobscheduler_job SET gate = 3 WHERE id IN (SELECT id FROM locked) AND gate = 2),
+    down AS (
+        UPDATE jobscheduler_job SET gate = 2
+        WHERE id = ANY(%(ready)s::uuid[]) AND gate = 3 AND lane_id IN (SELECT id FROM lane)
+          AND id NOT IN (SELECT id FROM head WHERE id IS NOT NULL)
+    )
+    DELETE FROM jobscheduler_lanemark WHERE id = ANY(%(marks)s::bigint[]) AND lane_id IN (
+        SELECT id FROM lane
+        EXCEPT SELECT lane_id FROM head WHERE id IS NOT NULL AND id NOT IN (SELECT id FROM locked))
+    RETURNING 1
+"""
+
+
+def wake_due(connection: Any, most: int) -> int:
+    """Jobs whose time has come step forward: to their lane, or to the front."""
+    sql = f"""
+    WITH due AS MATERIALIZED (
+        SELECT id FROM jobscheduler_job WHERE gate = 1 AND coalesce(recheck_at, not_before) <= {NOW}
+        ORDER BY coalesce(recheck_at, not_before) LIMIT {most:d} FOR UPDATE SKIP LOCKED
+    ),
+    woken AS (
+        UPDATE jobscheduler_job SET gate = CASE WHEN lane_id IS NULL THEN 3 ELSE 2 END, recheck_at = NULL
+        WHERE id IN (SELECT id FROM due) RETURNING lane_id
+    ),
+    mark AS (INSERT INTO jobscheduler_lanemark (lane_id) SELECT DISTINCT lane_id FROM woken WHERE lane_id IS NOT NULL)
+    SELECT count(*) FROM woken
+    """
+    return int(execute(connection, sql, [])[0][0])
+
+
+def seconds_until_due(connection: Any) -> float | None:
+    sql = (
+        f"SELECT extract(epoch FROM min(coalesce(recheck_at, not_before)) - {NOW}) FROM jobscheduler_job WHERE gate = 1"
+    )
+    (until,) = execute(connection, sql, [])[0]
+    return None if until is None else float(until)
+
+
+def beat(connection: Any, leases: Sequence[tuple[UUID, UUID]], lease_sec: float) -> dict[UUID, tuple[bool, str]]:
+    """Renew leases (job, token) whose rows are not locked. Returns the stop request of each renewed one.
+
+    A job that is missing was locked, or is lost: look again.
+    """
+    sql = f"""
+    UPDATE jobscheduler_job SET lease_expires_at = {NOW} + %s * interval '1 second', heartbeat_at = {NOW}
+    WHERE id = ANY(ARRAY(SELECT id FROM jobscheduler_job WHERE id = ANY(%s::uuid[]) AND lease_token = ANY(%s::uuid[])
+                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED))
+    RETURNING id, cancel_requested, cancel_mode
+    """
+    ids, tokens = ([lease[side] for lease in leases] for side in (0, 1))
+    return {row[0]: (row[1], row[2]) for row in execute(connection, sql, [lease_sec, ids, tokens])}
 
 
 def count_ends(connection: Any, ids: Sequence[UUID], writer: str) -> None:

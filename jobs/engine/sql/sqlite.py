@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from jobs.engine.sql.columns import BLANK, INSERTED, SUBMISSION
+from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, INSERTED, LANE_HEAD, SUBMISSION
 from jobs.models.rollup import BUCKETS_SEC
 
 NOT_BEFORE, LANE, STATUS = (list(INSERTED).index(name) for name in ("not_before", "lane_id", "status"))
@@ -63,6 +63,177 @@ _INSERT = f"""
 """
 
 
+def claim_jobs(
+    connection: Any, pick: str, params: Sequence[Any], slots: Sequence[str], worker: str, lease_sec: float
+) -> list[Any]:
+    """Take the rows that `pick` (a compiled queryset of ids) names, a slot each. Returns CLAIMED + artifacts."""
+    now = timezone.now()
+    at, until = _stored(connection, now), _stored(connection, now + timedelta(seconds=lease_sec))
+    with connection.cursor() as cursor:
+        cursor.execute(pick, params)
+        picked = [row[0] for row in cursor.fetchall()]
+        if not picked:
+            return []
+        given = [(job, uuid4().hex, slot) for job, slot in zip(picked, slots, strict=False)]
+        cursor.execute(_CLAIM, [until, at, at, json.dumps(given)])
+        taken = {row[0]: row for row in cursor.fetchall()}
+        cursor.executemany(_OPEN_RUN, [(job, at, worker) for job in taken])
+        _events(
+            connection,
+            cursor,
+            now,
+            ("worker", worker),
+            [(job, "RUNNING", "QUEUED", "RUNNING", "", None, None) for job in picked],
+        )
+        cursor.execute(
+            "SELECT job_id, artifacts FROM jobscheduler_jobrun WHERE job_id IN (SELECT value FROM json_each(%s))",
+            [json.dumps(picked)],
+        )
+        artifacts = dict(cursor.fetchall())
+    return [_claimed(taken[job], artifacts[job]) for job in picked]
+
+
+_CLAIM = f"""
+    UPDATE jobscheduler_job
+    SET status = 'RUNNING', gate = 0, status_reason = '', recheck_at = NULL, cancel_requested = false, cancel_mode = '',
+        lease_owner = g.slot, lease_token = g.token, lease_expires_at = %s, heartbeat_at = %s,
+        dispatched_at = coalesce(dispatched_at, %s), holds_lane = (lane_id IS NOT NULL)
+    FROM (SELECT json_extract(value, '$[0]') AS job, json_extract(value, '$[1]') AS token,
+                 json_extract(value, '$[2]') AS slot FROM json_each(%s)) g
+    WHERE jobscheduler_job.id = g.job
+    RETURNING {", ".join(f"jobscheduler_job.{name}" for name in CLAIMED)}
+"""
+_OPEN_RUN = """
+    INSERT INTO jobscheduler_jobrun (job_id, status, started_at, error, artifacts, worker)
+    VALUES (%s, 'RUNNING', %s, '', '{}', %s) ON CONFLICT (job_id) DO NOTHING
+"""
+_UUIDS = tuple(CLAIMED.index(name) for name in ("id", "lease_token", "group_id", "retry_of_id"))
+
+
+def _claimed(row: Sequence[Any], artifacts: str) -> tuple[Any, ...]:
+    values = list(row)
+    for index in _UUIDS:
+        values[index] = None if values[index] is None else UUID(hex=values[index])
+    return (*values, artifacts)
+
+
+def pick_heads(connection: Any, conditions: str, params: Sequence[Any], most: int) -> list[Any]:
+    """The first `most` jobs of the flows that have work and meet the conditions: id and flow, in dispatch order."""
+    order = "priority DESC, position, created_at, id"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            WITH RECURSIVE flow(flow_id) AS (
+                SELECT min(flow_id) FROM jobscheduler_job WHERE gate = 3 AND NOT remote
+                UNION ALL
+                SELECT (SELECT min(flow_id) FROM jobscheduler_job WHERE gate = 3 AND NOT remote AND flow_id > flow.flow_id)
+                FROM flow WHERE flow.flow_id IS NOT NULL
+            )
+            SELECT head.flow_id FROM flow JOIN jobscheduler_job head ON head.id = (
+                SELECT id FROM jobscheduler_job j WHERE j.flow_id = flow.flow_id AND j.gate = 3 AND NOT j.remote
+                ORDER BY {order} LIMIT 1)
+            WHERE {conditions} ORDER BY {order} LIMIT {most:d}
+            """,
+            params,
+        )
+        found: list[Any] = []
+        for (flow,) in cursor.fetchall():
+            cursor.execute(
+                f"""
+                SELECT id, tenant, job_type, resource, addon_id, -priority, position, created_at FROM jobscheduler_job
+                WHERE flow_id = %s AND gate = 3 AND NOT remote ORDER BY {order} LIMIT {most:d}
+                """,
+                [flow],
+            )
+            found += cursor.fetchall()
+    found.sort(key=lambda row: (*row[5:], row[0]))
+    return [(UUID(hex=row[0]), *row[1:5]) for row in found[:most]]
+
+
+def promote(connection: Any, most: int) -> int:
+    """Look at the lanes of the oldest marks again and let exactly the head of each free lane through."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT max(id) FROM (SELECT id FROM jobscheduler_lanemark ORDER BY id LIMIT %s)", [most])
+        (last,) = cursor.fetchone()
+        if last is None:
+            return 0
+        cursor.execute(_MISSING_TARGETS, [_stored(connection, timezone.now()), last])
+        cursor.execute(
+            f"""
+            SELECT t.id, {CLOSED_LANE}, {LANE_HEAD} FROM jobscheduler_target t
+            WHERE t.id IN (SELECT lane_id FROM jobscheduler_lanemark WHERE id <= %s)
+            """,
+            [last],
+        )
+        lanes = cursor.fetchall()
+        heads = json.dumps([head for _, closed, head in lanes if head and not closed])
+        cursor.execute(
+            "UPDATE jobscheduler_job SET gate = 3 WHERE gate = 2 AND id IN (SELECT value FROM json_each(%s))", [heads]
+        )
+        cursor.execute(
+            "UPDATE jobscheduler_job SET gate = 2 WHERE gate = 3 AND lane_id IN (SELECT value FROM json_each(%s))"
+            " AND id NOT IN (SELECT value FROM json_each(%s))",
+            [json.dumps([lane for lane, _, _ in lanes]), heads],
+        )
+        cursor.execute("DELETE FROM jobscheduler_lanemark WHERE id <= %s", [last])
+        return int(cursor.rowcount)
+
+
+_MISSING_TARGETS = """
+    INSERT INTO jobscheduler_target (id, tenant, key, paused, paused_by, reason, created_at)
+    SELECT j.lane_id, j.tenant, j.target, false, '', '', %s FROM jobscheduler_job j
+    WHERE j.gate IN (2, 3) AND j.lane_id IN (
+        SELECT m.lane_id FROM jobscheduler_lanemark m LEFT JOIN jobscheduler_target t ON t.id = m.lane_id
+        WHERE m.id <= %s AND t.id IS NULL)
+    GROUP BY j.lane_id
+    ON CONFLICT DO NOTHING
+"""
+
+
+def wake_due(connection: Any, most: int) -> int:
+    """Jobs whose time has come step forward: to their lane, or to the front."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            UPDATE jobscheduler_job SET gate = CASE WHEN lane_id IS NULL THEN 3 ELSE 2 END, recheck_at = NULL
+            WHERE id IN (SELECT id FROM jobscheduler_job WHERE gate = 1 AND coalesce(recheck_at, not_before) <= %s
+                         ORDER BY coalesce(recheck_at, not_before) LIMIT {most:d})
+            RETURNING lane_id
+            """,
+            [_stored(connection, timezone.now())],
+        )
+        woken = [row[0] for row in cursor.fetchall()]
+        _mark(cursor, set(woken))
+    return len(woken)
+
+
+def seconds_until_due(connection: Any) -> float | None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT min(coalesce(recheck_at, not_before)) FROM jobscheduler_job WHERE gate = 1")
+        (due,) = cursor.fetchone()
+    return None if due is None else (moment(due) - timezone.now()).total_seconds()
+
+
+def beat(connection: Any, leases: Sequence[tuple[UUID, UUID]], lease_sec: float) -> dict[UUID, tuple[bool, str]]:
+    """Renew leases (job, token). Returns the stop request of each renewed one; a missing one is lost."""
+    now = timezone.now()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE jobscheduler_job SET lease_expires_at = %s, heartbeat_at = %s
+            WHERE id IN (SELECT json_extract(value, '$[0]') FROM json_each(%s))
+              AND lease_token IN (SELECT json_extract(value, '$[1]') FROM json_each(%s))
+            RETURNING id, cancel_requested, cancel_mode
+            """,
+            [
+                _stored(connection, now + timedelta(seconds=lease_sec)),
+                _stored(connection, now),
+                *[json.dumps([(job.hex, token.hex) for job, token in leases])] * 2,
+            ],
+        )
+        return {UUID(hex=row[0]): (bool(row[1]), row[2]) for row in cursor.fetchall()}
+
+
 def _gate(row: Sequence[Any], now: datetime) -> int:
     if row[STATUS] != "QUEUED":
         return 0
@@ -101,11 +272,11 @@ def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str
 
 
 def _answer(
-    end: Sequence[Any], ended: dict[UUID, Any], replayed: set[UUID], retried_by: UUID | None
+    end: Sequence[Any], ended: dict[UUID, Any], replayed: set[tuple[UUID, UUID]], retried_by: UUID | None
 ) -> tuple[Any, ...]:
     job = ended.get(end[0])
     if job is None:
-        return (end[0], "replay" if end[0] in replayed else "lost", None, None, False)
+        return (end[0], "replay" if (end[0], end[1]) in replayed else "lost", None, None, False)
     return (end[0], "done", job["tenant"], retried_by, job["group_id"] is not None)
 
 
@@ -172,18 +343,18 @@ def _finish_events(done: Sequence[Sequence[Any]], retried: Sequence[Sequence[Any
     return events
 
 
-def _replays(cursor: Any, missing: Sequence[Sequence[Any]]) -> set[UUID]:
+def _replays(cursor: Any, missing: Sequence[Sequence[Any]]) -> set[tuple[UUID, UUID]]:
     if not missing:
         return set()
     cursor.execute(
         """
-        SELECT e.job_id FROM jobscheduler_jobevent e
+        SELECT e.job_id, e.token FROM jobscheduler_jobevent e
         JOIN (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS token FROM json_each(%s)) g
           ON e.job_id = g.id AND e.token = g.token
         """,
         [json.dumps([(end[0].hex, end[1].hex) for end in missing])],
     )
-    return {UUID(hex=row[0]) for row in cursor.fetchall()}
+    return {(UUID(hex=row[0]), UUID(hex=row[1])) for row in cursor.fetchall()}
 
 
 def _events(
@@ -246,8 +417,9 @@ def _minutes(connection: Any, cursor: Any, ends: Iterable[Sequence[Any]], now: d
     )
 
 
-def moment(stored: str) -> datetime:
-    parsed = parse_datetime(stored)
+def moment(stored: str | datetime) -> datetime:
+    """Django's converters turn a plain column into a naive datetime; an expression stays text."""
+    parsed = parse_datetime(stored) if isinstance(stored, str) else stored
     assert parsed is not None, stored
     return parsed.replace(tzinfo=UTC)
 

@@ -1,0 +1,199 @@
+"""The one place where workers race: limits, order, leases.
+
+Limit rows are locked first (waiting), then jobs (skipping what others hold). The count of what is active is read
+after the lock: in the same statement it would be older than the lock, and limits would be exceeded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, Q
+
+from jobs import db, hooks
+from jobs.conf import conf
+from jobs.engine import limits
+from jobs.engine.sql import dialect
+from jobs.engine.sql.columns import CLAIMED
+from jobs.models import Job, Lease
+from jobs.models.job import JobQuerySet
+from jobs.policies.concurrency import Blocked, Flow, InUse, Limit, room
+from jobs.states import EventKind, Status
+
+WINDOW = 1000  # how many ready jobs are looked at before the walk over flows begins
+
+
+@dataclass(frozen=True)
+class Serves:
+    """What a worker takes. Its types are those it has handlers for, unless it was told fewer."""
+
+    types: tuple[str, ...]
+    resources: tuple[str, ...] | None = None
+    tenant: str | None = None
+    choosy: bool = False  # others' jobs may stand before ours: do not walk past them one by one
+
+    def condition(self) -> Q:
+        wanted = Q(job_type__in=self.types)
+        if self.resources is not None:
+            wanted &= Q(resource__in=self.resources)
+        return wanted & Q(tenant=self.tenant) if self.tenant is not None else wanted
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A job as its executor gets it: what to run, and the lease to run it under."""
+
+    id: UUID
+    lease_token: UUID
+    lease_owner: str
+    job_type: str
+    params: dict[str, Any]
+    tenant: str
+    target: str | None
+    resource: str
+    attempt: int
+    max_retries: int
+    retry_policy: dict[str, Any]
+    max_runtime_sec: float | None
+    token_limit: int | None
+    tokens_used: int
+    checkpoint: Any
+    group_id: UUID | None
+    retry_of_id: UUID | None
+    artifacts: dict[str, Any] = field(default_factory=dict)
+
+
+def claim(slots: Sequence[str], *, worker: str, serves: Serves, lease_sec: float) -> list[Claim]:
+    """Take up to one job per slot, in dispatch order, within every limit."""
+    if not slots or not serves.types:
+        return []
+    with db.atomic() as connection:
+        picked = _pick(connection, len(slots), serves)
+        if picked is None:
+            return []
+        sql, params = picked.query.sql_with_params()
+        rows = dialect(connection).claim_jobs(connection, sql, params, slots, worker, lease_sec)
+        claims = [_claim(row) for row in rows]
+        if hooks.anyone_listens():
+            hooks.tell([hooks.Moved(c.id, EventKind.RUNNING, Status.QUEUED, Status.RUNNING, c.tenant) for c in claims])
+    return claims
+
+
+def _pick(connection: Any, most: int, serves: Serves) -> JobQuerySet | None:
+    """A locking query for the rows to take, or None."""
+    in_force = limits.locked()
+    if not in_force:
+        return (
+            _first(most, serves)
+            if not serves.choosy
+            else _by_id([job for job, _ in _candidates(connection, most, serves, [])])
+        )
+    in_use = InUse(_active())
+    free = [room(limit, in_use) for limit in in_force if limit.scope == "global"]
+    most = min([most, *(each for each in free if each is not None)])
+    if most == 0:
+        return None
+    scoped = [limit for limit in in_force if limit.scope != "global"]
+    if not serves.choosy and all((left := room(limit, in_use)) is None or left >= most for limit in scoped):
+        return _first(most, serves)
+    return _by_id(_choose(connection, most, serves, in_force, in_use))
+
+
+def _first(most: int, serves: Serves) -> JobQuerySet:
+    """The first ready jobs: the plain walk along the dispatch order."""
+    ready = Job.objects.using(db.alias()).ready().filter(serves.condition()).in_dispatch_order()
+    return _locking(ready)[:most]
+
+
+def _by_id(ids: Sequence[UUID]) -> JobQuerySet | None:
+    return _locking(Job.objects.using(db.alias()).ready().filter(pk__in=ids).in_dispatch_order()) if ids else None
+
+
+def _locking(jobs: JobQuerySet) -> JobQuerySet:
+    return jobs.select_for_update(skip_locked=True).values("id", "priority", "position", "created_at")
+
+
+def _choose(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit], in_use: InUse) -> list[UUID]:
+    """Greedy, in dispatch order; a limit that fills up closes its flows, and the walk goes on without them."""
+    policy = conf.policy("CONCURRENCY_POLICY")
+    chosen: list[UUID] = []
+    closed = [limit for limit in in_force if room(limit, in_use) == 0]
+    while len(chosen) < most:
+        filled: list[Limit] = []
+        for job_id, flow in _candidates(connection, most + len(chosen), serves, closed):
+            if job_id in chosen or len(chosen) == most:
+                continue
+            blocked: Blocked | None = policy.blocked(flow, in_force, in_use)
+            if blocked is not None:
+                filled.append(blocked.limit)
+            else:
+                chosen.append(job_id)
+                in_use.add(flow)
+        if not filled:
+            break
+        closed += filled
+    return chosen
+
+
+def _candidates(connection: Any, most: int, serves: Serves, closed: Sequence[Limit]) -> list[tuple[UUID, Flow]]:
+    """Ready jobs of open flows, in dispatch order: from a window first, from the heads of the flows if that is short."""
+    conditions, params = _open(serves, closed)
+    with connection.cursor() as cursor:
+        cursor.execute(_WINDOW.format(conditions=conditions, most=most), params)
+        rows = cursor.fetchall()
+    if len(rows) < most:
+        rows = dialect(connection).pick_heads(connection, conditions, params, most)
+    return [(row[0] if isinstance(row[0], UUID) else UUID(hex=row[0]), Flow(*row[1:])) for row in rows]
+
+
+_WINDOW = f"""
+    SELECT id, tenant, job_type, resource, addon_id FROM (
+        SELECT id, tenant, job_type, resource, addon_id FROM jobscheduler_job WHERE gate = 3 AND NOT remote
+        ORDER BY priority DESC, position, created_at, id LIMIT {WINDOW}
+    ) near WHERE {{conditions}} LIMIT {{most:d}}
+"""
+
+
+def _open(serves: Serves, closed: Sequence[Limit]) -> tuple[str, list[Any]]:
+    """SQL for: a flow that this worker serves and no closed limit names."""
+    clauses, params = [f"job_type IN ({_marks(serves.types)})"], [*serves.types]
+    if serves.resources is not None:
+        clauses.append(f"resource IN ({_marks(serves.resources)})")
+        params += serves.resources
+    if serves.tenant is not None:
+        clauses.append("tenant = %s")
+        params.append(serves.tenant)
+    for limit in closed:
+        if limit.scope == "global":
+            clauses.append("1 = 0")
+        else:
+            clauses.append(f"{_COLUMN[limit.scope]} <> %s")
+            params.append(limit.key)
+    return " AND ".join(clauses), params
+
+
+_COLUMN = {"job_type": "job_type", "resource": "resource", "tenant": "tenant", "addon": "addon_id"}
+
+
+def _marks(values: Sequence[str]) -> str:
+    return ", ".join(["%s"] * len(values))
+
+
+def _active() -> list[tuple[Flow, int]]:
+    """What counts against the limits: active jobs, and leases of direct executions."""
+    columns = ("tenant", "job_type", "resource", "addon_id")
+    jobs = Job.objects.using(db.alias()).active().order_by().values_list(*columns).annotate(n=Count("pk"))
+    leases = Lease.objects.using(db.alias()).filter(ended_at__isnull=True, granted_at__isnull=False)
+    held = leases.order_by().values_list(*columns).annotate(n=Count("pk"))
+    return [(Flow(*row[:4]), row[4]) for row in (*jobs, *held)]
+
+
+def _claim(row: Sequence[Any]) -> Claim:
+    values = dict(zip((*CLAIMED, "artifacts"), row, strict=True))
+    for name in ("params", "retry_policy", "checkpoint", "artifacts"):
+        values[name] = None if values[name] is None else json.loads(values[name])
+    return Claim(**values | {"artifacts": values["artifacts"] or {}})

@@ -1,0 +1,146 @@
+"""What a handler gets as `ctx`. It reads and writes memory; the worker carries the writes to the database."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from jobs.conf import conf
+from jobs.errors import JobCancelled, TokenLimitExceeded
+from jobs.parsing import json_value
+from jobs.salvage import salvage_text
+from jobs.states import StopMode
+
+current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("jobs_context", default=None)
+log = logging.getLogger("jobs.run")
+
+
+class Context:
+    def __init__(
+        self,
+        *,
+        job_id: UUID | None,
+        params: dict[str, Any],
+        attempt: int = 1,
+        fence: int = 1,
+        resume_from: Any = None,
+        artifacts: dict[str, Any] | None = None,
+        token_limit: int | None = None,
+        tokens_used: int = 0,
+        on_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.job_id = job_id
+        self.params = params
+        self.attempt = attempt
+        self.fence = fence
+        self.resume_from = resume_from
+        self.artifacts = dict(artifacts or {})
+        self.exit_code = 0
+        self.token_limit = token_limit
+        self.tokens_used = tokens_used
+        self.log = log
+        self.stop_mode: StopMode | None = None
+        self.writes = Writes()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._on_write = on_write
+        self._lines = 0
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the handler should stop: somebody asked, the worker shuts down, or the lease is lost."""
+        return self._stop.is_set()
+
+    def check_cancelled(self) -> None:
+        """Raise JobCancelled once the handler should stop. Reads memory; costs nothing."""
+        if self._stop.is_set():
+            raise JobCancelled("the job was asked to stop")
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep that ends early when the handler should stop; says whether it should."""
+        return self._stop.wait(seconds)
+
+    def progress(self, done: float, total: float = 1.0, message: str = "") -> None:
+        """Say how far the work is. Written with the next beat; the last word counts."""
+        share = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
+        with self._lock:
+            self.writes.progress = (share, salvage_text(message, 500))
+        self._on_write()
+
+    def checkpoint(self, data: Any) -> None:
+        """Keep what a later stretch needs to go on from here: it arrives there as `ctx.resume_from`."""
+        clean = json_value(data, "checkpoint")
+        with self._lock:
+            self.writes.checkpoint = (clean,)
+            self.writes.urgent = True
+        self._on_write()
+
+    def use_tokens(self, n: int) -> None:
+        """Count tokens; past the job's limit the job ends FAILED."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise ValueError("use_tokens takes a whole number of tokens, 0 or more")
+        with self._lock:
+            self.tokens_used += n
+            self.writes.tokens = self.tokens_used
+            self.writes.urgent = True
+        self._on_write()
+        if self.over_token_limit:
+            raise TokenLimitExceeded(f"{self.tokens_used} tokens used, {self.token_limit} allowed")
+
+    @property
+    def over_token_limit(self) -> bool:
+        return self.token_limit is not None and self.tokens_used > self.token_limit
+
+    def artifact(self, name: str, value: Any) -> None:
+        """Keep a value with the run under a name."""
+        self.artifacts[salvage_text(name, 200)] = json_value(value, "artifact")
+
+    def add_line(self, level: str, message: str) -> None:
+        """A line for the job's log; past the cap lines are counted, not kept."""
+        with self._lock:
+            self._lines += 1
+            if self._lines <= conf.LOG_LINES_PER_JOB:
+                self.writes.lines.append((level, salvage_text(message, 10_000)))
+            elif self._lines == conf.LOG_LINES_PER_JOB + 1:
+                self.writes.lines.append(("WARNING", f"only the first {conf.LOG_LINES_PER_JOB} lines are kept"))
+        self._on_write()
+
+    def request_stop(self, mode: StopMode | None) -> None:
+        self.stop_mode = mode
+        self._stop.set()
+
+    def take_writes(self) -> Writes:
+        """What has not been written yet; the caller writes it."""
+        with self._lock:
+            taken, self.writes = self.writes, Writes()
+        return taken
+
+
+class Writes:
+    __slots__ = ("checkpoint", "lines", "progress", "tokens", "urgent")
+
+    def __init__(self) -> None:
+        self.progress: tuple[float, str] | None = None
+        self.checkpoint: tuple[Any] | None = None
+        self.tokens: int | None = None
+        self.lines: list[tuple[str, str]] = []
+        self.urgent = False
+
+    def __bool__(self) -> bool:
+        return bool(self.lines) or (self.progress, self.checkpoint, self.tokens) != (None, None, None)
+
+
+class CaptureLogs(logging.Handler):
+    """Copies what a handler logs, through any logger, into its job's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        ctx = current.get()
+        if ctx is not None and not record.name.startswith("jobs.engine"):
+            try:
+                ctx.add_line(record.levelname, self.format(record))
+            except Exception:
+                self.handleError(record)

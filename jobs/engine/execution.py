@@ -1,0 +1,127 @@
+"""Call the handler, return an outcome. Touches no row."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from typing import Any
+
+from jobs.conf import conf
+from jobs.engine.context import Context, current
+from jobs.errors import InvalidInput, JobCancelled, Skip, TokenLimitExceeded
+from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
+from jobs.policies.retry import RetryFacts
+from jobs.registry import Handler, registry
+from jobs.salvage import salvage_json, salvage_text
+from jobs.states import Cause
+
+ERROR_LENGTH = 64_000
+
+
+def run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
+    """Run a sync handler in this thread. `retry` is what `decide_retry` needs to know of the job."""
+    token = current.set(ctx)
+    try:
+        handler = registry.get(job_type)
+        result = handler(*_positional(handler, ctx), **handler.signature.arguments(ctx.params))
+    except BaseException as error:
+        return _ended_by(error, job_type, ctx, retry)
+    finally:
+        current.reset(token)
+    return _returned(result, ctx)
+
+
+async def run_async(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
+    """Run an async handler in this task."""
+    token = current.set(ctx)
+    try:
+        handler = registry.get(job_type)
+        result = await handler(*_positional(handler, ctx), **handler.signature.arguments(ctx.params))
+    except BaseException as error:
+        return _ended_by(error, job_type, ctx, retry)
+    finally:
+        current.reset(token)
+    return _returned(result, ctx)
+
+
+def decide_retry(
+    job_type: str,
+    *,
+    attempt: int,
+    max_retries: int,
+    retry_policy: dict[str, Any],
+    cause: Cause,
+    error: BaseException | None,
+) -> float | None:
+    """Ask the retry policy: seconds until the retry, or None."""
+    facts = RetryFacts(
+        attempt=attempt,
+        max_retries=max_retries,
+        cause=cause,
+        exception=error,
+        retry_on=_retry_on(job_type),
+        base_sec=retry_policy.get("base_sec", conf.RETRY_BASE_SEC),
+        max_sec=retry_policy.get("max_sec", conf.RETRY_MAX_SEC),
+        jitter=retry_policy.get("jitter", conf.RETRY_JITTER),
+        random=random.random(),
+    )
+    delay: float | None = conf.policy("RETRY_POLICY").decide(facts)
+    return delay
+
+
+def failed(
+    job_type: str, error: BaseException, cause: Cause, retry: dict[str, Any], artifacts: dict[str, Any]
+) -> Failed:
+    reason = _reason(error)
+    return Failed(
+        error=salvage_text("".join(traceback.format_exception(error)), ERROR_LENGTH),
+        reason=reason,
+        cause=cause,
+        exit_code=_exit_code(error),
+        artifacts=salvage_json(artifacts),
+        retry_in=decide_retry(job_type, **retry, cause=cause, error=error),
+    )
+
+
+def _returned(result: Any, ctx: Context) -> Outcome:
+    artifacts = dict(ctx.artifacts)
+    if result is not None:
+        artifacts["result"] = result
+    if ctx.over_token_limit:
+        reason = "token limit exceeded"
+        return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=salvage_json(artifacts))
+    return Completed(artifacts=salvage_json(artifacts), exit_code=ctx.exit_code)
+
+
+def _ended_by(error: BaseException, job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
+    if isinstance(error, Skip):
+        return Skipped(salvage_text(str(error), 2000), salvage_json(ctx.artifacts))
+    if isinstance(error, TokenLimitExceeded) or ctx.over_token_limit:
+        reason = "token limit exceeded"
+        return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=salvage_json(ctx.artifacts))
+    if isinstance(error, asyncio.CancelledError | JobCancelled) and ctx.cancelled:
+        return Stopped(salvage_json(ctx.artifacts))
+    return failed(job_type, error, Cause.ERROR, retry, ctx.artifacts)
+
+
+def _positional(handler: Handler[..., Any], ctx: Context) -> tuple[Any, ...]:
+    return (ctx,) if handler.takes_ctx else ()
+
+
+def _retry_on(job_type: str) -> tuple[type[BaseException], ...] | None:
+    try:
+        return registry.get(job_type).options.retry_on
+    except InvalidInput:  # a type this process does not know
+        return None
+
+
+def _reason(error: BaseException) -> str:
+    lines = salvage_text(str(error), 500).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code or 1
+    return 1

@@ -1,0 +1,113 @@
+"""Which process a lease belongs to, and whether that process is provably gone.
+
+A name can be used again, and so can a pid; name, host, boot, pid namespace, pid and start time together cannot.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class Life(StrEnum):
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"  # another host, another namespace, or /proc cannot be read: wait for the lease
+
+
+@dataclass(frozen=True)
+class Identity:
+    name: str
+    host: str
+    boot_id: str
+    namespace: str
+    pid: int
+    started: str
+
+    @classmethod
+    def mine(cls, name: str | None = None) -> Identity:
+        pid = os.getpid()
+        host = socket.gethostname()[:60]
+        return cls(name or f"{host}-{pid}", host, boot_id(), _namespace(), pid, _started(pid) or "")
+
+    @classmethod
+    def of_owner(cls, owner: str) -> Identity | None:
+        """The worker that a lease owner names, or None if it is not one of ours."""
+        found = _OWNER.fullmatch(owner)
+        if found is None:
+            return None
+        name, host, boot, namespace, pid, started = found.groups()
+        return cls(name, host, boot, namespace, int(pid), started)
+
+    @property
+    def incarnation(self) -> str:
+        return f"{self.name}@{self.host}:{self.boot_id}:{self.namespace}:{self.pid}:{self.started}"
+
+    def slot(self, number: int) -> str:
+        return f"{self.incarnation}#{number}"
+
+    def life(self) -> Life:
+        if not self.boot_id or not self.namespace or not self.started:
+            return Life.UNKNOWN
+        if self.boot_id != boot_id():
+            # The same host has booted again: nothing of its former life is left. Other hosts cannot be judged.
+            return Life.GONE if self.host == socket.gethostname()[:60] and boot_id() else Life.UNKNOWN
+        if self.namespace != _namespace():
+            return Life.UNKNOWN
+        return _life_of(self.pid, self.started)
+
+
+_OWNER = re.compile(r"(.+)@([^@:]*):([^@:]*):([^@:]*):(\d+):([^@:#]*)#\d+")
+
+
+def boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:16]
+    except OSError:
+        return ""
+
+
+def beat_clock() -> str:
+    """This host's steady clock, in a form that tells which boot it counts from."""
+    return f"{boot_id()}/{time.clock_gettime(time.CLOCK_MONOTONIC):.3f}"
+
+
+def seconds_since(clock: str | None) -> float | None:
+    """How long ago `beat_clock` said this, if it was this host in this boot."""
+    boot, _, then = (clock or "").partition("/")
+    if not boot or boot != boot_id():
+        return None
+    return time.clock_gettime(time.CLOCK_MONOTONIC) - float(then)
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid").removeprefix("pid:[").removesuffix("]")
+    except OSError:
+        return ""
+
+
+def _life_of(pid: int, started: str) -> Life:
+    now = _started(pid)
+    if now is not None:
+        return Life.ALIVE if now == started else Life.GONE
+    return Life.GONE if _proc_is_readable() else Life.UNKNOWN
+
+
+def _proc_is_readable() -> bool:
+    return _started(os.getpid()) is not None
+
+
+def _started(pid: int) -> str | None:
+    """The start time of a process in clock ticks since boot; None if there is no such process (or it is a zombie)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else fields[19]

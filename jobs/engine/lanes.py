@@ -1,0 +1,30 @@
+"""The promoter: lets exactly the head of each free lane through.
+
+Nobody else decides about a lane. Whoever changes one leaves a mark in the same transaction (`journal.mark`);
+the promoter consumes marks without waiting for anyone.
+"""
+
+from __future__ import annotations
+
+from jobs import db
+from jobs.engine.sql import dialect
+
+BATCH = 500
+
+
+def promote() -> int:
+    """One round. Returns how many marks it looked at."""
+    with db.atomic() as connection:
+        return int(dialect(connection).promote(connection, BATCH))
+
+
+def wake_due() -> int:
+    """Let jobs whose time has come step forward. Returns how many did."""
+    with db.atomic() as connection:
+        return int(dialect(connection).wake_due(connection, BATCH))
+
+
+def seconds_until_due() -> float | None:
+    connection = db.connection()
+    until: float | None = dialect(connection).seconds_until_due(connection)
+    return until

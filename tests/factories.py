@@ -1,0 +1,276 @@
+"""A row of every entity, valid by itself. The traits of JobFactory are the states of a job's life."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import factory
+from django.utils import timezone
+from factory.django import DjangoModelFactory
+
+from jobs import ids
+from jobs.actors import ActorKind
+from jobs.models import (
+    ApiToken,
+    ConcurrencyLimit,
+    Gate,
+    GroupMode,
+    Job,
+    JobEvent,
+    JobGroup,
+    JobLog,
+    JobMinute,
+    JobRun,
+    JobTemplate,
+    LaneMark,
+    Lease,
+    LeaseKind,
+    LimitScope,
+    Target,
+    Worker,
+)
+from jobs.states import ACTIVE, TERMINAL, EventKind, Status
+from schedules.models import Schedule, ScheduleFire
+from webhooks.models import WebhookDelivery, WebhookEndpoint
+
+SAMPLE_TYPE = "tests.note"  # see `tests.sample_jobs`
+HOLDS_ITS_LANE = (*ACTIVE, Status.PAUSED)
+
+
+def _ago(**span: float) -> Any:
+    return factory.LazyFunction(lambda: timezone.now() - timedelta(**span))
+
+
+def _ahead(**span: float) -> Any:
+    return factory.LazyFunction(lambda: timezone.now() + timedelta(**span))
+
+
+class TargetFactory(DjangoModelFactory[Target]):
+    class Meta:
+        model = Target
+
+    tenant = "default"
+    key = factory.Sequence(lambda n: f"book-{n}")
+    id = factory.LazyAttribute(lambda o: ids.lane_id(o.tenant, o.key))
+
+
+class LaneMarkFactory(DjangoModelFactory[LaneMark]):
+    class Meta:
+        model = LaneMark
+
+    lane_id = factory.LazyFunction(uuid4)
+
+
+class JobTemplateFactory(DjangoModelFactory[JobTemplate]):
+    class Meta:
+        model = JobTemplate
+
+    name = factory.Sequence(lambda n: f"template {n}")
+    job_type = SAMPLE_TYPE
+
+
+class JobGroupFactory(DjangoModelFactory[JobGroup]):
+    class Meta:
+        model = JobGroup
+
+    name = factory.Sequence(lambda n: f"group {n}")
+
+    class Params:
+        sequential = factory.Trait(mode=GroupMode.SEQUENTIAL)
+
+
+class JobRunFactory(DjangoModelFactory[JobRun]):
+    """Open while its job lives, ended as its job ended."""
+
+    class Meta:
+        model = JobRun
+
+    job = factory.SubFactory("tests.factories.JobFactory", running=True, started=False)
+    status = factory.LazyAttribute(lambda o: o.job.status if o.job.status in TERMINAL else str(Status.RUNNING))
+    started_at = factory.LazyAttribute(lambda o: o.job.dispatched_at or timezone.now())
+    finished_at = factory.LazyAttribute(lambda o: None if o.status == Status.RUNNING else timezone.now())
+    exit_code = factory.LazyAttribute(lambda o: {"COMPLETED": 0, "SKIPPED": 0, "FAILED": 1}.get(o.status))
+    error = factory.LazyAttribute(lambda o: "boom" if o.status == Status.FAILED else "")
+    worker = factory.LazyAttribute(lambda o: o.job.lease_owner or "worker-1#0")
+
+
+class JobFactory(DjangoModelFactory[Job]):
+    """A QUEUED job, unless a trait says otherwise. `started` says whether it has a run."""
+
+    class Meta:
+        model = Job
+        skip_postgeneration_save = True
+
+    class Params:
+        started = False
+        pending = factory.Trait(status=str(Status.PENDING), hold=True)
+        queued = factory.Trait(status=str(Status.QUEUED))
+        dispatching = factory.Trait(status=str(Status.DISPATCHING), reserved_until=_ahead(seconds=30))
+        running = factory.Trait(
+            status=str(Status.RUNNING),
+            started=True,
+            lease_owner=factory.Sequence(lambda n: f"worker-{n}@1#0"),
+            lease_token=factory.LazyFunction(uuid4),
+            lease_expires_at=_ahead(seconds=30),
+            heartbeat_at=factory.LazyFunction(timezone.now),
+        )
+        paused = factory.Trait(
+            status=str(Status.PAUSED), started=True, status_reason="Job was interrupted by user"
+        )
+        completed = factory.Trait(status=str(Status.COMPLETED), started=True)
+        failed = factory.Trait(status=str(Status.FAILED), started=True, status_reason="boom")
+        skipped = factory.Trait(status=str(Status.SKIPPED), started=True, status_reason="nothing to do")
+        cancelled = factory.Trait(status=str(Status.CANCELLED), status_reason="not wanted")
+        in_lane = factory.Trait(target=factory.Sequence(lambda n: f"lane-{n}"))
+        in_group = factory.Trait(group=factory.SubFactory(JobGroupFactory), group_index=0)
+
+    id = factory.LazyFunction(ids.uuid7)
+    job_type = SAMPLE_TYPE
+    params = factory.LazyFunction(lambda: {"text": "hello"})
+    tenant = "default"
+    target: Any = None
+    resource = "default"
+    addon_id = ""
+    lane_id = factory.LazyAttribute(lambda o: None if o.target is None else ids.lane_id(o.tenant, o.target))
+    flow_id = factory.LazyAttribute(lambda o: ids.flow_id(o.tenant, o.job_type, o.resource, o.addon_id))
+
+    priority = 50
+    base_priority = factory.SelfAttribute("priority")
+    position = factory.Sequence(lambda n: n * 1024)
+    created_at = factory.LazyFunction(timezone.now)
+    not_before: Any = None
+    dispatched_at = factory.LazyAttribute(
+        lambda o: timezone.now() if o.started or o.status in ACTIVE else None  # kept for good once it is set
+    )
+
+    status = str(Status.QUEUED)
+    gate = factory.LazyAttribute(lambda o: _gate(o.status, o.not_before, o.lane_id))
+    resolved_at: Any = None
+    holds_lane = factory.LazyAttribute(
+        lambda o: o.lane_id is not None
+        and (o.status in HOLDS_ITS_LANE or (o.status == Status.FAILED and o.resolved_at is None))
+    )
+
+    run = factory.Maybe("started", yes_declaration=factory.RelatedFactory(JobRunFactory, "job"))
+
+
+def _gate(status: str, not_before: datetime | None, lane_id: UUID | None) -> Gate:
+    if status != Status.QUEUED:
+        return Gate.CLOSED
+    if not_before is not None and not_before > timezone.now():
+        return Gate.TIME
+    return Gate.READY if lane_id is None else Gate.LANE
+
+
+def job_in(status: Status, **fields: Any) -> Job:
+    """A job in this state, as its trait makes it."""
+    return JobFactory.create(**{status.lower(): True}, **fields)
+
+
+class JobEventFactory(DjangoModelFactory[JobEvent]):
+    class Meta:
+        model = JobEvent
+
+    job = factory.SubFactory(JobFactory)
+    kind = str(EventKind.SUBMITTED)
+    to_status = str(Status.QUEUED)
+    actor_kind = str(ActorKind.SCHEDULER)
+
+
+class JobLogFactory(DjangoModelFactory[JobLog]):
+    class Meta:
+        model = JobLog
+
+    job = factory.SubFactory(JobFactory)
+    message = factory.Sequence(lambda n: f"line {n}")
+
+
+class ConcurrencyLimitFactory(DjangoModelFactory[ConcurrencyLimit]):
+    class Meta:
+        model = ConcurrencyLimit
+
+    scope = LimitScope.RESOURCE
+    key = factory.Sequence(lambda n: f"pool-{n}")
+    max = 1
+
+
+class LeaseFactory(DjangoModelFactory[Lease]):
+    class Meta:
+        model = Lease
+
+    kind = LeaseKind.ADMISSION
+    job_type = SAMPLE_TYPE
+    flow_id = factory.LazyAttribute(lambda o: ids.flow_id("default", o.job_type, "default", ""))
+    owner = factory.Sequence(lambda n: f"addon-{n}")
+    expires_at = _ahead(seconds=30)
+
+
+class WorkerFactory(DjangoModelFactory[Worker]):
+    class Meta:
+        model = Worker
+
+    name = factory.Sequence(lambda n: f"worker-{n}")
+    host = "host-1"
+    pid = factory.Sequence(lambda n: 1000 + n)
+
+
+class JobMinuteFactory(DjangoModelFactory[JobMinute]):
+    class Meta:
+        model = JobMinute
+
+    minute = factory.LazyFunction(lambda: timezone.now().replace(second=0, microsecond=0))
+    worker = factory.Sequence(lambda n: f"worker-{n}")
+    job_type = SAMPLE_TYPE
+    outcome = str(Status.COMPLETED)
+    wait_bucket = 0
+    run_bucket = 0
+    jobs = 1
+
+
+class ApiTokenFactory(DjangoModelFactory[ApiToken]):
+    class Meta:
+        model = ApiToken
+
+    name = factory.Sequence(lambda n: f"token {n}")
+    scopes = factory.LazyFunction(lambda: ["read", "submit"])
+    prefix = factory.Sequence(lambda n: f"js_{n:06d}")
+    digest = factory.LazyAttribute(lambda o: hashlib.sha256(o.prefix.encode()).hexdigest())
+
+
+class ScheduleFactory(DjangoModelFactory[Schedule]):
+    class Meta:
+        model = Schedule
+
+    name = factory.Sequence(lambda n: f"schedule {n}")
+    cron = "0 * * * *"
+    job_type = SAMPLE_TYPE
+    params = factory.LazyFunction(lambda: {"text": "hello"})
+
+
+class ScheduleFireFactory(DjangoModelFactory[ScheduleFire]):
+    class Meta:
+        model = ScheduleFire
+
+    schedule = factory.SubFactory(ScheduleFactory)
+    fire_time = _ago(minutes=1)
+
+
+class WebhookEndpointFactory(DjangoModelFactory[WebhookEndpoint]):
+    class Meta:
+        model = WebhookEndpoint
+
+    url = factory.Sequence(lambda n: f"https://example.org/hook/{n}")
+    events = factory.LazyFunction(lambda: ["job.completed"])
+    secret = b"sealed"
+
+
+class WebhookDeliveryFactory(DjangoModelFactory[WebhookDelivery]):
+    class Meta:
+        model = WebhookDelivery
+
+    endpoint = factory.SubFactory(WebhookEndpointFactory)
+    event = "job.completed"
+    body = b"{}"

@@ -1,0 +1,190 @@
+"""One process of the crowd that does everything a person and an executor can do, at random, to the same jobs."""
+
+from __future__ import annotations
+
+import os
+import random
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.db import transaction
+
+from jobs import actors, db, hooks, services
+from jobs.engine import lanes, lifecycle
+from jobs.engine.claim import Serves, claim
+from jobs.engine.ending import End, Verdict, finish, hand_back, stop
+from jobs.engine.moves import jobs
+from jobs.errors import JobSchedulerError
+from jobs.outcomes import Completed, Failed, Skipped
+from tests.races import sabotage
+from tests.races.crowd import Meeting
+from tests.races.handlers import NOOP
+from tests.races.stage import five_hundred
+
+SERVES = Serves(types=(NOOP,))
+LEASE_SEC = 600
+SLOTS = 4
+LATER_SEC = 3600
+VERBS: tuple[tuple[Callable[..., Any], int], ...] = (
+    (services.cancel, 3),
+    (services.pause, 3),
+    (services.resume, 4),
+    (services.retry, 3),
+    (services.resolve, 1),
+    (services.release, 1),
+)
+
+
+def stage(plan: dict[str, Any]) -> dict[str, Any]:
+    return {"jobs": five_hundred()}
+
+
+def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
+    if plan["sabotage"]:
+        sabotage.take_the_guard_out()
+    hammer = Hammer(random.Random(f"{plan['seed']}/{index}"), plan["jobs"])
+    meeting.start.wait()
+    for turn in range(plan["turns"]):
+        hammer.attempt(hammer.one_of_these(turn))
+    while hammer.leases:
+        hammer.attempt(hammer.complete)
+    return hammer.ledger()
+
+
+class Hammer:
+    def __init__(self, chance: random.Random, job_ids: Sequence[str]) -> None:
+        self.chance, self.job_ids = chance, job_ids
+        self.actor = actors.worker(f"race-{os.getpid()}")
+        self.leases: dict[UUID, End] = {}
+        self.slot = 0
+        self.last: End | None = None
+        self.calls: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.unexpected: list[str] = []
+        self.recorded: list[tuple[str, str]] = []  # job and token of every end that was acknowledged
+        self.groups_finished: list[tuple[str, int]] = []
+        hooks.listen(self._hear, required=True)
+
+    def ledger(self) -> dict[str, Any]:
+        told = ("calls", "refusals", "unexpected", "recorded", "groups_finished")
+        return {name: getattr(self, name) for name in told}
+
+    def attempt(self, action: Callable[[], None]) -> None:
+        self.calls[action.__name__] += 1
+        try:
+            action()
+        except JobSchedulerError as refusal:
+            self.refusals[type(refusal).__name__] += 1
+        except Exception:
+            self.unexpected.append(traceback.format_exc())
+
+    def one_of_these(self, turn: int) -> Callable[[], None]:
+        """A person's verb or an executor's. Most verbs go to the job that the others have in hand right now too."""
+        if self.chance.random() < 0.45:
+            return self.chance.choice((self.take, self.take, self.start, self.end, self.end, self.end, self.promote))
+        (verb,) = self.chance.choices([verb for verb, _ in VERBS], [weight for _, weight in VERBS])
+        place = turn // 4 if self.chance.random() < 0.7 else self.chance.randrange(len(self.job_ids))
+        named = self.job_ids[place * 7 % len(self.job_ids)]
+
+        def ask() -> None:
+            verb(self._somewhere_in_the_chain(named), actor=self.actor)
+
+        ask.__name__ = verb.__name__
+        return ask
+
+    def take(self) -> None:
+        """As a worker does."""
+        slots = [self._slot() for _ in range(self.chance.randint(1, max(1, SLOTS - len(self.leases))))]
+        if len(self.leases) < SLOTS:
+            for taken in claim(slots, worker=self.actor.name, serves=SERVES, lease_sec=LEASE_SEC):
+                self._hold(taken.id, taken.lease_token, taken.group_id)
+
+    def start(self) -> None:
+        """As a remote executor does: offered first; sometimes too late."""
+        ready = list(jobs().ready().in_dispatch_order().values_list("pk", flat=True)[:20])
+        if ready and len(self.leases) < SLOTS:
+            job = lifecycle.offer(self.chance.choice(ready), actor=self.actor, reserve_sec=LEASE_SEC)
+            if self.chance.random() < 0.2:
+                lifecycle.withdraw(job.pk, actor=self.actor)
+                return
+            token = uuid4()
+            lifecycle.start(job.pk, actor=self.actor, owner=self._slot(), token=token, lease_sec=LEASE_SEC)
+            self._hold(job.pk, token, job.group_id)
+
+    def end(self) -> None:
+        if not self.leases:
+            return
+        self.chance.choice((self.complete, self.complete, self.complete, self.obey, self.give_back, self.lie))()
+
+    def complete(self) -> None:
+        """One, or all that is held at once; and at times the same word again, as after a lost reply."""
+        held = list(self.leases.values())
+        some = held if self.chance.random() < 0.3 else held[:1]
+        ends = [End(each.job_id, each.token, self._outcome(), each.group_id) for each in some]
+        for job_id, verdict in finish(ends, actor=self.actor).items():
+            self._released(job_id, verdict)
+        self.last = ends[-1]
+        if self.chance.random() < 0.2:
+            self._require(finish([self.last], actor=self.actor)[self.last.job_id], Verdict.REPLAY)
+
+    def obey(self) -> None:
+        """Nobody may have asked: then nothing happens."""
+        held = self._one_held()
+        verdict = stop(held.job_id, held.token, actor=self.actor)
+        if verdict == Verdict.DONE:
+            self._released(held.job_id, verdict)
+
+    def give_back(self) -> None:
+        held = self._one_held()
+        self._released(held.job_id, hand_back(held.job_id, held.token, actor=self.actor, reason="going away"))
+
+    def lie(self) -> None:
+        """A token that never was, for a job that somebody holds."""
+        held = self._one_held()
+        self._require(finish([End(held.job_id, uuid4(), Completed(), held.group_id)], actor=self.actor)[held.job_id])
+        self._require(stop(held.job_id, uuid4(), actor=self.actor))
+
+    def promote(self) -> None:
+        lanes.wake_due()
+        lanes.promote()
+
+    def _outcome(self) -> Completed | Skipped | Failed:
+        broken = Failed(error="Traceback…", reason="broken")
+        again = [Failed(error="Traceback…", reason="broken", retry_in=delay) for delay in (0, LATER_SEC)]
+        return self.chance.choice([Completed({"n": 1}), Completed(), Completed(), Skipped("nothing"), broken, *again])
+
+    def _hold(self, job_id: UUID, token: UUID, group_id: UUID | None) -> None:
+        self.leases[job_id] = End(job_id, token, Completed(), group_id)
+
+    def _one_held(self) -> End:
+        return self.chance.choice(list(self.leases.values()))
+
+    def _released(self, job_id: UUID, verdict: Verdict) -> None:
+        held = self.leases.pop(job_id)
+        self._require(verdict, Verdict.DONE)
+        self.recorded.append((str(job_id), str(held.token)))
+
+    def _require(self, verdict: Verdict, wanted: Verdict = Verdict.LOST) -> None:
+        if verdict != wanted:
+            self.unexpected.append(f"an end was answered {verdict!r}, not {wanted!r}")
+
+    def _slot(self) -> str:
+        self.slot += 1
+        return f"{self.actor.name}#{self.slot}"
+
+    def _somewhere_in_the_chain(self, named: str) -> str:
+        """The job itself, or one that followed it."""
+        while self.chance.random() < 0.8:
+            newer = jobs().filter(retry_of_id=named).values_list("pk", flat=True).first()
+            if newer is None:
+                break
+            named = str(newer)
+        return named
+
+    def _hear(self, events: Sequence[hooks.Event]) -> None:
+        ended = [(str(each.group_id), each.round) for each in events if isinstance(each, hooks.GroupFinished)]
+        if ended:
+            transaction.on_commit(lambda: self.groups_finished.extend(ended), using=db.alias())

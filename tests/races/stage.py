@@ -1,0 +1,46 @@
+"""Five hundred jobs of every kind: alone, held, in lanes, in groups of both modes, in groups within lanes."""
+
+from __future__ import annotations
+
+from itertools import cycle, product
+from typing import Any
+from uuid import UUID
+
+from jobs import db, services, submission
+from jobs.actors import PYTHON
+from jobs.engine.submit import submit
+from jobs.ids import uuid7
+from jobs.models import GroupMode, JobGroup, OnFailure
+from jobs.states import Status
+from tests.races.handlers import NOOP
+
+LANES = [f"lane-{number}" for number in range(20)]
+ALONE, HELD, IN_LANES, GROUPS, PLACES = 190, 10, 180, 40, 3
+
+
+def five_hundred() -> list[str]:
+    lanes = cycle(LANES)
+    items: list[dict[str, Any]] = [{"job_type": NOOP} for _ in range(ALONE)]
+    items += [{"job_type": NOOP, "hold": True} for _ in range(HELD)]
+    items += [{"job_type": NOOP, "target": next(lanes)} for _ in range(IN_LANES)]
+    ids = services.enqueue_many(items)
+    shapes = cycle(product(GroupMode.values, OnFailure.values, (False, True)))
+    for _ in range(GROUPS):
+        mode, on_failure, laned = next(shapes)
+        ids += group(mode, on_failure, [next(lanes) if laned else None for _ in range(PLACES)])
+    return [str(each) for each in ids]
+
+
+def group(mode: str, on_failure: str, targets: list[str | None]) -> list[UUID]:
+    """A group with a member for each target."""
+    with db.atomic():
+        made = JobGroup.objects.using(db.alias()).create(id=uuid7(), mode=mode, on_failure=on_failure)
+        members = [
+            submission.prepare(NOOP, {}, {"target": target}, group_id=made.pk, group_index=place, **_waits(mode, place))
+            for place, target in enumerate(targets)
+        ]
+        return [each[0] for each in submit([submission.row(values) for values in members], actor=PYTHON)]
+
+
+def _waits(mode: str, place: int) -> dict[str, str]:
+    return {"status": str(Status.PENDING)} if mode == GroupMode.SEQUENTIAL and place else {}
