@@ -9,15 +9,15 @@ COPY jobscheduler jobscheduler
 RUN /venv/bin/pip install --no-cache-dir --constraint constraints.txt --no-build-isolation '.[standalone]'
 
 FROM python:3.13-slim
-ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 DJANGO_SETTINGS_MODULE=jobscheduler.settings STATIC_ROOT=/srv/static
-RUN useradd --system --create-home --home-dir /srv --shell /usr/sbin/nologin scheduler
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 DJANGO_SETTINGS_MODULE=jobscheduler.settings STATIC_ROOT=/app/static
+RUN useradd --system --create-home --home-dir /app --shell /usr/sbin/nologin scheduler
 COPY --from=build /venv /venv
-WORKDIR /srv
+WORKDIR /app
 COPY templates templates
 USER scheduler
 RUN SECRET_KEY=unused-while-building django-admin collectstatic --no-input --verbosity 0
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20s \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/healthz', timeout=4)"]
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://localhost:8000/healthz', timeout=4)"]
 # SECRET_KEY and DATABASE_URL come from outside; run `django-admin migrate` once per release before starting.
 CMD ["django-admin", "runscheduler", "--host", "0.0.0.0"]

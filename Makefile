@@ -51,7 +51,7 @@ check: $(DEV)
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
 	$(PY) manage.py makemigrations --check --dry-run --settings tests.settings
-	$(PY) manage.py check --fail-level WARNING --settings tests.settings
+	ENV_FILE= HTTPS=True $(PY) manage.py check --deploy --fail-level WARNING
 
 format: $(DEV)
 	$(PY) -m ruff check --fix .

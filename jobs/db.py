@@ -36,6 +36,7 @@ def _immediate(using: Any) -> Iterator[None]:
     if using.vendor != "sqlite" or using.in_atomic_block:
         yield
         return
+    using.ensure_connection()  # connecting sets the mode that the host's settings ask for
     before = using.transaction_mode
     using.transaction_mode = "IMMEDIATE"
     try:

@@ -175,6 +175,7 @@ def _values(
         "group_index": None,
         "schedule_id": None,
         "fire_time": None,
+        "fence": 0,
     }
     return values | place if place else values
 

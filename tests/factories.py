@@ -117,9 +117,7 @@ class JobFactory(DjangoModelFactory[Job]):
             lease_expires_at=_ahead(seconds=30),
             heartbeat_at=factory.LazyFunction(timezone.now),
         )
-        paused = factory.Trait(
-            status=str(Status.PAUSED), started=True, status_reason="Job was interrupted by user"
-        )
+        paused = factory.Trait(status=str(Status.PAUSED), started=True, status_reason="Job was interrupted by user")
         completed = factory.Trait(status=str(Status.COMPLETED), started=True)
         failed = factory.Trait(status=str(Status.FAILED), started=True, status_reason="boom")
         skipped = factory.Trait(status=str(Status.SKIPPED), started=True, status_reason="nothing to do")
@@ -150,8 +148,10 @@ class JobFactory(DjangoModelFactory[Job]):
     gate = factory.LazyAttribute(lambda o: _gate(o.status, o.not_before, o.lane_id))
     resolved_at: Any = None
     holds_lane = factory.LazyAttribute(
-        lambda o: o.lane_id is not None
-        and (o.status in HOLDS_ITS_LANE or (o.status == Status.FAILED and o.resolved_at is None))
+        lambda o: (
+            o.lane_id is not None
+            and (o.status in HOLDS_ITS_LANE or (o.status == Status.FAILED and o.resolved_at is None))
+        )
     )
 
     run = factory.Maybe("started", yes_declaration=factory.RelatedFactory(JobRunFactory, "job"))

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-os.environ["ENV_FILE"] = os.devnull
+os.environ["ENV_FILE"] = ""
 os.environ.setdefault("SECRET_KEY", "only for tests")
 
 from jobscheduler.settings import *  # noqa: F403

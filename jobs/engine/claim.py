@@ -56,6 +56,7 @@ class Claim:
     target: str | None
     resource: str
     attempt: int
+    fence: int
     max_retries: int
     retry_policy: dict[str, Any]
     max_runtime_sec: float | None
@@ -81,6 +82,13 @@ def claim(slots: Sequence[str], *, worker: str, serves: Serves, lease_sec: float
         if hooks.anyone_listens():
             hooks.tell([hooks.Moved(c.id, EventKind.RUNNING, Status.QUEUED, Status.RUNNING, c.tenant) for c in claims])
     return claims
+
+
+def foreign_work(serves: Serves) -> bool:
+    """Whether ready jobs that this worker does not serve are in the queue, where a plain walk would trip over them."""
+    marks = ", ".join(["%s"] * len(serves.types))
+    connection = db.connection()
+    return bool(dialect(connection).pick_heads(connection, f"job_type NOT IN ({marks})", serves.types, 1))
 
 
 def _pick(connection: Any, most: int, serves: Serves) -> JobQuerySet | None:
@@ -140,7 +148,7 @@ def _choose(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit
 
 
 def _candidates(connection: Any, most: int, serves: Serves, closed: Sequence[Limit]) -> list[tuple[UUID, Flow]]:
-    """Ready jobs of open flows, in dispatch order: from a window first, from the heads of the flows if that is short."""
+    """Ready jobs of open flows, in dispatch order: from a window first; from the heads of flows if that is short."""
     conditions, params = _open(serves, closed)
     with connection.cursor() as cursor:
         cursor.execute(_WINDOW.format(conditions=conditions, most=most), params)

@@ -119,6 +119,26 @@ class Context:
             taken, self.writes = self.writes, Writes()
         return taken
 
+    def give_back(self, writes: Writes) -> None:
+        """They could not be written: keep them, unless newer ones came meanwhile."""
+        with self._lock:
+            now = self.writes
+            now.progress = now.progress or writes.progress
+            now.checkpoint = now.checkpoint or writes.checkpoint
+            now.tokens = writes.tokens if now.tokens is None else now.tokens
+            now.lines[:0] = writes.lines
+
+    def relay(self, writes: Writes) -> None:
+        """Take over what the same handler wrote in its own process."""
+        with self._lock:
+            now = self.writes
+            now.progress = writes.progress or now.progress
+            now.checkpoint = writes.checkpoint or now.checkpoint
+            now.tokens = now.tokens if writes.tokens is None else writes.tokens
+            now.lines += writes.lines
+            now.urgent = now.urgent or writes.urgent
+        self._on_write()
+
 
 class Writes:
     __slots__ = ("checkpoint", "lines", "progress", "tokens", "urgent")
@@ -139,8 +159,9 @@ class CaptureLogs(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         ctx = current.get()
-        if ctx is not None and not record.name.startswith("jobs.engine"):
+        if ctx is not None and not record.name.startswith("jobs.engine") and not hasattr(record, "captured"):
+            record.captured = True  # it may reach us by two ways
             try:
                 ctx.add_line(record.levelname, self.format(record))
-            except Exception:
+            except Exception:  # noqa: BLE001 — logging never breaks the handler
                 self.handleError(record)

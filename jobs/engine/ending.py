@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from django.db.models.functions import Now
-
 from jobs import db, hooks
 from jobs.actors import SCHEDULER, Actor
-from jobs.engine import groups, journal
-from jobs.engine.moves import get, jobs, lock, queued_gate, take
+from jobs.engine import groups
+from jobs.engine.moves import get, lock, queued_gate, take
 from jobs.engine.sql import dialect
 from jobs.engine.submit import dump
 from jobs.ids import uuid7
 from jobs.models import Job, JobEvent, JobGroup, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
-from jobs.states import STOPPED_AS, Cause, EventKind, Status, StopMode
+from jobs.states import ARROWS, STOPPED_AS, Cause, EventKind, Status, StopMode
 
 
 class Verdict(StrEnum):
@@ -63,21 +61,37 @@ def hand_back(
 
 
 def expire(
-    job: Job, *, cause: Cause, error: str, retry_in: float | None, data: dict[str, Any], actor: Actor = SCHEDULER
-) -> Verdict:
-    """End a run whose holder is gone. The caller holds the row's lock and has re-tested that it may."""
-    token = job.lease_token
-    assert token is not None
-    wanted = STOPPED_AS[StopMode(job.cancel_mode)] if job.cancel_requested else None
-    if wanted is not None:
-        ended = take(
-            job, "expire", wanted, actor=actor, reason=error, data=data, token=token, **_lane_hold(job, wanted)
-        )
-        if wanted == Status.CANCELLED:
-            groups.settle(ended)
-        return Verdict.DONE
-    outcome = Failed(error=error, reason=error, cause=cause, retry_in=retry_in)
-    return _record([_row(End(job.pk, token, outcome), data)], actor)[job.pk]
+    held: Sequence[Job],
+    *,
+    cause: Cause,
+    error: str,
+    tell: Callable[[Job], dict[str, Any]],
+    retry_in: Callable[[Job], float | None],
+) -> int:
+    """End runs whose holder is gone; returns how many. A stop request decides what the job becomes.
+
+    The caller holds the rows' locks (and their groups') and has re-tested under them that the lease is over.
+    """
+    rows = []
+    for job in held:
+        data = tell(job)
+        if job.cancel_requested:
+            _expire_stopped(job, error, data)
+            continue
+        outcome = Failed(error=error, reason=error, cause=cause, retry_in=retry_in(job))
+        assert job.lease_token is not None
+        rows.append(_row(End(job.pk, job.lease_token, outcome), data))
+    if rows:
+        _record(rows, SCHEDULER)
+    return len(held)
+
+
+def _expire_stopped(job: Job, error: str, data: dict[str, Any]) -> None:
+    wanted = STOPPED_AS[StopMode(job.cancel_mode)]
+    hold = _lane_hold(job, wanted)
+    ended = take(job, "expire", wanted, actor=SCHEDULER, reason=error, data=data, token=job.lease_token, **hold)
+    if wanted == Status.CANCELLED:
+        groups.settle(ended)
 
 
 def _finish(ends: Sequence[End], actor: Actor) -> dict[UUID, Verdict]:
@@ -138,7 +152,7 @@ def _leave(
     with db.atomic():
         job = lock(job_id)
         if job.lease_token != token:
-            return _replay_or_lost(job_id, token)
+            return _replay_or_lost(job_id, token, verb, actor)
         target = STOPPED_AS[StopMode(job.cancel_mode)] if job.cancel_requested else otherwise
         if target is None:
             return Verdict.LOST
@@ -158,6 +172,9 @@ def _lane_hold(job: Job, target: Status) -> dict[str, Any]:
     return {"holds_lane": job.lane_id is not None and target != Status.CANCELLED}
 
 
-def _replay_or_lost(job_id: UUID, token: UUID) -> Verdict:
-    same = JobEvent.objects.using(db.alias()).filter(job_id=job_id, token=token)
-    return Verdict.REPLAY if same.exists() else Verdict.LOST
+def _replay_or_lost(job_id: UUID, token: UUID, verb: str, actor: Actor) -> Verdict:
+    """Recovery keeps the token too, so only one's own words count as said before."""
+    kinds = {arrow.event for arrow in ARROWS if arrow.verb == verb}
+    said = JobEvent.objects.using(db.alias()).filter(job_id=job_id, token=token, kind__in=kinds)
+    own = said.filter(actor_kind=actor.kind, actor_name=actor.name)
+    return Verdict.REPLAY if own.exists() else Verdict.LOST

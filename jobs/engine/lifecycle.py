@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.db.models.functions import Now
+from django.db.models import F
+from django.db.models.functions import Coalesce, Now
 
 from jobs import db
 from jobs.actors import Actor
@@ -119,7 +120,8 @@ def offer(job_id: UUID, *, actor: Actor, reserve_sec: float) -> Job:
         if job.gate != Gate.READY:
             raise wrong_state(job, "offer")
         fields = {"reserved_until": from_now(reserve_sec), "holds_lane": job.lane_id is not None}
-        return take(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=job.dispatched_at or Now(), **fields)
+        first = Coalesce("dispatched_at", Now())  # never rewritten: SQLite would spell the same time differently
+        return take(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=first, **fields)
 
 
 def start(job_id: UUID, *, actor: Actor, owner: str, token: UUID, lease_sec: float) -> Job:
@@ -127,7 +129,7 @@ def start(job_id: UUID, *, actor: Actor, owner: str, token: UUID, lease_sec: flo
     with db.atomic():
         job = lock(job_id)
         lease = {"lease_owner": owner, "lease_token": token, "lease_expires_at": from_now(lease_sec)}
-        job = take(job, "start", Status.RUNNING, actor=actor, heartbeat_at=Now(), **lease)
+        job = take(job, "start", Status.RUNNING, actor=actor, heartbeat_at=Now(), fence=F("fence") + 1, **lease)
         JobRun.objects.using(db.alias()).get_or_create(job_id=job.pk, defaults={"worker": owner})
         return job
 

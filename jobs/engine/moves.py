@@ -131,7 +131,13 @@ def live_tail(tail: Job) -> LiveTail:
 
 
 _LEFT_BEHIND: dict[Status, dict[str, Any]] = {
-    Status.RUNNING: {"lease_owner": None, "lease_token": None, "lease_expires_at": None, "heartbeat_at": None},
+    Status.RUNNING: {
+        "lease_owner": None,
+        "lease_token": None,
+        "lease_expires_at": None,
+        "heartbeat_at": None,
+        "beat_clock": None,
+    },
     Status.DISPATCHING: {"reserved_until": None},
 }
 

@@ -61,4 +61,4 @@ class JobLog(models.Model):
         indexes = [models.Index(fields=("job", "id"), name="joblog_of_job")]
 
     def __str__(self) -> str:
-        return self.message[:80]
+        return f"{self.level} {self.job_id}"  # titles show this to people who may not read the message

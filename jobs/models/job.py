@@ -140,6 +140,7 @@ class Job(models.Model):
     beat_clock = models.CharField(  # only where the database's clock is the host's: boot id and monotonic seconds
         max_length=100, null=True, blank=True, editable=False
     )
+    fence = models.BigIntegerField(_("fence"), default=0, help_text=_("Grows with every claim along a retry chain."))
     reserved_until = models.DateTimeField(_("reserved until"), null=True, blank=True)
 
     # lineage
@@ -252,7 +253,8 @@ class Job(models.Model):
             ),
             models.CheckConstraint(
                 name="job_place_iff_group",
-                condition=Q(group__isnull=True, group_index__isnull=True) | Q(group__isnull=False, group_index__gte=0),
+                condition=Q(group__isnull=True, group_index__isnull=True)
+                | Q(group__isnull=False, group_index__isnull=False, group_index__gte=0),
             ),
             models.CheckConstraint(
                 name="job_priority_range",

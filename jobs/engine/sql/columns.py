@@ -29,6 +29,7 @@ SUBMISSION = {
     "group_index": "integer",
     "schedule_id": "uuid",
     "fire_time": "timestamptz",
+    "fence": "bigint",  # counts on where the chain stands
 }
 # What an insert brings besides.
 BIRTH = {
@@ -65,6 +66,7 @@ CLAIMED = (
     "target",
     "resource",
     "attempt",
+    "fence",
     "max_retries",
     "retry_policy",
     "max_runtime_sec",

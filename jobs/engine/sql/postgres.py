@@ -145,7 +145,8 @@ def _finish(retries: bool) -> str:
     )
     SELECT g.id,
            CASE WHEN e.id IS NOT NULL THEN 'done'
-                WHEN EXISTS (SELECT 1 FROM jobscheduler_jobevent x WHERE x.job_id = g.id AND x.token = g.token) THEN 'replay'
+                WHEN EXISTS (SELECT 1 FROM jobscheduler_jobevent x WHERE x.job_id = g.id AND x.token = g.token AND x.kind = g.status
+                             AND x.actor_kind = %(actor_kind)s AND x.actor_name = %(actor)s) THEN 'replay'
                 ELSE 'lost' END,
            e.tenant, CASE WHEN e.retried THEN e.retry_id END, e.group_id IS NOT NULL
     FROM given g LEFT JOIN ended e ON e.id = g.id
@@ -169,7 +170,7 @@ def _claim(pick: str) -> str:
         SET status = 'RUNNING', gate = 0, status_reason = '', recheck_at = NULL, cancel_requested = false, cancel_mode = '',
             lease_owner = (%s::text[])[p.slot], lease_token = gen_random_uuid(),
             lease_expires_at = {NOW} + %s * interval '1 second', heartbeat_at = {NOW},
-            dispatched_at = coalesce(j.dispatched_at, {NOW}), holds_lane = (j.lane_id IS NOT NULL)
+            dispatched_at = coalesce(j.dispatched_at, {NOW}), fence = j.fence + 1, holds_lane = (j.lane_id IS NOT NULL)
         FROM (SELECT id, row_number() OVER (ORDER BY priority DESC, position, created_at, id) AS slot FROM pick) p
         WHERE j.id = p.id
         RETURNING {", ".join(f"j.{name}" for name in CLAIMED)}
@@ -307,7 +308,9 @@ def seconds_until_due(connection: Any) -> float | None:
     return None if until is None else float(until)
 
 
-def beat(connection: Any, leases: Sequence[tuple[UUID, UUID]], lease_sec: float) -> dict[UUID, tuple[bool, str]]:
+def beat(
+    connection: Any, leases: Sequence[tuple[UUID, UUID]], lease_sec: float, clock: str | None = None
+) -> dict[UUID, tuple[bool, str]]:
     """Renew leases (job, token) whose rows are not locked. Returns the stop request of each renewed one.
 
     A job that is missing was locked, or is lost: look again.

@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from jobs.engine.identity import beat_clock
 from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, INSERTED, LANE_HEAD, SUBMISSION
 from jobs.models.rollup import BUCKETS_SEC
 
@@ -75,7 +76,7 @@ def claim_jobs(
         if not picked:
             return []
         given = [(job, uuid4().hex, slot) for job, slot in zip(picked, slots, strict=False)]
-        cursor.execute(_CLAIM, [until, at, at, json.dumps(given)])
+        cursor.execute(_CLAIM, [until, at, beat_clock(), at, json.dumps(given)])
         taken = {row[0]: row for row in cursor.fetchall()}
         cursor.executemany(_OPEN_RUN, [(job, at, worker) for job in taken])
         _events(
@@ -96,8 +97,8 @@ def claim_jobs(
 _CLAIM = f"""
     UPDATE jobscheduler_job
     SET status = 'RUNNING', gate = 0, status_reason = '', recheck_at = NULL, cancel_requested = false, cancel_mode = '',
-        lease_owner = g.slot, lease_token = g.token, lease_expires_at = %s, heartbeat_at = %s,
-        dispatched_at = coalesce(dispatched_at, %s), holds_lane = (lane_id IS NOT NULL)
+        lease_owner = g.slot, lease_token = g.token, lease_expires_at = %s, heartbeat_at = %s, beat_clock = %s,
+        dispatched_at = coalesce(dispatched_at, %s), fence = fence + 1, holds_lane = (lane_id IS NOT NULL)
     FROM (SELECT json_extract(value, '$[0]') AS job, json_extract(value, '$[1]') AS token,
                  json_extract(value, '$[2]') AS slot FROM json_each(%s)) g
     WHERE jobscheduler_job.id = g.job
@@ -214,13 +215,15 @@ def seconds_until_due(connection: Any) -> float | None:
     return None if due is None else (moment(due) - timezone.now()).total_seconds()
 
 
-def beat(connection: Any, leases: Sequence[tuple[UUID, UUID]], lease_sec: float) -> dict[UUID, tuple[bool, str]]:
+def beat(
+    connection: Any, leases: Sequence[tuple[UUID, UUID]], lease_sec: float, clock: str | None = None
+) -> dict[UUID, tuple[bool, str]]:
     """Renew leases (job, token). Returns the stop request of each renewed one; a missing one is lost."""
     now = timezone.now()
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            UPDATE jobscheduler_job SET lease_expires_at = %s, heartbeat_at = %s
+            UPDATE jobscheduler_job SET lease_expires_at = %s, heartbeat_at = %s, beat_clock = %s
             WHERE id IN (SELECT json_extract(value, '$[0]') FROM json_each(%s))
               AND lease_token IN (SELECT json_extract(value, '$[1]') FROM json_each(%s))
             RETURNING id, cancel_requested, cancel_mode
@@ -228,6 +231,7 @@ def beat(connection: Any, leases: Sequence[tuple[UUID, UUID]], lease_sec: float)
             [
                 _stored(connection, now + timedelta(seconds=lease_sec)),
                 _stored(connection, now),
+                clock,
                 *[json.dumps([(job.hex, token.hex) for job, token in leases])] * 2,
             ],
         )
@@ -266,7 +270,7 @@ def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str
         _mark(cursor, {ended[end[0]]["lane_id"] for end in done if end[2] != "FAILED"})
         ended_jobs = [(ended[e[0]]["job_type"], e[2], ended[e[0]]["created_at"], started.get(e[0])) for e in done]
         _minutes(connection, cursor, ended_jobs, now, actor[1])
-        replayed = _replays(cursor, [end for end in ends if end[0] not in ended])
+        replayed = _replays(cursor, [end for end in ends if end[0] not in ended], actor)
     made = {end[0]: end[9] for end in retried}
     return [_answer(end, ended, replayed, made.get(end[0])) for end in ends]
 
@@ -285,7 +289,7 @@ def _end(cursor: Any, ends: Sequence[Sequence[Any]]) -> dict[UUID, dict[str, Any
         """
         UPDATE jobscheduler_job
         SET status = g.status, status_reason = g.reason, gate = 0,
-            lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, heartbeat_at = NULL,
+            lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, heartbeat_at = NULL, beat_clock = NULL,
             holds_lane = (lane_id IS NOT NULL AND g.status = 'FAILED' AND (g.retry_in IS NULL OR cancel_requested))
         FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS token,
                      json_extract(value, '$[2]') AS status, json_extract(value, '$[3]') AS reason,
@@ -343,16 +347,19 @@ def _finish_events(done: Sequence[Sequence[Any]], retried: Sequence[Sequence[Any
     return events
 
 
-def _replays(cursor: Any, missing: Sequence[Sequence[Any]]) -> set[tuple[UUID, UUID]]:
+def _replays(cursor: Any, missing: Sequence[Sequence[Any]], actor: tuple[str, str]) -> set[tuple[UUID, UUID]]:
+    """Ends that this very actor has recorded before. Recovery keeps the token too; what it ended is lost."""
     if not missing:
         return set()
     cursor.execute(
         """
         SELECT e.job_id, e.token FROM jobscheduler_jobevent e
-        JOIN (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS token FROM json_each(%s)) g
-          ON e.job_id = g.id AND e.token = g.token
+        JOIN (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS token,
+                     json_extract(value, '$[2]') AS status FROM json_each(%s)) g
+          ON e.job_id = g.id AND e.token = g.token AND e.kind = g.status
+        WHERE e.actor_kind = %s AND e.actor_name = %s
         """,
-        [json.dumps([(end[0].hex, end[1].hex) for end in missing])],
+        [json.dumps([(end[0].hex, end[1].hex, end[2]) for end in missing]), *actor],
     )
     return {(UUID(hex=row[0]), UUID(hex=row[1])) for row in cursor.fetchall()}
 

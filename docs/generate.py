@@ -1,0 +1,89 @@
+"""Writes the generated pages of docs/ from the code they describe: `make docs`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LIFECYCLE = HERE / "lifecycle.md"
+if str(HERE.parent) not in sys.path:
+    sys.path.insert(0, str(HERE.parent))
+
+from jobs.states import ARROWS, MEANING, TERMINAL, Arrow, Status  # noqa: E402
+
+BIRTH, END = "[*]", "[*]"
+
+
+def main() -> None:
+    LIFECYCLE.write_text(lifecycle_page())
+    print(f"wrote {LIFECYCLE.name}")
+
+
+def lifecycle_page() -> str:
+    return "\n".join([*_opening(), *_states(), *_diagram(), *_arrows()])
+
+
+def _opening() -> Iterable[str]:
+    yield "<!-- Generated from jobs/states.py by docs/generate.py: edit there, then `make docs`. -->"
+    yield "# The life of a job"
+    yield ""
+    yield "A started job has exactly one run; a pause suspends that run; a retry is a new job."
+    yield "A terminal job stays as it is: `retry`, `resume` and `resolve` on one leave its state alone."
+    yield ""
+
+
+def _states() -> Iterable[str]:
+    yield "## States"
+    yield ""
+    yield "| state | meaning | terminal |"
+    yield "|---|---|---|"
+    for status in Status:
+        yield f"| {status} | {MEANING[status]} | {'yes' if status in TERMINAL else ''} |"
+    yield ""
+
+
+def _diagram() -> Iterable[str]:
+    yield "## Diagram"
+    yield ""
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    for (source, target), verbs in _moves().items():
+        yield f"    {source} --> {target}: {', '.join(verbs)}"
+    for status in Status:
+        if status in TERMINAL:
+            yield f"    {status} --> {END}"
+    yield "```"
+    yield ""
+
+
+def _moves() -> dict[tuple[str, str], list[str]]:
+    """The verbs between each two states. Arrows that lead back to their own state are only in the table."""
+    moves: dict[tuple[str, str], list[str]] = {}
+    for arrow in ARROWS:
+        if arrow.source != arrow.target:
+            verbs = moves.setdefault((arrow.source or BIRTH, arrow.target), [])
+            if arrow.verb not in verbs:
+                verbs.append(arrow.verb)
+    return moves
+
+
+def _arrows() -> Iterable[str]:
+    yield "## Moves"
+    yield ""
+    yield "Every move writes its event, with who made it and why. Whatever is not in this table is refused."
+    yield ""
+    yield "| verb | from | to | event | by | rule |"
+    yield "|---|---|---|---|---|---|"
+    yield from (_line(arrow) for arrow in ARROWS)
+    yield ""
+
+
+def _line(arrow: Arrow) -> str:
+    source = arrow.source or "(new)"
+    return f"| {arrow.verb} | {source} | {arrow.target} | {arrow.event} | {arrow.by} | {arrow.rule} |"
+
+
+if __name__ == "__main__":
+    main()

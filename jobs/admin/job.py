@@ -1,0 +1,190 @@
+"""Jobs: the list, and the page of one job with its run, its last events and logs, and the buttons for its verbs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from jobs.admin.acting import JobVerbs
+from jobs.admin.filters import CreatedFilter, JobTypeFilter, one_of
+from jobs.admin.reading import may_view_payload
+from jobs.admin.showing import duration, first_line, isolated, json_block, link, list_url, pretty, shortened
+from jobs.admin.verbs import offered
+from jobs.models import Job, JobEvent, JobLog, JobRun, Target
+from jobs.models.job import STATUS_CHOICES
+
+SHOWN = 50
+
+
+class JobAdmin(JobVerbs):
+    change_form_template = "jobs/job_page.html"
+    list_display = ("id", "job_type", "shown_target", "shown_status", "created_at", "run_time")
+    list_filter = (one_of("status", _("status"), STATUS_CHOICES), CreatedFilter, JobTypeFilter)
+    sortable_by = ("id",)
+    list_select_related = ("run",)
+    list_defer = ("params", "tags", "constraints", "checkpoint", "retry_policy", "run__error", "run__artifacts")
+    qualifiers = {
+        "type": "job_type",
+        "resource": "resource",
+        "tenant": "tenant",
+        "target": "target",
+        "addon": "addon_id",
+        "key": "idempotency_key",
+        "group": "group",
+        "schedule": "schedule",
+    }
+    payload = ("shown_params", "shown_checkpoint")
+    fieldsets = (
+        (_("What"), {"fields": ("id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags")}),
+        (
+            _("State"),
+            {
+                "fields": (
+                    "status",
+                    "shown_reason",
+                    "gate",
+                    "hold",
+                    "holds_lane",
+                    "stop_request",
+                    "shown_progress",
+                    "resolved_at",
+                )
+            },
+        ),
+        (
+            _("When"),
+            {
+                "fields": (
+                    ("priority", "base_priority", "position"),
+                    ("created_at", "not_before", "recheck_at", "dispatched_at"),
+                    ("deadline_at", "time_sensitive"),
+                    ("expected_duration_sec", "max_runtime_sec"),
+                )
+            },
+        ),
+        (
+            _("How much"),
+            {"fields": (("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used"))},
+        ),
+        (
+            _("Who runs it"),
+            {"fields": ("lease_owner", ("lease_expires_at", "heartbeat_at", "reserved_until"))},
+        ),
+        (
+            _("Where it comes from"),
+            {
+                "fields": (
+                    ("retry_of_link", "retried_by_link"),
+                    ("attempt", "max_retries"),
+                    "shown_retry_policy",
+                    ("group", "group_index"),
+                    ("schedule", "fire_time"),
+                    "idempotency_key",
+                )
+            },
+        ),
+    )
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        job = self.get_object(request, unquote(object_id))
+        sections = {} if job is None else self._sections(request, job)
+        return super().change_view(request, object_id, form_url, {**sections, **(extra_context or {})})
+
+    @admin.display(description=_("target"))
+    def shown_target(self, job: Job) -> SafeString | None:
+        return isolated(first_line(job.target, 60)) if job.target is not None else None
+
+    @admin.display(description=_("status"))
+    def shown_status(self, job: Job) -> SafeString:
+        tries = format_html(" {}/{}", job.attempt, job.max_retries + 1) if job.attempt > 1 else ""
+        badge = format_html(
+            '<span class="jc-badge jc-{}">{}{}</span>', job.status.lower(), job.get_status_display(), tries
+        )
+        return format_html("{} {}", badge, isolated(first_line(job.status_reason))) if job.status_reason else badge
+
+    @admin.display(description=_("run time"))
+    def run_time(self, job: Job) -> str | None:
+        run: JobRun | None = getattr(job, "run", None)
+        return None if run is None else duration((run.finished_at or timezone.now()) - run.started_at)
+
+    @admin.display(description=_("target"))
+    def lane_link(self, job: Job) -> SafeString | str | None:
+        return link(self.admin_site, Target, job.lane_id, job.target or "")
+
+    @admin.display(description=_("tags"))
+    def shown_tags(self, job: Job) -> SafeString | None:
+        return json_block(job.tags or None)
+
+    @admin.display(description=_("reason"))
+    def shown_reason(self, job: Job) -> SafeString | None:
+        return isolated(shortened(job.status_reason)) if job.status_reason else None
+
+    @admin.display(description=_("stop request"))
+    def stop_request(self, job: Job) -> str | None:
+        return job.get_cancel_mode_display() if job.cancel_requested else None
+
+    @admin.display(description=_("progress"))
+    def shown_progress(self, job: Job) -> SafeString | None:
+        if job.progress is None:
+            return isolated(job.progress_message) if job.progress_message else None
+        return format_html("{} % {}", f"{job.progress * 100:.0f}", isolated(job.progress_message))
+
+    @admin.display(description=_("constraints"))
+    def shown_constraints(self, job: Job) -> SafeString | None:
+        return json_block(job.constraints or None)
+
+    @admin.display(description=_("retry policy"))
+    def shown_retry_policy(self, job: Job) -> SafeString | None:
+        return json_block(job.retry_policy or None)
+
+    @admin.display(description=_("retry of"))
+    def retry_of_link(self, job: Job) -> SafeString | str | None:
+        return link(self.admin_site, Job, job.retry_of_id)
+
+    @admin.display(description=_("retried by"))
+    def retried_by_link(self, job: Job) -> SafeString | str | None:
+        newer: Job | None = getattr(job, "retried_by", None)
+        return None if newer is None else link(self.admin_site, Job, newer.pk)
+
+    @admin.display(description=_("params"))
+    def shown_params(self, job: Job) -> SafeString | None:
+        return json_block(job.params)
+
+    @admin.display(description=_("checkpoint"))
+    def shown_checkpoint(self, job: Job) -> SafeString | None:
+        return json_block(job.checkpoint)
+
+    def _sections(self, request: HttpRequest, job: Job) -> dict[str, Any]:
+        """What the page shows beside the fields; never more than the last 50 of anything."""
+        payload = may_view_payload(request)
+        run: JobRun | None = getattr(job, "run", None)
+        return {
+            "may_view_payload": payload,
+            "verbs": [(verb, self._verb_url(job, verb.name)) for verb in offered(job) if self.may(request, verb)],
+            "run": run,
+            "run_time": self.run_time(job),
+            "run_error": shortened(run.error) if run else "",
+            "run_artifacts": pretty(run.artifacts) if run and payload else "",
+            "events": JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN],
+            "events_url": self._all_of(JobEvent, job),
+            "logs": JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN] if payload else [],
+            "logs_url": self._all_of(JobLog, job),
+            "shown": SHOWN,
+        }
+
+    def _verb_url(self, job: Job, verb: str) -> str:
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_verb"
+        return reverse(name, args=[job.pk, verb], current_app=self.admin_site.name)
+
+    def _all_of(self, model: type[JobEvent] | type[JobLog], job: Job) -> str:
+        return f"{list_url(self.admin_site, model)}?q={job.pk}" if self.admin_site.is_registered(model) else ""

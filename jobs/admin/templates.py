@@ -1,0 +1,41 @@
+"""Templates: presets that operators write here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from jobs.admin.filters import JobTypeFilter
+from jobs.admin.forms import JobTemplateForm
+from jobs.admin.reading import LeanAdmin, may_view_payload
+from jobs.admin.showing import isolated
+from jobs.models import JobTemplate
+
+
+class JobTemplateAdmin(LeanAdmin):
+    form = JobTemplateForm
+    list_display = ("shown_name", "tenant", "job_type", "priority", "resource", "created_at")
+    list_filter = (JobTypeFilter,)
+    list_defer = ("params", "retry_policy", "tags")
+    ordering = ("tenant", "name")
+    name_field = "name"
+    qualifiers = {"type": "job_type", "tenant": "tenant", "resource": "resource"}
+
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
+        """Params that somebody may not see, that one may not overwrite either."""
+        hidden = obj is not None and not may_view_payload(request)
+        what = ("tenant", "name", "job_type", *(() if hidden else ("params",)))
+        return [
+            (_("What"), {"fields": what}),
+            (_("When"), {"fields": ("priority", "target", "max_runtime_sec", "retry_policy")}),
+            (_("How much"), {"fields": ("resource", "cost_units", "token_limit", "tags")}),
+        ]
+
+    @admin.display(description=_("name"))
+    def shown_name(self, template: JobTemplate) -> SafeString:
+        return isolated(template.name)

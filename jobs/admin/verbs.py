@@ -1,0 +1,178 @@
+"""The verbs of persons as admin actions: one service call per job, and an honest word on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy, pgettext_lazy
+
+from jobs import services
+from jobs.actors import Actor
+from jobs.admin.paginator import capped_count
+from jobs.errors import JobSchedulerError, LiveTail, NotFound, WrongState
+from jobs.models import Job
+from jobs.models.job import STATUS_LABELS
+from jobs.states import Status, StopMode, allowed, arrow
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
+
+FEW = 5
+
+
+@dataclass(frozen=True)
+class Verb:
+    name: str
+    button: StrPromise
+    action: StrPromise
+    done: Any
+    call: Callable[..., Job]
+
+
+VERBS: dict[str, Verb] = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            "release",
+            pgettext_lazy("verb", "Release"),
+            gettext_lazy("Release selected held jobs"),
+            ngettext_lazy("%(count)d job released", "%(count)d jobs released", "count"),
+            services.release,
+        ),
+        Verb(
+            "pause",
+            pgettext_lazy("verb", "Pause"),
+            gettext_lazy("Pause selected jobs"),
+            ngettext_lazy("%(count)d job paused", "%(count)d jobs paused", "count"),
+            services.pause,
+        ),
+        Verb(
+            "resume",
+            pgettext_lazy("verb", "Resume"),
+            gettext_lazy("Resume selected jobs"),
+            ngettext_lazy("%(count)d job resumed", "%(count)d jobs resumed", "count"),
+            services.resume,
+        ),
+        Verb(
+            "retry",
+            pgettext_lazy("verb", "Retry"),
+            gettext_lazy("Retry selected jobs"),
+            ngettext_lazy("%(count)d job retried", "%(count)d jobs retried", "count"),
+            services.retry,
+        ),
+        Verb(
+            "resolve",
+            pgettext_lazy("verb", "Resolve"),
+            gettext_lazy("Resolve selected failed jobs"),
+            ngettext_lazy("%(count)d job resolved", "%(count)d jobs resolved", "count"),
+            services.resolve,
+        ),
+        Verb(
+            "cancel",
+            pgettext_lazy("verb", "Cancel"),
+            gettext_lazy("Cancel selected jobs"),
+            ngettext_lazy("%(count)d job cancelled", "%(count)d jobs cancelled", "count"),
+            services.cancel,
+        ),
+    )
+}
+
+
+@dataclass
+class Tally:
+    """What became of the jobs that a verb was tried on."""
+
+    verb: Verb
+    done: list[UUID] = field(default_factory=list)
+    asked: list[UUID] = field(default_factory=list)
+    skipped: dict[str, list[UUID]] = field(default_factory=dict)
+    left: int = 0
+    made: list[Job] = field(default_factory=list)
+
+    @property
+    def changed(self) -> list[UUID]:
+        return [*self.done, *self.asked]
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.skipped and not self.left
+
+    def count(self, job_id: UUID, job: Job) -> None:
+        """`job` is what the service answered: the same job, or the one that now follows it."""
+        waits = self.verb.name in ("cancel", "pause") and job.status == Status.RUNNING
+        (self.asked if waits else self.done).append(job_id)
+        if job.pk != job_id:
+            self.made.append(job)
+
+    def skip(self, job_id: UUID, why: str) -> None:
+        self.skipped.setdefault(why, []).append(job_id)
+
+    def __str__(self) -> str:
+        parts = [str(self.verb.done % {"count": len(self.done)})] if self.done or not self.asked else []
+        if asked := len(self.asked):
+            parts.append(ngettext("%(count)d asked to stop", "%(count)d asked to stop", asked) % {"count": asked})
+        told = list(self.skipped.items())[:FEW]
+        parts += [_skipped(why, job_ids) for why, job_ids in told]
+        if silent := sum(map(len, self.skipped.values())) - sum(len(job_ids) for _why, job_ids in told):
+            parts.append(ngettext("%d more skipped", "%d more skipped", silent) % silent)
+        if self.left:
+            parts.append(_("%s not looked at: choose the action again") % self.left)
+        return ", ".join(parts) + "."
+
+
+def carry_out(job_ids: Iterable[UUID], *, actor: Actor, reason: str, tally: Tally) -> None:
+    """Each job in its own transaction, so that one that cannot does not undo the others."""
+    for job_id in job_ids:
+        try:
+            tally.count(job_id, tally.verb.call(job_id, actor=actor, reason=reason))
+        except JobSchedulerError as error:
+            tally.skip(job_id, why(tally.verb.name, error))
+
+
+def chosen(queryset: QuerySet[Job], limit: int) -> tuple[list[Job], int]:
+    """The first `limit` jobs, oldest first and fixed before anything is done to them, and how many were left."""
+    keys = queryset.order_by("pk").values_list("pk", "job_type")[:limit]
+    jobs = [Job(id=pk, job_type=job_type) for pk, job_type in keys]
+    found = capped_count(queryset) if len(jobs) == limit else len(jobs)
+    return jobs, max(found - limit, 0)
+
+
+def why(verb: str, error: JobSchedulerError) -> str:
+    """The reason in a few words, the same for all jobs that share it."""
+    if isinstance(error, NotFound):
+        return _("no longer there")
+    if isinstance(error, LiveTail):
+        return _("already followed by a job that is %s") % _status(error.status)
+    if isinstance(error, WrongState) and arrow(verb, error.status) is None:
+        still = error.status in (Status.PENDING, Status.QUEUED)
+        return (_("still %s") if still else _("already %s")) % _status(error.status)
+    return str(error).rstrip(".")
+
+
+def offered(job: Job) -> list[Verb]:
+    """The verbs that make sense for this job now, as far as its page can tell."""
+    verbs = set(allowed(job.status))
+    if job.cancel_requested:
+        verbs -= {"pause", "cancel"} if job.cancel_mode == StopMode.CANCEL else {"pause"}
+    if job.status == Status.FAILED and hasattr(job, "retried_by"):
+        verbs -= {"resume", "resolve"}
+    if job.resolved_at is not None:
+        verbs.discard("resolve")
+    if not job.hold:
+        verbs.discard("release")
+    return [verb for name, verb in VERBS.items() if name in verbs]
+
+
+def _skipped(why: str, job_ids: list[UUID]) -> str:
+    count = len(job_ids)
+    text = ngettext("%(count)d skipped: %(why)s", "%(count)d skipped: %(why)s", count) % {"count": count, "why": why}
+    return f"{text} ({', '.join(map(str, job_ids))})" if count <= FEW else text
+
+
+def _status(status: str) -> str:
+    return str(STATUS_LABELS[Status(status)]).lower()

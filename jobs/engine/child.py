@@ -1,0 +1,79 @@
+"""The inside of a process that runs one job. Imported first by the server it is forked from, which loads Django once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from jobs.engine.context import CaptureLogs, Context
+from jobs.engine.execution import run, run_async
+from jobs.outcomes import Outcome
+from jobs.registry import registry
+from jobs.states import StopMode
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dict[str, Any]) -> None:
+    """Run the handler; send what it writes and, last, its outcome."""
+    _stand_alone()
+    sending = threading.Lock()
+
+    def send(kind: str, content: Any) -> None:
+        with sending, contextlib.suppress(OSError):
+            pipe.send((kind, content))
+
+    ctx = Context(**ctx_fields, on_write=lambda: send("writes", ctx.take_writes()))
+    for captured in (logging.getLogger(), logging.getLogger("jobs.run")):
+        captured.addHandler(CaptureLogs())
+    runner = Runner(job_type, ctx, retry)
+    threading.Thread(target=_obey, args=(pipe, runner), daemon=True).start()
+    send("outcome", (runner.run(), ctx.tokens_used))
+    pipe.close()
+
+
+class Runner:
+    def __init__(self, job_type: str, ctx: Context, retry: dict[str, Any]) -> None:
+        self.job_type, self.ctx, self.retry = job_type, ctx, retry
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Outcome] | None = None
+
+    def run(self) -> Outcome:
+        if registry.get(self.job_type).is_async:
+            return asyncio.run(self._run_async())
+        return run(self.job_type, self.ctx, self.retry)
+
+    def stop(self, mode: StopMode | None) -> None:
+        self.ctx.request_stop(mode)
+        if self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    async def _run_async(self) -> Outcome:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.create_task(run_async(self.job_type, self.ctx, self.retry))
+        return await self._task
+
+
+def _obey(pipe: Connection, runner: Runner) -> None:
+    """Hear stop requests. When the worker is gone there is nobody to work for: end the whole group."""
+    while True:
+        try:
+            runner.stop(pipe.recv())
+        except (EOFError, OSError):
+            os.killpg(0, signal.SIGKILL)
+
+
+def _stand_alone() -> None:
+    """Own session, own group: what the handler starts can be ended with it, and the terminal's Ctrl-C passes by."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,114 @@
+"""Periodic duties, each on its own: one that fails is logged and never stops the others.
+
+Other apps register theirs with `duty`. A worker runs the duties that are due; `manage.py tick` runs all of them once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jobs import db
+from jobs.actors import SCHEDULER
+from jobs.conf import conf
+from jobs.engine import lanes, lifecycle, recovery
+from jobs.engine.connections import MISSING, Outage
+from jobs.errors import WrongState
+from jobs.models import Job
+from jobs.states import Status
+
+logger = logging.getLogger("jobs.engine.housekeeping")
+
+
+@dataclass(frozen=True)
+class Duty:
+    name: str
+    run: Callable[[], object]
+    every_sec: Callable[[], float]
+
+
+_duties: dict[str, Duty] = {}
+_sweeper = recovery.Sweeper()
+
+
+def duty(name: str, run: Callable[[], object], *, every_sec: Callable[[], float]) -> None:
+    """Register a duty; the same name again replaces it."""
+    _duties[name] = Duty(name, run, every_sec)
+
+
+def duties() -> list[Duty]:
+    return list(_duties.values())
+
+
+def tick() -> dict[str, object]:
+    """One round of every duty. Returns what each said, or the exception it raised."""
+    said: dict[str, object] = {}
+    for each in duties():
+        try:
+            said[each.name] = each.run()
+        except Exception as error:
+            logger.exception("duty %s failed", each.name)
+            said[each.name] = error
+    return said
+
+
+class Housekeeper(threading.Thread):
+    """Runs each duty when it is due, on a thread and connection of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(name="housekeeping", daemon=True)
+        self._end = threading.Event()
+        self._outage = Outage(logger, "housekeeping", self._end)
+        self._next: dict[str, float] = {}
+
+    def run(self) -> None:
+        while not self._end.wait(self._pause()):
+            with self._outage.survive():
+                self._turn()
+        db.connection().close()
+
+    def end(self) -> None:
+        self._end.set()
+
+    def _turn(self) -> None:
+        for each in duties():
+            if time.monotonic() >= self._next.get(each.name, 0.0):
+                self._next[each.name] = time.monotonic() + each.every_sec()
+                try:
+                    each.run()
+                except MISSING:
+                    self._next[each.name] = 0.0
+                    raise
+                except Exception:
+                    logger.exception("duty %s failed; it is tried again in its turn", each.name)
+
+    def _pause(self) -> float:
+        due = min((self._next.get(each.name, 0.0) for each in duties()), default=0.0)
+        return min(max(due - time.monotonic(), 0.05), 1.0)
+
+
+def withdraw_unstarted() -> int:
+    """Take back offers that no remote executor has started."""
+    from django.db.models.functions import Now
+
+    late = Job.objects.using(db.alias()).filter(status=Status.DISPATCHING, reserved_until__lt=Now())
+    withdrawn = 0
+    for job_id in late.values_list("pk", flat=True)[:500]:
+        try:
+            lifecycle.withdraw(job_id, actor=SCHEDULER)
+            withdrawn += 1
+        except WrongState:  # started, or taken back by another housekeeper, since we looked
+            continue
+    return withdrawn
+
+
+def _wake_and_promote() -> int:
+    return lanes.wake_due() + lanes.promote()
+
+
+duty("recovery", _sweeper.sweep, every_sec=lambda: conf.RECOVERY_SEC)
+duty("withdraw", withdraw_unstarted, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
+duty("lanes", _wake_and_promote, every_sec=lambda: 10 * conf.POLL_SEC)

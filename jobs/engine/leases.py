@@ -1,0 +1,71 @@
+"""What this worker holds right now: one entry per job in a slot, shared by its threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from jobs.engine.claim import Claim
+from jobs.engine.context import Context
+from jobs.states import StopMode
+
+
+@dataclass(eq=False)
+class Held:
+    """A claimed job and how it is doing. Times are monotonic."""
+
+    claim: Claim
+    ctx: Context
+    deadline: float  # the lease is sure to be ours until then
+    started: float = field(default_factory=time.monotonic)
+    interrupt: Callable[[], None] = lambda: None  # makes a handler that can be interrupted stop
+    kill: Callable[[], None] | None = None  # ends a handler by force, where that is possible
+    asked_at: float | None = None
+    timed_out: bool = False
+    lost: bool = False
+    handing_back: bool = False
+    writing: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def id(self) -> UUID:
+        return self.claim.id
+
+    def ask_to_stop(self, mode: StopMode | None) -> None:
+        """Tell the handler to stop. Asking again only changes the mode."""
+        first = self.asked_at is None
+        self.asked_at = self.asked_at if not first else time.monotonic()
+        self.ctx.request_stop(mode)
+        if first:
+            self.interrupt()
+
+    def lose(self) -> None:
+        """The lease is gone, or cannot be proven to be ours any more: whatever the handler does now is not recorded."""
+        self.lost = True
+        self.ask_to_stop(None)
+        if self.kill is not None:
+            self.kill()
+
+
+class Leases:
+    def __init__(self) -> None:
+        self._held: dict[UUID, Held] = {}
+        self._lock = threading.Lock()
+
+    def add(self, held: Held) -> None:
+        with self._lock:
+            self._held[held.id] = held
+
+    def drop(self, held: Held) -> None:
+        with self._lock:
+            if self._held.get(held.id) is held:
+                del self._held[held.id]
+
+    def __iter__(self) -> Iterator[Held]:
+        with self._lock:
+            return iter(list(self._held.values()))
+
+    def __len__(self) -> int:
+        return len(self._held)

@@ -1,0 +1,63 @@
+"""Hears PostgreSQL's notifications on a connection of its own. Everywhere else, and behind poolers, workers poll."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from jobs import db
+from jobs.engine.connections import Outage, close
+from jobs.engine.wakeup import CHANNEL, STOP
+
+logger = logging.getLogger("jobs.engine.listener")
+PING_SEC = 15.0
+
+
+class Listener(threading.Thread):
+    def __init__(self, *, on_ready: Callable[[], None], on_stop: Callable[[], None]) -> None:
+        super().__init__(name="listener", daemon=True)
+        self.on_ready = on_ready
+        self.on_stop = on_stop
+        self.listening = False
+        self._end = threading.Event()
+        self._outage = Outage(logger, "notifications", self._end)
+
+    @staticmethod
+    def is_possible() -> bool:
+        connection = db.connection()
+        pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False)
+        return connection.vendor == "postgresql" and not pooled
+
+    def run(self) -> None:
+        while not self._end.is_set():
+            with self._outage.survive():
+                self._listen()
+            self.listening = False
+        close()
+
+    def end(self) -> None:
+        self._end.set()
+
+    def _listen(self) -> None:
+        connection = db.connection()
+        with connection.cursor() as cursor:
+            cursor.execute(f"LISTEN {CHANNEL}")
+        self.listening = True
+        self.on_ready()  # what came before we listened
+        quiet = 0.0
+        while not self._end.is_set():
+            for note in connection.connection.notifies(timeout=1.0, stop_after=1):
+                quiet = 0.0
+                self._hear(note.payload)
+            quiet += 1.0
+            if quiet >= PING_SEC:
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT 1")
+                quiet = 0.0
+
+    def _hear(self, message: str) -> None:
+        if message == STOP:
+            self.on_stop()
+        else:
+            self.on_ready()

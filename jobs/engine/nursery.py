@@ -1,0 +1,14 @@
+"""Preloaded by the server that forks job processes: loads Django once, and outlives signals meant for the worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import django
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with contextlib.suppress(PermissionError):
+    os.setsid()
+django.setup()

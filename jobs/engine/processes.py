@@ -1,0 +1,125 @@
+"""The process executor: each job in a process of its own session, which can be ended by force with all it started."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from jobs.engine import child
+from jobs.engine.execution import decide_retry
+from jobs.engine.executors import Done, retry_facts
+from jobs.engine.leases import Held
+from jobs.outcomes import Failed, Outcome, Stopped
+from jobs.states import Cause
+
+LAST_WORDS_SEC = 2.0  # between asking a process group to end and ending it
+
+
+class ProcessExecutor:
+    def __init__(self, done: Done) -> None:
+        self.done = done
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["jobs.engine.nursery", "jobs.engine.child"])
+
+    def start(self, held: Held) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=child.main,
+            args=(theirs, held.claim.job_type, _ctx_fields(held), retry_facts(held)),
+            daemon=False,
+        )
+        thread = threading.Thread(target=self._attend, args=(held, process, ours, theirs), daemon=True)
+        thread.start()
+
+    def end(self) -> None:
+        """Processes end with their jobs; the server ends with this process."""
+
+    def _attend(self, held: Held, process: BaseProcess, ours: Connection, theirs: Connection) -> None:
+        try:
+            process.start()
+        except Exception as error:  # noqa: BLE001 — a process that cannot be made is a failed attempt, not the worker's end
+            self.done(held, _failed(held, f"the handler's process could not be started: {error}", 1))
+            return
+        finally:
+            theirs.close()
+        held.kill = lambda: _kill(process)
+        held.interrupt = lambda: _send(ours, held.ctx.stop_mode)
+        if held.ctx.cancelled:
+            held.interrupt()
+        if held.lost:
+            _kill(process)
+        outcome = self._listen(held, ours)
+        process.join()
+        _kill_group(process, signal.SIGKILL)  # whatever the handler left running
+        ours.close()
+        self.done(held, outcome or _silent_end(held, process.exitcode))
+
+    def _listen(self, held: Held, pipe: Connection) -> Outcome | None:
+        outcome: Outcome | None = None
+        while True:
+            try:
+                kind, content = pipe.recv()
+            except (EOFError, OSError):
+                return outcome
+            if kind == "outcome":
+                outcome, held.ctx.tokens_used = content
+            else:
+                held.ctx.relay(content)
+
+
+def _ctx_fields(held: Held) -> dict[str, Any]:
+    ctx = held.ctx
+    return {
+        "job_id": ctx.job_id,
+        "params": ctx.params,
+        "attempt": ctx.attempt,
+        "fence": ctx.fence,
+        "resume_from": ctx.resume_from,
+        "artifacts": ctx.artifacts,
+        "token_limit": ctx.token_limit,
+        "tokens_used": ctx.tokens_used,
+    }
+
+
+def _silent_end(held: Held, code: int | None) -> Outcome:
+    """The process ended without a word: killed by us for a stop, or crashed."""
+    if held.asked_at is not None and not held.timed_out:
+        return Stopped()
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        return _failed(held, f"the handler's process was ended by {name}", 128 - code)
+    return _failed(held, f"the handler's process ended with exit code {code}", code or 1)
+
+
+def _failed(held: Held, error: str, exit_code: int) -> Failed:
+    delay = decide_retry(held.claim.job_type, **retry_facts(held), cause=Cause.ERROR, error=None)
+    return Failed(error=error, reason=error, exit_code=exit_code, retry_in=delay)
+
+
+def _kill(process: BaseProcess) -> None:
+    _kill_group(process, signal.SIGTERM)
+    timer = threading.Timer(LAST_WORDS_SEC, _kill_group, (process, signal.SIGKILL))
+    timer.daemon = True
+    timer.start()
+
+
+def _kill_group(process: BaseProcess, number: int) -> None:
+    if process.pid is None:
+        return
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:  # it has not become a group yet, or is gone
+        if process.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+
+def _send(pipe: Connection, message: Any) -> None:
+    with contextlib.suppress(OSError):
+        pipe.send(message)

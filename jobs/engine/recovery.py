@@ -1,0 +1,170 @@
+"""Ends runs whose holder is gone: expired leases, and what a former life of a worker left behind.
+
+Looks at leases alone. Safe to run anywhere, any number at once: every end re-tests its condition under the row's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from jobs import db
+from jobs.conf import conf
+from jobs.engine import ending
+from jobs.engine.connections import MISSING
+from jobs.engine.execution import decide_retry
+from jobs.engine.identity import Identity, Life, seconds_since
+from jobs.models import Job, JobGroup
+from jobs.models.job import JobQuerySet
+from jobs.states import Cause
+
+logger = logging.getLogger("jobs.engine.recovery")
+BATCH = 200
+FORGET_SEC = 86_400
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What an expired lease looked like when it was first seen, by our own steady clock."""
+
+    token: UUID | None
+    beat: object
+    since: float
+
+
+class Sweeper:
+    """Expires leases that are over. Keep one per process: on SQLite its memory guards against clock jumps."""
+
+    def __init__(self) -> None:
+        self._seen: dict[UUID, Sighting] = {}
+        self._swept: float | None = None
+
+    def sweep(self) -> int:
+        """One round. Returns how many jobs it ended."""
+        now = time.monotonic()
+        gap = now - self._swept if self._swept is not None else 0.0
+        self._swept = now
+        if gap > conf.LEASE_SEC:  # we slept (suspend, SIGSTOP), and maybe everyone did: let the others beat first
+            logger.warning("nothing was swept for %.0f s; leases get one more round", gap)
+            return 0
+        candidates = list(_expired()[: BATCH * 50])
+        if db.connection().vendor == "sqlite":
+            candidates = [job for job in candidates if self._is_surely_over(job, now)]
+        self._seen = {pk: seen for pk, seen in self._seen.items() if now - seen.since < FORGET_SEC}
+        return _end(candidates, _expired, Cause.LEASE_EXPIRED, "lease expired")
+
+    def _is_surely_over(self, job: Job, now: float) -> bool:
+        """The database's clock is the host's and may jump; believe a steady clock, or a dead process, instead."""
+        owner = Identity.of_owner(job.lease_owner or "")
+        if owner is not None and owner.life() == Life.GONE:
+            return True
+        beaten = seconds_since(job.beat_clock)
+        if beaten is not None:
+            return beaten > conf.LEASE_SEC + conf.GRACE_SEC
+        seen = self._seen.get(job.pk)
+        if seen is None or (seen.token, seen.beat) != (job.lease_token, job.heartbeat_at):
+            self._seen[job.pk] = Sighting(job.lease_token, job.heartbeat_at, now)
+            return False
+        return now - seen.since >= conf.LEASE_SEC
+
+
+def recover_former_life(me: Identity) -> int:
+    """A worker came back under its name: end at once what its dead predecessors on this host held."""
+    held = Job.objects.using(db.alias()).running().filter(lease_owner__startswith=f"{me.name}@")
+    gone = [job for job in held if _left_by_the_dead(job, me)]
+
+    def still() -> JobQuerySet:
+        return Job.objects.using(db.alias()).running().filter(lease_owner__in=[job.lease_owner for job in gone])
+
+    return _end(gone, still, Cause.CRASH_RECOVERY, "Scheduler crash recovery")
+
+
+def _expired() -> JobQuerySet:
+    over = Now() - timedelta(seconds=conf.GRACE_SEC)
+    return Job.objects.using(db.alias()).running().filter(lease_expires_at__lt=over).order_by("pk")
+
+
+def _left_by_the_dead(job: Job, me: Identity) -> bool:
+    owner = Identity.of_owner(job.lease_owner or "")
+    return owner is not None and owner.name == me.name and owner.host == me.host and owner.life() == Life.GONE
+
+
+def _end(found: Sequence[Job], still: Any, cause: Cause, error: str) -> int:
+    """End the found jobs that are still in that condition; a job whose end fails does not keep the others waiting."""
+    plain = [job.pk for job in found if job.group_id is None and not job.cancel_requested]
+    single = [(job.pk, job.group_id) for job in found if job.group_id is not None or job.cancel_requested]
+    ended = 0
+    for start in range(0, len(plain), BATCH):
+        ids = plain[start : start + BATCH]
+        try:
+            ended += _end_batch(ids, still, cause, error)
+        except MISSING:
+            raise
+        except DatabaseError:
+            logger.exception("a batch of %d jobs could not be recovered together; trying one by one", len(ids))
+            single += [(job_id, None) for job_id in ids]
+    for job_id, group_id in single:
+        try:
+            ended += _end_one(job_id, group_id, still, cause, error)
+        except MISSING:
+            raise
+        except DatabaseError:
+            logger.exception("job %s could not be recovered; it is tried again each round", job_id)
+    return ended
+
+
+def _end_batch(ids: Sequence[UUID], still: Any, cause: Cause, error: str) -> int:
+    with db.atomic():
+        plain = Q(pk__in=ids, group__isnull=True, cancel_requested=False)
+        jobs = list(still().filter(plain).select_for_update(skip_locked=True))
+        return ending.expire(jobs, cause=cause, error=error, tell=_say, retry_in=lambda job: _retry_in(job, cause))
+
+
+def _end_one(job_id: UUID, group_id: UUID | None, still: Any, cause: Cause, error: str) -> int:
+    with db.atomic():
+        if group_id is not None:
+            JobGroup.objects.using(db.alias()).select_for_update(no_key=True).get(pk=group_id)
+        jobs = list(still().filter(pk=job_id).select_for_update(skip_locked=True))
+        return ending.expire(jobs, cause=cause, error=error, tell=_say, retry_in=lambda job: _retry_in(job, cause))
+
+
+def _retry_in(job: Job, cause: Cause) -> float | None:
+    return decide_retry(
+        job.job_type,
+        attempt=job.attempt,
+        max_retries=job.max_retries,
+        retry_policy=job.retry_policy,
+        cause=cause,
+        error=None,
+    )
+
+
+def _say(job: Job) -> dict[str, Any]:
+    """Who held it, for the log and for the event."""
+    owner = Identity.of_owner(job.lease_owner or "")
+    facts = {
+        "worker": owner.name if owner else job.lease_owner,
+        "host": owner.host if owner else None,
+        "pid": owner.pid if owner else None,
+        "last_beat_at": job.heartbeat_at.isoformat() if job.heartbeat_at else None,
+        "lease_expires_at": job.lease_expires_at.isoformat() if job.lease_expires_at else None,
+    }
+    logger.warning(
+        "job %s (%s): lease of worker %s (host %s, pid %s, last beat %s) is over; recovering",
+        job.pk,
+        job.job_type,
+        facts["worker"],
+        facts["host"],
+        facts["pid"],
+        facts["last_beat_at"],
+    )
+    return facts

@@ -1,0 +1,90 @@
+"""A worker's row: what the console shows of it, and the requests it reads there."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from django.db.models.functions import Now
+
+import jobs
+from jobs import db
+from jobs.conf import conf
+from jobs.engine.identity import Identity, Life
+from jobs.models import Worker, WorkerState
+
+if TYPE_CHECKING:
+    from jobs.engine.worker import Options
+
+QUIET_BEAT_SEC = 5.0  # how often an idle worker says that it is there
+
+
+class Entry:
+    def __init__(self, me: Identity, options: Options) -> None:
+        self.me = me
+        self.options = options
+        self.state: str = WorkerState.RUNNING
+        self.request: str = ""
+        self._row: Worker | None = None
+        self._shown: tuple[object, ...] = ()
+        self._beaten = 0.0
+
+    def enter(self) -> None:
+        serves = self.options.serves
+        self._row = Worker.objects.using(db.alias()).create(
+            name=self.me.name,
+            host=self.me.host,
+            pid=self.me.pid,
+            boot_id=self.me.boot_id,
+            pid_namespace=self.me.namespace,
+            pid_started=self.me.started,
+            version=jobs.__version__,
+            slots=self.options.concurrency,
+            serves={
+                "types": list(serves.types),
+                "resources": list(serves.resources) if serves.resources is not None else None,
+                "tenant": serves.tenant,
+                "executor": self.options.executor,
+            },
+        )
+
+    def beat(self, *, busy: int, stuck: int) -> None:
+        """Say how it goes and read what was asked. Nothing new is said less often."""
+        assert self._row is not None
+        shown = (busy, stuck, self.state)
+        if shown == self._shown and time.monotonic() - self._beaten < QUIET_BEAT_SEC:
+            return
+        rows = Worker.objects.using(db.alias()).filter(pk=self._row.pk)
+        rows.update(heartbeat_at=Now(), busy=busy, stuck=stuck, state=self.state)
+        self.request = rows.values_list("request", flat=True).first() or ""
+        self._shown, self._beaten = shown, time.monotonic()
+
+    def leave(self) -> None:
+        if self._row is not None:
+            rows = Worker.objects.using(db.alias()).filter(pk=self._row.pk)
+            rows.update(state=WorkerState.STOPPED, stopped_at=Now(), busy=0)
+
+    def summary(self) -> str:
+        serves = self.options.serves
+        parts = [
+            f"{self.options.concurrency} slots",
+            f"{self.options.executor} executor",
+            f"{len(serves.types)} job types",
+        ]
+        if serves.resources is not None:
+            parts.append(f"resources {', '.join(serves.resources)}")
+        if serves.tenant is not None:
+            parts.append(f"tenant {serves.tenant}")
+        return ", ".join(parts)
+
+
+def live_namesake(me: Identity) -> Identity | None:
+    """A worker that runs under our name right now: proven on this host, by its fresh beats elsewhere."""
+    fresh = Now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * QUIET_BEAT_SEC))
+    rows = Worker.objects.using(db.alias()).filter(name=me.name, heartbeat_at__gt=fresh)
+    for row in rows.exclude(state=WorkerState.STOPPED):
+        other = Identity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
+        if other != me and other.life() != Life.GONE:
+            return other
+    return None

@@ -1,0 +1,383 @@
+"""The loop: claim → execute → record.
+
+One thread claims and records; handlers run in an executor; heartbeat, watchdog, scribe, listener and housekeeping
+have threads of their own. A signal only sets a flag, so that no claim and no finish is cut in two.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jobs import actors, db
+from jobs.conf import conf
+from jobs.engine import ending, lanes, limits, recovery, roster
+from jobs.engine.claim import Claim, Serves, claim, foreign_work
+from jobs.engine.connections import Outage
+from jobs.engine.context import CaptureLogs, Context
+from jobs.engine.execution import decide_retry
+from jobs.engine.executors import Executor, ThreadExecutor, retry_facts
+from jobs.engine.heartbeat import Heartbeat, Watchdog, margin
+from jobs.engine.housekeeping import Housekeeper
+from jobs.engine.identity import Identity
+from jobs.engine.leases import Held, Leases
+from jobs.engine.listener import Listener
+from jobs.engine.scribe import Scribe, write
+from jobs.models import WorkerState
+from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
+from jobs.states import Cause
+
+logger = logging.getLogger("jobs.engine.worker")
+CAPTURED = (logging.getLogger(), logging.getLogger("jobs.run"))
+LINGER_SEC = 0.002  # how long the first end of a batch waits for company
+FOREIGN_SEC = 10.0  # how often we look whether jobs that are not ours stand in the queue
+STUBBORN_SEC = 5.0  # how long a handler gets to stop before it counts as one that cannot be stopped
+
+
+@dataclass(frozen=True)
+class Options:
+    name: str | None = None
+    concurrency: int = 1
+    serves: Serves = field(default_factory=lambda: Serves(()))
+    executor: str = "thread"
+    burst: bool = False
+    housekeeping: bool = True
+
+
+class Worker:
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.me = Identity.mine(options.name)
+        self.actor = actors.worker(self.me.name)
+        self.leases = Leases()
+        self.scribe = Scribe(self.leases)
+        self.roster = roster.Entry(self.me, options)
+        self.heartbeat = Heartbeat(self.leases, on_beat=self._on_beat)
+        self.watchdog = Watchdog(self.leases, on_timeout=self._on_timeout)
+        self.listener = Listener(on_ready=self.wake, on_stop=self.heartbeat.nudge)
+        self.housekeeper = Housekeeper()
+        self.executor: Executor = make_executor(options.executor, self._done)
+        self.stuck: set[Held] = set()
+        self._capture = CaptureLogs()
+        self._ended: list[tuple[Held, Outcome]] = []
+        self._events: queue.SimpleQueue[tuple[Held, Outcome] | None] = queue.SimpleQueue()
+        self._end = threading.Event()
+        self._outage = Outage(logger, "worker", self._end)
+        self._signals = 0
+        self._stopping_since: float | None = None
+        self._hungry = True  # there may be more to claim
+        self._next_slot = 0
+        self._poll_at = 0.0
+        self._foreign_at = 0.0
+        self._serves = options.serves
+
+    # ------------------------------------------------------------------ life
+
+    def run(self) -> int:
+        """Work until told to stop (or, in burst mode, until nothing is left). Returns the exit code."""
+        self._begin()
+        try:
+            while not self._is_over():
+                self._gather()
+                with self._outage.survive():
+                    self._turn()
+                self._press()
+            return 0
+        finally:
+            self._finish()
+
+    def wake(self) -> None:
+        """Something may have become ready."""
+        self._hungry = True
+        self._events.put(None)
+
+    def stop(self, *_: Any) -> None:
+        """Ask for an orderly end; asked twice, end at once. Fit to be a signal handler."""
+        self._signals += 1
+        self._events.put(None)
+
+    def listen_to_signals(self) -> None:
+        signal.signal(signal.SIGTERM, self.stop)
+        signal.signal(signal.SIGINT, self.stop)
+
+    def _begin(self) -> None:
+        limits.sync()
+        recovered = recovery.recover_former_life(self.me)
+        if recovered:
+            logger.warning("recovered %d jobs of a former life of worker %s", recovered, self.me.name)
+        self.roster.enter()
+        for captured in CAPTURED:
+            captured.addHandler(self._capture)
+        self.heartbeat.start()
+        self.watchdog.start()
+        self.scribe.start()
+        if Listener.is_possible():
+            self.listener.start()
+        if self.options.housekeeping:
+            self.housekeeper.start()
+        logger.info("worker %s started: %s", self.me.name, self.roster.summary())
+
+    def _finish(self) -> None:
+        for thread in (self.housekeeper, self.listener, self.scribe, self.heartbeat, self.watchdog):
+            thread.end()
+        self.executor.end()
+        for captured in CAPTURED:
+            captured.removeHandler(self._capture)
+        for thread in (self.housekeeper, self.scribe, self.heartbeat):
+            if thread.is_alive():
+                thread.join(2.0)
+        with self._outage.survive():
+            self.roster.leave()
+        logger.info("worker %s: shutdown ended, %d jobs left behind", self.me.name, len(self.leases))
+
+    def _is_over(self) -> bool:
+        if self._signals > 1:
+            return True
+        busy = bool(len(self.leases) or self._ended)
+        if self._signals or self.roster.request == WorkerState.STOPPING:
+            if self._stopping_since is None:
+                self._stopping_since = time.monotonic()
+                logger.info("worker %s: shutdown begun, %d jobs running", self.me.name, len(self.leases))
+                self.roster.state = WorkerState.STOPPING
+            return not busy or self._has_waited_enough()
+        return self.options.burst and not busy and not self._hungry
+
+    # ------------------------------------------------------------------ one turn
+
+    def _gather(self) -> None:
+        """Wait for something to happen; take all ends that have come, with a moment's patience for a batch."""
+        first = self._next_event(self._pause())
+        if first is None:
+            self._drain()
+            return
+        self._ended.append(first)
+        patience = time.monotonic() + LINGER_SEC
+        while len(self._ended) < len(self.leases) and (left := patience - time.monotonic()) > 0:
+            more = self._next_event(left)
+            if more is not None:
+                self._ended.append(more)
+        self._drain()
+
+    def _drain(self) -> None:
+        while not self._events.empty():
+            event = self._events.get_nowait()
+            if event is not None:
+                self._ended.append(event)
+
+    def _next_event(self, seconds: float) -> tuple[Held, Outcome] | None:
+        try:
+            return self._events.get(timeout=seconds) if seconds > 0 else self._events.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _pause(self) -> float:
+        if self._outage.is_on or self._ended:
+            return 0.0
+        if self._hungry and self._free() and self._may_claim():
+            return 0.0
+        if self._stopping_since is not None:
+            return 0.1
+        return max(self._poll_at - time.monotonic(), 0.0) if self._may_claim() else 0.5
+
+    def _turn(self) -> None:
+        with self._one_commit():
+            if self._ended:
+                self._record()
+            if self._may_claim() and self._free() and (self._hungry or time.monotonic() >= self._poll_at):
+                self._claim()
+
+    def _one_commit(self) -> AbstractContextManager[Any]:
+        """SQLite pays for each commit: there the finish and the next claim share one."""
+        return db.atomic() if self._ended and db.connection().vendor == "sqlite" else nullcontext()
+
+    def _may_claim(self) -> bool:
+        return self._stopping_since is None and not self._signals and self.roster.request == ""
+
+    def _free(self) -> int:
+        return self.options.concurrency - len(self.leases) - len(self.stuck)
+
+    # ------------------------------------------------------------------ claim
+
+    def _claim(self) -> None:
+        self._look_for_foreign_work()
+        lanes.wake_due()
+        lanes.promote()
+        free = self._free()
+        sent = time.monotonic()
+        claims = claim(self._slots(free), worker=self.me.name, serves=self._serves, lease_sec=conf.LEASE_SEC)
+        self._hungry = len(claims) == free
+        self._poll_at = time.monotonic() + self._poll_pause()
+        for each in claims:
+            self._start(each, sent)
+
+    def _start(self, claimed: Claim, sent: float) -> None:
+        ctx = Context(
+            job_id=claimed.id,
+            params=claimed.params,
+            attempt=claimed.attempt,
+            fence=claimed.fence,
+            resume_from=claimed.checkpoint,
+            artifacts=claimed.artifacts,
+            token_limit=claimed.token_limit,
+            tokens_used=claimed.tokens_used,
+            on_write=self.scribe.nudge,
+        )
+        held = Held(claimed, ctx, deadline=sent + conf.LEASE_SEC - margin())
+        self.leases.add(held)
+        logger.info("claimed job %s (%s), attempt %d", claimed.id, claimed.job_type, claimed.attempt)
+        self.executor.start(held)
+
+    def _slots(self, free: int) -> list[str]:
+        """Names from a wide pool: an index walks all dead entries of a name that is used again and again."""
+        taken = {held.claim.lease_owner for held in (*self.leases, *self.stuck)}
+        names: list[str] = []
+        while len(names) < free:
+            self._next_slot = (self._next_slot + 1) % (64 * self.options.concurrency)
+            name = self.me.slot(self._next_slot)
+            if name not in taken:
+                names.append(name)
+        return names
+
+    def _poll_pause(self) -> float:
+        pause = conf.POLL_SEC * (10 if self.listener.listening else 1)
+        due = lanes.seconds_until_due()
+        if due is not None:
+            pause = min(pause, max(due, 0.01))
+        return pause * random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
+
+    def _look_for_foreign_work(self) -> None:
+        if not self.options.serves.choosy and time.monotonic() >= self._foreign_at:
+            self._foreign_at = time.monotonic() + FOREIGN_SEC
+            choosy = foreign_work(self.options.serves)
+            self._serves = replace(self.options.serves, choosy=choosy)
+
+    # ------------------------------------------------------------------ record
+
+    def _done(self, held: Held, outcome: Outcome) -> None:
+        """Called by executors, from any thread."""
+        self._events.put((held, outcome))
+
+    def _record(self) -> None:
+        """Write down how handlers ended. What cannot be written now is kept for the next turn."""
+        ends: list[tuple[Held, ending.End]] = []
+        for held, outcome in list(self._ended):
+            if held in self.stuck:
+                self._unstick(held)
+            elif held.lost:
+                self._forget(held, outcome)
+            else:
+                write(held)
+                outcome = self._judged(held, outcome)
+                if isinstance(outcome, Completed | Skipped | Failed):
+                    end = ending.End(held.id, held.claim.lease_token, outcome, held.claim.group_id)
+                    ends.append((held, end))
+                else:
+                    self._hand_back(held, outcome)
+        if ends:
+            verdicts = ending.finish([end for _, end in ends], actor=self.actor)
+            for held, _ in ends:
+                self._let_go(held, verdicts[held.id])
+        self._ended.clear()
+
+    def _judged(self, held: Held, outcome: Outcome) -> Outcome:
+        """A handler that stopped because its time was up has failed."""
+        if held.timed_out and not isinstance(outcome, Completed | Skipped):
+            return self._timeout(held, retry=True)
+        return outcome
+
+    def _hand_back(self, held: Held, outcome: Outcome) -> None:
+        artifacts = outcome.artifacts if isinstance(outcome, Stopped) else None
+        reason = f"worker {self.me.name} shut down"
+        token = held.claim.lease_token
+        verdict = ending.hand_back(held.id, token, actor=self.actor, reason=reason, artifacts=artifacts)
+        self._let_go(held, verdict)
+
+    def _let_go(self, held: Held, verdict: ending.Verdict) -> None:
+        if verdict == ending.Verdict.LOST:
+            logger.warning("job %s: its lease was lost; its end was not recorded", held.id)
+        self.leases.drop(held)
+        self._ended[:] = [each for each in self._ended if each[0] is not held]
+        self._hungry = True
+
+    def _forget(self, held: Held, outcome: Outcome) -> None:
+        logger.warning("job %s ended as %s after its lease was lost; not recorded", held.id, type(outcome).__name__)
+        self._let_go(held, ending.Verdict.DONE)
+
+    # ------------------------------------------------------------------ timeouts and shutdown
+
+    def _on_timeout(self, held: Held) -> None:
+        """Called by the watchdog."""
+        logger.warning("job %s ran longer than %s s; stopping it", held.id, held.claim.max_runtime_sec)
+        held.ask_to_stop(None)
+        if held.kill is not None:
+            held.kill()
+
+    def _timeout(self, held: Held, *, retry: bool) -> Failed:
+        error = f"timeout: ran longer than {held.claim.max_runtime_sec:g} s"
+        failed = Failed(error=error, reason="timeout", cause=Cause.TIMEOUT)
+        if not retry:
+            return failed
+        delay = decide_retry(held.claim.job_type, **retry_facts(held), cause=Cause.TIMEOUT, error=None)
+        return replace(failed, retry_in=delay)
+
+    def _press(self) -> None:
+        """Deal with handlers that should have stopped and have not."""
+        now = time.monotonic()
+        for held in self.leases:
+            asked = held.asked_at
+            if held.timed_out and asked is not None and now - asked > STUBBORN_SEC and held.kill is None:
+                self._give_up_on(held)
+        grace = conf.SHUTDOWN_GRACE_SEC
+        if self._stopping_since is not None and now - self._stopping_since > grace:
+            for held in self.leases:
+                if held.asked_at is None:
+                    held.ask_to_stop(None)
+
+    def _give_up_on(self, held: Held) -> None:
+        """A thread cannot be ended by force: its job fails, its slot stays taken until it returns."""
+        logger.error("job %s ignores its stop; its slot is stuck", held.id)
+        with self._outage.survive():
+            end = ending.End(held.id, held.claim.lease_token, self._timeout(held, retry=False), held.claim.group_id)
+            ending.finish([end], actor=self.actor)
+            held.lost = True
+            self.stuck.add(held)
+            self.leases.drop(held)
+
+    def _unstick(self, held: Held) -> None:
+        logger.warning("job %s returned at last; its slot is free again", held.id)
+        self.stuck.discard(held)
+        self._hungry = True
+
+    def _has_waited_enough(self) -> bool:
+        assert self._stopping_since is not None
+        waited = time.monotonic() - self._stopping_since
+        if waited <= conf.SHUTDOWN_GRACE_SEC + STUBBORN_SEC:
+            return False
+        killable: Sequence[Held] = [held for held in self.leases if held.kill is not None]
+        for held in killable:
+            assert held.kill is not None
+            held.kill()
+        return not killable or waited > conf.SHUTDOWN_GRACE_SEC + 2 * STUBBORN_SEC
+
+    def _on_beat(self) -> None:
+        before = self.roster.request
+        self.roster.beat(busy=len(self.leases), stuck=len(self.stuck))
+        if self.roster.request != before:
+            logger.info("worker %s was asked to become %s", self.me.name, self.roster.request or WorkerState.RUNNING)
+            self.wake()
+
+
+def make_executor(kind: str, done: Any) -> Executor:
+    if kind == "process":
+        from jobs.engine.processes import ProcessExecutor
+
+        return ProcessExecutor(done)
+    return ThreadExecutor(done)

@@ -1,0 +1,43 @@
+"""How the commands log: one line an event, for people or as JSON. Control characters are shown, never obeyed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+
+def configure(style: str, *, verbosity: int = 1, stream: object = None) -> None:
+    """Send our log lines to standard error in this style, once: the host's own handlers do not get them too."""
+    handler = logging.StreamHandler(stream or sys.stderr)  # type: ignore[type-var]
+    handler.setFormatter(Json() if style == "json" else Human())
+    ours = logging.getLogger("jobs")
+    ours.handlers = [handler]
+    ours.propagate = False
+    ours.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
+
+
+class Human(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")  # noqa: DTZ006 — a person's own clock
+        line = f"{time} {record.levelname.lower():7} {visible(record.getMessage())}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True)
+
+
+def visible(text: str) -> str:
+    """A value from outside must not start a line of its own or move the cursor."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,0 +1,108 @@
+"""`manage.py worker`: claims jobs and runs them."""
+
+from __future__ import annotations
+
+import logging
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from jobs import checks, db, parsing
+from jobs.engine import roster
+from jobs.engine.claim import Serves
+from jobs.engine.identity import Identity
+from jobs.engine.worker import Options, Worker
+from jobs.errors import InvalidInput
+from jobs.logs import configure
+from jobs.registry import registry
+
+BAD_INPUT = 2
+
+
+class Command(BaseCommand):
+    help = "Claims jobs and runs them until it is told to stop (SIGTERM or Ctrl-C; twice: at once)."
+    requires_migrations_checks = True
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--name", help="A name to keep over restarts; default <hostname>-<pid>.")
+        parser.add_argument("--concurrency", default="1", help="How many jobs at once (default 1).")
+        parser.add_argument("--tenant", help="Only this tenant's jobs.")
+        parser.add_argument("--types", help="Only these job types, separated by commas.")
+        parser.add_argument("--resources", help="Only jobs of these resources, separated by commas.")
+        parser.add_argument("--executor", choices=["thread", "process"], default="thread", help="Where handlers run.")
+        parser.add_argument("--burst", action="store_true", help="End when there is nothing left to run.")
+        parser.add_argument("--no-housekeeping", action="store_true", help="Leave the periodic duties to others.")
+        parser.add_argument("--log-format", choices=["human", "json"], default="human", help="How log lines look.")
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        try:
+            options = self._options(given)
+        except InvalidInput as error:
+            raise CommandError(str(error), returncode=BAD_INPUT) from None
+        self._require_sound_database()
+        self._require_no_namesake(options)
+        configure(given["log_format"], verbosity=given["verbosity"])
+        worker = Worker(options)
+        worker.listen_to_signals()
+        code = worker.run()
+        logging.shutdown()
+        if code:
+            raise SystemExit(code)
+
+    def _options(self, given: dict[str, Any]) -> Options:
+        return Options(
+            name=None if given["name"] is None else worker_name(given["name"]),
+            concurrency=concurrency(given["concurrency"]),
+            serves=serves(given["types"], given["resources"], given["tenant"]),
+            executor=given["executor"],
+            burst=given["burst"],
+            housekeeping=not given["no_housekeeping"],
+        )
+
+    def _require_sound_database(self) -> None:
+        problem = checks.sqlite_problem(db.alias())
+        if problem is not None:
+            raise CommandError(problem, returncode=BAD_INPUT)
+
+    def _require_no_namesake(self, options: Options) -> None:
+        me = Identity.mine(options.name)
+        other = roster.live_namesake(me)
+        if other is not None:
+            message = f"A worker named {me.name} is running already (host {other.host}, pid {other.pid})."
+            raise CommandError(message, returncode=BAD_INPUT)
+
+
+def worker_name(value: str) -> str:
+    name = parsing.text(value, "--name", max_length=100, single_line=True)
+    if set(name) & set("@#:"):
+        raise InvalidInput("--name", "must not contain @, # or :")
+    return name
+
+
+def concurrency(value: str) -> int:
+    try:
+        return parsing.integer(int(value), "--concurrency", 1, 1000)
+    except ValueError:
+        raise InvalidInput("--concurrency", f"must be a whole number from 1 to 1000, not {value!r}") from None
+
+
+def serves(types: str | None, resources: str | None, tenant: str | None) -> Serves:
+    known = registry.local_names()
+    wanted = known if types is None else _names(types, "--types")
+    for name in wanted:
+        if name not in known:
+            raise InvalidInput("--types", f"there is no handler for the job type {name!r} here")
+    return Serves(
+        types=tuple(wanted),
+        resources=None if resources is None else tuple(_names(resources, "--resources")),
+        tenant=None if tenant is None else parsing.tenant(tenant, "--tenant"),
+        choosy=(types, resources, tenant) != (None, None, None),
+    )
+
+
+def _names(value: str, field: str) -> list[str]:
+    names = [parsing.identifier(name.strip(), field) for name in value.split(",") if name.strip()]
+    if not names:
+        raise InvalidInput(field, "names nothing")
+    return names

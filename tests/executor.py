@@ -1,0 +1,53 @@
+"""An executor by hand: takes jobs and says how they ended, for tests of what the engine makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from jobs.actors import worker
+from jobs.engine import claim, ending, lanes
+from jobs.engine.ending import End, Verdict
+from jobs.models import Job
+from jobs.outcomes import Completed, Failed, Skipped
+from jobs.registry import registry
+
+NAME = "worker-1"
+WORKER = worker(NAME)
+
+
+def take_next() -> Job | None:
+    """Claim the job that is next in order, as a worker does, after the lanes have been looked at."""
+    while lanes.promote():
+        pass
+    serves = claim.Serves(types=tuple(registry.local_names()))
+    taken = claim.claim([f"{NAME}@{uuid4()}#0"], worker=NAME, serves=serves, lease_sec=30)
+    return Job.objects.get(pk=taken[0].id) if taken else None
+
+
+def take(job: Job) -> Job:
+    """Claim; it must be this job's turn."""
+    taken = take_next()
+    assert taken is not None
+    assert taken.pk == job.pk, f"it was the turn of {taken}"
+    return taken
+
+
+def finish(job: Job, outcome: Completed | Skipped | Failed, **fields: Any) -> Verdict:
+    """Say how `job` ended, under the lease it had when it was read."""
+    assert job.lease_token is not None
+    end = End(job.pk, job.lease_token, outcome, job.group_id)
+    return ending.finish([end], actor=fields.get("actor", WORKER))[job.pk]
+
+
+def fail(job: Job, *, retry_in: float | None = None) -> Job:
+    """Fail, with or without an automatic retry; returns the job as it is now."""
+    assert finish(job, Failed(error="boom", reason="boom", retry_in=retry_in)) == Verdict.DONE
+    job.refresh_from_db()
+    return job
+
+
+def complete(job: Job) -> Job:
+    assert finish(job, Completed()) == Verdict.DONE
+    job.refresh_from_db()
+    return job

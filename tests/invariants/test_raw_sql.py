@@ -1,0 +1,65 @@
+"""The database itself refuses what must never happen, even from raw SQL; nothing is changed by the attempt."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from tests.invariants.raw import ONLY_ON_SQLITE, TRIGGERS, drop_trigger, execute, existing_triggers
+from tests.invariants.violations import VIOLATIONS, Violation
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+
+RULES = {
+    *(f"INV-00{n}" for n in range(1, 7)),
+    "DEC-001",
+    "DEC-006",
+    "lanes",
+    "lease",
+    "chain",
+    "fire",
+    "idempotency",
+    "state",
+    "audit",
+}
+
+
+@pytest.mark.parametrize("violation", VIOLATIONS, ids=str)
+def test_the_database_refuses(violation: Violation) -> None:
+    params = violation.given()
+    before = everything()
+    with pytest.raises(IntegrityError, match=violation.by):
+        execute(violation.sql, params)
+    assert everything() == before
+
+
+def test_every_promise_of_the_database_is_tried() -> None:
+    assert {violation.rule for violation in VIOLATIONS} == RULES
+    assert len({str(violation) for violation in VIOLATIONS}) == len(VIOLATIONS)
+
+
+def test_every_trigger_is_in_the_migrated_database() -> None:
+    expected = TRIGGERS | (ONLY_ON_SQLITE if connection.vendor == "sqlite" else {})
+    assert existing_triggers() == expected
+
+
+GUARDED = {
+    "jobscheduler_inv_001": "INV-001 params of a completed job",
+    "jobscheduler_end_is_final": "DEC-006 COMPLETED another end",
+    "jobscheduler_inv_006_member": "INV-006 a live member inserted into an ended group",
+    "jobscheduler_inv_002": "INV-002 error of an ended run",
+    "jobscheduler_append_only": "audit an event rewritten",
+    "jobscheduler_inv_006": "INV-006 completed over a RUNNING member",
+}
+
+
+@pytest.mark.parametrize("name", TRIGGERS)
+def test_the_refusal_is_the_triggers_own(name: str) -> None:
+    """Without its trigger the same statement goes through: these tests would notice if one were lost."""
+    violation = next(each for each in VIOLATIONS if str(each) == GUARDED[name])
+    params = violation.given()
+    with transaction.atomic():
+        drop_trigger(name, TRIGGERS[name])
+        assert execute(violation.sql, params) == 1
+        transaction.set_rollback(True)

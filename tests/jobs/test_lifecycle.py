@@ -1,0 +1,198 @@
+"""Every verb from every state, driven by the map in `jobs.states`: what it allows moves, what it does not is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from docs.generate import LIFECYCLE, lifecycle_page
+from jobs import services
+from jobs.actors import SCHEDULER, Actor, ActorKind
+from jobs.engine import ending, lifecycle
+from jobs.engine.ending import End, Verdict
+from jobs.errors import WrongState
+from jobs.models import Job, JobMinute, JobRun
+from jobs.outcomes import Completed, Failed, Skipped
+from jobs.states import (
+    ARROWS,
+    MEANING,
+    PERSON_VERBS,
+    TERMINAL,
+    Arrow,
+    Cause,
+    EventKind,
+    Status,
+    StopMode,
+    Who,
+    allowed,
+    arrow,
+)
+from tests import executor, sample_jobs
+from tests.factories import job_in
+from tests.snapshots import everything, events_of
+
+pytestmark = pytest.mark.django_db
+
+ADA = Actor(ActorKind.USER, "ada")
+WHY = "because"
+
+# Verbs that are told a job's id and whether they may.
+ASKED: dict[str, Callable[[Job], Any]] = {
+    "release": lambda job: services.release(job.pk, actor=ADA, reason=WHY),
+    "cancel": lambda job: services.cancel(job.pk, actor=ADA, reason=WHY),
+    "pause": lambda job: services.pause(job.pk, actor=ADA, reason=WHY),
+    "resume": lambda job: services.resume(job.pk, actor=ADA, reason=WHY),
+    "retry": lambda job: services.retry(job.pk, actor=ADA, reason=WHY),
+    "resolve": lambda job: services.resolve(job.pk, actor=ADA, reason=WHY),
+    "skip": lambda job: lifecycle.skip(job.pk, actor=ADA, reason=WHY),
+    "withdraw": lambda job: lifecycle.withdraw(job.pk, actor=ADA, reason=WHY),
+    "offer": lambda job: lifecycle.offer(job.pk, actor=ADA, reserve_sec=30),
+    "start": lambda job: lifecycle.start(job.pk, actor=ADA, owner="r#0", token=uuid4(), lease_sec=30),
+}
+SAYS_NOTHING = ("offer", "start")  # an executor takes what there is; it has no reasons
+ASKED_ARROWS = [each for each in ARROWS if each.verb in ASKED and (each.by, each.verb) != (Who.EXECUTOR, "skip")]
+
+# Verbs that carry the token of a lease.
+TOLD: dict[str, Callable[[Job, Any], Verdict]] = {
+    "complete": lambda job, token: _finish(job, token, Completed({"n": 1})),
+    "skip": lambda job, token: _finish(job, token, Skipped(WHY)),
+    "fail": lambda job, token: _finish(job, token, Failed(error=WHY, reason=WHY)),
+    "stop": lambda job, token: ending.stop(job.pk, token, actor=ADA),
+    "hand_back": lambda job, token: ending.hand_back(job.pk, token, actor=ADA, reason=WHY),
+    "expire": lambda job, token: _expire(job),
+}
+TOLD_ARROWS = [each for each in ARROWS if each.verb in TOLD and each not in ASKED_ARROWS]
+STOP_MODE = {Status.CANCELLED: StopMode.CANCEL, Status.PAUSED: StopMode.PAUSE}
+
+
+def _expire(job: Job) -> Verdict:
+    ended = ending.expire([job], cause=Cause.LEASE_EXPIRED, error=WHY, tell=lambda _: {}, retry_in=lambda _: None)
+    return Verdict.DONE if ended else Verdict.LOST
+
+
+def _finish(job: Job, token: Any, outcome: Completed | Skipped | Failed) -> Verdict:
+    return ending.finish([End(job.pk, token, outcome)], actor=ADA)[job.pk]
+
+
+def _name(each: Any) -> str:
+    return f"{each.verb} {each.source} {each.target}" if isinstance(each, Arrow) else str(each)
+
+
+def _assert_left_behind(job: Job, way: Arrow, reason: str, actor: Actor = ADA) -> None:
+    """Exactly the event of the arrow, the run as the state says, and a terminal job counted once."""
+    (event,) = events_of(job)
+    assert (event.kind, event.from_status, event.to_status) == (way.event, way.source, way.target)
+    assert (event.actor_kind, event.actor_name, event.reason) == (actor.kind, actor.name, reason)
+    job.refresh_from_db()
+    assert job.status == way.target
+    run = JobRun.objects.filter(pk=job.pk).first()
+    if run is not None:
+        assert run.status == (way.target if way.target in TERMINAL else Status.RUNNING)
+    ended = way.target in TERMINAL and way.source not in TERMINAL
+    assert sum(minute.jobs for minute in JobMinute.objects.filter(outcome=job.status)) == int(ended)
+
+
+def test_every_arrow_is_walked_by_these_tests() -> None:
+    others = {each.verb for each in ARROWS if each not in ASKED_ARROWS and each not in TOLD_ARROWS}
+    assert others == {"enqueue", "claim"}
+    assert set(PERSON_VERBS) <= set(ASKED)
+
+
+@pytest.mark.parametrize("way", ASKED_ARROWS, ids=_name)
+def test_a_legal_verb_takes_its_arrow_and_leaves_its_event(way: Arrow) -> None:
+    assert way.source is not None
+    job = job_in(way.source)
+    answer = ASKED[way.verb](job)
+    _assert_left_behind(job, way, "" if way.verb in SAYS_NOTHING else WHY)
+    made = way.event == EventKind.RETRY_CREATED
+    assert (answer.retry_of_id if made else answer.pk) == job.pk
+
+
+@pytest.mark.parametrize(
+    ("verb", "status"),
+    [pair for pair in product(ASKED, Status) if not any((each.verb, each.source) == pair for each in ASKED_ARROWS)],
+)
+def test_an_illegal_verb_is_refused_by_name_and_changes_nothing(verb: str, status: Status) -> None:
+    job = job_in(status)
+    before = everything()
+    with pytest.raises(WrongState) as refusal:
+        ASKED[verb](job)
+    assert refusal.value.status == status
+    assert refusal.value.allowed == allowed(status)
+    assert verb not in refusal.value.allowed
+    assert everything() == before
+
+
+@pytest.mark.parametrize("way", TOLD_ARROWS, ids=_name)
+def test_the_holder_of_the_lease_takes_its_arrow(way: Arrow) -> None:
+    asked = STOP_MODE.get(way.target)
+    stop = {"cancel_requested": True, "cancel_mode": asked, "status_reason": WHY} if asked else {}
+    job = job_in(Status.RUNNING, **stop)
+    assert TOLD[way.verb](job, job.lease_token) == Verdict.DONE
+    actor = SCHEDULER if way.by == Who.SCHEDULER else ADA
+    _assert_left_behind(job, way, "" if way.verb == "complete" else WHY, actor)
+    assert (job.lease_owner, job.lease_token, job.lease_expires_at) == (None, None, None)
+
+
+@pytest.mark.parametrize(("verb", "status"), [pair for pair in product(TOLD, Status) if pair[0] != "expire"])
+def test_a_stale_token_moves_nothing_from_any_state(verb: str, status: Status) -> None:
+    job = job_in(status)
+    before = everything()
+    assert TOLD[verb](job, uuid4()) == Verdict.LOST
+    assert everything() == before
+
+
+@pytest.mark.parametrize("status", Status)
+def test_only_a_queued_job_is_claimed(status: Status) -> None:
+    assert sample_jobs.note.name == "tests.note"
+    job = job_in(status)
+    before = everything()
+    taken = executor.take_next()
+    if arrow("claim", status) is None:
+        assert taken is None
+        assert everything() == before
+        return
+    assert taken is not None
+    assert (taken.pk, taken.status, taken.run.status) == (job.pk, Status.RUNNING, Status.RUNNING)
+    (event,) = events_of(job)
+    assert (event.kind, event.actor_kind, event.actor_name) == ("RUNNING", "worker", executor.NAME)
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_a_job_is_born_queued_or_held(hold: bool) -> None:
+    job = services.enqueue("tests.note", {"text": "a"}, hold=hold, actor=ADA, reason=WHY)
+    way = arrow("enqueue", None, Status.PENDING if hold else Status.QUEUED)
+    assert way is not None
+    first = events_of(job)[0]
+    assert job.status == way.target == first.to_status
+    assert (first.kind, first.from_status) == (way.event, "")
+    assert (first.actor_kind, first.actor_name, first.reason) == (ADA.kind, ADA.name, WHY)
+
+
+@pytest.mark.parametrize("verb", [*PERSON_VERBS, "skip"])
+def test_a_verb_on_no_job_finds_none(verb: str) -> None:
+    stranger = Job(id=uuid4())
+    with pytest.raises(LookupError, match=str(stranger.pk)):
+        ASKED[verb](stranger)
+
+
+def test_what_is_allowed_is_what_the_arrows_say() -> None:
+    for status in Status:
+        legal = {each.verb for each in ARROWS if each.source == status and each.by == Who.PERSON}
+        assert set(allowed(status)) == legal
+
+
+def test_terminal_states_have_no_way_out() -> None:
+    assert all(each.source == each.target for each in ARROWS if each.source in TERMINAL)
+
+
+def test_every_state_has_a_meaning() -> None:
+    assert set(MEANING) == set(Status)
+
+
+def test_the_page_on_the_lifecycle_is_the_map() -> None:
+    assert LIFECYCLE.read_text() == lifecycle_page(), "run `make docs`"

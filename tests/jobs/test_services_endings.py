@@ -1,0 +1,172 @@
+"""The end of a job: one transaction, fenced by the lease, and the same whoever asks twice."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from jobs.actors import worker
+from jobs.engine import ending
+from jobs.engine.ending import End, Verdict
+from jobs.models import Job, JobEvent, JobMinute, LaneMark
+from jobs.outcomes import Completed, Failed, Skipped
+from jobs.states import TERMINAL, Cause, Status
+from tests.executor import WORKER, finish
+from tests.factories import JobFactory
+from tests.snapshots import everything, events_of, kinds_of
+
+pytestmark = pytest.mark.django_db
+
+BOOM = Failed(error="Traceback: boom", reason="boom", exit_code=3, artifacts={"half": 1}, cause=Cause.TIMEOUT)
+
+
+def test_a_completed_job_has_everything_its_end_implies() -> None:
+    job = JobFactory.create(running=True, in_lane=True)
+    token = job.lease_token
+    assert finish(job, Completed({"pages": 3})) == Verdict.DONE
+    job.refresh_from_db()
+    assert (job.status, job.status_reason, job.holds_lane) == (Status.COMPLETED, "", False)
+    run = job.run
+    assert (run.status, run.exit_code, run.error, run.artifacts) == ("COMPLETED", 0, "", {"pages": 3})
+    assert run.finished_at is not None
+    (event,) = events_of(job)
+    assert (event.kind, event.token, event.actor_name) == ("COMPLETED", token, WORKER.name)
+    assert LaneMark.objects.filter(lane_id=job.lane_id).exists()
+    minute = JobMinute.objects.get()
+    assert (minute.jobs, minute.outcome, minute.worker) == (1, "COMPLETED", WORKER.name)
+    assert minute.wait_bucket >= 0
+    assert minute.run_bucket >= 0
+
+
+def test_a_skipped_job_says_why() -> None:
+    job = JobFactory.create(running=True)
+    finish(job, Skipped("nothing new", {"seen": 0}))
+    job.refresh_from_db()
+    assert (job.status, job.status_reason) == (Status.SKIPPED, "nothing new")
+    assert (job.run.status, job.run.exit_code, job.run.artifacts) == ("SKIPPED", 0, {"seen": 0})
+
+
+def test_a_failed_job_keeps_its_error_and_shuts_its_lane() -> None:
+    job = JobFactory.create(running=True, in_lane=True)
+    finish(job, BOOM)
+    job.refresh_from_db()
+    assert (job.status, job.status_reason, job.holds_lane, job.blocks_target) == ("FAILED", "boom", True, True)
+    assert (job.run.status, job.run.exit_code, job.run.error) == ("FAILED", 3, "Traceback: boom")
+    assert job.run.artifacts == {"half": 1}
+    assert events_of(job)[0].data == {"cause": "TIMEOUT"}
+    assert job.permanently_failed
+
+
+@pytest.mark.parametrize("outcome", [Completed(), Skipped("x"), BOOM])
+def test_a_finish_with_the_wrong_token_is_lost_and_changes_nothing(outcome: Completed | Skipped | Failed) -> None:
+    job = JobFactory.create(running=True)
+    before = everything()
+    assert ending.finish([End(job.pk, uuid4(), outcome)], actor=WORKER) == {job.pk: Verdict.LOST}
+    assert everything() == before
+
+
+def test_a_finish_of_no_job_is_lost() -> None:
+    stranger = uuid4()
+    assert ending.finish([End(stranger, uuid4(), Completed())], actor=WORKER) == {stranger: Verdict.LOST}
+
+
+@pytest.mark.parametrize("outcome", [Completed({"n": 1}), Skipped("x"), BOOM, Failed("e", "r", retry_in=10)])
+def test_a_replay_of_ones_own_finish_is_answered_as_done_before(outcome: Completed | Skipped | Failed) -> None:
+    job = JobFactory.create(running=True)
+    assert finish(job, outcome) == Verdict.DONE
+    before = everything()
+    assert finish(job, outcome) == Verdict.REPLAY
+    assert everything() == before
+
+
+def test_a_replay_of_ones_own_hand_back_is_answered_as_done_before() -> None:
+    job = JobFactory.create(running=True)
+    token = job.lease_token
+    assert ending.hand_back(job.pk, token, actor=WORKER, reason="bye") == Verdict.DONE
+    before = everything()
+    assert ending.hand_back(job.pk, token, actor=WORKER, reason="bye") == Verdict.REPLAY
+    assert everything() == before
+
+
+def _expired(job: Job, retry_in: float | None = None) -> None:
+    over = (Cause.LEASE_EXPIRED, "lease expired")
+    assert ending.expire([job], cause=over[0], error=over[1], tell=lambda _: {"pid": 7}, retry_in=lambda _: retry_in)
+
+
+@pytest.mark.parametrize("outcome", [Completed(), Skipped("x"), BOOM])
+def test_a_stale_worker_cannot_finish_a_recovered_job(outcome: Completed | Skipped | Failed) -> None:
+    """It must not believe that what it did was recorded, either: this is lost, not a replay."""
+    job = JobFactory.create(running=True)
+    _expired(job, retry_in=10)
+    before = everything()
+    assert finish(job, outcome, actor=worker("the stale one")) == Verdict.LOST
+    assert everything() == before
+
+
+def test_a_stale_worker_cannot_hand_back_a_recovered_job() -> None:
+    job = JobFactory.create(running=True)
+    _expired(job)
+    before = everything()
+    assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="bye") == Verdict.LOST
+    assert everything() == before
+
+
+def test_a_worker_that_handed_a_job_back_cannot_complete_it_afterwards() -> None:
+    job = JobFactory.create(running=True)
+    ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="bye")
+    before = everything()
+    assert finish(job, Completed()) == Verdict.LOST
+    assert everything() == before
+
+
+def test_an_expired_job_says_how_its_holder_was_lost() -> None:
+    job = JobFactory.create(running=True, in_lane=True)
+    _expired(job)
+    job.refresh_from_db()
+    assert (job.status, job.run.status, job.run.error) == (Status.FAILED, Status.FAILED, "lease expired")
+    assert events_of(job)[0].data == {"pid": 7, "cause": "LEASE_EXPIRED"}
+    assert events_of(job)[0].actor_kind == "scheduler"
+
+
+def test_an_automatic_retry_is_made_in_the_same_step_as_the_failure() -> None:
+    job = JobFactory.create(running=True, in_lane=True, checkpoint={"page": 7})
+    finish(job, Failed(error="boom", reason="boom", retry_in=20))
+    job.refresh_from_db()
+    retry = job.retried_by
+    assert (retry.status, retry.attempt, retry.checkpoint) == (Status.QUEUED, 2, {"page": 7})
+    wait = retry.not_before - job.run.finished_at
+    assert abs(wait - timedelta(seconds=20)) < timedelta(milliseconds=5)
+    assert (job.holds_lane, retry.holds_lane) == (False, True)
+    assert not job.permanently_failed
+    assert kinds_of(job) == ["FAILED", "RETRY_CREATED"]
+    assert events_of(job)[1].data == {"retried_by": str(retry.pk)}
+    assert kinds_of(retry) == ["SUBMITTED"]
+
+
+def test_many_ends_are_recorded_at_once_each_by_its_own_lease() -> None:
+    jobs = JobFactory.create_batch(5, running=True)
+    outcomes: list[Completed | Skipped | Failed] = [Completed(), Skipped("x"), BOOM, Failed("e", "r", retry_in=1)]
+    ends = [End(job.pk, job.lease_token, outcome) for job, outcome in zip(jobs, outcomes, strict=False)]
+    stale = End(jobs[4].pk, uuid4(), Completed())
+    verdicts = ending.finish([*ends, stale], actor=WORKER)
+    assert [verdicts[job.pk] for job in jobs] == ["done", "done", "done", "done", "lost"]
+    now = [Job.objects.get(pk=job.pk).status for job in jobs]
+    assert now == ["COMPLETED", "SKIPPED", "FAILED", "FAILED", "RUNNING"]
+    assert Job.objects.filter(retry_of__isnull=False).get().retry_of_id == jobs[3].pk
+
+
+def test_every_ended_job_has_exactly_one_terminal_event() -> None:
+    jobs = JobFactory.create_batch(3, running=True)
+    for job, outcome in zip(jobs, (Completed(), BOOM, Skipped("x")), strict=True):
+        finish(job, outcome)
+        finish(job, outcome)
+    for job in jobs:
+        assert JobEvent.objects.filter(job_id=job.pk, kind__in=sorted(TERMINAL)).count() == 1
+
+
+def test_counts_of_one_minute_add_up() -> None:
+    for job in JobFactory.create_batch(3, running=True):
+        finish(job, Completed())
+    assert sum(minute.jobs for minute in JobMinute.objects.all()) == 3

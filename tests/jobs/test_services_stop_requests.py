@@ -1,0 +1,184 @@
+"""A stop that a person asked for is never forgotten, and a running job is never ended from outside."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from jobs import services
+from jobs.engine import ending, lifecycle
+from jobs.engine.ending import Verdict
+from jobs.errors import WrongState
+from jobs.models import Job
+from jobs.outcomes import Completed, Failed, Skipped
+from jobs.states import Cause, Status, StopMode
+from tests.executor import WORKER, finish
+from tests.factories import JobFactory
+from tests.snapshots import everything, kinds_of
+
+pytestmark = pytest.mark.django_db
+
+
+def _running(mode: StopMode | None = None, **fields: object) -> Job:
+    job = JobFactory.create(running=True, **fields)
+    if mode == StopMode.CANCEL:
+        return services.cancel(job.pk, reason="enough")
+    return services.pause(job.pk, reason="later") if mode == StopMode.PAUSE else job
+
+
+def _expire(job: Job) -> None:
+    over = (Cause.LEASE_EXPIRED, "lease expired")
+    assert ending.expire([job], cause=over[0], error=over[1], tell=lambda _: {"pid": 1}, retry_in=lambda _: 10) == 1
+
+
+def test_cancel_asks_a_running_job_and_leaves_it_running() -> None:
+    job = _running(StopMode.CANCEL)
+    assert (job.status, job.cancel_requested, job.cancel_mode) == (Status.RUNNING, True, "CANCEL")
+    assert (job.status_reason, job.lease_token is not None) == ("enough", True)
+
+
+def test_a_pause_has_a_reason_even_if_nobody_gave_one() -> None:
+    job = services.pause(JobFactory.create(running=True).pk)
+    assert job.status_reason == "Job was interrupted by user"
+    assert services.pause(JobFactory.create().pk).status_reason == "Job was interrupted by user"
+
+
+@pytest.mark.parametrize("mode", StopMode)
+def test_a_repeated_request_is_no_new_event(mode: StopMode) -> None:
+    job = _running(mode)
+    before = everything()
+    again = services.cancel(job.pk, reason="again") if mode == StopMode.CANCEL else services.pause(job.pk)
+    assert again.cancel_mode == mode
+    assert everything() == before
+
+
+def test_a_cancel_upgrades_a_pause() -> None:
+    job = services.cancel(_running(StopMode.PAUSE).pk, reason="no, for good")
+    assert (job.cancel_mode, job.status_reason) == ("CANCEL", "no, for good")
+    assert kinds_of(job) == ["PAUSE_REQUESTED", "CANCEL_REQUESTED"]
+
+
+def test_a_pause_after_a_cancel_is_refused() -> None:
+    job = _running(StopMode.CANCEL)
+    before = everything()
+    with pytest.raises(WrongState) as refusal:
+        services.pause(job.pk)
+    assert refusal.value.status == Status.RUNNING
+    assert "pause" not in refusal.value.allowed
+    assert everything() == before
+
+
+@pytest.mark.parametrize(("mode", "status"), [(StopMode.CANCEL, Status.CANCELLED), (StopMode.PAUSE, Status.PAUSED)])
+@pytest.mark.parametrize("way", ["stop", "hand back", "expire"])
+def test_a_job_with_a_stop_request_ends_in_what_was_asked(mode: StopMode, status: Status, way: str) -> None:
+    """Never in QUEUED, and never in a retry."""
+    job = _running(mode, in_lane=True)
+    assert job.lease_token is not None
+    if way == "stop":
+        assert ending.stop(job.pk, job.lease_token, actor=WORKER) == Verdict.DONE
+    elif way == "hand back":
+        assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == Verdict.DONE
+    else:
+        _expire(job)
+    job.refresh_from_db()
+    assert job.status == status
+    assert Job.objects.count() == 1
+    assert job.run.status == (Status.CANCELLED if status == Status.CANCELLED else Status.RUNNING)
+    assert job.holds_lane is (status == Status.PAUSED)
+    assert kinds_of(job)[-1] == status
+
+
+def test_a_paused_job_has_no_request_left_on_it() -> None:
+    job = _running(StopMode.PAUSE)
+    assert job.lease_token is not None
+    ending.stop(job.pk, job.lease_token, actor=WORKER)
+    job.refresh_from_db()
+    assert (job.cancel_requested, job.cancel_mode) == (False, "")
+    assert job.status_reason == "later"
+
+
+def test_stopping_keeps_what_the_handler_had_made_so_far() -> None:
+    job = _running(StopMode.PAUSE)
+    assert job.lease_token is not None
+    ending.stop(job.pk, job.lease_token, actor=WORKER, artifacts={"half": 1})
+    job.refresh_from_db()
+    assert job.run.artifacts == {"half": 1}
+
+
+def test_a_stop_that_nobody_asked_for_changes_nothing() -> None:
+    job = _running()
+    assert job.lease_token is not None
+    before = everything()
+    assert ending.stop(job.pk, job.lease_token, actor=WORKER) == Verdict.LOST
+    assert everything() == before
+
+
+@pytest.mark.parametrize("mode", StopMode)
+def test_a_job_that_completes_before_it_notices_stays_completed(mode: StopMode) -> None:
+    job = _running(mode)
+    assert finish(job, Completed()) == Verdict.DONE
+    job.refresh_from_db()
+    assert (job.status, job.run.status) == (Status.COMPLETED, Status.COMPLETED)
+
+
+@pytest.mark.parametrize("mode", StopMode)
+def test_a_job_that_skips_before_it_notices_stays_skipped(mode: StopMode) -> None:
+    job = _running(mode)
+    assert finish(job, Skipped("nothing new")) == Verdict.DONE
+    job.refresh_from_db()
+    assert job.status == Status.SKIPPED
+
+
+def test_a_failure_after_a_cancel_is_not_retried() -> None:
+    job = _running(StopMode.CANCEL, in_lane=True)
+    assert finish(job, Failed(error="boom", reason="boom", retry_in=10)) == Verdict.DONE
+    job.refresh_from_db()
+    assert (job.status, job.holds_lane) == (Status.FAILED, True)
+    assert Job.objects.count() == 1
+    assert "RETRY_CREATED" not in kinds_of(job)
+
+
+def test_a_hand_back_puts_the_job_back_with_its_run_open_and_no_attempt_used() -> None:
+    job = JobFactory.create(running=True, in_lane=True, checkpoint={"page": 7})
+    first = (job.run.started_at, job.run.worker)
+    assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == Verdict.DONE
+    job.refresh_from_db()
+    assert (job.status, job.attempt, job.checkpoint) == (Status.QUEUED, 1, {"page": 7})
+    assert (job.holds_lane, job.run.status) == (True, Status.RUNNING)
+    assert (job.run.started_at, job.run.worker) == first
+    assert kinds_of(job) == ["HANDED_BACK"]
+
+
+def test_a_resumed_job_goes_on_with_the_same_run() -> None:
+    job = JobFactory.create(paused=True, in_lane=True)
+    started = job.run.started_at
+    resumed = services.resume(job.pk)
+    assert (resumed.pk, resumed.status, resumed.holds_lane) == (job.pk, Status.QUEUED, True)
+    assert (resumed.run.started_at, resumed.run.status) == (started, Status.RUNNING)
+
+
+def test_a_job_that_was_paused_before_it_ever_ran_holds_its_lane_only_while_it_is_paused() -> None:
+    job = JobFactory.create(in_lane=True)
+    assert services.pause(job.pk).holds_lane is True
+    assert services.resume(job.pk).holds_lane is False
+
+
+def test_a_cancelled_job_that_never_started_has_no_run() -> None:
+    job = services.cancel(JobFactory.create().pk, reason="not wanted")
+    assert (job.status, job.status_reason, hasattr(job, "run")) == (Status.CANCELLED, "not wanted", False)
+
+
+def test_cancelling_a_paused_job_ends_its_run() -> None:
+    job = services.cancel(JobFactory.create(paused=True, in_lane=True).pk, reason="not wanted")
+    assert (job.run.status, job.run.error, job.holds_lane) == (Status.CANCELLED, "not wanted", False)
+
+
+def test_a_reservation_that_was_withdrawn_can_be_made_again() -> None:
+    job = JobFactory.create()
+    first = lifecycle.offer(job.pk, actor=WORKER, reserve_sec=30)
+    assert lifecycle.withdraw(job.pk, actor=WORKER).status == Status.QUEUED
+    second = lifecycle.offer(job.pk, actor=WORKER, reserve_sec=30)
+    assert second.dispatched_at == first.dispatched_at
+    started = lifecycle.start(job.pk, actor=WORKER, owner="r#0", token=uuid4(), lease_sec=30)
+    assert (started.status, started.reserved_until, started.run.worker) == (Status.RUNNING, None, "r#0")

@@ -1,0 +1,43 @@
+"""Everybody does everything at once, and the trail of every job is still a story that could have happened."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.races.checker import answers_broken, violations
+from tests.races.crowd import gather
+
+PROCESSES = 8
+
+
+@pytest.fixture
+def seed() -> str:
+    """RACE_SEED repeats what each process tries; who wins is still the database's choice."""
+    seed = os.environ.get("RACE_SEED") or secrets.token_hex(4)
+    print(f"RACE_SEED={seed}")
+    return seed
+
+
+def test_random_verbs_of_eight_processes_take_only_legal_moves(process_env: dict[str, str], seed: str) -> None:
+    crowd = gather(process_env, "hammer", processes=PROCESSES, turns=600, seed=seed, sabotage=False)
+    show(crowd["answers"])
+    broken = [*answers_broken(crowd["answers"]), *violations()]
+    assert not broken, "\n".join([f"{len(broken)} violations", *broken[:50]])
+
+
+def test_random_verbs_break_the_trail_once_a_move_has_no_guard(process_env: dict[str, str], seed: str) -> None:
+    crowd = gather(process_env, "hammer", processes=PROCESSES, turns=200, seed=seed, sabotage=True)
+    show(crowd["answers"])
+    broken = [*answers_broken(crowd["answers"]), *violations()]
+    print(f"{len(broken)} violations, such as:", *broken[:3], sep="\n")
+    assert broken
+
+
+def show(answers: list[dict[str, Any]]) -> None:
+    for part in ("calls", "refusals"):
+        print(part, dict(sum((Counter(answer.get(part, {})) for answer in answers), Counter())))
