@@ -48,13 +48,14 @@ class Fields(TypedDict, total=False):
     hold: bool | None
 
 
+FARTHEST = 2**62  # half of what the column holds, so that others can always be moved past either end
 DURATION = partial(parsing.number, above=0, maximum=YEAR_SEC)
 GATES: dict[str, Callable[[Any, str], Any]] = {
     "tenant": parsing.tenant,
     "target": parsing.target,
     "addon_id": parsing.identifier,
     "priority": parsing.priority,
-    "position": parsing.integer,
+    "position": partial(parsing.integer, minimum=-FARTHEST, maximum=FARTHEST),
     "not_before": parsing.moment,
     "deadline_at": parsing.moment,
     "time_sensitive": parsing.boolean,

@@ -111,7 +111,10 @@ LOGGING = {
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
     # Django's own handler mails admins and prints only under DEBUG; ours replaces both.
-    "loggers": {"django": {"handlers": [], "propagate": True}},
+    "loggers": {
+        "django": {"handlers": [], "propagate": True},
+        "waitress.queue": {"level": "ERROR"},  # it warns of every request that waits for a thread
+    },
 }
 
 # A guest beside our own worker: it may drive the housekeeping, the jobs are never its own.

@@ -95,7 +95,8 @@ class JobVerbs(StateAdmin):
         entries: Any = [job for job in jobs if job.pk in changed]
         if entries:
             message = f"{tally.verb.name}: {reason}" if reason else tally.verb.name
-            LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, message)
+            user_id: Any = request.user.pk
+            LogEntry.objects.log_actions(user_id, entries, CHANGE, message)
 
     def _told(self, tally: Tally) -> str:
         if len(tally.made) != 1:

@@ -10,6 +10,7 @@ from django import forms
 from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.widgets import AdminTextareaWidget
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobs import parsing, submission
@@ -17,7 +18,7 @@ from jobs.admin.showing import pretty
 from jobs.conf import conf
 from jobs.errors import InvalidInput, InvalidParams
 from jobs.models import ConcurrencyLimit, JobTemplate, LimitScope
-from jobs.redaction import restore
+from jobs.redaction import redact, restore
 from jobs.registry import registry
 from jobs.services import REASON_LENGTH
 from jobs.setting_rules import YEAR_SEC
@@ -38,6 +39,9 @@ class JsonField(forms.Field):
     def prepare_value(self, value: Any) -> Any:
         return value if isinstance(value, str) else pretty(value)
 
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return super().has_changed(redact(initial), data)
+
     def to_python(self, value: Any) -> Any:
         if value in self.empty_values:
             return None
@@ -55,6 +59,10 @@ class LimitForm(forms.ModelForm):
         label=_("Overrides the settings"),
         required=False,
         help_text=_("Without it, the maximum is that of the settings."),
+    )
+
+    reason = forms.CharField(
+        label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=AdminTextareaWidget(attrs={"rows": 2})
     )
 
     class Meta:
@@ -90,7 +98,7 @@ def retry_policy(value: Any, field: str) -> dict[str, Any]:
     policy = parsing.json_object(value, field)
     for name, given in policy.items():
         if name not in RETRY_GATES:
-            raise InvalidInput([field, name], _("is not one of %s") % ", ".join(RETRY_GATES), "extra_forbidden")
+            raise InvalidInput([field, name], gettext("is not one of %s") % ", ".join(RETRY_GATES), "extra_forbidden")
         RETRY_GATES[name](given, [field, name])
     return policy
 

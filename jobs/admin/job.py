@@ -174,7 +174,7 @@ class JobAdmin(JobVerbs):
             "run": run,
             "run_time": self.run_time(job),
             "run_error": shortened(run.error) if run else "",
-            "run_artifacts": pretty(run.artifacts) if run and payload else "",
+            "run_artifacts": shortened(pretty(run.artifacts)) if run and payload else "",
             "events": JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN],
             "events_url": self._all_of(JobEvent, job),
             "logs": JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN] if payload else [],

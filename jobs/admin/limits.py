@@ -23,7 +23,7 @@ from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope, Target
 class ConcurrencyLimitAdmin(LeanAdmin):
     """Not deleted but put back: a limit that no longer overrides the settings says what they say."""
 
-    actions: Any = None
+    actions = None
     form = LimitForm
     list_display = ("shown_limit", "max", "overridden", "paused", "paused_by", "paused_at")
     list_filter = (one_of("scope", _("scope"), LimitScope.choices), PausedFilter)
@@ -47,16 +47,13 @@ class ConcurrencyLimitAdmin(LeanAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return super().has_module_permission(request) or self.has_change_permission(request)
-
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
         return (*self.readonly_fields, *(("scope", "key") if obj else ()))
 
     def save_model(self, request: HttpRequest, obj: ConcurrencyLimit, form: Any, change: bool) -> None:
         if "paused" in form.changed_data:
             obj.paused_by = actors.user(request.user).name if obj.paused else ""
-            obj.paused_at = Now() if obj.paused else None  # type: ignore[assignment]
+            obj.paused_at = Now() if obj.paused else None
         super().save_model(request, obj, form, change)
         wakeup.notify(wakeup.READY)  # there may be more room now
 

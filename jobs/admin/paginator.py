@@ -29,5 +29,5 @@ class CappedPaginator(Paginator):
     cap = CAP
 
     @cached_property
-    def count(self) -> int:  # type: ignore[override]
+    def count(self) -> int:
         return capped_count(self.object_list, self.cap)  # type: ignore[arg-type]

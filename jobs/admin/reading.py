@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.paginator import CappedPaginator
@@ -27,6 +26,8 @@ def may_view_payload(request: HttpRequest) -> bool:
 class LeanChangeList(ChangeList):
     """Leaves out the columns that no list shows, such as params of a megabyte."""
 
+    model_admin: LeanAdmin
+
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         return super().get_queryset(request, exclude_parameters).defer(*self.model_admin.list_defer)
 
@@ -39,12 +40,12 @@ class LeanAdmin(QualifiedSearch):
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
     list_max_show_all = 200
-    ordering: Iterable[str] = ("-pk",)
-    sortable_by: Iterable[str] = ()
-    list_select_related: Any = ()
-    list_defer: tuple[str, ...] = ()
-    payload: tuple[str, ...] = ()
-    payload_columns: tuple[str, ...] = ()
+    ordering: ClassVar[Any] = ("-pk",)
+    sortable_by: ClassVar[Any] = ()
+    list_select_related: ClassVar[Any] = ()
+    list_defer: ClassVar[tuple[str, ...]] = ()
+    payload: ClassVar[tuple[str, ...]] = ()
+    payload_columns: ClassVar[tuple[str, ...]] = ()
 
     class Media:
         css = {"all": ("jobs/console.css",)}
@@ -67,12 +68,12 @@ class LeanAdmin(QualifiedSearch):
         """Only our own filters: with any lookup in the URL, params could be guessed letter by letter."""
         return False
 
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponseBase | None:
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         """A key that cannot be one selects nothing."""
         post = request.POST.copy()
         post.setlist(ACTION_CHECKBOX_NAME, [key for key in post.getlist(ACTION_CHECKBOX_NAME) if self._is_key(key)])
         request.POST = post  # type: ignore[assignment]
-        return super().response_action(request, queryset)
+        return super().response_action(request, queryset, *args, **kwargs)
 
     def _is_key(self, text: Any) -> bool:
         try:

@@ -31,7 +31,7 @@ class QualifiedSearch(admin.ModelAdmin):
         words = " ".join(f"{word}:…" for word in self.qualifiers)
         first = _("the beginning of a name") if self.name_field else _("a whole id")
         explained = _("Finds {first}; also {words} (a final * stands for anything).") if words else _("Finds {first}.")
-        self.search_help_text = format_lazy(explained, first=first, words=words)
+        self.search_help_text = format_lazy(explained, first=first, words=words)  # type: ignore[misc]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -60,13 +60,13 @@ def text_block(text: str) -> SafeString | None:
 
 
 def json_block(value: Any) -> SafeString | None:
-    """Pretty JSON with its secrets masked."""
-    return None if value is None else format_html('<pre class="jc-json">{}</pre>', pretty(value))
+    return None if value is None else format_html('<pre class="jc-text">{}</pre>', shortened(pretty(value)))
 
 
 def pretty(value: Any) -> str:
+    """JSON to read, with its secrets masked."""
     written = json.dumps(redact(value), indent=2, ensure_ascii=False)
-    return shortened(_DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written))
+    return _DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
 def json_text(data: Any) -> SafeString | None:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs.admin.filters import JobTypeFilter
 from jobs.admin.forms import JobTemplateForm
 from jobs.admin.reading import LeanAdmin, may_view_payload
-from jobs.admin.showing import isolated
+from jobs.admin.showing import isolated, json_block
 from jobs.models import JobTemplate
 
 
@@ -27,11 +27,8 @@ class JobTemplateAdmin(LeanAdmin):
     qualifiers = {"type": "job_type", "tenant": "tenant", "resource": "resource"}
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
-        """Params that somebody may not see, that one may not overwrite either."""
-        hidden = obj is not None and not may_view_payload(request)
-        what = ("tenant", "name", "job_type", *(() if hidden else ("params",)))
         return [
-            (_("What"), {"fields": what}),
+            (_("What"), {"fields": ("tenant", "name", "job_type", *self._params(request, obj))}),
             (_("When"), {"fields": ("priority", "target", "max_runtime_sec", "retry_policy")}),
             (_("How much"), {"fields": ("resource", "cost_units", "token_limit", "tags")}),
         ]
@@ -39,3 +36,14 @@ class JobTemplateAdmin(LeanAdmin):
     @admin.display(description=_("name"))
     def shown_name(self, template: JobTemplate) -> SafeString:
         return isolated(template.name)
+
+    @admin.display(description=_("params"))
+    def shown_params(self, template: JobTemplate) -> SafeString | None:
+        return json_block(template.params)
+
+    def _params(self, request: HttpRequest, template: Model | None) -> tuple[str, ...]:
+        """Params that somebody may not see, that one may not overwrite either."""
+        if template is not None and not may_view_payload(request):
+            return ()
+        may_edit = template is None or self.has_change_permission(request, template)
+        return ("params",) if may_edit else ("shown_params",)

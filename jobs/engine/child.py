@@ -1,4 +1,4 @@
-"""The inside of a process that runs one job. Imported first by the server it is forked from, which loads Django once."""
+"""The inside of a process that runs one job. It is forked from a server that has loaded Django already."""
 
 from __future__ import annotations
 

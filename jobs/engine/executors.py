@@ -59,6 +59,7 @@ class ThreadExecutor:
     def _serve(self) -> None:
         while (held := self._work.get()) is not None:
             close_old_connections()
+            held.begin()
             outcome = run(held.claim.job_type, held.ctx, retry_facts(held))
             close_old_connections()
             with self._lock:
@@ -89,6 +90,7 @@ class EventLoop:
         return self._loop
 
     def _spawn(self, loop: asyncio.AbstractEventLoop, held: Held) -> None:
+        held.begin()
         task = loop.create_task(run_async(held.claim.job_type, held.ctx, retry_facts(held)))
         held.interrupt = lambda: loop.call_soon_threadsafe(task.cancel) and None
         if held.ctx.cancelled:

@@ -116,8 +116,8 @@ class Watchdog(threading.Thread):
         if not held.lost and now > held.deadline:
             logger.warning("lease of job %s may run out before it is renewed; stopping its handler", held.id)
             held.lose()
-        limit = held.claim.max_runtime_sec
-        if limit is not None and not held.timed_out and not held.lost and now - held.started > limit:
+        limit, started = held.claim.max_runtime_sec, held.started
+        if limit is not None and started is not None and now - started > limit and not (held.timed_out or held.lost):
             held.timed_out = True
             self.on_timeout(held)
         patience = conf.CANCEL_TIMEOUT_SEC

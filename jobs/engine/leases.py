@@ -20,18 +20,20 @@ class Held:
     claim: Claim
     ctx: Context
     deadline: float  # the lease is sure to be ours until then
-    started: float = field(default_factory=time.monotonic)
+    started: float | None = None  # when its handler was called; a claimed job may wait for its process first
     interrupt: Callable[[], None] = lambda: None  # makes a handler that can be interrupted stop
     kill: Callable[[], None] | None = None  # ends a handler by force, where that is possible
     asked_at: float | None = None
     timed_out: bool = False
     lost: bool = False
-    handing_back: bool = False
     writing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def id(self) -> UUID:
         return self.claim.id
+
+    def begin(self) -> None:
+        self.started = time.monotonic()
 
     def ask_to_stop(self, mode: StopMode | None) -> None:
         """Tell the handler to stop. Asking again only changes the mode."""

@@ -65,8 +65,8 @@ def resume(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
         if job.status == Status.PAUSED:
             fields = {"gate": queued_gate(), "holds_lane": chains.holds_lane(job), "recheck_at": None}
             return take(job, "resume", Status.QUEUED, actor=actor, reason=reason, **fields)
-        if (newer := chains.successor(job)) is not None:
-            raise live_tail(newer)
+        if (tail := chains.tail(job)) != job:
+            raise live_tail(tail)
         return chains.follow(job, actor=actor, reason=reason, position=chains.head_position(job))
 
 

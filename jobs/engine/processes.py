@@ -48,6 +48,7 @@ class ProcessExecutor:
             return
         finally:
             theirs.close()
+        held.begin()
         held.kill = lambda: _kill(process)
         held.interrupt = lambda: _send(ours, held.ctx.stop_mode)
         if held.ctx.cancelled:

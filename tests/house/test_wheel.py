@@ -11,6 +11,7 @@ import sysconfig
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -105,7 +106,7 @@ def test_a_foreign_site_migrates_checks_and_runs_a_job_of_its_own(manage: Manage
     assert manage("visit", *pages).split() == [word for page in pages for word in ("200", page)]
 
 
-def _run(command: list[object], **options: object) -> str:
+def _run(command: list[object], **options: Any) -> str:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
     assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -19,9 +19,8 @@ from jobs.engine.ending import End, Verdict, finish, hand_back, stop
 from jobs.engine.moves import jobs
 from jobs.errors import JobSchedulerError
 from jobs.outcomes import Completed, Failed, Skipped
-from tests.races import sabotage
+from tests.races import NOOP, sabotage
 from tests.races.crowd import Meeting
-from tests.races.handlers import NOOP
 from tests.races.stage import five_hundred
 
 SERVES = Serves(types=(NOOP,))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from jobs import job
-
-NOOP = "race.noop"
+from tests.races import NOOP
 
 
 @job(NOOP)

@@ -5,6 +5,7 @@ The checker must notice. On SQLite the lock is the transaction that starts IMMED
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
@@ -29,4 +30,5 @@ def _unguarded(*args: Any, **kwargs: Any) -> Job:
 
 
 def _write(job: Job, verb: str, target: Status, **fields: Any) -> None:
+    time.sleep(0.003)  # what it saw grows old
     moves.jobs().filter(pk=job.pk).update(status=target, **fields)

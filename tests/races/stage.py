@@ -12,13 +12,14 @@ from jobs.engine.submit import submit
 from jobs.ids import uuid7
 from jobs.models import GroupMode, JobGroup, OnFailure
 from jobs.states import Status
-from tests.races.handlers import NOOP
+from tests.races import NOOP, handlers
 
 LANES = [f"lane-{number}" for number in range(20)]
 ALONE, HELD, IN_LANES, GROUPS, PLACES = 190, 10, 180, 40, 3
 
 
 def five_hundred() -> list[str]:
+    assert handlers.noop.name == NOOP
     lanes = cycle(LANES)
     items: list[dict[str, Any]] = [{"job_type": NOOP} for _ in range(ALONE)]
     items += [{"job_type": NOOP, "hold": True} for _ in range(HELD)]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.races.checker import answers_broken, violations
 from tests.races.crowd import gather
+from tests.races.drain import drain, left_without_a_reason
 
 PROCESSES = 8
 
@@ -24,18 +25,25 @@ def seed() -> str:
 
 
 def test_random_verbs_of_eight_processes_take_only_legal_moves(process_env: dict[str, str], seed: str) -> None:
-    crowd = gather(process_env, "hammer", processes=PROCESSES, turns=600, seed=seed, sabotage=False)
+    crowd = gather(process_env, "hammer", processes=PROCESSES, turns=350, seed=seed, sabotage=False)
     show(crowd["answers"])
     broken = [*answers_broken(crowd["answers"]), *violations()]
-    assert not broken, "\n".join([f"{len(broken)} violations", *broken[:50]])
+    assert not broken, listed(broken)
+    drain()
+    broken = [*violations(), *left_without_a_reason()]
+    assert not broken, listed(broken)
 
 
 def test_random_verbs_break_the_trail_once_a_move_has_no_guard(process_env: dict[str, str], seed: str) -> None:
-    crowd = gather(process_env, "hammer", processes=PROCESSES, turns=200, seed=seed, sabotage=True)
+    crowd = gather(process_env, "hammer", processes=PROCESSES, turns=120, seed=seed, sabotage=True)
     show(crowd["answers"])
     broken = [*answers_broken(crowd["answers"]), *violations()]
     print(f"{len(broken)} violations, such as:", *broken[:3], sep="\n")
     assert broken
+
+
+def listed(broken: list[str]) -> str:
+    return "\n".join([f"{len(broken)} violations", *broken[:50]])
 
 
 def show(answers: list[dict[str, Any]]) -> None:

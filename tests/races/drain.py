@@ -1,0 +1,58 @@
+"""Runs whatever can still run after a race to its end: what is left must have a reason that a person can see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+from django.db.models import Q
+
+from jobs import actors
+from jobs.engine import lanes
+from jobs.engine.claim import Serves, claim
+from jobs.engine.ending import End, finish
+from jobs.models import Gate, GroupMode, Job
+from jobs.outcomes import Completed
+from jobs.states import LIVE, Status
+from tests.races import NOOP
+
+BATCH = 50
+DRAINER = actors.worker("drainer")
+SERVES = Serves(types=(NOOP,))
+
+
+def drain() -> None:
+    slots = (f"{DRAINER.name}#{number}" for number in count())
+    while True:
+        lanes.wake_due()
+        marks = lanes.promote()
+        taken = claim([next(slots) for _ in range(BATCH)], worker=DRAINER.name, serves=SERVES, lease_sec=600)
+        finish([End(job.id, job.lease_token, Completed(), job.group_id) for job in taken], actor=DRAINER)
+        if not marks and not taken:
+            return
+
+
+def left_without_a_reason() -> Iterator[str]:
+    for job in Job.objects.filter(status__in=sorted(LIVE)).select_related("group"):
+        if not _has_a_reason(job):
+            yield f"job {job.pk}: stays {job.status} (gate {job.gate}) and nothing says why"
+
+
+def _has_a_reason(job: Job) -> bool:
+    if job.status == Status.PENDING:
+        return job.hold or _has_a_live_predecessor(job)
+    if job.status == Status.QUEUED:
+        return job.gate == Gate.TIME or (job.gate == Gate.LANE and _is_shut(job))
+    return job.status == Status.PAUSED
+
+
+def _has_a_live_predecessor(job: Job) -> bool:
+    if job.group is None or job.group.mode != GroupMode.SEQUENTIAL:
+        return False
+    return job.group.jobs.filter(group_index__lt=job.group_index, status__in=sorted(LIVE)).exists()
+
+
+def _is_shut(job: Job) -> bool:
+    """By a chain that a person must mend, or that waits out its backoff."""
+    stopped = Q(status__in=[Status.PAUSED, Status.FAILED]) | Q(gate=Gate.TIME)
+    return Job.objects.filter(stopped, lane_id=job.lane_id, holds_lane=True).exists()
