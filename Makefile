@@ -17,11 +17,11 @@ run: export JOBSCHEDULER_SHUTDOWN_GRACE_SEC ?= 5
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make run      web console, API and worker on http://$(HOST):$(PORT)/ (PORT= and HOST= change it)"
+	@echo "make run      web console and worker on http://$(HOST):$(PORT)/ (PORT= and HOST= change it)"
 	@echo "make test     the whole suite on SQLite, then on PostgreSQL (ARGS= goes to pytest)"
 	@echo "make check    lint, format, types, architecture, migrations, system checks"
 	@echo "make format   mends what lint and format can mend"
-	@echo "make bench    benchmarks        make chaos    kill storms and other long tests"
+	@echo "make bench    benchmarks        make chaos    many processes at once on PostgreSQL"
 	@echo "make docs     regenerates the generated pages of docs/"
 	@echo "make clean    removes .venv, builds and caches; keeps the database"
 
@@ -61,7 +61,7 @@ bench: $(DEV)
 	$(PY) -m bench $(ARGS)
 
 chaos: $(DEV)
-	$(PY) -m tests.postgres $(PY) -m pytest tests/chaos $(ARGS)
+	$(PY) -m tests.postgres $(PY) -m pytest tests/races $(ARGS)
 
 docs: $(DEV)
 	$(PY) docs/generate.py

@@ -19,6 +19,10 @@ def connection() -> BaseDatabaseWrapper:
     return connections[alias()]
 
 
+def is_sqlite() -> bool:
+    return connection().vendor == "sqlite"
+
+
 @contextmanager
 def atomic(*, durable: bool = False) -> Iterator[BaseDatabaseWrapper]:
     """`transaction.atomic` on the jobs' database.

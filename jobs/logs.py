@@ -15,7 +15,7 @@ def configure(style: str, *, verbosity: int = 1, stream: object = None) -> None:
     ours = logging.getLogger("jobs")
     ours.handlers = [handler]
     ours.propagate = False
-    ours.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
+    ours.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
 
 
 class Human(logging.Formatter):

@@ -50,6 +50,8 @@ def enqueue_many(
     items: Iterable[Mapping[str, Any]], *, actor: Actor = PYTHON, reason: str = "", limit: int | None = None
 ) -> list[UUID]:
     """Submit many jobs, all or none: each item is what `enqueue` takes, as a mapping. Returns their ids in order."""
+    if not isinstance(items, Iterable) or isinstance(items, Mapping | str):
+        raise InvalidInput("jobs", _("must be a list"), "list_type")
     listed = list(items)
     if limit is not None and len(listed) > limit:
         raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
@@ -175,6 +177,8 @@ def _reused(key: Any) -> IdempotencyKeyReused:
 
 def _edits(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes as columns, each through its gate."""
+    if not isinstance(changes, Mapping):
+        raise InvalidInput([], _("must be an object"), "dict_type")
     edits: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in lifecycle.EDITABLE:

@@ -6,7 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 from jobs.actors import worker
-from jobs.engine import claim, ending, lanes
+from jobs.engine import ending, lanes
+from jobs.engine.claim import Claimer, Serves
 from jobs.engine.ending import End, Verdict
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped
@@ -20,8 +21,8 @@ def take_next() -> Job | None:
     """Claim the job that is next in order, as a worker does, after the lanes have been looked at."""
     while lanes.promote():
         pass
-    serves = claim.Serves(types=tuple(registry.local_names()))
-    taken = claim.claim([f"{NAME}@{uuid4()}#0"], worker=NAME, serves=serves, lease_sec=30)
+    claimer = Claimer(NAME, Serves(types=tuple(registry.local_names())))
+    taken = claimer.claim([f"{NAME}@{uuid4()}#0"], lease_sec=30)
     return Job.objects.get(pk=taken[0].id) if taken else None
 
 

@@ -7,8 +7,17 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-import factory
 from django.utils import timezone
+from factory.declarations import (
+    LazyAttribute,
+    LazyFunction,
+    Maybe,
+    RelatedFactory,
+    SelfAttribute,
+    Sequence,
+    SubFactory,
+    Trait,
+)
 from factory.django import DjangoModelFactory
 
 from jobs import ids
@@ -41,11 +50,11 @@ HOLDS_ITS_LANE = (*ACTIVE, Status.PAUSED)
 
 
 def _ago(**span: float) -> Any:
-    return factory.LazyFunction(lambda: timezone.now() - timedelta(**span))
+    return LazyFunction(lambda: timezone.now() - timedelta(**span))
 
 
 def _ahead(**span: float) -> Any:
-    return factory.LazyFunction(lambda: timezone.now() + timedelta(**span))
+    return LazyFunction(lambda: timezone.now() + timedelta(**span))
 
 
 class TargetFactory(DjangoModelFactory[Target]):
@@ -53,22 +62,22 @@ class TargetFactory(DjangoModelFactory[Target]):
         model = Target
 
     tenant = "default"
-    key = factory.Sequence(lambda n: f"book-{n}")
-    id = factory.LazyAttribute(lambda o: ids.lane_id(o.tenant, o.key))
+    key = Sequence(lambda n: f"book-{n}")
+    id = LazyAttribute(lambda o: ids.lane_id(o.tenant, o.key))
 
 
 class LaneMarkFactory(DjangoModelFactory[LaneMark]):
     class Meta:
         model = LaneMark
 
-    lane_id = factory.LazyFunction(uuid4)
+    lane_id = LazyFunction(uuid4)
 
 
 class JobTemplateFactory(DjangoModelFactory[JobTemplate]):
     class Meta:
         model = JobTemplate
 
-    name = factory.Sequence(lambda n: f"template {n}")
+    name = Sequence(lambda n: f"template {n}")
     job_type = SAMPLE_TYPE
 
 
@@ -76,10 +85,10 @@ class JobGroupFactory(DjangoModelFactory[JobGroup]):
     class Meta:
         model = JobGroup
 
-    name = factory.Sequence(lambda n: f"group {n}")
+    name = Sequence(lambda n: f"group {n}")
 
     class Params:
-        sequential = factory.Trait(mode=GroupMode.SEQUENTIAL)
+        sequential = Trait(mode=GroupMode.SEQUENTIAL)
 
 
 class JobRunFactory(DjangoModelFactory[JobRun]):
@@ -88,13 +97,13 @@ class JobRunFactory(DjangoModelFactory[JobRun]):
     class Meta:
         model = JobRun
 
-    job = factory.SubFactory("tests.factories.JobFactory", running=True, started=False)
-    status = factory.LazyAttribute(lambda o: o.job.status if o.job.status in TERMINAL else str(Status.RUNNING))
-    started_at = factory.LazyAttribute(lambda o: o.job.dispatched_at or timezone.now())
-    finished_at = factory.LazyAttribute(lambda o: None if o.status == Status.RUNNING else timezone.now())
-    exit_code = factory.LazyAttribute(lambda o: {"COMPLETED": 0, "SKIPPED": 0, "FAILED": 1}.get(o.status))
-    error = factory.LazyAttribute(lambda o: "boom" if o.status == Status.FAILED else "")
-    worker = factory.LazyAttribute(lambda o: o.job.lease_owner or "worker-1#0")
+    job = SubFactory("tests.factories.JobFactory", running=True, started=False)
+    status = LazyAttribute(lambda o: o.job.status if o.job.status in TERMINAL else str(Status.RUNNING))
+    started_at = LazyAttribute(lambda o: o.job.dispatched_at or timezone.now())
+    finished_at = LazyAttribute(lambda o: None if o.status == Status.RUNNING else timezone.now())
+    exit_code = LazyAttribute(lambda o: {"COMPLETED": 0, "SKIPPED": 0, "FAILED": 1}.get(o.status))
+    error = LazyAttribute(lambda o: "boom" if o.status == Status.FAILED else "")
+    worker = LazyAttribute(lambda o: o.job.lease_owner or "worker-1#0")
 
 
 class JobFactory(DjangoModelFactory[Job]):
@@ -106,55 +115,55 @@ class JobFactory(DjangoModelFactory[Job]):
 
     class Params:
         started = False
-        pending = factory.Trait(status=str(Status.PENDING), hold=True)
-        queued = factory.Trait(status=str(Status.QUEUED))
-        dispatching = factory.Trait(status=str(Status.DISPATCHING), reserved_until=_ahead(seconds=30))
-        running = factory.Trait(
+        pending = Trait(status=str(Status.PENDING), hold=True)
+        queued = Trait(status=str(Status.QUEUED))
+        dispatching = Trait(status=str(Status.DISPATCHING), reserved_until=_ahead(seconds=30))
+        running = Trait(
             status=str(Status.RUNNING),
             started=True,
-            lease_owner=factory.Sequence(lambda n: f"worker-{n}@1#0"),
-            lease_token=factory.LazyFunction(uuid4),
+            lease_owner=Sequence(lambda n: f"worker-{n}@1#0"),
+            lease_token=LazyFunction(uuid4),
             lease_expires_at=_ahead(seconds=30),
-            heartbeat_at=factory.LazyFunction(timezone.now),
+            heartbeat_at=LazyFunction(timezone.now),
         )
-        paused = factory.Trait(status=str(Status.PAUSED), started=True, status_reason="Job was interrupted by user")
-        completed = factory.Trait(status=str(Status.COMPLETED), started=True)
-        failed = factory.Trait(status=str(Status.FAILED), started=True, status_reason="boom")
-        skipped = factory.Trait(status=str(Status.SKIPPED), started=True, status_reason="nothing to do")
-        cancelled = factory.Trait(status=str(Status.CANCELLED), status_reason="not wanted")
-        in_lane = factory.Trait(target=factory.Sequence(lambda n: f"lane-{n}"))
-        in_group = factory.Trait(group=factory.SubFactory(JobGroupFactory), group_index=0)
+        paused = Trait(status=str(Status.PAUSED), started=True, status_reason="Job was interrupted by user")
+        completed = Trait(status=str(Status.COMPLETED), started=True)
+        failed = Trait(status=str(Status.FAILED), started=True, status_reason="boom")
+        skipped = Trait(status=str(Status.SKIPPED), started=True, status_reason="nothing to do")
+        cancelled = Trait(status=str(Status.CANCELLED), status_reason="not wanted")
+        in_lane = Trait(target=Sequence(lambda n: f"lane-{n}"))
+        in_group = Trait(group=SubFactory(JobGroupFactory), group_index=0)
 
-    id = factory.LazyFunction(ids.uuid7)
+    id = LazyFunction(ids.uuid7)
     job_type = SAMPLE_TYPE
-    params = factory.LazyFunction(lambda: {"text": "hello"})
+    params = LazyFunction(lambda: {"text": "hello"})
     tenant = "default"
     target: Any = None
     resource = "default"
     addon_id = ""
-    lane_id = factory.LazyAttribute(lambda o: None if o.target is None else ids.lane_id(o.tenant, o.target))
-    flow_id = factory.LazyAttribute(lambda o: ids.flow_id(o.tenant, o.job_type, o.resource, o.addon_id))
+    lane_id = LazyAttribute(lambda o: None if o.target is None else ids.lane_id(o.tenant, o.target))
+    flow_id = LazyAttribute(lambda o: ids.flow_id(o.tenant, o.job_type, o.resource, o.addon_id))
 
     priority = 50
-    base_priority = factory.SelfAttribute("priority")
-    position = factory.Sequence(lambda n: n * 1024)
-    created_at = factory.LazyFunction(timezone.now)
+    base_priority = SelfAttribute("priority")
+    position = Sequence(lambda n: n * 1024)
+    created_at = LazyFunction(timezone.now)
     not_before: Any = None
-    dispatched_at = factory.LazyAttribute(
+    dispatched_at = LazyAttribute(
         lambda o: timezone.now() if o.started or o.status in ACTIVE else None  # kept for good once it is set
     )
 
     status = str(Status.QUEUED)
-    gate = factory.LazyAttribute(lambda o: _gate(o.status, o.not_before, o.lane_id))
+    gate = LazyAttribute(lambda o: _gate(o.status, o.not_before, o.lane_id))
     resolved_at: Any = None
-    holds_lane = factory.LazyAttribute(
+    holds_lane = LazyAttribute(
         lambda o: (
             o.lane_id is not None
             and (o.status in HOLDS_ITS_LANE or (o.status == Status.FAILED and o.resolved_at is None))
         )
     )
 
-    run = factory.Maybe("started", yes_declaration=factory.RelatedFactory(JobRunFactory, "job"))
+    run = Maybe("started", yes_declaration=RelatedFactory(JobRunFactory, "job"))
 
 
 def _gate(status: str, not_before: datetime | None, lane_id: UUID | None) -> Gate:
@@ -174,7 +183,7 @@ class JobEventFactory(DjangoModelFactory[JobEvent]):
     class Meta:
         model = JobEvent
 
-    job = factory.SubFactory(JobFactory)
+    job = SubFactory(JobFactory)
     kind = str(EventKind.SUBMITTED)
     to_status = str(Status.QUEUED)
     actor_kind = str(ActorKind.SCHEDULER)
@@ -184,8 +193,8 @@ class JobLogFactory(DjangoModelFactory[JobLog]):
     class Meta:
         model = JobLog
 
-    job = factory.SubFactory(JobFactory)
-    message = factory.Sequence(lambda n: f"line {n}")
+    job = SubFactory(JobFactory)
+    message = Sequence(lambda n: f"line {n}")
 
 
 class ConcurrencyLimitFactory(DjangoModelFactory[ConcurrencyLimit]):
@@ -193,7 +202,7 @@ class ConcurrencyLimitFactory(DjangoModelFactory[ConcurrencyLimit]):
         model = ConcurrencyLimit
 
     scope = LimitScope.RESOURCE
-    key = factory.Sequence(lambda n: f"pool-{n}")
+    key = Sequence(lambda n: f"pool-{n}")
     max = 1
 
 
@@ -203,8 +212,8 @@ class LeaseFactory(DjangoModelFactory[Lease]):
 
     kind = LeaseKind.ADMISSION
     job_type = SAMPLE_TYPE
-    flow_id = factory.LazyAttribute(lambda o: ids.flow_id("default", o.job_type, "default", ""))
-    owner = factory.Sequence(lambda n: f"addon-{n}")
+    flow_id = LazyAttribute(lambda o: ids.flow_id("default", o.job_type, "default", ""))
+    owner = Sequence(lambda n: f"addon-{n}")
     expires_at = _ahead(seconds=30)
 
 
@@ -212,17 +221,17 @@ class WorkerFactory(DjangoModelFactory[Worker]):
     class Meta:
         model = Worker
 
-    name = factory.Sequence(lambda n: f"worker-{n}")
+    name = Sequence(lambda n: f"worker-{n}")
     host = "host-1"
-    pid = factory.Sequence(lambda n: 1000 + n)
+    pid = Sequence(lambda n: 1000 + n)
 
 
 class JobMinuteFactory(DjangoModelFactory[JobMinute]):
     class Meta:
         model = JobMinute
 
-    minute = factory.LazyFunction(lambda: timezone.now().replace(second=0, microsecond=0))
-    worker = factory.Sequence(lambda n: f"worker-{n}")
+    minute = LazyFunction(lambda: timezone.now().replace(second=0, microsecond=0))
+    worker = Sequence(lambda n: f"worker-{n}")
     job_type = SAMPLE_TYPE
     outcome = str(Status.COMPLETED)
     wait_bucket = 0
@@ -234,27 +243,27 @@ class ApiTokenFactory(DjangoModelFactory[ApiToken]):
     class Meta:
         model = ApiToken
 
-    name = factory.Sequence(lambda n: f"token {n}")
-    scopes = factory.LazyFunction(lambda: ["read", "submit"])
-    prefix = factory.Sequence(lambda n: f"js_{n:06d}")
-    digest = factory.LazyAttribute(lambda o: hashlib.sha256(o.prefix.encode()).hexdigest())
+    name = Sequence(lambda n: f"token {n}")
+    scopes = LazyFunction(lambda: ["read", "submit"])
+    prefix = Sequence(lambda n: f"js_{n:06d}")
+    digest = LazyAttribute(lambda o: hashlib.sha256(o.prefix.encode()).hexdigest())
 
 
 class ScheduleFactory(DjangoModelFactory[Schedule]):
     class Meta:
         model = Schedule
 
-    name = factory.Sequence(lambda n: f"schedule {n}")
+    name = Sequence(lambda n: f"schedule {n}")
     cron = "0 * * * *"
     job_type = SAMPLE_TYPE
-    params = factory.LazyFunction(lambda: {"text": "hello"})
+    params = LazyFunction(lambda: {"text": "hello"})
 
 
 class ScheduleFireFactory(DjangoModelFactory[ScheduleFire]):
     class Meta:
         model = ScheduleFire
 
-    schedule = factory.SubFactory(ScheduleFactory)
+    schedule = SubFactory(ScheduleFactory)
     fire_time = _ago(minutes=1)
 
 
@@ -262,8 +271,8 @@ class WebhookEndpointFactory(DjangoModelFactory[WebhookEndpoint]):
     class Meta:
         model = WebhookEndpoint
 
-    url = factory.Sequence(lambda n: f"https://example.org/hook/{n}")
-    events = factory.LazyFunction(lambda: ["job.completed"])
+    url = Sequence(lambda n: f"https://example.org/hook/{n}")
+    events = LazyFunction(lambda: ["job.completed"])
     secret = b"sealed"
 
 
@@ -271,6 +280,6 @@ class WebhookDeliveryFactory(DjangoModelFactory[WebhookDelivery]):
     class Meta:
         model = WebhookDelivery
 
-    endpoint = factory.SubFactory(WebhookEndpointFactory)
+    endpoint = SubFactory(WebhookEndpointFactory)
     event = "job.completed"
     body = b"{}"

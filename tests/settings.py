@@ -9,8 +9,9 @@ from pathlib import Path
 os.environ["ENV_FILE"] = ""
 os.environ.setdefault("SECRET_KEY", "only for tests")
 
+from jobs.conf import from_environ
 from jobscheduler.settings import *  # noqa: F403
-from jobscheduler.settings import DATABASES
+from jobscheduler.settings import DATABASES, INSTALLED_APPS
 
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # A file, unlike SQLite's memory, can be shared by the threads and processes of a test.
@@ -25,4 +26,5 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = True  # nothing is collected for tests
-JOBSCHEDULER: dict[str, object] = {}
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.sample"]
+JOBSCHEDULER: dict[str, object] = from_environ(os.environ)  # the children of a test may be told shorter times

@@ -76,7 +76,7 @@ class JobAdmin(JobVerbs):
         ),
         (
             _("Who runs it"),
-            {"fields": ("lease_owner", ("lease_expires_at", "heartbeat_at", "reserved_until"))},
+            {"fields": (("remote", "lease_owner", "fence"), ("lease_expires_at", "heartbeat_at", "reserved_until"))},
         ),
         (
             _("Where it comes from"),

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy, pget
 
 from jobs import services
 from jobs.actors import Actor
-from jobs.admin.paginator import capped_count
+from jobs.admin.paginator import CAP, CappedInt, capped_count
 from jobs.errors import JobSchedulerError, LiveTail, NotFound, WrongState
 from jobs.models import Job
 from jobs.models.job import STATUS_LABELS
@@ -121,7 +121,7 @@ class Tally:
         if silent := sum(map(len, self.skipped.values())) - sum(len(job_ids) for _why, job_ids in told):
             parts.append(ngettext("%d more skipped", "%d more skipped", silent) % silent)
         if self.left:
-            parts.append(_("%s not looked at: choose the action again") % self.left)
+            parts.append(_("%s not looked at: narrow the list to reach them") % self.left)
         return ", ".join(parts) + "."
 
 
@@ -138,8 +138,10 @@ def chosen(queryset: QuerySet[Job], limit: int) -> tuple[list[Job], int]:
     """The first `limit` jobs, oldest first and fixed before anything is done to them, and how many were left."""
     keys = queryset.order_by("pk").values_list("pk", "job_type")[:limit]
     jobs = [Job(id=pk, job_type=job_type) for pk, job_type in keys]
-    found = capped_count(queryset) if len(jobs) == limit else len(jobs)
-    return jobs, max(found - limit, 0)
+    if len(jobs) < limit:
+        return jobs, 0
+    found = capped_count(queryset, limit + CAP)
+    return jobs, CappedInt(CAP) if isinstance(found, CappedInt) else found - limit
 
 
 def why(verb: str, error: JobSchedulerError) -> str:

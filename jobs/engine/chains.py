@@ -64,7 +64,8 @@ def holds_lane(job: Job) -> bool:
         return False
     if job.dispatched_at is not None:
         return True
-    return jobs().filter(pk=job.retry_of_id, status=Status.FAILED, resolved_at__isnull=True).exists()
+    unresolved = jobs().filter(pk=job.retry_of_id, status=Status.FAILED, resolved_at__isnull=True)
+    return unresolved.filter(lane_id=job.lane_id).exists()
 
 
 def head_position(job: Job) -> int:

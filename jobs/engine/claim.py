@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Q
+from django.db.models import Count, Exists, Q
 
 from jobs import db, hooks
 from jobs.conf import conf
 from jobs.engine import limits
 from jobs.engine.sql import dialect
 from jobs.engine.sql.columns import CLAIMED
-from jobs.models import Job, Lease
+from jobs.models import ConcurrencyLimit, Job, Lease
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Blocked, Flow, InUse, Limit, room
 from jobs.states import EventKind, Status
 
+Pick = tuple[str, tuple[Any, ...]]
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 25, 50, 100, 200, 500)
 WINDOW = 1000  # how many ready jobs are looked at before the walk over flows begins
 
 
@@ -68,20 +72,43 @@ class Claim:
     artifacts: dict[str, Any] = field(default_factory=dict)
 
 
-def claim(slots: Sequence[str], *, worker: str, serves: Serves, lease_sec: float) -> list[Claim]:
-    """Take up to one job per slot, in dispatch order, within every limit."""
-    if not slots or not serves.types:
-        return []
-    with db.atomic() as connection:
-        picked = _pick(connection, len(slots), serves)
-        if picked is None:
+class Claimer:
+    """Takes jobs for one worker. It remembers whether limits are in force, to spare asking; it never trusts that."""
+
+    def __init__(self, worker: str, serves: Serves) -> None:
+        self.worker = worker
+        self.serves = serves
+        self._limited = True
+
+    def claim(self, slots: Sequence[str], *, lease_sec: float) -> list[Claim]:
+        """Take up to one job per slot, in dispatch order, within every limit."""
+        most = batch_size(len(slots))
+        if not most or not self.serves.types:
             return []
-        sql, params = picked.query.sql_with_params()
-        rows = dialect(connection).claim_jobs(connection, sql, params, slots, worker, lease_sec)
-        claims = [_claim(row) for row in rows]
-        if hooks.anyone_listens():
-            hooks.tell([hooks.Moved(c.id, EventKind.RUNNING, Status.QUEUED, Status.RUNNING, c.tenant) for c in claims])
-    return claims
+        if not self._limited:
+            claims = self._take(_unlimited(most, self.serves), slots, lease_sec)
+            if claims:
+                return claims
+        with db.atomic() as connection:
+            in_force = limits.locked()
+            self._limited = bool(in_force) or self.serves.choosy
+            pick = _pick(connection, most, self.serves, in_force)
+            return self._take(pick, slots, lease_sec) if pick is not None else []
+
+    def _take(self, pick: Pick, slots: Sequence[str], lease_sec: float) -> list[Claim]:
+        with db.atomic() if hooks.anyone_listens() or db.is_sqlite() else nullcontext():
+            connection = db.connection()
+            rows = dialect(connection).claim_jobs(connection, *pick, slots, self.worker, lease_sec)
+            claims = [_claim(row) for row in rows]
+            if hooks.anyone_listens():
+                moves = [hooks.Moved(c.id, EventKind.RUNNING, Status.QUEUED, Status.RUNNING, c.tenant) for c in claims]
+                hooks.tell(moves)
+        return claims
+
+
+def batch_size(free: int) -> int:
+    """A few sizes only: the server plans a statement with a literal LIMIT well, and keeps each one prepared."""
+    return max((size for size in BATCHES if size <= free), default=0)
 
 
 def foreign_work(serves: Serves) -> bool:
@@ -91,9 +118,8 @@ def foreign_work(serves: Serves) -> bool:
     return bool(dialect(connection).pick_heads(connection, f"job_type NOT IN ({marks})", serves.types, 1))
 
 
-def _pick(connection: Any, most: int, serves: Serves) -> JobQuerySet | None:
+def _pick(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit]) -> Pick | None:
     """A locking query for the rows to take, or None."""
-    in_force = limits.locked()
     if not in_force:
         return (
             _first(most, serves)
@@ -111,18 +137,36 @@ def _pick(connection: Any, most: int, serves: Serves) -> JobQuerySet | None:
     return _by_id(_choose(connection, most, serves, in_force, in_use))
 
 
-def _first(most: int, serves: Serves) -> JobQuerySet:
+@lru_cache(maxsize=256)
+def _first(most: int, serves: Serves) -> Pick:
     """The first ready jobs: the plain walk along the dispatch order."""
-    ready = Job.objects.using(db.alias()).ready().filter(serves.condition()).in_dispatch_order()
-    return _locking(ready)[:most]
+    return _compiled(_ready(serves)[:most])
 
 
-def _by_id(ids: Sequence[UUID]) -> JobQuerySet | None:
-    return _locking(Job.objects.using(db.alias()).ready().filter(pk__in=ids).in_dispatch_order()) if ids else None
+@lru_cache(maxsize=256)
+def _unlimited(most: int, serves: Serves) -> Pick:
+    """The same, if no limit is in force at all."""
+    in_force = ConcurrencyLimit.objects.filter(Q(max__isnull=False) | Q(paused=True))
+    return _compiled(_ready(serves).filter(~Exists(in_force))[:most])
+
+
+def _by_id(ids: Sequence[UUID]) -> Pick | None:
+    return _compiled(_locking(Job.objects.using(db.alias()).ready().filter(pk__in=ids))) if ids else None
+
+
+def _ready(serves: Serves) -> JobQuerySet:
+    return _locking(Job.objects.using(db.alias()).ready().filter(serves.condition()))
 
 
 def _locking(jobs: JobQuerySet) -> JobQuerySet:
-    return jobs.select_for_update(skip_locked=True).values("id", "priority", "position", "created_at")
+    ordered = jobs.in_dispatch_order().select_for_update(skip_locked=True)
+    return ordered.values("id", "priority", "position", "created_at")
+
+
+def _compiled(jobs: JobQuerySet) -> Pick:
+    with db.atomic():  # Django compiles a locking query only where it could be run
+        sql, params = jobs.query.get_compiler(db.alias()).as_sql()
+    return sql, tuple(params)
 
 
 def _choose(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit], in_use: InUse) -> list[UUID]:

@@ -14,6 +14,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, close_old
 from jobs import db
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+IDLE_SEC = 5.0
 MISSING = (OperationalError, InterfaceError)
 
 
@@ -26,11 +27,13 @@ class Outage:
         self.end = end or threading.Event()
         self._since: float | None = None
         self._pause = FIRST_PAUSE
+        self._used = 0.0
 
     @contextmanager
     def survive(self) -> Iterator[None]:
-        """Run one turn. A broken connection is closed, not used again."""
-        close_old_connections()
+        """Run one turn. A broken connection is closed, not used again; one that has idled is looked at first."""
+        if time.monotonic() - self._used > IDLE_SEC:
+            close_old_connections()
         try:
             yield
         except MISSING as error:
@@ -56,6 +59,7 @@ class Outage:
             self.logger.warning("%s: the database cannot be reached (%s); trying again", self.what, reason[0])
 
     def _finish(self) -> None:
+        self._used = time.monotonic()
         if self._since is not None:
             away = time.monotonic() - self._since
             self.logger.warning("%s: the database is back after %.1f s", self.what, away)

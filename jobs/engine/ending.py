@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -113,7 +113,7 @@ def _record(rows: list[tuple[Any, ...]], actor: Actor) -> dict[UUID, Verdict]:
     answers = dialect(connection).finish_jobs(connection, rows, (str(actor.kind), actor.name))
     by_id = {row[0]: row for row in rows}
     if hooks.anyone_listens():
-        hooks.tell([_moved(by_id[a[0]], a) for a in answers if a[1] == Verdict.DONE])
+        hooks.tell([move for a in answers if a[1] == Verdict.DONE for move in _moves(by_id[a[0]], a)])
     for job_id, verdict, _, retried_by, in_group in answers:
         if in_group and verdict == Verdict.DONE and retried_by is None:
             groups.settle(get(job_id))
@@ -134,9 +134,13 @@ def _row(end: End, data: dict[str, Any] | None = None) -> tuple[Any, ...]:
             return (end.job_id, end.token, "FAILED", reason, error, exit_code, art, kept, retry_in, retry_id)
 
 
-def _moved(row: tuple[Any, ...], answer: tuple[Any, ...]) -> hooks.Moved:
-    status = Status(row[2])
-    return hooks.Moved(row[0], EventKind(row[2]), Status.RUNNING, status, answer[2], row[3], answer[3])
+def _moves(row: tuple[Any, ...], answer: tuple[Any, ...]) -> Iterator[hooks.Moved]:
+    """The end of a job, and the birth of its retry if it has one."""
+    job_id, status, reason = row[0], Status(row[2]), row[3]
+    _, _, tenant, retry, _ = answer
+    yield hooks.Moved(job_id, EventKind(status), Status.RUNNING, status, tenant, reason, retry)
+    if retry is not None:
+        yield hooks.Moved(retry, EventKind.SUBMITTED, None, Status.QUEUED, tenant, f"retry of {job_id}")
 
 
 def _leave(

@@ -5,18 +5,21 @@ Two last members that end at once would each see the other still open: the lock 
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.models import Count
 from django.db.models.functions import Now
 
 from jobs import db, hooks
 from jobs.actors import SCHEDULER, Actor
 from jobs.conf import conf
+from jobs.engine import journal
 from jobs.engine.moves import jobs, queued_gate, take
 from jobs.engine.submit import copy_of, submit
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.models.job import JobQuerySet
 from jobs.policies.groups import GroupFailureFacts
-from jobs.states import ENDED_WELL, LIVE, TERMINAL, Status
+from jobs.states import ENDED_WELL, LIVE, TERMINAL, EventKind, Status
 
 PREDECESSOR = {Status.FAILED: "predecessor failed", Status.CANCELLED: "predecessor cancelled"}
 
@@ -51,9 +54,13 @@ def bring_back_later_places(job: Job, *, actor: Actor) -> None:
         return
     ended = jobs().filter(group_id=job.group_id, group_index__gt=job.group_index, retried_by__isnull=True)
     ended = ended.filter(status__in=[Status.CANCELLED, Status.SKIPPED], status_reason__in=PREDECESSOR.values())
-    rows = [copy_of(each, status=Status.PENDING) for each in ended.order_by("group_index")]
+    rows, reason = [], f"place reopened by the retry of {job.pk}"
+    for each in ended.order_by("group_index"):
+        rows.append(copy_of(each, status=Status.PENDING))
+        made: dict[str, Any] = {"source": each.status, "target": each.status, "data": {"retried_by": str(rows[-1][0])}}
+        journal.record(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, **made)
     if rows:
-        submit(rows, actor=actor, reason=f"place reopened by the retry of {job.pk}")
+        submit(rows, actor=actor, reason=reason)
 
 
 def _advance(group: JobGroup, job: Job) -> None:

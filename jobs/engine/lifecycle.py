@@ -149,6 +149,9 @@ def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = 
             _require_editable(job)
         if not changed:
             return job
+        if "lane_id" in changed:  # the lane it leaves is free of it; a new one it holds only by being paused
+            changed["holds_lane"] = job.status == Status.PAUSED and changed["lane_id"] is not None
+            journal.mark(job.lane_id, changed["lane_id"])
         jobs().filter(pk=job.pk).update(**changed)
         journal.record(
             job,
@@ -160,7 +163,6 @@ def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = 
             data={"fields": sorted(set(changed) & EDITABLE)},
         )
         if job.status == Status.QUEUED and set(changed) - {"tags"}:
-            journal.mark(job.lane_id)
             regate(get(job.pk))
         return get(job.pk)
 

@@ -13,7 +13,7 @@ from jobs.engine import wakeup
 from jobs.engine.sql import dialect
 from jobs.engine.sql.columns import BIRTH, INSERTED, SUBMISSION
 from jobs.ids import uuid7
-from jobs.models import Gate, Job, JobEvent
+from jobs.models import Gate, Job
 from jobs.states import EventKind, Status
 
 _AT = {name: index for index, name in enumerate(INSERTED)}
@@ -29,10 +29,8 @@ def submit(rows: Sequence[Sequence[Any]], *, actor: Actor, reason: str = "") -> 
         gates = {gate for _, _, _, gate in born}
         if gates - {Gate.CLOSED}:
             wakeup.notify(wakeup.READY)
-        new = {each[0] for each in born}
-        if Gate.CLOSED in gates:
-            _say_held([row for row in rows if row[_AT["id"]] in new], actor)
         if hooks.anyone_listens():
+            new = {each[0] for each in born}
             hooks.tell([_moved(row, reason) for row in rows if row[_AT["id"]] in new])
     return born
 
@@ -60,23 +58,6 @@ def copy_of(
 
 def dump(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def _say_held(rows: Sequence[Sequence[Any]], actor: Actor) -> None:
-    events = [
-        JobEvent(
-            job_id=row[_AT["id"]],
-            kind=EventKind.HELD,
-            from_status=Status.PENDING,
-            to_status=Status.PENDING,
-            reason="held on submission" if row[_AT["hold"]] else "waits for its predecessor",
-            actor_kind=actor.kind,
-            actor_name=actor.name,
-        )
-        for row in rows
-        if row[_AT["status"]] == Status.PENDING
-    ]
-    JobEvent.objects.using(db.alias()).bulk_create(events, batch_size=1000)
 
 
 def _moved(row: Sequence[Any], reason: str) -> hooks.Moved:

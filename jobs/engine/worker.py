@@ -17,10 +17,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from django.db import transaction
+
 from jobs import actors, db
 from jobs.conf import conf
 from jobs.engine import ending, lanes, limits, recovery, roster
-from jobs.engine.claim import Claim, Serves, claim, foreign_work
+from jobs.engine.claim import Claim, Claimer, Serves, batch_size, foreign_work
 from jobs.engine.connections import Outage
 from jobs.engine.context import CaptureLogs, Context
 from jobs.engine.execution import decide_retry
@@ -68,6 +70,8 @@ class Worker:
         self.stuck: set[Held] = set()
         self._capture = CaptureLogs()
         self._ended: list[tuple[Held, Outcome]] = []
+        self._leaving: set[Held] = set()  # their end is written, not committed
+        self._recorded: set[Held] = set()
         self._events: queue.SimpleQueue[tuple[Held, Outcome] | None] = queue.SimpleQueue()
         self._end = threading.Event()
         self._outage = Outage(logger, "worker", self._end)
@@ -75,9 +79,11 @@ class Worker:
         self._stopping_since: float | None = None
         self._hungry = True  # there may be more to claim
         self._next_slot = 0
-        self._poll_at = 0.0
+        self._poll_at = 0.0  # look at everything, whether or not somebody told us
+        self._due_at = 0.0  # the next job's time comes
+        self._lanes_changed = True
         self._foreign_at = 0.0
-        self._serves = options.serves
+        self._claimer = Claimer(self.me.name, options.serves)
 
     # ------------------------------------------------------------------ life
 
@@ -96,7 +102,7 @@ class Worker:
 
     def wake(self) -> None:
         """Something may have become ready."""
-        self._hungry = True
+        self._hungry = self._lanes_changed = True
         self._events.put(None)
 
     def stop(self, *_: Any) -> None:
@@ -185,36 +191,67 @@ class Worker:
             return 0.0
         if self._stopping_since is not None:
             return 0.1
-        return max(self._poll_at - time.monotonic(), 0.0) if self._may_claim() else 0.5
+        return max(min(self._poll_at, self._due_at) - time.monotonic(), 0.0) if self._may_claim() else 0.5
+
+    def _is_time(self) -> bool:
+        return time.monotonic() >= min(self._poll_at, self._due_at)
 
     def _turn(self) -> None:
-        with self._one_commit():
-            if self._ended:
+        self._write_last_words()
+        self._leaving.clear()
+        self._recorded.clear()
+        try:
+            with self._one_commit():
                 self._record()
-            if self._may_claim() and self._free() and (self._hungry or time.monotonic() >= self._poll_at):
-                self._claim()
+                if self._may_claim() and self._free() and (self._hungry or self._is_time()):
+                    self._claim()
+        finally:
+            self._ended = [each for each in self._ended if each[0] not in self._recorded]
 
     def _one_commit(self) -> AbstractContextManager[Any]:
-        """SQLite pays for each commit: there the finish and the next claim share one."""
-        return db.atomic() if self._ended and db.connection().vendor == "sqlite" else nullcontext()
+        """SQLite pays for each commit: there the finish and the next claim share one.
+
+        What follows from either waits for it (`on_commit`): a rollback must leave us holding what we held.
+        """
+        return db.atomic() if self._ended and db.is_sqlite() else nullcontext()
 
     def _may_claim(self) -> bool:
         return self._stopping_since is None and not self._signals and self.roster.request == ""
 
     def _free(self) -> int:
-        return self.options.concurrency - len(self.leases) - len(self.stuck)
+        return self.options.concurrency - len(self.leases) - len(self.stuck) + len(self._leaving)
 
     # ------------------------------------------------------------------ claim
 
     def _claim(self) -> None:
         self._look_for_foreign_work()
-        lanes.wake_due()
-        lanes.promote()
-        free = self._free()
+        self._open_gates()
+        slots = self._slots(batch_size(self._free()))
         sent = time.monotonic()
-        claims = claim(self._slots(free), worker=self.me.name, serves=self._serves, lease_sec=conf.LEASE_SEC)
-        self._hungry = len(claims) == free
-        self._poll_at = time.monotonic() + self._poll_pause()
+        claims = self._claimer.claim(slots, lease_sec=conf.LEASE_SEC)
+        self._hungry = len(claims) == len(slots)
+        transaction.on_commit(lambda: self._start_all(claims, sent), using=db.alias())
+        if not self._hungry:
+            self._rest()
+
+    def _open_gates(self) -> None:
+        """Let forward what waited for its time or its lane, if there may be any."""
+        now = time.monotonic()
+        if now >= min(self._poll_at, self._due_at):
+            self._lanes_changed |= now >= self._poll_at
+            self._lanes_changed |= lanes.wake_due() > 0
+        if self._lanes_changed:
+            self._lanes_changed = lanes.promote() >= lanes.BATCH
+
+    def _rest(self) -> None:
+        """Nothing more to take: when to look again."""
+        now = time.monotonic()
+        pause = conf.POLL_SEC * (10 if self.listener.listening else 1)
+        self._poll_at = now + pause * random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
+        due = lanes.seconds_until_due()
+        self._due_at = self._poll_at if due is None else now + max(due, 0.0)
+
+    def _start_all(self, claims: Sequence[Claim], sent: float) -> None:
         for each in claims:
             self._start(each, sent)
 
@@ -246,18 +283,11 @@ class Worker:
                 names.append(name)
         return names
 
-    def _poll_pause(self) -> float:
-        pause = conf.POLL_SEC * (10 if self.listener.listening else 1)
-        due = lanes.seconds_until_due()
-        if due is not None:
-            pause = min(pause, max(due, 0.01))
-        return pause * random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
-
     def _look_for_foreign_work(self) -> None:
         if not self.options.serves.choosy and time.monotonic() >= self._foreign_at:
             self._foreign_at = time.monotonic() + FOREIGN_SEC
             choosy = foreign_work(self.options.serves)
-            self._serves = replace(self.options.serves, choosy=choosy)
+            self._claimer.serves = replace(self.options.serves, choosy=choosy)
 
     # ------------------------------------------------------------------ record
 
@@ -265,16 +295,21 @@ class Worker:
         """Called by executors, from any thread."""
         self._events.put((held, outcome))
 
+    def _write_last_words(self) -> None:
+        """Before any transaction of ours: on SQLite the scribe, in the middle of the same, would wait for its end."""
+        for held, _ in self._ended:
+            if held not in self.stuck:
+                write(held)
+
     def _record(self) -> None:
         """Write down how handlers ended. What cannot be written now is kept for the next turn."""
         ends: list[tuple[Held, ending.End]] = []
-        for held, outcome in list(self._ended):
+        for held, outcome in self._ended:
             if held in self.stuck:
                 self._unstick(held)
             elif held.lost:
                 self._forget(held, outcome)
             else:
-                write(held)
                 outcome = self._judged(held, outcome)
                 if isinstance(outcome, Completed | Skipped | Failed):
                     end = ending.End(held.id, held.claim.lease_token, outcome, held.claim.group_id)
@@ -284,8 +319,7 @@ class Worker:
         if ends:
             verdicts = ending.finish([end for _, end in ends], actor=self.actor)
             for held, _ in ends:
-                self._let_go(held, verdicts[held.id])
-        self._ended.clear()
+                self._settle(held, verdicts[held.id])
 
     def _judged(self, held: Held, outcome: Outcome) -> Outcome:
         """A handler that stopped because its time was up has failed."""
@@ -298,13 +332,21 @@ class Worker:
         reason = f"worker {self.me.name} shut down"
         token = held.claim.lease_token
         verdict = ending.hand_back(held.id, token, actor=self.actor, reason=reason, artifacts=artifacts)
-        self._let_go(held, verdict)
+        self._settle(held, verdict)
+
+    def _settle(self, held: Held, verdict: ending.Verdict) -> None:
+        """Its slot is free for the next claim; it is let go when the end is committed."""
+        self._leaving.add(held)
+        self._lanes_changed |= held.claim.target is not None
+        self._hungry = True
+        transaction.on_commit(lambda: self._let_go(held, verdict), using=db.alias())
 
     def _let_go(self, held: Held, verdict: ending.Verdict) -> None:
         if verdict == ending.Verdict.LOST:
             logger.warning("job %s: its lease was lost; its end was not recorded", held.id)
         self.leases.drop(held)
-        self._ended[:] = [each for each in self._ended if each[0] is not held]
+        self._leaving.discard(held)
+        self._recorded.add(held)
         self._hungry = True
 
     def _forget(self, held: Held, outcome: Outcome) -> None:
@@ -354,6 +396,7 @@ class Worker:
     def _unstick(self, held: Held) -> None:
         logger.warning("job %s returned at last; its slot is free again", held.id)
         self.stuck.discard(held)
+        self._recorded.add(held)
         self._hungry = True
 
     def _has_waited_enough(self) -> bool:

@@ -40,8 +40,8 @@ def stored(value: Any) -> Any:
 
 def copy_row(model: type[Model], source: str = "%(id)s", **changes: str) -> str:
     """An INSERT of one more row like the one whose key is `source`, with these columns (as SQL) different."""
-    table, key = model._meta.db_table, model._meta.pk.column
-    columns = [field.column for field in model._meta.concrete_fields]
+    table, key = model._meta.db_table, str(model._meta.pk.column)
+    columns = [str(field.column) for field in model._meta.concrete_fields]
     if model._meta.auto_field is not None:
         columns.remove(key)
     picked = [changes.get(column, column) for column in columns]

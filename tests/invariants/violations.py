@@ -24,7 +24,6 @@ from tests.factories import (
     JobGroupFactory,
     ScheduleFactory,
     ScheduleFireFactory,
-    job_in,
 )
 from tests.invariants.raw import copy_row
 
@@ -61,7 +60,7 @@ def a_job(**fields: Any) -> Callable[[], Params]:
 
 def two_jobs(first: Params, second: Params) -> Callable[[], Params]:
     def make() -> Params:
-        return {"id": JobFactory.create(**first).pk, **{"other": JobFactory.create(**second).pk, "new": uuid7()}}
+        return {"id": JobFactory.create(**first).pk, "other": JobFactory.create(**second).pk, "new": uuid7()}
 
     return make
 
@@ -430,7 +429,7 @@ def chain() -> Iterator[Violation]:
         "chain",
         "the middle of a chain deleted",
         retried,
-        "DELETE FROM jobscheduler_jobrun WHERE job_id = %(failed)s".replace("jobrun WHERE job_id", "job WHERE id"),
+        "DELETE FROM jobscheduler_job WHERE id = %(failed)s",
         FOREIGN_KEY,
     )
     yield Violation("chain", "before the first attempt", a_job(), update_job("attempt = 0"), "job_counts_in_range")
@@ -443,7 +442,7 @@ def fire() -> Iterator[Violation]:
     def fired_twice() -> Params:
         first = ScheduleFireFactory.create()
         second = ScheduleFireFactory.create(schedule=first.schedule, fire_time=first.fire_time + timedelta(hours=1))
-        return {"id": first.pk, "second": second.pk, "due": first.fire_time}
+        return {"id": first.pk, "second": second.pk, "due": first.fire_time, "stray": uuid7()}
 
     yield Violation("fire", "the same due time inserted again", fired_twice, copy_row(ScheduleFire), once)
     yield Violation(
@@ -457,9 +456,7 @@ def fire() -> Iterator[Violation]:
         "fire",
         "a fire of no schedule",
         fired_twice,
-        "UPDATE jobscheduler_schedulefire SET schedule_id = %(stray)s WHERE id = %(second)s".replace(
-            "%(stray)s", "'00000000000000000000000000000000'"
-        ),
+        "UPDATE jobscheduler_schedulefire SET schedule_id = %(stray)s WHERE id = %(second)s",
         FOREIGN_KEY,
     )
 

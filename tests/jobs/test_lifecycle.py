@@ -1,4 +1,4 @@
-"""Every verb from every state, driven by the map in `jobs.states`: what it allows moves, what it does not is refused."""
+"""Every verb from every state, driven by the map in `jobs.states`: what it allows moves, all else is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from jobs.states import (
 )
 from tests import executor, sample_jobs
 from tests.factories import job_in
-from tests.snapshots import everything, events_of
+from tests.snapshots import events_of, everything
 
 pytestmark = pytest.mark.django_db
 

@@ -15,7 +15,7 @@ from jobs.models import Job, JobEvent, LaneMark
 from jobs.states import Status
 from tests import executor, sample_jobs
 from tests.factories import JobFactory, job_in
-from tests.snapshots import everything, events_of
+from tests.snapshots import events_of, everything
 
 pytestmark = pytest.mark.django_db
 
@@ -29,6 +29,10 @@ def _bulk(count: int, **fields: Any) -> list[Job]:
     ids = services.enqueue_many([{"job_type": TYPE, **fields}] * count)
     found = Job.objects.in_bulk(ids)
     return [found[each] for each in ids]
+
+
+def _beside(job: Job, way: str, other: Job) -> Job:
+    return services.move(job.pk, before=other.pk) if way == "before" else services.move(job.pk, after=other.pk)
 
 
 def _order() -> list[Any]:
@@ -91,8 +95,8 @@ def test_a_job_already_in_its_place_stays_in_order() -> None:
 
 def test_the_only_job_is_first_and_last() -> None:
     only = services.enqueue(TYPE)
-    for end in ("top", "bottom"):
-        services.move(only.pk, to=end)
+    services.move(only.pk, to="top")
+    services.move(only.pk, to="bottom")
     assert _order() == [only.pk]
 
 
@@ -103,7 +107,7 @@ def test_room_is_made_in_a_dense_bulk(size: int, after: bool) -> None:
     jobs = _bulk(size)
     mover = services.enqueue(TYPE)
     other = jobs[size // 2]
-    services.move(mover.pk, **{"after" if after else "before": other.pk})
+    _beside(mover, "after" if after else "before", other)
     expected = _ids(jobs)
     expected.insert(size // 2 + int(after), mover.pk)
     assert _order() == expected
@@ -151,9 +155,9 @@ def test_a_move_beside_the_edge_of_the_numbers_keeps_the_order(edge: int, way: s
     far = services.enqueue(TYPE, position=edge)
     mover = services.enqueue(TYPE, position=0)
     if way in ("before", "after"):
-        services.move(mover.pk, **{way: far.pk})
+        _beside(mover, way, far)
     else:
-        services.move(mover.pk, to=way)
+        services.move(mover.pk, to="top" if way == "top" else "bottom")
     assert _order() == (_ids([mover, far]) if way in ("before", "top") else _ids([far, mover]))
 
 
@@ -170,7 +174,7 @@ def test_a_job_moves_only_among_those_of_its_tenant_and_priority(other: dict[str
     before = everything()
     for way in ("before", "after"):
         with pytest.raises(WrongState):
-            services.move(job.pk, **{way: stranger.pk})
+            _beside(job, way, stranger)
     assert everything() == before
 
 
@@ -185,7 +189,8 @@ def test_the_ends_are_those_of_the_jobs_own_tenant_and_priority() -> None:
 def test_a_job_that_does_not_wait_cannot_be_moved(status: Status) -> None:
     job, other = job_in(status), JobFactory.create()
     before = everything()
-    for where in ({"to": "top"}, {"to": "bottom"}, {"before": other.pk}, {"after": other.pk}):
+    places: list[dict[str, Any]] = [{"to": "top"}, {"to": "bottom"}, {"before": other.pk}, {"after": other.pk}]
+    for where in places:
         with pytest.raises(WrongState) as refusal:
             services.move(job.pk, **where)
         assert refusal.value.status == status
@@ -198,7 +203,7 @@ def test_nothing_moves_beside_a_job_that_does_not_wait(status: Status) -> None:
     before = everything()
     for way in ("before", "after"):
         with pytest.raises(WrongState) as refusal:
-            services.move(job.pk, **{way: other.pk})
+            _beside(job, way, other)
         assert refusal.value.status == status
     assert everything() == before
 
@@ -216,7 +221,7 @@ def test_a_job_cannot_be_moved_beside_itself() -> None:
     before = everything()
     for way in ("before", "after"):
         with pytest.raises(InvalidInput) as refusal:
-            services.move(job.pk, **{way: job.pk})
+            _beside(job, way, job)
         assert refusal.value.errors[0]["loc"] == [way]
     assert everything() == before
 

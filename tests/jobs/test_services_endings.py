@@ -15,7 +15,7 @@ from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import TERMINAL, Cause, Status
 from tests.executor import WORKER, finish
 from tests.factories import JobFactory
-from tests.snapshots import everything, events_of, kinds_of
+from tests.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +33,7 @@ def test_a_completed_job_has_everything_its_end_implies() -> None:
     assert run.finished_at is not None
     (event,) = events_of(job)
     assert (event.kind, event.token, event.actor_name) == ("COMPLETED", token, WORKER.name)
-    assert LaneMark.objects.filter(lane_id=job.lane_id).exists()
+    assert LaneMark.objects.get().lane_id == job.lane_id
     minute = JobMinute.objects.get()
     assert (minute.jobs, minute.outcome, minute.worker) == (1, "COMPLETED", WORKER.name)
     assert minute.wait_bucket >= 0
@@ -83,11 +83,16 @@ def test_a_replay_of_ones_own_finish_is_answered_as_done_before(outcome: Complet
 
 def test_a_replay_of_ones_own_hand_back_is_answered_as_done_before() -> None:
     job = JobFactory.create(running=True)
-    token = job.lease_token
-    assert ending.hand_back(job.pk, token, actor=WORKER, reason="bye") == Verdict.DONE
+    assert _hand_back(job) == Verdict.DONE
     before = everything()
-    assert ending.hand_back(job.pk, token, actor=WORKER, reason="bye") == Verdict.REPLAY
+    assert _hand_back(job) == Verdict.REPLAY
     assert everything() == before
+
+
+def _hand_back(job: Job) -> Verdict:
+    """With the lease it had when it was read."""
+    assert job.lease_token is not None
+    return ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="bye")
 
 
 def _expired(job: Job, retry_in: float | None = None) -> None:
@@ -109,13 +114,13 @@ def test_a_stale_worker_cannot_hand_back_a_recovered_job() -> None:
     job = JobFactory.create(running=True)
     _expired(job)
     before = everything()
-    assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="bye") == Verdict.LOST
+    assert _hand_back(job) == Verdict.LOST
     assert everything() == before
 
 
 def test_a_worker_that_handed_a_job_back_cannot_complete_it_afterwards() -> None:
     job = JobFactory.create(running=True)
-    ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="bye")
+    _hand_back(job)
     before = everything()
     assert finish(job, Completed()) == Verdict.LOST
     assert everything() == before
@@ -136,6 +141,8 @@ def test_an_automatic_retry_is_made_in_the_same_step_as_the_failure() -> None:
     job.refresh_from_db()
     retry = job.retried_by
     assert (retry.status, retry.attempt, retry.checkpoint) == (Status.QUEUED, 2, {"page": 7})
+    assert retry.not_before is not None
+    assert job.run.finished_at is not None
     wait = retry.not_before - job.run.finished_at
     assert abs(wait - timedelta(seconds=20)) < timedelta(milliseconds=5)
     assert (job.holds_lane, retry.holds_lane) == (False, True)
@@ -148,7 +155,7 @@ def test_an_automatic_retry_is_made_in_the_same_step_as_the_failure() -> None:
 def test_many_ends_are_recorded_at_once_each_by_its_own_lease() -> None:
     jobs = JobFactory.create_batch(5, running=True)
     outcomes: list[Completed | Skipped | Failed] = [Completed(), Skipped("x"), BOOM, Failed("e", "r", retry_in=1)]
-    ends = [End(job.pk, job.lease_token, outcome) for job, outcome in zip(jobs, outcomes, strict=False)]
+    ends = [End(job.pk, job.lease_token or uuid4(), outcome) for job, outcome in zip(jobs, outcomes, strict=False)]
     stale = End(jobs[4].pk, uuid4(), Completed())
     verdicts = ending.finish([*ends, stale], actor=WORKER)
     assert [verdicts[job.pk] for job in jobs] == ["done", "done", "done", "done", "lost"]
@@ -159,7 +166,8 @@ def test_many_ends_are_recorded_at_once_each_by_its_own_lease() -> None:
 
 def test_every_ended_job_has_exactly_one_terminal_event() -> None:
     jobs = JobFactory.create_batch(3, running=True)
-    for job, outcome in zip(jobs, (Completed(), BOOM, Skipped("x")), strict=True):
+    outcomes: list[Completed | Skipped | Failed] = [Completed(), BOOM, Skipped("x")]
+    for job, outcome in zip(jobs, outcomes, strict=True):
         finish(job, outcome)
         finish(job, outcome)
     for job in jobs:

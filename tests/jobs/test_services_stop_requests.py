@@ -142,6 +142,7 @@ def test_a_failure_after_a_cancel_is_not_retried() -> None:
 def test_a_hand_back_puts_the_job_back_with_its_run_open_and_no_attempt_used() -> None:
     job = JobFactory.create(running=True, in_lane=True, checkpoint={"page": 7})
     first = (job.run.started_at, job.run.worker)
+    assert job.lease_token is not None
     assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == Verdict.DONE
     job.refresh_from_db()
     assert (job.status, job.attempt, job.checkpoint) == (Status.QUEUED, 1, {"page": 7})

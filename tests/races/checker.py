@@ -1,4 +1,4 @@
-"""What must be true of the database after any race. Each rule yields a line for every job, lane or group that breaks it."""
+"""What must be true of the database after any race: each rule yields a line for whatever breaks it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def answers_broken(answers: Iterable[dict[str, Any]]) -> Iterator[str]:
         yield from answer.get("unexpected", [answer.get("crashed")])
         acknowledged.update((UUID(job), UUID(token)) for job, token in answer.get("recorded", []))
         finished.update((group, round_) for group, round_ in answer.get("groups_finished", []))
-    in_trail = Counter(JobEvent.objects.filter(token__isnull=False).values_list("job_id", "token"))
+    in_trail: Counter[Any] = Counter(JobEvent.objects.filter(token__isnull=False).values_list("job_id", "token"))
     for job, token in acknowledged.keys() | in_trail.keys():
         if (said := acknowledged[job, token]) != (kept := in_trail[job, token]):
             yield f"job {job}: an end was acknowledged {said} times ({Verdict.DONE}) and recorded {kept} times"
@@ -46,9 +46,8 @@ class World:
         columns = ("id", "status", "lane_id", "holds_lane", "hold", "gate", "job_type", "attempt", "retry_of_id")
         self.jobs = {job["id"]: job for job in Job.objects.values(*columns, "group_id", "group_index", "resolved_at")}
         self.successor = {job["retry_of_id"]: job for job in self.jobs.values() if job["retry_of_id"]}
-        self.events = list(
-            JobEvent.objects.order_by("id").values("id", "job_id", "kind", "from_status", "to_status", "data")
-        )
+        events = JobEvent.objects.order_by("id")
+        self.events: list[dict[str, Any]] = [*events.values("job_id", "kind", "from_status", "to_status", "data")]
         self.trail: dict[UUID, list[dict[str, Any]]] = defaultdict(list)
         for event in self.events:
             self.trail[event["job_id"]].append(event)

@@ -9,24 +9,23 @@ from django.db.models import Q
 
 from jobs import actors
 from jobs.engine import lanes
-from jobs.engine.claim import Serves, claim
 from jobs.engine.ending import End, finish
 from jobs.models import Gate, GroupMode, Job
 from jobs.outcomes import Completed
 from jobs.states import LIVE, Status
-from tests.races import NOOP
+from tests.races.claiming import Taker
 
 BATCH = 50
 DRAINER = actors.worker("drainer")
-SERVES = Serves(types=(NOOP,))
 
 
 def drain() -> None:
     slots = (f"{DRAINER.name}#{number}" for number in count())
+    taker = Taker(DRAINER.name)
     while True:
         lanes.wake_due()
         marks = lanes.promote()
-        taken = claim([next(slots) for _ in range(BATCH)], worker=DRAINER.name, serves=SERVES, lease_sec=600)
+        taken = taker.take([next(slots) for _ in range(BATCH)])
         finish([End(job.id, job.lease_token, Completed(), job.group_id) for job in taken], actor=DRAINER)
         if not marks and not taken:
             return

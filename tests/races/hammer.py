@@ -14,17 +14,15 @@ from django.db import transaction
 
 from jobs import actors, db, hooks, services
 from jobs.engine import lanes, lifecycle
-from jobs.engine.claim import Serves, claim
 from jobs.engine.ending import End, Verdict, finish, hand_back, stop
 from jobs.engine.moves import jobs
 from jobs.errors import JobSchedulerError
 from jobs.outcomes import Completed, Failed, Skipped
-from tests.races import NOOP, sabotage
+from tests.races import sabotage
+from tests.races.claiming import LEASE_SEC, Taker
 from tests.races.crowd import Meeting
 from tests.races.stage import five_hundred
 
-SERVES = Serves(types=(NOOP,))
-LEASE_SEC = 600
 SLOTS = 4
 LATER_SEC = 3600
 VERBS: tuple[tuple[Callable[..., Any], int], ...] = (
@@ -57,8 +55,9 @@ def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
 
 class Hammer:
     def __init__(self, chance: random.Random, job_ids: Sequence[str]) -> None:
-        self.chance, self.job_ids = chance, job_ids
+        self.chance, self.job_ids = chance, [UUID(each) for each in job_ids]
         self.actor = actors.worker(f"race-{os.getpid()}")
+        self.taker = Taker(self.actor.name)
         self.leases: dict[UUID, End] = {}
         self.slot = 0
         self.last: End | None = None
@@ -78,7 +77,7 @@ class Hammer:
             action()
         except JobSchedulerError as refusal:
             self.refusals[type(refusal).__name__] += 1
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  all that is not a refusal is a finding
             self.unexpected.append(f"{action.__name__}: {error!r} from {_our_frames(error)}")
 
     def one_of_these(self, turn: int) -> Callable[[], None]:
@@ -99,7 +98,7 @@ class Hammer:
         """As a worker does."""
         slots = [self._slot() for _ in range(self.chance.randint(1, max(1, SLOTS - len(self.leases))))]
         if len(self.leases) < SLOTS:
-            for taken in claim(slots, worker=self.actor.name, serves=SERVES, lease_sec=LEASE_SEC):
+            for taken in self.taker.take(slots):
                 self._hold(taken.id, taken.lease_token, taken.group_id)
 
     def start(self) -> None:
@@ -158,8 +157,9 @@ class Hammer:
 
     def _outcome(self) -> Completed | Skipped | Failed:
         broken = Failed(error="Traceback…", reason="broken")
-        again = [Failed(error="Traceback…", reason="broken", retry_in=delay) for delay in (0, LATER_SEC)]
-        return self.chance.choice([Completed({"n": 1}), Completed(), Completed(), Skipped("nothing"), broken, *again])
+        again = (Failed(error="Traceback…", reason="broken", retry_in=delay) for delay in (0, LATER_SEC))
+        outcomes: list[Completed | Skipped | Failed] = [Completed({"n": 1}), Completed(), Skipped("nothing"), broken]
+        return self.chance.choice([*outcomes, *again])
 
     def _hold(self, job_id: UUID, token: UUID, group_id: UUID | None) -> None:
         self.leases[job_id] = End(job_id, token, Completed(), group_id)
@@ -180,13 +180,13 @@ class Hammer:
         self.slot += 1
         return f"{self.actor.name}#{self.slot}"
 
-    def _somewhere_in_the_chain(self, named: str) -> str:
+    def _somewhere_in_the_chain(self, named: UUID) -> UUID:
         """The job itself, or one that followed it."""
         while self.chance.random() < 0.8:
             newer = jobs().filter(retry_of_id=named).values_list("pk", flat=True).first()
             if newer is None:
                 break
-            named = str(newer)
+            named = newer
         return named
 
     def hear(self, events: Sequence[hooks.Event]) -> None:

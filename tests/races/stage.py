@@ -43,5 +43,5 @@ def group(mode: str, on_failure: str, targets: list[str | None]) -> list[UUID]:
         return [each[0] for each in submit([submission.row(values) for values in members], actor=PYTHON)]
 
 
-def _waits(mode: str, place: int) -> dict[str, str]:
+def _waits(mode: str, place: int) -> dict[str, Any]:
     return {"status": str(Status.PENDING)} if mode == GroupMode.SEQUENTIAL and place else {}

@@ -85,3 +85,7 @@ LANE_HEAD = """coalesce(
     (SELECT b.id FROM jobscheduler_job b WHERE b.lane_id = t.id AND b.holds_lane AND b.gate IN (2, 3) LIMIT 1),
     (SELECT b.id FROM jobscheduler_job b WHERE b.lane_id = t.id AND b.gate IN (2, 3)
      ORDER BY b.priority DESC, b.position, b.created_at, b.id LIMIT 1))"""
+
+# Why a new job is PENDING.
+HELD = "held on submission"
+FOLLOWS = "waits for its predecessor"

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, INSERTED, LANE_HEAD, SUBMISSION
+from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, FOLLOWS, HELD, INSERTED, LANE_HEAD, SUBMISSION
 from jobs.models.rollup import BUCKETS_SEC
 
 NOW = "statement_timestamp()"
@@ -52,13 +52,17 @@ def _insert(source: str) -> str:
                coalesce(position, (extract(epoch FROM {NOW}) * 1000000)::bigint * 1024 + n - 1), {NOW},
                CASE WHEN status = 'QUEUED' THEN {QUEUED_GATE} ELSE 0 END, {", ".join(BLANK.values())}
         FROM given
-        ORDER BY idempotency_key, n  -- in one order, or two batches that share keys would wait for each other
+        ORDER BY tenant, idempotency_key, n  -- in one order, or two batches that share keys would wait for each other
         ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
-        RETURNING id, created_at, position, gate, status, lane_id
+        RETURNING id, created_at, position, gate, status, lane_id, hold
     ),
     event AS (
         INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, actor_kind, actor_name, reason)
-        SELECT id, {NOW}, 'SUBMITTED', '', status, %s, %s, %s FROM born
+        SELECT id, {NOW}, kind, source, target, %s, %s, reason
+        FROM (SELECT id, 'SUBMITTED' AS kind, '' AS source, status AS target, %s::text AS reason FROM born
+              UNION ALL
+              SELECT id, 'HELD', status, status, CASE WHEN hold THEN '{HELD}' ELSE '{FOLLOWS}' END
+              FROM born WHERE status = 'PENDING') said
     ),
     mark AS (INSERT INTO jobscheduler_lanemark (lane_id) SELECT DISTINCT lane_id FROM born WHERE gate = 2)
     SELECT id, created_at, position, gate FROM born

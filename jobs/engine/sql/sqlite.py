@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,12 +18,13 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from jobs.engine.identity import beat_clock
-from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, INSERTED, LANE_HEAD, SUBMISSION
+from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, FOLLOWS, HELD, INSERTED, LANE_HEAD, SUBMISSION
 from jobs.models.rollup import BUCKETS_SEC
 
 NOT_BEFORE, LANE, STATUS = (list(INSERTED).index(name) for name in ("not_before", "lane_id", "status"))
 POSITION = list(INSERTED).index("position")
 KEY = list(INSERTED).index("idempotency_key")
+HOLD = list(INSERTED).index("hold")
 
 
 def insert_jobs(connection: Any, rows: Sequence[Sequence[Any]], actor: tuple[str, str], reason: str) -> list[Any]:
@@ -44,13 +45,8 @@ def insert_jobs(connection: Any, rows: Sequence[Sequence[Any]], actor: tuple[str
             new = _present(cursor, [row[0] for row in rows])
             born = [each for each in born if each[0] in new]
         gates = {each[0]: each[3] for each in born}
-        _events(
-            connection,
-            cursor,
-            now,
-            actor,
-            [(row[0], "SUBMITTED", "", row[STATUS], reason, None, None) for row in rows if row[0] in gates],
-        )
+        said = [event for row in rows if row[0] in gates for event in _birth_events(row, reason)]
+        _events(connection, cursor, now, actor, said)
         _mark(cursor, {row[LANE] for row in rows if gates.get(row[0]) == 2})
     return born
 
@@ -244,6 +240,12 @@ def _gate(row: Sequence[Any], now: datetime) -> int:
     if row[NOT_BEFORE] is not None and row[NOT_BEFORE] > now:
         return 1
     return 3 if row[LANE] is None else 2
+
+
+def _birth_events(row: Sequence[Any], reason: str) -> Iterator[tuple[Any, ...]]:
+    yield (row[0], "SUBMITTED", "", row[STATUS], reason, None, None)
+    if row[STATUS] == "PENDING":
+        yield (row[0], "HELD", "PENDING", "PENDING", HELD if row[HOLD] else FOLLOWS, None, None)
 
 
 def _present(cursor: Any, ids: Iterable[UUID]) -> set[UUID]:

@@ -1,0 +1,15 @@
+"""The standalone product, with the benchmarks' own job types beside it."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["ENV_FILE"] = os.devnull
+os.environ.setdefault("SECRET_KEY", "only for benchmarks")
+
+from jobscheduler.settings import *  # noqa: F403
+from jobscheduler.settings import INSTALLED_APPS
+
+INSTALLED_APPS = [*INSTALLED_APPS, "bench"]
+DEBUG = False
+JOBSCHEDULER: dict[str, object] = {"LIMITS": {"global": None}}

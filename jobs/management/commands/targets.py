@@ -1,0 +1,93 @@
+"""`manage.py targets`: the serial lanes, and whether they are open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.utils.translation import gettext as _
+
+from jobs import cli, db, figures, parsing, shapes, targets
+from jobs.models import Target
+from jobs.targets import TargetState
+
+SHOWN, MOST = 50, 10_000
+HEADINGS = ("TARGET", "TENANT", "QUEUED", "OLDEST", "HOLDER", "STATE")
+
+
+class Command(cli.CliCommand):
+    help = "Lists, pauses and unpauses targets. A target that was never used may be paused beforehand."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        every = self.add_verbs(parser)
+        listing = self.add_verb(every, "list", "Targets and what goes on in their lanes.")
+        listing.add_argument("--tenant", help="Only of this tenant.")
+        listing.add_argument("--paused", action="store_true", help="Only those that are paused.")
+        listing.add_argument("--blocked", action="store_true", help="Only those that a paused or failed job blocks.")
+        listing.add_argument("--limit", default=str(SHOWN), help="At most so many (default %(default)s).")
+        pausing = self._add(every, "pause", "Start nothing of a target; what runs goes on.")
+        cli.add_reason(pausing)
+        for each in (listing, pausing, self._add(every, "unpause", "Open the target again.")):
+            cli.add_json(each)
+
+    def _add(self, every: Any, name: str, summary: str) -> CommandParser:
+        verb = self.add_verb(every, name, summary)
+        verb.add_argument("key", metavar="TARGET")
+        verb.add_argument("--tenant", default="default")
+        return verb
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        if given["verb"] == "list":
+            self._show(targets.states(self._found(given)), given["json"])
+            return
+        how = {"tenant": given["tenant"], "actor": cli.actor()}
+        if given["verb"] == "pause":
+            target = targets.pause(given["key"], reason=given["reason"], **how)
+        else:
+            target = targets.unpause(given["key"], **how)
+        self._show(targets.states([target]), given["json"])
+
+    def _found(self, given: dict[str, Any]) -> list[Target]:
+        found = Target.objects.using(db.alias()).order_by("tenant", "key")
+        if given["tenant"] is not None:
+            found = found.filter(tenant=parsing.tenant(given["tenant"], "--tenant"))
+        if given["paused"]:
+            found = found.filter(paused=True)
+        if given["blocked"]:
+            found = found.filter(pk__in=figures.blocking().order_by().values("lane_id"))
+        return list(found[: cli.whole_number(given["limit"], "--limit", 1, MOST)])
+
+    def _show(self, states: list[TargetState], as_json: bool) -> None:
+        if as_json:
+            self.write_json([document(state) for state in states])
+        else:
+            self.write_table(HEADINGS, [row(state) for state in states])
+
+
+def row(state: TargetState) -> tuple[object, ...]:
+    holder = "" if state.holder is None else f"{state.holder.pk} {state.holder.status}"
+    oldest = shapes.moment(state.oldest_queued_at) or ""
+    return (state.target.key, state.target.tenant, state.queued, oldest, holder, _said(state))
+
+
+def document(state: TargetState) -> dict[str, Any]:
+    target = state.target
+    return {
+        "key": target.key,
+        "tenant": target.tenant,
+        "paused": target.paused,
+        "paused_by": target.paused_by,
+        "paused_at": shapes.moment(target.paused_at),
+        "reason": target.reason,
+        "holder": None if state.holder is None else str(state.holder.pk),
+        "blocked_by": None if state.blocked_by is None else str(state.blocked_by.pk),
+        "queued": state.queued,
+        "oldest_queued_at": shapes.moment(state.oldest_queued_at),
+    }
+
+
+def _said(state: TargetState) -> str:
+    if state.target.paused:
+        who = f"{state.target.paused_by}: {state.target.reason}".strip(": ")
+        return _("paused by %s") % who if who else _("paused")
+    return _("blocked") if state.blocked_by else _("open")

@@ -1,0 +1,72 @@
+"""Jobs as text for a terminal: one line each, or all there is to know about one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from jobs import cli, db, shapes
+from jobs.logs import visible
+from jobs.models import Job, JobEvent, JobLog
+
+HEADINGS = ("ID", "STATUS", "TYPE", "TARGET", "AGE", "NOTE")
+EVENTS, LINES = 50, 20
+
+
+def row(job: Job, now: datetime) -> tuple[str, ...]:
+    age = cli.age((now - job.created_at).total_seconds())
+    return (str(job.pk), job.status, job.job_type, job.target or "", age, note(job))
+
+
+def note(job: Job) -> str:
+    """The one thing to know about a job besides its state."""
+    if job.cancel_requested:
+        return f"{job.cancel_mode.lower()} requested"
+    if job.progress is not None and not job.is_terminal:
+        return f"{job.progress:.0%} {job.progress_message}".strip()
+    return (job.status_reason.splitlines() or [""])[0]
+
+
+def document(job: Job) -> dict[str, Any]:
+    """All there is to know: the job, what happened to it, the end of its log."""
+    return {
+        **shapes.job(job),
+        "events": [shapes.event(each) for each in _last(JobEvent, job, EVENTS)],
+        "logs": [shapes.log(each) for each in _last(JobLog, job, LINES)],
+    }
+
+
+def page(job: Job) -> Iterable[str]:
+    told = document(job)
+    events, logs, run = told.pop("events"), told.pop("logs"), told.pop("run")
+    yield from _facts({name: value for name, value in told.items() if value not in (None, "", [], {}, False)}, "")
+    if run is not None:
+        yield "run:"
+        yield from _facts({name: run[name] for name in ("status", "started_at", "finished_at", "exit_code")}, "  ")
+        yield from _facts({name: run[name] for name in ("worker", "artifacts") if run[name]}, "  ")
+        yield from (f"  | {visible(line)}" for line in run["error"].splitlines())
+    yield "events:"
+    yield from (f"  {_event(each)}" for each in events)
+    if logs:
+        yield "logs:"
+        yield from (visible(f"  {each['at']}  {each['level']:7} {each['message']}") for each in logs)
+
+
+def _facts(facts: dict[str, Any], indent: str) -> Iterable[str]:
+    for name, value in facts.items():
+        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+        yield f"{indent}{name}: {visible(shown)}"
+
+
+def _event(event: dict[str, Any]) -> str:
+    actor = " ".join(filter(None, event["actor"].values()))
+    told = f"{event['at']}  {event['kind']}  by {actor}"
+    return visible(f"{told}: {event['reason']}" if event["reason"] else told)
+
+
+def _last(model: Any, job: Job, most: int) -> list[Any]:
+    """The newest rows of a job, oldest first."""
+    rows = model.objects.using(db.alias()).filter(job_id=job.pk).order_by("-id")[:most]
+    return list(rows)[::-1]

@@ -1,0 +1,92 @@
+"""Targets as an operator handles them: a side door beside `services` for the commands, the console and the API."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, Min
+from django.db.models.functions import Now
+from django.utils.translation import gettext as _
+
+from jobs import db, ids, parsing
+from jobs.actors import PYTHON, Actor
+from jobs.engine import journal, wakeup
+from jobs.errors import NotFound
+from jobs.models import Gate, Job, Target
+from jobs.services import REASON_LENGTH
+
+logger = logging.getLogger("jobs.targets")
+
+
+@dataclass(frozen=True)
+class TargetState:
+    """A target and what goes on in its lane. `holder` is the job that has the lane; `blocked_by` if it needs a person."""
+
+    target: Target
+    holder: Job | None
+    queued: int
+    oldest_queued_at: datetime | None
+
+    @property
+    def blocked_by(self) -> Job | None:
+        return self.holder if self.holder is not None and self.holder.blocks_target else None
+
+
+def pause(key: str, *, tenant: str = "default", reason: str = "", actor: Actor = PYTHON) -> Target:
+    """Nothing of this target starts until it is unpaused. It need not have been used before."""
+    why = _reason(reason)
+    with db.atomic():
+        target = _locked(key, tenant, make=True)
+        changes: dict[str, Any] = {"reason": why} if why else {}
+        if not target.paused:
+            changes = {"paused": True, "paused_by": actor.name, "paused_at": Now(), "reason": why}
+        return _changed(target, changes, actor)
+
+
+def unpause(key: str, *, tenant: str = "default", actor: Actor = PYTHON) -> Target:
+    with db.atomic():
+        target = _locked(key, tenant, make=False)
+        changes = {"paused": False, "paused_by": "", "paused_at": None, "reason": ""} if target.paused else {}
+        return _changed(target, changes, actor)
+
+
+def states(targets: Sequence[Target]) -> list[TargetState]:
+    """What goes on in each of these lanes, in two queries."""
+    lanes = [target.pk for target in targets]
+    jobs = Job.objects.using(db.alias()).filter(lane_id__in=lanes)
+    holders: dict[UUID, Job] = {job.lane_id: job for job in jobs.filter(holds_lane=True) if job.lane_id}
+    waiting = jobs.filter(gate__in=[Gate.LANE, Gate.READY]).order_by().values_list("lane_id")
+    counts = {lane: (n, oldest) for lane, n, oldest in waiting.annotate(Count("pk"), Min("created_at"))}
+    return [TargetState(each, holders.get(each.pk), *counts.get(each.pk, (0, None))) for each in targets]
+
+
+def _locked(key: str, tenant: str, *, make: bool) -> Target:
+    key, tenant = parsing.target(key), parsing.tenant(tenant)
+    targets = Target.objects.using(db.alias())
+    if make:
+        targets.bulk_create([Target(id=ids.lane_id(tenant, key), tenant=tenant, key=key)], ignore_conflicts=True)
+    target = targets.select_for_update(no_key=True).filter(pk=ids.lane_id(tenant, key)).first()
+    if target is None:
+        raise NotFound(_("There is no target “%(key)s” in tenant %(tenant)s.") % {"key": key, "tenant": tenant})
+    return target
+
+
+def _changed(target: Target, changes: dict[str, Any], actor: Actor) -> Target:
+    if not changes:
+        return target
+    Target.objects.using(db.alias()).filter(pk=target.pk).update(**changes)
+    journal.mark(target.pk)
+    wakeup.notify(wakeup.READY)
+    target.refresh_from_db(using=db.alias())
+    said = "paused" if target.paused else "unpaused"
+    logger.info("target %s of tenant %s %s by %s", target.key, target.tenant, said, actor.name or actor.kind)
+    return target
+
+
+def _reason(reason: str) -> str:
+    return parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True)

@@ -1,0 +1,29 @@
+"""Where the pages are, and what they said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.messages import get_messages
+from django.db.models import Model
+from django.test import Client
+from django.urls import reverse
+
+
+def list_of(model: type[Model]) -> str:
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+
+
+def page_of(row: Model) -> str:
+    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+
+
+def choose(client: Client, action: str, rows: Any, **data: Any) -> Any:
+    """Tick some rows in their list and choose an action for them."""
+    rows = list(rows)
+    post = {"action": action, "_selected_action": [str(row.pk) for row in rows], "index": 0, **data}
+    return client.post(list_of(type(rows[0])), post)
+
+
+def said(response: Any) -> str:
+    return " ".join(str(message) for message in get_messages(response.wsgi_request))

@@ -1,0 +1,23 @@
+"""Users of the admin, by what they may do."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+OURS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
+
+
+def reader(name: str, *also: str) -> User:
+    """May view all that is ours, and whatever `also` names."""
+    user = User.objects.create_user(name, is_staff=True)
+    ours = Permission.objects.filter(content_type__app_label__in=OURS)
+    named = ours.filter(codename__startswith="view_").exclude(codename="view_payload")
+    user.user_permissions.set([*named, *ours.filter(codename__in=also)])
+    return user
+
+
+def logged_in(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client

@@ -1,0 +1,41 @@
+"""A row of every entity that the admin shows."""
+
+from __future__ import annotations
+
+from django.db.models import Model
+
+from tests import factories
+
+
+def one_of_each() -> list[Model]:
+    """Each once; jobs in each state of their life."""
+    job = factories.JobFactory.create(failed=True, in_lane=True, in_group=True)
+    schedule = factories.ScheduleFactory.create()
+    endpoint = factories.WebhookEndpointFactory.create()
+    return [
+        job,
+        job.run,
+        *(factories.JobFactory.create(**{trait: True}) for trait in TRAITS),
+        factories.JobFactory.create(
+            retry_of=job, attempt=2, schedule=schedule, template=factories.JobTemplateFactory()
+        ),
+        factories.JobEventFactory.create(job=job, data={"cause": "ERROR"}),
+        factories.JobLogFactory.create(job=job),
+        factories.JobTemplateFactory.create(),
+        job.group,
+        factories.TargetFactory.create(key=job.target),
+        factories.ConcurrencyLimitFactory.create(),
+        factories.LeaseFactory.create(),
+        factories.WorkerFactory.create(serves={"resources": ["default"]}),
+        factories.JobMinuteFactory.create(),
+        factories.ApiTokenFactory.create(),
+        schedule,
+        factories.ScheduleFactory.create(cron=None, every_sec=60),
+        factories.ScheduleFactory.create(job_type="", template=factories.JobTemplateFactory.create()),
+        factories.ScheduleFireFactory.create(schedule=schedule, job=job),
+        endpoint,
+        factories.WebhookDeliveryFactory.create(endpoint=endpoint, job_id=job.pk, group_id=job.group_id),
+    ]
+
+
+TRAITS = ("pending", "queued", "dispatching", "running", "paused", "completed", "skipped", "cancelled")

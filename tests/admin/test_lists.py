@@ -1,0 +1,175 @@
+"""Lists: a bounded number of queries, a count that stops, and a search that only asks indexes and equalities."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from jobs.admin.paginator import CappedInt, CappedPaginator
+from jobs.models import Job, JobEvent, JobRun, JobTemplate, Worker
+from jobs.states import Status
+from tests import factories
+from tests.admin.pages import list_of, page_of
+from tests.admin.people import logged_in, reader
+from tests.admin.test_pages import SHOWN
+from tests.factories import SAMPLE_TYPE, JobFactory, job_in
+
+
+def queries_of(client: Client, url: str) -> int:
+    client.get(url)  # content types are asked for once per process
+    with CaptureQueriesContext(
+        connection,
+    ) as captured:
+        assert client.get(url).status_code == 200
+    return len(captured)
+
+
+def found(client: Client, query: str, model: Any = Job) -> set[Any]:
+    response = client.get(list_of(model), {"q": query})
+    return {row.pk for row in response.context["cl"].result_list}
+
+
+def test_the_job_list_takes_as_many_queries_for_100_rows_as_for_10(db: Any) -> None:
+    client = logged_in(reader("operator", "cancel_job", "view_payload"))
+    for status in (Status.FAILED, Status.QUEUED):
+        for _ in range(5):
+            job_in(status, target=None)
+    few = queries_of(client, f"{list_of(Job)}?all=1")
+    for _ in range(45):
+        job_in(Status.FAILED)
+        job_in(Status.RUNNING)
+    assert client.get(f"{list_of(Job)}?all=1").context["cl"].result_count == 100
+    assert queries_of(client, f"{list_of(Job)}?all=1") == few <= 8
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        factories.JobEventFactory,
+        factories.JobLogFactory,
+        factories.JobRunFactory,
+        factories.ScheduleFactory,
+        factories.ScheduleFireFactory,
+        factories.WebhookDeliveryFactory,
+        factories.JobTemplateFactory,
+    ],
+)
+def test_other_lists_take_a_constant_number_of_queries_too(make: Any, boss: Client) -> None:
+    make.create_batch(3)
+    few = queries_of(boss, list_of(make._meta.model))
+    make.create_batch(20)
+    assert queries_of(boss, list_of(make._meta.model)) == few <= 8
+
+
+def test_a_job_page_takes_as_many_queries_for_many_events_as_for_few(boss: Client) -> None:
+    job = JobFactory.create(failed=True, in_lane=True)
+    factories.JobEventFactory.create_batch(2, job=job)
+    few = queries_of(boss, page_of(job))
+    factories.JobEventFactory.create_batch(100, job=job)
+    factories.JobLogFactory.create_batch(100, job=job)
+    assert queries_of(boss, page_of(job)) == few <= 12
+
+
+def test_a_list_never_loads_payload_nor_counts_the_whole_table(boss: Client) -> None:
+    JobFactory.create(completed=True)
+    with CaptureQueriesContext(connection) as captured:
+        boss.get(list_of(Job))
+    sql = [query["sql"] for query in captured if "jobscheduler_job" in query["sql"]]
+    assert not any('"params"' in each or '"checkpoint"' in each or '"artifacts"' in each for each in sql)
+    assert not any("DISTINCT" in each for each in sql)
+    assert all("LIMIT 10001" in each for each in sql if "COUNT(" in each)
+
+
+def test_counting_stops_at_the_cap_and_says_so(db: Any, settings: Any) -> None:
+    JobFactory.create_batch(5)
+    paginator = CappedPaginator(Job.objects.order_by("-pk"), 2)
+    paginator.cap = 3
+    assert (paginator.count, paginator.num_pages, str(paginator.count)) == (3, 2, "3+")
+    settings.USE_THOUSAND_SEPARATOR = True
+    assert str(CappedInt(10_000)) == "10000"
+
+
+def test_a_capped_list_shows_its_plus(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CappedPaginator, "cap", 3)
+    JobFactory.create_batch(5)
+    assert "3+ jobs" in boss.get(list_of(Job)).content.decode()
+
+
+def test_jobs_are_found_by_id_and_by_qualifier(boss: Client) -> None:
+    job = JobFactory.create(
+        job_type="mail.send", resource="smtp", tenant="acme", target="a b", idempotency_key="k-1", addon_id="shop"
+    )
+    JobFactory.create(in_group=True)
+    one = {job.pk}
+    assert found(boss, str(job.pk)) == found(boss, f"#{job.pk}") == found(boss, job.pk.hex) == one
+    for query in (
+        "type:mail.send",
+        "type:mail.*",
+        "TYPE:mail.*",
+        "resource:smtp",
+        "tenant:acme",
+        "key:k-1",
+        "addon:shop",
+    ):
+        assert found(boss, query) == one, query
+    assert found(boss, 'target:"a b" tenant:acme') == one
+    for query in ("type:mail", "type:%*", "nonsense", str(job.pk)[:8], "tenant:acme resource:other", "status:QUEUED"):
+        assert found(boss, query) == set(), query
+
+
+def test_jobs_are_found_by_their_group_and_their_schedule(boss: Client) -> None:
+    schedule = factories.ScheduleFactory.create()
+    grouped, scheduled = JobFactory.create(in_group=True), JobFactory.create(schedule=schedule)
+    assert found(boss, f"group:{grouped.group_id}") == {grouped.pk}
+    assert found(boss, f"schedule:{schedule.pk}") == {scheduled.pk}
+
+
+def test_runs_and_events_are_found_by_their_job(boss: Client) -> None:
+    job = JobFactory.create(failed=True)
+    event = factories.JobEventFactory.create(job=job)
+    factories.JobEventFactory.create(job=JobFactory.create(failed=True))
+    assert found(boss, str(job.pk), JobRun) == {job.pk}
+    assert found(boss, str(job.pk), JobEvent) == found(boss, str(event.pk), JobEvent) == {event.pk}
+
+
+def test_things_with_names_are_found_by_the_beginning_of_the_name(boss: Client) -> None:
+    worker = factories.WorkerFactory.create(name="mailer@1")
+    template = factories.JobTemplateFactory.create(name="nightly report")
+    factories.WorkerFactory.create(name="other@1")
+    assert found(boss, "mailer", Worker) == {worker.pk}
+    assert found(boss, '"nightly rep"', JobTemplate) == {template.pk}
+
+
+def test_every_search_box_says_what_it_finds(boss: Client) -> None:
+    for model in SHOWN:
+        assert "Finds " in boss.get(list_of(model)).content.decode(), model
+    assert "type:…" in boss.get(list_of(Job)).content.decode()
+
+
+def test_jobs_are_filtered_by_status_type_and_age(boss: Client) -> None:
+    import tests.sample_jobs  # noqa: F401  the filter offers the types that are known
+
+    long_ago = int((timezone.now() - timedelta(hours=2)).timestamp() * 1000)
+    old = JobFactory.create(id=UUID(int=(long_ago << 80) | (7 << 76) | (2 << 62)))
+    failed, other = job_in(Status.FAILED), JobFactory.create(job_type="tests.nothing")
+    shown = lambda query: {job.pk for job in boss.get(f"{list_of(Job)}?{query}").context["cl"].result_list}  # noqa: E731
+    assert shown("status=FAILED") == {failed.pk}
+    assert shown("job_type=tests.nothing") == {other.pk}
+    assert shown(f"job_type={SAMPLE_TYPE}&created=1h") == {failed.pk}
+    assert old.pk in shown("created=24h")
+    assert old.pk not in shown("created=1h")
+
+
+def test_lists_are_sorted_newest_first_and_only_by_what_is_indexed(boss: Client) -> None:
+    jobs = JobFactory.create_batch(3)
+    shown = boss.get(f"{list_of(Job)}?o=-2").context["cl"].result_list
+    assert [job.pk for job in shown] == [job.pk for job in reversed(jobs)]
+    shown = boss.get(f"{list_of(Job)}?o=1").context["cl"].result_list
+    assert [job.pk for job in shown] == [job.pk for job in jobs]

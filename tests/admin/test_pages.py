@@ -1,0 +1,108 @@
+"""Every list and every page opens, for those who may look, and changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.test import Client
+from django.urls import reverse
+
+from jobs.models import ConcurrencyLimit, Job, JobEvent, JobLog, JobTemplate, LaneMark
+from tests.admin.pages import list_of, page_of
+from tests.admin.people import OURS
+from tests.admin.rows import one_of_each
+from tests.factories import JobEventFactory, JobFactory, JobLogFactory, JobTemplateFactory
+from tests.snapshots import everything
+
+SHOWN = [model for label in OURS for model in apps.get_app_config(label).get_models() if model is not LaneMark]
+EDITED = (JobTemplate, ConcurrencyLimit)
+
+
+def test_every_entity_is_in_the_admin() -> None:
+    assert [model for model in SHOWN if not admin.site.is_registered(model)] == []
+
+
+@pytest.mark.parametrize("who", ["boss", "looker"])
+def test_every_list_and_page_opens(who: str, request: pytest.FixtureRequest) -> None:
+    client: Client = request.getfixturevalue(who)
+    rows = one_of_each()
+    assert {type(row) for row in rows} == set(SHOWN)
+    for model in SHOWN:
+        assert client.get(list_of(model)).status_code == 200, model
+    for row in rows:
+        response = client.get(page_of(row))
+        assert (response.status_code, str(row.pk) in response.content.decode()) == (200, True), row
+
+
+def test_every_list_opens_empty(boss: Client) -> None:
+    assert {boss.get(list_of(model)).status_code for model in SHOWN} == {200}
+
+
+def test_the_page_of_a_row_that_is_not_there_leads_home(boss: Client) -> None:
+    job = JobFactory.build()
+    for key in (job.pk, "nonsense", "0" * 40, "%00", "9" * 30):
+        for model in SHOWN:
+            url = f"{list_of(model)}{key}/change/"
+            assert boss.get(url).status_code == 302, url
+
+
+def test_nobody_adds_changes_or_deletes_state_not_even_a_superuser(boss: Client) -> None:
+    rows = [row for row in one_of_each() if not isinstance(row, EDITED)]
+    before = everything()
+    for row in rows:
+        assert boss.get(f"{list_of(type(row))}add/").status_code == 403
+        assert boss.post(f"{list_of(type(row))}add/", {}).status_code == 403
+        assert boss.post(page_of(row), {"status": "COMPLETED", "_save": "1"}).status_code == 403
+        assert boss.post(page_of(row).replace("/change/", "/delete/"), {"post": "yes"}).status_code == 403
+        boss.post(list_of(type(row)), {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
+    assert everything() == before
+
+
+def test_a_reader_changes_nothing_anywhere(looker: Client) -> None:
+    rows = one_of_each()
+    before = everything()
+    for row in rows:
+        assert looker.get(f"{list_of(type(row))}add/").status_code == 403
+        assert looker.post(page_of(row), {"name": "mine", "max": "9", "_save": "1"}).status_code == 403
+        assert looker.post(page_of(row).replace("/change/", "/delete/"), {"post": "yes"}).status_code == 403
+        looker.post(list_of(type(row)), {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
+    assert everything() == before
+
+
+def test_only_templates_can_be_deleted(boss: Client) -> None:
+    template = JobTemplateFactory.create()
+    job = JobFactory.create(template=template, completed=True)
+    assert boss.post(page_of(template).replace("/change/", "/delete/"), {"post": "yes"}).status_code == 302
+    job.refresh_from_db()
+    assert (JobTemplate.objects.exists(), job.template_id) == (False, None)
+
+
+def test_pages_need_a_login_and_a_permission(client: Client, django_user_model: type) -> None:
+    job = JobFactory.create()
+    assert client.get(list_of(Job)).status_code == 302
+    client.force_login(django_user_model.objects.create_user("staff", is_staff=True))
+    assert client.get(list_of(Job)).status_code == 403
+    assert client.get(page_of(job)).status_code == 403
+    assert client.get(reverse("admin:index")).status_code == 200
+
+
+def test_the_job_page_shows_its_run_its_last_events_and_its_last_log_lines(boss: Client) -> None:
+    job = JobFactory.create(failed=True)
+    for number in range(60):
+        JobEventFactory.create(job=job, reason=f"event-{number}.")
+        JobLogFactory.create(job=job, message=f"line-{number}.")
+    page = boss.get(page_of(job)).content.decode()
+    assert "boom" in page
+    assert [number for number in range(60) if f"event-{number}." in page] == list(range(10, 60))
+    assert [number for number in range(60) if f"line-{number}." in page] == list(range(10, 60))
+
+
+def test_the_whole_trail_of_a_job_is_one_link_away(boss: Client) -> None:
+    job, other = JobFactory.create(), JobFactory.create()
+    for factory, model in ((JobEventFactory, JobEvent), (JobLogFactory, JobLog)):
+        factory.create_batch(50, job=job)
+        factory.create(job=other)
+        url = f"{list_of(model)}?q={job.pk}"
+        assert url in boss.get(page_of(job)).content.decode()
+        assert boss.get(url).context["cl"].result_count == 50

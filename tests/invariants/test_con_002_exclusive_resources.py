@@ -1,0 +1,49 @@
+"""CON-002: a resource that serves one at a time gets one at a time; others do not wait for it."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import override_settings
+
+from jobs import services
+from jobs.conf import conf
+from jobs.engine import limits
+from jobs.errors import InvalidInput
+from jobs.models import Job
+from tests import executor, sample_jobs
+from tests.snapshots import everything
+
+TYPE = sample_jobs.anything.name
+OLLAMA_ALONE = {"LIMITS": {"global": None, "resource": {"ollama": 1}}}
+
+
+@override_settings(JOBSCHEDULER=OLLAMA_ALONE)
+def test_con_002_unit_a_resource_can_have_its_own_limit() -> None:
+    assert list(conf.LIMITS) == [("resource", "ollama", 1)]
+
+
+@pytest.mark.django_db
+@override_settings(JOBSCHEDULER=OLLAMA_ALONE)
+def test_con_002_integration_jobs_of_another_resource_pass_those_that_wait() -> None:
+    limits.sync()
+    ids = services.enqueue_many([{"job_type": TYPE, "resource": name} for name in ("ollama", "ollama", "api", "api")])
+    first, second, *free = (Job.objects.get(pk=each) for each in ids)
+    running = executor.take(first)
+    for job in free:
+        executor.take(job)
+    assert executor.take_next() is None
+    executor.complete(running)
+    executor.take(second)
+
+
+@pytest.mark.django_db
+@override_settings(JOBSCHEDULER=OLLAMA_ALONE)
+def test_con_002_error_a_busy_resource_starts_nothing_and_a_nameless_one_is_refused() -> None:
+    limits.sync()
+    executor.take(services.enqueue(TYPE, resource="ollama"))
+    services.enqueue(TYPE, resource="ollama", priority="URGENT")
+    before = everything()
+    assert executor.take_next() is None
+    with pytest.raises(InvalidInput):
+        services.enqueue(TYPE, resource="")
+    assert everything() == before

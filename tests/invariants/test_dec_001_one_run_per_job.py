@@ -1,0 +1,45 @@
+"""DEC-001: a job has one run; a pause suspends it, and a retry is a new job with its own."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from jobs import services
+from jobs.engine import ending
+from jobs.models import Job, JobRun
+from tests import executor, sample_jobs
+from tests.factories import JobFactory
+from tests.snapshots import everything
+
+TYPE = sample_jobs.anything.name
+
+
+def test_dec_001_unit_a_run_is_its_jobs_and_shares_its_id() -> None:
+    job = JobRun._meta.get_field("job")
+    assert (job.one_to_one, job.primary_key) == (True, True)
+
+
+@pytest.mark.django_db
+def test_dec_001_integration_claims_continue_the_run_and_a_retry_gets_its_own() -> None:
+    job = services.enqueue(TYPE)
+    for _ in range(3):
+        running = executor.take(job)
+        services.pause(job.pk)
+        assert running.lease_token is not None
+        ending.stop(job.pk, running.lease_token, actor=executor.WORKER)
+        services.resume(job.pk)
+    failed = executor.fail(executor.take(job))
+    retry = executor.complete(executor.take(services.retry(job.pk)))
+    assert JobRun.objects.count() == Job.objects.count() == 2
+    assert (failed.run.status, retry.run.status) == ("FAILED", "COMPLETED")
+    assert failed.run.id == failed.pk
+
+
+@pytest.mark.django_db
+def test_dec_001_error_a_second_run_is_refused() -> None:
+    job = JobFactory.create(failed=True)
+    before = everything()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        JobRun.objects.create(job=job)
+    assert everything() == before

@@ -1,0 +1,53 @@
+"""DEC-008: the queue survives a restart in its order; what ran in a process that is gone has failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from django.db import connection
+
+from jobs import services
+from jobs.engine import recovery
+from jobs.engine.identity import Identity, Life
+from jobs.models import Job
+from jobs.states import Status
+from tests import executor, sample_jobs
+from tests.factories import JobFactory
+from tests.snapshots import events_of, everything
+
+TYPE = sample_jobs.anything.name
+ME = Identity.mine("worker-1")
+GONE = replace(ME, started="1")  # a process with our pid that began at another time cannot live any more
+
+
+def test_dec_008_unit_a_former_life_is_told_from_a_live_one() -> None:
+    assert (ME.life(), GONE.life()) == (Life.ALIVE, Life.GONE)
+    assert replace(ME, namespace="1").life() == Life.UNKNOWN
+    assert Identity.of_owner(GONE.slot(0)) == GONE
+
+
+@pytest.mark.django_db(transaction=True)
+def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
+    ids = services.enqueue_many([{"job_type": TYPE, "priority": n % 2} for n in range(6)])
+    services.move(ids[4], to="top")
+    lost = JobFactory.create(running=True, job_type=TYPE, lease_owner=GONE.slot(0))
+    before = list(Job.objects.queued().in_dispatch_order())
+    connection.close()
+    assert recovery.recover_former_life(ME) == 1
+    waiting = Job.objects.queued().exclude(retry_of=lost)
+    assert list(waiting.in_dispatch_order()) == before
+    lost.refresh_from_db()
+    assert (lost.status, lost.run.error) == (Status.FAILED, "Scheduler crash recovery")
+    assert events_of(lost)[0].data["cause"] == "CRASH_RECOVERY"
+    assert (lost.retried_by.status, lost.retried_by.attempt) == (Status.QUEUED, 2)
+    assert executor.take_next() == before[0]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("owner", [ME, replace(GONE, host="elsewhere"), replace(GONE, name="worker-2")], ids=str)
+def test_dec_008_error_what_is_not_proven_gone_is_left_alone(owner: Identity) -> None:
+    JobFactory.create(running=True, lease_owner=owner.slot(0))
+    before = everything()
+    assert recovery.recover_former_life(ME) == 0
+    assert everything() == before

@@ -1,0 +1,72 @@
+"""DEC-011: by default one job runs at a time, whoever asks; the limit is the operator's to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.test import override_settings
+
+from jobs import services
+from jobs.conf import conf
+from jobs.engine import limits
+from jobs.models import ConcurrencyLimit, Job
+from tests import executor, sample_jobs
+from tests.factories import ConcurrencyLimitFactory, JobFactory
+from tests.snapshots import everything
+
+TYPE = sample_jobs.anything.name
+
+
+def test_dec_011_unit_the_default_is_one_for_all() -> None:
+    assert list(conf.LIMITS) == [("global", "", 1)]
+
+
+@pytest.mark.django_db
+def test_dec_011_integration_the_next_job_starts_when_the_first_has_ended() -> None:
+    limits.sync()
+    first, second = services.enqueue(TYPE), services.enqueue(TYPE, tenant="acme", resource="other")
+    running = executor.take(first)
+    assert executor.take_next() is None
+    executor.complete(running)
+    executor.take(second)
+
+
+@pytest.mark.django_db
+def test_dec_011_integration_an_operator_may_raise_it() -> None:
+    limits.sync()
+    ConcurrencyLimit.objects.update(max=2, overridden=True)
+    limits.sync()
+    services.enqueue_many([{"job_type": TYPE}] * 3)
+    assert [executor.take_next() is not None for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("state", ["running", "dispatching"])
+def test_dec_011_error_a_job_beyond_the_limit_stays_where_it_is(state: str) -> None:
+    """A reservation for a remote executor counts as much as a running job."""
+    limits.sync()
+    JobFactory.create(**{state: True})
+    services.enqueue(TYPE)
+    before = everything()
+    assert executor.take_next() is None
+    assert everything() == before
+    assert Job.objects.active().count() == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "wrong", [{"max": 0}, {"max": -1}, {"scope": "galaxy"}, {"scope": "global", "key": "x"}], ids=str
+)
+def test_dec_011_error_a_limit_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        ConcurrencyLimitFactory.create(**wrong)
+
+
+@pytest.mark.django_db
+@override_settings(JOBSCHEDULER={"LIMITS": {"global": None}})
+def test_dec_011_integration_no_limit_at_all_can_be_asked_for() -> None:
+    limits.sync()
+    services.enqueue_many([{"job_type": TYPE}] * 3)
+    assert all(executor.take_next() for _ in range(3))

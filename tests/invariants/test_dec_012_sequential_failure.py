@@ -1,0 +1,55 @@
+"""DEC-012: in a sequential group a failure, its retries over, ends the rest; the group is PARTIAL."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs import services
+from jobs.errors import WrongState
+from jobs.models import GroupStatus, Job, JobGroup
+from jobs.policies.groups import GroupFailureFacts, OnFailure
+from jobs.states import Status
+from tests import executor, sample_jobs
+from tests.factories import JobFactory, JobGroupFactory
+from tests.snapshots import everything
+
+assert sample_jobs.note.name == "tests.note"  # the type of the factories' jobs can be claimed
+
+
+def _sequence() -> tuple[JobGroup, list[Job]]:
+    group = JobGroupFactory.create(sequential=True)
+    first = JobFactory.create(group=group, group_index=0)
+    rest = [JobFactory.create(group=group, group_index=n, pending=True, hold=False) for n in (1, 2)]
+    return group, [first, *rest]
+
+
+@pytest.mark.parametrize("word", ["stop", "continue", "skip"])
+def test_dec_012_unit_the_group_says_what_happens_and_stop_is_the_default(word: str) -> None:
+    facts = GroupFailureFacts(on_failure=word, status=Status.FAILED, index=0, total=3)
+    assert OnFailure().decide(facts) == word
+    assert JobGroup._meta.get_field("on_failure").default == "stop"
+
+
+@pytest.mark.django_db
+def test_dec_012_integration_the_rest_is_cancelled_only_when_the_retries_are_over() -> None:
+    group, (first, *rest) = _sequence()
+    failed = executor.fail(executor.take(first), retry_in=3600)
+    assert [Job.objects.get(pk=job.pk).status for job in rest] == ["PENDING", "PENDING"]
+    executor.fail(executor.take(services.retry(failed.pk)))
+    for job in rest:
+        job.refresh_from_db()
+        assert (job.status, job.status_reason) == (Status.CANCELLED, "predecessor failed")
+    group.refresh_from_db()
+    assert group.status == GroupStatus.PARTIAL
+
+
+@pytest.mark.django_db
+def test_dec_012_error_a_place_cannot_be_let_go_past_its_predecessor() -> None:
+    _, (_, second, third) = _sequence()
+    before = everything()
+    for job in (second, third):
+        with pytest.raises(WrongState):
+            services.release(job.pk)
+    assert executor.take_next() is not None
+    assert executor.take_next() is None, "only the first place is in the queue"
+    assert len(before["Job"]) == 3

@@ -1,0 +1,68 @@
+"""INV-001: once a job was dispatched, its params, type, tenant and target are frozen for good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from jobs import services
+from jobs.engine import ending, lifecycle
+from jobs.errors import InvalidOperationError
+from jobs.models import Job
+from jobs.states import Status
+from tests import executor, sample_jobs
+from tests.factories import JobFactory
+from tests.snapshots import everything
+
+TYPE = sample_jobs.note.name
+
+
+@pytest.mark.parametrize("status", Status)
+def test_inv_001_unit_the_guard_asks_for_the_dispatch_and_not_for_the_state(status: Status) -> None:
+    job = JobFactory.build(status=str(status), dispatched_at=timezone.now())
+    with pytest.raises(InvalidOperationError, match="^Cannot modify params after dispatch$"):
+        lifecycle._require_editable(job)
+
+
+@pytest.mark.django_db
+def test_inv_001_integration_a_job_that_returns_to_the_queue_is_still_frozen() -> None:
+    job = services.enqueue(TYPE, {"text": "first"})
+    services.update(job.pk, {"params": {"text": "second"}})
+    running = executor.take(job)
+    assert running.lease_token is not None
+    ending.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="worker shut down")
+    assert Job.objects.get(pk=job.pk).status == Status.QUEUED
+    with pytest.raises(InvalidOperationError):
+        services.update(job.pk, {"params": {"text": "third"}})
+    services.resume(services.pause(job.pk).pk)
+    with pytest.raises(InvalidOperationError):
+        services.update(job.pk, {"target": "elsewhere"})
+    ended = executor.complete(executor.take(job))
+    assert ended.params == {"text": "second"}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "change", [{"params": {}}, {"job_type": "x"}, {"tenant": "x"}, {"dispatched_at": None}], ids=str
+)
+def test_inv_001_error_the_orm_cannot_change_a_dispatched_job_either(change: dict[str, Any]) -> None:
+    job = JobFactory.create(queued=True, started=True)
+    before = everything()
+    with pytest.raises(IntegrityError, match="INV-001"), transaction.atomic():
+        Job.objects.filter(pk=job.pk).update(**change)
+    for name, value in change.items():
+        setattr(job, name, value)
+    with pytest.raises(IntegrityError, match="INV-001"), transaction.atomic():
+        job.save()
+    assert everything() == before
+
+
+@pytest.mark.django_db
+def test_inv_001_error_the_rest_of_a_dispatched_job_can_still_be_written() -> None:
+    job = JobFactory.create(running=True)
+    job.progress = 0.5
+    job.save()
+    assert Job.objects.get(pk=job.pk).progress == 0.5

@@ -1,0 +1,55 @@
+"""INV-003: an executor's slot runs one job at a time."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, models, transaction
+from django.db.models import Q
+
+from jobs import services
+from jobs.engine.claim import Claimer, Serves
+from jobs.models import Job
+from jobs.states import Status
+from tests import sample_jobs
+from tests.factories import JobFactory
+from tests.snapshots import everything
+
+TYPE = sample_jobs.anything.name
+
+
+def _claimer() -> Claimer:
+    return Claimer("worker-1", Serves(types=(TYPE,)))
+
+
+def test_inv_003_unit_a_slot_is_unique_among_running_jobs() -> None:
+    rule = next(each for each in Job._meta.constraints if each.name == "job_one_per_slot")
+    assert isinstance(rule, models.UniqueConstraint)
+    assert (rule.fields, rule.condition) == (("lease_owner",), Q(status=Status.RUNNING))
+
+
+@pytest.mark.django_db
+def test_inv_003_integration_a_worker_takes_as_many_jobs_as_it_has_free_slots() -> None:
+    services.enqueue_many([{"job_type": TYPE}] * 5)
+    claimer = _claimer()
+    slots = [f"worker-1#{number}" for number in range(2)]
+    taken = claimer.claim(slots, lease_sec=30)
+    assert sorted(claim.lease_owner for claim in taken) == slots
+    assert Job.objects.running().count() == 2
+
+
+@pytest.mark.django_db
+def test_inv_003_error_a_busy_slot_cannot_take_a_second_job() -> None:
+    services.enqueue_many([{"job_type": TYPE}] * 2)
+    claimer = _claimer()
+    assert len(claimer.claim(["worker-1#0"], lease_sec=30)) == 1
+    before = everything()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        claimer.claim(["worker-1#0"], lease_sec=30)
+    assert everything() == before
+
+
+@pytest.mark.django_db
+def test_inv_003_error_the_orm_cannot_put_two_jobs_into_one_slot() -> None:
+    JobFactory.create(running=True, lease_owner="worker-1#0")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        JobFactory.create(running=True, lease_owner="worker-1#0")

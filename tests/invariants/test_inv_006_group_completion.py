@@ -1,0 +1,93 @@
+"""INV-006: a group is terminal only when all its members are, in the transaction of the last one's end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from jobs import services
+from jobs.engine import groups
+from jobs.models import GroupStatus, Job, JobGroup
+from jobs.states import LIVE, Status
+from tests import executor, sample_jobs
+from tests.factories import JobFactory, JobGroupFactory, job_in
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+
+assert sample_jobs.note.name == "tests.note"  # the type of the factories' jobs can be claimed
+C, F, S, X = Status.COMPLETED, Status.FAILED, Status.SKIPPED, Status.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("members", "asked_to_cancel", "status"),
+    [
+        ([C, C], False, "COMPLETED"),
+        ([C, S], False, "COMPLETED"),
+        ([S, S], False, "COMPLETED"),
+        ([F, F], False, "FAILED"),
+        ([F, C], False, "PARTIAL"),
+        ([F, X, X], False, "PARTIAL"),
+        ([C, X], False, "PARTIAL"),
+        ([F, S], False, "PARTIAL"),
+        ([X, X], False, "CANCELLED"),
+        ([C, X], True, "CANCELLED"),
+        ([F, X], True, "CANCELLED"),
+        ([C, C], True, "COMPLETED"),
+        ([F, F], True, "FAILED"),
+    ],
+)
+def test_inv_006_unit_the_status_is_that_of_all_members(
+    members: list[Status], asked_to_cancel: bool, status: str
+) -> None:
+    group = JobGroupFactory.create(cancel_requested=asked_to_cancel)
+    for index, member in enumerate(members):
+        job_in(member, group=group, group_index=index)
+    assert groups._final_status(group) == status
+
+
+def test_inv_006_unit_of_a_retry_chain_only_the_end_counts() -> None:
+    group = JobGroupFactory.create()
+    failed = JobFactory.create(failed=True, group=group, group_index=0)
+    JobFactory.create(completed=True, group=group, group_index=0, retry_of=failed, attempt=2)
+    assert groups._final_status(group) == GroupStatus.COMPLETED
+
+
+def test_inv_006_integration_a_group_ends_with_its_last_member_and_not_before() -> None:
+    group = JobGroupFactory.create()
+    first, second = (JobFactory.create(group=group, group_index=index) for index in range(2))
+    executor.complete(executor.take(first))
+    failed = executor.fail(executor.take(second), retry_in=3600)
+    group.refresh_from_db()
+    assert not group.is_terminal, "its retry waits"
+    executor.complete(executor.take(services.retry(failed.pk)))
+    group.refresh_from_db()
+    assert (group.status, group.finished_at is not None) == (GroupStatus.COMPLETED, True)
+
+
+@pytest.mark.parametrize("live", sorted(LIVE))
+@pytest.mark.parametrize("ended", ["COMPLETED", "FAILED", "PARTIAL", "CANCELLED"])
+def test_inv_006_error_a_group_cannot_end_over_a_live_member(live: Status, ended: str) -> None:
+    group = JobGroupFactory.create()
+    job_in(live, group=group, group_index=0)
+    before = everything()
+    with pytest.raises(IntegrityError, match="INV-006"), transaction.atomic():
+        JobGroup.objects.filter(pk=group.pk).update(status=ended, finished_at=timezone.now())
+    assert everything() == before
+
+
+@pytest.mark.parametrize("how", ["born", "moved"])
+def test_inv_006_error_nothing_live_joins_an_ended_group(how: str) -> None:
+    group = JobGroupFactory.create(status=GroupStatus.COMPLETED, finished_at=timezone.now())
+    outsider = JobFactory.create()
+    place: dict[str, Any] = {"group": group, "group_index": 3}
+    before = everything()
+    with pytest.raises(IntegrityError, match="INV-006"), transaction.atomic():
+        if how == "born":
+            JobFactory.create(**place)
+        else:
+            Job.objects.filter(pk=outsider.pk).update(**place)
+    assert everything() == before

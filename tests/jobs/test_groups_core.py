@@ -1,0 +1,276 @@
+"""What the end of one member means for the others and for the group, in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from jobs import hooks, services
+from jobs.engine import ending
+from jobs.engine.ending import Verdict
+from jobs.errors import WrongState
+from jobs.hooks import GroupFinished
+from jobs.models import GroupMode, GroupStatus, Job, JobGroup
+from jobs.outcomes import Failed, Skipped
+from jobs.policies.groups import GroupFailureFacts
+from jobs.states import TERMINAL, Cause, Status
+from tests import executor, sample_jobs
+from tests.factories import JobFactory, JobGroupFactory
+from tests.snapshots import events_of, everything, kinds_of
+
+pytestmark = pytest.mark.django_db
+
+TYPE = sample_jobs.note.name
+
+
+class AlwaysContinue:
+    def decide(self, facts: GroupFailureFacts) -> str:
+        return "continue"
+
+
+@pytest.fixture
+def finished() -> Iterator[list[GroupFinished]]:
+    """The group endings that listeners heard of."""
+    heard: list[GroupFinished] = []
+
+    def hear(events: Sequence[hooks.Event]) -> None:
+        heard.extend(event for event in events if isinstance(event, GroupFinished))
+
+    hooks.listen(hear)
+    yield heard
+    hooks.forget(hear)
+
+
+def _sequence(places: int = 3, **fields: Any) -> list[Job]:
+    """A sequential group: its first place waits in the queue, the others for their predecessor."""
+    group = JobGroupFactory.create(sequential=True, **fields)
+    first = JobFactory.create(group=group, group_index=0)
+    rest = [JobFactory.create(group=group, group_index=index, pending=True, hold=False) for index in range(1, places)]
+    return [first, *rest]
+
+
+def _parallel(places: int = 3) -> list[Job]:
+    group = JobGroupFactory.create(mode=GroupMode.PARALLEL)
+    return [JobFactory.create(group=group, group_index=index) for index in range(places)]
+
+
+def _statuses(jobs: Sequence[Job]) -> list[str]:
+    return [Job.objects.get(pk=job.pk).status for job in jobs]
+
+
+def _group(jobs: Sequence[Job]) -> JobGroup:
+    return JobGroup.objects.get(jobs=jobs[0])
+
+
+@pytest.mark.parametrize("how", ["complete", "skip"])
+def test_a_place_that_ended_well_lets_the_next_one_go(how: str) -> None:
+    jobs = _sequence()
+    running = executor.take(jobs[0])
+    if how == "complete":
+        executor.complete(running)
+    else:
+        assert executor.finish(running, Skipped("nothing to do")) == Verdict.DONE
+    assert _statuses(jobs)[1:] == ["QUEUED", "PENDING"]
+    released = events_of(jobs[1])[-1]
+    assert (released.kind, released.reason, released.actor_kind) == ("RELEASED", "predecessor ended", "scheduler")
+
+
+def test_the_next_place_waits_for_the_whole_retry_chain() -> None:
+    jobs = _sequence()
+    failed = executor.fail(executor.take(jobs[0]), retry_in=3600)
+    assert _statuses(jobs) == ["FAILED", "PENDING", "PENDING"]
+    assert not _group(jobs).is_terminal
+    retry = services.retry(failed.pk)
+    executor.complete(executor.take(retry))
+    assert _statuses(jobs) == ["FAILED", "QUEUED", "PENDING"]
+
+
+def test_a_sequence_runs_through_in_order(finished: list[GroupFinished]) -> None:
+    jobs = _sequence()
+    for job in jobs:
+        assert finished == []
+        executor.complete(executor.take(job))
+    group = _group(jobs)
+    assert (group.status, group.finished_at is not None) == (GroupStatus.COMPLETED, True)
+    assert finished == [GroupFinished(group.pk, "COMPLETED", "default", 1)]
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "rest", "status"),
+    [
+        ("stop", ["CANCELLED", "CANCELLED"], "PARTIAL"),
+        ("skip", ["SKIPPED", "SKIPPED"], "PARTIAL"),
+        ("continue", ["QUEUED", "PENDING"], "RUNNING"),
+    ],
+)
+def test_a_failed_place_does_to_the_rest_what_the_group_says(on_failure: str, rest: list[str], status: str) -> None:
+    jobs = _sequence(on_failure=on_failure)
+    executor.fail(executor.take(jobs[0]))
+    assert _statuses(jobs) == ["FAILED", *rest]
+    assert _group(jobs).status == status
+    if on_failure != "continue":
+        assert [event.reason for event in events_of(jobs[2])] == ["predecessor failed"]
+        assert not hasattr(jobs[2], "run")
+
+
+def test_a_cancelled_place_ends_the_rest_and_says_so() -> None:
+    jobs = _sequence()
+    services.cancel(jobs[0].pk)
+    assert _statuses(jobs) == ["CANCELLED", "CANCELLED", "CANCELLED"]
+    assert Job.objects.get(pk=jobs[2].pk).status_reason == "predecessor cancelled"
+    assert _group(jobs).status == GroupStatus.CANCELLED
+
+
+def test_a_running_place_that_obeys_a_cancel_ends_the_rest() -> None:
+    jobs = _sequence()
+    running = executor.take(jobs[0])
+    services.cancel(running.pk)
+    assert _statuses(jobs) == ["RUNNING", "PENDING", "PENDING"]
+    assert running.lease_token is not None
+    ending.stop(running.pk, running.lease_token, actor=executor.WORKER)
+    assert _statuses(jobs) == ["CANCELLED", "CANCELLED", "CANCELLED"]
+
+
+def test_an_expired_place_ends_the_rest_like_any_failure() -> None:
+    jobs = _sequence()
+    running = executor.take(jobs[0])
+    over = (Cause.LEASE_EXPIRED, "lease expired")
+    ending.expire([running], cause=over[0], error=over[1], tell=lambda _: {}, retry_in=lambda _: None)
+    assert _statuses(jobs) == ["FAILED", "CANCELLED", "CANCELLED"]
+
+
+def test_a_sequence_that_goes_on_after_failures_is_partial() -> None:
+    jobs = _sequence(on_failure="continue")
+    executor.fail(executor.take(jobs[0]))
+    executor.complete(executor.take(jobs[1]))
+    executor.fail(executor.take(jobs[2]))
+    assert _group(jobs).status == GroupStatus.PARTIAL
+
+
+def test_a_group_whose_members_all_failed_has_failed() -> None:
+    jobs = _sequence(places=2, on_failure="continue")
+    for job in jobs:
+        executor.fail(executor.take(job))
+    assert _group(jobs).status == GroupStatus.FAILED
+
+
+def test_members_of_a_parallel_group_do_not_mind_each_other(finished: list[GroupFinished]) -> None:
+    jobs = _parallel()
+    executor.fail(executor.take(jobs[0]))
+    services.cancel(jobs[1].pk)
+    assert _statuses(jobs) == ["FAILED", "CANCELLED", "QUEUED"]
+    assert _group(jobs).status == GroupStatus.RUNNING
+    executor.complete(executor.take(jobs[2]))
+    assert _group(jobs).status == GroupStatus.PARTIAL
+    assert [each.status for each in finished] == ["PARTIAL"]
+
+
+def test_a_group_that_a_person_cancelled_is_cancelled_even_if_some_had_completed() -> None:
+    jobs = _parallel(places=2)
+    executor.complete(executor.take(jobs[0]))
+    JobGroup.objects.update(cancel_requested=True)
+    services.cancel(jobs[1].pk)
+    assert _group(jobs).status == GroupStatus.CANCELLED
+
+
+@override_settings(JOBSCHEDULER={"GROUP_FAILURE_POLICY": "tests.jobs.test_groups_core.AlwaysContinue"})
+def test_the_policy_on_failure_can_be_replaced() -> None:
+    jobs = _sequence(on_failure="stop")
+    executor.fail(executor.take(jobs[0]))
+    assert _statuses(jobs) == ["FAILED", "QUEUED", "PENDING"]
+
+
+def test_a_held_place_waits_for_the_person_who_holds_it() -> None:
+    jobs = _sequence(places=2)
+    Job.objects.filter(pk=jobs[1].pk).update(hold=True)
+    with pytest.raises(WrongState, match="predecessor") as refusal:
+        services.release(jobs[1].pk)
+    assert refusal.value.status == Status.PENDING
+    executor.complete(executor.take(jobs[0]))
+    assert _statuses(jobs) == ["COMPLETED", "PENDING"]
+    assert services.release(jobs[1].pk).status == Status.QUEUED
+
+
+def test_a_person_cannot_release_a_place_before_its_turn() -> None:
+    jobs = _sequence()
+    before = everything()
+    with pytest.raises(WrongState):
+        services.release(jobs[2].pk)
+    assert everything() == before
+
+
+def test_a_cancelled_place_further_on_leaves_those_before_it_alone() -> None:
+    jobs = _sequence(on_failure="continue")
+    services.cancel(jobs[1].pk)
+    assert _statuses(jobs) == ["QUEUED", "CANCELLED", "PENDING"]
+    executor.complete(executor.take(jobs[0]))
+    assert _statuses(jobs) == ["COMPLETED", "CANCELLED", "QUEUED"]
+
+
+@pytest.mark.parametrize("verb", [services.retry, services.resume])
+def test_a_retry_reopens_a_group_that_had_ended(verb: Any, finished: list[GroupFinished]) -> None:
+    jobs = _sequence()
+    failed = executor.fail(executor.take(jobs[0]))
+    retry = verb(failed.pk)
+    group = _group(jobs)
+    assert (group.status, group.round, group.finished_at) == (GroupStatus.RUNNING, 2, None)
+    tails = list(group.jobs.tails().order_by("group_index"))
+    assert [tail.status for tail in tails] == ["QUEUED", "PENDING", "PENDING"]
+    assert [tail.retry_of_id for tail in tails] == [job.pk for job in jobs]
+    assert tails[0] == retry
+    for tail in tails:
+        executor.complete(executor.take(tail))
+    assert _group(jobs).status == GroupStatus.COMPLETED
+    assert [(each.status, each.round) for each in finished] == [("PARTIAL", 1), ("COMPLETED", 2)]
+
+
+def test_a_place_that_is_brought_back_says_so_in_the_trail_of_the_one_it_follows() -> None:
+    jobs = _sequence(places=2)
+    failed = executor.fail(executor.take(jobs[0]))
+    services.retry(failed.pk)
+    follower = jobs[1].retried_by
+    assert kinds_of(jobs[1]) == ["CANCELLED", "RETRY_CREATED"]
+    assert events_of(jobs[1])[-1].data == {"retried_by": str(follower.pk)}
+    assert kinds_of(follower) == ["SUBMITTED", "HELD"]
+
+
+def test_a_place_that_a_person_cancelled_stays_so_when_the_group_is_reopened() -> None:
+    jobs = _sequence()
+    services.cancel(jobs[1].pk, reason="not that one")
+    assert _statuses(jobs) == ["QUEUED", "CANCELLED", "CANCELLED"]
+    failed = executor.fail(executor.take(jobs[0]))
+    services.retry(failed.pk)
+    tails = _group(jobs).jobs.tails().order_by("group_index")
+    assert [tail.status for tail in tails] == ["QUEUED", "CANCELLED", "PENDING"]
+
+
+def test_a_group_has_ended_only_when_its_last_member_has() -> None:
+    jobs = _parallel(places=4)
+    outcomes = [executor.complete, executor.fail, executor.complete, executor.complete]
+    for job, end in zip(jobs, outcomes, strict=True):
+        assert not _group(jobs).is_terminal
+        end(executor.take(job))
+    assert _group(jobs).is_terminal
+    assert set(_statuses(jobs)) <= TERMINAL
+
+
+def test_the_end_of_a_member_and_of_its_group_are_one_transaction() -> None:
+    """What the listeners of the group cannot store, the member did not do."""
+    jobs = _parallel(places=1)
+    running = executor.take(jobs[0])
+
+    def refuse(events: Sequence[hooks.Event]) -> None:
+        if any(isinstance(event, GroupFinished) for event in events):
+            raise RuntimeError("no room for the outbox")
+
+    hooks.listen(refuse, required=True)
+    try:
+        before = everything()
+        with pytest.raises(RuntimeError):
+            executor.finish(running, Failed(error="boom", reason="boom"))
+        assert everything() == before
+    finally:
+        hooks.forget(refuse)

@@ -1,0 +1,296 @@
+"""Submitting: one job or ten thousand, in the caller's transaction, typed by the handler, once per key."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+import jobs
+from jobs import services
+from jobs.actors import Actor, ActorKind
+from jobs.errors import IdempotencyKeyReused, InvalidInput
+from jobs.models import Gate, Job, JobEvent, LaneMark
+from jobs.states import Status
+from tests import executor, sample_jobs
+from tests.factories import JobTemplateFactory
+from tests.snapshots import events_of, everything, kinds_of
+
+pytestmark = pytest.mark.django_db
+
+TYPE = sample_jobs.anything.name
+ADA = Actor(ActorKind.USER, "ada")
+
+
+def test_what_enqueue_returns_is_what_was_stored() -> None:
+    fields: dict[str, Any] = {
+        "tenant": "acme",
+        "target": "book-1",
+        "addon_id": "addon-1",
+        "priority": "HIGH",
+        "position": 12,
+        "not_before": timezone.now() + timedelta(hours=1),
+        "deadline_at": timezone.now() + timedelta(hours=2),
+        "time_sensitive": True,
+        "expected_duration_sec": 1.5,
+        "max_runtime_sec": 60,
+        "cost_units": 3,
+        "constraints": {"cpu_heavy": True},
+        "resource": "ollama",
+        "token_limit": 100,
+        "max_retries": 7,
+        "tags": ["a", "b"],
+        "idempotency_key": "k",
+    }
+    job = services.enqueue(TYPE, {"a": [1, None, "ü"]}, **fields)
+    stored = Job.objects.get(pk=job.pk)
+    for column in (field.attname for field in Job._meta.concrete_fields):
+        assert getattr(job, column) == getattr(stored, column), column
+    assert (stored.priority, stored.base_priority, stored.gate) == (75, 75, Gate.TIME)
+
+
+def test_the_job_that_enqueue_returns_is_saved() -> None:
+    job = services.enqueue(TYPE)
+    assert job._state.adding is False
+    job.refresh_from_db()
+    assert (job.status, job.attempt, job.tenant) == (Status.QUEUED, 1, "default")
+
+
+def test_the_three_ways_to_submit_make_the_same_job() -> None:
+    made = [
+        jobs.enqueue("tests.note", {"text": "a"}, target="book-1"),
+        sample_jobs.note.using(target="book-1").enqueue(text="a"),
+        services.enqueue("tests.note", {"text": "a"}, target="book-1"),
+    ]
+    for name in ("job_type", "params", "lane_id", "flow_id", "priority", "max_retries", "resource"):
+        assert len({str(getattr(job, name)) for job in made}) == 1, name
+
+
+def test_what_is_not_said_comes_from_the_handler_and_then_from_the_settings() -> None:
+    quiet = sample_jobs.nothing.enqueue()
+    assert (quiet.priority, quiet.max_retries, quiet.resource, quiet.cost_units) == (25, 1, "attic", 2)
+    assert quiet.tags == ["quiet"]
+    plain = services.enqueue(TYPE)
+    assert (plain.priority, plain.max_retries, plain.resource, plain.token_limit) == (50, 3, "default", None)
+    with override_settings(JOBSCHEDULER={"RETRY_MAX_RETRIES": 9, "TOKEN_LIMIT": 5}):
+        told = services.enqueue(TYPE)
+    assert (told.max_retries, told.token_limit) == (9, 5)
+
+
+def test_a_template_wins_over_the_handler_and_the_submission_over_both() -> None:
+    template = JobTemplateFactory.create(
+        job_type="tests.note",
+        params={"text": "preset", "times": 2},
+        priority=80,
+        target="book-9",
+        retry_policy={"max_attempts": 6, "base_sec": 2},
+        tags=["t"],
+    )
+    job = services.enqueue(template=template.name, params={"times": 3}, priority=90)
+    assert (job.job_type, job.template_id, job.params) == ("tests.note", template.pk, {"text": "preset", "times": 3})
+    assert (job.priority, job.target, job.max_retries, job.tags) == (90, "book-9", 6, ["t"])
+    assert job.retry_policy == {"max_attempts": 6, "base_sec": 2}
+
+
+def test_submissions_stand_in_the_order_they_came() -> None:
+    submitted = [services.enqueue(TYPE).pk for _ in range(20)]
+    assert list(Job.objects.in_dispatch_order().values_list("pk", flat=True)) == submitted
+
+
+def test_there_is_room_between_any_two_submissions() -> None:
+    first, second = services.enqueue(TYPE), services.enqueue(TYPE)
+    assert second.position - first.position >= 1024
+
+
+def test_a_job_for_later_waits_behind_its_time_and_a_past_one_does_not() -> None:
+    assert services.enqueue(TYPE, not_before=timezone.now() + timedelta(hours=1)).gate == Gate.TIME
+    assert services.enqueue(TYPE, not_before=timezone.now() - timedelta(hours=1)).gate == Gate.READY
+    assert services.enqueue(TYPE, target="book-1").gate == Gate.LANE
+
+
+def test_a_held_job_is_pending_until_a_person_releases_it() -> None:
+    job = services.enqueue(TYPE, target="book-1", hold=True)
+    assert (job.status, job.hold, job.gate) == (Status.PENDING, True, Gate.CLOSED)
+    assert kinds_of(job) == ["SUBMITTED", "HELD"]
+    assert executor.take_next() is None
+    released = services.release(job.pk)
+    assert (released.status, released.hold) == (Status.QUEUED, False)
+    executor.take(released)
+
+
+def test_a_submission_in_a_lane_leaves_a_mark() -> None:
+    job = services.enqueue(TYPE, target="book-1")
+    assert [mark.lane_id for mark in LaneMark.objects.all()] == [job.lane_id]
+
+
+def test_a_job_is_only_there_if_the_callers_transaction_is() -> None:
+    with transaction.atomic():
+        services.enqueue(TYPE)
+        transaction.set_rollback(True)
+    assert not Job.objects.exists()
+    assert not JobEvent.objects.exists()
+
+
+def test_params_are_stored_as_they_were_said_without_defaults() -> None:
+    assert Job.objects.get(pk=sample_jobs.note.enqueue(text="a").pk).params == {"text": "a"}
+
+
+def test_times_are_stored_in_utc() -> None:
+    job = services.enqueue(TYPE, not_before="2031-01-01T12:00:00+02:00")
+    assert Job.objects.get(pk=job.pk).not_before == datetime(2031, 1, 1, 10, tzinfo=UTC)
+
+
+# many at once
+
+
+def test_a_bulk_submission_keeps_its_order_and_says_who_made_it() -> None:
+    ids = services.enqueue_many([{"job_type": TYPE, "params": {"n": n}} for n in range(250)], actor=ADA, reason="bulk")
+    assert list(Job.objects.in_dispatch_order().values_list("pk", flat=True)) == ids
+    assert [Job.objects.get(pk=each).params["n"] for each in ids[:3]] == [0, 1, 2]
+    assert set(JobEvent.objects.values_list("kind", "reason", "actor_name")) == {("SUBMITTED", "bulk", "ada")}
+    assert JobEvent.objects.count() == 250
+
+
+def test_a_bulk_submission_may_mix_everything() -> None:
+    later = timezone.now() + timedelta(hours=1)
+    ids = services.enqueue_many(
+        [
+            {"job_type": TYPE, "target": "book-1", "priority": "LOW"},
+            {"job_type": "tests.note", "params": {"text": "a"}, "not_before": later},
+            {"job_type": TYPE, "hold": True, "tenant": "acme", "tags": ["x"]},
+        ]
+    )
+    found = [Job.objects.get(pk=each) for each in ids]
+    assert [job.gate for job in found] == [Gate.LANE, Gate.TIME, Gate.CLOSED]
+    assert [kinds_of(job) for job in found] == [["SUBMITTED"], ["SUBMITTED"], ["SUBMITTED", "HELD"]]
+
+
+def test_a_bulk_submission_with_one_mistake_writes_nothing_and_names_the_place() -> None:
+    items: list[dict[str, Any]] = [{"job_type": TYPE}, {"job_type": TYPE}, {"job_type": TYPE, "priority": 101}]
+    before = everything()
+    with pytest.raises(InvalidInput) as refusal:
+        services.enqueue_many(items)
+    assert refusal.value.errors[0]["loc"] == ["jobs", 2, "priority"]
+    assert everything() == before
+
+
+def test_an_empty_bulk_submission_is_no_submission() -> None:
+    assert services.enqueue_many([]) == []
+
+
+def test_a_bulk_submission_larger_than_the_caller_allows_is_refused() -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        services.enqueue_many([{"job_type": TYPE}] * 3, limit=2)
+    assert refusal.value.errors[0]["loc"] == ["jobs"]
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("fields", [{}, {"target": "book-1"}, {"hold": True}], ids=["plain", "in a lane", "held"])
+def test_ten_thousand_jobs_are_one_call_and_no_more_statements_than_a_hundred(fields: dict[str, Any]) -> None:
+    """SQLite has no arrays: there a batch is one `executemany`, which Django counts as one."""
+
+    def statements(count: int) -> int:
+        items = [{"job_type": TYPE, "params": {"n": n}, **fields} for n in range(count)]
+        with CaptureQueriesContext(connection) as captured:
+            assert len(services.enqueue_many(items)) == count
+        return len(captured)
+
+    few, many = statements(100), statements(10_000)
+    assert Job.objects.count() == 10_100
+    assert few < 12
+    assert many == few
+
+
+# once per key
+
+
+def test_the_same_key_and_body_give_the_same_job() -> None:
+    job = services.enqueue(TYPE, {"a": 1}, idempotency_key="k", tags=["t"])
+    before = everything()
+    again = services.enqueue(TYPE, {"a": 1}, idempotency_key="k", tags=["t"])
+    assert again.pk == job.pk
+    assert everything() == before
+
+
+def test_the_same_key_gives_the_job_as_it_is_now() -> None:
+    job = services.enqueue(TYPE, idempotency_key="k")
+    services.cancel(job.pk)
+    assert services.enqueue(TYPE, idempotency_key="k").status == Status.CANCELLED
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"params": {"a": 2}},
+        {"params": {}},
+        {"priority": 51},
+        {"target": "book-1"},
+        {"not_before": "2031-01-01T12:00:00Z"},
+        {"job_type": "tests.nothing", "params": None},
+    ],
+    ids=str,
+)
+def test_the_same_key_with_another_body_is_refused(other: dict[str, Any]) -> None:
+    services.enqueue(TYPE, {"a": 1}, idempotency_key="k")
+    before = everything()
+    said: dict[str, Any] = {"job_type": TYPE, "params": {"a": 1}, "idempotency_key": "k", **other}
+    with pytest.raises(IdempotencyKeyReused, match="“k”"):
+        services.enqueue(**said)
+    assert everything() == before
+
+
+def test_the_order_of_keys_does_not_make_another_body() -> None:
+    first = services.enqueue(TYPE, {"a": 1, "b": {"c": 1, "d": 2}}, idempotency_key="k")
+    assert services.enqueue(TYPE, {"b": {"d": 2, "c": 1}, "a": 1}, idempotency_key="k").pk == first.pk
+
+
+def test_a_key_belongs_to_its_tenant() -> None:
+    ours = services.enqueue(TYPE, idempotency_key="k")
+    assert services.enqueue(TYPE, idempotency_key="k", tenant="acme").pk != ours.pk
+
+
+def test_a_retry_does_not_take_the_key() -> None:
+    job = executor.fail(executor.take(services.enqueue(TYPE, idempotency_key="k")), retry_in=10)
+    assert job.retried_by.idempotency_key is None
+    assert services.enqueue(TYPE, idempotency_key="k").pk == job.pk
+
+
+def test_one_key_within_one_bulk_is_one_job() -> None:
+    item = {"job_type": TYPE, "params": {"a": 1}, "idempotency_key": "k"}
+    ids = services.enqueue_many([item, {"job_type": TYPE}, item])
+    assert ids[0] == ids[2] != ids[1]
+    assert Job.objects.count() == 2
+    assert [kinds_of(job) for job in Job.objects.all()] == [["SUBMITTED"], ["SUBMITTED"]]
+
+
+def test_one_key_with_two_bodies_within_one_bulk_writes_nothing() -> None:
+    items: list[dict[str, Any]] = [
+        {"job_type": TYPE},
+        {"job_type": TYPE, "idempotency_key": "k"},
+        {"job_type": TYPE, "idempotency_key": "k", "priority": 1},
+    ]
+    with pytest.raises(IdempotencyKeyReused):
+        services.enqueue_many(items)
+    assert not Job.objects.exists()
+
+
+def test_a_bulk_with_keys_that_are_taken_makes_only_the_others() -> None:
+    taken = services.enqueue(TYPE, idempotency_key="b")
+    ids = services.enqueue_many([{"job_type": TYPE, "idempotency_key": key} for key in "abcba"])
+    assert (ids[1], ids[3]) == (taken.pk, taken.pk)
+    assert ids[0] == ids[4]
+    assert Job.objects.count() == 3
+    assert len(events_of(taken)) == 1
+
+
+def test_a_bulk_with_a_taken_key_and_another_body_writes_nothing() -> None:
+    services.enqueue(TYPE, idempotency_key="b")
+    before = everything()
+    with pytest.raises(IdempotencyKeyReused):
+        services.enqueue_many([{"job_type": TYPE}, {"job_type": TYPE, "idempotency_key": "b", "priority": 1}])
+    assert everything() == before

@@ -1,0 +1,194 @@
+"""Editing a job that was never dispatched; afterwards its params, type, tenant and target are frozen for good."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from jobs import services
+from jobs.actors import Actor, ActorKind
+from jobs.engine import lifecycle
+from jobs.errors import InvalidInput, InvalidOperationError, UnknownJobType, WrongState
+from jobs.ids import lane_id
+from jobs.models import Gate, Job, LaneMark
+from jobs.states import Status
+from tests import executor, sample_jobs
+from tests.factories import JobFactory, job_in
+from tests.snapshots import events_of, everything, kinds_of
+
+pytestmark = pytest.mark.django_db
+
+TYPE = sample_jobs.note.name
+ADA = Actor(ActorKind.USER, "ada")
+TOMORROW = timezone.now() + timedelta(days=1)
+CHANGES: dict[str, Any] = {
+    "params": {"text": "b", "times": 2},
+    "priority": "URGENT",
+    "not_before": TOMORROW,
+    "deadline_at": TOMORROW,
+    "time_sensitive": True,
+    "expected_duration_sec": 5,
+    "max_runtime_sec": 9.5,
+    "target": "book-2",
+    "tags": ["x"],
+}
+
+
+def test_these_are_all_the_fields_that_can_be_edited() -> None:
+    assert set(CHANGES) == lifecycle.EDITABLE
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("status", [Status.QUEUED, Status.PENDING])
+def test_a_waiting_job_can_be_edited(name: str, status: Status) -> None:
+    job = job_in(status)
+    edited = services.update(job.pk, {name: CHANGES[name]}, actor=ADA, reason="a better idea")
+    expected = {"priority": 100}.get(name, CHANGES[name])
+    assert getattr(edited, name) == expected
+    event = events_of(job)[-1]
+    assert (event.kind, event.reason, event.actor_name) == ("UPDATED", "a better idea", "ada")
+    assert (event.data, event.to_status) == ({"fields": [name]}, status)
+
+
+def test_an_edit_that_changes_nothing_leaves_no_event() -> None:
+    job = services.enqueue(TYPE, {"text": "a"}, priority=70)
+    before = everything()
+    services.update(job.pk, {"priority": 70, "params": {"text": "a"}})
+    assert everything() == before
+
+
+def test_none_clears_a_field() -> None:
+    job = services.enqueue(TYPE, {"text": "a"}, not_before=TOMORROW, target="book-1", priority=1, tags=["t"])
+    cleared = services.update(job.pk, dict.fromkeys(("not_before", "target", "priority", "tags")))
+    assert (cleared.not_before, cleared.target, cleared.lane_id, cleared.priority) == (None, None, None, 50)
+    assert (cleared.tags, cleared.gate) == ([], Gate.READY)
+
+
+def test_a_new_priority_is_also_what_a_retry_starts_from() -> None:
+    job = services.update(JobFactory.create().pk, {"priority": 90})
+    assert (job.priority, job.base_priority) == (90, 90)
+
+
+def test_a_job_put_off_waits_behind_its_time_and_one_brought_forward_does_not() -> None:
+    job = services.enqueue(TYPE, {"text": "a"})
+    assert services.update(job.pk, {"not_before": TOMORROW}).gate == Gate.TIME
+    assert executor.take_next() is None
+    assert services.update(job.pk, {"not_before": None}).gate == Gate.READY
+    executor.take(job)
+
+
+@pytest.mark.parametrize("target", ["book-2", None])
+def test_a_job_that_leaves_its_lane_has_both_lanes_looked_at_again(target: str | None) -> None:
+    job = services.enqueue(TYPE, {"text": "a"}, target="book-1")
+    LaneMark.objects.all().delete()
+    services.update(job.pk, {"target": target})
+    marked = {mark.lane_id for mark in LaneMark.objects.all()}
+    assert marked == {lane_id("default", each) for each in ("book-1", target) if each}
+    executor.take(job)
+
+
+@pytest.mark.parametrize("target", ["book-2", None])
+def test_a_paused_job_that_leaves_its_lane_lets_it_go(target: str | None) -> None:
+    paused = services.pause(services.enqueue(TYPE, {"text": "a"}, target="book-1").pk)
+    other = services.enqueue(TYPE, {"text": "b"}, target="book-1")
+    assert executor.take_next() is None
+    moved = services.update(paused.pk, {"target": target})
+    assert (moved.target, moved.holds_lane) == (target, target is not None)
+    executor.take(other)
+
+
+@pytest.mark.parametrize("target", ["book-2", None])
+def test_a_retry_that_leaves_its_lane_lets_it_go(target: str | None) -> None:
+    failed = executor.fail(executor.take(services.enqueue(TYPE, {"text": "a"}, target="book-1")), retry_in=3600)
+    other = services.enqueue(TYPE, {"text": "b"}, target="book-1")
+    assert executor.take_next() is None
+    moved = services.update(failed.retried_by.pk, {"target": target})
+    assert (moved.target, moved.holds_lane) == (target, False)
+    executor.take(other)
+
+
+DISPATCHED: dict[str, dict[str, Any]] = {
+    "dispatching": {"dispatching": True},
+    "running": {"running": True},
+    "paused": {"paused": True},
+    "handed back": {"queued": True, "started": True},
+    "completed": {"completed": True},
+    "failed": {"failed": True},
+}
+
+
+@pytest.mark.parametrize("state", DISPATCHED)
+@pytest.mark.parametrize("name", sorted(set(CHANGES) - {"tags"}))
+def test_what_was_dispatched_once_is_frozen(state: str, name: str) -> None:
+    job = JobFactory.create(**DISPATCHED[state])
+    before = everything()
+    with pytest.raises(InvalidOperationError, match="Cannot modify params after dispatch"):
+        services.update(job.pk, {name: CHANGES[name]})
+    assert everything() == before
+
+
+def test_a_job_that_ended_before_it_was_dispatched_cannot_be_edited_either() -> None:
+    job = JobFactory.create(cancelled=True)
+    before = everything()
+    with pytest.raises(WrongState) as refusal:
+        services.update(job.pk, {"priority": 1})
+    assert (refusal.value.status, refusal.value.allowed) == ("CANCELLED", ["retry"])
+    assert everything() == before
+
+
+@pytest.mark.parametrize("status", Status)
+def test_tags_can_be_changed_at_any_time(status: Status) -> None:
+    job = job_in(status)
+    assert services.update(job.pk, {"tags": ["late"]}).tags == ["late"]
+    assert kinds_of(job) == ["UPDATED"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "loc"),
+    [
+        ({"params": {"words": 1}}, ["params", "text"]),
+        ({"params": {"text": 1}}, ["params", "text"]),
+        ({"params": None}, ["params"]),
+        ({"priority": 101}, ["priority"]),
+        ({"priority": "SOON"}, ["priority"]),
+        ({"target": "a/b"}, ["target"]),
+        ({"target": ""}, ["target"]),
+        ({"not_before": "tomorrow"}, ["not_before"]),
+        ({"deadline_at": "2031-01-01T00:00:00"}, ["deadline_at"]),
+        ({"not_before": TOMORROW, "deadline_at": TOMORROW}, ["deadline_at"]),
+        ({"max_runtime_sec": 0}, ["max_runtime_sec"]),
+        ({"max_runtime_sec": float("nan")}, ["max_runtime_sec"]),
+        ({"tags": "x"}, ["tags"]),
+        ({"time_sensitive": 1}, ["time_sensitive"]),
+        *(
+            ({name: "x"}, [name])
+            for name in ("status", "lease_token", "retry_of", "job_type", "tenant", "attempt", "position", "id", "gate")
+        ),
+        ({"tags": ["x"], "status": "COMPLETED"}, ["status"]),
+    ],
+    ids=str,
+)
+def test_a_bad_edit_is_refused_by_field_and_changes_nothing(changes: dict[str, Any], loc: list[str]) -> None:
+    job = services.enqueue(TYPE, {"text": "a"})
+    before = everything()
+    with pytest.raises(InvalidInput) as refusal:
+        services.update(job.pk, changes)
+    assert loc in [error["loc"] for error in refusal.value.errors]
+    assert everything() == before
+
+
+def test_a_deadline_must_be_after_the_start_that_the_job_has() -> None:
+    job = services.enqueue(TYPE, {"text": "a"}, not_before=TOMORROW)
+    with pytest.raises(InvalidInput) as refusal:
+        services.update(job.pk, {"deadline_at": TOMORROW - timedelta(hours=1)})
+    assert refusal.value.errors[0]["loc"] == ["deadline_at"]
+
+
+def test_params_of_a_type_that_is_gone_cannot_be_checked_and_stay() -> None:
+    job = JobFactory.create(job_type="tests.gone")
+    with pytest.raises(UnknownJobType):
+        services.update(job.pk, {"params": {}})
+    assert Job.objects.get(pk=job.pk).params == {"text": "hello"}

@@ -1,0 +1,18 @@
+"""Takes jobs as a worker does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobs.engine.claim import Claim, Claimer, Serves
+from tests.races import NOOP
+
+LEASE_SEC = 600
+
+
+class Taker:
+    def __init__(self, worker: str) -> None:
+        self._claimer = Claimer(worker, Serves(types=(NOOP,)))
+
+    def take(self, slots: Sequence[str]) -> list[Claim]:
+        return self._claimer.claim(slots, lease_sec=LEASE_SEC)

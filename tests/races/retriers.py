@@ -1,0 +1,37 @@
+"""Everybody retries one failed job at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs import actors, services
+from jobs.engine import lanes
+from jobs.engine.ending import End, finish
+from jobs.errors import LiveTail
+from jobs.outcomes import Failed
+from tests.races import NOOP, handlers
+from tests.races.claiming import Taker
+from tests.races.crowd import Meeting
+
+
+def stage(plan: dict[str, Any]) -> dict[str, Any]:
+    job = handlers.noop.using(target=plan["target"]).enqueue()
+    services.enqueue(NOOP, target=plan["target"])
+    fail_the_first()
+    return {"job": str(job.pk)}
+
+
+def fail_the_first() -> None:
+    lanes.promote()
+    worker = actors.worker("stage")
+    (taken,) = Taker(worker.name).take([f"{worker.name}#1"])
+    finish([End(taken.id, taken.lease_token, Failed("Traceback…", "broken"), taken.group_id)], actor=worker)
+
+
+def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
+    verb = services.resume if index % 2 else services.retry
+    meeting.start.wait()
+    try:
+        return {"made": str(verb(plan["job"]).pk)}
+    except LiveTail as refusal:
+        return {"tail": str(refusal.tail_id)}

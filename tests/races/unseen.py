@@ -1,0 +1,57 @@
+"""One process submits in its own transaction; another looks for the job before and after that ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+
+from jobs import db, services
+from jobs.engine.moves import jobs
+from tests.races import NOOP, handlers
+from tests.races.claiming import Taker
+from tests.races.crowd import Meeting
+
+
+class TakenBack(Exception):
+    """Rolls the submission back."""
+
+
+def stage(plan: dict[str, Any]) -> dict[str, Any]:
+    assert handlers.noop.name == NOOP
+    return {}
+
+
+def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
+    return look(meeting) if index else submit(meeting, commits=plan["commits"])
+
+
+def submit(meeting: Meeting, *, commits: bool) -> dict[str, Any]:
+    try:
+        with transaction.atomic(using=db.alias()):
+            job = services.enqueue(NOOP)
+            meeting.told.set()
+            meeting.arrived.acquire()
+            if not commits:
+                raise TakenBack
+    except TakenBack:
+        pass
+    meeting.start.wait()
+    return {"job": str(job.pk)}
+
+
+def look(meeting: Meeting) -> dict[str, Any]:
+    meeting.told.wait()
+    # On SQLite a claim would wait for the open transaction: it is the only writer.
+    before = {"seen": seen(), "claimed": [] if db.connection().vendor == "sqlite" else claimed()}
+    meeting.arrived.release()
+    meeting.start.wait()
+    return {"before": before, "after": {"seen": seen(), "claimed": claimed()}}
+
+
+def seen() -> list[str]:
+    return [str(pk) for pk in jobs().values_list("pk", flat=True)]
+
+
+def claimed() -> list[str]:
+    return [str(each.id) for each in Taker("looker").take(["looker#1"])]

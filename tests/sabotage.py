@@ -1,0 +1,82 @@
+"""What a worker process can be made to do wrong (SABOTAGE=one,two): the judges of the tests must notice.
+
+Only children that a test starts are ever told; see `tests.sample.apps`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db.backends.signals import connection_created
+
+
+def begin(names: Sequence[str]) -> None:
+    for name in names:
+        KINDS[name]()
+
+
+def blind() -> None:
+    """Never notices that a lease is lost: only the database can still refuse what it writes."""
+    from jobs.engine.leases import Held
+
+    Held.lose = lambda self: None  # type: ignore[method-assign]
+
+
+def tokenless() -> None:
+    """Writes by id alone."""
+    connection_created.connect(_take_tokens_out, dispatch_uid="tokenless", weak=False)
+
+
+def unlocked_limits() -> None:
+    """Counts what is active without locking the limits first."""
+    from jobs.engine import limits
+    from jobs.models.limits import ConcurrencyLimit
+
+    def unlocked() -> list[Any]:
+        rows = ConcurrencyLimit.objects.order_by("pk").values_list("scope", "key", "max", "paused")
+        return [limits.Limit(*row) for row in rows]
+
+    limits.locked = unlocked
+
+
+def breathless() -> None:
+    """Stops its heartbeats with the first signal, as if nothing were running any more."""
+    from jobs.engine.worker import Worker
+
+    orderly = Worker.stop
+
+    def stop(self: Worker, *args: Any) -> None:
+        self.heartbeat.end()
+        self.watchdog.end()
+        orderly(self, *args)
+
+    Worker.stop = stop  # type: ignore[method-assign]
+
+
+KINDS: dict[str, Callable[[], None]] = {
+    "blind": blind,
+    "tokenless": tokenless,
+    "unlocked_limits": unlocked_limits,
+    "breathless": breathless,
+}
+
+# The same number of parameters, and always true.
+TOKENS = (
+    (re.compile(r'"jobscheduler_job"\."lease_token" = (%s\S*)'), r"\1 IS NOT NULL"),
+    (re.compile(r"\blease_token = ANY\((%s::uuid\[\])\)"), r"\1 IS NOT NULL"),
+    (re.compile(r"\b\w+\.lease_token = g\.token"), "g.token IS NOT NULL"),
+    (re.compile(r"\blease_token IN (\(SELECT json_extract\(value, '\$\[1\]'\) FROM json_each\(%s\)\))"), r"EXISTS \1"),
+)
+
+
+def _take_tokens_out(*, connection: Any, **_: Any) -> None:
+    connection.execute_wrappers.append(_without_tokens)
+
+
+def _without_tokens(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+    if isinstance(sql, str) and "UPDATE" in sql:
+        for pattern, always in TOKENS:
+            sql = pattern.sub(always, sql)
+    return execute(sql, params, many, context)

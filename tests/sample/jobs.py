@@ -1,0 +1,169 @@
+"""Handlers of every temper: quick, slow, sync, async, failing, deaf, greedy. Each notes its start and end."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from jobs import NoRetry, Skip, job
+from tests.sample.runs import note, noted
+
+STEP_SEC = 0.01
+logger = logging.getLogger("tests.sample")
+
+
+@job("sample.noop")
+def noop(ctx: Any) -> None:
+    with noted(ctx, "sample.noop"):
+        return
+
+
+@job("sample.add")
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@job("sample.work")
+def work(ctx: Any, lane: str = "", pool: str = "", number: int = 0, seconds: float = 0.0) -> int:
+    """A stretch of work that knows where it belongs, so that the ledger alone can judge lanes and limits."""
+    with noted(ctx, "sample.work", lane=lane, pool=pool, number=number):
+        time.sleep(seconds)
+        return number
+
+
+@job("sample.rare")
+def rare(ctx: Any, lane: str = "", pool: str = "", number: int = 0, seconds: float = 0.0) -> int:
+    """The same under a name of its own, for a limit of its own."""
+    with noted(ctx, "sample.rare", lane=lane, pool=pool, number=number):
+        time.sleep(seconds)
+        return number
+
+
+@job("sample.sleepy")
+def sleepy(ctx: Any, seconds: float) -> None:
+    """Sleeps, and wakes when it is asked to stop."""
+    with noted(ctx, "sample.sleepy"):
+        ctx.wait(seconds)
+        ctx.check_cancelled()
+
+
+@job("sample.nap")
+async def nap(ctx: Any, seconds: float) -> None:
+    with noted(ctx, "sample.nap"):
+        await asyncio.sleep(seconds)
+
+
+@job("sample.long_once")
+def long_once(ctx: Any, seconds: float) -> int:
+    """Long the first time, short after that."""
+    with noted(ctx, "sample.long_once"):
+        if ctx.attempt == 1:
+            ctx.wait(seconds)
+            ctx.check_cancelled()
+        return int(ctx.attempt)
+
+
+@job("sample.fail")
+def fail(ctx: Any, lane: str = "", times: int = 1_000_000) -> int:
+    """Fails so many times along its chain."""
+    with noted(ctx, "sample.fail", lane=lane):
+        if ctx.attempt <= times:
+            raise RuntimeError(f"attempt {ctx.attempt} failed")
+        return int(ctx.attempt)
+
+
+@job("sample.hopeless")
+def hopeless() -> None:
+    raise NoRetry("it would only happen again")
+
+
+@job("sample.nothing_to_do")
+def nothing_to_do() -> None:
+    raise Skip("nothing to do")
+
+
+@job("sample.count")
+def count(ctx: Any, upto: int, pace: float = STEP_SEC) -> int:
+    """Counts on from where the last stretch stopped; every number is noted once it is kept."""
+    with noted(ctx, "sample.count"):
+        done = ctx.resume_from or 0
+        while done < upto:
+            ctx.check_cancelled()
+            time.sleep(pace)
+            done += 1
+            note("step", job=str(ctx.job_id), number=done)
+            ctx.checkpoint(done)
+            ctx.progress(done, upto, f"{done} of {upto}")
+        return int(done)
+
+
+@job("sample.tokens")
+def tokens(ctx: Any, each: int, times: int) -> int:
+    with noted(ctx, "sample.tokens"):
+        for _ in range(times):
+            ctx.use_tokens(each)
+        return int(ctx.tokens_used)
+
+
+@job("sample.talk")
+def talk(ctx: Any, lines: int) -> None:
+    """Speaks through its own logger and through the one of its context."""
+    for number in range(lines):
+        logger.warning("line %d", number)
+    ctx.log.info("that was all")
+    ctx.artifact("lines", lines)
+
+
+@job("sample.hog")
+def hog(ctx: Any, seconds: float) -> None:
+    """Holds the interpreter in C: `PyDLL` does not let go of it while the call lasts."""
+    with noted(ctx, "sample.hog"):
+        ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+
+
+@job("sample.block_loop")
+async def block_loop(ctx: Any, seconds: float) -> None:
+    """What an async handler must not do, and some do."""
+    with noted(ctx, "sample.block_loop"):
+        time.sleep(seconds)  # noqa: ASYNC251 — that is the point
+
+
+@job("sample.deaf")
+def deaf(ctx: Any, gate: str) -> None:
+    """Hears no stop; goes on until somebody makes the file `gate`."""
+    with noted(ctx, "sample.deaf"):
+        _await(Path(gate))
+
+
+@job("sample.deaf_process")
+def deaf_process(ctx: Any, gate: str) -> None:
+    """The same with a child of its own, which must not outlive it."""
+    import subprocess
+
+    with noted(ctx, "sample.deaf_process"):
+        child = subprocess.Popen(["sleep", "600"])
+        note("child", job=str(ctx.job_id), child=child.pid)
+        _await(Path(gate))
+
+
+@job("sample.late")
+def late(ctx: Any, gate: str) -> str:
+    """Waits for the file of this very claim, deaf to stops, then writes all that a handler can write."""
+    with noted(ctx, "sample.late"):
+        _await(Path(f"{gate}.{ctx.fence}"))
+        told = f"claim {ctx.fence}"
+        ctx.progress(ctx.fence, 10, told)
+        ctx.checkpoint({"said by": told})
+        ctx.use_tokens(ctx.fence)
+        ctx.log.warning("said by %s", told)
+        note("written", job=str(ctx.job_id), fence=ctx.fence)
+        return told
+
+
+def _await(path: Path) -> None:
+    while not path.exists():
+        time.sleep(STEP_SEC)

@@ -1,0 +1,88 @@
+"""What handlers noted outside the database, and what can be judged from that alone."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """One call of a handler, by the clock that all processes of this machine share. `end` of a killed one is never."""
+
+    job: str
+    type: str
+    fence: int
+    attempt: int
+    pid: int
+    start: float
+    end: float
+    facts: dict[str, Any]
+
+
+class Ledger:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def lines(self, *events: str) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        # The last line of a killed process may be cut short.
+        whole = [line for line in self.path.read_text().split("\n") if line.endswith("}")]
+        found = [json.loads(line) for line in whole]
+        return [line for line in found if not events or line["event"] in events]
+
+    def of(self, job_id: object, *events: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines(*events) if line.get("job") == str(job_id)]
+
+    def stretches(self) -> list[Stretch]:
+        ends = {_call(line): line["at"] for line in self.lines("end")}
+        return sorted((_stretch(line, ends) for line in self.lines("start")), key=lambda each: each.start)
+
+
+def most_at_once(stretches: Iterable[Stretch]) -> int:
+    """The largest number of handlers that ran at one moment."""
+    steps = sorted(step for each in stretches for step in ((each.start, 1), (each.end, -1)))
+    running = most = 0
+    for _, step in steps:
+        running += step
+        most = max(most, running)
+    return most
+
+
+def overlaps(stretches: Iterable[Stretch], key: Callable[[Stretch], Hashable]) -> Iterator[str]:
+    """Calls that ran side by side although they share a key."""
+    for name, several in by(stretches, key).items():
+        for one, two in zip(several, several[1:], strict=False):
+            if two.start < one.end:
+                yield f"{name}: {two.job} (pid {two.pid}) started while {one.job} (pid {one.pid}) was running"
+
+
+def by(stretches: Iterable[Stretch], key: Callable[[Stretch], Hashable]) -> dict[Hashable, list[Stretch]]:
+    found: dict[Hashable, list[Stretch]] = defaultdict(list)
+    for each in stretches:
+        found[key(each)].append(each)
+    return found
+
+
+def busy_share(stretches: list[Stretch], slots: int) -> float:
+    """Which part of the slots was at work, from the first start until nine tenths had started."""
+    begin, end = stretches[0].start, stretches[len(stretches) * 9 // 10].start
+    worked = sum(max(0.0, min(each.end, end) - each.start) for each in stretches)
+    return worked / ((end - begin) * slots)
+
+
+def _call(line: dict[str, Any]) -> tuple[str, int, int]:
+    return line["job"], line["fence"], line["pid"]
+
+
+def _stretch(line: dict[str, Any], ends: dict[tuple[str, int, int], float]) -> Stretch:
+    known = {name: line[name] for name in ("job", "type", "fence", "attempt", "pid")}
+    facts = {name: value for name, value in line.items() if name not in (*known, "at", "event")}
+    return Stretch(**known, start=line["at"], end=ends.get(_call(line), NEVER), facts=facts)

@@ -1,0 +1,154 @@
+"""SIGSTOP past the lease: a successor takes over, and what the stale worker says when it wakes changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from jobs import services
+from jobs.models import Job
+from jobs.states import Cause, EventKind, Status
+from tests.snapshots import everything
+from tests.worker.harness import Fleet, WorkerProcess, await_status, event, job, successor, until
+
+HONEST, BLIND, TOKENLESS = "", "blind", "blind,tokenless"
+KEPT = ("Job", "JobRun", "JobEvent", "JobLog", "JobMinute", "Target", "LaneMark")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    return tmp_path / "gate"
+
+
+@pytest.mark.parametrize("worker", [HONEST, BLIND])
+def test_a_stale_worker_changes_nothing_after_the_retry_has_completed(fleet: Fleet, gate: Path, worker: str) -> None:
+    stale, first = frozen_at_work(fleet, gate, worker)
+    finish_the_retry(fleet, gate, first)
+    before = kept()
+
+    wake(fleet, gate, stale, first)
+
+    assert changes(before) == []
+    assert event(first.pk, EventKind.FAILED).data["cause"] == Cause.LEASE_EXPIRED
+    assert (job(first.pk).run.status, job(first.pk).run.error) == (Status.FAILED, "lease expired")
+    goes_on(stale)
+
+
+def test_without_the_token_the_stale_worker_writes_into_a_recovered_job(fleet: Fleet, gate: Path) -> None:
+    stale, first = frozen_at_work(fleet, gate, TOKENLESS)
+    finish_the_retry(fleet, gate, first)
+    before = kept()
+
+    wake(fleet, gate, stale, first)
+
+    until(lambda: changes(before), what="the sabotage shows")
+    print(*changes(before), sep="\n")
+
+
+@pytest.mark.parametrize("worker", [HONEST, BLIND])
+def test_a_stale_worker_cannot_end_the_stretch_of_its_successor(fleet: Fleet, gate: Path, worker: str) -> None:
+    stale, first = frozen_at_work(fleet, gate, worker)
+    resume_elsewhere(fleet, first)
+    before = kept()
+
+    wake(fleet, gate, stale, first)
+
+    assert changes(before) == []
+    goes_on(stale)
+    open_gate(gate, 2)
+    done = await_status(first.pk, Status.COMPLETED, fleet=fleet)
+    assert done.run.artifacts == {"result": "claim 2"}
+    assert done.checkpoint == {"said by": "claim 2"}
+    assert [line.message for line in done.logs.all()] == ["said by claim 2"]
+    assert done.tokens_used == 2
+
+
+def test_without_the_token_the_stale_worker_ends_the_stretch_of_its_successor(fleet: Fleet, gate: Path) -> None:
+    stale, first = frozen_at_work(fleet, gate, TOKENLESS)
+    resume_elsewhere(fleet, first)
+
+    wake(fleet, gate, stale, first)
+
+    done = await_status(first.pk, Status.COMPLETED, fleet=fleet)
+    assert done.run.artifacts == {"result": "claim 1"}, "the successor is still at work"
+
+
+def frozen_at_work(fleet: Fleet, gate: Path, sabotage: str) -> tuple[WorkerProcess, Job]:
+    """A worker that is stopped in the middle of a job, and an heir that waits."""
+    stale = fleet.start("--name=stale", "--no-housekeeping", sabotage=sabotage)
+    first = services.enqueue("sample.late", {"gate": str(gate)})
+    until(lambda: fleet.ledger.of(first.pk, "start"))
+    stale.freeze()
+    open_gate(gate, 1)
+    fleet.start("--name=heir")
+    return stale, first
+
+
+def finish_the_retry(fleet: Fleet, gate: Path, first: Job) -> None:
+    await_status(first.pk, Status.FAILED, fleet=fleet)
+    open_gate(gate, 2)
+    await_status(successor(first.pk).pk, Status.COMPLETED, fleet=fleet)
+
+
+def resume_elsewhere(fleet: Fleet, first: Job) -> None:
+    """A pause that its holder never heard survives the lease; the same job, the same run, then has another holder."""
+    services.pause(first.pk)
+    await_status(first.pk, Status.PAUSED, fleet=fleet)
+    services.resume(first.pk)
+    until(lambda: len(fleet.ledger.of(first.pk, "start")) == 2, what=fleet.logs)
+
+
+def wake(fleet: Fleet, gate: Path, stale: WorkerProcess, first: Job) -> None:
+    """Let the stale worker say all that it has to say: proven by another job that it takes and completes after that."""
+    stale.thaw()
+    until(lambda: any(line["fence"] == 1 for line in fleet.ledger.of(first.pk, "written")), what=fleet.logs)
+    said = ("not recorded", "was lost", "the database refused", "ended as")
+    if "tokenless" not in fleet_sabotage(stale):
+        until(lambda: any(word in stale.output for word in said), what=fleet.logs)
+
+
+def fleet_sabotage(worker: WorkerProcess) -> str:
+    return dict(
+        part.partition("=")[::2]
+        for part in Path(f"/proc/{worker.pid}/environ").read_text().split("\0")
+    ).get("SABOTAGE", "")
+
+
+def goes_on(stale: WorkerProcess) -> None:
+    """The slot of a lost job is free again: the same process takes the next one."""
+    last: UUID = services.enqueue("sample.noop").pk
+    await_status(last, Status.COMPLETED)
+    assert stale.alive
+
+
+def open_gate(gate: Path, fence: int) -> None:
+    Path(f"{gate}.{fence}").touch()
+
+
+def kept() -> dict[str, dict[object, dict[str, object]]]:
+    """All rows that belong to jobs, without what a live holder's heartbeat changes all the time."""
+    beats = ("lease_expires_at", "heartbeat_at", "beat_clock")
+    return {
+        name: {
+            row.get("id", row.get("job_id")): {key: value for key, value in row.items() if key not in beats}
+            for row in rows
+        }
+        for name, rows in everything().items()
+        if name in KEPT
+    }
+
+
+def changes(before: dict[str, dict[object, dict[str, object]]]) -> list[str]:
+    now = kept()
+    found = []
+    for name, rows in before.items():
+        for key in rows.keys() | now[name].keys():
+            one, two = rows.get(key, {}), now[name].get(key, {})
+            found += [
+                f"{name} {key}.{field}: {one.get(field)} → {two.get(field)}"
+                for field in one.keys() | two.keys()
+                if one.get(field) != two.get(field)
+            ]
+    return found

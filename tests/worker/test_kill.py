@@ -1,0 +1,66 @@
+"""kill -9: what was running is recovered from its lease alone, and the retry completes in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs import services
+from jobs.models import Worker
+from jobs.states import Cause, EventKind, Status
+from tests.worker.harness import SHORT, Fleet, await_status, database_now, event, job, successor, until
+
+RECOVERED_SEC = SHORT["LEASE_SEC"] + SHORT["GRACE_SEC"] + SHORT["RECOVERY_SEC"] + 1
+
+
+@pytest.mark.parametrize("row", ["kept", "deleted"])
+def test_a_killed_worker_s_job_is_recovered_retried_and_completed_in_time(fleet: Fleet, row: str) -> None:
+    doomed = fleet.start("--name=doomed", "--no-housekeeping")
+    first = services.enqueue("sample.long_once", {"seconds": 600})
+    until(lambda: fleet.ledger.of(first.pk, "start"))
+    fleet.start("--name=heir")
+    if row == "deleted":
+        Worker.objects.filter(name="doomed").delete()
+    killed_at = database_now()
+    doomed.kill()
+
+    await_status(first.pk, Status.FAILED, fleet=fleet)
+    second = successor(first.pk)
+    await_status(second.pk, Status.COMPLETED, fleet=fleet)
+
+    took = (event(second.pk, EventKind.COMPLETED).at - killed_at).total_seconds()
+    print(f"completed {took:.2f} s after the kill, {RECOVERED_SEC:.1f} s allowed")
+    assert took <= RECOVERED_SEC
+    ended = event(first.pk, EventKind.FAILED)
+    assert ended.data["cause"] == Cause.LEASE_EXPIRED
+    assert (ended.data["worker"], ended.data["pid"]) == ("doomed", doomed.pid)
+    assert (job(first.pk).run.status, job(first.pk).run.error) == (Status.FAILED, "lease expired")
+    assert [each.attempt for each in fleet.ledger.stretches()] == [1, 2]
+
+
+def test_a_worker_back_under_its_name_recovers_its_former_life_at_once(fleet: Fleet) -> None:
+    patient = {**SHORT, "LEASE_SEC": 600, "GRACE_SEC": 600}
+    former = fleet.start("--name=phoenix", settings=patient)
+    first = services.enqueue("sample.long_once", {"seconds": 600})
+    until(lambda: fleet.ledger.of(first.pk, "start"))
+    former.kill()
+
+    fleet.start("--name=phoenix", settings=patient)
+
+    await_status(first.pk, Status.FAILED, fleet=fleet)
+    await_status(successor(first.pk).pk, Status.COMPLETED, fleet=fleet)
+    assert job(first.pk).run.error == "Scheduler crash recovery"
+    assert event(first.pk, EventKind.FAILED).data["cause"] == Cause.CRASH_RECOVERY
+
+
+def test_a_worker_of_another_name_leaves_a_live_lease_alone(fleet: Fleet) -> None:
+    patient = {**SHORT, "LEASE_SEC": 600, "GRACE_SEC": 600}
+    former = fleet.start("--name=one", settings=patient)
+    first = services.enqueue("sample.long_once", {"seconds": 600})
+    until(lambda: fleet.ledger.of(first.pk, "start"))
+    former.kill()
+
+    fleet.start("--name=two", settings=patient)
+    other = services.enqueue("sample.noop")
+
+    await_status(other.pk, Status.COMPLETED, fleet=fleet)
+    assert job(first.pk).status == Status.RUNNING
