@@ -139,7 +139,8 @@ def age(seconds: float | None) -> str:
     """The two largest units, for a person's eye."""
     if seconds is None:
         return "-"
-    left, parts = max(int(seconds), 0), []
+    left = max(int(seconds), 0)
+    parts: list[str] = []
     for unit in ("d", "h", "m", "s"):
         count, left = divmod(left, UNITS_SEC[unit])
         if count or parts or unit == "s":

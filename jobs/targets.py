@@ -25,7 +25,7 @@ logger = logging.getLogger("jobs.targets")
 
 @dataclass(frozen=True)
 class TargetState:
-    """A target and what goes on in its lane. `holder` is the job that has the lane; `blocked_by` if it needs a person."""
+    """A target and what goes on in its lane; `holder` is the job that has the lane to itself."""
 
     target: Target
     holder: Job | None
@@ -34,6 +34,7 @@ class TargetState:
 
     @property
     def blocked_by(self) -> Job | None:
+        """The holder, if only a person can mend it."""
         return self.holder if self.holder is not None and self.holder.blocks_target else None
 
 

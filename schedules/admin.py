@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs.admin.filters import EnabledFilter, JobTypeFilter
 from jobs.admin.reading import StateAdmin
 from jobs.admin.registration import Registration
-from jobs.admin.showing import first_line, isolated, json_block, link, text_block
+from jobs.admin.showing import first_line, isolated, json_block, link, shown, text_block
 from jobs.models import Job, JobTemplate
 from schedules.models import Schedule, ScheduleFire
 
@@ -32,18 +32,18 @@ class ScheduleAdmin(StateAdmin):
         (_("Fires"), {"fields": ("last_fire_at", "next_fire_at", "created_at")}),
     )
 
-    @admin.display(description=_("name"))
+    @shown(_("name"))
     def shown_name(self, schedule: Schedule) -> SafeString:
         return isolated(schedule.name)
 
-    @admin.display(description=_("job type or template"))
+    @shown(_("job type or template"))
     def what(self, schedule: Schedule) -> SafeString | str | None:
         template = schedule.template
         if template is None:
             return isolated(schedule.job_type)
         return link(self.admin_site, JobTemplate, template.pk, template.name)
 
-    @admin.display(description=_("when"))
+    @shown(_("when"))
     def when(self, schedule: Schedule) -> SafeString:
         if schedule.cron is not None:
             return format_html("{} {}", isolated(schedule.cron), isolated(schedule.timezone))
@@ -51,11 +51,11 @@ class ScheduleAdmin(StateAdmin):
             return isolated(_now("every %d s") % schedule.every_sec)
         return isolated(_now("once"))
 
-    @admin.display(description=_("disabled because"))
+    @shown(_("disabled because"))
     def shown_reason(self, schedule: Schedule) -> SafeString | None:
         return text_block(schedule.disabled_reason)
 
-    @admin.display(description=_("params"))
+    @shown(_("params"))
     def shown_params(self, schedule: Schedule) -> SafeString | None:
         return json_block(schedule.params)
 
@@ -69,19 +69,19 @@ class ScheduleFireAdmin(StateAdmin):
     id_field = "schedule_id"
     fieldsets = ((None, {"fields": ("schedule_link", "fire_time", "fired_at", "job_link", "shown_note")}),)
 
-    @admin.display(description=_("schedule"))
+    @shown(_("schedule"))
     def schedule_link(self, fire: ScheduleFire) -> SafeString | str | None:
         return link(self.admin_site, Schedule, fire.schedule_id, fire.schedule.name)
 
-    @admin.display(description=_("job"))
+    @shown(_("job"))
     def job_link(self, fire: ScheduleFire) -> SafeString | str | None:
         return link(self.admin_site, Job, fire.job_id)
 
-    @admin.display(description=_("note"))
+    @shown(_("note"))
     def first_note(self, fire: ScheduleFire) -> SafeString | None:
         return isolated(first_line(fire.note)) if fire.note else None
 
-    @admin.display(description=_("note"))
+    @shown(_("note"))
     def shown_note(self, fire: ScheduleFire) -> SafeString | None:
         return text_block(fire.note)
 

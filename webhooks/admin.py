@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs.admin.filters import CreatedFilter, EnabledFilter, one_of
 from jobs.admin.reading import StateAdmin
 from jobs.admin.registration import Registration
-from jobs.admin.showing import first_line, isolated, json_text, link, text_block
+from jobs.admin.showing import first_line, isolated, json_text, link, shown, text_block
 from jobs.models import Job, JobGroup
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
@@ -30,19 +30,19 @@ class WebhookEndpointAdmin(StateAdmin):
         ),
     )
 
-    @admin.display(description=_("URL"))
+    @shown(_("URL"))
     def shown_url(self, endpoint: WebhookEndpoint) -> SafeString:
         return isolated(first_line(endpoint.url))
 
-    @admin.display(description=_("URL"))
+    @shown(_("URL"))
     def whole_url(self, endpoint: WebhookEndpoint) -> SafeString:
         return isolated(endpoint.url)
 
-    @admin.display(description=_("events"))
+    @shown(_("events"))
     def shown_events(self, endpoint: WebhookEndpoint) -> SafeString:
         return isolated(", ".join(map(str, endpoint.events)))
 
-    @admin.display(description=_("disabled because"))
+    @shown(_("disabled because"))
     def shown_reason(self, endpoint: WebhookEndpoint) -> SafeString | None:
         return text_block(endpoint.disabled_reason)
 
@@ -63,31 +63,31 @@ class WebhookDeliveryAdmin(StateAdmin):
         ),
     )
 
-    @admin.display(description=_("endpoint"))
+    @shown(_("endpoint"))
     def endpoint_link(self, delivery: WebhookDelivery) -> SafeString | str | None:
         return link(self.admin_site, WebhookEndpoint, delivery.endpoint_id, first_line(delivery.endpoint.url, 60))
 
-    @admin.display(description=_("job"))
+    @shown(_("job"))
     def job_link(self, delivery: WebhookDelivery) -> SafeString | str | None:
         return link(self.admin_site, Job, delivery.job_id)
 
-    @admin.display(description=_("group"))
+    @shown(_("group"))
     def group_link(self, delivery: WebhookDelivery) -> SafeString | str | None:
         return link(self.admin_site, JobGroup, delivery.group_id)
 
-    @admin.display(description=_("error"))
+    @shown(_("error"))
     def shown_error(self, delivery: WebhookDelivery) -> SafeString | None:
         return text_block(delivery.error)
 
-    @admin.display(description=_("body"))
+    @shown(_("body"))
     def shown_body(self, delivery: WebhookDelivery) -> SafeString | None:
         return json_text(delivery.body)
 
-    @admin.display(description=_("response head"))
+    @shown(_("response head"))
     def shown_response_head(self, delivery: WebhookDelivery) -> SafeString | None:
         return text_block(delivery.response_head)
 
-    @admin.display(description=_("response body"))
+    @shown(_("response body"))
     def shown_response_body(self, delivery: WebhookDelivery) -> SafeString | None:
         return text_block(delivery.response_body)
 

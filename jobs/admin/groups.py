@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.contrib import admin
 from django.db.models import Count
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -10,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.filters import CreatedFilter, one_of
 from jobs.admin.reading import StateAdmin
-from jobs.admin.showing import isolated, list_url
+from jobs.admin.showing import isolated, list_url, shown
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.models.job import STATUS_LABELS
 from jobs.states import Status
@@ -33,11 +32,11 @@ class JobGroupAdmin(StateAdmin):
         ),
     )
 
-    @admin.display(description=_("name"))
+    @shown(_("name"))
     def shown_name(self, group: JobGroup) -> SafeString | None:
         return isolated(group.name) if group.name else None
 
-    @admin.display(description=_("jobs"))
+    @shown(_("jobs"))
     def members(self, group: JobGroup) -> SafeString | None:
         """How many jobs are in which state, retried ones included; the list has them all."""
         counted = Job.objects.filter(group_id=group.pk).values_list("status").annotate(Count("pk")).order_by()

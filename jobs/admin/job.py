@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -16,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs.admin.acting import JobVerbs
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, one_of
 from jobs.admin.reading import may_view_payload
-from jobs.admin.showing import duration, first_line, isolated, json_block, link, list_url, pretty, shortened
+from jobs.admin.showing import duration, first_line, isolated, json_block, link, list_url, pretty, shortened, shown
 from jobs.admin.verbs import offered
 from jobs.models import Job, JobEvent, JobLog, JobRun, Target
 from jobs.models.job import STATUS_CHOICES
@@ -100,11 +99,11 @@ class JobAdmin(JobVerbs):
         sections = {} if job is None else self._sections(request, job)
         return super().change_view(request, object_id, form_url, {**sections, **(extra_context or {})})
 
-    @admin.display(description=_("target"))
+    @shown(_("target"))
     def shown_target(self, job: Job) -> SafeString | None:
         return isolated(first_line(job.target, 60)) if job.target is not None else None
 
-    @admin.display(description=_("status"))
+    @shown(_("status"))
     def shown_status(self, job: Job) -> SafeString:
         tries = format_html(" {}/{}", job.attempt, job.max_retries + 1) if job.attempt > 1 else ""
         badge = format_html(
@@ -112,55 +111,55 @@ class JobAdmin(JobVerbs):
         )
         return format_html("{} {}", badge, isolated(first_line(job.status_reason))) if job.status_reason else badge
 
-    @admin.display(description=_("run time"))
+    @shown(_("run time"))
     def run_time(self, job: Job) -> str | None:
         run: JobRun | None = getattr(job, "run", None)
         return None if run is None else duration((run.finished_at or timezone.now()) - run.started_at)
 
-    @admin.display(description=_("target"))
+    @shown(_("target"))
     def lane_link(self, job: Job) -> SafeString | str | None:
         return link(self.admin_site, Target, job.lane_id, job.target or "")
 
-    @admin.display(description=_("tags"))
+    @shown(_("tags"))
     def shown_tags(self, job: Job) -> SafeString | None:
         return json_block(job.tags or None)
 
-    @admin.display(description=_("reason"))
+    @shown(_("reason"))
     def shown_reason(self, job: Job) -> SafeString | None:
         return isolated(shortened(job.status_reason)) if job.status_reason else None
 
-    @admin.display(description=_("stop request"))
+    @shown(_("stop request"))
     def stop_request(self, job: Job) -> str | None:
         return job.get_cancel_mode_display() if job.cancel_requested else None
 
-    @admin.display(description=_("progress"))
+    @shown(_("progress"))
     def shown_progress(self, job: Job) -> SafeString | None:
         if job.progress is None:
             return isolated(job.progress_message) if job.progress_message else None
         return format_html("{} % {}", f"{job.progress * 100:.0f}", isolated(job.progress_message))
 
-    @admin.display(description=_("constraints"))
+    @shown(_("constraints"))
     def shown_constraints(self, job: Job) -> SafeString | None:
         return json_block(job.constraints or None)
 
-    @admin.display(description=_("retry policy"))
+    @shown(_("retry policy"))
     def shown_retry_policy(self, job: Job) -> SafeString | None:
         return json_block(job.retry_policy or None)
 
-    @admin.display(description=_("retry of"))
+    @shown(_("retry of"))
     def retry_of_link(self, job: Job) -> SafeString | str | None:
         return link(self.admin_site, Job, job.retry_of_id)
 
-    @admin.display(description=_("retried by"))
+    @shown(_("retried by"))
     def retried_by_link(self, job: Job) -> SafeString | str | None:
         newer: Job | None = getattr(job, "retried_by", None)
         return None if newer is None else link(self.admin_site, Job, newer.pk)
 
-    @admin.display(description=_("params"))
+    @shown(_("params"))
     def shown_params(self, job: Job) -> SafeString | None:
         return json_block(job.params)
 
-    @admin.display(description=_("checkpoint"))
+    @shown(_("checkpoint"))
     def shown_checkpoint(self, job: Job) -> SafeString | None:
         return json_block(job.checkpoint)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
 from django.db.models import Model
 from django.db.models.functions import Now
 from django.http import HttpRequest
@@ -15,7 +14,7 @@ from jobs import actors
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, one_of
 from jobs.admin.forms import LimitForm
 from jobs.admin.reading import LeanAdmin, StateAdmin
-from jobs.admin.showing import isolated, text_block
+from jobs.admin.showing import isolated, shown, text_block
 from jobs.engine import wakeup
 from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope, Target
 
@@ -57,7 +56,7 @@ class ConcurrencyLimitAdmin(LeanAdmin):
         super().save_model(request, obj, form, change)
         wakeup.notify(wakeup.READY)  # there may be more room now
 
-    @admin.display(description=_("limit"))
+    @shown(_("limit"))
     def shown_limit(self, limit: ConcurrencyLimit) -> SafeString:
         return isolated(f"{limit.get_scope_display()} {limit.key}".strip())
 
@@ -73,11 +72,11 @@ class TargetAdmin(StateAdmin):
         (_("Pause"), {"fields": ("paused", "paused_by", "paused_at", "shown_reason")}),
     )
 
-    @admin.display(description=_("key"))
+    @shown(_("key"))
     def shown_key(self, target: Target) -> SafeString:
         return isolated(target.key)
 
-    @admin.display(description=_("reason"))
+    @shown(_("reason"))
     def shown_reason(self, target: Target) -> SafeString | None:
         return text_block(target.reason)
 
@@ -93,14 +92,14 @@ class LeaseAdmin(StateAdmin):
         (_("Outcome"), {"fields": ("shown_outcome",)}),
     )
 
-    @admin.display(description=_("job type"))
+    @shown(_("job type"))
     def shown_type(self, lease: Lease) -> SafeString:
         return isolated(lease.job_type)
 
-    @admin.display(description=_("owner"))
+    @shown(_("owner"))
     def shown_owner(self, lease: Lease) -> SafeString:
         return isolated(lease.owner)
 
-    @admin.display(description=_("how it ended"))
+    @shown(_("how it ended"))
     def shown_outcome(self, lease: Lease) -> SafeString | None:
         return text_block(lease.outcome)

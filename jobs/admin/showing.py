@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from datetime import timedelta
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.admin import ModelAdmin, display
 from django.contrib.admin.utils import quote
 from django.db.models import Model
 from django.urls import reverse
@@ -24,6 +27,20 @@ if TYPE_CHECKING:
 LONGEST = 65_536
 # They reorder what stands around them; in JSON they can be spelled out, since they are only ever inside strings.
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def shown(description: Any) -> Callable[[Callable[[Any, Any], Any]], Any]:
+    """A column or read-only field made by a method. None is shown as any empty value is, on pages as in lists."""
+
+    def decorate(method: Callable[[Any, Any], Any]) -> Any:
+        @wraps(method)
+        def show(self: ModelAdmin, row: Model) -> Any:
+            value = method(self, row)
+            return self.get_empty_value_display() if value is None else value
+
+        return display(description=description)(show)
+
+    return decorate
 
 
 def change_url(site: AdminSite, model: type[Model], pk: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
@@ -13,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs.admin.filters import JobTypeFilter
 from jobs.admin.forms import JobTemplateForm
 from jobs.admin.reading import LeanAdmin, may_view_payload
-from jobs.admin.showing import isolated, json_block
+from jobs.admin.showing import isolated, json_block, shown
 from jobs.models import JobTemplate
 
 
@@ -33,11 +32,11 @@ class JobTemplateAdmin(LeanAdmin):
             (_("How much"), {"fields": ("resource", "cost_units", "token_limit", "tags")}),
         ]
 
-    @admin.display(description=_("name"))
+    @shown(_("name"))
     def shown_name(self, template: JobTemplate) -> SafeString:
         return isolated(template.name)
 
-    @admin.display(description=_("params"))
+    @shown(_("params"))
     def shown_params(self, template: JobTemplate) -> SafeString | None:
         return json_block(template.params)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from django.contrib import admin
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.filters import CreatedFilter, one_of
 from jobs.admin.reading import StateAdmin
-from jobs.admin.showing import duration, first_line, isolated, json_block, link, text_block
+from jobs.admin.showing import duration, first_line, isolated, json_block, link, shown, text_block
 from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.models.audit import ACTOR_CHOICES
 from jobs.models.job import STATUS_LABELS
@@ -23,7 +22,7 @@ class OfJobAdmin(StateAdmin):
 
     id_field = "job_id"
 
-    @admin.display(description=_("job"))
+    @shown(_("job"))
     def job_link(self, row: JobRun | JobEvent | JobLog) -> SafeString | str | None:
         return link(self.admin_site, Job, row.job_id)
 
@@ -53,23 +52,23 @@ class JobRunAdmin(OfJobAdmin):
         ),
     )
 
-    @admin.display(description=_("worker"))
+    @shown(_("worker"))
     def shown_worker(self, run: JobRun) -> SafeString:
         return isolated(run.worker)
 
-    @admin.display(description=_("run time"))
+    @shown(_("run time"))
     def run_time(self, run: JobRun) -> str | None:
         return duration(run.finished_at - run.started_at) if run.finished_at else None
 
-    @admin.display(description=_("error"))
+    @shown(_("error"))
     def first_error(self, run: JobRun) -> SafeString | None:
         return isolated(first_line(run.error)) if run.error else None
 
-    @admin.display(description=_("error"))
+    @shown(_("error"))
     def shown_error(self, run: JobRun) -> SafeString | None:
         return text_block(run.error)
 
-    @admin.display(description=_("artifacts"))
+    @shown(_("artifacts"))
     def shown_artifacts(self, run: JobRun) -> SafeString | None:
         return json_block(run.artifacts)
 
@@ -85,19 +84,19 @@ class JobEventAdmin(OfJobAdmin):
         (_("Who and why"), {"fields": ("shown_actor", "whole_reason", "shown_data")}),
     )
 
-    @admin.display(description=_("actor"))
+    @shown(_("actor"))
     def shown_actor(self, event: JobEvent) -> SafeString:
         return isolated(f"{event.get_actor_kind_display()} {event.actor_name}".strip())
 
-    @admin.display(description=_("reason"))
+    @shown(_("reason"))
     def shown_reason(self, event: JobEvent) -> SafeString | None:
         return isolated(first_line(event.reason)) if event.reason else None
 
-    @admin.display(description=_("reason"))
+    @shown(_("reason"))
     def whole_reason(self, event: JobEvent) -> SafeString | None:
         return text_block(event.reason)
 
-    @admin.display(description=_("data"))
+    @shown(_("data"))
     def shown_data(self, event: JobEvent) -> SafeString | None:
         return json_block(event.data)
 
@@ -109,10 +108,10 @@ class JobLogAdmin(OfJobAdmin):
     payload_columns = ("first_words",)
     fieldsets = ((None, {"fields": ("job_link", "at", "level")}),)
 
-    @admin.display(description=_("message"))
+    @shown(_("message"))
     def first_words(self, line: JobLog) -> SafeString:
         return isolated(first_line(line.message, 200))
 
-    @admin.display(description=_("message"))
+    @shown(_("message"))
     def shown_message(self, line: JobLog) -> SafeString | None:
         return text_block(line.message)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from django.contrib import admin
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.filters import JobTypeFilter, one_of
 from jobs.admin.reading import StateAdmin
-from jobs.admin.showing import isolated, json_block
+from jobs.admin.showing import isolated, json_block, shown
 from jobs.models import ApiToken, JobMinute, Worker, WorkerState
 from jobs.models.job import STATUS_LABELS
 from jobs.states import TERMINAL
@@ -28,15 +27,15 @@ class WorkerAdmin(StateAdmin):
         (_("When"), {"fields": ("started_at", "heartbeat_at", "stopped_at")}),
     )
 
-    @admin.display(description=_("name"))
+    @shown(_("name"))
     def shown_name(self, worker: Worker) -> SafeString:
         return isolated(worker.name)
 
-    @admin.display(description=_("busy"))
+    @shown(_("busy"))
     def slots_in_use(self, worker: Worker) -> str:
         return f"{worker.busy}/{worker.slots}"
 
-    @admin.display(description=_("serves"))
+    @shown(_("serves"))
     def shown_serves(self, worker: Worker) -> SafeString | None:
         return json_block(worker.serves or None)
 
@@ -51,11 +50,11 @@ class JobMinuteAdmin(StateAdmin):
         (_("Counted"), {"fields": ("jobs", ("wait_bucket", "wait_sec"), ("run_bucket", "run_sec"))}),
     )
 
-    @admin.display(description=_("job type"))
+    @shown(_("job type"))
     def shown_type(self, minute: JobMinute) -> SafeString:
         return isolated(minute.job_type)
 
-    @admin.display(description=_("written by"))
+    @shown(_("written by"))
     def shown_worker(self, minute: JobMinute) -> SafeString:
         return isolated(minute.worker)
 
@@ -69,10 +68,10 @@ class ApiTokenAdmin(StateAdmin):
         (_("When"), {"fields": ("created_at", "last_used_at", "expires_at", "revoked_at")}),
     )
 
-    @admin.display(description=_("name"))
+    @shown(_("name"))
     def shown_name(self, token: ApiToken) -> SafeString:
         return isolated(token.name)
 
-    @admin.display(description=_("scopes"))
+    @shown(_("scopes"))
     def shown_scopes(self, token: ApiToken) -> SafeString:
         return isolated(", ".join(map(str, token.scopes)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from jobs import db
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
-from jobs.engine import lanes, lifecycle, recovery
+from jobs.engine import lanes, lifecycle, recovery, retention
 from jobs.engine.connections import MISSING, Outage
 from jobs.errors import WrongState
 from jobs.models import Job
@@ -112,3 +112,4 @@ def _wake_and_promote() -> int:
 duty("recovery", _sweeper.sweep, every_sec=lambda: conf.RECOVERY_SEC)
 duty("withdraw", withdraw_unstarted, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
 duty("lanes", _wake_and_promote, every_sec=lambda: 10 * conf.POLL_SEC)
+duty("retention", retention.one_round, every_sec=retention.pause_sec)

@@ -185,13 +185,16 @@ class Worker:
             return None
 
     def _pause(self) -> float:
+        """How long to wait for an event before the next turn."""
         if self._outage.is_on or self._ended:
-            return 0.0
-        if self._hungry and self._free() and self._may_claim():
             return 0.0
         if self._stopping_since is not None:
             return 0.1
-        return max(min(self._poll_at, self._due_at) - time.monotonic(), 0.0) if self._may_claim() else 0.5
+        if not self._may_claim() or not self._free():
+            return 0.5
+        if self._hungry:
+            return 0.0
+        return max(min(self._poll_at, self._due_at) - time.monotonic(), 0.0)
 
     def _is_time(self) -> bool:
         return time.monotonic() >= min(self._poll_at, self._due_at)
@@ -232,19 +235,18 @@ class Worker:
         self._hungry = len(claims) == len(slots)
         transaction.on_commit(lambda: self._start_all(claims, sent), using=db.alias())
         if not self._hungry:
-            self._rest()
+            self._look_again_later()
 
     def _open_gates(self) -> None:
         """Let forward what waited for its time or its lane, if there may be any."""
-        now = time.monotonic()
-        if now >= min(self._poll_at, self._due_at):
-            self._lanes_changed |= now >= self._poll_at
+        if self._is_time():
+            self._lanes_changed |= time.monotonic() >= self._poll_at
             self._lanes_changed |= lanes.wake_due() > 0
+            self._look_again_later()
         if self._lanes_changed:
             self._lanes_changed = lanes.promote() >= lanes.BATCH
 
-    def _rest(self) -> None:
-        """Nothing more to take: when to look again."""
+    def _look_again_later(self) -> None:
         now = time.monotonic()
         pause = conf.POLL_SEC * (10 if self.listener.listening else 1)
         self._poll_at = now + pause * random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers

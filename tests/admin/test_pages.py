@@ -106,3 +106,8 @@ def test_the_whole_trail_of_a_job_is_one_link_away(boss: Client) -> None:
         url = f"{list_of(model)}?q={job.pk}"
         assert url in boss.get(page_of(job)).content.decode()
         assert boss.get(url).context["cl"].result_count == 50
+
+
+def test_what_is_empty_is_shown_as_empty(boss: Client) -> None:
+    for row in one_of_each():
+        assert ">None<" not in boss.get(page_of(row)).content.decode(), row

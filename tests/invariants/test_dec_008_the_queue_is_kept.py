@@ -39,7 +39,7 @@ def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
     assert list(waiting.in_dispatch_order()) == before
     lost.refresh_from_db()
     assert (lost.status, lost.run.error) == (Status.FAILED, "Scheduler crash recovery")
-    assert events_of(lost)[0].data["cause"] == "CRASH_RECOVERY"
+    assert (events_of(lost)[0].data or {})["cause"] == "CRASH_RECOVERY"
     assert (lost.retried_by.status, lost.retried_by.attempt) == (Status.QUEUED, 2)
     assert executor.take_next() == before[0]
 

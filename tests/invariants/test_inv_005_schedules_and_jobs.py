@@ -46,4 +46,4 @@ def test_inv_005_error_a_schedule_cannot_be_torn_away_unseen() -> None:
 
 
 def _row(job: Job) -> dict[str, Any]:
-    return Job.objects.filter(pk=job.pk).values().get()
+    return dict(Job.objects.filter(pk=job.pk).values().get())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -82,12 +83,9 @@ def test_inv_006_error_a_group_cannot_end_over_a_live_member(live: Status, ended
 @pytest.mark.parametrize("how", ["born", "moved"])
 def test_inv_006_error_nothing_live_joins_an_ended_group(how: str) -> None:
     group = JobGroupFactory.create(status=GroupStatus.COMPLETED, finished_at=timezone.now())
-    outsider = JobFactory.create()
-    place: dict[str, Any] = {"group": group, "group_index": 3}
+    outsider = Job.objects.filter(pk=JobFactory.create().pk)
+    join: Callable[..., Any] = JobFactory.create if how == "born" else outsider.update
     before = everything()
     with pytest.raises(IntegrityError, match="INV-006"), transaction.atomic():
-        if how == "born":
-            JobFactory.create(**place)
-        else:
-            Job.objects.filter(pk=outsider.pk).update(**place)
+        join(group=group, group_index=3)
     assert everything() == before

@@ -24,6 +24,7 @@ NUL, LONE = "a\0b", "a\ud800b"
 SOON = timezone.now() + timedelta(hours=1)
 NAIVE = datetime(2031, 1, 1)
 Loc = list[str | int]
+Kind = type[JobSchedulerError]
 
 
 def note(**more: Any) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def deep(levels: int) -> Any:
 
 
 # what is submitted → the error, and where it points
-SUBMISSIONS: list[tuple[str, dict[str, Any], type[JobSchedulerError], Loc]] = [
+SUBMISSIONS: list[tuple[str, dict[str, Any], Kind, Loc]] = [
     # what
     ("an unknown type", {"job_type": "tests.nosuch"}, UnknownJobType, ["job_type"]),
     ("no type", {}, InvalidInput, ["job_type"]),
@@ -141,13 +142,16 @@ SUBMISSIONS += [
 ]
 
 
+CASES = [pytest.param(*case[1:], id=case[0]) for case in SUBMISSIONS]
+
+
 def _points_at(refusal: JobSchedulerError, loc: Loc) -> bool:
     assert isinstance(refusal, InvalidInput)
     return any(error["loc"][: len(loc)] == loc for error in refusal.errors)
 
 
-@pytest.mark.parametrize(("said", "kind", "loc"), [pytest.param(*case[1:], id=case[0]) for case in SUBMISSIONS])
-def test_a_bad_submission_is_refused_by_field(said: dict[str, Any], kind: type[JobSchedulerError], loc: Loc) -> None:
+@pytest.mark.parametrize(("said", "kind", "loc"), CASES)
+def test_a_bad_submission_is_refused_by_field(said: dict[str, Any], kind: Kind, loc: Loc) -> None:
     before = everything()
     with pytest.raises(kind) as refusal:
         services.enqueue(**said)
@@ -156,10 +160,8 @@ def test_a_bad_submission_is_refused_by_field(said: dict[str, Any], kind: type[J
     assert everything() == before
 
 
-@pytest.mark.parametrize(("said", "kind", "loc"), [pytest.param(*case[1:], id=case[0]) for case in SUBMISSIONS])
-def test_a_bad_item_of_a_bulk_is_refused_by_place(
-    said: dict[str, Any], kind: type[JobSchedulerError], loc: Loc
-) -> None:
+@pytest.mark.parametrize(("said", "kind", "loc"), CASES)
+def test_a_bad_item_of_a_bulk_is_refused_by_place(said: dict[str, Any], kind: Kind, loc: Loc) -> None:
     before = everything()
     with pytest.raises(kind) as refusal:
         services.enqueue_many([note(), said])

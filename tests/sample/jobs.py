@@ -76,6 +76,14 @@ def fail(ctx: Any, lane: str = "", times: int = 1_000_000) -> int:
         return int(ctx.attempt)
 
 
+@job("sample.fail_when_told")
+def fail_when_told(ctx: Any, gate: str) -> None:
+    """Deaf to stops; fails once somebody makes the file `gate`."""
+    with noted(ctx, "sample.fail_when_told"):
+        _await(Path(gate))
+        raise RuntimeError("told to fail")
+
+
 @job("sample.hopeless")
 def hopeless() -> None:
     raise NoRetry("it would only happen again")

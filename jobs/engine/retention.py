@@ -1,0 +1,266 @@
+"""Forgets what ended long ago: whole retry chains and whole groups, never a part of one.
+
+Old is what nothing has happened to since: a job that waited for months and ended today is young. Stays, however old:
+what is live, what blocks a target, what somebody keeps (`keep`, or a row of another app that does not let go).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import chain
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, models
+
+from jobs import clock, db
+from jobs.conf import conf
+from jobs.engine import folding
+from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Worker
+from jobs.models.group import OPEN_GROUP
+from jobs.states import TERMINAL
+
+logger = logging.getLogger("jobs.engine.retention")
+BATCH, GROUPS = 500, 20
+ROUND_SEC, BUSY_SEC, IDLE_SEC = 10.0, 60.0, 3600.0
+NOBODY = UUID(int=0)
+Keeper = Callable[[Sequence[UUID]], Iterable[UUID]]
+_keepers: list[Keeper] = []
+
+
+def keep(keeper: Keeper) -> Keeper:
+    """Register who may keep jobs and groups: it gets their ids and says which must stay. Twice is once."""
+    if keeper not in _keepers:
+        _keepers.append(keeper)
+    return keeper
+
+
+def forget_keeper(keeper: Keeper) -> None:
+    if keeper in _keepers:
+        _keepers.remove(keeper)
+
+
+@dataclass
+class Pruned:
+    """How many rows went (minutes: were folded into days)."""
+
+    jobs: int = 0
+    groups: int = 0
+    minutes: int = 0
+    workers: int = 0
+    leases: int = 0
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {name}" for name, count in vars(self).items())
+
+
+class Pruning:
+    """One pass over what is old. It may be stopped in between and goes on where it was."""
+
+    def __init__(self, older_than: timedelta, *, dry_run: bool = False) -> None:
+        self.before = clock.now() - older_than
+        self.dry_run = dry_run
+        self.done = Pruned()
+        self._horizon = clock.first_id(self.before)
+        self._last_root = self._last_group = NOBODY
+
+    def go(self, seconds: float | None = None) -> bool:
+        """Works for about so long. Returns whether the pass is over."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        for step in (self._chains, self._groups, self._minutes):
+            while step():
+                if deadline is not None and time.monotonic() > deadline:
+                    return False
+        self._loose_rows()
+        return True
+
+    # Each step is one batch in one transaction, and returns whether there may be more.
+
+    def _chains(self) -> bool:
+        roots = _jobs().filter(retry_of__isnull=True, group__isnull=True, status__in=sorted(TERMINAL), holds_lane=False)
+        found = self._after(roots, self._last_root, BATCH)
+        try:
+            self.done.jobs += self._end_chains(found)
+        except IntegrityError:  # somebody's constraint that we know nothing of: it must not keep the others
+            for root in found:
+                self._end_stubborn(root)
+        self._last_root = found[-1] if found else self._last_root
+        return bool(found)
+
+    def _end_stubborn(self, root: UUID) -> None:
+        try:
+            self.done.jobs += self._end_chains([root])
+        except IntegrityError as error:
+            logger.warning("job %s and its retries cannot be deleted: %s", root, error)
+
+    def _end_chains(self, roots: Sequence[UUID]) -> int:
+        with self._transaction():
+            chains = self._whole_chains(self._locked(Job, roots))
+            kept = self._kept(list(chain.from_iterable(chains.values())))
+            ids = [each for members in chains.values() if kept.isdisjoint(members) for each in members]
+            if not self.dry_run:
+                _delete_jobs(ids)
+        return len(ids)
+
+    def _whole_chains(self, roots: Iterable[UUID]) -> dict[UUID, list[UUID]]:
+        """Each root with all that followed it, if all of that has ended and nobody else is busy with it."""
+        chains = {root: [root] for root in roots}
+        tails = {root: root for root in chains}
+        while tails:
+            # A successor needs a lock on its predecessor to be born: behind a locked tail, none can appear.
+            columns = ("pk", "retry_of_id", "status", "holds_lane")
+            found = list(_jobs().filter(retry_of_id__in=list(tails)).values_list(*columns))
+            ours = set(self._locked(Job, [row[0] for row in found]))
+            following = {}
+            for pk, predecessor, status, holds_lane in found:
+                root = tails[predecessor]
+                if pk in ours and status in TERMINAL and not holds_lane:
+                    chains[root].append(pk)
+                    following[pk] = root
+                else:
+                    del chains[root]
+            tails = following
+        return chains
+
+    def _groups(self) -> bool:
+        ended = JobGroup.objects.using(db.alias()).exclude(status__in=OPEN_GROUP).filter(finished_at__lt=self.before)
+        found = self._after(ended, self._last_group, GROUPS)
+        for group in found:
+            try:
+                self._end_group(group)
+            except IntegrityError as error:
+                logger.warning("group %s cannot be deleted: %s", group, error)
+        self._last_group = found[-1] if found else self._last_group
+        return bool(found)
+
+    def _end_group(self, group: UUID) -> None:
+        with self._transaction():
+            if not self._locked(JobGroup, [group]):
+                return
+            # Whoever changes a member locks its group first, so the members need no locks of their own.
+            members = list(_jobs().filter(group_id=group).values_list("pk", "status", "holds_lane"))
+            ids = [pk for pk, _, _ in members]
+            if any(status not in TERMINAL or holds_lane for _, status, holds_lane in members):
+                return
+            if self._kept(ids) or _kept_by_others(JobGroup, [group]) or _kept_by_keepers([group]):
+                return
+            if not self.dry_run:
+                _delete_jobs(ids)
+                _let_go(JobGroup, [group])
+                JobGroup.objects.using(db.alias()).filter(pk=group)._raw_delete(db.alias())
+        self.done.jobs += len(ids)
+        self.done.groups += 1
+
+    def _minutes(self) -> bool:
+        if self.dry_run:
+            self.done.minutes = folding.foldable(self.before).count()
+            return False
+        folded = folding.fold_oldest_day(self.before)
+        self.done.minutes += folded
+        return bool(folded)
+
+    def _loose_rows(self) -> None:
+        silent = Worker.objects.using(db.alias()).filter(heartbeat_at__lt=self.before)
+        ended = Lease.objects.using(db.alias()).filter(pk__lt=self._horizon, ended_at__lt=self.before)
+        self.done.workers += silent.count() if self.dry_run else silent.delete()[0]
+        self.done.leases += ended.count() if self.dry_run else ended.delete()[0]
+
+    def _after(self, rows: Any, last: UUID, most: int) -> list[UUID]:
+        """The next old ones along the primary key, whose ids tell their age."""
+        old = rows.filter(pk__gt=last, pk__lt=self._horizon).order_by("pk")
+        return list(old.values_list("pk", flat=True)[:most])
+
+    def _transaction(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.dry_run else db.atomic()
+
+    def _locked(self, model: type[Job] | type[JobGroup], ids: Sequence[UUID]) -> list[UUID]:
+        rows: Any = model._base_manager.using(db.alias()).filter(pk__in=ids).order_by("pk")
+        if not self.dry_run:
+            rows = rows.select_for_update(skip_locked=True)
+        return list(rows.values_list("pk", flat=True))
+
+    def _kept(self, ids: Sequence[UUID]) -> set[UUID]:
+        """Jobs that must stay: something has happened to them lately, or somebody keeps them."""
+        kept: set[UUID] = set()
+        for part in _parts(ids):
+            lately = JobEvent.objects.using(db.alias()).filter(job_id__in=part, at__gte=self.before)
+            kept.update(lately.values_list("job_id", flat=True))
+            kept |= _kept_by_others(Job, part) | _kept_by_keepers(part)
+        return kept
+
+
+_under_way: Pruning | None = None
+
+
+def one_round() -> object:
+    """The housekeeping duty: a bounded part of a pass, if the site wants to forget at all."""
+    global _under_way
+    if conf.RETENTION_DAYS is None:
+        _under_way = None
+        return "off"
+    _under_way = _under_way or Pruning(timedelta(days=conf.RETENTION_DAYS))
+    told = _under_way.done
+    if _under_way.go(ROUND_SEC):
+        _under_way = None
+    return str(told)
+
+
+def pause_sec() -> float:
+    """Once an hour is enough, unless a round was too short for all there was."""
+    return BUSY_SEC if _under_way is not None else IDLE_SEC
+
+
+def _delete_jobs(ids: Sequence[UUID]) -> None:
+    """Set by set, what refers to jobs first. `_raw_delete`, because `delete` would load and collect each row."""
+    using = db.alias()
+    for part in _parts(ids):
+        for model in (JobEvent, JobLog, JobRun):
+            rows: Any = model._base_manager.using(using).filter(job_id__in=part)
+            rows._raw_delete(using)
+        _let_go(Job, part)
+    for part in _parts(ids):  # a foreign key along a chain is looked at when the transaction ends
+        _jobs().filter(pk__in=part)._raw_delete(using)
+
+
+def _let_go(model: type[models.Model], ids: Collection[UUID]) -> None:
+    for relation in _foreign(model):
+        if relation.on_delete is models.SET_NULL:
+            _referring(relation, ids).update(**{relation.field.name: None})
+
+
+def _kept_by_others(model: type[models.Model], ids: Collection[UUID]) -> set[UUID]:
+    """Rows of other apps are theirs to delete, so what they refer to stays unless they let go of it."""
+    kept: set[UUID] = set()
+    for relation in _foreign(model):
+        if relation.on_delete is not models.SET_NULL:
+            kept.update(_referring(relation, ids).values_list(relation.field.attname, flat=True))
+    return kept
+
+
+def _foreign(model: type[models.Model]) -> Iterator[Any]:
+    """Foreign keys of other apps to this model, those behind many-to-many fields too."""
+    for field in model._meta.get_fields(include_hidden=True):
+        is_reverse = field.auto_created and not field.concrete and (field.one_to_one or field.one_to_many)
+        if is_reverse and field.related_model._meta.app_label != model._meta.app_label:  # type: ignore[union-attr]
+            yield field
+
+
+def _referring(relation: Any, ids: Collection[UUID]) -> Any:
+    return relation.related_model._base_manager.using(db.alias()).filter(**{f"{relation.field.name}__in": ids})
+
+
+def _kept_by_keepers(ids: Sequence[UUID]) -> set[UUID]:
+    return set(chain.from_iterable(keeper(ids) for keeper in _keepers)) if ids else set()
+
+
+def _parts(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+    return (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
+
+
+def _jobs() -> Any:
+    return Job.objects.using(db.alias())

@@ -1,0 +1,43 @@
+"""`manage.py prune --older-than 30d`: retention, now and to the end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.utils.translation import gettext as _
+
+from jobs import cli
+from jobs.conf import conf
+from jobs.engine.retention import Pruning
+from jobs.errors import InvalidInput
+
+
+class Command(cli.CliCommand):
+    help = (
+        "Deletes ended retry chains and groups that nothing has happened to for so long, never a part of one, nothing "
+        "that is live, blocks a target or waits for a webhook. Totals stay: old minutes of the rollup become days."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--older-than", metavar="DURATION", help="E.g. 30d or 12h; default RETENTION_DAYS.")
+        parser.add_argument("--dry-run", action="store_true", help="Only say what would go.")
+        cli.add_json(parser)
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        pruning = Pruning(_age(given["older_than"]), dry_run=given["dry_run"])
+        pruning.go()
+        if given["json"]:
+            self.write_json({"dry_run": given["dry_run"], **vars(pruning.done)})
+        else:
+            would = _("Would delete or fold: %s.") if given["dry_run"] else _("Deleted or folded: %s.")
+            self.stdout.write(would % pruning.done)
+
+
+def _age(text: str | None) -> timedelta:
+    if text is not None:
+        return cli.duration(text, "--older-than")
+    if conf.RETENTION_DAYS is None:
+        raise InvalidInput("--older-than", _("must be said, as RETENTION_DAYS is not set"))
+    return timedelta(days=conf.RETENTION_DAYS)

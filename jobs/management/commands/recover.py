@@ -1,0 +1,18 @@
+"""`manage.py recover`: one round of recovery, for a site whose workers are all gone or for a cron job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import ngettext
+
+from jobs import cli
+from jobs.engine.recovery import Sweeper
+
+
+class Command(cli.CliCommand):
+    help = "Ends jobs whose lease is over, as each worker does regularly, and retries those that may be."
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        ended = Sweeper().sweep()
+        self.stdout.write(ngettext("%d job recovered.", "%d jobs recovered.", ended) % ended)

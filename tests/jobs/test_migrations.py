@@ -1,0 +1,103 @@
+"""Migrations apply and reverse on both databases, leave nothing behind, and say all that the models say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from jobs import services
+from tests import executor, sample_jobs
+from tests.invariants.raw import existing_triggers
+
+LABELS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
+
+
+def _tables() -> set[str]:
+    return {name for name in connection.introspection.table_names() if name.startswith("jobscheduler_")}
+
+
+def _schema() -> dict[str, Any]:
+    """Columns, constraints and indexes of every table of ours, as the database knows them."""
+    found = {}
+    with connection.cursor() as cursor:
+        for table in sorted(_tables()):
+            columns = [
+                (column.name, column.type_code, column.null_ok)
+                for column in connection.introspection.get_table_description(cursor, table)
+            ]
+            known = connection.introspection.get_constraints(cursor, table)
+            rules = [
+                (rule["columns"], rule["unique"], rule["check"], rule["foreign_key"], rule.get("orders"))
+                for rule in known.values()
+            ]
+            found[table] = (sorted(columns, key=str), sorted(rules, key=str))
+    return found
+
+
+def _migrate(label: str, target: str | None = None) -> None:
+    call_command("migrate", label, *([target] if target else []), verbosity=0)
+
+
+@pytest.fixture
+def whole_again(transactional_db: None) -> Iterator[None]:
+    """Whatever a test takes away is there for the next one."""
+    yield
+    for label in LABELS:
+        _migrate(label)
+
+
+@pytest.mark.django_db
+def test_the_models_have_no_change_without_a_migration() -> None:
+    out = StringIO()
+    call_command("makemigrations", *LABELS, check=True, dry_run=True, stdout=out)
+    assert "No changes detected" in out.getvalue()
+
+
+def test_everything_goes_to_zero_and_back(whole_again: None) -> None:
+    before, triggers = _schema(), existing_triggers()
+    for label in LABELS:
+        _migrate(label, "zero")
+    assert _tables() == set()
+    assert existing_triggers() == {}
+    assert _functions() == set()
+    for label in LABELS:
+        _migrate(label)
+    assert existing_triggers() == triggers
+    assert _schema() == before
+    job = services.enqueue(sample_jobs.note.name, {"text": "a"}, target="book-1")
+    executor.complete(executor.take(job))
+
+
+def test_the_guards_can_be_taken_away_and_put_back(whole_again: None) -> None:
+    triggers = existing_triggers()
+    _migrate("jobscheduler_jobs", "0002")
+    assert existing_triggers() == {}
+    _migrate("jobscheduler_jobs")
+    assert existing_triggers() == triggers
+
+
+def _functions() -> set[str]:
+    if connection.vendor != "postgresql":
+        return set()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT proname FROM pg_proc WHERE proname LIKE 'jobscheduler%%'", [])
+        return {name for (name,) in cursor.fetchall()}
+
+
+@pytest.mark.django_db
+def test_no_migration_is_left_to_apply() -> None:
+    planner = MigrationExecutor(connection)
+    assert planner.migration_plan(planner.loader.graph.leaf_nodes()) == []
+
+
+def test_labels_and_tables_are_our_own() -> None:
+    for label in LABELS:
+        for model in apps.get_app_config(label).get_models():
+            assert model._meta.db_table == f"jobscheduler_{model.__name__.lower()}"

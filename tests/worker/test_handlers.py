@@ -1,0 +1,35 @@
+"""What a handler can say, seen from the database, in threads and in processes alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs import services
+from jobs.models import Job
+from jobs.states import Status
+from tests.worker.harness import STEADY, Fleet, await_status
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_results_skips_failures_logs_and_artifacts_are_kept(fleet: Fleet, executor: str) -> None:
+    fleet.start("--concurrency=4", f"--executor={executor}", settings=STEADY)
+    sums = services.enqueue("sample.add", {"a": 2, "b": 3})
+    skipped = services.enqueue("sample.nothing_to_do")
+    failed = services.enqueue("sample.fail", max_retries=0)
+    talked = services.enqueue("sample.talk", {"lines": 3})
+    napped = services.enqueue("sample.nap", {"seconds": 0})
+    counted = services.enqueue("sample.count", {"upto": 3})
+
+    assert await_status(sums.pk, Status.COMPLETED, fleet=fleet).run.artifacts == {"result": 5}
+    assert await_status(skipped.pk, Status.SKIPPED, fleet=fleet).status_reason == "nothing to do"
+    assert "RuntimeError: attempt 1 failed" in await_status(failed.pk, Status.FAILED, fleet=fleet).run.error
+    assert await_status(napped.pk, Status.COMPLETED, fleet=fleet).run.exit_code == 0
+    heard = await_status(talked.pk, Status.COMPLETED, fleet=fleet)
+    assert logged(heard) == ["line 0", "line 1", "line 2", "that was all"]
+    assert heard.run.artifacts == {"lines": 3}
+    far = await_status(counted.pk, Status.COMPLETED, fleet=fleet)
+    assert (far.progress, far.progress_message, far.checkpoint) == (1.0, "3 of 3", 3)
+
+
+def logged(done: Job) -> list[str]:
+    return list(done.logs.order_by("id").values_list("message", flat=True))

@@ -1,0 +1,77 @@
+"""Handlers and strangers that hold on to something for several leases: no other job may lose its lease by that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import connection, transaction
+
+from jobs import services
+from jobs.models import Job, JobEvent
+from jobs.states import EventKind, Status
+from tests.worker.harness import SHORT, STORY_SEC, Fleet, await_status, job, until
+
+LEASE = SHORT["LEASE_SEC"]
+
+
+def test_no_lease_is_lost_while_a_handler_holds_the_interpreter_in_c(fleet: Fleet) -> None:
+    fleet.start("--executor=process", "--concurrency=3")
+    hog = services.enqueue("sample.hog", {"seconds": 3 * LEASE})
+    others = [services.enqueue("sample.sleepy", {"seconds": 3 * LEASE}) for _ in range(2)]
+    all_complete_in_one_stretch(fleet, hog, *others)
+
+
+def test_no_lease_is_lost_while_an_async_handler_blocks_its_event_loop(fleet: Fleet) -> None:
+    fleet.start("--concurrency=4")
+    blocker = services.enqueue("sample.block_loop", {"seconds": 3 * LEASE})
+    others = [services.enqueue(kind, {"seconds": 3 * LEASE}) for kind in ("sample.nap", "sample.nap", "sample.sleepy")]
+    all_complete_in_one_stretch(fleet, blocker, *others)
+
+
+@pytest.mark.pg_only
+def test_a_row_that_somebody_locks_costs_no_other_job_its_lease(fleet: Fleet) -> None:
+    fleet.start("--name=holder", "--concurrency=3", "--no-housekeeping")
+    fleet.start("--name=sweeper", "--types=sample.add")
+    locked = services.enqueue("sample.long_once", {"seconds": 600})
+    others = [services.enqueue(kind, {"seconds": 5 * LEASE}) for kind in ("sample.nap", "sample.sleepy")]
+    until(lambda: len(fleet.ledger.lines("start")) == 3)
+
+    with locked_by_a_stranger(locked):
+        all_complete_in_one_stretch(fleet, *others)
+        assert job(locked.pk).status == Status.RUNNING
+
+    await_status(locked.pk, Status.FAILED, fleet=fleet)
+    assert "may run out before it is renewed" in fleet.workers[0].output, "its own handler was stopped in time"
+
+
+def all_complete_in_one_stretch(fleet: Fleet, *jobs: Job) -> None:
+    for each in jobs:
+        await_status(each.pk, Status.COMPLETED, Status.FAILED, seconds=5 * LEASE + STORY_SEC, fleet=fleet)
+    expired = JobEvent.objects.filter(kind=EventKind.FAILED, job_id__in=[each.pk for each in jobs])
+    assert not expired.exists(), [each.data for each in expired]
+    assert all(len(fleet.ledger.of(each.pk, "start")) == 1 for each in jobs)
+
+
+@contextmanager
+def locked_by_a_stranger(held: Job) -> Iterator[None]:
+    """A session of its own, as an operator's console would be."""
+    locked, enough = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            Job.objects.select_for_update().get(pk=held.pk)
+            locked.set()
+            enough.wait()
+        connection.close()
+
+    stranger = threading.Thread(target=hold)
+    stranger.start()
+    assert locked.wait(STORY_SEC)
+    try:
+        yield
+    finally:
+        enough.set()
+        stranger.join()

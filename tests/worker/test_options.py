@@ -1,0 +1,92 @@
+"""What `manage.py worker` refuses, in one clear line and with exit code 2; and what its options choose."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from jobs import services
+from jobs.models import Worker
+from jobs.states import Status
+from tests.worker.harness import MANAGE, STEADY, Fleet, await_status, job, until
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--concurrency=0"], "--concurrency: must be"),
+        (["--concurrency=-3"], "--concurrency"),
+        (["--concurrency=1001"], "--concurrency"),
+        (["--concurrency=many"], "--concurrency"),
+        (["--types=sample.noop,sample.unheard_of"], "sample.unheard_of"),
+        (["--types=,"], "--types: names nothing"),
+        (["--resources="], "--resources: names nothing"),
+        (["--tenant=a/b"], "--tenant"),
+        (["--name=a@b"], "--name"),
+        (["--name=a#1"], "--name"),
+        (["--name="], "--name"),
+        (["--name=two\nlines"], "--name"),
+        (["--executor=fibre"], "--executor"),
+        (["--log-format=xml"], "--log-format"),
+        (["--surprise"], "--surprise"),
+    ],
+)
+def test_bad_options_end_with_exit_2_and_one_clear_line(fleet: Fleet, options: list[str], said: str) -> None:
+    refused = worker(fleet, *options)
+    assert refused.returncode == 2, refused.stderr
+    assert said in refused.stderr.splitlines()[-1]
+    assert "Traceback" not in refused.stderr
+    assert Worker.objects.count() == 0
+
+
+def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:
+    first = fleet.start("--name=twin", settings=STEADY)
+    refused = worker(fleet, "--name=twin")
+    assert refused.returncode == 2
+    assert refused.stderr.strip().count("\n") == 0
+    assert f"twin is running already (host {Worker.objects.get().host}, pid {first.pid})" in refused.stderr
+    assert first.alive
+
+
+def test_a_name_is_free_again_after_an_orderly_end_and_after_a_kill(fleet: Fleet) -> None:
+    for end in ("terminate", "kill", "terminate"):
+        each = fleet.start("--name=again", settings=STEADY)
+        getattr(each, end)()
+        assert each.ended() == (0 if end == "terminate" else -9)
+
+
+def test_a_burst_ends_by_itself_when_nothing_is_left(fleet: Fleet) -> None:
+    made = [services.enqueue("sample.work", {"seconds": 0.05}, target="lane") for _ in range(5)]
+    burst = fleet.start("--burst", "--concurrency=2", settings=STEADY, wait=False)
+    assert burst.ended() == 0, burst.output
+    assert {job(each.pk).status for each in made} == {Status.COMPLETED}
+
+
+def test_a_worker_takes_only_what_it_serves(fleet: Fleet) -> None:
+    fleet.start("--types=sample.noop", "--resources=attic", "--tenant=acme", settings=STEADY)
+    others = [
+        services.enqueue("sample.work", resource="attic", tenant="acme"),
+        services.enqueue("sample.noop", resource="cellar", tenant="acme"),
+        services.enqueue("sample.noop", resource="attic", tenant="other"),
+    ]
+    mine = services.enqueue("sample.noop", resource="attic", tenant="acme")
+    await_status(mine.pk, Status.COMPLETED, fleet=fleet)
+    assert {job(each.pk).status for each in others} == {Status.QUEUED}
+
+
+def test_log_lines_are_json_when_asked_for(fleet: Fleet) -> None:
+    import json
+
+    talking = fleet.start("--log-format=json", settings=STEADY, wait=False)
+    until(lambda: '"message": "worker ' in talking.output, what=fleet.logs)
+    talking.terminate()
+    assert talking.ended() == 0
+    lines = [json.loads(line) for line in talking.output.splitlines()]
+    assert [line["level"] for line in lines] == ["INFO"] * len(lines)
+
+
+def worker(fleet: Fleet, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(MANAGE), "worker", *options]
+    return subprocess.run(command, env=fleet.env, capture_output=True, text=True, check=False, timeout=60)

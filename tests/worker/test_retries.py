@@ -1,0 +1,71 @@
+"""Four executions, growing delays, and a lane that is held all the while."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs import services
+from jobs.models import Gate, Job
+from jobs.states import EventKind, Status
+from tests.worker.harness import STEADY, Fleet, await_status, chain, event, job, until
+
+BASE_SEC = 0.4
+LATE_SEC = 0.5  # a retry may start so much after its time on a busy machine
+SLOW = {**STEADY, "RETRY_BASE_SEC": BASE_SEC, "POLL_SEC": 0.05}
+
+
+def test_a_failing_job_runs_four_times_and_blocks_its_lane_until_resolved(fleet: Fleet) -> None:
+    first, waiting = exhaust(fleet)
+    assert job(waiting.pk).gate == Gate.LANE
+
+    services.resolve(chain(first.pk)[-1].pk)
+
+    await_status(waiting.pk, Status.COMPLETED, fleet=fleet)
+
+
+def test_a_resumed_failure_goes_before_what_waits_in_its_lane(fleet: Fleet) -> None:
+    first, waiting = exhaust(fleet, times=4)
+
+    again = services.resume(chain(first.pk)[-1].pk)
+
+    await_status(waiting.pk, Status.COMPLETED, fleet=fleet)
+    assert job(again.pk).status == Status.COMPLETED
+    assert event(again.pk, EventKind.COMPLETED).at <= event(waiting.pk, EventKind.RUNNING).at
+
+
+def exhaust(fleet: Fleet, times: int = 1_000_000) -> tuple[Job, Job]:
+    """Let a job fail until it is not retried any more, with another one behind it in its lane."""
+    fleet.start("--concurrency=4", settings=SLOW)
+    first = services.enqueue("sample.fail", {"lane": "book-1", "times": times}, target="book-1")
+    waiting = services.enqueue("sample.work", {"lane": "book-1"}, target="book-1")
+    until(lambda: len(chain(first.pk)) == 4 and chain(first.pk)[-1].status == Status.FAILED, what=fleet.logs)
+
+    jobs = chain(first.pk)
+    starts = [event(each.pk, EventKind.RUNNING).at for each in jobs]
+    ends = [event(each.pk, EventKind.FAILED).at for each in jobs]
+    waits = [(start - end).total_seconds() for end, start in zip(ends, starts[1:], strict=False)]
+    print(f"waited {', '.join(f'{each:.2f}' for each in waits)} s with a base of {BASE_SEC} s")
+    for waited, delay in zip(waits, (BASE_SEC, 2 * BASE_SEC, 4 * BASE_SEC), strict=True):
+        assert delay <= waited <= delay + LATE_SEC
+    assert jobs[-1].permanently_failed
+    assert jobs[-1].blocks_target
+    assert [each.blocks_target for each in jobs[:-1]] == [False] * 3
+    assert (job(waiting.pk).status, fleet.ledger.of(waiting.pk)) == (Status.QUEUED, [])
+    return first, waiting
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_no_retry_and_exhausted_tokens_end_a_chain_at_once(fleet: Fleet, executor: str) -> None:
+    fleet.start("--concurrency=4", f"--executor={executor}", settings=STEADY)
+    hopeless = services.enqueue("sample.hopeless")
+    spent = services.enqueue("sample.tokens", {"each": 40, "times": 5}, token_limit=100)
+    within = services.enqueue("sample.tokens", {"each": 20, "times": 5}, token_limit=100)
+
+    await_status(hopeless.pk, Status.FAILED, fleet=fleet)
+    over = await_status(spent.pk, Status.FAILED, fleet=fleet)
+    fine = await_status(within.pk, Status.COMPLETED, fleet=fleet)
+
+    assert (over.status_reason, over.run.error, over.tokens_used) == ("token limit exceeded",) * 2 + (120,)
+    assert event(spent.pk, EventKind.FAILED).data["cause"] == "TOKEN_LIMIT"
+    assert fine.tokens_used == 100
+    assert not Job.objects.filter(retry_of__in=[hopeless.pk, spent.pk]).exists()

@@ -1,0 +1,124 @@
+"""Cancel and pause reach a running handler; what was asked is never forgotten, whatever happens to the worker."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs import services
+from jobs.models import Job, JobRun
+from jobs.states import EventKind, Status
+from tests.snapshots import kinds_of
+from tests.worker.harness import SHORT, STEADY, Fleet, await_status, database_now, event, job, until
+
+HEARD_SEC = 1.0  # beyond one heartbeat: for the handler to stop and the end to be written
+
+
+@pytest.mark.parametrize("kind", ["sample.sleepy", "sample.nap"])
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_cancel_reaches_a_running_handler_within_a_heartbeat(fleet: Fleet, kind: str, executor: str) -> None:
+    fleet.start(f"--executor={executor}", settings=STEADY)
+    running = at_work(fleet, kind, seconds=600)
+    services.cancel(running.pk, reason="not wanted")
+
+    done = await_status(running.pk, Status.CANCELLED, fleet=fleet)
+
+    heard = event(running.pk, EventKind.CANCELLED).at - event(running.pk, EventKind.CANCEL_REQUESTED).at
+    print(f"{kind} in a {executor}: stopped after {heard.total_seconds():.2f} s")
+    assert heard.total_seconds() <= STEADY["HEARTBEAT_SEC"] + HEARD_SEC
+    assert (done.status_reason, done.run.status) == ("not wanted", Status.CANCELLED)
+    assert not Job.objects.filter(retry_of=done).exists()
+
+
+def test_a_paused_job_continues_on_another_worker_in_the_same_run(fleet: Fleet) -> None:
+    one = fleet.start("--name=one", settings=STEADY)
+    counted = services.enqueue("sample.count", {"upto": 60, "pace": 0.02}, target="book-1")
+    until(lambda: len(fleet.ledger.of(counted.pk, "step")) >= 5)
+    services.pause(counted.pk)
+    paused = await_status(counted.pk, Status.PAUSED, fleet=fleet)
+    assert paused.checkpoint >= 5
+    assert (paused.run.status, paused.blocks_target, paused.cancel_requested) == (Status.RUNNING, True, False)
+    one.terminate()
+    assert one.ended() == 0
+
+    fleet.start("--name=two", settings=STEADY)
+    services.resume(counted.pk)
+    done = await_status(counted.pk, Status.COMPLETED, fleet=fleet)
+
+    steps = [line["number"] for line in fleet.ledger.of(counted.pk, "step")]
+    assert steps == list(range(1, 61)), "it went on exactly where it stopped"
+    assert len({line["pid"] for line in fleet.ledger.of(counted.pk, "start")}) == 2
+    assert JobRun.objects.filter(job=done).count() == 1
+    assert (done.run.worker, done.run.artifacts, done.attempt) == ("one", {"result": 60}, 1)
+    assert kinds_of(done) == ["SUBMITTED", "RUNNING", "PAUSE_REQUESTED", "PAUSED", "RESUMED", "RUNNING", "COMPLETED"]
+
+
+@pytest.mark.parametrize(("ask", "wanted"), [("cancel", Status.CANCELLED), ("pause", Status.PAUSED)])
+def test_a_stop_request_survives_the_loss_of_the_lease(fleet: Fleet, ask: str, wanted: Status) -> None:
+    doomed = fleet.start("--name=doomed", "--no-housekeeping")
+    held = at_work(fleet, "sample.sleepy", seconds=600)
+    doomed.freeze()
+    getattr(services, ask)(held.pk)
+    doomed.kill()
+    fleet.start("--name=heir")
+
+    await_status(held.pk, wanted, fleet=fleet)
+
+    follow_nothing(fleet, held)
+
+
+@pytest.mark.parametrize(("ask", "wanted"), [("cancel", Status.CANCELLED), ("pause", Status.PAUSED)])
+def test_a_stop_request_survives_the_hand_back(fleet: Fleet, ask: str, wanted: Status) -> None:
+    """Asked while its worker is stopped in its tracks, and told to shut down: both arrive at once."""
+    leaving = fleet.start("--name=leaving", settings={**STEADY, "SHUTDOWN_GRACE_SEC": 0, "HEARTBEAT_SEC": 5})
+    held = at_work(fleet, "sample.sleepy", seconds=600)
+    leaving.freeze()
+    getattr(services, ask)(held.pk)
+    leaving.terminate()
+    leaving.thaw()
+    assert leaving.ended() == 0, leaving.output
+
+    assert job(held.pk).status == wanted
+    fleet.start("--name=heir", settings=STEADY)
+    follow_nothing(fleet, held)
+
+
+def test_a_handler_that_fails_after_a_cancel_is_not_retried(fleet: Fleet) -> None:
+    fleet.start(settings={**SHORT, "LEASE_SEC": 20, "HEARTBEAT_SEC": 5, "POLL_SEC": 0.05})
+    held = services.enqueue("sample.fail_when_told", {"gate": str(fleet.home / "gate")})
+    until(lambda: fleet.ledger.of(held.pk, "start"))
+    services.cancel(held.pk)
+    (fleet.home / "gate").touch()
+
+    await_status(held.pk, Status.FAILED, fleet=fleet)
+
+    assert not Job.objects.filter(retry_of=held).exists()
+
+
+def test_a_job_that_completes_before_it_notices_a_stop_stays_completed(fleet: Fleet) -> None:
+    fleet.start(settings=STEADY)
+    held = services.enqueue("sample.deaf", {"gate": str(fleet.home / "gate")})
+    until(lambda: fleet.ledger.of(held.pk, "start"))
+    services.cancel(held.pk)
+    asked_at = database_now()
+    until(lambda: "stop requested" in fleet.workers[0].output)
+    (fleet.home / "gate").touch()
+
+    done = await_status(held.pk, Status.COMPLETED, fleet=fleet)
+
+    assert done.run.finished_at > asked_at
+
+
+def at_work(fleet: Fleet, kind: str, **params: object) -> Job:
+    made = services.enqueue(kind, params)
+    until(lambda: fleet.ledger.of(made.pk, "start"), what=fleet.logs)
+    return made
+
+
+def follow_nothing(fleet: Fleet, held: Job) -> None:
+    """Neither a retry nor another start: a job that comes after it is done first."""
+    last = services.enqueue("sample.noop")
+    await_status(last.pk, Status.COMPLETED, fleet=fleet)
+    assert not Job.objects.filter(retry_of=held).exists()
+    assert len(fleet.ledger.of(held.pk, "start")) == 1
+    assert job(held.pk).attempt == 1
+    assert EventKind.HANDED_BACK not in kinds_of(held)

@@ -1,0 +1,83 @@
+"""max_runtime_sec: what can be ended is ended and retried; what cannot leaves its job FAILED and its slot stuck."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jobs import services
+from jobs.models import Job, Worker
+from jobs.states import Cause, EventKind, Status
+from tests.worker.harness import STEADY, Fleet, await_status, event, job, successor, until
+
+QUICK = {**STEADY, "RETRY_BASE_SEC": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "executor"), [("sample.nap", "thread"), ("sample.sleepy", "process"), ("sample.hog", "process")]
+)
+def test_a_handler_past_its_time_is_ended_and_retried(fleet: Fleet, kind: str, executor: str) -> None:
+    fleet.start(f"--executor={executor}", settings=QUICK)
+    late = services.enqueue(kind, {"seconds": 600}, max_runtime_sec=0.5, max_retries=1)
+
+    first = await_status(late.pk, Status.FAILED, fleet=fleet)
+    second = await_status(successor(late.pk).pk, Status.FAILED, fleet=fleet)
+
+    for each in (first, second):
+        assert event(each.pk, EventKind.FAILED).data["cause"] == Cause.TIMEOUT
+        assert each.run.error.startswith("timeout")
+        took = (each.run.finished_at - each.run.started_at).total_seconds()
+        print(f"{kind} in a {executor}: ended after {took:.2f} s of 0.5 s")
+        assert took < 0.5 + 5
+    assert second.permanently_failed
+
+
+def test_a_process_past_its_time_takes_its_own_children_along(fleet: Fleet) -> None:
+    fleet.start("--executor=process", settings=QUICK)
+    late = services.enqueue("sample.deaf_process", {"gate": "/nowhere"}, max_runtime_sec=1, max_retries=0)
+
+    await_status(late.pk, Status.FAILED, fleet=fleet)
+
+    (line,) = fleet.ledger.of(late.pk, "child")
+    until(lambda: not is_running(line["child"]) and not is_running(line["pid"]), 5, "the whole group is gone")
+
+
+def test_a_deaf_thread_past_its_time_fails_without_a_retry_and_keeps_its_slot(fleet: Fleet, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    fleet.start("--name=stuck", "--concurrency=2", settings=QUICK)
+    deaf = services.enqueue("sample.deaf", {"gate": str(gate)}, max_runtime_sec=0.5)
+
+    await_status(deaf.pk, Status.FAILED, fleet=fleet)
+
+    assert event(deaf.pk, EventKind.FAILED).data["cause"] == Cause.TIMEOUT
+    assert job(deaf.pk).permanently_failed
+    until(lambda: Worker.objects.filter(name="stuck", stuck=1).exists(), what="the worker shows a stuck slot")
+    naps = [services.enqueue("sample.sleepy", {"seconds": 0.2}) for _ in range(3)]
+    for nap in naps:
+        await_status(nap.pk, Status.COMPLETED, fleet=fleet)
+    mine = [each for each in fleet.ledger.stretches() if each.type == "sample.sleepy"]
+    assert all(one.end <= two.start for one, two in zip(mine, mine[1:], strict=False)), "only one slot is left"
+
+    gate.touch()
+    until(lambda: Worker.objects.filter(name="stuck", stuck=0).exists(), what="its slot is free again")
+    assert (job(deaf.pk).status, Job.objects.filter(retry_of=deaf).count()) == (Status.FAILED, 0)
+
+
+def test_a_process_deaf_to_a_cancel_is_ended_after_the_cancel_timeout(fleet: Fleet) -> None:
+    fleet.start("--executor=process", settings={**QUICK, "CANCEL_TIMEOUT_SEC": 0.5})
+    deaf = services.enqueue("sample.deaf", {"gate": "/nowhere"})
+    until(lambda: fleet.ledger.of(deaf.pk, "start"))
+    services.cancel(deaf.pk)
+
+    done = await_status(deaf.pk, Status.CANCELLED, fleet=fleet)
+
+    assert done.run.status == Status.CANCELLED
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return os.path.exists(f"/proc/{pid}")
