@@ -66,7 +66,7 @@ def _workers(now: datetime) -> list[str]:
         (cli.shortened(each.name, 32), _state(each, now), f"{each.busy}/{each.slots}", _heard(each, now), each.host)
         for each in figures.workers()
     ]
-    return _table(("NAME", "STATE", "BUSY", "BEAT", "HOST"), rows)
+    return _table(("NAME", "STATE", "BUSY", "BEAT", "HOST"), rows) or [_("none is running")]
 
 
 def _blocked() -> list[str]:

@@ -89,6 +89,12 @@ def hopeless() -> None:
     raise NoRetry("it would only happen again")
 
 
+@job("sample.exit")
+def leave(code: int) -> None:
+    """Ends as a script does that says how it went."""
+    raise SystemExit(code)
+
+
 @job("sample.nothing_to_do")
 def nothing_to_do() -> None:
     raise Skip("nothing to do")

@@ -124,7 +124,7 @@ def _finish(retries: bool) -> str:
     run AS (
         UPDATE jobscheduler_jobrun r
         SET status = e.status, finished_at = {NOW}, exit_code = e.exit_code, error = e.error, artifacts = e.artifacts::jsonb
-        FROM ended e WHERE r.job_id = e.id
+        FROM ended e WHERE r.job_id = ANY(%(id)s::uuid[]) AND r.job_id = e.id
         RETURNING e.job_type, e.status AS outcome, greatest(extract(epoch FROM r.started_at - e.created_at), 0) AS waited,
                   greatest(extract(epoch FROM {NOW} - r.started_at), 0) AS ran
     ),{retry if retries else ""}
@@ -176,7 +176,7 @@ def _claim(pick: str) -> str:
             lease_expires_at = {NOW} + %s * interval '1 second', heartbeat_at = {NOW},
             dispatched_at = coalesce(j.dispatched_at, {NOW}), fence = j.fence + 1, holds_lane = (j.lane_id IS NOT NULL)
         FROM (SELECT id, row_number() OVER (ORDER BY priority DESC, position, created_at, id) AS slot FROM pick) p
-        WHERE j.id = p.id
+        WHERE j.id = ANY(ARRAY(SELECT id FROM pick)) AND j.id = p.id  -- the array makes it an index walk at any size
         RETURNING {", ".join(f"j.{name}" for name in CLAIMED)}
     ),
     run AS (
@@ -187,7 +187,7 @@ def _claim(pick: str) -> str:
         INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, reason, actor_kind, actor_name)
         SELECT id, {NOW}, 'RUNNING', 'QUEUED', 'RUNNING', '', 'worker', %s FROM took
     )
-    SELECT took.*, r.artifacts FROM took LEFT JOIN jobscheduler_jobrun r ON r.job_id = took.id
+    SELECT took.*, (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = took.id) FROM took
     """
 
 

@@ -24,7 +24,8 @@ class Command(cli.CliCommand):
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         parser = super().create_parser(prog_name, subcommand, **kwargs)
-        parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign] — options may stand anywhere
+        # Params and options may stand in any order.
+        parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]
         return parser
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -1,0 +1,93 @@
+"""Four workers of four slots over lanes and limits: every job once, lanes in order, no limit ever exceeded."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+from jobs import services
+from jobs.models import Job, JobRun
+from jobs.states import Status
+from tests.chaos.verdict import Verdict
+from tests.worker.harness import STEADY, Fleet, await_all_ended
+from tests.worker.ledger import Stretch, busy_share, by, most_at_once, overlaps
+
+WORKERS, SLOTS = 4, 4
+GLOBAL, RARE, POOL = 8, 3, 2
+LIMITS = {"global": GLOBAL, "job_type": {"sample.rare": RARE}, "resource": {"pool": POOL}}
+BULK = 2000
+REFUSED = ("unique", "duplicate key", "IntegrityError", "deadlock", "Traceback")
+
+
+def run(
+    fleet: Fleet, chance: random.Random, *, jobs: int, lanes: int, longest_sec: float = 0.02, sabotage: str = ""
+) -> Verdict:
+    verdict = Verdict()
+    order = submit(chance, jobs, lanes, longest_sec)
+    began = time.monotonic()
+    fleet.start_many(WORKERS, f"--concurrency={SLOTS}", settings={**STEADY, "LIMITS": LIMITS}, sabotage=sabotage)
+    await_all_ended(60 + jobs * longest_sec, fleet)
+    ran = fleet.ledger.stretches()
+    verdict.note(jobs=jobs, lanes=lanes, seconds=time.monotonic() - began)
+    judge_runs(verdict, ran, jobs)
+    judge_limits(verdict, ran)
+    judge_lanes(verdict, ran, order)
+    verdict.broken += refusals(fleet)
+    return verdict
+
+
+def submit(chance: random.Random, jobs: int, lanes: int, longest_sec: float) -> dict[str, list[UUID]]:
+    """Jobs of both types, one in ten in the pool, nine in ten in a lane. Returns the order of each lane."""
+    order: dict[str, list[UUID]] = {}
+    for start in range(0, jobs, BULK):
+        items = [item(chance, number, lanes, longest_sec) for number in range(start, min(start + BULK, jobs))]
+        for job_id, each in zip(services.enqueue_many(items), items, strict=True):
+            if each["target"] is not None:
+                order.setdefault(each["target"], []).append(job_id)
+    return order
+
+
+def item(chance: random.Random, number: int, lanes: int, longest_sec: float) -> dict[str, Any]:
+    lane = f"lane-{chance.randrange(lanes)}" if chance.random() < 0.9 else None
+    pool = "pool" if chance.random() < 0.1 else "default"
+    params = {"lane": lane or "", "pool": pool, "number": number, "seconds": chance.uniform(0, longest_sec)}
+    kind = "sample.rare" if chance.random() < 0.3 else "sample.work"
+    return {"job_type": kind, "params": params, "target": lane, "resource": pool}
+
+
+def judge_runs(verdict: Verdict, ran: list[Stretch], jobs: int) -> None:
+    calls = Counter(each.job for each in ran)
+    verdict.require(len(calls) == jobs, f"{len(calls)} of {jobs} jobs ran")
+    verdict.broken += [f"job {job} ran {n} times" for job, n in calls.items() if n > 1]
+    ended = dict(Counter(Job.objects.values_list("status", flat=True)))
+    verdict.require(ended == {Status.COMPLETED: jobs}, f"the jobs ended as {ended}")
+    verdict.require(JobRun.objects.filter(status=Status.COMPLETED).count() == jobs, "not every job has one run")
+
+
+def judge_limits(verdict: Verdict, ran: list[Stretch]) -> None:
+    rare = [each for each in ran if each.type == "sample.rare"]
+    pool = [each for each in ran if each.facts["pool"] == "pool"]
+    for name, some, limit in (("at_once", ran, GLOBAL), ("rare_at_once", rare, RARE), ("pool_at_once", pool, POOL)):
+        most = most_at_once(some)
+        verdict.note(**{name: f"{most}/{limit}"})
+        verdict.require(most <= limit, f"{most} of {name.removesuffix('_at_once')} ran at once, {limit} are allowed")
+    verdict.note(handlers_at_work=f"{busy_share(ran, GLOBAL):.0%}")
+
+
+def judge_lanes(verdict: Verdict, ran: list[Stretch], order: dict[str, list[UUID]]) -> None:
+    laned = [each for each in ran if each.facts["lane"]]
+    verdict.broken += overlaps(laned, lambda each: each.facts["lane"])
+    for lane, found in by(laned, lambda each: each.facts["lane"]).items():
+        started = [each.job for each in found]
+        verdict.require(started == [str(each) for each in order[str(lane)]], f"{lane}: not in the order of submission")
+
+
+def refusals(fleet: Fleet) -> Iterator[str]:
+    for worker in fleet.workers:
+        for line in worker.output.splitlines():
+            if any(word in line for word in REFUSED):
+                yield f"{worker.printed.name}: {line}"

@@ -1,0 +1,67 @@
+"""SIGTERM at random moments: exit 0, nothing RUNNING without an owner, no attempt used up."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+from uuid import UUID
+
+from jobs import services
+from jobs.models import Job, JobEvent
+from jobs.states import EventKind, Status
+from tests.chaos.verdict import Verdict
+from tests.worker.harness import STEADY, Fleet, WorkerProcess, await_all_ended
+
+HASTY = {**STEADY, "SHUTDOWN_GRACE_SEC": 0.2}
+JOBS_A_ROUND = 30
+KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("sample.noop", {}),
+    ("sample.work", {"seconds": 0.05}),
+    ("sample.sleepy", {"seconds": 1.0}),
+    ("sample.nap", {"seconds": 1.0}),
+    ("sample.count", {"upto": 40, "pace": 0.02}),
+)
+
+
+def run(fleet: Fleet, chance: random.Random, *, rounds: int, sabotage: str = "") -> Verdict:
+    verdict = Verdict()
+    ids: list[UUID] = []
+    for number in range(rounds):
+        ids += submit(chance)
+        executor = chance.choice(("thread", "thread", "process"))
+        workers = fleet.start_many(2, "--concurrency=4", f"--executor={executor}", settings=HASTY, sabotage=sabotage)
+        for worker in workers:
+            time.sleep(chance.uniform(0, 0.6))  # a random moment is the point; nothing is waited for
+            worker.terminate()
+        for worker in workers:
+            judge_end(verdict, number, worker)
+    handed_back = JobEvent.objects.filter(kind=EventKind.HANDED_BACK).count()
+    fleet.start("--concurrency=8", settings=STEADY)
+    await_all_ended(120, fleet)
+    judge_jobs(verdict, ids)
+    verdict.note(rounds=rounds, workers=2 * rounds, jobs=len(ids), handed_back=handed_back)
+    return verdict
+
+
+def submit(chance: random.Random) -> list[UUID]:
+    made = []
+    for _ in range(JOBS_A_ROUND):
+        kind, params = chance.choice(KINDS)
+        lane = f"lane-{chance.randrange(8)}" if chance.random() < 0.5 else None
+        made.append({"job_type": kind, "params": params, "target": lane})
+    return services.enqueue_many(made)
+
+
+def judge_end(verdict: Verdict, number: int, worker: WorkerProcess) -> None:
+    code = worker.ended()
+    verdict.require(code == 0, f"round {number}: exit code {code}\n{worker.output}")
+    left = Job.objects.filter(status=Status.RUNNING, lease_owner__startswith=f"{worker.name}@")
+    verdict.broken += [f"round {number}: {each} is RUNNING and its worker is gone" for each in left]
+    verdict.require("Traceback" not in worker.output, f"round {number}: {worker.output}")
+
+
+def judge_jobs(verdict: Verdict, ids: list[UUID]) -> None:
+    verdict.broken += [f"{each} is {each.status}" for each in Job.objects.exclude(status=Status.COMPLETED)]
+    verdict.require(Job.objects.count() == len(ids), f"{Job.objects.count()} jobs, {len(ids)} were submitted")
+    verdict.broken += [f"{each} used {each.attempt} attempts" for each in Job.objects.exclude(attempt=1)]

@@ -1,0 +1,24 @@
+"""What a suite found: what it measured, and every promise that it saw broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Verdict:
+    notes: dict[str, object] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+
+    def note(self, **found: object) -> None:
+        self.notes |= {name: f"{each:.2f}" if isinstance(each, float) else each for name, each in found.items()}
+
+    def require(self, holds: object, otherwise: str) -> None:
+        if not holds:
+            self.broken.append(otherwise)
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.notes.items())
+        if not self.broken:
+            return f"held ({told})"
+        return "\n".join([f"BROKEN: {len(self.broken)} violations ({told})", *(f"  {each}" for each in self.broken[:20])])

@@ -1,0 +1,56 @@
+"""Our commands, called in this process or started as one, and what they said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from django.core.management import CommandError, call_command
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PATIENCE_SEC = 60
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def call(*words: object) -> Said:
+    """In this process; a CommandError is what the terminal would see of it."""
+    out, err = StringIO(), StringIO()
+    try:
+        call_command(*map(str, words), stdout=out, stderr=err)
+    except CommandError as error:
+        err.write(f"{error}\n")
+        return Said(error.returncode, out.getvalue(), err.getvalue())
+    return Said(0, out.getvalue(), err.getvalue())
+
+
+def start(env: dict[str, str], *words: object, **streams: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, str(CHECKOUT / "manage.py"), *map(str, words)]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    return subprocess.Popen(command, env=env, cwd=CHECKOUT, text=True, **how)
+
+
+def run(env: dict[str, str], *words: object) -> Said:
+    """As a process of its own."""
+    process = start(env, *words)
+    try:
+        out, err = process.communicate(timeout=PATIENCE_SEC)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    return Said(process.returncode, out, err)

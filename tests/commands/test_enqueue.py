@@ -1,0 +1,116 @@
+"""`manage.py enqueue`: what it makes of what was typed."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from jobs import clock
+from jobs.models import Job
+from jobs.states import Status
+from tests.commands.saying import call, run
+from tests.snapshots import events_of
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_id_stands_alone_on_stdout_and_params_are_typed_by_the_signature() -> None:
+    said = call("enqueue", "sample.add", "a=1", "b=-2")
+
+    job = Job.objects.get()
+    assert (said.code, said.out, said.err) == (0, f"{job.pk}\n", "")
+    assert job.params == {"a": 1, "b": -2}
+    assert job.status == Status.QUEUED
+
+
+def test_options_and_params_may_stand_in_any_order() -> None:
+    call("enqueue", "--priority", "high", "sample.add", "--target", "book-1", "a=1", "--tag", "x", "b=2", "--tag=y")
+
+    job = Job.objects.get()
+    assert (job.params, job.priority, job.target, job.tags) == ({"a": 1, "b": 2}, 75, "book-1", ["x", "y"])
+
+
+def test_a_json_object_gives_params_and_single_ones_win_over_it() -> None:
+    call("enqueue", "sample.add", '--json={"a": 1, "b": 1}', "b=5")
+
+    assert Job.objects.get().params == {"a": 1, "b": 5}
+
+
+def test_every_option_reaches_the_job() -> None:
+    words = ["--tenant=acme", "--resource=gpu", "--max-retries=0", "--max-runtime=1m30s", "--hold", "--reason=because"]
+    call("enqueue", "sample.noop", *words, "--priority=7", "--at=2030-01-31T12:00:00+01:00", "--deadline=+5200w")
+
+    job = Job.objects.get()
+    assert (job.tenant, job.resource, job.max_retries, job.max_runtime_sec) == ("acme", "gpu", 0, 90)
+    assert (job.priority, job.status, job.hold) == (7, Status.PENDING, True)
+    assert job.not_before is not None
+    assert job.not_before.isoformat() == "2030-01-31T11:00:00+00:00"
+    assert job.deadline_at is not None
+    assert job.deadline_at > clock.now() + timedelta(weeks=5199)
+    (event,) = events_of(job)
+    assert (event.reason, event.actor_kind, event.actor_name) == ("because", "cli", getpass.getuser())
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["sample.add", "a=one", "b=2"], "params.a"),
+        (["sample.add", "a=1"], "params.b"),
+        (["sample.add", "a=1", "b=2", "c=3"], "params.c"),
+        (["sample.add", "a"], "key=value"),
+        (["sample.add", "=1"], "key=value"),
+        (["sample.add", "a=1", "a=2"], "twice"),
+        (["sample.add", "--json", "[1]"], "--json"),
+        (["sample.add", "--json", "{"], "--json"),
+        (["sample.ad"], "sample.add"),
+        (["sample.noop", "--priority=huge"], "priority"),
+        (["sample.noop", "--priority=101"], "priority"),
+        (["sample.noop", "--at=tomorrow"], "--at"),
+        (["sample.noop", "--at=2030-01-31T12:00:00"], "--at"),
+        (["sample.noop", "--at=+soon"], "--at"),
+        (["sample.noop", "--target=a/b"], "target"),
+        (["sample.noop", "--tenant=a b"], "tenant"),
+        (["sample.noop", "--max-retries=many"], "--max-retries"),
+        (["sample.noop", "--max-runtime=60"], "--max-runtime"),
+    ],
+)
+def test_bad_input_is_one_line_exit_code_2_and_no_job(words: list[str], named: str) -> None:
+    said = call("enqueue", *words)
+
+    assert (said.code, said.out) == (2, "")
+    assert named in said.err
+    assert said.err.count("\n") == 1
+    assert not Job.objects.exists()
+
+
+def test_the_same_key_and_params_give_the_same_job_and_others_are_refused() -> None:
+    first = call("enqueue", "sample.add", "a=1", "b=2", "--idempotency-key=k")
+
+    assert call("enqueue", "sample.add", "a=1", "b=2", "--idempotency-key=k") == first
+    refused = call("enqueue", "sample.add", "a=1", "b=3", "--idempotency-key=k")
+    assert (refused.code, refused.out) == (1, "")
+    assert Job.objects.count() == 1
+
+
+def test_as_a_process_it_prints_the_id_alone_or_one_line_on_stderr(process_env: dict[str, str]) -> None:
+    said = run(process_env, "enqueue", "sample.add", "a=1", "--priority", "LOW", "b=2")
+    assert (said.code, said.err) == (0, "")
+    assert Job.objects.get().pk == UUID(said.out.strip())
+
+    wrong = run(process_env, "enqueue", "sample.add", "a=1", "b=\x1b[31m")
+    assert wrong.code == 2
+    assert wrong.err.count("\n") == 1
+    assert "\x1b" not in wrong.err
+
+
+def test_a_database_that_refuses_is_one_line_and_exit_code_1(process_env: dict[str, str], tmp_path: object) -> None:
+    said = run({**process_env, "DATABASE_URL": f"sqlite:///{tmp_path}/empty.sqlite3"}, "enqueue", "sample.noop")
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("CommandError: The database refused: ")
+    assert said.err.count("\n") == 1
+
+
