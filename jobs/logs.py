@@ -8,9 +8,9 @@ import sys
 from datetime import UTC, datetime
 
 
-def configure(style: str, *, verbosity: int = 1, stream: object = None) -> None:
+def configure(style: str, *, verbosity: int = 1) -> None:
     """Send our log lines to standard error in this style, once: the host's own handlers do not get them too."""
-    handler = logging.StreamHandler(stream or sys.stderr)  # type: ignore[type-var]
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if style == "json" else Human())
     ours = logging.getLogger("jobs")
     ours.handlers = [handler]

@@ -178,7 +178,7 @@ def _values(
         "fire_time": None,
         "fence": 0,
     }
-    return values | place if place else values
+    return values | dict(place)
 
 
 def fingerprint(job_type: str, params: Mapping[str, Any], said: Mapping[str, Any]) -> str:

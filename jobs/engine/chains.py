@@ -62,8 +62,8 @@ def holds_lane(job: Job) -> bool:
     """A chain holds its lane from its first dispatch on; a retry inherits the hold of an unresolved failure."""
     if job.lane_id is None:
         return False
-    if job.dispatched_at is not None:
-        return True
+    if job.dispatched_at is not None or job.retry_of_id is None:
+        return job.dispatched_at is not None
     unresolved = jobs().filter(pk=job.retry_of_id, status=Status.FAILED, resolved_at__isnull=True)
     return unresolved.filter(lane_id=job.lane_id).exists()
 

@@ -154,16 +154,16 @@ def _by_id(ids: Sequence[UUID]) -> Pick | None:
     return _compiled(_locking(Job.objects.using(db.alias()).ready().filter(pk__in=ids))) if ids else None
 
 
-def _ready(serves: Serves) -> JobQuerySet:
+def _ready(serves: Serves) -> Any:
     return _locking(Job.objects.using(db.alias()).ready().filter(serves.condition()))
 
 
-def _locking(jobs: JobQuerySet) -> JobQuerySet:
+def _locking(jobs: JobQuerySet) -> Any:
     ordered = jobs.in_dispatch_order().select_for_update(skip_locked=True)
     return ordered.values("id", "priority", "position", "created_at")
 
 
-def _compiled(jobs: JobQuerySet) -> Pick:
+def _compiled(jobs: Any) -> Pick:
     with db.atomic():  # Django compiles a locking query only where it could be run
         sql, params = jobs.query.get_compiler(db.alias()).as_sql()
     return sql, tuple(params)

@@ -44,7 +44,7 @@ def finish(ends: Sequence[End], *, actor: Actor) -> dict[UUID, Verdict]:
         verdicts |= _finish(alone, actor)
     for end in ends:
         if end.group_id is not None:
-            verdicts |= _finish_member(end, actor)
+            verdicts |= _finish_member(end, end.group_id, actor)
     return verdicts
 
 
@@ -101,9 +101,9 @@ def _finish(ends: Sequence[End], actor: Actor) -> dict[UUID, Verdict]:
     return _record([_row(end) for end in ends], actor)
 
 
-def _finish_member(end: End, actor: Actor) -> dict[UUID, Verdict]:
+def _finish_member(end: End, group_id: UUID, actor: Actor) -> dict[UUID, Verdict]:
     with db.atomic():
-        JobGroup.objects.using(db.alias()).select_for_update(no_key=True).get(pk=end.group_id)
+        JobGroup.objects.using(db.alias()).select_for_update(no_key=True).get(pk=group_id)
         return _record([_row(end)], actor)
 
 

@@ -92,7 +92,7 @@ class EventLoop:
     def _spawn(self, loop: asyncio.AbstractEventLoop, held: Held) -> None:
         held.begin()
         task = loop.create_task(run_async(held.claim.job_type, held.ctx, retry_facts(held)))
-        held.interrupt = lambda: loop.call_soon_threadsafe(task.cancel) and None
+        held.interrupt = lambda: _cancel(loop, task)
         if held.ctx.cancelled:
             task.cancel()
         task.add_done_callback(lambda ended: self._report(held, ended))
@@ -102,3 +102,7 @@ class EventLoop:
 
         # Cancelled before its first step, the handler never ran: that is a stop like any other.
         self.done(held, Stopped() if task.cancelled() else task.result())
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Outcome]) -> None:
+    loop.call_soon_threadsafe(task.cancel)

@@ -42,8 +42,10 @@ def has_open_predecessor(job: Job) -> bool:
 
 def reopen(job: Job) -> None:
     """A terminal group whose member is retried begins another round."""
+    if job.group_id is None:
+        return
     groups = JobGroup.objects.using(db.alias()).filter(pk=job.group_id)
-    group = groups.first() if job.group_id else None
+    group = groups.first()
     if group is not None and group.is_terminal:
         groups.update(status=GroupStatus.RUNNING, finished_at=None, round=group.round + 1, cancel_requested=False)
 

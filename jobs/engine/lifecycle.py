@@ -63,7 +63,7 @@ def resume(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
         job = lock(job_id)
         require(job, "resume")
         if job.status == Status.PAUSED:
-            fields = {"gate": queued_gate(), "holds_lane": chains.holds_lane(job), "recheck_at": None}
+            fields: dict[str, Any] = {"gate": queued_gate(), "holds_lane": chains.holds_lane(job), "recheck_at": None}
             return take(job, "resume", Status.QUEUED, actor=actor, reason=reason, **fields)
         if (tail := chains.tail(job)) != job:
             raise live_tail(tail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -91,7 +92,7 @@ _SPREAD = """
 """
 
 
-def _spread_params(connection: BaseDatabaseWrapper, job: Job, low: int, step: int, size: int) -> list[object]:
+def _spread_params(connection: BaseDatabaseWrapper, job: Job, low: int, step: int, size: int) -> list[Any]:
     born, key = Job._meta.get_field("created_at"), Job._meta.pk
     place = [
         job.position,

@@ -50,7 +50,7 @@ def test_every_option_reaches_the_job() -> None:
     assert job.not_before.isoformat() == "2030-01-31T11:00:00+00:00"
     assert job.deadline_at is not None
     assert job.deadline_at > clock.now() + timedelta(weeks=5199)
-    (event,) = events_of(job)
+    event = events_of(job)[0]
     assert (event.reason, event.actor_kind, event.actor_name) == ("because", "cli", getpass.getuser())
 
 

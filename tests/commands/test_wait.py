@@ -1,0 +1,143 @@
+"""`enqueue --wait` beside real workers: it waits for the end of the chain and exits as the job did."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from jobs import services
+from jobs.models import Job
+from jobs.states import Status
+from tests.commands.saying import PATIENCE_SEC, Said, call, start
+from tests.worker.harness import Fleet, await_status, chain, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "code"),
+    [
+        (["sample.add", "a=1", "b=2"], Status.COMPLETED, 0),
+        (["sample.nothing_to_do"], Status.SKIPPED, 0),
+        (["sample.hopeless"], Status.FAILED, 1),
+        (["sample.exit", "code=7", "--max-retries=0"], Status.FAILED, 7),
+        (["sample.exit", "code=-9", "--max-retries=0"], Status.FAILED, 1),
+        (["sample.exit", "code=512", "--max-retries=0"], Status.FAILED, 255),
+    ],
+    ids=["completed", "skipped", "failed", "exit code", "killed", "beyond a byte"],
+)
+def test_it_exits_as_the_job_ended(fleet: Fleet, words: list[str], status: Status, code: int) -> None:
+    fleet.start()
+
+    said = call("enqueue", *words, "--wait")
+
+    job = Job.objects.get()
+    assert (job.status, said.code) == (status, code)
+    assert said.out == f"{job.pk}\n"
+    assert "\r" not in said.err
+    assert "\x1b" not in said.err
+
+
+def test_a_failure_that_is_retried_is_not_the_end(fleet: Fleet) -> None:
+    fleet.start()
+
+    said = call("enqueue", "sample.fail", "times=2", "--wait")
+
+    first = UUID(said.out.strip())
+    assert [each.status for each in chain(first)] == [Status.FAILED, Status.FAILED, Status.COMPLETED]
+    assert said.code == 0
+
+
+def test_the_last_failure_of_the_chain_is_the_end(fleet: Fleet) -> None:
+    fleet.start()
+
+    said = call("enqueue", "sample.fail", "--max-retries=1", "--wait")
+
+    assert [each.attempt for each in chain(UUID(said.out.strip()))] == [1, 2]
+    assert said.code == 1
+    assert "attempt 2 failed" in said.err.splitlines()[-1]
+
+
+def test_a_cancelled_job_exits_130(fleet: Fleet) -> None:
+    fleet.start()
+    waiting = start(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
+    job = await_status(first_line_of(waiting), Status.RUNNING, fleet=fleet)
+
+    services.cancel(job.pk)
+
+    out, err = waiting.communicate(timeout=PATIENCE_SEC)
+    assert (waiting.returncode, out) == (130, "")
+    assert f"CommandError: Job {job.pk} ended CANCELLED" in err
+
+
+def test_ctrl_c_leaves_the_job_and_exits_130(fleet: Fleet) -> None:
+    fleet.start()
+    waiting = start(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
+    job = await_status(first_line_of(waiting), Status.RUNNING, fleet=fleet)
+
+    waiting.send_signal(signal.SIGINT)
+
+    _, err = waiting.communicate(timeout=PATIENCE_SEC)
+    assert waiting.returncode == 130
+    assert f"job {job.pk} goes on without us" in err
+    assert "Traceback" not in err
+    job.refresh_from_db()
+    assert (job.status, job.cancel_requested) == (Status.RUNNING, False)
+
+
+def test_a_terminal_gets_a_bar_on_stderr_and_the_id_alone_on_stdout(fleet: Fleet) -> None:
+    fleet.start()
+
+    said = at_a_terminal(fleet.env, "enqueue", "sample.count", "upto=20", "pace=0.02", "--wait")
+
+    assert (said.code, UUID(said.out.strip())) == (0, Job.objects.get().pk)
+    assert "\r[" in said.err
+    assert "[####################] COMPLETED" in said.err
+
+
+def test_without_a_worker_it_says_so(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.management.waiting.PATIENCE_SEC", 0.0)
+    env = {**fleet.env, "PYTHONUNBUFFERED": "1"}
+    waiting = start(env, "enqueue", "sample.noop", "--wait")
+    job_id = first_line_of(waiting)
+    assert waiting.stderr is not None
+    lines = [next(lines_of(waiting.stderr)), next(lines_of(waiting.stderr))]
+    services.cancel(job_id)
+
+    assert waiting.wait(PATIENCE_SEC) == 130
+    assert lines == ["QUEUED\n", "No worker is running; the job waits for one.\n"]
+    waiting.communicate()
+
+
+def first_line_of(process: object) -> UUID:
+    return UUID(process.stdout.readline().strip())  # type: ignore[attr-defined]
+
+
+def lines_of(stream: object) -> Iterator[str]:
+    yield from iter(stream.readline, "")  # type: ignore[attr-defined]
+
+
+def at_a_terminal(env: dict[str, str], *words: object) -> Said:
+    """With a terminal for its stderr."""
+    ours, theirs = pty.openpty()
+    process = start(env, *words, stderr=theirs)
+    os.close(theirs)
+    shown = b"".join(iter(lambda: _read(ours), b""))
+    out, _ = process.communicate(timeout=PATIENCE_SEC)
+    os.close(ours)
+    return Said(process.returncode, out, shown.decode())
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # Linux says so when the last writer is gone
+        return b""
+
+
+_ = until
