@@ -81,11 +81,13 @@ def prepare(
     given = parsing.json_object({} if params is None else params, "params")
     preset = _from_template(template) if template is not None else {}
     handler = registry.get(parsing.identifier(template.job_type if template else job_type, "job_type"))
+    # Of what was asked, not of what it came to: a template that was edited meanwhile does not make it another body.
+    asked = fingerprint(template.pk if template else handler.name, given, said) if "idempotency_key" in said else ""
     given = {**preset.pop("params", {}), **given}
     handler.signature.validate(given)
     said = {**preset, **said}
     _require_possible(said)
-    return _values(handler.name, given, said, handler.options, template, place)
+    return _values(handler.name, given, said, handler.options, template, {"idempotency_hash": asked, **place})
 
 
 def clean(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +149,7 @@ def _values(
         "hold": hold,
         "holds_lane": False,
         "idempotency_key": key,
-        "idempotency_hash": "" if key is None else fingerprint(job_type, params, said),
+        "idempotency_hash": "",
         "retry_of_id": None,
         "attempt": 1,
         "checkpoint": None,
@@ -181,10 +183,10 @@ def _values(
     return values | dict(place)
 
 
-def fingerprint(job_type: str, params: Mapping[str, Any], said: Mapping[str, Any]) -> str:
+def fingerprint(what: str | UUID, params: Mapping[str, Any], said: Mapping[str, Any]) -> str:
     """Two submissions with one idempotency key must say the same."""
     body = {name: str(value) if isinstance(value, datetime | UUID) else value for name, value in said.items()}
-    text = dump([job_type, _sorted(params), _sorted(body)])
+    text = dump([str(what), _sorted(params), _sorted(body)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -21,8 +21,8 @@ def take_next() -> Job | None:
     """Claim the job that is next in order, as a worker does, after the lanes have been looked at."""
     while lanes.promote():
         pass
-    claimer = Claimer(NAME, Serves(types=tuple(registry.local_names())))
-    taken = claimer.claim([f"{NAME}@{uuid4()}#0"], lease_sec=30)
+    claimer = Claimer(NAME, Serves(types=tuple(registry.local_names())), life=f"{NAME}@{uuid4()}")
+    taken = claimer.claim([0], lease_sec=30)
     return Job.objects.get(pk=taken[0].id) if taken else None
 
 

@@ -75,13 +75,14 @@ class Claim:
 class Claimer:
     """Takes jobs for one worker. It remembers whether limits are in force, to spare asking; it never trusts that."""
 
-    def __init__(self, worker: str, serves: Serves) -> None:
+    def __init__(self, worker: str, serves: Serves, life: str | None = None) -> None:
         self.worker = worker
+        self.life = worker if life is None else life  # the worker with its incarnation; leases are in its name
         self.serves = serves
         self._limited = True
 
-    def claim(self, slots: Sequence[str], *, lease_sec: float) -> list[Claim]:
-        """Take up to one job per slot, in dispatch order, within every limit."""
+    def claim(self, slots: Sequence[int], *, lease_sec: float) -> list[Claim]:
+        """Take up to one job per slot number, in dispatch order, within every limit."""
         most = batch_size(len(slots))
         if not most or not self.serves.types:
             return []
@@ -95,10 +96,10 @@ class Claimer:
             pick = _pick(connection, most, self.serves, in_force)
             return self._take(pick, slots, lease_sec) if pick is not None else []
 
-    def _take(self, pick: Pick, slots: Sequence[str], lease_sec: float) -> list[Claim]:
+    def _take(self, pick: Pick, slots: Sequence[int], lease_sec: float) -> list[Claim]:
         with db.atomic() if hooks.anyone_listens() or db.is_sqlite() else nullcontext():
             connection = db.connection()
-            rows = dialect(connection).claim_jobs(connection, *pick, slots, self.worker, lease_sec)
+            rows = dialect(connection).claim_jobs(connection, *pick, self.life, slots, self.worker, lease_sec)
             claims = [_claim(row) for row in rows]
             if hooks.anyone_listens():
                 moves = [hooks.Moved(c.id, EventKind.RUNNING, Status.QUEUED, Status.RUNNING, c.tenant) for c in claims]

@@ -32,6 +32,10 @@ class Held:
     def id(self) -> UUID:
         return self.claim.id
 
+    @property
+    def slot(self) -> int:
+        return int(self.claim.lease_owner.rpartition("#")[2])
+
     def begin(self) -> None:
         self.started = time.monotonic()
 

@@ -69,7 +69,8 @@ def take(
         fields = _LEFT_BEHIND.get(source, {}) | {"gate": Gate.CLOSED} | fields
     if target in (Status.QUEUED, Status.PAUSED, Status.RUNNING):
         fields |= {"cancel_requested": False, "cancel_mode": ""}
-    _write(job, verb, target, status_reason=reason, **fields)
+    why = reason if target != source else job.status_reason  # a resolved failure still says why it failed
+    _write(job, verb, target, status_reason=why, **fields)
     if target in TERMINAL and target != source:
         _close_run(job, target, reason)
         journal.count_ends([job.pk])

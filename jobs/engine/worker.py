@@ -83,7 +83,7 @@ class Worker:
         self._due_at = 0.0  # the next job's time comes
         self._lanes_changed = True
         self._foreign_at = 0.0
-        self._claimer = Claimer(self.me.name, options.serves)
+        self._claimer = Claimer(self.me.name, options.serves, self.me.incarnation)
 
     # ------------------------------------------------------------------ life
 
@@ -274,16 +274,15 @@ class Worker:
         logger.info("claimed job %s (%s), attempt %d", claimed.id, claimed.job_type, claimed.attempt)
         self.executor.start(held)
 
-    def _slots(self, free: int) -> list[str]:
-        """Names from a wide pool: an index walks all dead entries of a name that is used again and again."""
-        taken = {held.claim.lease_owner for held in (*self.leases, *self.stuck)}
-        names: list[str] = []
-        while len(names) < free:
+    def _slots(self, free: int) -> list[int]:
+        """Numbers from a wide pool: an index walks all dead entries of a name that is used again and again."""
+        taken = {held.slot for held in (*self.leases, *self.stuck)}
+        numbers: list[int] = []
+        while len(numbers) < free:
             self._next_slot = (self._next_slot + 1) % (64 * self.options.concurrency)
-            name = self.me.slot(self._next_slot)
-            if name not in taken:
-                names.append(name)
-        return names
+            if self._next_slot not in taken:
+                numbers.append(self._next_slot)
+        return numbers
 
     def _look_for_foreign_work(self) -> None:
         if not self.options.serves.choosy and time.monotonic() >= self._foreign_at:

@@ -21,7 +21,7 @@ from jobs.states import Status
 
 logger = logging.getLogger("jobs.waiting")
 FIRST_LOOK_SEC, LONGEST_PAUSE_SEC = 0.05, 1.0
-PATIENCE_SEC = 5.0  # how long a job waits before we look whether anybody is there to take it
+PATIENCE_SEC = 3.0  # how long a job waits before we look whether anybody is there to take it
 LARGEST_EXIT_CODE = 255
 
 

@@ -21,4 +21,6 @@ class Verdict:
         told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.notes.items())
         if not self.broken:
             return f"held ({told})"
-        return "\n".join([f"BROKEN: {len(self.broken)} violations ({told})", *(f"  {each}" for each in self.broken[:20])])
+        return "\n".join(
+            [f"BROKEN: {len(self.broken)} violations ({told})", *(f"  {each}" for each in self.broken[:20])]
+        )

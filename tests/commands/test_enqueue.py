@@ -112,5 +112,3 @@ def test_a_database_that_refuses_is_one_line_and_exit_code_1(process_env: dict[s
     assert (said.code, said.out) == (1, "")
     assert said.err.startswith("CommandError: The database refused: ")
     assert said.err.count("\n") == 1
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import signal
-from collections.abc import Iterator
+import subprocess
 from uuid import UUID
 
 import pytest
@@ -14,7 +14,7 @@ from jobs import services
 from jobs.models import Job
 from jobs.states import Status
 from tests.commands.saying import PATIENCE_SEC, Said, call, start
-from tests.worker.harness import Fleet, await_status, chain, until
+from tests.worker.harness import Fleet, await_status, chain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -100,26 +100,25 @@ def test_a_terminal_gets_a_bar_on_stderr_and_the_id_alone_on_stdout(fleet: Fleet
     assert "[####################] COMPLETED" in said.err
 
 
-def test_without_a_worker_it_says_so(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.management.waiting.PATIENCE_SEC", 0.0)
-    env = {**fleet.env, "PYTHONUNBUFFERED": "1"}
-    waiting = start(env, "enqueue", "sample.noop", "--wait")
+def test_without_a_worker_it_says_so(process_env: dict[str, str]) -> None:
+    waiting = start(process_env, "enqueue", "sample.noop", "--wait")
     job_id = first_line_of(waiting)
     assert waiting.stderr is not None
-    lines = [next(lines_of(waiting.stderr)), next(lines_of(waiting.stderr))]
+    assert [waiting.stderr.readline() for _ in range(2)] == [
+        "QUEUED\n",
+        "No worker is running; the job waits for one.\n",
+    ]
+
     services.cancel(job_id)
 
-    assert waiting.wait(PATIENCE_SEC) == 130
-    assert lines == ["QUEUED\n", "No worker is running; the job waits for one.\n"]
-    waiting.communicate()
+    waiting.communicate(timeout=PATIENCE_SEC)
+    assert waiting.returncode == 130
 
 
-def first_line_of(process: object) -> UUID:
-    return UUID(process.stdout.readline().strip())  # type: ignore[attr-defined]
-
-
-def lines_of(stream: object) -> Iterator[str]:
-    yield from iter(stream.readline, "")  # type: ignore[attr-defined]
+def first_line_of(process: subprocess.Popen[str]) -> UUID:
+    """The id is there as soon as the job is."""
+    assert process.stdout is not None
+    return UUID(process.stdout.readline().strip())
 
 
 def at_a_terminal(env: dict[str, str], *words: object) -> Said:
@@ -138,6 +137,3 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 4096)
     except OSError:  # Linux says so when the last writer is gone
         return b""
-
-
-_ = until

@@ -208,6 +208,7 @@ def test_a_resolved_failure_lets_the_lane_go() -> None:
     other = services.enqueue(TYPE, target="book-1")
     assert job.blocks_target
     resolved = services.resolve(job.pk, reason="known")
+    assert (resolved.status_reason, events_of(resolved)[-1].reason) == ("boom", "known")
     assert (resolved.status, resolved.blocks_target, resolved.resolved_at is not None) == ("FAILED", False, True)
     executor.take(other)
 

@@ -249,6 +249,16 @@ def test_the_order_of_keys_does_not_make_another_body() -> None:
     assert services.enqueue(TYPE, {"b": {"d": 2, "c": 1}, "a": 1}, idempotency_key="k").pk == first.pk
 
 
+def test_the_same_key_and_template_give_the_same_job_though_the_template_was_edited() -> None:
+    template = JobTemplateFactory.create(name="daily", job_type=TYPE, params={"a": 1})
+    first = services.enqueue(template="daily", idempotency_key="k")
+    template.params = {"a": 2}
+    template.save()
+    assert services.enqueue(template="daily", idempotency_key="k").pk == first.pk
+    with pytest.raises(IdempotencyKeyReused):
+        services.enqueue(TYPE, {"a": 1}, idempotency_key="k")
+
+
 def test_a_key_belongs_to_its_tenant() -> None:
     ours = services.enqueue(TYPE, idempotency_key="k")
     assert services.enqueue(TYPE, idempotency_key="k", tenant="acme").pk != ours.pk

@@ -130,8 +130,9 @@ def test_a_job_that_skips_before_it_notices_stays_skipped(mode: StopMode) -> Non
     assert job.status == Status.SKIPPED
 
 
-def test_a_failure_after_a_cancel_is_not_retried() -> None:
-    job = _running(StopMode.CANCEL, in_lane=True)
+@pytest.mark.parametrize("mode", StopMode)
+def test_a_failure_after_a_stop_request_is_not_retried(mode: StopMode) -> None:
+    job = _running(mode, in_lane=True)
     assert finish(job, Failed(error="boom", reason="boom", retry_in=10)) == Verdict.DONE
     job.refresh_from_db()
     assert (job.status, job.holds_lane) == (Status.FAILED, True)

@@ -14,5 +14,5 @@ class Taker:
     def __init__(self, worker: str) -> None:
         self._claimer = Claimer(worker, Serves(types=(NOOP,)))
 
-    def take(self, slots: Sequence[str]) -> list[Claim]:
+    def take(self, slots: Sequence[int]) -> list[Claim]:
         return self._claimer.claim(slots, lease_sec=LEASE_SEC)

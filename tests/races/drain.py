@@ -20,7 +20,7 @@ DRAINER = actors.worker("drainer")
 
 
 def drain() -> None:
-    slots = (f"{DRAINER.name}#{number}" for number in count())
+    slots = count()
     taker = Taker(DRAINER.name)
     while True:
         lanes.wake_due()

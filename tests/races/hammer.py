@@ -110,7 +110,9 @@ class Hammer:
                 lifecycle.withdraw(job.pk, actor=self.actor)
                 return
             token = uuid4()
-            lifecycle.start(job.pk, actor=self.actor, owner=self._slot(), token=token, lease_sec=LEASE_SEC)
+            lifecycle.start(
+                job.pk, actor=self.actor, owner=f"{self.actor.name}#{self._slot()}", token=token, lease_sec=LEASE_SEC
+            )
             self._hold(job.pk, token, job.group_id)
 
     def end(self) -> None:
@@ -176,9 +178,9 @@ class Hammer:
         if verdict != wanted:
             self.unexpected.append(f"an end was answered {verdict!r}, not {wanted!r}")
 
-    def _slot(self) -> str:
+    def _slot(self) -> int:
         self.slot += 1
-        return f"{self.actor.name}#{self.slot}"
+        return self.slot
 
     def _somewhere_in_the_chain(self, named: UUID) -> UUID:
         """The job itself, or one that followed it."""

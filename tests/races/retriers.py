@@ -24,7 +24,7 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
 def fail_the_first() -> None:
     lanes.promote()
     worker = actors.worker("stage")
-    (taken,) = Taker(worker.name).take([f"{worker.name}#1"])
+    (taken,) = Taker(worker.name).take([1])
     finish([End(taken.id, taken.lease_token, Failed("Traceback…", "broken"), taken.group_id)], actor=worker)
 
 

@@ -54,4 +54,4 @@ def seen() -> list[str]:
 
 
 def claimed() -> list[str]:
-    return [str(each.id) for each in Taker("looker").take(["looker#1"])]
+    return [str(each.id) for each in Taker("looker").take([1])]

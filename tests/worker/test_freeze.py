@@ -110,10 +110,9 @@ def wake(fleet: Fleet, gate: Path, stale: WorkerProcess, first: Job) -> None:
 
 
 def fleet_sabotage(worker: WorkerProcess) -> str:
-    return dict(
-        part.partition("=")[::2]
-        for part in Path(f"/proc/{worker.pid}/environ").read_text().split("\0")
-    ).get("SABOTAGE", "")
+    return dict(part.partition("=")[::2] for part in Path(f"/proc/{worker.pid}/environ").read_text().split("\0")).get(
+        "SABOTAGE", ""
+    )
 
 
 def goes_on(stale: WorkerProcess) -> None:

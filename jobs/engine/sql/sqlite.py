@@ -61,7 +61,7 @@ _INSERT = f"""
 
 
 def claim_jobs(
-    connection: Any, pick: str, params: Sequence[Any], slots: Sequence[str], worker: str, lease_sec: float
+    connection: Any, pick: str, params: Sequence[Any], life: str, slots: Sequence[int], worker: str, lease_sec: float
 ) -> list[Any]:
     """Take the rows that `pick` (a compiled queryset of ids) names, a slot each. Returns CLAIMED + artifacts."""
     now = timezone.now()
@@ -71,7 +71,7 @@ def claim_jobs(
         picked = [row[0] for row in cursor.fetchall()]
         if not picked:
             return []
-        given = [(job, uuid4().hex, slot) for job, slot in zip(picked, slots, strict=False)]
+        given = [(job, uuid4().hex, f"{life}#{slot}") for job, slot in zip(picked, slots, strict=False)]
         cursor.execute(_CLAIM, [until, at, beat_clock(), at, json.dumps(given)])
         taken = {row[0]: row for row in cursor.fetchall()}
         cursor.executemany(_OPEN_RUN, [(job, at, worker) for job in taken])

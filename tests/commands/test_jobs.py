@@ -1,0 +1,417 @@
+"""`manage.py jobs`: looking at jobs and operating them, one by one and many by filter."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from jobs import clock
+from jobs.management import selecting, verbs
+from jobs.models import Job
+from jobs.states import Status
+from tests.commands.aging import born, old_job
+from tests.commands.saying import call, run
+from tests.factories import JobFactory, JobGroupFactory, JobLogFactory, JobMinuteFactory, job_in
+from tests.snapshots import events_of, everything
+
+pytestmark = pytest.mark.django_db
+
+
+def listed(*words: object) -> list[str]:
+    said = call("jobs", "list", "--json", *words)
+    assert said.code == 0, said.err
+    return [each["id"] for each in said.json]
+
+
+def changed(verb: str, *words: object) -> list[str]:
+    said = call("jobs", verb, "--json", *words)
+    assert said.code == 0, said.err
+    return [*said.json["changed"], *said.json["asked"]]
+
+
+# ---------------------------------------------------------------------- list
+
+
+def test_list_shows_the_newest_first_and_no_more_than_the_limit() -> None:
+    jobs = [JobFactory.create() for _ in range(4)]
+
+    assert listed("--limit", 3) == [str(job.pk) for job in jobs[:0:-1]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--status", "failed"],
+        ["--status=FAILED,PAUSED"],
+        ["--status=FAILED", "--status=PAUSED"],
+        ["--type=odd"],
+        ["--type=odd,other"],
+        ["--target=book-1"],
+        ["--tenant=acme"],
+        ["--tag=red"],
+        ["--tag=red", "--tag=deep \"sea\" 'x'"],
+        ["--resource=gpu"],
+        ["--since=1h"],
+        ["--status=FAILED", "--type=odd", "--tenant=acme", "--since=2h"],
+    ],
+)
+def test_list_filters_by_what_a_job_is(words: list[str]) -> None:
+    tags = ["red", "deep \"sea\" 'x'"]
+    odd = JobFactory.create(
+        failed=True, job_type="odd", target="book-1", tenant="acme", resource="gpu", tags=tags, started=False
+    )
+    old_job(age=timedelta(hours=3), tags=["re", "red2", "sea"])
+    JobFactory.create(id=born(clock.now() - timedelta(hours=2, minutes=5)), completed=True)
+
+    assert listed(*words) == [str(odd.pk)]
+
+
+def test_list_without_a_filter_shows_a_line_each() -> None:
+    job = JobFactory.create(running=True, target="book-1", progress=0.4, progress_message="two\nlines")
+
+    heading, line = call("jobs", "list").out.splitlines()
+
+    assert heading.split() == ["ID", "STATUS", "TYPE", "TARGET", "AGE", "NOTE"]
+    assert line.split()[:4] == [str(job.pk), "RUNNING", "tests.note", "book-1"]
+    assert line.endswith("40% two\\nlines")
+
+
+def test_list_looks_only_so_far_back_for_what_no_index_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selecting, "LOOK_BACK", 2)
+    oldest = JobFactory.create(completed=True, job_type="odd")
+    live = JobFactory.create(job_type="odd")
+    newer = [JobFactory.create() for _ in range(3)]
+
+    assert listed("--type=odd") == []
+    assert "newest" in call("jobs", "list", "--type=odd").err
+    assert listed("--type=odd", "--since=1h") == [str(live.pk), str(oldest.pk)]
+    assert listed("--type=odd", "--status=QUEUED") == [str(live.pk)]
+    assert len(listed()) == len(newer) + 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--status=DONE"],
+        ["--status=,"],
+        ["--since=yesterday"],
+        ["--since=0s"],
+        ["--since=10"],
+        ["--since=999999999d"],
+        ["--limit=0"],
+        ["--limit=many"],
+        ["--tenant=a b"],
+        ["--target=a/b"],
+        ["--tag= "],
+    ],
+)
+def test_a_filter_that_makes_no_sense_is_one_line_and_exit_code_2(words: list[str]) -> None:
+    said = call("jobs", "list", *words)
+
+    assert (said.code, said.out) == (2, "")
+    assert said.err.count("\n") == 1
+
+
+# ---------------------------------------------------------------------- show
+
+
+def test_show_tells_all_there_is_with_secrets_masked() -> None:
+    job = JobFactory.create(failed=True, target="book-1", params={"text": "sea", "password": "hunter2"})
+    JobLogFactory.create(job=job, message="a line\x1b[2J of the log")
+    call("jobs", "resolve", job.pk, "--reason", "known")
+
+    text, document = call("jobs", "show", job.pk), call("jobs", "show", job.pk, "--json").json
+
+    assert text.code == 0
+    for expected in (str(job.pk), "book-1", "sea", "boom", "RESOLVED", "known", "a line"):
+        assert expected in text.out
+    assert "hunter2" not in text.out
+    assert "\x1b" not in text.out
+    assert document["id"] == str(job.pk)
+    assert document["run"]["status"] == "FAILED"
+    assert [event["kind"] for event in document["events"]] == ["RESOLVED"]
+    assert document["params"]["password"] != "hunter2"
+
+
+def test_show_of_a_missing_job_shows_the_others_and_exits_1() -> None:
+    job, missing = JobFactory.create(), uuid4()
+
+    said = call("jobs", "show", job.pk, missing)
+
+    assert (said.code, said.err) == (1, f"There is no job {missing}.\n")
+    assert str(job.pk) in said.out
+    assert call("jobs", "show", "not-an-id").code == 1
+
+
+# ---------------------------------------------------------------------- verbs by id
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "after"),
+    [
+        ("cancel", Status.QUEUED, Status.CANCELLED),
+        ("cancel", Status.PAUSED, Status.CANCELLED),
+        ("pause", Status.QUEUED, Status.PAUSED),
+        ("resume", Status.PAUSED, Status.QUEUED),
+        ("release", Status.PENDING, Status.QUEUED),
+    ],
+)
+def test_a_verb_by_id_moves_the_job_and_is_recorded_with_who_and_why(verb: str, before: Status, after: Status) -> None:
+    job = job_in(before)
+
+    said = call("jobs", verb, job.pk, "--reason", "because I can")
+
+    job.refresh_from_db()
+    assert (said.code, job.status) == (0, after)
+    assert said.out.startswith(f"{verb}: 1 changed")
+    last = events_of(job)[-1]
+    assert (last.actor_kind, last.actor_name, last.reason) == ("cli", getpass.getuser(), "because I can")
+
+
+def test_a_running_job_is_asked_to_stop() -> None:
+    job = JobFactory.create(running=True)
+
+    assert call("jobs", "pause", job.pk).out == "pause: 0 changed, 1 asked to stop, 0 skipped.\n"
+
+    job.refresh_from_db()
+    assert (job.status, job.cancel_requested, job.cancel_mode) == (Status.RUNNING, True, "PAUSE")
+
+
+def test_a_retry_names_the_new_job() -> None:
+    job = JobFactory.create(failed=True)
+
+    said = call("jobs", "retry", job.pk, "--json")
+
+    made = Job.objects.get(retry_of=job)
+    assert said.json["made"] == {str(job.pk): str(made.pk)}
+
+
+def test_what_was_refused_is_said_and_makes_exit_code_1() -> None:
+    done, queued, missing = JobFactory.create(completed=True), JobFactory.create(), uuid4()
+
+    said = call("jobs", "cancel", done.pk, queued.pk, missing, "rubbish")
+
+    queued.refresh_from_db()
+    assert (said.code, queued.status) == (1, Status.CANCELLED)
+    assert said.out.startswith("cancel: 1 changed, 0 asked to stop, 3 skipped.")
+    assert f"1 job skipped: is COMPLETED ({done.pk})" in said.out
+    assert f"2 jobs skipped: there is no such job ({missing}, rubbish)" in said.out
+
+
+def test_resolving_twice_says_why_not() -> None:
+    job = JobFactory.create(failed=True)
+
+    assert call("jobs", "resolve", job.pk).code == 0
+    again = call("jobs", "resolve", job.pk)
+
+    assert again.code == 1
+    assert "not an unresolved failure" in again.out
+
+
+def test_a_reason_that_is_too_long_is_bad_input() -> None:
+    job = JobFactory.create()
+
+    assert call("jobs", "cancel", job.pk, "--reason", "x" * 3000).code == 2
+    assert call("jobs", "cancel", "--type", job.job_type, "--reason", "x" * 3000).code == 2
+
+
+def test_move_puts_a_job_elsewhere_in_the_queue() -> None:
+    first, second, third = (JobFactory.create() for _ in range(3))
+
+    assert call("jobs", "move", third.pk, "--top").code == 0
+    assert call("jobs", "move", first.pk, "--after", second.pk, "--reason=later").code == 0
+
+    order = Job.objects.in_dispatch_order().values_list("pk", flat=True)
+    assert list(order) == [third.pk, second.pk, first.pk]
+    assert call("jobs", "move", JobFactory.create(running=True).pk, "--bottom").code == 1
+    assert call("jobs", "move", uuid4(), "--bottom").code == 1
+
+
+# ---------------------------------------------------------------------- verbs by filter
+
+
+def test_a_verb_by_filter_begins_only_where_it_can() -> None:
+    waiting = [JobFactory.create(job_type="odd") for _ in range(3)]
+    running = JobFactory.create(job_type="odd", running=True)
+    JobFactory.create(job_type="odd", completed=True)
+    JobFactory.create()
+
+    assert changed("cancel", "--type=odd") == [str(job.pk) for job in (*waiting, running)]
+
+    assert Job.objects.filter(status=Status.CANCELLED).count() == 3
+    running.refresh_from_db()
+    assert running.cancel_requested
+
+
+def test_a_dry_run_foretells_what_the_real_run_then_does_and_changes_nothing() -> None:
+    for status in Status:
+        job_in(status, job_type="odd", target=f"lane of {status}")
+    JobFactory.create(job_type="odd", running=True, cancel_requested=True, cancel_mode="CANCEL")
+    JobFactory.create(job_type="odd", running=True, cancel_requested=True, cancel_mode="PAUSE")
+    for verb in verbs.VERBS:
+        before = everything()
+        foretold = call("jobs", verb, "--type=odd", "--dry-run", "--json")
+        assert everything() == before, verb
+        done = call("jobs", verb, "--type=odd", "--json")
+        assert {**foretold.json, "made": {}, "dry_run": False} == {**done.json, "made": {}}, verb
+
+
+def test_a_dry_run_says_how_many_would_change_and_how_many_not_and_why() -> None:
+    failed = JobFactory.create(failed=True)
+    JobFactory.create(failed=True, resolved_at=clock.now())
+    followed = JobFactory.create(failed=True)
+    JobFactory.create(retry_of=followed)
+
+    said = call("jobs", "resolve", "--status", "FAILED", "--dry-run")
+
+    assert said.out.splitlines()[0] == "resolve would change 1, ask 0 to stop and skip 2."
+    assert f"1 job skipped: is already followed by a retry ({followed.pk})" in said.out
+    assert "1 job skipped: is already resolved" in said.out
+    failed.refresh_from_db()
+    assert failed.resolved_at is None
+
+
+def test_a_dry_run_by_id_foretells_the_same_as_the_real_run() -> None:
+    chain = JobFactory.create(failed=True)
+    tail = JobFactory.create(failed=True, retry_of=chain)
+    live = JobFactory.create(failed=True)
+    JobFactory.create(running=True, retry_of=live)
+    queued = JobFactory.create()
+    words = [chain.pk, live.pk, queued.pk]
+
+    foretold, done = call("jobs", "retry", *words, "--dry-run", "--json"), call("jobs", "retry", *words, "--json")
+
+    assert foretold.json["changed"] == done.json["changed"] == [str(chain.pk)]
+    assert foretold.json["skipped"] == done.json["skipped"]
+    assert (foretold.code, done.code) == (1, 1)
+    assert Job.objects.get(retry_of=tail).status == Status.QUEUED
+
+
+def test_retry_by_filter_means_failures_unless_it_says_otherwise() -> None:
+    failed, done = JobFactory.create(failed=True), JobFactory.create(completed=True)
+
+    assert changed("retry", "--type=tests.note", "--dry-run") == [str(failed.pk)]
+    assert changed("retry", "--status=COMPLETED", "--dry-run") == [str(done.pk)]
+
+
+def test_retry_by_filter_reruns_each_chain_once() -> None:
+    first = JobFactory.create(failed=True)
+    second = JobFactory.create(failed=True, retry_of=first)
+
+    assert changed("retry", "--status=FAILED") == [str(second.pk)]
+    assert Job.objects.filter(retry_of=second).count() == 1
+
+
+def test_since_and_limit_bound_what_a_verb_changes() -> None:
+    old_job(age=timedelta(hours=2), failed=True)
+    recent = [JobFactory.create(failed=True) for _ in range(3)]
+
+    assert changed("retry", "--status=FAILED", "--since=1h", "--limit=2") == [str(job.pk) for job in recent[:2]]
+
+
+def test_a_walk_over_many_chunks_changes_each_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selecting, "CHUNK", 2)
+    jobs = [JobFactory.create(failed=True) for _ in range(5)]
+
+    assert changed("retry", "--status=FAILED") == [str(job.pk) for job in jobs]
+    assert Job.objects.count() == 10
+
+
+def test_what_is_submitted_during_a_walk_is_not_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry that fails again at once must not be retried for ever."""
+    monkeypatch.setattr(selecting, "CHUNK", 1)
+    jobs = [JobFactory.create(failed=True) for _ in range(2)]
+    retry = verbs.VERBS["retry"]
+
+    def fails_again(job_id: UUID, **how: Any) -> Job:
+        JobFactory.create(failed=True)
+        return retry(job_id, **how)
+
+    monkeypatch.setitem(verbs.VERBS, "retry", fails_again)
+    assert changed("retry", "--status=FAILED") == [str(job.pk) for job in jobs]
+
+
+def test_release_by_filter_leaves_those_that_wait_for_their_predecessor() -> None:
+    group = JobGroupFactory.create(sequential=True)
+    JobFactory.create(group=group, group_index=0)
+    JobFactory.create(pending=True, hold=False, group=group, group_index=1)
+    held = JobFactory.create(pending=True)
+
+    said = call("jobs", "release", "--status=PENDING", "--json")
+
+    assert said.json["changed"] == [str(held.pk)]
+    assert [each["reason"] for each in said.json["skipped"]] == ["waits for its predecessor in its group"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--dry-run"], ["--limit=5"], ["ID", "--type=odd"], ["--status=COMPLETED"], ["--status=FAILED,QUEUED"]],
+)
+def test_a_verb_needs_ids_or_filters_that_make_sense(words: list[str]) -> None:
+    job = JobFactory.create(completed=True, job_type="odd")
+
+    said = call("jobs", "cancel", *[str(job.pk) if word == "ID" else word for word in words])
+
+    assert (said.code, said.out) == (2, "")
+
+
+def test_a_filter_that_matches_nothing_is_no_error() -> None:
+    said = call("jobs", "cancel", "--target=nobody-there")
+
+    assert (said.code, said.out) == (0, "cancel: 0 changed, 0 asked to stop, 0 skipped.\n")
+
+
+def test_if_all_that_matched_was_refused_the_exit_code_is_1() -> None:
+    JobFactory.create(failed=True, resolved_at=clock.now())
+
+    assert call("jobs", "resolve", "--status=FAILED").code == 1
+
+
+# ---------------------------------------------------------------------- stats
+
+
+def test_stats_count_live_jobs_and_sum_ended_ones_from_the_rollup() -> None:
+    for status in Status:
+        job_in(status)
+    JobMinuteFactory.create(outcome=Status.COMPLETED, jobs=40)
+    JobMinuteFactory.create(outcome=Status.COMPLETED, jobs=2)
+
+    said = call("jobs", "stats", "--json").json
+
+    live = {str(status): 1 for status in ("PENDING", "QUEUED", "DISPATCHING", "RUNNING", "PAUSED")}
+    assert said["jobs"] == {**live, "COMPLETED": 42, "FAILED": 0, "SKIPPED": 0, "CANCELLED": 0}
+    assert said["oldest_queued_age_sec"] >= 0
+    assert "QUEUED       1" in call("jobs", "stats").out
+
+
+def test_the_oldest_waiting_job_is_one_that_could_run() -> None:
+    later = clock.now() + timedelta(hours=1)
+    old_job(age=timedelta(hours=9), not_before=later)
+    in_lane = old_job(age=timedelta(hours=5), target="book-1")
+    old_job(age=timedelta(hours=4))
+
+    said = call("jobs", "stats")
+
+    assert said.out.splitlines()[-1] == f"Oldest waiting: 5h 0m (tests.note {in_lane.pk})"
+
+
+# ---------------------------------------------------------------------- as a process
+
+
+def test_as_a_process_it_has_the_same_exit_codes(process_env: dict[str, str]) -> None:
+    job = JobFactory.create()
+
+    done = run(process_env, "jobs", "cancel", job.pk, "--json", "--settings=tests.settings", "--traceback")
+    assert (done.code, done.err, done.json["changed"]) == (0, "", [str(job.pk)])
+
+    refused = run(process_env, "jobs", "cancel", job.pk)
+    assert (refused.code, refused.err) == (1, "CommandError: 1 job could not be changed.\n")
+
+    wrong = run(process_env, "jobs", "cancel", "--since=never", "--status=QUEUED")
+    assert wrong.code == 2
+    assert wrong.err.count("\n") == 1
+    assert run(process_env, "jobs", "explode").code == 2

@@ -1,0 +1,363 @@
+"""`manage.py prune`: whole chains and whole groups go, and nothing that anybody may still need."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection, models, transaction
+
+from jobs import clock, figures, services
+from jobs.engine import folding, housekeeping, retention
+from jobs.models import GroupStatus, Job, JobEvent, JobGroup, JobLog, JobMinute, JobRun, Lease, Worker
+from jobs.states import Status
+from tests.commands.aging import born, ended_job, old_job
+from tests.commands.saying import call, run
+from tests.factories import (
+    JobGroupFactory,
+    JobMinuteFactory,
+    LeaseFactory,
+    ScheduleFireFactory,
+    WorkerFactory,
+)
+from tests.snapshots import everything
+
+OLD, YOUNG = timedelta(days=40), timedelta(days=20)
+MONTH = "--older-than=30d"
+
+pytestmark = pytest.mark.django_db
+
+
+def prune(*words: str) -> dict[str, int]:
+    said = call("prune", MONTH, "--json", *words)
+    assert said.code == 0, said.err
+    found: dict[str, int] = said.json
+    return found
+
+
+def left() -> set[UUID]:
+    return set(Job.objects.values_list("pk", flat=True))
+
+
+def test_an_ended_job_goes_with_all_that_belongs_to_it_and_a_young_one_stays() -> None:
+    ended_job(age=OLD)
+    young = ended_job(age=YOUNG)
+
+    assert prune()["jobs"] == 1
+
+    assert left() == {young.pk}
+    assert set(JobRun.objects.values_list("job_id", flat=True)) == {young.pk}
+    assert set(JobEvent.objects.values_list("job_id", flat=True)) == {young.pk}
+    assert set(JobLog.objects.values_list("job_id", flat=True)) == {young.pk}
+
+
+@pytest.mark.parametrize("status", ["pending", "queued", "dispatching", "running", "paused"])
+def test_a_live_job_stays_however_old(status: str) -> None:
+    job = old_job(age=OLD, **{status: True})
+
+    assert prune()["jobs"] == 0
+    assert left() == {job.pk}
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "skipped", "cancelled"])
+def test_every_kind_of_end_is_an_end(status: str) -> None:
+    old_job(age=OLD, **{status: True})
+
+    assert prune()["jobs"] == 1
+
+
+def test_a_job_that_waited_for_months_and_ended_lately_is_young() -> None:
+    job = ended_job(age=OLD, ended=YOUNG)
+
+    assert prune()["jobs"] == 0
+    assert left() == {job.pk}
+
+
+def test_a_failure_that_blocks_its_target_stays_until_it_is_resolved() -> None:
+    blocking = old_job(age=OLD, failed=True, target="book-1")
+
+    assert prune()["jobs"] == 0
+    services.resolve(blocking.pk)
+    assert prune()["jobs"] == 0, "its resolution is young"
+
+    JobEvent.objects.filter(job_id=blocking.pk).delete()
+    assert prune()["jobs"] == 1
+
+
+def test_a_chain_goes_as_a_whole() -> None:
+    first = ended_job(age=OLD, failed=True)
+    second = ended_job(age=OLD - timedelta(days=1), failed=True, retry_of=first)
+    ended_job(age=OLD - timedelta(days=2), retry_of=second)
+
+    assert prune()["jobs"] == 3
+    assert not left()
+
+
+@pytest.mark.parametrize("tail", ["live", "young", "blocking"])
+def test_a_chain_stays_as_a_whole_while_its_tail_must(tail: str) -> None:
+    first = ended_job(age=OLD, failed=True)
+    second = ended_job(age=OLD, failed=True, retry_of=first)
+    if tail == "live":
+        third = old_job(age=OLD, retry_of=second)
+    elif tail == "young":
+        third = ended_job(age=YOUNG, retry_of=second)
+    else:
+        third = old_job(age=OLD, failed=True, target="book-1", retry_of=second)
+
+    assert prune()["jobs"] == 0
+    assert left() == {first.pk, second.pk, third.pk}
+
+
+# ---------------------------------------------------------------------- groups
+
+
+def old_group(**fields: Any) -> JobGroup:
+    moment = clock.now() - OLD
+    ended = {"status": GroupStatus.PARTIAL, "finished_at": moment}
+    return JobGroupFactory.create(**{"id": born(moment), "created_at": moment, **ended, **fields})
+
+
+def member(group: JobGroup, place: int, **fields: Any) -> Job:
+    return ended_job(**{"age": OLD, "group": group, "group_index": place, **fields})
+
+
+def test_a_group_goes_as_a_whole_with_its_retries() -> None:
+    group = old_group()
+    member(group, 0)
+    failed = member(group, 1, failed=True)
+    member(group, 1, retry_of=failed)
+
+    assert (prune()["jobs"], JobGroup.objects.count(), left()) == (3, 0, set())
+
+
+@pytest.mark.parametrize("reason", ["open", "young end", "young member", "blocking member"])
+def test_a_group_stays_as_a_whole_while_one_of_it_must(reason: str) -> None:
+    open_again = {"status": GroupStatus.RUNNING, "finished_at": None} if reason == "open" else {}
+    young_end = {"finished_at": clock.now() - YOUNG} if reason == "young end" else {}
+    group = old_group(**open_again, **young_end)
+    member(group, 0)
+    if reason == "young member":
+        member(group, 1, ended=YOUNG)
+    if reason == "blocking member":
+        member(group, 1, failed=True, target="book-1")
+    before = left()
+
+    said = prune()
+
+    assert (said["jobs"], said["groups"]) == (0, 0)
+    assert left() == before
+
+
+# ---------------------------------------------------------------------- what others keep
+
+
+@contextmanager
+def kept(*ids: UUID) -> Iterator[None]:
+    def keeper(asked: Sequence[UUID]) -> Iterable[UUID]:
+        return [each for each in asked if each in ids]
+
+    retention.keep(keeper)
+    try:
+        yield
+    finally:
+        retention.forget_keeper(keeper)
+
+
+def test_a_keeper_keeps_the_whole_chain_and_the_whole_group() -> None:
+    ended_job(age=OLD)
+    first = ended_job(age=OLD, failed=True)
+    second = ended_job(age=OLD, retry_of=first)
+    group, other = old_group(), old_group()
+    members = [member(group, 0), member(group, 1), member(other, 0)]
+
+    with kept(second.pk, members[1].pk, other.pk):
+        assert prune()["jobs"] == 1
+        assert left() == {first.pk, second.pk, *(job.pk for job in members)}
+    assert prune()["jobs"] == 5
+
+
+def test_a_schedule_s_fire_lets_go_of_its_job_and_stays() -> None:
+    fire = ScheduleFireFactory.create(job=ended_job(age=OLD))
+
+    assert prune()["jobs"] == 1
+    fire.refresh_from_db()
+    assert fire.job_id is None
+
+
+def test_a_job_stays_while_a_row_of_another_app_does_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Job._meta.get_field("fires"), "on_delete", models.PROTECT)
+    job = ended_job(age=OLD)
+    fire = ScheduleFireFactory.create(job=job)
+
+    assert prune()["jobs"] == 0
+    fire.refresh_from_db()
+    assert fire.job_id == job.pk
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_constraint_we_know_nothing_of_keeps_its_job_and_no_other() -> None:
+    jobs = [ended_job(age=OLD) for _ in range(3)]
+    kind = "uuid" if connection.vendor == "postgresql" else "char(32)"
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE stranger (job_id {kind} REFERENCES jobscheduler_job (id))")
+        try:
+            key = jobs[1].pk if connection.vendor == "postgresql" else jobs[1].pk.hex
+            cursor.execute("INSERT INTO stranger VALUES (%s)", [key])
+
+            assert prune()["jobs"] == 2
+            assert left() == {jobs[1].pk}
+            assert JobEvent.objects.filter(job=jobs[1]).count() == 2
+        finally:
+            cursor.execute("DROP TABLE stranger")
+
+
+@pytest.mark.pg_only
+@pytest.mark.django_db(transaction=True)
+def test_a_chain_that_somebody_is_busy_with_is_left_alone() -> None:
+    first = ended_job(age=OLD, failed=True)
+    second = ended_job(age=OLD, retry_of=first)
+    other = ended_job(age=OLD)
+    busy, done = threading.Event(), threading.Event()
+
+    def somebody() -> None:
+        with transaction.atomic():
+            Job.objects.select_for_update().get(pk=second.pk)
+            busy.set()
+            assert done.wait(30)
+        connection.close()
+
+    thread = threading.Thread(target=somebody)
+    thread.start()
+    try:
+        assert busy.wait(30)
+        assert prune()["jobs"] == 1
+    finally:
+        done.set()
+        thread.join()
+    assert left() == {first.pk, second.pk}
+    assert other.pk not in left()
+
+
+# ---------------------------------------------------------------------- dry run, batches, the other tables
+
+
+def test_a_dry_run_foretells_what_the_real_run_then_does_and_changes_nothing() -> None:
+    first = ended_job(age=OLD, failed=True)
+    ended_job(age=OLD, retry_of=first)
+    old_job(age=OLD)
+    group = old_group()
+    member(group, 0)
+    JobMinuteFactory.create(minute=clock.now() - OLD)
+    WorkerFactory.create(heartbeat_at=clock.now() - OLD)
+    before = everything()
+
+    foretold = prune("--dry-run")
+
+    assert everything() == before
+    assert foretold == {"dry_run": True, "jobs": 3, "groups": 1, "minutes": 1, "workers": 1, "leases": 0}
+    assert prune() == {**foretold, "dry_run": False}
+
+
+def test_many_batches_prune_all_and_only_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr(retention, "GROUPS", 1)
+    stays = {old_job(age=OLD).pk}
+    for number in range(7):
+        ended_job(age=OLD)
+        stays.add(old_job(age=OLD, failed=True, target=f"book-{number}").pk)
+    for _ in range(3):
+        group = old_group()
+        for place in range(5):
+            member(group, place)
+
+    assert prune()["jobs"] == 22
+    assert left() == stays
+
+
+def test_totals_stay_while_old_minutes_become_days() -> None:
+    day = datetime(2020, 5, 17, tzinfo=UTC)
+    for hour, jobs in ((0, 1), (9, 2), (23, 4)):
+        JobMinuteFactory.create(minute=day + timedelta(hours=hour), jobs=jobs, run_sec=1.5, wait_sec=0.5)
+    JobMinuteFactory.create(minute=day + timedelta(hours=9), jobs=8, outcome=Status.FAILED)
+    JobMinuteFactory.create(minute=day + timedelta(days=1), jobs=16, run_bucket=3)
+    young = JobMinuteFactory.create(minute=clock.now() - YOUNG, jobs=32)
+    before = figures.totals()
+
+    assert prune()["minutes"] == 5
+
+    assert figures.totals() == before == {"COMPLETED": 55, "FAILED": 8, "SKIPPED": 0, "CANCELLED": 0}
+    folded = JobMinute.objects.filter(worker=folding.FOLDED).order_by("minute", "outcome")
+    assert list(folded.values_list("minute", "outcome", "run_bucket", "jobs", "run_sec", "wait_sec")) == [
+        (day, "COMPLETED", 0, 7, 4.5, 1.5),
+        (day, "FAILED", 0, 8, 0, 0),
+        (day + timedelta(days=1), "COMPLETED", 3, 16, 0, 0),
+    ]
+    assert JobMinute.objects.exclude(worker=folding.FOLDED).get() == young
+    assert prune()["minutes"] == 0
+    JobMinuteFactory.create(minute=day + timedelta(hours=5), jobs=100)  # a late one joins its day
+    assert prune()["minutes"] == 1
+    assert figures.totals()["COMPLETED"] == 155
+
+
+def test_workers_and_leases_of_long_ago_go_too() -> None:
+    long_ago, lately = clock.now() - OLD, clock.now() - YOUNG
+    WorkerFactory.create(heartbeat_at=long_ago)
+    stays = WorkerFactory.create(heartbeat_at=lately)
+    LeaseFactory.create(id=born(long_ago), ended_at=long_ago)
+    open_lease = LeaseFactory.create(id=born(long_ago))
+
+    said = prune()
+
+    assert (said["workers"], said["leases"]) == (1, 1)
+    assert (Worker.objects.get(), Lease.objects.get()) == (stays, open_lease)
+
+
+# ---------------------------------------------------------------------- what to say, and the duty
+
+
+def test_how_old_must_be_said_unless_the_settings_do(settings: Any) -> None:
+    ended_job(age=OLD)
+    assert call("prune").code == 2
+    assert call("prune", "--older-than=old").code == 2
+
+    settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}
+    assert call("prune").out == "Deleted or folded: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"
+
+
+def test_the_duty_is_off_unless_the_settings_want_it(settings: Any) -> None:
+    ended_job(age=OLD)
+    assert "retention: off" in call("tick").out
+    assert Job.objects.count() == 1
+
+    settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}
+    assert "retention: 1 jobs" in call("tick").out
+    assert Job.objects.count() == 0
+    assert retention.pause_sec() == retention.IDLE_SEC
+
+
+def test_a_round_of_the_duty_is_bounded_and_the_next_goes_on(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}
+    monkeypatch.setattr(retention, "ROUND_SEC", -1.0)
+    monkeypatch.setattr(retention, "BATCH", 2)
+    for _ in range(5):
+        ended_job(age=OLD)
+    counts = []
+    while not counts or retention.pause_sec() == retention.BUSY_SEC:
+        retention.one_round()
+        counts.append(Job.objects.count())
+    assert counts[:3] == [3, 1, 0]
+    assert {"retention"} <= {each.name for each in housekeeping.duties()}
+
+
+def test_as_a_process_it_prunes_and_says_what(process_env: dict[str, str]) -> None:
+    ended_job(age=OLD)
+
+    said = run(process_env, "prune", MONTH)
+
+    assert (said.code, said.err) == (0, "")
+    assert said.out == "Deleted or folded: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"
