@@ -78,10 +78,10 @@ class Heartbeat(threading.Thread):
         self._beaten = sent
 
     def _look_again(self, missing: list[Held]) -> None:
-        """A row that was not renewed is either locked by somebody, or no longer ours."""
+        """A row that was not renewed is locked by somebody, or ended by ourselves just now, or no longer ours."""
         tokens = _tokens(missing)
         for each in missing:
-            if tokens.get(each.id) != each.claim.lease_token and each in list(self.leases):
+            if tokens.get(each.id) != each.claim.lease_token and not each.returned:
                 logger.warning("lease of job %s is lost; stopping its handler", each.id)
                 each.lose()
 

@@ -26,6 +26,7 @@ class Held:
     asked_at: float | None = None
     timed_out: bool = False
     lost: bool = False
+    returned: bool = False  # the handler has; its end is about to be recorded
     writing: threading.Lock = field(default_factory=threading.Lock)
 
     @property

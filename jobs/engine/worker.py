@@ -294,6 +294,7 @@ class Worker:
 
     def _done(self, held: Held, outcome: Outcome) -> None:
         """Called by executors, from any thread."""
+        held.returned = True
         self._events.put((held, outcome))
 
     def _write_last_words(self) -> None:
