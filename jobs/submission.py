@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypedDict
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from jobs.engine.sql.columns import INSERTED
 from jobs.engine.submit import dump
 from jobs.errors import InvalidInput
 from jobs.models import JobTemplate
-from jobs.registry import Options, registry
+from jobs.registry import Handler, registry
 from jobs.setting_rules import YEAR_SEC
 from jobs.states import Status
 
@@ -87,7 +87,7 @@ def prepare(
     handler.signature.validate(given)
     said = {**preset, **said}
     _require_possible(said)
-    return _values(handler.name, given, said, handler.options, template, {"idempotency_hash": asked, **place})
+    return _values(handler, given, said, template, {"idempotency_hash": asked, **place})
 
 
 def clean(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,12 +98,16 @@ def clean(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: GATES[name](value, name) for name, value in fields.items() if value is not None}
 
 
-def row(values: Mapping[str, Any]) -> tuple[Any, ...]:
+def row(values: Mapping[str, Any]) -> list[Any]:
     """The values in the order, and with the JSON text, that an insert wants."""
-    return tuple(
-        dump(values[name]) if kind == "jsonb" and values[name] is not None else values[name]
-        for name, kind in INSERTED.items()
-    )
+    ordered = [values[name] for name in INSERTED]
+    for place in _JSON:
+        if ordered[place] is not None:
+            ordered[place] = dump(ordered[place])
+    return ordered
+
+
+_JSON = tuple(place for place, kind in enumerate(INSERTED.values()) if kind == "jsonb")
 
 
 def find_template(name: Any, tenant: str) -> JobTemplate:
@@ -130,57 +134,64 @@ def _require_possible(said: Mapping[str, Any]) -> None:
 
 
 def _values(
-    job_type: str,
+    handler: Handler[..., Any],
     params: dict[str, Any],
     said: Mapping[str, Any],
-    options: Options,
     template: JobTemplate | None,
     place: Mapping[str, Any],
 ) -> dict[str, Any]:
-    tenant, target = said.get("tenant", "default"), said.get("target")
-    resource, addon_id = said.get("resource", options.resource), said.get("addon_id", "")
-    key: str | None = said.get("idempotency_key")
-    hold = said.get("hold", False)
-    values: dict[str, Any] = {
-        "id": ids.uuid7(),
-        "status": str(Status.PENDING if hold else Status.QUEUED),
-        "position": said.get("position"),
-        "not_before": said.get("not_before"),
-        "hold": hold,
+    values = _defaults(handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES).copy()
+    values |= {"id": ids.uuid7(), "params": params, "tags": list(values["tags"])}
+    if template is not None:
+        values |= {"template_id": template.pk, "retry_policy": template.retry_policy}
+    if said:
+        _apply(values, said)
+    return values | dict(place)
+
+
+def _apply(values: dict[str, Any], said: Mapping[str, Any]) -> None:
+    for name, value in said.items():
+        values["base_priority" if name == "priority" else name] = value
+    if values["hold"]:
+        values["status"] = str(Status.PENDING)
+    if values["target"] is not None:
+        values["lane_id"] = ids.lane_id(values["tenant"], values["target"])
+    values["flow_id"] = _flow(values)
+
+
+@lru_cache(maxsize=4096)
+def _defaults(handler: Handler[..., Any], token_limit: int | None, max_retries: int) -> dict[str, Any]:
+    """A job of this type about which nothing was said. Copied, never changed."""
+    options = handler.options
+    values: dict[str, Any] = dict.fromkeys(INSERTED)
+    values |= {
+        "status": str(Status.QUEUED),
+        "hold": False,
         "holds_lane": False,
-        "idempotency_key": key,
         "idempotency_hash": "",
-        "retry_of_id": None,
         "attempt": 1,
-        "checkpoint": None,
-        "job_type": job_type,
-        "template_id": None if template is None else template.pk,
-        "params": params,
-        "tags": said.get("tags", list(options.tags)),
-        "tenant": tenant,
-        "target": target,
-        "lane_id": None if target is None else ids.lane_id(tenant, target),
-        "addon_id": addon_id,
-        "resource": resource,
-        "flow_id": ids.flow_id(tenant, job_type, resource, addon_id),
+        "job_type": handler.name,
+        "tags": list(options.tags),
+        "tenant": "default",
+        "addon_id": "",
+        "resource": options.resource,
         "remote": options.remote,
-        "base_priority": _first(said.get("priority"), options.priority, NORMAL),
-        "deadline_at": said.get("deadline_at"),
-        "time_sensitive": said.get("time_sensitive", False),
-        "expected_duration_sec": said.get("expected_duration_sec"),
-        "max_runtime_sec": said.get("max_runtime_sec", options.max_runtime_sec),
-        "cost_units": _first(said.get("cost_units"), options.cost_units, 1),
-        "constraints": said.get("constraints", dict(options.constraints or {})),
-        "token_limit": _first(said.get("token_limit"), options.token_limit, conf.TOKEN_LIMIT),
-        "max_retries": _first(said.get("max_retries"), options.max_retries, conf.RETRY_MAX_RETRIES),
-        "retry_policy": {} if template is None else template.retry_policy,
-        "group_id": None,
-        "group_index": None,
-        "schedule_id": None,
-        "fire_time": None,
+        "base_priority": NORMAL if options.priority is None else options.priority,
+        "time_sensitive": False,
+        "max_runtime_sec": options.max_runtime_sec,
+        "cost_units": 1 if options.cost_units is None else options.cost_units,
+        "constraints": dict(options.constraints or {}),
+        "token_limit": token_limit if options.token_limit is None else options.token_limit,
+        "max_retries": max_retries if options.max_retries is None else options.max_retries,
+        "retry_policy": {},
         "fence": 0,
     }
-    return values | dict(place)
+    values["flow_id"] = _flow(values)
+    return values
+
+
+def _flow(values: Mapping[str, Any]) -> int:
+    return ids.flow_id(values["tenant"], values["job_type"], values["resource"], values["addon_id"])
 
 
 def fingerprint(what: str | UUID, params: Mapping[str, Any], said: Mapping[str, Any]) -> str:
@@ -194,7 +205,3 @@ def _sorted(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _sorted(value[key]) for key in sorted(value)}
     return [_sorted(each) for each in value] if isinstance(value, list) else value
-
-
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)

@@ -14,7 +14,8 @@ from jobs.states import EventKind, Status
 def follow(job: Job, *, actor: Actor, reason: str, fresh: bool = False, position: int | None = None) -> Job:
     """Make the next job of the chain after its tail `job`, which is locked and terminal."""
     groups.reopen(job)
-    row = copy_of(job, position=position, checkpoint=None if fresh else job.checkpoint)
+    status = Status.PENDING if groups.has_open_predecessor(job) else Status.QUEUED
+    row = copy_of(job, status=status, position=position, checkpoint=None if fresh else job.checkpoint)
     if job.holds_lane:
         jobs().filter(pk=job.pk).update(holds_lane=False)
     journal.record(

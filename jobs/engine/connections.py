@@ -1,69 +1,146 @@
-"""How long-lived threads live with a database that goes away and comes back."""
+"""How long-lived threads live with a database that goes away, comes back, or just stops answering."""
 
 from __future__ import annotations
 
 import logging
+import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections
 
 from jobs import db
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
 IDLE_SEC = 5.0
 MISSING = (OperationalError, InterfaceError)
 
 
 class Outage:
-    """Survives database errors: one log line when it begins, one when it ends, a growing pause in between."""
+    """Survives database errors with growing pauses.
 
-    def __init__(self, logger: logging.Logger, what: str, end: threading.Event | None = None) -> None:
+    The threads of a process share one outage: a line when the first of them cannot get through twice, and one when
+    the last is back. A first failure says nothing: most often the connection had been cut while it was not in use.
+    """
+
+    def __init__(
+        self, logger: logging.Logger, what: str, end: threading.Event | None = None, *, patience: float = 1.0
+    ) -> None:
         self.logger = logger
         self.what = what
         self.end = end or threading.Event()
-        self._since: float | None = None
-        self._pause = FIRST_PAUSE
+        self.patience = patience  # how much longer than others a turn may take, see `break_hung`
+        self.failures = 0
         self._used = 0.0
 
     @contextmanager
     def survive(self) -> Iterator[None]:
         """Run one turn. A broken connection is closed, not used again; one that has idled is looked at first."""
+        self.tick()
         if time.monotonic() - self._used > IDLE_SEC:
             close_old_connections()
         try:
             yield
         except MISSING as error:
-            self._begin(error)
-            close()
-            self.end.wait(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 — spreads load, guards nothing
-            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+            self._fail(error)
+            self._wait()
         except DatabaseError:
             close()
             self.logger.exception("%s: the database refused", self.what)
-            self.end.wait(1.0)
+            self._rest(1.0)
         else:
-            self._finish()
+            if self.is_on and db.connection().connection is None:
+                self._wait()  # the turn had no use for the database: nothing is proven
+            else:
+                self.over()
+        finally:
+            _at_work.pop(self, None)
 
     @property
     def is_on(self) -> bool:
-        return self._since is not None
+        return self.failures > 0
 
-    def _begin(self, error: Exception) -> None:
-        if self._since is None:
-            self._since = time.monotonic()
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            self.logger.warning("%s: the database cannot be reached (%s); trying again", self.what, reason[0])
+    def tick(self) -> None:
+        """This turn has just begun, or got an answer."""
+        _at_work[self] = (time.monotonic(), db.connection())
 
-    def _finish(self) -> None:
+    def over(self) -> None:
+        """The database has answered."""
         self._used = time.monotonic()
-        if self._since is not None:
-            away = time.monotonic() - self._since
-            self.logger.warning("%s: the database is back after %.1f s", self.what, away)
-        self._since, self._pause = None, FIRST_PAUSE
+        if self.is_on:
+            self.failures = 0
+            _weather.clears(self)
+
+    def _fail(self, error: Exception) -> None:
+        close()
+        self.failures += 1
+        if self.failures > 1:
+            _weather.darkens(self, error)
+
+    def _wait(self) -> None:
+        pause = min(FIRST_PAUSE * 2 ** min(self.failures - 1, 10), LONGEST_PAUSE)
+        self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311 — spreads load, guards nothing
+
+    def _rest(self, seconds: float) -> None:
+        _at_work.pop(self, None)
+        self.end.wait(seconds)
+
+
+class Weather:
+    """Who of this process cannot reach the database."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._out: set[Outage] = set()
+        self._since = 0.0
+
+    def darkens(self, outage: Outage, error: Exception) -> None:
+        with self._lock:
+            first, self._out = not self._out, self._out | {outage}
+            if first:
+                self._since = time.monotonic()
+                reason = str(error).strip().splitlines() or [type(error).__name__]
+                outage.logger.warning("%s: the database cannot be reached (%s); trying again", outage.what, reason[0])
+
+    def clears(self, outage: Outage) -> None:
+        with self._lock:
+            last, self._out = self._out == {outage}, self._out - {outage}
+            if last:
+                outage.logger.warning("the database is back after %.1f s", time.monotonic() - self._since)
+
+
+_weather = Weather()
+_at_work: dict[Outage, tuple[float, Any]] = {}
+
+
+def break_hung(seconds: float) -> None:
+    """Cut the connection of every thread that has waited longer for an answer, so that it can make a new one.
+
+    A dead wire keeps a client waiting for ever: no timeout of the server's, and no keepalive, reaches past a peer
+    that still acknowledges.
+    """
+    now = time.monotonic()
+    for outage, (since, connection) in list(_at_work.items()):
+        if now - since > seconds * outage.patience and connection.vendor == "postgresql":
+            _at_work[outage] = (now, connection)
+            _shut(connection.connection)
+
+
+def _shut(raw: Any) -> None:
+    if raw is not None and not raw.closed:
+        with suppress(OSError, *_driver_errors()), socket.socket(fileno=os.dup(raw.fileno())) as wire:
+            wire.shutdown(socket.SHUT_RDWR)
+
+
+def _driver_errors() -> tuple[type[Exception], ...]:
+    import psycopg
+
+    return (psycopg.Error,)
 
 
 def close() -> None:
@@ -76,7 +153,7 @@ def close() -> None:
 
 
 def short_timeouts(seconds: float) -> None:
-    """Let no statement or lock of this connection take longer: the next turn can try again."""
+    """Let no statement, lock or forgotten transaction of this connection take longer: the next turn can try again."""
     connection = db.connection()
     if connection.vendor != "postgresql":
         return
@@ -85,8 +162,9 @@ def short_timeouts(seconds: float) -> None:
     if getattr(raw, "jobs_timeouts", None) == seconds:
         return
     milliseconds = max(int(seconds * 1000), 100)
+    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
     with connection.cursor() as cursor:
-        cursor.execute(f"SET statement_timeout = {milliseconds}; SET lock_timeout = {milliseconds}")
+        cursor.execute("; ".join(f"SET {name} = {milliseconds}" for name in names))
     try:
         raw.jobs_timeouts = seconds
     except AttributeError:  # a connection that takes no marks is told every time

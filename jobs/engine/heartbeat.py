@@ -14,7 +14,7 @@ from collections.abc import Callable
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import identity
-from jobs.engine.connections import Outage, short_timeouts
+from jobs.engine.connections import Outage, break_hung, short_timeouts
 from jobs.engine.leases import Held, Leases
 from jobs.engine.sql import dialect
 from jobs.models import Job
@@ -105,6 +105,7 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         while not self._end.wait(min(0.2, conf.LEASE_SEC / 20)):
+            break_hung(conf.LEASE_SEC)
             now = time.monotonic()
             for held in self.leases:
                 self._judge(held, now)

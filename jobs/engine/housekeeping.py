@@ -61,7 +61,7 @@ class Housekeeper(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="housekeeping", daemon=True)
         self._end = threading.Event()
-        self._outage = Outage(logger, "housekeeping", self._end)
+        self._outage = Outage(logger, "housekeeping", self._end, patience=10.0)
         self._next: dict[str, float] = {}
 
     def run(self) -> None:

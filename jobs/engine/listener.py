@@ -43,13 +43,16 @@ class Listener(threading.Thread):
         connection = db.connection()
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {CHANNEL}")
+        self._outage.over()
         self.listening = True
         self.on_ready()  # what came before we listened
         quiet = 0.0
         while not self._end.is_set():
-            for note in connection.connection.notifies(timeout=1.0, stop_after=1):
-                quiet = 0.0
-                self._hear(note.payload)
+            self._outage.tick()
+            with connection.wrap_database_errors:
+                for note in connection.connection.notifies(timeout=1.0, stop_after=1):
+                    quiet = 0.0
+                    self._hear(note.payload)
             quiet += 1.0
             if quiet >= PING_SEC:
                 with connection.cursor() as cursor:

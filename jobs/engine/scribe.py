@@ -12,7 +12,8 @@ from typing import Any
 from django.db.models import F
 
 from jobs import db
-from jobs.engine.connections import Outage
+from jobs.conf import conf
+from jobs.engine.connections import Outage, short_timeouts
 from jobs.engine.context import Writes
 from jobs.engine.leases import Held, Leases
 from jobs.models import Job, JobLog
@@ -36,6 +37,7 @@ class Scribe(threading.Thread):
                 self._end.wait(CALM_SEC)
             self._dirty.clear()
             with self._outage.survive():
+                short_timeouts(conf.LEASE_SEC * 2 / 3)
                 for held in self.leases:
                     write(held)
         db.connection().close()

@@ -45,7 +45,7 @@ def copy_of(
         "position": job.position if position is None else position,
         "not_before": None,
         "hold": False,
-        "holds_lane": job.holds_lane,
+        "holds_lane": job.holds_lane and status == Status.QUEUED,  # who waits for a predecessor lets it through
         "idempotency_key": None,
         "idempotency_hash": "",
         "retry_of_id": job.pk,
@@ -57,7 +57,11 @@ def copy_of(
 
 
 def dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _encode(value) if value else _EMPTY.get(type(value)) or _encode(value)
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+_EMPTY = {dict: "{}", list: "[]"}
 
 
 def _moved(row: Sequence[Any], reason: str) -> hooks.Moved:

@@ -23,7 +23,7 @@ from jobs import actors, db
 from jobs.conf import conf
 from jobs.engine import ending, lanes, limits, recovery, roster
 from jobs.engine.claim import Claim, Claimer, Serves, batch_size, foreign_work
-from jobs.engine.connections import Outage
+from jobs.engine.connections import Outage, short_timeouts
 from jobs.engine.context import CaptureLogs, Context
 from jobs.engine.execution import decide_retry
 from jobs.engine.executors import Executor, ThreadExecutor, retry_facts
@@ -33,7 +33,7 @@ from jobs.engine.identity import Identity
 from jobs.engine.leases import Held, Leases
 from jobs.engine.listener import Listener
 from jobs.engine.scribe import Scribe, write
-from jobs.models import WorkerState
+from jobs.models import Job, WorkerState
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.states import Cause
 
@@ -94,6 +94,9 @@ class Worker:
             while not self._is_over():
                 self._gather()
                 with self._outage.survive():
+                    short_timeouts(conf.LEASE_SEC * 2 / 3)
+                    if self._outage.is_on:
+                        self._return_unknown_claims()
                     self._turn()
                 self._press()
             return 0
@@ -273,6 +276,14 @@ class Worker:
         self.leases.add(held)
         logger.info("claimed job %s (%s), attempt %d", claimed.id, claimed.job_type, claimed.attempt)
         self.executor.start(held)
+
+    def _return_unknown_claims(self) -> None:
+        """A claim whose reply was lost in an outage may have been committed: nobody runs what it took."""
+        known = [held.id for held in (*self.leases, *self.stuck)]
+        mine = Job.objects.using(db.alias()).running().filter(lease_owner__startswith=f"{self.me.incarnation}#")
+        for job in mine.exclude(pk__in=known):
+            assert job.lease_token is not None
+            ending.hand_back(job.pk, job.lease_token, actor=self.actor, reason="the reply to its claim was lost")
 
     def _slots(self, free: int) -> list[int]:
         """Numbers from a wide pool: an index walks all dead entries of a name that is used again and again."""

@@ -247,6 +247,22 @@ def test_a_place_that_a_person_cancelled_stays_so_when_the_group_is_reopened() -
     assert [tail.status for tail in tails] == ["QUEUED", "CANCELLED", "PENDING"]
 
 
+def test_a_later_place_that_is_retried_waits_for_an_earlier_one_that_is_live_again() -> None:
+    """Even in one lane: the failure that is retried lets its predecessor through."""
+    group = JobGroupFactory.create(sequential=True, on_failure="continue")
+    first = JobFactory.create(group=group, group_index=0, completed=True, target="book-1")
+    second = JobFactory.create(group=group, group_index=1, failed=True, target="book-1")
+    again = services.retry(first.pk)
+    assert again.status == Status.QUEUED
+    waiting = services.retry(second.pk)
+    assert (waiting.status, waiting.holds_lane) == (Status.PENDING, False)
+    assert kinds_of(waiting) == ["SUBMITTED", "HELD"]
+    executor.complete(executor.take(again))
+    executor.complete(executor.take(waiting))
+    group.refresh_from_db()
+    assert group.status == GroupStatus.COMPLETED
+
+
 def test_a_group_has_ended_only_when_its_last_member_has() -> None:
     jobs = _parallel(places=4)
     outcomes = [executor.complete, executor.fail, executor.complete, executor.complete]

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def most_at_once(stretches: Iterable[Stretch]) -> int:
 def overlaps(stretches: Iterable[Stretch], key: Callable[[Stretch], Hashable]) -> Iterator[str]:
     """Calls that ran side by side although they share a key."""
     for name, several in by(stretches, key).items():
-        for one, two in zip(several, several[1:], strict=False):
+        for one, two in pairwise(several):
             if two.start < one.end:
                 yield f"{name}: {two.job} (pid {two.pid}) started while {one.job} (pid {one.pid}) was running"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_deaf_thread_past_its_time_fails_without_a_retry_and_keeps_its_slot(fl
     for nap in naps:
         await_status(nap.pk, Status.COMPLETED, fleet=fleet)
     mine = [each for each in fleet.ledger.stretches() if each.type == "sample.sleepy"]
-    assert all(one.end <= two.start for one, two in zip(mine, mine[1:], strict=False)), "only one slot is left"
+    assert all(one.end <= two.start for one, two in pairwise(mine)), "only one slot is left"
 
     gate.touch()
     until(lambda: Worker.objects.filter(name="stuck", stuck=0).exists(), what="its slot is free again")

@@ -23,28 +23,57 @@ _ADD_UP = """
 
 
 def insert_jobs(connection: Any, rows: Sequence[Sequence[Any]], actor: tuple[str, str], reason: str) -> list[Any]:
-    """Insert rows (in the order of INSERTED) with event and mark; returns what was new: id, created_at, position, gate."""
+    """Insert rows (in the order of INSERTED) with event and mark; returns what was new: id, created_at, position, gate.
+
+    Of many, created_at and position are not returned: nobody asks for them.
+    """
     if len(rows) == 1:
-        return execute(connection, _insert_one(), [*rows[0], *actor, reason])
-    return execute(connection, _insert_many(), [*(list(column) for column in zip(*rows, strict=True)), *actor, reason])
+        return execute(connection, _insert_one(rows[0][_KEY] is not None), [*rows[0], *actor, reason])
+    columns = list(zip(*rows, strict=True))
+    varies = tuple(column.count(column[0]) < len(column) for column in columns)
+    same = [column[0] for column, each in zip(columns, varies, strict=True) if not each]
+    lists = [_array(column) for column, each in zip(columns, varies, strict=True) if each]
+    keyed = varies[_KEY] or columns[_KEY][0] is not None
+    return execute(connection, _insert_many(varies, keyed), [*same, *lists, *actor, reason])
+
+
+_KEY = list(INSERTED).index("idempotency_key")
+
+
+def _array(column: Sequence[Any]) -> Any:
+    return uuid_array(column) if isinstance(column[0], UUID) and None not in column else list(column)
 
 
 @cache
-def _insert_one() -> str:
+def _insert_one(keyed: bool) -> str:
     values = ", ".join(f"%s::{kind}" for kind in INSERTED.values())
-    return _insert(f"SELECT * FROM (VALUES ({values}, 1)) AS t({', '.join(INSERTED)}, n)")
+    source = f"SELECT * FROM (VALUES ({values}, 1)) AS t({', '.join(INSERTED)}, n)"
+    return _insert(source, keyed, "id, created_at, position, gate")
 
 
 @cache
-def _insert_many() -> str:
-    # A jsonb[] parameter is slower to build than text[]: cast each element instead.
-    arrays = ", ".join(f"%s::{'text' if kind == 'jsonb' else kind}[]" for kind in INSERTED.values())
-    picked = ", ".join(f"{name}::jsonb" if kind == "jsonb" else name for name, kind in INSERTED.items())
-    return _insert(f"SELECT {picked}, n FROM unnest({arrays}) WITH ORDINALITY AS t({', '.join(INSERTED)}, n)")
+def _insert_many(varies: tuple[bool, ...], keyed: bool) -> str:
+    """What is the same in all rows travels once; the rest as arrays. jsonb goes as text: it is quicker to build."""
+    columns = list(zip(INSERTED.items(), varies, strict=True))
+    picked = ", ".join(_picked(name, kind, each) for (name, kind), each in columns)
+    arrays = ", ".join(f"%s::{'text' if kind == 'jsonb' else kind}[]" for (_, kind), each in columns if each)
+    names = ", ".join(name for (name, _), each in columns if each)
+    source = f"SELECT {picked}, n FROM unnest({arrays}) WITH ORDINALITY AS t({names}, n)"
+    return _insert(source, keyed, "id, NULL::timestamptz, NULL::bigint, gate")
 
 
-def _insert(source: str) -> str:
+def _picked(name: str, kind: str, varies: bool) -> str:
+    if not varies:
+        return f"%s::{kind} AS {name}"
+    return f"{name}::jsonb AS {name}" if kind == "jsonb" else name
+
+
+def _insert(source: str, keyed: bool, returned: str) -> str:
     names = [name for name in INSERTED if name != "position"]
+    # Keys go in one order, or two batches that share some would wait for each other.
+    once = """
+        ORDER BY tenant, idempotency_key, n
+        ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING"""
     return f"""
     WITH given AS MATERIALIZED ({source}),
     born AS (
@@ -52,9 +81,7 @@ def _insert(source: str) -> str:
         SELECT {", ".join(names)}, base_priority,
                coalesce(position, (extract(epoch FROM {NOW}) * 1000000)::bigint * 1024 + n - 1), {NOW},
                CASE WHEN status = 'QUEUED' THEN {QUEUED_GATE} ELSE 0 END, {", ".join(BLANK.values())}
-        FROM given
-        ORDER BY tenant, idempotency_key, n  -- in one order, or two batches that share keys would wait for each other
-        ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+        FROM given{once if keyed else ""}
         RETURNING id, created_at, position, gate, status, lane_id, hold
     ),
     event AS (
@@ -66,7 +93,7 @@ def _insert(source: str) -> str:
               FROM born WHERE status = 'PENDING') said
     ),
     mark AS (INSERT INTO jobscheduler_lanemark (lane_id) SELECT DISTINCT lane_id FROM born WHERE gate = 2)
-    SELECT id, created_at, position, gate FROM born
+    SELECT {returned} FROM born
     """
 
 

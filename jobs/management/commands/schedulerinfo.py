@@ -14,6 +14,7 @@ from jobs.engine.connections import close
 from jobs.management import glance
 
 REDRAW_SEC = 2.0
+RESTRAINT = 4  # a huge queue takes long to count: watching it must not become the work of the database
 FROM_THE_TOP = "\x1b[H\x1b[2J"
 
 
@@ -29,8 +30,9 @@ class Command(cli.CliCommand):
             return
         try:
             while True:
+                began = time.monotonic()
                 self._redraw()
-                time.sleep(REDRAW_SEC)
+                time.sleep(max(REDRAW_SEC, RESTRAINT * (time.monotonic() - began)))
         except KeyboardInterrupt:
             return
 

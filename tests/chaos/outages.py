@@ -1,0 +1,227 @@
+"""The database crashes, cuts its clients off, or just stops answering: the same worker processes go on, nothing is lost."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError, InterfaceError, connection
+
+from jobs import services
+from jobs.models import Job, JobEvent
+from jobs.states import EventKind, Status
+from tests.chaos.crashable import Server, Wire
+from tests.chaos.verdict import Verdict
+from tests.worker.harness import SHORT, Fleet, WorkerProcess, event, until
+
+BACK_SEC = 5.0  # after the database, the worker is back at its full speed
+# A fallback poll so rare that only notifications can explain a quick pick-up.
+PATIENT = {**SHORT, "LEASE_SEC": 10, "HEARTBEAT_SEC": 1, "RECOVERY_SEC": 1, "POLL_SEC": 3}
+TICKS = 100  # of the processor's clock in a second
+
+
+def restarts(server: Server, fleet: Fleet, chance: random.Random, *, crashes: int, down_sec: float) -> Verdict:
+    """Crash the server under load, again and again."""
+    verdict = Verdict()
+    workers = fleet.start_many(2, "--concurrency=4", settings=PATIENT)
+    long_ones = [services.enqueue("sample.sleepy", {"seconds": 6}).pk for _ in range(2)]
+    with Stream(chance) as stream:
+        for _ in range(crashes):
+            until(lambda: stream.grows(30), what=fleet.logs, forgiving=True)
+            watch = [Watch(worker) for worker in workers]
+            server.crash()
+            time.sleep(down_sec)  # the length of the outage, not a wait for anything
+            for each in watch:
+                each.judge_while_down(verdict)
+            server.start()
+            judge_back(verdict, fleet)
+            for each in watch:
+                each.judge_lines(verdict)
+    judge_nothing_lost(verdict, fleet, workers, [*stream.acknowledged, *long_ones])
+    verdict.note(crashes=crashes, jobs=len(stream.acknowledged), refused_enqueues=stream.refused)
+    return verdict
+
+
+def cuts(server: Server, fleet: Fleet, chance: random.Random, *, times: int) -> Verdict:
+    """The server ends all sessions; it stays up."""
+    verdict = Verdict()
+    workers = fleet.start_many(2, "--concurrency=4", settings=PATIENT)
+    with Stream(chance) as stream:
+        for _ in range(times):
+            until(lambda: stream.grows(30), what=fleet.logs, forgiving=True)
+            watch = [Watch(worker) for worker in workers]
+            until(cut_everybody_off, forgiving=True)
+            judge_back(verdict, fleet)
+            for each in watch:
+                each.judge_lines(verdict)
+    judge_nothing_lost(verdict, fleet, workers, stream.acknowledged)
+    verdict.note(cuts=times, jobs=len(stream.acknowledged))
+    return verdict
+
+
+def hangs(server: Server, fleet: Fleet, chance: random.Random) -> Verdict:
+    """A wire goes dead under one worker: its handlers stop before their leases end; new connections bring it back."""
+    verdict = Verdict()
+    settings = {**PATIENT, "LEASE_SEC": 4, "HEARTBEAT_SEC": 0.5}
+    wire = Wire(server.port)
+    try:
+        cut_off = fleet.start(
+            "--name=cut-off", "--concurrency=2", settings=settings, env={"DATABASE_URL": server.url_through(wire.port)}
+        )
+        held = services.enqueue("sample.long_once", {"seconds": 600}, max_retries=1)
+        until(lambda: fleet.ledger.of(held.pk, "start"), what=fleet.logs)
+        fleet.start("--name=heir", settings=settings)
+        watch = Watch(cut_off)
+        wire.go_dead()
+        until(lambda: JobEvent.objects.filter(job_id=held.pk, kind=EventKind.FAILED).exists(), what=fleet.logs)
+        judge_fenced(verdict, fleet, held.pk)
+        until(lambda: Job.objects.filter(retry_of_id=held.pk, status=Status.COMPLETED).exists(), what=fleet.logs)
+        wire.revive()
+        began = time.monotonic()
+        fleet.workers[1].terminate()
+        verdict.require(fleet.workers[1].ended() == 0, "the heir did not end well")
+        last = services.enqueue("sample.noop")
+        until(lambda: Job.objects.filter(pk=last.pk, status=Status.COMPLETED).exists(), 60, fleet.logs)
+        verdict.note(back_after_the_wire=time.monotonic() - began)
+        watch.judge_lines(verdict)
+        time.sleep(1)
+        judge_back(verdict, fleet)
+        verdict.require(cut_off.alive, "the worker that was cut off ended")
+    finally:
+        wire.close()
+    return verdict
+
+
+class Stream:
+    """Submits jobs all the time, and knows which ones were acknowledged."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.acknowledged: list[UUID] = []
+        self.refused = 0
+        self._seen = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._submit, daemon=True)
+
+    def __enter__(self) -> Stream:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def grows(self, by: int) -> bool:
+        """Whether so many more have been acknowledged since this was last true."""
+        if len(self.acknowledged) - self._seen < by:
+            return False
+        self._seen = len(self.acknowledged)
+        return True
+
+    def _submit(self) -> None:
+        while not self._end.wait(self.chance.uniform(0.005, 0.03)):
+            lane = f"lane-{self.chance.randrange(6)}" if self.chance.random() < 0.5 else None
+            kind: tuple[str, dict[str, Any]] = self.chance.choice(
+                (
+                    ("sample.work", {"lane": lane or "", "seconds": 0.02}),
+                    ("sample.noop", {}),
+                    ("sample.count", {"upto": 9}),
+                )
+            )
+            try:
+                self.acknowledged.append(services.enqueue(*kind, target=lane).pk)
+            except (DatabaseError, InterfaceError):
+                self.refused += 1
+                connection.close()
+        connection.close()
+
+
+class Watch:
+    """What one worker does while something is wrong: its processor time and its log lines."""
+
+    def __init__(self, worker: WorkerProcess) -> None:
+        self.worker = worker
+        self.began = time.monotonic()
+        self.cpu = cpu_seconds(worker.pid)
+        self.lines = len(notable(worker))
+
+    def judge_while_down(self, verdict: Verdict) -> None:
+        share = (cpu_seconds(self.worker.pid) - self.cpu) / (time.monotonic() - self.began)
+        verdict.note(cpu_while_down=f"{share:.0%}")
+        verdict.require(share < 0.10, f"{share:.0%} of a processor while the database was down")
+        verdict.require(self.worker.alive, f"{self.worker.printed.name} ended:\n{self.worker.output[-2000:]}")
+
+    def judge_lines(self, verdict: Verdict) -> None:
+        said = notable(self.worker)[self.lines :]
+        seconds = time.monotonic() - self.began
+        verdict.note(lines_a_second=len(said) / seconds)
+        told = "\n".join(said[:40])
+        verdict.require(len(said) <= max(2.0, seconds), f"{len(said)} lines in {seconds:.1f} s:\n{told}")
+
+
+def notable(worker: WorkerProcess) -> list[str]:
+    """Every line but those that come with every job."""
+    return [line for line in worker.output.splitlines() if not re.search(r"claimed job|lease of worker", line)]
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def cut_everybody_off() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    return True
+
+
+def judge_back(verdict: Verdict, fleet: Fleet) -> None:
+    """Soon after the database, jobs are picked up as fast as notifications travel again."""
+    began = time.monotonic()
+    waits: list[float] = []
+    while time.monotonic() - began < BACK_SEC + 20 and (not waits or waits[-1] > 0.5):
+        waits.append(pick_up(fleet))
+    took = time.monotonic() - began
+    verdict.note(back_after=took, pick_up=waits[-1])
+    verdict.require(took <= BACK_SEC, f"back only {took:.1f} s after the database; pick-ups took {waits}")
+
+
+def pick_up(fleet: Fleet) -> float:
+    made: list[UUID] = []
+
+    def submitted() -> bool:
+        made.append(services.enqueue("sample.noop", priority="URGENT").pk)
+        return True
+
+    until(submitted, forgiving=True)
+    ended = Job.objects.filter(pk=made[-1], status=Status.COMPLETED)
+    until(ended.exists, 60, fleet.logs, forgiving=True)
+    times = [event(made[-1], kind).at for kind in (EventKind.SUBMITTED, EventKind.RUNNING)]
+    return float((times[1] - times[0]).total_seconds())
+
+
+def judge_fenced(verdict: Verdict, fleet: Fleet, job_id: UUID) -> None:
+    """The handler's last moment was before its lease was over, let alone before its successor's first."""
+    ends, starts = fleet.ledger.of(job_id, "end"), fleet.ledger.of(job_id, "start")
+    verdict.require(ends, "the handler of the cut-off worker was not stopped")
+    if ends:
+        ran = ends[0]["at"] - starts[0]["at"]
+        verdict.note(stopped_after=ran)
+        verdict.require(ran < 4 + 0.5, f"the handler ran {ran:.1f} s, its lease lasted 4 s from the last beat")
+
+
+def judge_nothing_lost(verdict: Verdict, fleet: Fleet, workers: list[WorkerProcess], acknowledged: list[UUID]) -> None:
+    live = Job.objects.exclude(status__in=[Status.COMPLETED, Status.FAILED])
+    until(lambda: not live.exists(), 60, lambda: f"{live.count()} jobs end\n{fleet.logs()[-5000:]}", forgiving=True)
+    known = dict(Job.objects.values_list("pk", "status"))
+    verdict.broken += [f"job {each} was acknowledged and is gone" for each in acknowledged if each not in known]
+    verdict.broken += [f"job {each} is {status}" for each, status in known.items() if status != Status.COMPLETED]
+    verdict.broken += [f"job {each.pk} used {each.attempt} attempts" for each in Job.objects.exclude(attempt=1)]
+    calls = [each.job for each in fleet.ledger.stretches()]
+    verdict.broken += [f"job {each} ran {calls.count(each)} times" for each in set(calls) if calls.count(each) > 1]
+    verdict.broken += [f"{each.printed.name} ended" for each in workers if not each.alive]

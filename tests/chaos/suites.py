@@ -1,0 +1,50 @@
+"""Which suites there are, on which databases, and how large their long and short forms are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+DATABASES = ("sqlite", "postgres")
+POSTGRES = ("postgres",)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A function of a module here; it is imported after Django is set up."""
+
+    module: str
+    function: str = "run"
+    databases: tuple[str, ...] = DATABASES
+    with_server: bool = False
+    long: dict[str, Any] | None = None
+    small: dict[str, Any] | None = None
+
+    def run(self, server: Any, home: Path, seed: str, short: bool) -> Any:
+        from tests.worker.harness import Fleet, environment
+
+        scenario: Callable[..., Any] = getattr(import_module(f"tests.chaos.{self.module}"), self.function)
+        size = (self.small if short else self.long) or {}
+        with Fleet(environment(), home) as fleet:
+            told = (server, fleet) if self.with_server else (fleet,)
+            return scenario(*told, random.Random(seed), **size)
+
+
+SUITES: dict[str, Suite] = {
+    "crowded": Suite("crowded", long={"jobs": 20_000, "lanes": 200}, small={"jobs": 400, "lanes": 20}),
+    "shutdowns": Suite("shutdowns", long={"rounds": 100}, small={"rounds": 5}),
+    "restarts": Suite(
+        "outages",
+        "restarts",
+        POSTGRES,
+        with_server=True,
+        long={"crashes": 10, "down_sec": 5.0},
+        small={"crashes": 2, "down_sec": 1.5},
+    ),
+    "cuts": Suite("outages", "cuts", POSTGRES, with_server=True, long={"times": 20}, small={"times": 2}),
+    "hangs": Suite("outages", "hangs", POSTGRES, with_server=True),
+}

@@ -1,0 +1,54 @@
+"""What all commands share: durations, ages, tables."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import timedelta
+
+import pytest
+
+from jobs import cli
+from jobs.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("15m", 900), ("1h30m", 5400), ("1.5h", 5400), ("30d", 2_592_000), ("2w", 1_209_600)],
+)
+def test_a_duration_is_read_as_people_write_it(text: str, seconds: int) -> None:
+    assert cli.duration(text, "--since") == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "5 m", "m", "-5m", "5y", "0s", "1h ", "٣m", "1e3s", "9" * 400 + "s", "99999w"]
+)
+def test_what_is_no_duration_is_refused_by_the_name_of_its_option(text: str) -> None:
+    with pytest.raises(InvalidInput, match="--since"):
+        cli.duration(text, "--since")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, "-"), (-3, "0s"), (0.9, "0s"), (59, "59s"), (61, "1m 1s"), (3600, "1h 0m"), (90_000, "1d 1h")],
+)
+def test_an_age_has_its_two_largest_units(seconds: float | None, shown: str) -> None:
+    assert cli.age(seconds) == shown
+
+
+def test_a_table_is_aligned_and_shows_control_characters_instead_of_obeying_them() -> None:
+    assert cli.table(("A", "LONG"), [("wide value", None), ("x", "\x1b[31m\n")]) == [
+        "A           LONG",
+        "wide value",
+        "x           \\x1b[31m\\n",
+    ]
+    assert cli.table(("A",), [("123456",)], width=4) == ["A", "123…"]
+
+
+def test_the_actor_is_who_sits_at_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.actor().name == getpass.getuser()
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    assert cli.actor().name.startswith("uid ")

@@ -1,0 +1,133 @@
+"""`manage.py limits`: what may run at once, changed while workers run."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Any
+
+import pytest
+
+from jobs import services
+from jobs.engine import limits as engine_limits
+from jobs.models import ConcurrencyLimit
+from tests.commands.saying import call, run
+from tests.executor import take_next
+from tests.factories import ConcurrencyLimitFactory, JobFactory, LeaseFactory
+
+pytestmark = pytest.mark.django_db
+
+
+def limit(scope: str, key: str = "") -> dict[str, Any]:
+    (found,) = [each for each in call("limits", "list", "--json").json if (each["scope"], each["key"]) == (scope, key)]
+    return {name: value for name, value in found.items() if name not in ("scope", "key", "paused_at")}
+
+
+UNTOUCHED = {"max": 1, "in_use": 0, "paused": False, "paused_by": "", "reason": "", "source": "settings"}
+
+
+def test_list_shows_the_settings_before_any_worker_has_started() -> None:
+    assert limit("global") == UNTOUCHED
+    engine_limits.sync()
+    assert limit("global") == UNTOUCHED
+
+
+def test_list_counts_what_is_in_use_as_a_claim_does(settings: Any) -> None:
+    settings.JOBSCHEDULER = {"LIMITS": {"global": 9, "job_type": {"odd": 5}, "resource": {"gpu": 4}}}
+    JobFactory.create(running=True, job_type="odd", resource="gpu")
+    JobFactory.create(dispatching=True, job_type="odd")
+    JobFactory.create(job_type="odd")
+    LeaseFactory.create(job_type="odd", granted_at="2030-01-01T00:00:00Z")
+    LeaseFactory.create(job_type="odd")
+
+    listed = call("limits", "list", "--json").json
+
+    assert [(each["scope"], each["key"], each["in_use"]) for each in listed] == [
+        ("global", "", 3),
+        ("job_type", "odd", 3),
+        ("resource", "gpu", 1),
+    ]
+
+
+def test_set_overrides_the_settings_and_reset_brings_them_back() -> None:
+    assert call("limits", "set", "global", 8, "--reason=busy day").code == 0
+    assert limit("global") == {**UNTOUCHED, "max": 8, "source": "override", "reason": "busy day"}
+
+    engine_limits.sync()
+    assert limit("global")["max"] == 8
+
+    assert call("limits", "reset", "global").code == 0
+    assert limit("global")["max"] == 1
+    assert limit("global")["source"] == "settings"
+
+
+def test_a_limit_of_one_s_own_is_gone_after_its_reset() -> None:
+    assert call("limits", "set", "job_type", "mail.send", 3, "--json").json["max"] == 3
+    assert ConcurrencyLimit.objects.filter(scope="job_type", key="mail.send", max=3, overridden=True).exists()
+
+    assert call("limits", "reset", "job_type", "mail.send").code == 0
+    assert not ConcurrencyLimit.objects.exists()
+
+
+def test_unlimited_is_a_maximum() -> None:
+    assert call("limits", "set", "global", "unlimited").code == 0
+    assert limit("global")["max"] is None
+    assert "unlimited" in call("limits", "list").out
+
+
+def test_a_pause_stops_starts_and_keeps_who_and_why() -> None:
+    services.enqueue("sample.noop")
+    assert call("limits", "pause", "job_type", "sample.noop", "--reason=mail is down").code == 0
+
+    assert take_next() is None
+    paused = limit("job_type", "sample.noop")
+    assert (paused["paused"], paused["paused_by"], paused["reason"]) == (True, getpass.getuser(), "mail is down")
+    assert paused["max"] is None
+
+    assert call("limits", "unpause", "job_type", "sample.noop").code == 0
+    assert take_next() is not None
+    assert not ConcurrencyLimit.objects.filter(scope="job_type").exists()
+
+
+def test_a_reset_leaves_a_pause_and_a_second_pause_only_tells_more() -> None:
+    ConcurrencyLimitFactory.create(scope="resource", key="gpu", max=4)
+    call("limits", "pause", "resource", "gpu")
+    first = ConcurrencyLimit.objects.get()
+
+    call("limits", "pause", "resource", "gpu", "--reason=still hot")
+    call("limits", "reset", "resource", "gpu")
+
+    now = ConcurrencyLimit.objects.get()
+    assert (now.paused, now.paused_at, now.reason, now.max, now.overridden) == (
+        True,
+        first.paused_at,
+        "still hot",
+        None,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["set", "global", "0"],
+        ["set", "global", "many"],
+        ["set", "global", "99999999999"],
+        ["set", "global", "key", "3"],
+        ["set", "job_type", "3"],
+        ["set", "job_type", "a", "b", "3"],
+        ["set", "tenant", "a b", "3"],
+        ["pause", "resource"],
+        ["pause", "global", "key"],
+        ["pause", "global", "--reason", "x" * 3000],
+    ],
+)
+def test_bad_input_is_one_line_exit_code_2_and_changes_nothing(words: list[str]) -> None:
+    said = call("limits", *words)
+
+    assert (said.code, said.out) == (2, "")
+    assert said.err.count("\n") == 1
+    assert not ConcurrencyLimit.objects.exists()
+
+
+def test_as_a_process_an_unknown_scope_is_exit_code_2(process_env: dict[str, str]) -> None:
+    assert run(process_env, "limits", "set", "universe", 3).code == 2

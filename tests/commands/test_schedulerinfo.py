@@ -1,0 +1,99 @@
+"""`manage.py schedulerinfo`: the queue at a glance, within 80 columns."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from jobs import clock
+from jobs.engine.identity import Identity
+from jobs.states import Status
+from tests.commands.saying import PATIENCE_SEC, call, run, start
+from tests.factories import JobFactory, JobMinuteFactory, TargetFactory, WorkerFactory
+
+pytestmark = pytest.mark.django_db
+
+
+def part(shown: str, title: str) -> list[str]:
+    """The lines under a heading."""
+    (found,) = [block.splitlines() for block in shown.split("\n\n") if block.startswith(title)]
+    return found[1:]
+
+
+def test_it_shows_the_state_of_everything(settings: Any) -> None:
+    settings.JOBSCHEDULER = {"LIMITS": {"global": 4, "job_type": {"tests.note": None}}}
+    running = JobFactory.create(running=True, lease_owner=Identity.mine("big-worker").slot(3), progress=0.25)
+    oldest = JobFactory.create(created_at=clock.now() - timedelta(minutes=5))
+    failed = JobFactory.create(failed=True, target="book-1")
+    TargetFactory.create(key="book-2", paused=True, paused_by="ann", reason="reindexing")
+    JobMinuteFactory.create(outcome=Status.COMPLETED, jobs=1234)
+    WorkerFactory.create(name="big-worker", busy=1, slots=4)
+    WorkerFactory.create(name="lost-worker", heartbeat_at=clock.now() - timedelta(minutes=10))
+    WorkerFactory.create(name="former-worker", state="STOPPED")
+
+    shown = call("schedulerinfo").out
+
+    assert part(shown, "Live:") == ["  PENDING 0  QUEUED 1  DISPATCHING 0  RUNNING 1  PAUSED 0"]
+    assert part(shown, "Ended") == ["  COMPLETED 1234  FAILED 0  SKIPPED 0  CANCELLED 0"]
+    assert part(shown, "Oldest waiting:") == [f"  {oldest.pk}  5m 0s  tests.note"]
+    (row,) = part(shown, "Running:")[1:]
+    assert row.split() == [str(running.pk), "0s", "tests.note", "big-worker", "25%"]
+    assert part(shown, "Limits in use:")[1].split() == ["global", "1/4"]
+    big, lost = (line.split() for line in part(shown, "Workers:")[1:])
+    assert big[:3] == ["big-worker", "RUNNING", "1/4"]
+    assert lost[:2] + lost[3:5] == ["lost-worker", "silent", "10m", "0s"]
+    blocked = part(shown, "Lanes blocked:")
+    assert blocked[1].split() == ["book-1", "FAILED", str(failed.pk), "boom"]
+    assert blocked[2].split() == ["book-2", "target", "paused", "ann", "reindexing"]
+
+
+def test_an_empty_queue_is_a_short_screen() -> None:
+    shown = call("schedulerinfo").out
+
+    assert part(shown, "Workers:") == ["  none is running"]
+    assert "Running:" not in shown
+    assert "Lanes blocked:" not in shown
+
+
+def test_it_fits_80_columns_and_one_screen_whatever_the_names_are() -> None:
+    long = "x" * 200
+    for number in range(15):
+        JobFactory.create(
+            running=True, job_type=long, progress_message=long, progress=0.5, target=f"{number}{long[9:]}"
+        )
+        JobFactory.create(failed=True, status_reason=long + "\x1b[2J\n", target=f"failed {number}{long[20:]}")
+        WorkerFactory.create(name=f"{number}{long[9:]}", host=long)
+
+    shown = call("schedulerinfo").out
+
+    assert max(map(len, shown.splitlines())) <= 80
+    assert len(part(shown, "Running:")) == 12
+    assert part(shown, "Running:")[-1] == "  … and more"
+    assert "\x1b" not in shown
+
+
+def test_watch_looks_again_until_ctrl_c_and_exits_0(process_env: dict[str, str]) -> None:
+    watching = start({**process_env, "PYTHONUNBUFFERED": "1"}, "schedulerinfo", "--watch")
+    assert watching.stdout is not None
+    looks = 0
+    while looks < 2:
+        line = watching.stdout.readline()
+        assert line, "it ended by itself"
+        assert "\x1b" not in line
+        looks += line.startswith("Job scheduler")
+
+    watching.send_signal(signal.SIGINT)
+
+    _, err = watching.communicate(timeout=PATIENCE_SEC)
+    assert (watching.returncode, err) == (0, "")
+
+
+def test_as_a_process_it_prints_one_screen_without_colours(process_env: dict[str, str]) -> None:
+    said = run(process_env, "schedulerinfo")
+
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("Job scheduler  ")
+    assert "\x1b" not in said.out

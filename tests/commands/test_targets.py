@@ -1,0 +1,124 @@
+"""`manage.py targets`: lanes that an operator shuts and opens."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Any
+
+import pytest
+
+from jobs import ids, services
+from jobs.engine import lanes
+from jobs.models import Gate, Job, LaneMark, Target
+from tests.commands.saying import call, run
+from tests.executor import fail, take_next
+from tests.factories import JobFactory, TargetFactory
+
+pytestmark = pytest.mark.django_db
+
+
+def target(key: str) -> dict[str, Any]:
+    (found,) = [each for each in call("targets", "list", "--json").json if each["key"] == key]
+    result: dict[str, Any] = found
+    return result
+
+
+def test_a_paused_target_starts_nothing_until_it_is_unpaused() -> None:
+    services.enqueue("sample.noop", target="book-1")
+
+    assert call("targets", "pause", "book-1", "--reason=reindexing").code == 0
+    assert take_next() is None
+    paused = target("book-1")
+    assert (paused["paused"], paused["paused_by"], paused["reason"]) == (True, getpass.getuser(), "reindexing")
+    assert paused["paused_at"].endswith("Z")
+
+    assert call("targets", "unpause", "book-1").code == 0
+    assert take_next() is not None
+    assert target("book-1")["paused"] is False
+
+
+def test_a_ready_job_steps_back_when_its_target_is_paused() -> None:
+    services.enqueue("sample.noop", target="book-1")
+    lanes.promote()
+    assert Job.objects.get().gate == Gate.READY
+
+    call("targets", "pause", "book-1")
+
+    assert take_next() is None
+    assert Job.objects.get().gate == Gate.LANE
+
+
+def test_a_target_can_be_paused_before_its_first_job() -> None:
+    assert call("targets", "pause", "book-9", "--tenant=acme").code == 0
+
+    made = Target.objects.get()
+    assert (made.pk, made.tenant, made.paused) == (ids.lane_id("acme", "book-9"), "acme", True)
+    assert LaneMark.objects.filter(lane_id=made.pk).exists()
+    services.enqueue("sample.noop", target="book-9", tenant="acme")
+    assert take_next() is None
+
+
+def test_pausing_twice_keeps_the_first_and_unpausing_twice_is_no_error() -> None:
+    call("targets", "pause", "book-1", "--reason=one")
+    first = Target.objects.get()
+
+    assert call("targets", "pause", "book-1").code == 0
+    assert (Target.objects.get().paused_at, Target.objects.get().reason) == (first.paused_at, "one")
+    assert [call("targets", "unpause", "book-1").code for _ in range(2)] == [0, 0]
+    assert Target.objects.get().reason == ""
+
+
+def test_an_unknown_target_cannot_be_unpaused() -> None:
+    said = call("targets", "unpause", "nobody-there")
+
+    assert (said.code, said.err.count("\n")) == (1, 1)
+
+
+def test_list_shows_who_holds_and_who_blocks_a_lane() -> None:
+    for _ in range(3):
+        services.enqueue("sample.noop", target="book-1")
+    running = take_next()
+    assert running is not None
+    assert (target("book-1")["holder"], target("book-1")["blocked_by"]) == (str(running.pk), None)
+
+    fail(running)
+
+    shown = target("book-1")
+    assert (shown["holder"], shown["blocked_by"], shown["queued"]) == (str(running.pk), str(running.pk), 2)
+    oldest = Job.objects.exclude(pk=running.pk).order_by("created_at").first()
+    assert oldest is not None
+    assert shown["oldest_queued_at"][:19] == oldest.created_at.isoformat()[:19]
+    assert "blocked" in call("targets", "list").out
+
+
+def test_list_narrows_by_tenant_pause_block_and_limit() -> None:
+    TargetFactory.create(key="a", tenant="acme")
+    TargetFactory.create(key="b", paused=True)
+    TargetFactory.create(key="c")
+    JobFactory.create(failed=True, target="c")
+
+    def listed(*words: str) -> list[str]:
+        return [each["key"] for each in call("targets", "list", "--json", *words).json]
+
+    assert listed() == ["a", "b", "c"]
+    assert listed("--tenant=acme") == ["a"]
+    assert listed("--paused") == ["b"]
+    assert listed("--blocked") == ["c"]
+    assert listed("--limit=2") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "words", [["pause", "a/b"], ["pause", ""], ["pause", "a", "--tenant=b c"], ["list", "--limit=0"]]
+)
+def test_bad_input_is_one_line_and_exit_code_2(words: list[str]) -> None:
+    said = call("targets", *words)
+
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert not Target.objects.exists()
+
+
+def test_as_a_process_it_pauses(process_env: dict[str, str]) -> None:
+    said = run(process_env, "targets", "pause", "book-1", "--json")
+
+    assert said.code == 0
+    assert [each["paused"] for each in said.json] == [True]
