@@ -22,6 +22,7 @@ from jobs.registry import registry
 
 JobId = UUID | str
 REASON_LENGTH = 2000
+KEYS_AT_ONCE = 500
 
 
 def enqueue(
@@ -159,16 +160,34 @@ def _insert_all(prepared: list[dict[str, Any]], unique: list[dict[str, Any]], ac
         return []
     with db.atomic():
         born = {each[0] for each in submit([submission.row(values) for values in unique], actor=actor, reason=reason)}
-        taken = {values["id"]: _same_as(values).pk for values in unique if values["id"] not in born}
+        taken = _taken([values for values in unique if values["id"] not in born])
     return [taken.get(values["id"], values["id"]) for values in prepared]
+
+
+def _taken(values: list[dict[str, Any]]) -> dict[UUID, UUID]:
+    """For each submission whose idempotency key is taken, by which job; it must have said the same."""
+    found: dict[UUID, UUID] = {}
+    for start in range(0, len(values), KEYS_AT_ONCE):
+        batch = {(each["tenant"], each["idempotency_key"]): each for each in values[start : start + KEYS_AT_ONCE]}
+        same = jobs().filter(tenant__in={key[0] for key in batch}, idempotency_key__in=[key[1] for key in batch])
+        for job_id, digest, *key in same.values_list("pk", "idempotency_hash", "tenant", "idempotency_key"):
+            asked = batch.get((key[0], key[1]))
+            if asked is not None:
+                _require_same(digest, asked)
+                found[asked["id"]] = job_id
+    return found
 
 
 def _same_as(values: Mapping[str, Any]) -> Job:
     """The job that has this idempotency key already; its submission must have said the same."""
     job = jobs().get(tenant=values["tenant"], idempotency_key=values["idempotency_key"])
-    if job.idempotency_hash != values["idempotency_hash"]:
-        raise _reused(values["idempotency_key"])
+    _require_same(job.idempotency_hash, values)
     return job
+
+
+def _require_same(digest: str, values: Mapping[str, Any]) -> None:
+    if digest != values["idempotency_hash"]:
+        raise _reused(values["idempotency_key"])
 
 
 def _reused(key: Any) -> IdempotencyKeyReused:

@@ -61,7 +61,7 @@ def dump(value: Any) -> str:
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-_EMPTY = {dict: "{}", list: "[]"}
+_EMPTY: dict[type, str] = {dict: "{}", list: "[]"}
 
 
 def _moved(row: Sequence[Any], reason: str) -> hooks.Moved:

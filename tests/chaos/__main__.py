@@ -72,7 +72,7 @@ def one(name: str, database: str, *, short: bool) -> int:
 @contextmanager
 def database_of(kind: str, home: str) -> Iterator[Any]:
     """Settings read DATABASE_URL once: it must be there before Django is."""
-    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+    os.environ.update(DJANGO_SETTINGS_MODULE="tests.settings", LOG_LEVEL="WARNING")
     if kind == "sqlite":
         os.environ["DATABASE_URL"] = f"sqlite:///{home}/db.sqlite3"
         yield None

@@ -1,4 +1,4 @@
-"""The database crashes, cuts its clients off, or just stops answering: the same worker processes go on, nothing is lost."""
+"""The database crashes, cuts its clients off, or just stops answering: the same processes go on, nothing is lost."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ from tests.worker.harness import SHORT, Fleet, WorkerProcess, event, until
 BACK_SEC = 5.0  # after the database, the worker is back at its full speed
 # A fallback poll so rare that only notifications can explain a quick pick-up.
 PATIENT = {**SHORT, "LEASE_SEC": 10, "HEARTBEAT_SEC": 1, "RECOVERY_SEC": 1, "POLL_SEC": 3}
+KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("sample.work", {"seconds": 0.02}),
+    ("sample.noop", {}),
+    ("sample.count", {"upto": 9}),
+)
 TICKS = 100  # of the processor's clock in a second
 
 
@@ -126,13 +131,7 @@ class Stream:
     def _submit(self) -> None:
         while not self._end.wait(self.chance.uniform(0.005, 0.03)):
             lane = f"lane-{self.chance.randrange(6)}" if self.chance.random() < 0.5 else None
-            kind: tuple[str, dict[str, Any]] = self.chance.choice(
-                (
-                    ("sample.work", {"lane": lane or "", "seconds": 0.02}),
-                    ("sample.noop", {}),
-                    ("sample.count", {"upto": 9}),
-                )
-            )
+            kind = self.chance.choice(KINDS)
             try:
                 self.acknowledged.append(services.enqueue(*kind, target=lane).pk)
             except (DatabaseError, InterfaceError):
@@ -220,8 +219,13 @@ def judge_nothing_lost(verdict: Verdict, fleet: Fleet, workers: list[WorkerProce
     until(lambda: not live.exists(), 60, lambda: f"{live.count()} jobs end\n{fleet.logs()[-5000:]}", forgiving=True)
     known = dict(Job.objects.values_list("pk", "status"))
     verdict.broken += [f"job {each} was acknowledged and is gone" for each in acknowledged if each not in known]
-    verdict.broken += [f"job {each} is {status}" for each, status in known.items() if status != Status.COMPLETED]
-    verdict.broken += [f"job {each.pk} used {each.attempt} attempts" for each in Job.objects.exclude(attempt=1)]
+    tails = Job.objects.tails().exclude(status=Status.COMPLETED)
+    verdict.broken += [f"job {each.pk} is {each.status}: {each.status_reason}" for each in tails]
+    expired = Job.objects.filter(status=Status.FAILED)
+    verdict.note(leases_lost=expired.count())
+    verdict.broken += [
+        f"job {each.pk}: {each.status_reason}" for each in expired.exclude(status_reason="lease expired")
+    ]
     calls = [each.job for each in fleet.ledger.stretches()]
     verdict.broken += [f"job {each} ran {calls.count(each)} times" for each in set(calls) if calls.count(each) > 1]
     verdict.broken += [f"{each.printed.name} ended" for each in workers if not each.alive]

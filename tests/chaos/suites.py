@@ -37,6 +37,10 @@ class Suite:
 SUITES: dict[str, Suite] = {
     "crowded": Suite("crowded", long={"jobs": 20_000, "lanes": 200}, small={"jobs": 400, "lanes": 20}),
     "shutdowns": Suite("shutdowns", long={"rounds": 100}, small={"rounds": 5}),
+    "lanes": Suite("lanes", long={"seconds": 15.0}, small={"seconds": 5.0}),
+    "kills": Suite("kills", long={"jobs": 3000, "seconds": 120.0}, small={"jobs": 150, "seconds": 10.0}),
+    "idle": Suite("rest", "idle", with_server=True, long={"seconds": 60.0}, small={"seconds": 10.0}),
+    "memory": Suite("rest", "memory", long={"jobs": 100_000}, small={"jobs": 2000}),
     "restarts": Suite(
         "outages",
         "restarts",

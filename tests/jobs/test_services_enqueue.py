@@ -298,6 +298,20 @@ def test_a_bulk_with_keys_that_are_taken_makes_only_the_others() -> None:
     assert len(events_of(taken)) == 1
 
 
+def test_a_large_bulk_that_is_sent_again_is_answered_with_the_same_jobs() -> None:
+    """Its keys are looked up in batches, not one by one; another tenant's equal keys are not ours."""
+    items = [{"job_type": TYPE, "idempotency_key": f"k{n}"} for n in range(1200)]
+    services.enqueue_many([{**item, "tenant": "acme", "priority": 1} for item in items])
+    ids = services.enqueue_many(items)
+    before = Job.objects.count()
+    with CaptureQueriesContext(connection) as captured:
+        again = services.enqueue_many([*items, {"job_type": TYPE, "idempotency_key": "k0", "tenant": "other"}])
+    assert again[:-1] == ids
+    assert again[-1] not in ids
+    assert Job.objects.count() == before + 1
+    assert len(captured) < 20
+
+
 def test_a_bulk_with_a_taken_key_and_another_body_writes_nothing() -> None:
     services.enqueue(TYPE, idempotency_key="b")
     before = everything()

@@ -143,7 +143,7 @@ def hog(ctx: Any, seconds: float) -> None:
 async def block_loop(ctx: Any, seconds: float) -> None:
     """What an async handler must not do, and some do."""
     with noted(ctx, "sample.block_loop"):
-        time.sleep(seconds)  # noqa: ASYNC251 — that is the point
+        time.sleep(seconds)
 
 
 @job("sample.deaf")

@@ -204,14 +204,11 @@ def await_status(job_id: UUID, *wanted: Status, seconds: float = STORY_SEC, flee
 def await_all_ended(seconds: float, fleet: Fleet | None = None) -> None:
     """No job is live any more."""
     live = Job.objects.exclude(status__in=sorted(TERMINAL))
-    what = (
-        lambda: (
-            f"{live.count()} jobs end: {list(live.values_list('status', 'gate')[:20])}"
-            + (  # noqa: E731
-                "\n" + fleet.logs()[-20_000:] if fleet else ""
-            )
-        )
-    )
+
+    def what() -> str:
+        logs = fleet.logs()[-20_000:] if fleet else ""
+        return f"{live.count()} jobs end: {list(live.values_list('status', 'gate')[:20])}\n{logs}"
+
     until(lambda: not live.exists(), seconds, what)
 
 

@@ -1,0 +1,153 @@
+"""A storm of kills and freezes: every chain completes once, lanes stay serial and in order, all is recovered in time."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from uuid import UUID
+
+from django.db import connection
+
+from jobs import services
+from jobs.models import Job, JobEvent
+from jobs.states import TERMINAL, EventKind, Status
+from tests.chaos.verdict import Verdict
+from tests.worker.harness import SHORT, Fleet, WorkerProcess, until
+from tests.worker.ledger import NEVER, Stretch, overlaps
+
+WORKERS, SLOTS, LANES = 3, 4, 12
+RECOVERED_SEC = SHORT["LEASE_SEC"] + SHORT["GRACE_SEC"] + SHORT["RECOVERY_SEC"] + 1
+BUSY_SEC = 2.0  # what a machine full of starting processes may add
+LONGEST_JOB_SEC = 0.3
+
+
+def run(fleet: Fleet, chance: random.Random, *, jobs: int, seconds: float, sabotage: str = "") -> Verdict:
+    verdict = Verdict()
+    order = submit(chance, jobs)
+    storm = Storm(fleet, chance, sabotage)
+    storm.rage(seconds)
+    live = Job.objects.exclude(status__in=sorted(TERMINAL))
+    until(
+        lambda: not live.exists(), 120 + jobs * LONGEST_JOB_SEC, lambda: f"{live.count()} jobs\n{fleet.logs()[-9000:]}"
+    )
+    judge_chains(verdict, jobs)
+    judge_recoveries(verdict)
+    judge_ledger(verdict, storm, order)
+    verdict.note(jobs=jobs, kills=len(storm.died), freezes=storm.freezes)
+    return verdict
+
+
+def submit(chance: random.Random, jobs: int) -> dict[UUID, str]:
+    """Half of them in lanes; each may be tried as often as it takes. Returns the lane of each."""
+    items = []
+    for _ in range(jobs):
+        lane = f"lane-{chance.randrange(LANES)}" if chance.random() < 0.5 else None
+        seconds = chance.uniform(0, LONGEST_JOB_SEC)
+        items.append(
+            {
+                "job_type": "sample.work",
+                "params": {"lane": lane or "", "seconds": seconds},
+                "target": lane,
+                "max_retries": 1000,
+            }
+        )
+    ids = services.enqueue_many(items)
+    return {job_id: item["target"] or "" for job_id, item in zip(ids, items, strict=True)}  # type: ignore[misc]
+
+
+@dataclass
+class Storm:
+    fleet: Fleet
+    chance: random.Random
+    sabotage: str = ""
+    died: dict[int, float] = field(default_factory=dict)  # when each killed process was surely dead
+    stopped: set[int] = field(default_factory=set)  # every process that ever stood still
+    freezes: int = 0
+
+    def rage(self, seconds: float) -> None:
+        crew = [self.start(f"crew-{number}") for number in range(WORKERS)]
+        self.fleet.await_started(*crew)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(self.chance.uniform(0.2, 1.0))  # the storm's own pace
+            place = self.chance.randrange(WORKERS)
+            if self.chance.random() < 0.6:
+                crew[place] = self.kill(crew[place], place)
+            else:
+                self.freeze(crew[place])
+
+    def start(self, name: str) -> WorkerProcess:
+        options = (f"--name={name}", f"--concurrency={SLOTS}")
+        return self.fleet.start(*options, sabotage=self.sabotage, wait=False)
+
+    def kill(self, victim: WorkerProcess, place: int) -> WorkerProcess:
+        """The next one may come back under the same name, or not."""
+        victim.kill()
+        self.died[victim.pid] = time.monotonic()
+        name = f"crew-{place}" if self.chance.random() < 0.5 else f"crew-{place}-{victim.pid}"
+        return self.start(name)
+
+    def freeze(self, victim: WorkerProcess) -> None:
+        """For less than a lease, or for more. On SQLite not inside a transaction: there everybody would stand still."""
+        if " started: " not in victim.output:
+            return
+        self.freezes += 1
+        self.stopped.add(victim.pid)
+        if connection.vendor == "sqlite":
+            victim.freeze()
+        else:
+            victim.signal(signal.SIGSTOP)
+        time.sleep(self.chance.uniform(0.1, 2 * SHORT["LEASE_SEC"]))  # how long it stands still
+        victim.thaw()
+
+
+def judge_chains(verdict: Verdict, jobs: int) -> None:
+    tails = Job.objects.tails()
+    verdict.require(tails.count() == jobs, f"{tails.count()} chains, {jobs} were submitted")
+    verdict.broken += [f"{each} ended {each.status}" for each in tails.exclude(status=Status.COMPLETED)]
+    known = {"lease expired", "Scheduler crash recovery"}
+    failed = Counter(Job.objects.filter(status=Status.FAILED).values_list("status_reason", flat=True))
+    verdict.note(**{reason.replace(" ", "_").lower(): n for reason, n in failed.items()})
+    verdict.broken += [f"{n} jobs failed with {reason!r}" for reason, n in failed.items() if reason not in known]
+
+
+def judge_recoveries(verdict: Verdict) -> None:
+    ended = JobEvent.objects.filter(kind=EventKind.FAILED).values_list("at", "data")
+    took = [(at - datetime.fromisoformat(data["last_beat_at"])).total_seconds() for at, data in ended]
+    slowest = max(took, default=0.0)
+    verdict.note(slowest_recovery=slowest)
+    allowed = RECOVERED_SEC + BUSY_SEC
+    verdict.require(slowest <= allowed, f"a recovery took {slowest:.1f} s from the last beat, {allowed:.1f} s allowed")
+
+
+def judge_ledger(verdict: Verdict, storm: Storm, order: dict[UUID, str]) -> None:
+    """Only a process that stood still may have run beside its successor."""
+    first = first_of_chains()
+    ran = [ended(each, storm.died) for each in storm.fleet.ledger.stretches() if each.pid not in storm.stopped]
+    verdict.broken += overlaps(ran, lambda each: first[UUID(each.job)])
+    verdict.broken += overlaps([each for each in ran if each.facts["lane"]], lambda each: each.facts["lane"])
+    completed = JobEvent.objects.filter(kind=EventKind.COMPLETED).order_by("id").values_list("job_id", flat=True)
+    done = [first[each] for each in completed]
+    for lane in sorted(set(order.values()) - {""}):
+        wanted = [each for each, where in order.items() if where == lane]
+        verdict.require([each for each in done if order[each] == lane] == wanted, f"{lane}: not in order")
+
+
+def ended(stretch: Stretch, died: dict[int, float]) -> Stretch:
+    return replace(stretch, end=died.get(stretch.pid, NEVER)) if stretch.end == NEVER else stretch
+
+
+def first_of_chains() -> dict[UUID, UUID]:
+    """The first job of each job's chain."""
+    older = dict(Job.objects.values_list("pk", "retry_of_id"))
+    first: dict[UUID, UUID] = {}
+    for each in older:
+        root = each
+        while (before := older[root]) is not None:
+            root = before
+        first[each] = root
+    return first

@@ -1,0 +1,158 @@
+"""Everything that can happen to lanes, from eight processes at once: submit, claim, end, stop, move, retry, pause.
+
+No lane ever has two active jobs or lets another chain in, nothing deadlocks, and when everybody has let go and every
+person's stop is lifted, nothing is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connection
+
+from jobs import hooks, services, targets
+from jobs.models import Job, LaneMark, Target
+from jobs.states import LIVE, Status
+from tests.chaos.verdict import Verdict
+from tests.races import NOOP
+from tests.races.checker import answers_broken, violations
+from tests.races.crowd import Meeting
+from tests.races.drain import drain, left_without_a_reason
+from tests.races.hammer import Hammer
+from tests.races.stage import group
+from tests.worker.harness import MANAGE, Fleet
+
+PROCESSES, LANES = 8, 20
+PATIENCE_SEC = 120
+
+
+def run(fleet: Fleet, chance: random.Random, *, seconds: float) -> Verdict:
+    verdict = Verdict()
+    deadlocks = count_deadlocks()
+    plan = {"processes": PROCESSES, "seconds": seconds, "seed": chance.random()}
+    answers = gather(fleet, plan)
+    verdict.broken += [*answers_broken(answers), *violations()]
+    let_everything_go()
+    verdict.broken += [*violations(), *left_without_a_reason()]
+    verdict.broken += [f"job {each.pk} is still {each.status}" for each in Job.objects.filter(status__in=sorted(LIVE))]
+    verdict.require(not LaneMark.objects.exists(), "marks are left")
+    verdict.require(count_deadlocks() == deadlocks, f"{count_deadlocks() - deadlocks} deadlocks")
+    calls = sum((Counter(each.get("calls", {})) for each in answers), Counter[str]())
+    ended = Counter(Job.objects.values_list("status", flat=True))
+    verdict.note(jobs=Job.objects.count(), calls=calls.total(), **{status.lower(): n for status, n in ended.items()})
+    return verdict
+
+
+def gather(fleet: Fleet, plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run `act` in so many processes; what each of them answered."""
+    command = [sys.executable, "-m", "tests.races.crowd", __name__, json.dumps(plan)]
+    crowd = subprocess.Popen(
+        command, env=fleet.env, cwd=MANAGE.parent, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        answer, _ = crowd.communicate(timeout=plan["seconds"] + PATIENCE_SEC)
+    except subprocess.TimeoutExpired:
+        os.killpg(crowd.pid, signal.SIGKILL)
+        crowd.communicate()
+        raise
+    found: list[dict[str, Any]] = json.loads(answer)["answers"]
+    return found
+
+
+# ---------------------------------------------------------------------- in each of the processes
+
+
+def stage(plan: dict[str, Any]) -> dict[str, Any]:
+    made = services.enqueue_many([{"job_type": NOOP, "target": lane(number)} for number in range(5 * LANES)])
+    return {"jobs": [str(each) for each in made]}
+
+
+def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
+    crew = Crew(random.Random(f"{plan['seed']}/{index}"), plan["jobs"])
+    if index % 2:
+        hooks.listen(crew.hear, required=True)
+    meeting.start.wait()
+    end = time.monotonic() + plan["seconds"]
+    turn = 0
+    while time.monotonic() < end:
+        crew.attempt(crew.one_of_these(turn))
+        turn += 1
+    for _ in list(crew.leases):
+        crew.attempt(crew.end_one)
+    return crew.ledger()
+
+
+class Crew(Hammer):
+    """As the hammer of the races; besides, it submits, moves and shuts lanes."""
+
+    def one_of_these(self, turn: int) -> Callable[[], None]:
+        if self.chance.random() < 0.35:
+            return self.chance.choice((self.submit, self.submit, self.submit_group, self.move, self.shut, self.open))
+        return super().one_of_these(turn)
+
+    def submit(self) -> None:
+        several = self.chance.randint(1, 4)
+        items = [{"job_type": NOOP, "target": self._lane(), "priority": self._priority()} for _ in range(several)]
+        self.job_ids += services.enqueue_many(items, actor=self.actor)
+
+    def submit_group(self) -> None:
+        mode = self.chance.choice(("sequential", "parallel"))
+        on_failure = self.chance.choice(("stop", "continue", "skip"))
+        self.job_ids += group(mode, on_failure, [self._lane() for _ in range(3)])
+
+    def move(self) -> None:
+        one, other = self.chance.sample(self.job_ids[-60:], 2)
+        way: dict[str, Any] = self.chance.choice(({"before": other}, {"after": other}, {"to": "top"}, {"to": "bottom"}))
+        services.move(one, actor=self.actor, **way)
+
+    def shut(self) -> None:
+        targets.pause(self._lane(), actor=self.actor)
+
+    def open(self) -> None:
+        targets.unpause(self._lane(), actor=self.actor)
+
+    def _lane(self) -> str:
+        return lane(self.chance.randrange(LANES))
+
+    def _priority(self) -> int:
+        return self.chance.choice((25, 50, 50, 75))
+
+
+# ---------------------------------------------------------------------- afterwards
+
+
+def let_everything_go() -> None:
+    """Lift what persons have shut, again and again: what is let go may fall under the next one's stop."""
+    for each in Target.objects.filter(paused=True):
+        targets.unpause(each.key)
+    for _ in range(50):
+        for job_id in Job.objects.filter(status=Status.PAUSED).values_list("pk", flat=True):
+            services.resume(job_id)
+        for job_id in Job.objects.filter(status=Status.FAILED, resolved_at=None).tails().values_list("pk", flat=True):
+            services.resolve(job_id)
+        for job_id in Job.objects.filter(status=Status.QUEUED, gate=1).values_list("pk", flat=True):
+            services.retry(job_id)
+        drain()
+        if not Job.objects.filter(status__in=sorted(LIVE)).exists():
+            return
+
+
+def lane(number: int) -> str:
+    return f"lane-{number % LANES}"
+
+
+def count_deadlocks() -> int:
+    if connection.vendor == "sqlite":
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])

@@ -1,0 +1,82 @@
+"""What a worker costs when there is nothing to do, and what it keeps after a hundred thousand jobs."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from django.db import connection
+
+from jobs import services
+from tests.chaos.outages import cpu_seconds
+from tests.chaos.verdict import Verdict
+from tests.worker.harness import Fleet, await_all_ended
+
+DEFAULTS: dict[str, Any] = {"LIMITS": {"global": None}}
+SETTLE_SEC = 5.0
+BULK = 5000
+
+
+def idle(server: Any, fleet: Fleet, chance: random.Random, *, seconds: float) -> Verdict:
+    """With the settings as they come: less than 1 % of a processor, at most one query a second on PostgreSQL."""
+    verdict = Verdict()
+    worker = fleet.start("--concurrency=4", settings=DEFAULTS)
+    time.sleep(SETTLE_SEC)  # its start is not its rest
+    queries = start_counting(server)
+    before = cpu_seconds(worker.pid)
+    time.sleep(seconds)  # the time that is measured
+    share = (cpu_seconds(worker.pid) - before) / seconds
+    verdict.note(cpu=f"{share:.2%}")
+    verdict.require(share < 0.01, f"{share:.2%} of a processor at rest")
+    if server is not None:
+        said = stop_counting(server, queries)
+        verdict.note(queries_a_second=len(said) / seconds)
+        counted = {each: said.count(each) for each in set(said)}
+        most = "; ".join(f"{n}× {each}" for each, n in sorted(counted.items(), key=lambda pair: -pair[1])[:12])
+        verdict.require(len(said) <= seconds, f"{len(said)} queries in {seconds:g} s: {most}")
+    return verdict
+
+
+def memory(fleet: Fleet, chance: random.Random, *, jobs: int) -> Verdict:
+    """After the first tenth it must not grow any more."""
+    verdict = Verdict()
+    worker = fleet.start("--concurrency=8", settings=DEFAULTS)
+    part = max(jobs // 10, 1)
+    sizes = []
+    began = time.monotonic()
+    for _ in range(10):
+        for start in range(0, part, BULK):
+            services.enqueue_many([{"job_type": "sample.add", "params": {"a": 1, "b": 2}}] * min(BULK, part - start))
+        await_all_ended(60 + part / 20, fleet)
+        sizes.append(resident_mib(worker.pid))
+    growth = sizes[-1] / sizes[0] - 1
+    verdict.note(
+        jobs=jobs, seconds=time.monotonic() - began, first_mib=sizes[0], last_mib=sizes[-1], growth=f"{growth:.1%}"
+    )
+    verdict.require(abs(growth) <= 0.05, f"resident memory went {', '.join(f'{each:.1f}' for each in sizes)} MiB")
+    return verdict
+
+
+def resident_mib(pid: int) -> float:
+    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1]) / 1024
+
+
+def start_counting(server: Any) -> int:
+    """The server writes every statement down; we say nothing to it ourselves meanwhile."""
+    if server is None:
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER SYSTEM SET log_statement = 'all'")
+        cursor.execute("SELECT pg_reload_conf()")
+    connection.close()
+    time.sleep(1)  # until every session has read it
+    return len(server.log.read_text())
+
+
+def stop_counting(server: Any, start: int) -> list[str]:
+    lines = server.log.read_text()[start:].splitlines()
+    said = [line.partition("LOG:  ")[2] for line in lines if "LOG:  statement:" in line or "LOG:  execute" in line]
+    return [" ".join(each.partition(": ")[2].split())[:60] for each in said]
