@@ -20,6 +20,8 @@ Done = Callable[[Held, Outcome], None]
 
 class Executor(Protocol):
     def start(self, held: Held) -> None: ...
+    def has_backlog(self) -> bool: ...
+    def press_on(self) -> None: ...
     def end(self) -> None: ...
 
 
@@ -29,41 +31,54 @@ def retry_facts(held: Held) -> dict[str, Any]:
 
 
 class ThreadExecutor:
-    """A thread per slot, made when first needed. A handler that never returns keeps its thread, and its slot."""
+    """Threads that take jobs from one queue, as many as there are handlers that block.
+
+    Handlers that return at once share a thread; a job that has waited for one without anything moving gets a new
+    one. A handler that never returns keeps its thread, and its slot.
+    """
 
     def __init__(self, done: Done) -> None:
         self.done = done
         self.loop = EventLoop(done)
         self._work: queue.SimpleQueue[Held | None] = queue.SimpleQueue()
-        self._idle = 0
         self._threads = 0
-        self._lock = threading.Lock()
+        self._taken = 0
+        self._taken_before = -1
 
     def start(self, held: Held) -> None:
         if registry.get(held.claim.job_type).is_async:
             self.loop.start(held)
             return
-        with self._lock:
-            if self._idle == 0:
-                self._threads += 1
-                threading.Thread(target=self._serve, name=f"handler-{self._threads}", daemon=True).start()
-            else:
-                self._idle -= 1
         self._work.put(held)
+        if not self._threads:
+            self._add_thread()
+
+    def has_backlog(self) -> bool:
+        return not self._work.empty()
+
+    def press_on(self) -> None:
+        """Called every millisecond or so while there is a backlog."""
+        if self._taken == self._taken_before:
+            for _ in range(self._work.qsize()):
+                self._add_thread()
+        self._taken_before = self._taken
 
     def end(self) -> None:
         for _ in range(self._threads):
             self._work.put(None)
         self.loop.end()
 
+    def _add_thread(self) -> None:
+        self._threads += 1
+        threading.Thread(target=self._serve, name=f"handler-{self._threads}", daemon=True).start()
+
     def _serve(self) -> None:
         while (held := self._work.get()) is not None:
+            self._taken += 1
             close_old_connections()
             held.begin()
             outcome = run(held.claim.job_type, held.ctx, retry_facts(held))
             close_old_connections()
-            with self._lock:
-                self._idle += 1
             self.done(held, outcome)
         connections.close_all()
 

@@ -37,6 +37,12 @@ class ProcessExecutor:
         thread = threading.Thread(target=self._attend, args=(held, process, ours, theirs), daemon=True)
         thread.start()
 
+    def has_backlog(self) -> bool:
+        return False
+
+    def press_on(self) -> None:
+        """Every job has its process; nothing waits for one."""
+
     def end(self) -> None:
         """Processes end with their jobs; the server ends with this process."""
 

@@ -40,6 +40,7 @@ from jobs.states import Cause
 logger = logging.getLogger("jobs.engine.worker")
 CAPTURED = (logging.getLogger(), logging.getLogger("jobs.run"))
 LINGER_SEC = 0.002  # how long the first end of a batch waits for company
+BACKLOG_SEC = 0.001  # how soon jobs that wait for a thread are looked after
 FOREIGN_SEC = 10.0  # how often we look whether jobs that are not ours stand in the queue
 STUBBORN_SEC = 5.0  # how long a handler gets to stop before it counts as one that cannot be stopped
 
@@ -189,6 +190,8 @@ class Worker:
 
     def _pause(self) -> float:
         """How long to wait for an event before the next turn."""
+        if self.executor.has_backlog():
+            return BACKLOG_SEC
         if self._outage.is_on or self._ended:
             return 0.0
         if self._stopping_since is not None:
@@ -384,7 +387,9 @@ class Worker:
         return replace(failed, retry_in=delay)
 
     def _press(self) -> None:
-        """Deal with handlers that should have stopped and have not."""
+        """Deal with jobs that wait for a thread, and with handlers that should have stopped and have not."""
+        if self.executor.has_backlog():
+            self.executor.press_on()
         now = time.monotonic()
         for held in self.leases:
             asked = held.asked_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,8 @@ def memory(fleet: Fleet, chance: random.Random, *, jobs: int) -> Verdict:
         await_all_ended(60 + part / 20, fleet)
         sizes.append(resident_mib(worker.pid))
     growth = sizes[-1] / sizes[0] - 1
-    verdict.note(
-        jobs=jobs, seconds=time.monotonic() - began, first_mib=sizes[0], last_mib=sizes[-1], growth=f"{growth:.1%}"
-    )
+    verdict.note(jobs=jobs, seconds=time.monotonic() - began)
+    verdict.note(first_mib=sizes[0], last_mib=sizes[-1], growth=f"{growth:.1%}")
     verdict.require(abs(growth) <= 0.05, f"resident memory went {', '.join(f'{each:.1f}' for each in sizes)} MiB")
     return verdict
 
@@ -77,6 +77,8 @@ def start_counting(server: Any) -> int:
 
 
 def stop_counting(server: Any, start: int) -> list[str]:
-    lines = server.log.read_text()[start:].splitlines()
-    said = [line.partition("LOG:  ")[2] for line in lines if "LOG:  statement:" in line or "LOG:  execute" in line]
-    return [" ".join(each.partition(": ")[2].split())[:60] for each in said]
+    """What was asked, without the frames of transactions."""
+    entries = re.split(r"^\d{4}-\d\d-\d\d \S+ \S+ \[\d+\] ", server.log.read_text()[start:], flags=re.MULTILINE)
+    said = [re.split(r"^LOG:  (?:statement|execute [^:]*): ", each) for each in entries]
+    asked = [" ".join(each[1].split())[:90] for each in said if len(each) == 2]
+    return [each for each in asked if not each.startswith(("BEGIN", "COMMIT", "ROLLBACK"))]

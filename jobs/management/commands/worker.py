@@ -7,6 +7,8 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import OperationalError
+from django.db.migrations.executor import MigrationExecutor
 
 from jobs import checks, db, parsing
 from jobs.engine import roster
@@ -22,7 +24,6 @@ BAD_INPUT = 2
 
 class Command(BaseCommand):
     help = "Claims jobs and runs them until it is told to stop (SIGTERM or Ctrl-C; twice: at once)."
-    requires_migrations_checks = True
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--name", help="A name to keep over restarts; default <hostname>-<pid>.")
@@ -40,8 +41,11 @@ class Command(BaseCommand):
             options = self._options(given)
         except InvalidInput as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from None
-        self._require_sound_database()
-        self._require_no_namesake(options)
+        try:
+            self._require_sound_database()
+            self._require_no_namesake(options)
+        except OperationalError as error:
+            raise CommandError(f"The database cannot be used: {str(error).strip()}", returncode=1) from None
         configure(given["log_format"], verbosity=given["verbosity"])
         worker = Worker(options)
         worker.listen_to_signals()
@@ -64,6 +68,9 @@ class Command(BaseCommand):
         problem = checks.sqlite_problem(db.alias())
         if problem is not None:
             raise CommandError(problem, returncode=BAD_INPUT)
+        plan = MigrationExecutor(db.connection())
+        if plan.migration_plan([leaf for leaf in plan.loader.graph.leaf_nodes() if leaf[0] == "jobscheduler_jobs"]):
+            raise CommandError("The database lacks migrations; run `manage.py migrate` first.", returncode=1)
 
     def _require_no_namesake(self, options: Options) -> None:
         me = Identity.mine(options.name)
