@@ -17,7 +17,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, close_old
 from jobs import db
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
-IDLE_SEC = 5.0
+IDLE_SEC = 60.0
 MISSING = (OperationalError, InterfaceError)
 
 

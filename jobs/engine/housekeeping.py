@@ -109,7 +109,7 @@ def _wake_and_promote() -> int:
     return lanes.wake_due() + lanes.promote()
 
 
-duty("recovery", _sweeper.sweep, every_sec=lambda: conf.RECOVERY_SEC)
+duty("recovery", _sweeper.sweep, every_sec=_sweeper.pause_sec)
 duty("withdraw", withdraw_unstarted, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
-duty("lanes", _wake_and_promote, every_sec=lambda: 10 * conf.POLL_SEC)
+duty("lanes", _wake_and_promote, every_sec=lambda: 30 * conf.POLL_SEC)  # a worker that may claim does so more often
 duty("retention", retention.one_round, every_sec=retention.pause_sec)

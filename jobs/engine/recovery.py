@@ -47,6 +47,11 @@ class Sweeper:
     def __init__(self) -> None:
         self._seen: dict[UUID, Sighting] = {}
         self._swept: float | None = None
+        self._quiet = False
+
+    def pause_sec(self) -> float:
+        """Until the next round. Whatever is claimed after we saw nothing running keeps its lease for longer than this."""
+        return max(conf.RECOVERY_SEC, conf.LEASE_SEC / 2) if self._quiet else conf.RECOVERY_SEC
 
     def sweep(self) -> int:
         """One round. Returns how many jobs it ended."""
@@ -57,6 +62,7 @@ class Sweeper:
             logger.warning("nothing was swept for %.0f s; leases get one more round", gap)
             return 0
         candidates = list(_expired()[: BATCH * 50])
+        self._quiet = not candidates and not Job.objects.using(db.alias()).running().exists()
         if db.connection().vendor == "sqlite":
             candidates = [job for job in candidates if self._is_surely_over(job, now)]
         self._seen = {pk: seen for pk, seen in self._seen.items() if now - seen.since < FORGET_SEC}

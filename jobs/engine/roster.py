@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 QUIET_BEAT_SEC = 5.0  # how often an idle worker says that it is there
 
 
+_BEAT = """
+    UPDATE jobscheduler_worker SET heartbeat_at = CURRENT_TIMESTAMP, busy = %s, stuck = %s, state = %s WHERE id = %s
+    RETURNING request
+"""
+
+
 class Entry:
     def __init__(self, me: Identity, options: Options) -> None:
         self.me = me
@@ -55,9 +61,10 @@ class Entry:
         shown = (busy, stuck, self.state)
         if shown == self._shown and time.monotonic() - self._beaten < QUIET_BEAT_SEC:
             return
-        rows = Worker.objects.using(db.alias()).filter(pk=self._row.pk)
-        rows.update(heartbeat_at=Now(), busy=busy, stuck=stuck, state=self.state)
-        self.request = rows.values_list("request", flat=True).first() or ""
+        with db.connection().cursor() as cursor:
+            key = Worker._meta.pk.get_db_prep_value(self._row.pk, db.connection())
+            cursor.execute(_BEAT, [busy, stuck, self.state, key])
+            self.request = next((request for (request,) in cursor.fetchall()), "")
         self._shown, self._beaten = shown, time.monotonic()
 
     def leave(self) -> None:

@@ -234,23 +234,25 @@ class Worker:
 
     def _claim(self) -> None:
         self._look_for_foreign_work()
-        self._open_gates()
+        looked = self._open_gates()
         slots = self._slots(batch_size(self._free()))
         sent = time.monotonic()
         claims = self._claimer.claim(slots, lease_sec=conf.LEASE_SEC)
         self._hungry = len(claims) == len(slots)
         transaction.on_commit(lambda: self._start_all(claims, sent), using=db.alias())
-        if not self._hungry:
+        if not self._hungry and not looked:
             self._look_again_later()
 
-    def _open_gates(self) -> None:
-        """Let forward what waited for its time or its lane, if there may be any."""
-        if self._is_time():
+    def _open_gates(self) -> bool:
+        """Let forward what waited for its time or its lane, if there may be any. Whether it looked for times."""
+        is_time = self._is_time()
+        if is_time:
             self._lanes_changed |= time.monotonic() >= self._poll_at
             self._lanes_changed |= lanes.wake_due() > 0
             self._look_again_later()
         if self._lanes_changed:
             self._lanes_changed = lanes.promote() >= lanes.BATCH
+        return is_time
 
     def _look_again_later(self) -> None:
         now = time.monotonic()
