@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.conf import conf
+from jobs.literals import literals
 from jobs.models import Gate, Job, JobMinute, Lease, Worker, WorkerState
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow, InUse
@@ -17,15 +18,17 @@ from jobs.states import ACTIVE, TERMINAL, Status
 
 SILENT_SEC = 3600  # how long a worker that says nothing is still worth showing
 FLOW = ("tenant", "job_type", "resource", "addon_id")
-# Each of these is the condition of an index of its own; all live states at once would be a walk over history.
-LIVE_PARTS = ((Status.PENDING, Status.QUEUED), tuple(sorted(ACTIVE)), (Status.PAUSED,))
+# The conditions of partial indexes; all live states at once would be a walk over history.
+WAITING, AT_WORK = (Status.PENDING, Status.QUEUED), tuple(sorted(ACTIVE))
+IN_LANE = (Gate.LANE, Gate.READY)
 
 
 def counts() -> dict[str, int]:
     """All nine statuses: live ones exact, ended ones as totals of all time."""
     found = dict.fromkeys(map(str, Status), 0)
-    for part in LIVE_PARTS:
-        found |= dict(jobs().filter(status__in=part).order_by().values_list("status").annotate(Count("pk")))
+    for part in (WAITING, AT_WORK, (Status.PAUSED,)):
+        live = jobs().filter(status__in=literals(part))
+        found |= dict(live.order_by().values_list("status").annotate(Count("pk")))
     return found | totals()
 
 
@@ -38,7 +41,7 @@ def totals() -> dict[str, int]:
 def oldest_waiting() -> Job | None:
     """Of the jobs that wait for a slot or their lane (not for their time), the one that has waited longest."""
     ready = jobs().filter(gate=Gate.READY)
-    in_lanes = jobs().filter(gate__in=[Gate.LANE, Gate.READY], lane__isnull=False)
+    in_lanes = jobs().filter(gate__in=literals(IN_LANE), lane__isnull=False)
     oldest: list[tuple[datetime, UUID]] = []
     for waiting in (ready.filter(remote=False), ready.filter(remote=True), in_lanes):  # an index each
         oldest += waiting.order_by("created_at", "id").values_list("created_at", "id")[:1]
@@ -52,7 +55,7 @@ def running() -> JobQuerySet:
 
 def blocking() -> JobQuerySet:
     """Jobs that shut their lane until a person mends them."""
-    return jobs().filter(holds_lane=True, status__in=[Status.PAUSED, Status.FAILED]).order_by("pk")
+    return jobs().filter(holds_lane=True, status__in=[Status.PAUSED, Status.FAILED]).order_by("lane_id")
 
 
 def workers() -> list[Worker]:
@@ -64,7 +67,7 @@ def workers() -> list[Worker]:
 
 def in_use() -> InUse:
     """What counts against the limits, as a claim counts it: active jobs, and leases of direct executions."""
-    active = jobs().active().order_by().values_list(*FLOW).annotate(Count("pk"))
+    active = jobs().filter(status__in=literals(AT_WORK)).order_by().values_list(*FLOW).annotate(Count("pk"))
     leases = Lease.objects.using(db.alias()).filter(ended_at__isnull=True, granted_at__isnull=False)
     held = leases.order_by().values_list(*FLOW).annotate(Count("pk"))
     return InUse([(Flow(*row[:4]), row[4]) for row in (*active, *held)])

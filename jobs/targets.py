@@ -13,11 +13,12 @@ from django.db.models import Count, Min
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
-from jobs import db, ids, parsing
+from jobs import db, figures, ids, parsing
 from jobs.actors import PYTHON, Actor
 from jobs.engine import journal, wakeup
 from jobs.errors import NotFound
-from jobs.models import Gate, Job, Target
+from jobs.literals import literals
+from jobs.models import Job, Target
 from jobs.services import REASON_LENGTH
 
 logger = logging.getLogger("jobs.targets")
@@ -61,7 +62,7 @@ def states(targets: Sequence[Target]) -> list[TargetState]:
     lanes = [target.pk for target in targets]
     jobs = Job.objects.using(db.alias()).filter(lane_id__in=lanes)
     holders: dict[UUID, Job] = {job.lane_id: job for job in jobs.filter(holds_lane=True) if job.lane_id}
-    waiting = jobs.filter(gate__in=[Gate.LANE, Gate.READY]).order_by().values_list("lane_id")
+    waiting = jobs.filter(gate__in=literals(figures.IN_LANE)).order_by().values_list("lane_id")
     counts = {lane: (n, oldest) for lane, n, oldest in waiting.annotate(Count("pk"), Min("created_at"))}
     return [TargetState(each, holders.get(each.pk), *counts.get(each.pk, (0, None))) for each in targets]
 

@@ -50,7 +50,7 @@ class Sweeper:
         self._quiet = False
 
     def pause_sec(self) -> float:
-        """Until the next round. Whatever is claimed after we saw nothing running keeps its lease for longer than this."""
+        """Until the next round. What is claimed after we saw nothing running keeps its lease for longer than this."""
         return max(conf.RECOVERY_SEC, conf.LEASE_SEC / 2) if self._quiet else conf.RECOVERY_SEC
 
     def sweep(self) -> int:

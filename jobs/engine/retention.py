@@ -67,7 +67,7 @@ class Pruning:
         self.dry_run = dry_run
         self.done = Pruned()
         self._horizon = clock.first_id(self.before)
-        self._last_root = self._last_group = NOBODY
+        self._last_job = self._last_group = NOBODY
 
     def go(self, seconds: float | None = None) -> bool:
         """Works for about so long. Returns whether the pass is over."""
@@ -82,14 +82,18 @@ class Pruning:
     # Each step is one batch in one transaction, and returns whether there may be more.
 
     def _chains(self) -> bool:
-        roots = _jobs().filter(retry_of__isnull=True, group__isnull=True, status__in=sorted(TERMINAL), holds_lane=False)
-        found = self._after(roots, self._last_root, BATCH)
+        # Judged here, row by row: a condition would lure SQLite away from the primary key.
+        columns = ("pk", "retry_of_id", "group_id", "status", "holds_lane")
+        found = list(self._after(_jobs(), self._last_job).values_list(*columns)[:BATCH])
+        ended = [
+            pk for pk, *origin, status, holds in found if origin == [None, None] and status in TERMINAL and not holds
+        ]
         try:
-            self.done.jobs += self._end_chains(found)
+            self.done.jobs += self._end_chains(ended)
         except IntegrityError:  # somebody's constraint that we know nothing of: it must not keep the others
-            for root in found:
+            for root in ended:
                 self._end_stubborn(root)
-        self._last_root = found[-1] if found else self._last_root
+        self._last_job = found[-1][0] if found else self._last_job
         return bool(found)
 
     def _end_stubborn(self, root: UUID) -> None:
@@ -129,7 +133,7 @@ class Pruning:
 
     def _groups(self) -> bool:
         ended = JobGroup.objects.using(db.alias()).exclude(status__in=OPEN_GROUP).filter(finished_at__lt=self.before)
-        found = self._after(ended, self._last_group, GROUPS)
+        found = list(self._after(ended, self._last_group).values_list("pk", flat=True)[:GROUPS])
         for group in found:
             try:
                 self._end_group(group)
@@ -170,10 +174,9 @@ class Pruning:
         self.done.workers += silent.count() if self.dry_run else silent.delete()[0]
         self.done.leases += ended.count() if self.dry_run else ended.delete()[0]
 
-    def _after(self, rows: Any, last: UUID, most: int) -> list[UUID]:
+    def _after(self, rows: Any, last: UUID) -> Any:
         """The next old ones along the primary key, whose ids tell their age."""
-        old = rows.filter(pk__gt=last, pk__lt=self._horizon).order_by("pk")
-        return list(old.values_list("pk", flat=True)[:most])
+        return rows.filter(pk__gt=last, pk__lt=self._horizon).order_by("pk")
 
     def _transaction(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.dry_run else db.atomic()
