@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main(words: list[str]) -> int:
-    asked = _parser().parse_args(words)
+    asked = _asked(words)
     reports = {}
     with databases() as urls:
         chosen = {name: url for name, url in urls.items() if asked.database in (None, name)}
@@ -31,12 +31,15 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _parser() -> ArgumentParser:
+def _asked(words: list[str]) -> Namespace:
     parser = ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="All, unless some are named.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"All, unless some are named: {', '.join(PARTS)}.")
     parser.add_argument("--rounds", type=int, help="How often each measure is taken.")
     parser.add_argument("--database", choices=["postgresql", "sqlite"], help="Only this one.")
-    return parser
+    asked = parser.parse_args(words)
+    if unknown := set(asked.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
+    return asked
 
 
 def _show(part: str, found: dict[str, Rates]) -> dict[str, Any]:

@@ -90,19 +90,17 @@ class Bar:
         return {**asdict(self), "passes": self.value >= self.at_least}
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Text in columns; the first is left-aligned, numbers are not."""
-    cells = [[str(cell) for cell in row] for row in [heads, *rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
-    lines = [
-        "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in _widths(row, widths))
-        for row in cells
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, words: int = 2) -> str:
+    """Text in columns: the first ones are `words`, the others numbers."""
+    columns = list(zip(*([str(cell) for cell in row] for row in [heads, *rows]), strict=True))
+    padded = [_padded(column, str.ljust if place < words else str.rjust) for place, column in enumerate(columns)]
+    head, *lines = ("  ".join(cells) for cells in zip(*padded, strict=True))
+    return "\n".join([head, "-" * len(head), *lines])
 
 
-def _widths(row: Sequence[str], widths: Sequence[int]) -> enumerate[tuple[str, int]]:
-    return enumerate(zip(row, widths, strict=True))
+def _padded(column: Sequence[str], pad: Callable[[str, int], str]) -> list[str]:
+    width = max(map(len, column))
+    return [pad(cell, width) for cell in column]
 
 
 def per_second(rates: Sequence[float]) -> str:

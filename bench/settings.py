@@ -12,4 +12,4 @@ from jobscheduler.settings import INSTALLED_APPS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "bench"]
 DEBUG = False
-JOBSCHEDULER: dict[str, object] = {"LIMITS": {"global": None}}
+JOBSCHEDULER = {"LIMITS": {"global": None}}

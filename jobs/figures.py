@@ -27,9 +27,13 @@ def counts() -> dict[str, int]:
     """All nine statuses: live ones exact, ended ones as totals of all time."""
     found = dict.fromkeys(map(str, Status), 0)
     for part in (WAITING, AT_WORK, (Status.PAUSED,)):
-        live = jobs().filter(status__in=literals(part))
-        found |= dict(live.order_by().values_list("status").annotate(Count("pk")))
+        found |= count_live(part)
     return found | totals()
+
+
+def count_live(part: tuple[Status, ...]) -> dict[str, int]:
+    live = jobs().filter(status__in=literals(part)).order_by()
+    return dict(live.values_list("status").annotate(Count("pk")))
 
 
 def totals() -> dict[str, int]:

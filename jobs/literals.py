@@ -18,14 +18,14 @@ _WORD = re.compile(r"[A-Z_]+")
 class Literal(Value):
     """A whole number or a word of ours in capitals; nothing that anybody typed."""
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[()]]:
         value = self.value
         if isinstance(value, int):
-            return str(int(value)), []
+            return str(int(value)), ()
         if not _WORD.fullmatch(value):
             raise ValueError(f"{value!r} is not a word to write into SQL")
-        return f"'{value}'", []
+        return f"'{value}'", ()
 
 
-def literals(values: Iterable[int | str]) -> list[Literal]:
+def literals(values: Iterable[int | str]) -> list[Any]:
     return [Literal(value) for value in values]

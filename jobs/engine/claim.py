@@ -79,6 +79,7 @@ class Claimer:
         self.worker = worker
         self.life = worker if life is None else life  # the worker with its incarnation; leases are in its name
         self.serves = serves
+        self.saturated = False  # some limit had no room left
         self._limited = True
 
     def claim(self, slots: Sequence[int], *, lease_sec: float) -> list[Claim]:
@@ -92,9 +93,14 @@ class Claimer:
                 return claims
         with db.atomic() as connection:
             in_force = limits.locked()
-            self._limited = bool(in_force) or self.serves.choosy
-            pick = _pick(connection, most, self.serves, in_force)
-            return self._take(pick, slots, lease_sec) if pick is not None else []
+            looked, self._limited = not self._limited, bool(in_force) or self.serves.choosy
+            if looked and not self._limited:
+                return []
+            in_use = InUse(_active() if in_force else [])
+            pick = _pick(connection, most, self.serves, in_force, in_use)
+            claims = self._take(pick, slots, lease_sec) if pick is not None else []
+            self.saturated = any(room(limit, in_use) == 0 for limit in in_force if not limit.paused)
+            return claims
 
     def _take(self, pick: Pick, slots: Sequence[int], lease_sec: float) -> list[Claim]:
         with db.atomic() if hooks.anyone_listens() or db.is_sqlite() else nullcontext():
@@ -119,7 +125,7 @@ def foreign_work(serves: Serves) -> bool:
     return bool(dialect(connection).pick_heads(connection, f"job_type NOT IN ({marks})", serves.types, 1))
 
 
-def _pick(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit]) -> Pick | None:
+def _pick(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit], in_use: InUse) -> Pick | None:
     """A locking query for the rows to take, or None."""
     if not in_force:
         return (
@@ -127,7 +133,6 @@ def _pick(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit])
             if not serves.choosy
             else _by_id([job for job, _ in _candidates(connection, most, serves, [])])
         )
-    in_use = InUse(_active())
     free = [room(limit, in_use) for limit in in_force if limit.scope == "global"]
     most = min([most, *(each for each in free if each is not None)])
     if most == 0:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from jobs import db, hooks
 from jobs.actors import SCHEDULER, Actor
-from jobs.engine import groups
+from jobs.engine import groups, wakeup
 from jobs.engine.moves import get, lock, queued_gate, take
 from jobs.engine.sql import dialect
 from jobs.engine.submit import dump
@@ -114,6 +114,8 @@ def _record(rows: list[tuple[Any, ...]], actor: Actor) -> dict[UUID, Verdict]:
     by_id = {row[0]: row for row in rows}
     if hooks.anyone_listens():
         hooks.tell([move for a in answers if a[1] == Verdict.DONE for move in _moves(by_id[a[0]], a)])
+    if any(answer[3] is not None for answer in answers):
+        wakeup.notify(wakeup.READY)  # whoever sleeps until the next job's time must learn of this one's
     for job_id, verdict, _, retried_by, in_group in answers:
         if in_group and verdict == Verdict.DONE and retried_by is None:
             groups.settle(get(job_id))

@@ -6,16 +6,31 @@ the promoter consumes marks without waiting for anyone.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from jobs import db
 from jobs.engine.sql import dialect
 
 BATCH = 500
 
 
+class Round(NamedTuple):
+    looked: int  # marks that were looked at
+    left: int  # marks that could not be decided, because somebody else had a row in hand
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.looked >= BATCH or self.left > 0
+
+
 def promote() -> int:
     """One round. Returns how many marks it looked at."""
+    return promote_round().looked
+
+
+def promote_round() -> Round:
     with db.atomic() as connection:
-        return int(dialect(connection).promote(connection, BATCH))
+        return Round(*dialect(connection).promote(connection, BATCH))
 
 
 def wake_due() -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,11 +16,14 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, models
+from django.db import IntegrityError
 
 from jobs import clock, db
 from jobs.conf import conf
 from jobs.engine import folding
+from jobs.engine.keeping import forget as forget
+from jobs.engine.keeping import keep as keep
+from jobs.engine.keeping import kept_by_keepers, kept_by_others, let_go
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Worker
 from jobs.models.group import OPEN_GROUP
 from jobs.states import TERMINAL
@@ -29,20 +32,6 @@ logger = logging.getLogger("jobs.engine.retention")
 BATCH, GROUPS = 500, 20
 ROUND_SEC, BUSY_SEC, IDLE_SEC = 10.0, 60.0, 3600.0
 NOBODY = UUID(int=0)
-Keeper = Callable[[Sequence[UUID]], Iterable[UUID]]
-_keepers: list[Keeper] = []
-
-
-def keep(keeper: Keeper) -> Keeper:
-    """Register who may keep jobs and groups: it gets their ids and says which must stay. Twice is once."""
-    if keeper not in _keepers:
-        _keepers.append(keeper)
-    return keeper
-
-
-def forget_keeper(keeper: Keeper) -> None:
-    if keeper in _keepers:
-        _keepers.remove(keeper)
 
 
 @dataclass
@@ -151,11 +140,11 @@ class Pruning:
             ids = [pk for pk, _, _ in members]
             if any(status not in TERMINAL or holds_lane for _, status, holds_lane in members):
                 return
-            if self._kept(ids) or _kept_by_others(JobGroup, [group]) or _kept_by_keepers([group]):
+            if self._kept(ids) or kept_by_others(JobGroup, [group]) or kept_by_keepers([group]):
                 return
             if not self.dry_run:
                 _delete_jobs(ids)
-                _let_go(JobGroup, [group])
+                let_go(JobGroup, [group])
                 JobGroup.objects.using(db.alias()).filter(pk=group)._raw_delete(db.alias())
         self.done.jobs += len(ids)
         self.done.groups += 1
@@ -193,7 +182,7 @@ class Pruning:
         for part in _parts(ids):
             lately = JobEvent.objects.using(db.alias()).filter(job_id__in=part, at__gte=self.before)
             kept.update(lately.values_list("job_id", flat=True))
-            kept |= _kept_by_others(Job, part) | _kept_by_keepers(part)
+            kept |= kept_by_others(Job, part) | kept_by_keepers(part)
         return kept
 
 
@@ -225,40 +214,9 @@ def _delete_jobs(ids: Sequence[UUID]) -> None:
         for model in (JobEvent, JobLog, JobRun):
             rows: Any = model._base_manager.using(using).filter(job_id__in=part)
             rows._raw_delete(using)
-        _let_go(Job, part)
+        let_go(Job, part)
     for part in _parts(ids):  # a foreign key along a chain is looked at when the transaction ends
         _jobs().filter(pk__in=part)._raw_delete(using)
-
-
-def _let_go(model: type[models.Model], ids: Collection[UUID]) -> None:
-    for relation in _foreign(model):
-        if relation.on_delete is models.SET_NULL:
-            _referring(relation, ids).update(**{relation.field.name: None})
-
-
-def _kept_by_others(model: type[models.Model], ids: Collection[UUID]) -> set[UUID]:
-    """Rows of other apps are theirs to delete, so what they refer to stays unless they let go of it."""
-    kept: set[UUID] = set()
-    for relation in _foreign(model):
-        if relation.on_delete is not models.SET_NULL:
-            kept.update(_referring(relation, ids).values_list(relation.field.attname, flat=True))
-    return kept
-
-
-def _foreign(model: type[models.Model]) -> Iterator[Any]:
-    """Foreign keys of other apps to this model, those behind many-to-many fields too."""
-    for field in model._meta.get_fields(include_hidden=True):
-        is_reverse = field.auto_created and not field.concrete and (field.one_to_one or field.one_to_many)
-        if is_reverse and field.related_model._meta.app_label != model._meta.app_label:  # type: ignore[union-attr]
-            yield field
-
-
-def _referring(relation: Any, ids: Collection[UUID]) -> Any:
-    return relation.related_model._base_manager.using(db.alias()).filter(**{f"{relation.field.name}__in": ids})
-
-
-def _kept_by_keepers(ids: Sequence[UUID]) -> set[UUID]:
-    return set(chain.from_iterable(keeper(ids) for keeper in _keepers)) if ids else set()
 
 
 def _parts(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:

@@ -41,7 +41,8 @@ logger = logging.getLogger("jobs.engine.worker")
 CAPTURED = (logging.getLogger(), logging.getLogger("jobs.run"))
 LINGER_SEC = 0.002  # how long the first end of a batch waits for company
 BACKLOG_SEC = 0.001  # how soon jobs that wait for a thread are looked after
-FOREIGN_SEC = 10.0  # how often we look whether jobs that are not ours stand in the queue
+SOON_SEC = 0.05  # when to look again at lanes that somebody else had in hand
+FOREIGN_SEC = 30.0  # how often we look whether jobs that are not ours stand in the queue
 STUBBORN_SEC = 5.0  # how long a handler gets to stop before it counts as one that cannot be stopped
 
 
@@ -240,7 +241,7 @@ class Worker:
         claims = self._claimer.claim(slots, lease_sec=conf.LEASE_SEC)
         self._hungry = len(claims) == len(slots)
         transaction.on_commit(lambda: self._start_all(claims, sent), using=db.alias())
-        if not self._hungry and not looked:
+        if not self._hungry and (not looked or self._lanes_changed):
             self._look_again_later()
 
     def _open_gates(self) -> bool:
@@ -248,18 +249,22 @@ class Worker:
         is_time = self._is_time()
         if is_time:
             self._lanes_changed |= time.monotonic() >= self._poll_at
-            self._lanes_changed |= lanes.wake_due() > 0
-            self._look_again_later()
+            if self._look_again_later():
+                self._lanes_changed |= lanes.wake_due() > 0
+                self._look_again_later()
         if self._lanes_changed:
-            self._lanes_changed = lanes.promote() >= lanes.BATCH
+            self._lanes_changed = lanes.promote_round().is_unfinished
         return is_time
 
-    def _look_again_later(self) -> None:
+    def _look_again_later(self) -> bool:
+        """Says whether the time of some job has come already."""
         now = time.monotonic()
-        pause = conf.POLL_SEC * (10 if self.listener.listening else 1)
+        often = self._claimer.saturated or not self.listener.listening  # nobody says when a limit has room again
+        pause = SOON_SEC if self._lanes_changed else conf.POLL_SEC * (1 if often else 10)
         self._poll_at = now + pause * random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
         due = lanes.seconds_until_due()
         self._due_at = self._poll_at if due is None else now + max(due, 0.0)
+        return due is not None and due <= 0
 
     def _start_all(self, claims: Sequence[Claim], sent: float) -> None:
         for each in claims:

@@ -20,8 +20,7 @@ from tests.chaos.verdict import Verdict
 from tests.worker.harness import SHORT, Fleet, WorkerProcess, event, until
 
 BACK_SEC = 5.0  # after the database, the worker is back at its full speed
-# A fallback poll so rare that only notifications can explain a quick pick-up.
-PATIENT = {**SHORT, "LEASE_SEC": 10, "HEARTBEAT_SEC": 1, "RECOVERY_SEC": 1, "POLL_SEC": 3}
+PATIENT = {**SHORT, "LEASE_SEC": 10, "HEARTBEAT_SEC": 1, "RECOVERY_SEC": 1}
 KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sample.work", {"seconds": 0.02}),
     ("sample.noop", {}),

@@ -165,7 +165,7 @@ def kept(*ids: UUID) -> Iterator[None]:
     try:
         yield
     finally:
-        retention.forget_keeper(keeper)
+        retention.forget(keeper)
 
 
 def test_a_keeper_keeps_the_whole_chain_and_the_whole_group() -> None:

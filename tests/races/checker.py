@@ -47,7 +47,7 @@ class World:
         self.jobs = {job["id"]: job for job in Job.objects.values(*columns, "group_id", "group_index", "resolved_at")}
         self.successor = {job["retry_of_id"]: job for job in self.jobs.values() if job["retry_of_id"]}
         events = JobEvent.objects.order_by("id")
-        self.events: list[dict[str, Any]] = [*events.values("job_id", "kind", "from_status", "to_status", "data")]
+        self.events: list[Any] = [*events.values("job_id", "kind", "from_status", "to_status", "data")]
         self.trail: dict[UUID, list[dict[str, Any]]] = defaultdict(list)
         for event in self.events:
             self.trail[event["job_id"]].append(event)

@@ -11,7 +11,7 @@ from tests.worker.harness import STEADY, Fleet, await_status, chain, event, job,
 
 BASE_SEC = 0.4
 LATE_SEC = 0.5  # a retry may start so much after its time on a busy machine
-SLOW = {**STEADY, "RETRY_BASE_SEC": BASE_SEC, "POLL_SEC": 0.05}
+SLOW = {**STEADY, "RETRY_BASE_SEC": BASE_SEC}
 
 
 def test_a_failing_job_runs_four_times_and_blocks_its_lane_until_resolved(fleet: Fleet) -> None:

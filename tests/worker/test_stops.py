@@ -83,7 +83,7 @@ def test_a_stop_request_survives_the_hand_back(fleet: Fleet, ask: str, wanted: S
 
 
 def test_a_handler_that_fails_after_a_cancel_is_not_retried(fleet: Fleet) -> None:
-    fleet.start(settings={**SHORT, "LEASE_SEC": 20, "HEARTBEAT_SEC": 5, "POLL_SEC": 0.05})
+    fleet.start(settings={**SHORT, "LEASE_SEC": 20, "HEARTBEAT_SEC": 5})
     held = services.enqueue("sample.fail_when_told", {"gate": str(fleet.home / "gate")})
     until(lambda: fleet.ledger.of(held.pk, "start"))
     services.cancel(held.pk)

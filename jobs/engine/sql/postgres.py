@@ -259,16 +259,18 @@ def pick_heads(connection: Any, conditions: str, params: Sequence[Any], most: in
     return execute(connection, sql, list(params))
 
 
-def promote(connection: Any, most: int) -> int:
+def promote(connection: Any, most: int) -> tuple[int, int]:
     """Look at the lanes of the oldest marks again and let exactly the head of each free lane through.
 
     Call in a transaction. Takes what it can have without waiting; what it could not decide keeps its mark.
+    Returns how many marks it looked at, and how many it left.
     """
-    execute(connection, _MISSING_TARGETS, [])
-    ((marks, lanes, ready),) = execute(connection, _promote_look(most), [])
-    if lanes:
-        execute(connection, _PROMOTE, {"marks": marks, "lanes": lanes, "ready": ready})
-    return len(marks)
+    ((looked, missing, marks, lanes, ready),) = execute(connection, _promote_look(most), [])
+    if missing:
+        execute(connection, _MISSING_TARGETS, [])
+        ((looked, _, marks, lanes, ready),) = execute(connection, _promote_look(most), [])
+    decided = execute(connection, _PROMOTE, {"marks": marks, "lanes": lanes, "ready": ready}) if lanes else []
+    return looked, looked - len(decided)
 
 
 # Enqueue must not insert targets: two callers that name two new ones in opposite order would deadlock.
@@ -296,12 +298,13 @@ def _promote_look(most: int) -> str:
     ready AS MATERIALIZED (
         SELECT id FROM jobscheduler_job WHERE lane_id IN (SELECT id FROM lane) AND gate = 3 FOR UPDATE SKIP LOCKED
     ),
-    nobody AS (  -- a lane that never got its target has no job waiting: nothing to decide
-        DELETE FROM jobscheduler_lanemark WHERE id IN (
-            SELECT m.id FROM mark m WHERE NOT EXISTS (SELECT 1 FROM jobscheduler_target t WHERE t.id = m.lane_id)
-               AND NOT EXISTS (SELECT 1 FROM jobscheduler_job j WHERE j.lane_id = m.lane_id AND j.gate IN (2, 3)))
-    )
-    SELECT ARRAY(SELECT m.id FROM mark m JOIN lane l ON l.id = m.lane_id), ARRAY(SELECT id FROM lane),
+    new AS (  -- lanes that have no target yet; one without a job that waits never gets one: nothing to decide
+        SELECT m.id, EXISTS (SELECT 1 FROM jobscheduler_job j WHERE j.lane_id = m.lane_id AND j.gate IN (2, 3)) AS waits
+        FROM mark m WHERE NOT EXISTS (SELECT 1 FROM jobscheduler_target t WHERE t.id = m.lane_id)
+    ),
+    nobody AS (DELETE FROM jobscheduler_lanemark WHERE id IN (SELECT id FROM new WHERE NOT waits))
+    SELECT (SELECT count(*) FROM mark) - (SELECT count(*) FROM new WHERE NOT waits), EXISTS (SELECT 1 FROM new WHERE waits),
+           ARRAY(SELECT m.id FROM mark m JOIN lane l ON l.id = m.lane_id), ARRAY(SELECT id FROM lane),
            ARRAY(SELECT id FROM ready)
     """
 

@@ -147,13 +147,16 @@ def pick_heads(connection: Any, conditions: str, params: Sequence[Any], most: in
     return [(UUID(hex=row[0]), *row[1:5]) for row in found[:most]]
 
 
-def promote(connection: Any, most: int) -> int:
-    """Look at the lanes of the oldest marks again and let exactly the head of each free lane through."""
+def promote(connection: Any, most: int) -> tuple[int, int]:
+    """Look at the lanes of the oldest marks again and let exactly the head of each free lane through.
+
+    Returns how many marks it looked at, and how many it left.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT max(id) FROM (SELECT id FROM jobscheduler_lanemark ORDER BY id LIMIT %s)", [most])
         (last,) = cursor.fetchone()
         if last is None:
-            return 0
+            return 0, 0
         cursor.execute(_MISSING_TARGETS, [_stored(connection, timezone.now()), last])
         cursor.execute(
             f"""
@@ -173,7 +176,7 @@ def promote(connection: Any, most: int) -> int:
             [json.dumps([lane for lane, _, _ in lanes]), heads],
         )
         cursor.execute("DELETE FROM jobscheduler_lanemark WHERE id <= %s", [last])
-        return int(cursor.rowcount)
+        return int(cursor.rowcount), 0
 
 
 _MISSING_TARGETS = """

@@ -1,0 +1,66 @@
+"""The figures are read along the partial indexes on both databases, never by a walk over history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from jobs import figures, limits, targets
+from tests.factories import TargetFactory
+
+pytestmark = pytest.mark.django_db
+
+WALKS = (
+    "Seq Scan on jobscheduler_job ",
+    "jobscheduler_job_pkey",
+    "SCAN jobscheduler_job\n",
+    "autoindex_jobscheduler_job_",
+)
+
+
+def plans(read: Callable[[], object]) -> list[str]:
+    """How the database would answer each query about jobs, with the values passed as they were."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        asked.append((sql, params))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        read()
+    return [_plan(sql, params) for sql, params in asked if 'FROM "jobscheduler_job"' in sql]
+
+
+def _plan(sql: str, params: Any) -> str:
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")  # a small table is read whole, whatever there is
+            cursor.execute(f"EXPLAIN {sql}", params)
+        else:
+            cursor.execute(f"EXPLAIN QUERY PLAN {sql}", params)
+        return "".join(f"{row[-1]}\n" for row in cursor.fetchall())
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        figures.in_use,
+        figures.oldest_waiting,
+        limits.listing,
+        lambda: list(figures.running()[:10]),
+        lambda: list(figures.blocking()[:10]),
+        lambda: targets.states([TargetFactory.create()]),
+        lambda: figures.count_live(figures.WAITING),
+        lambda: figures.count_live(figures.AT_WORK),
+    ],
+    ids=["in use", "oldest waiting", "limits", "running", "blocking", "targets", "waiting", "at work"],
+)
+def test_a_figure_is_read_along_an_index(read: Callable[[], object]) -> None:
+    found = plans(read)
+
+    assert found
+    for plan in found:
+        assert not any(walk in plan for walk in WALKS), plan
