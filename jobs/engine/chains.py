@@ -7,6 +7,7 @@ from jobs.actors import Actor
 from jobs.engine import groups, journal
 from jobs.engine.moves import get, jobs, regate
 from jobs.engine.submit import copy_of, submit
+from jobs.literals import literals
 from jobs.models import Gate, Job
 from jobs.states import EventKind, Status
 
@@ -71,6 +72,6 @@ def holds_lane(job: Job) -> bool:
 
 def head_position(job: Job) -> int:
     """Before everything of its priority that waits in the job's lane."""
-    waiting = jobs().using(db.alias()).filter(lane_id=job.lane_id, gate__in=[Gate.LANE, Gate.READY])
+    waiting = jobs().using(db.alias()).filter(lane_id=job.lane_id, gate__in=literals([Gate.LANE, Gate.READY]))
     first = waiting.filter(priority=job.base_priority).order_by("position").values_list("position", flat=True).first()
     return job.position if first is None or job.lane_id is None else min(job.position, first - 1024)

@@ -11,6 +11,7 @@ from uuid import UUID
 from jobs import db, hooks
 from jobs.actors import SCHEDULER, Actor
 from jobs.engine import groups, wakeup
+from jobs.engine.journal import writer
 from jobs.engine.moves import get, lock, queued_gate, take
 from jobs.engine.sql import dialect
 from jobs.engine.submit import dump
@@ -110,7 +111,7 @@ def _finish_member(end: End, group_id: UUID, actor: Actor) -> dict[UUID, Verdict
 def _record(rows: list[tuple[Any, ...]], actor: Actor) -> dict[UUID, Verdict]:
     """Groups of members must be locked by the caller."""
     connection = db.connection()
-    answers = dialect(connection).finish_jobs(connection, rows, (str(actor.kind), actor.name))
+    answers = dialect(connection).finish_jobs(connection, rows, (str(actor.kind), actor.name), actor.name or writer())
     by_id = {row[0]: row for row in rows}
     if hooks.anyone_listens():
         hooks.tell([move for a in answers if a[1] == Verdict.DONE for move in _moves(by_id[a[0]], a)])

@@ -21,6 +21,7 @@ from jobs.models import Job
 from jobs.states import StopMode
 
 logger = logging.getLogger("jobs.engine.heartbeat")
+STUBBORN_SEC = 5.0  # how long a handler gets to stop before it counts as one that cannot be stopped
 LOOK_SEC = 2.0  # how often stop requests are looked for, however rare the beats are
 
 
@@ -97,10 +98,13 @@ class Heartbeat(threading.Thread):
 class Watchdog(threading.Thread):
     """Keeps the deadlines by the steady clock: of leases, of runtimes, and of stops that are ignored."""
 
-    def __init__(self, leases: Leases, *, on_timeout: Callable[[Held], None]) -> None:
+    def __init__(
+        self, leases: Leases, *, on_timeout: Callable[[Held], None], on_stubborn: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(name="watchdog", daemon=True)
         self.leases = leases
         self.on_timeout = on_timeout
+        self.on_stubborn = on_stubborn
         self._end = threading.Event()
 
     def run(self) -> None:
@@ -121,6 +125,8 @@ class Watchdog(threading.Thread):
         if limit is not None and started is not None and now - started > limit and not (held.timed_out or held.lost):
             held.timed_out = True
             self.on_timeout(held)
+        if held.timed_out and held.kill is None and held.asked_at and now - held.asked_at > STUBBORN_SEC:
+            self.on_stubborn()
         patience = conf.CANCEL_TIMEOUT_SEC
         if patience is not None and held.kill is not None and held.asked_at and now - held.asked_at > patience:
             held.kill()

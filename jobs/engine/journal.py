@@ -51,7 +51,7 @@ def count_ends(jobs: Iterable[UUID]) -> None:
     ids = list(jobs)
     if ids:
         connection = db.connection()
-        dialect(connection).count_ends(connection, ids, _writer())
+        dialect(connection).count_ends(connection, ids, writer())
 
 
 def tell(job: Job, kind: EventKind, source: Status | str | None, target: Status | str, reason: str = "") -> None:
@@ -63,6 +63,6 @@ def moved(job: Job, kind: EventKind, source: Status | str | None, target: Status
     return hooks.Moved(job.pk, kind, Status(source) if source else None, Status(target), job.tenant, reason)
 
 
-def _writer() -> str:
+def writer() -> str:
     """No two transactions that are open at once may share a minute's row, so each thread writes its own."""
     return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"[:300]

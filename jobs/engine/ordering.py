@@ -13,6 +13,7 @@ from jobs.actors import Actor
 from jobs.engine import journal, wakeup
 from jobs.engine.moves import get, jobs, lock
 from jobs.errors import InvalidInput, WrongState
+from jobs.literals import literals
 from jobs.models import Job
 from jobs.models.job import JobQuerySet
 from jobs.states import EventKind, Status, allowed
@@ -133,7 +134,7 @@ def _movable(job_id: UUID) -> Job:
 
 
 def _peers(job: Job) -> JobQuerySet:
-    return jobs().filter(tenant=job.tenant, priority=job.priority, status__in=[Status.QUEUED, Status.PENDING])
+    return jobs().filter(tenant=job.tenant, priority=job.priority, status__in=literals([Status.PENDING, Status.QUEUED]))
 
 
 def _earlier(job: Job) -> Q:

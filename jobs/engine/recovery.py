@@ -47,6 +47,7 @@ class Sweeper:
     def __init__(self) -> None:
         self._seen: dict[UUID, Sighting] = {}
         self._swept: float | None = None
+        self._spared = False
         self._quiet = False
 
     def pause_sec(self) -> float:
@@ -58,7 +59,8 @@ class Sweeper:
         now = time.monotonic()
         gap = now - self._swept if self._swept is not None else 0.0
         self._swept = now
-        if gap > conf.LEASE_SEC:  # we slept (suspend, SIGSTOP), and maybe everyone did: let the others beat first
+        slept, self._spared = gap > conf.LEASE_SEC, gap > conf.LEASE_SEC and not self._spared
+        if slept and self._spared:  # suspend or SIGSTOP, and maybe of everyone: let the others beat first
             logger.warning("nothing was swept for %.0f s; leases get one more round", gap)
             return 0
         candidates = list(_expired()[: BATCH * 50])
@@ -96,7 +98,7 @@ def recover_former_life(me: Identity) -> int:
 
 def _expired() -> JobQuerySet:
     over = Now() - timedelta(seconds=conf.GRACE_SEC)
-    return Job.objects.using(db.alias()).running().filter(lease_expires_at__lt=over).order_by("pk")
+    return Job.objects.using(db.alias()).running().filter(lease_expires_at__lt=over)
 
 
 def _left_by_the_dead(job: Job, me: Identity) -> bool:

@@ -27,7 +27,7 @@ from jobs.engine.connections import Outage, short_timeouts
 from jobs.engine.context import CaptureLogs, Context
 from jobs.engine.execution import decide_retry
 from jobs.engine.executors import Executor, ThreadExecutor, retry_facts
-from jobs.engine.heartbeat import Heartbeat, Watchdog, margin
+from jobs.engine.heartbeat import STUBBORN_SEC, Heartbeat, Watchdog, margin
 from jobs.engine.housekeeping import Housekeeper
 from jobs.engine.identity import Identity
 from jobs.engine.leases import Held, Leases
@@ -43,7 +43,6 @@ LINGER_SEC = 0.002  # how long the first end of a batch waits for company
 BACKLOG_SEC = 0.001  # how soon jobs that wait for a thread are looked after
 SOON_SEC = 0.05  # when to look again at lanes that somebody else had in hand
 FOREIGN_SEC = 30.0  # how often we look whether jobs that are not ours stand in the queue
-STUBBORN_SEC = 5.0  # how long a handler gets to stop before it counts as one that cannot be stopped
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Worker:
         self.scribe = Scribe(self.leases)
         self.roster = roster.Entry(self.me, options)
         self.heartbeat = Heartbeat(self.leases, on_beat=self._on_beat)
-        self.watchdog = Watchdog(self.leases, on_timeout=self._on_timeout)
+        self.watchdog = Watchdog(self.leases, on_timeout=self._on_timeout, on_stubborn=self._nudge)
         self.listener = Listener(on_ready=self.wake, on_stop=self.heartbeat.nudge)
         self.housekeeper = Housekeeper()
         self.executor: Executor = make_executor(options.executor, self._done)
@@ -113,6 +112,10 @@ class Worker:
     def stop(self, *_: Any) -> None:
         """Ask for an orderly end; asked twice, end at once. Fit to be a signal handler."""
         self._signals += 1
+        self._nudge()
+
+    def _nudge(self) -> None:
+        """Make the loop turn now."""
         self._events.put(None)
 
     def listen_to_signals(self) -> None:
@@ -241,8 +244,10 @@ class Worker:
         claims = self._claimer.claim(slots, lease_sec=conf.LEASE_SEC)
         self._hungry = len(claims) == len(slots)
         transaction.on_commit(lambda: self._start_all(claims, sent), using=db.alias())
-        if not self._hungry and (not looked or self._lanes_changed):
+        if not self._hungry and not looked:
             self._look_again_later()
+        if self._lanes_changed:
+            self._poll_at = time.monotonic() + SOON_SEC
 
     def _open_gates(self) -> bool:
         """Let forward what waited for its time or its lane, if there may be any. Whether it looked for times."""
@@ -260,7 +265,7 @@ class Worker:
         """Says whether the time of some job has come already."""
         now = time.monotonic()
         often = self._claimer.saturated or not self.listener.listening  # nobody says when a limit has room again
-        pause = SOON_SEC if self._lanes_changed else conf.POLL_SEC * (1 if often else 10)
+        pause = conf.POLL_SEC * (1 if often else 10)
         self._poll_at = now + pause * random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
         due = lanes.seconds_until_due()
         self._due_at = self._poll_at if due is None else now + max(due, 0.0)

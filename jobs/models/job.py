@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
+from jobs.literals import literals
 from jobs.states import ACTIVE, LIVE, RUN_STATUSES, TERMINAL, Status, StopMode
 
 STATUS_LABELS = {
@@ -31,6 +32,7 @@ STOP_CHOICES = [
     (str(StopMode.PAUSE), pgettext_lazy("stop request", "Pause")),
 ]
 PRIORITY = [MinValueValidator(0), MaxValueValidator(100)]
+RARE = [str(s) for s in (Status.CANCELLED, Status.FAILED, Status.PAUSED, Status.PENDING, Status.SKIPPED)]
 DISPATCH_ORDER = ("-priority", "position", "created_at", "id")
 
 
@@ -55,7 +57,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(status=Status.RUNNING)
 
     def active(self) -> JobQuerySet:
-        return self.filter(status__in=sorted(ACTIVE))
+        return self.filter(status__in=literals(sorted(ACTIVE)))
 
     def ended(self) -> JobQuerySet:
         return self.filter(status__in=sorted(TERMINAL))
@@ -211,6 +213,11 @@ class Job(models.Model):
             ),
             models.Index(fields=("group", "group_index"), condition=Q(group__isnull=False), name="job_group_place"),
             models.Index(fields=("schedule", "id"), condition=Q(schedule__isnull=False), name="job_schedule"),
+            models.Index(
+                fields=("status", "id"),
+                condition=Q(status__in=RARE),
+                name="job_of_rare_status",  # what most jobs never become: costs an ordinary job nothing
+            ),
             models.Index(fields=("template",), condition=Q(template__isnull=False), name="job_template"),
         ]
         constraints = [

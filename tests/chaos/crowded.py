@@ -24,7 +24,7 @@ REFUSED = ("unique", "duplicate key", "IntegrityError", "deadlock", "Traceback")
 
 
 def run(
-    fleet: Fleet, chance: random.Random, *, jobs: int, lanes: int, longest_sec: float = 0.02, sabotage: str = ""
+    fleet: Fleet, chance: random.Random, *, jobs: int, lanes: int, longest_sec: float = 0.06, sabotage: str = ""
 ) -> Verdict:
     verdict = Verdict()
     order = submit(chance, jobs, lanes, longest_sec)

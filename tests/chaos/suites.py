@@ -35,7 +35,9 @@ class Suite:
 
 
 SUITES: dict[str, Suite] = {
-    "crowded": Suite("crowded", long={"jobs": 20_000, "lanes": 200}, small={"jobs": 400, "lanes": 20}),
+    "crowded": Suite(
+        "crowded", long={"jobs": 20_000, "lanes": 200, "longest_sec": 0.02}, small={"jobs": 400, "lanes": 20}
+    ),
     "shutdowns": Suite("shutdowns", long={"rounds": 100}, small={"rounds": 5}),
     "lanes": Suite("lanes", long={"seconds": 15.0}, small={"seconds": 5.0}),
     "kills": Suite("kills", long={"jobs": 3000, "seconds": 120.0}, small={"jobs": 150, "seconds": 10.0}),

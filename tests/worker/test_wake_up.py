@@ -1,4 +1,4 @@
-"""Idle workers learn of what became ready from those who made it so; the fallback poll is far too rare to explain it."""
+"""Idle workers learn of what became ready from those who made it so; the fallback poll is too rare to explain it."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _insert(source: str, keyed: bool, returned: str) -> str:
     """
 
 
-def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str]) -> list[Any]:
+def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str) -> list[Any]:
     """Record ends (id, token, status, reason, error, exit_code, artifacts, data, retry_in, retry_id).
 
     Returns a row an end: id, verdict (done | replay | lost), tenant, retried_by, in a group?
@@ -105,7 +105,7 @@ def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str
     retries = any(end[8] is not None for end in ends)
     given = f"[{','.join(map(_as_json, ends))}]"
     ids = uuid_array([end[0] for end in ends])
-    params = {"ends": given, "ids": ids, "actor_kind": actor[0], "actor": actor[1]}
+    params = {"ends": given, "ids": ids, "actor_kind": actor[0], "actor": actor[1], "writer": writer}
     return execute(connection, _finish(retries), params)
 
 
@@ -184,7 +184,7 @@ def _finish(retries: bool) -> str:
     minute AS (
         INSERT INTO jobscheduler_jobminute AS m
                (minute, worker, job_type, outcome, wait_bucket, run_bucket, jobs, wait_sec, run_sec)
-        SELECT date_trunc('minute', {NOW}), %(actor)s, job_type, outcome, width_bucket(waited, {_BUCKETS}),
+        SELECT date_trunc('minute', {NOW}), %(writer)s, job_type, outcome, width_bucket(waited, {_BUCKETS}),
                width_bucket(ran, {_BUCKETS}), count(*), sum(waited), sum(ran)
         FROM run GROUP BY 3, 4, 5, 6 ORDER BY 3, 4, 5, 6
         {_ADD_UP}

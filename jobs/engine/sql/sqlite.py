@@ -259,7 +259,7 @@ def _present(cursor: Any, ids: Iterable[UUID]) -> set[UUID]:
     return {UUID(hex=found) for (found,) in cursor.fetchall()}
 
 
-def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str]) -> list[Any]:
+def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str) -> list[Any]:
     """Record ends (id, token, status, reason, error, exit_code, artifacts, data, retry_in, retry_id).
 
     Returns a row an end: id, verdict (done | replay | lost), tenant, retried_by, in a group?
@@ -274,7 +274,7 @@ def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str
         _events(connection, cursor, now, actor, _finish_events(done, retried))
         _mark(cursor, {ended[end[0]]["lane_id"] for end in done if end[2] != "FAILED"})
         ended_jobs = [(ended[e[0]]["job_type"], e[2], ended[e[0]]["created_at"], started.get(e[0])) for e in done]
-        _minutes(connection, cursor, ended_jobs, now, actor[1])
+        _minutes(connection, cursor, ended_jobs, now, writer)
         replayed = _replays(cursor, [end for end in ends if end[0] not in ended], actor)
     made = {end[0]: end[9] for end in retried}
     return [_answer(end, ended, replayed, made.get(end[0])) for end in ends]
