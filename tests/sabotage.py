@@ -6,6 +6,7 @@ Only children that a test starts are ever told; see `tests.sample.apps`.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,14 +32,32 @@ def tokenless() -> None:
 
 def unlocked_limits() -> None:
     """Counts what is active without locking the limits first."""
-    from jobs.engine import limits
+    from jobs.engine import claim, limits
     from jobs.models.limits import ConcurrencyLimit
 
     def unlocked() -> list[Any]:
         rows = ConcurrencyLimit.objects.order_by("pk").values_list("scope", "key", "max", "paused")
         return [limits.Limit(*row) for row in rows]
 
+    def counted() -> Any:
+        found = count()
+        time.sleep(0.005)  # what it counted grows old
+        return found
+
+    count, claim._active = claim._active, counted
     limits.locked = unlocked
+
+
+def open_lanes() -> None:
+    """Lets everybody in a lane through, and leaves the rest to the unique index."""
+    from jobs.engine import lanes
+    from jobs.models import Gate, Job
+
+    def promote() -> lanes.Round:
+        Job.objects.filter(gate=Gate.LANE).update(gate=Gate.READY)
+        return lanes.Round(0, 0)
+
+    lanes.promote_round = promote
 
 
 def breathless() -> None:
@@ -59,6 +78,7 @@ KINDS: dict[str, Callable[[], None]] = {
     "blind": blind,
     "tokenless": tokenless,
     "unlocked_limits": unlocked_limits,
+    "open_lanes": open_lanes,
     "breathless": breathless,
 }
 

@@ -29,12 +29,19 @@ class Outage:
     """
 
     def __init__(
-        self, logger: logging.Logger, what: str, end: threading.Event | None = None, *, patience: float = 1.0
+        self,
+        logger: logging.Logger,
+        what: str,
+        end: threading.Event | None = None,
+        *,
+        patience: float = 1.0,
+        only_listens: bool = False,
     ) -> None:
         self.logger = logger
         self.what = what
         self.end = end or threading.Event()
         self.patience = patience  # how much longer than others a turn may take, see `break_hung`
+        self.only_listens = only_listens  # it cannot tell a dead wire from silence
         self.failures = 0
         self._used = 0.0
 
@@ -125,8 +132,10 @@ def break_hung(seconds: float) -> None:
     that still acknowledges.
     """
     now = time.monotonic()
-    for outage, (since, connection) in list(_at_work.items()):
-        if now - since > seconds * outage.patience and connection.vendor == "postgresql":
+    turns = [(outage, *turn) for outage, turn in list(_at_work.items())]
+    hung = {outage for outage, since, _ in turns if now - since > seconds * outage.patience}
+    for outage, _, connection in turns:
+        if connection.vendor == "postgresql" and (outage in hung or (hung and outage.only_listens)):
             _at_work[outage] = (now, connection)
             _shut(connection.connection)
 

@@ -21,7 +21,7 @@ class Listener(threading.Thread):
         self.on_stop = on_stop
         self.listening = False
         self._end = threading.Event()
-        self._outage = Outage(logger, "notifications", self._end)
+        self._outage = Outage(logger, "notifications", self._end, only_listens=True)
 
     @staticmethod
     def is_possible() -> bool:

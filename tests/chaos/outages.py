@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import DatabaseError, InterfaceError, connection
 
 from jobs import services
-from jobs.models import Job, JobEvent
+from jobs.models import Job
 from jobs.states import EventKind, Status
 from tests.chaos.crashable import Server, Wire
 from tests.chaos.verdict import Verdict
@@ -21,6 +21,7 @@ from tests.worker.harness import SHORT, Fleet, WorkerProcess, event, until
 
 BACK_SEC = 5.0  # after the database, the worker is back at its full speed
 PATIENT = {**SHORT, "LEASE_SEC": 10, "HEARTBEAT_SEC": 1, "RECOVERY_SEC": 1}
+FENCED = {**PATIENT, "LEASE_SEC": 4, "HEARTBEAT_SEC": 0.5}
 KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sample.work", {"seconds": 0.02}),
     ("sample.noop", {}),
@@ -29,76 +30,67 @@ KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
 TICKS = 100  # of the processor's clock in a second
 
 
-def restarts(server: Server, fleet: Fleet, chance: random.Random, *, crashes: int, down_sec: float) -> Verdict:
-    """Crash the server under load, again and again."""
+def run(
+    server: Server, fleet: Fleet, chance: random.Random, *, crashes: int, down_sec: float, cuts: int, hangs: int
+) -> Verdict:
+    """All of it under a steady stream of jobs, on the same two worker processes; then the dead wire."""
     verdict = Verdict()
     workers = fleet.start_many(2, "--concurrency=4", settings=PATIENT)
     long_ones = [services.enqueue("sample.sleepy", {"seconds": 6}).pk for _ in range(2)]
     with Stream(chance) as stream:
-        for _ in range(crashes):
-            until(lambda: stream.grows(30), what=fleet.logs, forgiving=True)
-            watch = [Watch(worker) for worker in workers]
-            server.crash()
-            time.sleep(down_sec)  # the length of the outage, not a wait for anything
-            for each in watch:
-                each.judge_while_down(verdict)
-            server.start()
+        for trouble in [crash] * crashes + [cut] * cuts:
+            until(lambda: stream.grows(20), what=fleet.logs, forgiving=True)
+            watches = [Watch(worker) for worker in workers]
+            trouble(verdict, server, down_sec, watches)
             judge_back(verdict, fleet)
-            for each in watch:
+            for each in watches:
                 each.judge_lines(verdict)
     judge_nothing_lost(verdict, fleet, workers, [*stream.acknowledged, *long_ones])
-    verdict.note(crashes=crashes, jobs=len(stream.acknowledged), refused_enqueues=stream.refused)
+    for worker in workers:
+        worker.terminate()
+        verdict.require(worker.ended() == 0, f"a worker that has lived through all that ended badly\n{worker.output}")
+    for _ in range(hangs):
+        hang(verdict, server, fleet)
+    verdict.note(crashes=crashes, cuts=cuts, hangs=hangs, jobs=len(stream.acknowledged), refused=stream.refused)
     return verdict
 
 
-def cuts(server: Server, fleet: Fleet, chance: random.Random, *, times: int) -> Verdict:
-    """The server ends all sessions; it stays up."""
-    verdict = Verdict()
-    workers = fleet.start_many(2, "--concurrency=4", settings=PATIENT)
-    with Stream(chance) as stream:
-        for _ in range(times):
-            until(lambda: stream.grows(30), what=fleet.logs, forgiving=True)
-            watch = [Watch(worker) for worker in workers]
-            until(cut_everybody_off, forgiving=True)
-            judge_back(verdict, fleet)
-            for each in watch:
-                each.judge_lines(verdict)
-    judge_nothing_lost(verdict, fleet, workers, stream.acknowledged)
-    verdict.note(cuts=times, jobs=len(stream.acknowledged))
-    return verdict
+def crash(verdict: Verdict, server: Server, down_sec: float, watches: list[Watch]) -> None:
+    server.crash()
+    time.sleep(down_sec)  # the length of the outage, not a wait for anything
+    for each in watches:
+        each.judge_while_down(verdict)
+    server.start()
 
 
-def hangs(server: Server, fleet: Fleet, chance: random.Random) -> Verdict:
+def cut(verdict: Verdict, server: Server, down_sec: float, watches: list[Watch]) -> None:
+    """The server ends all sessions but ours; it stays up."""
+    until(cut_everybody_off, forgiving=True)
+
+
+def hang(verdict: Verdict, server: Server, fleet: Fleet) -> None:
     """A wire goes dead under one worker: its handlers stop before their leases end; new connections bring it back."""
-    verdict = Verdict()
-    settings = {**PATIENT, "LEASE_SEC": 4, "HEARTBEAT_SEC": 0.5}
     wire = Wire(server.port)
+    through = {"DATABASE_URL": server.url_through(wire.port)}
     try:
-        cut_off = fleet.start(
-            "--name=cut-off", "--concurrency=2", settings=settings, env={"DATABASE_URL": server.url_through(wire.port)}
-        )
+        cut_off = fleet.start("--concurrency=2", settings=FENCED, env=through)
         held = services.enqueue("sample.long_once", {"seconds": 600}, max_retries=1)
         until(lambda: fleet.ledger.of(held.pk, "start"), what=fleet.logs)
-        fleet.start("--name=heir", settings=settings)
-        watch = Watch(cut_off)
+        heir = fleet.start(settings=FENCED)
+        watch, dead_at = Watch(cut_off), time.monotonic()
         wire.go_dead()
-        until(lambda: JobEvent.objects.filter(job_id=held.pk, kind=EventKind.FAILED).exists(), what=fleet.logs)
-        judge_fenced(verdict, fleet, held.pk)
         until(lambda: Job.objects.filter(retry_of_id=held.pk, status=Status.COMPLETED).exists(), what=fleet.logs)
+        judge_fenced(verdict, fleet, held.pk, dead_at)
+        heir.terminate()
+        verdict.require(heir.ended() == 0, "the heir did not end well")
         wire.revive()
-        began = time.monotonic()
-        fleet.workers[1].terminate()
-        verdict.require(fleet.workers[1].ended() == 0, "the heir did not end well")
-        last = services.enqueue("sample.noop")
-        until(lambda: Job.objects.filter(pk=last.pk, status=Status.COMPLETED).exists(), 60, fleet.logs)
-        verdict.note(back_after_the_wire=time.monotonic() - began)
+        judge_revived(verdict, fleet)
         watch.judge_lines(verdict)
-        time.sleep(1)
-        judge_back(verdict, fleet)
         verdict.require(cut_off.alive, "the worker that was cut off ended")
     finally:
         wire.close()
-    return verdict
+    cut_off.terminate()
+    verdict.require(cut_off.ended() == 0, f"the worker that was cut off ended badly\n{cut_off.output}")
 
 
 class Stream:
@@ -203,14 +195,23 @@ def pick_up(fleet: Fleet) -> float:
     return float((times[1] - times[0]).total_seconds())
 
 
-def judge_fenced(verdict: Verdict, fleet: Fleet, job_id: UUID) -> None:
-    """The handler's last moment was before its lease was over, let alone before its successor's first."""
-    ends, starts = fleet.ledger.of(job_id, "end"), fleet.ledger.of(job_id, "start")
+def judge_fenced(verdict: Verdict, fleet: Fleet, job_id: UUID, dead_at: float) -> None:
+    """The handler's last moment was before its lease was over, and so before its successor's first."""
+    ends = fleet.ledger.of(job_id, "end")
     verdict.require(ends, "the handler of the cut-off worker was not stopped")
     if ends:
-        ran = ends[0]["at"] - starts[0]["at"]
+        ran, lease = ends[0]["at"] - dead_at, FENCED["LEASE_SEC"]
         verdict.note(stopped_after=ran)
-        verdict.require(ran < 4 + 0.5, f"the handler ran {ran:.1f} s, its lease lasted 4 s from the last beat")
+        verdict.require(ran < lease, f"the handler ran for {ran:.1f} s, its lease for at most {lease} s after the wire")
+
+
+def judge_revived(verdict: Verdict, fleet: Fleet) -> None:
+    """Threads that wait on the dead connections are freed after a lease; then everything is as it was."""
+    began = time.monotonic()
+    last = services.enqueue("sample.noop")
+    until(lambda: Job.objects.filter(pk=last.pk, status=Status.COMPLETED).exists(), 60, fleet.logs)
+    verdict.note(back_after_the_wire=time.monotonic() - began)
+    judge_back(verdict, fleet)
 
 
 def judge_nothing_lost(verdict: Verdict, fleet: Fleet, workers: list[WorkerProcess], acknowledged: list[UUID]) -> None:

@@ -43,14 +43,11 @@ SUITES: dict[str, Suite] = {
     "kills": Suite("kills", long={"jobs": 3000, "seconds": 120.0}, small={"jobs": 150, "seconds": 10.0}),
     "idle": Suite("rest", "idle", with_server=True, long={"seconds": 60.0}, small={"seconds": 10.0}),
     "memory": Suite("rest", "memory", long={"jobs": 100_000}, small={"jobs": 2000}),
-    "restarts": Suite(
+    "outages": Suite(
         "outages",
-        "restarts",
-        POSTGRES,
+        databases=POSTGRES,
         with_server=True,
-        long={"crashes": 10, "down_sec": 5.0},
-        small={"crashes": 2, "down_sec": 1.5},
+        long={"crashes": 10, "down_sec": 5.0, "cuts": 20, "hangs": 3},
+        small={"crashes": 2, "down_sec": 1.5, "cuts": 1, "hangs": 1},
     ),
-    "cuts": Suite("outages", "cuts", POSTGRES, with_server=True, long={"times": 20}, small={"times": 2}),
-    "hangs": Suite("outages", "hangs", POSTGRES, with_server=True),
 }

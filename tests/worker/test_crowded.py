@@ -1,4 +1,4 @@
-"""Many workers at once, judged by the ledger outside the database."""
+"""Many processes at once, judged by the ledger outside the database; and judges that notice what is wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.chaos import crowded, shutdowns
+from tests.chaos import crowded, kills, lanes
 from tests.worker.harness import Fleet
 
 
@@ -18,13 +18,25 @@ def test_four_workers_keep_lanes_in_order_and_every_limit(fleet: Fleet, chance: 
 
 @pytest.mark.pg_only  # on SQLite there is only one writer at a time: a count cannot grow old
 def test_limits_that_are_counted_without_a_lock_are_exceeded(fleet: Fleet, chance: random.Random) -> None:
-    verdict = crowded.run(fleet, chance, jobs=300, lanes=20, sabotage="unlocked_limits")
+    verdict = crowded.run(fleet, chance, jobs=200, lanes=20, sabotage="unlocked_limits")
     print(verdict)
     assert any("are allowed" in each for each in verdict.broken)
 
 
+def test_lanes_that_are_opened_to_everybody_are_noticed(fleet: Fleet, chance: random.Random) -> None:
+    verdict = crowded.run(fleet, chance, jobs=60, lanes=3, sabotage="open_lanes")
+    print(verdict)
+    assert any("unique" in each.lower() or "not in the order" in each for each in verdict.broken)
+
+
+def test_eight_processes_that_do_everything_to_lanes_break_none(fleet: Fleet, chance: random.Random) -> None:
+    verdict = lanes.run(fleet, chance, seconds=5)
+    print(verdict)
+    assert not verdict.broken, str(verdict)
+
+
 @pytest.mark.timeout(240)
-def test_sigterm_at_random_moments_costs_no_job_an_attempt(fleet: Fleet, chance: random.Random) -> None:
-    verdict = shutdowns.run(fleet, chance, rounds=5)
+def test_a_storm_of_kills_and_freezes_loses_nothing(fleet: Fleet, chance: random.Random) -> None:
+    verdict = kills.run(fleet, chance, jobs=120, seconds=8)
     print(verdict)
     assert not verdict.broken, str(verdict)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
 
 from jobs import services
 from jobs.models import Worker
@@ -13,32 +15,41 @@ from jobs.states import Status
 from tests.worker.harness import MANAGE, STEADY, Fleet, await_status, job, until
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--concurrency=0"], "--concurrency: must be"),
-        (["--concurrency=-3"], "--concurrency"),
-        (["--concurrency=1001"], "--concurrency"),
-        (["--concurrency=many"], "--concurrency"),
-        (["--types=sample.noop,sample.unheard_of"], "sample.unheard_of"),
-        (["--types=,"], "--types: names nothing"),
-        (["--resources="], "--resources: names nothing"),
-        (["--tenant=a/b"], "--tenant"),
-        (["--name=a@b"], "--name"),
-        (["--name=a#1"], "--name"),
-        (["--name="], "--name"),
-        (["--name=two\nlines"], "--name"),
-        (["--executor=fibre"], "--executor"),
-        (["--log-format=xml"], "--log-format"),
-        (["--surprise"], "--surprise"),
-    ],
+BAD = (
+    (["--concurrency=0"], "--concurrency: must be"),
+    (["--concurrency=-3"], "--concurrency"),
+    (["--concurrency=1001"], "--concurrency"),
+    (["--concurrency=many"], "--concurrency"),
+    (["--types=sample.noop,sample.unheard_of"], "sample.unheard_of"),
+    (["--types=,"], "--types: names nothing"),
+    (["--resources="], "--resources: names nothing"),
+    (["--tenant=a/b"], "--tenant"),
+    (["--name=a@b"], "--name"),
+    (["--name=a#1"], "--name"),
+    (["--name="], "--name"),
+    (["--name=two\nlines"], "--name"),
 )
-def test_bad_options_end_with_exit_2_and_one_clear_line(fleet: Fleet, options: list[str], said: str) -> None:
-    refused = worker(fleet, *options)
+
+
+@pytest.mark.parametrize(("options", "said"), BAD)
+def test_a_bad_option_is_refused_by_name(db: None, options: list[str], said: str) -> None:
+    with pytest.raises(CommandError) as refusal:
+        call_command("worker", *options)
+    assert refusal.value.returncode == 2
+    assert said in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert Worker.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("--concurrency=0", "--concurrency"), ("--types=sample.unheard_of", "unheard_of"), ("--executor=fibre", "fibre")],
+)
+def test_bad_options_end_with_exit_2_and_one_clear_line(fleet: Fleet, option: str, said: str) -> None:
+    refused = worker(fleet, option)
     assert refused.returncode == 2, refused.stderr
     assert said in refused.stderr.splitlines()[-1]
     assert "Traceback" not in refused.stderr
-    assert Worker.objects.count() == 0
 
 
 def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:

@@ -1,0 +1,75 @@
+"""SIGTERM: stop claiming, keep beating, wait, ask, hand back; a second one ends at once."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from jobs import services
+from jobs.models import Worker, WorkerState
+from jobs.states import EventKind, Status
+from tests.chaos import shutdowns
+from tests.snapshots import kinds_of
+from tests.worker.harness import SHORT, STEADY, Fleet, await_status, event, job, until
+
+LEASE = SHORT["LEASE_SEC"]
+
+
+@pytest.mark.timeout(240)
+def test_sigterm_at_random_moments_costs_no_job_an_attempt(fleet: Fleet, chance: random.Random) -> None:
+    verdict = shutdowns.run(fleet, chance, rounds=5)
+    print(verdict)
+    assert not verdict.broken, str(verdict)
+
+
+def test_a_job_that_stops_is_handed_back_and_goes_on_elsewhere_in_the_same_run(fleet: Fleet) -> None:
+    leaving = fleet.start("--name=leaving", settings={**STEADY, "SHUTDOWN_GRACE_SEC": 0.2})
+    counted = services.enqueue("sample.count", {"upto": 80, "pace": 0.02}, target="book-1")
+    until(lambda: len(fleet.ledger.of(counted.pk, "step")) >= 3)
+    leaving.terminate()
+    assert leaving.ended() == 0
+
+    back = job(counted.pk)
+    assert (back.status, back.attempt, back.run.status, back.holds_lane) == (Status.QUEUED, 1, Status.RUNNING, True)
+    assert back.checkpoint == len(fleet.ledger.of(counted.pk, "step"))
+    gone = Worker.objects.get(name="leaving")
+    assert (gone.state, gone.busy) == (WorkerState.STOPPED, 0)
+    fleet.start("--name=next", settings=STEADY)
+    done = await_status(counted.pk, Status.COMPLETED, fleet=fleet)
+    assert [line["number"] for line in fleet.ledger.of(counted.pk, "step")] == list(range(1, 81))
+    assert kinds_of(done) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING", "COMPLETED"]
+
+
+def test_heartbeats_go_on_until_the_last_handler_has_ended(fleet: Fleet) -> None:
+    leaving, held = leave_for_longer_than_a_lease(fleet)
+
+    done = await_status(held, Status.COMPLETED, Status.FAILED, fleet=fleet)
+
+    assert (done.status, done.run.worker) == (Status.COMPLETED, "leaving")
+    assert leaving.ended() == 0
+
+
+def test_a_worker_whose_heartbeats_stop_with_the_signal_loses_its_job(fleet: Fleet) -> None:
+    _, held = leave_for_longer_than_a_lease(fleet, sabotage="breathless")
+    assert await_status(held, Status.COMPLETED, Status.FAILED, fleet=fleet).status == Status.FAILED
+
+
+def test_a_second_signal_ends_at_once_and_what_was_running_is_recovered(fleet: Fleet) -> None:
+    leaving, held = leave_for_longer_than_a_lease(fleet)
+    until(lambda: "shutdown begun" in leaving.output)
+    leaving.terminate()
+    assert leaving.ended(LEASE) == 0
+    assert job(held).status == Status.RUNNING
+    await_status(held, Status.FAILED, fleet=fleet)
+    assert event(held, EventKind.FAILED).reason == "lease expired"
+
+
+def leave_for_longer_than_a_lease(fleet: Fleet, **how: str) -> tuple:
+    settings = {**SHORT, "SHUTDOWN_GRACE_SEC": 10 * LEASE}
+    leaving = fleet.start("--name=leaving", "--no-housekeeping", settings=settings, **how)
+    fleet.start("--name=sweeper", "--types=sample.add")
+    held = services.enqueue("sample.sleepy", {"seconds": 2 * LEASE}, max_retries=0)
+    until(lambda: fleet.ledger.of(held.pk, "start"))
+    leaving.terminate()
+    return leaving, held.pk
