@@ -28,10 +28,10 @@ def databases() -> Iterator[dict[str, str]]:
         yield {"postgresql": postgres, "sqlite": f"sqlite:///{home}/db.sqlite3"}
 
 
-def measure(part: str, url: str, rounds: int | None) -> Rates:
+def measure(module: str, url: str, rounds: int | None) -> Rates:
     """Run one part on one database."""
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "bench.settings", "DATABASE_URL": url}
-    plan = json.dumps({"part": part, "rounds": rounds})
+    plan = json.dumps({"module": module, "rounds": rounds})
     command = [sys.executable, "-m", "bench.databases", plan]
     done = subprocess.run(command, env=environment, cwd=CHECKOUT, stdout=subprocess.PIPE, check=True)
     found: Rates = json.loads(done.stdout)
@@ -45,7 +45,7 @@ def _in_fresh_process(plan: dict[str, Any]) -> None:
     django.setup()
     call_command("migrate", verbosity=0)
     calibration = Calibration(os.environ[CALIBRATION])
-    json.dump(import_module(f"bench.{plan['part']}").measure(calibration, plan["rounds"]), sys.stdout)
+    json.dump(import_module(plan["module"]).measure(calibration, plan["rounds"]), sys.stdout)
     calibration.close()
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import psycopg
 
+from bench.sizes import scaled
+
 
 class Calibration:
     """What this machine's PostgreSQL can do right now: minimal pairs of claim and complete a second.
@@ -17,9 +19,8 @@ class Calibration:
     Two transactions a job, one client, plain SQL on a table of two columns: less than that no queue can do.
     """
 
-    PAIRS = 700
-
     def __init__(self, url: str) -> None:
+        self.pairs = scaled(700, least=100)
         self._connection = psycopg.connect(url, autocommit=True)
         self._connection.execute("DROP TABLE IF EXISTS bench_cal")
         self._connection.execute("CREATE TABLE bench_cal (id bigint PRIMARY KEY, state smallint NOT NULL)")
@@ -27,15 +28,15 @@ class Calibration:
 
     def rate(self) -> float:
         self._connection.execute("TRUNCATE bench_cal")
-        self._connection.execute("INSERT INTO bench_cal SELECT n, 0 FROM generate_series(1, %s) n", [self.PAIRS])
-        return timed(self._pairs, self.PAIRS)
+        self._connection.execute("INSERT INTO bench_cal SELECT n, 0 FROM generate_series(1, %s) n", [self.pairs])
+        return timed(self._pairs, self.pairs)
 
     def close(self) -> None:
         self._connection.close()
 
     def _pairs(self) -> None:
         cursor = self._connection.cursor()
-        for _ in range(self.PAIRS):
+        for _ in range(self.pairs):
             cursor.execute(_CLAIM)
             cursor.execute("UPDATE bench_cal SET state = 2 WHERE id = %s", cursor.fetchone())
 
@@ -67,6 +68,22 @@ def interleaved(rounds: int, measures: Mapping[str, Callable[[], float]]) -> Rat
     return found
 
 
+CAL = " | cal"  # what the calibration said around the measure of that name
+
+
+def calibrated(rounds: int, calibration: Calibration, measures: Mapping[str, Callable[[], float]]) -> Rates:
+    """For measures that take long: each with the calibration just before and just after it."""
+    found: Rates = {key: [] for name in measures for key in (name, name + CAL)}
+    for _ in range(rounds):
+        before = calibration.rate()
+        for name, rate in measures.items():
+            found[name].append(rate())
+            after = calibration.rate()
+            found[name + CAL].append((before + after) / 2)
+            before = after
+    return found
+
+
 def ratio(rates: Rates, name: str, to: str) -> float:
     """The middle one of the ratios within each round."""
     return median(rate / other for rate, other in zip(rates[name], rates[to], strict=True))
@@ -88,6 +105,25 @@ class Bar:
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "passes": self.value >= self.at_least}
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What a cost must stay below, and what it hopes for."""
+
+    name: str
+    value: float
+    at_most: float
+    aim: float | None = None
+    unit: str = ""
+
+    def __str__(self) -> str:
+        verdict = "PASS" if self.value <= self.at_most else "FAIL"
+        aim = "" if self.aim is None else f", aim {self.aim:g}{' (reached)' if self.value <= self.aim else ''}"
+        return f"{verdict}  {self.name}: {self.value:.2f}{self.unit} (at most {self.at_most:g}{aim})"
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "passes": self.value <= self.at_most}
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, words: int = 2) -> str:

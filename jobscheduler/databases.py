@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+
 SQLITE_PRAGMAS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",  # a commit survives a power cut
@@ -13,6 +15,8 @@ SQLITE_PRAGMAS = (
 
 def safe(database: dict[str, Any]) -> dict[str, Any]:
     """The same database with our options; those given in the URL win."""
+    if not database.get("ENGINE", "").endswith(("sqlite3", "postgresql")):
+        raise ImproperlyConfigured("DATABASE_URL must begin with sqlite:/// or postgres://, or be absent.")
     options = _options(database["ENGINE"])
     return {**database, **_connection(database["ENGINE"]), "OPTIONS": {**options, **database.get("OPTIONS", {})}}
 

@@ -48,16 +48,9 @@ def unlocked_limits() -> None:
     limits.locked = unlocked
 
 
-def open_lanes() -> None:
-    """Lets everybody in a lane through, and leaves the rest to the unique index."""
-    from jobs.engine import lanes
-    from jobs.models import Gate, Job
-
-    def promote() -> lanes.Round:
-        Job.objects.filter(gate=Gate.LANE).update(gate=Gate.READY)
-        return lanes.Round(0, 0)
-
-    lanes.promote_round = promote
+def backwards() -> None:
+    """Lets the last of each lane go first."""
+    connection_created.connect(_turn_lanes_around, dispatch_uid="backwards", weak=False)
 
 
 def breathless() -> None:
@@ -78,7 +71,7 @@ KINDS: dict[str, Callable[[], None]] = {
     "blind": blind,
     "tokenless": tokenless,
     "unlocked_limits": unlocked_limits,
-    "open_lanes": open_lanes,
+    "backwards": backwards,
     "breathless": breathless,
 }
 
@@ -89,6 +82,16 @@ TOKENS = (
     (re.compile(r"\b\w+\.lease_token = g\.token"), "g.token IS NOT NULL"),
     (re.compile(r"\blease_token IN (\(SELECT json_extract\(value, '\$\[1\]'\) FROM json_each\(%s\)\))"), r"EXISTS \1"),
 )
+
+
+def _turn_lanes_around(*, connection: Any, **_: Any) -> None:
+    connection.execute_wrappers.append(_last_first)
+
+
+def _last_first(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+    forwards = "ORDER BY b.priority DESC, b.position, b.created_at, b.id"
+    backwards = "ORDER BY b.priority DESC, b.position DESC, b.created_at DESC, b.id DESC"
+    return execute(sql.replace(forwards, backwards) if isinstance(sql, str) else sql, params, many, context)
 
 
 def _take_tokens_out(*, connection: Any, **_: Any) -> None:

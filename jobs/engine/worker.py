@@ -346,7 +346,8 @@ class Worker:
                     self._hand_back(held, outcome)
         if ends:
             verdicts = ending.finish([end for _, end in ends], actor=self.actor)
-            for held, _ in ends:
+            for held, end in ends:
+                self._log_end(held, end.outcome)
                 self._settle(held, verdicts[held.id])
 
     def _judged(self, held: Held, outcome: Outcome) -> Outcome:
@@ -368,6 +369,13 @@ class Worker:
         self._lanes_changed |= held.claim.target is not None
         self._hungry = True
         transaction.on_commit(lambda: self._let_go(held, verdict), using=db.alias())
+
+    def _log_end(self, held: Held, outcome: Outcome) -> None:
+        if isinstance(outcome, Failed):
+            retry = "not retried" if outcome.retry_in is None else f"retried in {outcome.retry_in:g} s"
+            logger.warning("job %s (%s) failed, %s: %s", held.id, held.claim.job_type, retry, outcome.reason)
+        else:
+            logger.info("job %s (%s) ended: %s", held.id, held.claim.job_type, type(outcome).__name__.lower())
 
     def _let_go(self, held: Held, verdict: ending.Verdict) -> None:
         if verdict == ending.Verdict.LOST:

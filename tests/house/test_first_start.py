@@ -23,14 +23,16 @@ def no_admin_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.django_db
-def test_the_first_start_prints_a_password_that_works_and_the_second_prints_nothing() -> None:
+def test_the_first_start_prints_a_password_that_works_and_the_second_only_whose_it_is() -> None:
     printed = _ensureadmin()
     found = re.search(r"password: (\S+)", printed)
     assert found, printed
     account = authenticate(username="admin", password=found.group(1))
     assert account is not None
     assert account.is_superuser
-    assert _ensureadmin() == ""
+    again = _ensureadmin()
+    assert "'admin'" in again
+    assert found.group(1) not in again
 
 
 @pytest.mark.django_db
@@ -39,6 +41,15 @@ def test_credentials_from_the_environment_are_used_and_not_printed(monkeypatch: 
     monkeypatch.setenv("ADMIN_PASSWORD", "a long passphrase")
     assert "a long passphrase" not in _ensureadmin()
     assert authenticate(username="grace", password="a long passphrase") is not None
+
+
+@pytest.mark.django_db
+def test_a_name_that_the_admin_would_refuse_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADMIN_USERNAME", "a b/c")
+    with pytest.raises(CommandError, match="ADMIN_USERNAME") as refused:
+        _ensureadmin()
+    assert refused.value.returncode == 2
+    assert not User.objects.exists()
 
 
 @pytest.mark.django_db

@@ -14,7 +14,6 @@ from jobs.models import Worker
 from jobs.states import Status
 from tests.worker.harness import MANAGE, STEADY, Fleet, await_status, job, until
 
-
 BAD = (
     (["--concurrency=0"], "--concurrency: must be"),
     (["--concurrency=-3"], "--concurrency"),

@@ -13,20 +13,20 @@ from tests.worker.harness import SHORT, STEADY, Fleet, await_status, database_no
 HEARD_SEC = 1.0  # beyond one heartbeat: for the handler to stop and the end to be written
 
 
-@pytest.mark.parametrize("kind", ["sample.sleepy", "sample.nap"])
 @pytest.mark.parametrize("executor", ["thread", "process"])
-def test_a_cancel_reaches_a_running_handler_within_a_heartbeat(fleet: Fleet, kind: str, executor: str) -> None:
-    fleet.start(f"--executor={executor}", settings=STEADY)
-    running = at_work(fleet, kind, seconds=600)
-    services.cancel(running.pk, reason="not wanted")
+def test_a_cancel_reaches_a_running_handler_within_a_heartbeat(fleet: Fleet, executor: str) -> None:
+    fleet.start("--concurrency=2", f"--executor={executor}", settings=STEADY)
+    for kind in ("sample.sleepy", "sample.nap"):
+        running = at_work(fleet, kind, seconds=600)
+        services.cancel(running.pk, reason="not wanted")
 
-    done = await_status(running.pk, Status.CANCELLED, fleet=fleet)
+        done = await_status(running.pk, Status.CANCELLED, fleet=fleet)
 
-    heard = event(running.pk, EventKind.CANCELLED).at - event(running.pk, EventKind.CANCEL_REQUESTED).at
-    print(f"{kind} in a {executor}: stopped after {heard.total_seconds():.2f} s")
-    assert heard.total_seconds() <= STEADY["HEARTBEAT_SEC"] + HEARD_SEC
-    assert (done.status_reason, done.run.status) == ("not wanted", Status.CANCELLED)
-    assert not Job.objects.filter(retry_of=done).exists()
+        heard = event(running.pk, EventKind.CANCELLED).at - event(running.pk, EventKind.CANCEL_REQUESTED).at
+        print(f"{kind} in a {executor}: stopped after {heard.total_seconds():.2f} s")
+        assert heard.total_seconds() <= STEADY["HEARTBEAT_SEC"] + HEARD_SEC
+        assert (done.status_reason, done.run.status) == ("not wanted", Status.CANCELLED)
+        assert not Job.objects.filter(retry_of=done).exists()
 
 
 def test_a_paused_job_continues_on_another_worker_in_the_same_run(fleet: Fleet) -> None:
@@ -52,34 +52,34 @@ def test_a_paused_job_continues_on_another_worker_in_the_same_run(fleet: Fleet) 
     assert kinds_of(done) == ["SUBMITTED", "RUNNING", "PAUSE_REQUESTED", "PAUSED", "RESUMED", "RUNNING", "COMPLETED"]
 
 
-@pytest.mark.parametrize(("ask", "wanted"), [("cancel", Status.CANCELLED), ("pause", Status.PAUSED)])
-def test_a_stop_request_survives_the_loss_of_the_lease(fleet: Fleet, ask: str, wanted: Status) -> None:
-    doomed = fleet.start("--name=doomed", "--no-housekeeping")
-    held = at_work(fleet, "sample.sleepy", seconds=600)
+def test_stop_requests_survive_the_loss_of_the_lease(fleet: Fleet) -> None:
+    doomed = fleet.start("--name=doomed", "--concurrency=2", "--no-housekeeping")
+    held = {wanted: at_work(fleet, "sample.sleepy", seconds=600) for wanted in (Status.CANCELLED, Status.PAUSED)}
     doomed.freeze()
-    getattr(services, ask)(held.pk)
+    ask(held)
     doomed.kill()
     fleet.start("--name=heir")
 
-    await_status(held.pk, wanted, fleet=fleet)
+    for wanted, each in held.items():
+        await_status(each.pk, wanted, fleet=fleet)
 
-    follow_nothing(fleet, held)
+    follow_nothing(fleet, *held.values())
 
 
-@pytest.mark.parametrize(("ask", "wanted"), [("cancel", Status.CANCELLED), ("pause", Status.PAUSED)])
-def test_a_stop_request_survives_the_hand_back(fleet: Fleet, ask: str, wanted: Status) -> None:
-    """Asked while its worker is stopped in its tracks, and told to shut down: both arrive at once."""
-    leaving = fleet.start("--name=leaving", settings={**STEADY, "SHUTDOWN_GRACE_SEC": 0, "HEARTBEAT_SEC": 5})
-    held = at_work(fleet, "sample.sleepy", seconds=600)
+def test_stop_requests_survive_the_hand_back(fleet: Fleet) -> None:
+    """Asked while their worker is stopped in its tracks, and told to shut down: both arrive at once."""
+    settings = {**STEADY, "SHUTDOWN_GRACE_SEC": 0, "HEARTBEAT_SEC": 5}
+    leaving = fleet.start("--name=leaving", "--concurrency=2", settings=settings)
+    held = {wanted: at_work(fleet, "sample.sleepy", seconds=600) for wanted in (Status.CANCELLED, Status.PAUSED)}
     leaving.freeze()
-    getattr(services, ask)(held.pk)
+    ask(held)
     leaving.terminate()
     leaving.thaw()
     assert leaving.ended() == 0, leaving.output
 
-    assert job(held.pk).status == wanted
+    assert {wanted: job(each.pk).status for wanted, each in held.items()} == {each: each for each in held}
     fleet.start("--name=heir", settings=STEADY)
-    follow_nothing(fleet, held)
+    follow_nothing(fleet, *held.values())
 
 
 def test_a_handler_that_fails_after_a_cancel_is_not_retried(fleet: Fleet) -> None:
@@ -114,11 +114,17 @@ def at_work(fleet: Fleet, kind: str, **params: object) -> Job:
     return made
 
 
-def follow_nothing(fleet: Fleet, held: Job) -> None:
-    """Neither a retry nor another start: a job that comes after it is done first."""
+def ask(held: dict[Status, Job]) -> None:
+    services.cancel(held[Status.CANCELLED].pk)
+    services.pause(held[Status.PAUSED].pk)
+
+
+def follow_nothing(fleet: Fleet, *held: Job) -> None:
+    """Neither a retry nor another start: a job that comes after them is done first."""
     last = services.enqueue("sample.noop")
     await_status(last.pk, Status.COMPLETED, fleet=fleet)
-    assert not Job.objects.filter(retry_of=held).exists()
-    assert len(fleet.ledger.of(held.pk, "start")) == 1
-    assert job(held.pk).attempt == 1
-    assert EventKind.HANDED_BACK not in kinds_of(held)
+    for each in held:
+        assert not Job.objects.filter(retry_of=each).exists()
+        assert len(fleet.ledger.of(each.pk, "start")) == 1
+        assert job(each.pk).attempt == 1
+        assert EventKind.HANDED_BACK not in kinds_of(each)

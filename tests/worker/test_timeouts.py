@@ -17,22 +17,21 @@ QUICK = {**STEADY, "RETRY_BASE_SEC": 0}
 
 
 @pytest.mark.parametrize(
-    ("kind", "executor"), [("sample.nap", "thread"), ("sample.sleepy", "process"), ("sample.hog", "process")]
+    ("executor", "kinds"), [("thread", ["sample.nap"]), ("process", ["sample.sleepy", "sample.hog"])]
 )
-def test_a_handler_past_its_time_is_ended_and_retried(fleet: Fleet, kind: str, executor: str) -> None:
-    fleet.start(f"--executor={executor}", settings=QUICK)
-    late = services.enqueue(kind, {"seconds": 600}, max_runtime_sec=0.5, max_retries=1)
-
-    first = await_status(late.pk, Status.FAILED, fleet=fleet)
-    second = await_status(successor(late.pk).pk, Status.FAILED, fleet=fleet)
-
-    for each in (first, second):
-        assert event(each.pk, EventKind.FAILED).data["cause"] == Cause.TIMEOUT
-        assert each.run.error.startswith("timeout")
-        took = (each.run.finished_at - each.run.started_at).total_seconds()
-        print(f"{kind} in a {executor}: ended after {took:.2f} s of 0.5 s")
-        assert took < 0.5 + 5
-    assert second.permanently_failed
+def test_a_handler_past_its_time_is_ended_and_retried(fleet: Fleet, executor: str, kinds: list[str]) -> None:
+    fleet.start("--concurrency=2", f"--executor={executor}", settings=QUICK)
+    late = [services.enqueue(kind, {"seconds": 600}, max_runtime_sec=0.5, max_retries=1).pk for kind in kinds]
+    for job_id in late:
+        first = await_status(job_id, Status.FAILED, fleet=fleet)
+        second = await_status(successor(job_id).pk, Status.FAILED, fleet=fleet)
+        for each in (first, second):
+            assert event(each.pk, EventKind.FAILED).data["cause"] == Cause.TIMEOUT
+            assert each.run.error.startswith("timeout")
+            took = (each.run.finished_at - each.run.started_at).total_seconds()
+            print(f"{each.job_type} in a {executor}: ended after {took:.2f} s of 0.5 s")
+            assert took < 0.5 + 5
+        assert second.permanently_failed
 
 
 def test_a_process_past_its_time_takes_its_own_children_along(fleet: Fleet) -> None:

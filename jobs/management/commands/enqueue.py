@@ -35,7 +35,6 @@ class Command(cli.CliCommand):
         parser.add_argument("--priority", help="0 to 100, LOW, NORMAL, HIGH or URGENT.")
         parser.add_argument("--target", help="The serial lane it belongs to.")
         parser.add_argument("--at", metavar="TIME", help="Not before: 2030-01-31T12:00:00Z, or +10m from now.")
-        parser.add_argument("--deadline", metavar="TIME", help="Skip it if it has not started by then.")
         parser.add_argument("--tenant")
         parser.add_argument("--resource")
         parser.add_argument("--tag", action="append", help="May be repeated.")
@@ -94,8 +93,7 @@ def _fields(given: dict[str, Any]) -> Fields:
         said["max_retries"] = cli.whole_number(given["max_retries"], "--max-retries", 0, 1000)
     if given["max_runtime"] is not None:
         said["max_runtime_sec"] = cli.duration(given["max_runtime"], "--max-runtime").total_seconds()
-    for name, option in (("not_before", "at"), ("deadline_at", "deadline")):
-        said[name] = None if given[option] is None else cli.moment(given[option], f"--{option}")
+    said["not_before"] = None if given["at"] is None else cli.moment(given["at"], "--at")
     return Fields(**said)  # type: ignore[typeddict-item]
 
 

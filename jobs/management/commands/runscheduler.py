@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import threading
 import time
@@ -58,8 +60,10 @@ class Command(BaseCommand):
         try:
             return webserver.listen(host, port)
         except OSError as error:
-            hint = "Choose another port with PORT=8001 or --port 8001."
-            raise CommandError(f"Cannot listen on {host}:{port}: {error.strerror}. {hint}") from None
+            why = os.strerror(error.errno) if error.errno else str(error)
+            busy = error.errno == errno.EADDRINUSE
+            hint = f" Choose another port, for instance with PORT={port + 1} or --port {port + 1}." if busy else ""
+            raise CommandError(f"Cannot listen on {host}:{port}: {why}.{hint}") from None
 
     def _greet(self, listening: socket) -> None:
         host, port = listening.getsockname()[:2]

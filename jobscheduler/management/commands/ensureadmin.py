@@ -7,7 +7,9 @@ import secrets
 from typing import Any
 
 from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
+from django.db import OperationalError
 
 
 class Command(BaseCommand):
@@ -17,13 +19,30 @@ class Command(BaseCommand):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if User.objects.filter(is_superuser=True, is_active=True).exists():
-            return
+        try:
+            self._ensure()
+        except OperationalError as error:
+            raise CommandError(f"The database cannot be used: {str(error).splitlines()[0]}") from None
+
+    def _ensure(self) -> None:
         name = os.environ.get("ADMIN_USERNAME") or "admin"
+        known = User.objects.filter(is_superuser=True, is_active=True).order_by("pk").first()
+        if known is not None:
+            self.stdout.write(f"Administrator: {known.get_username()!r}, with the password it has.")
+            if os.environ.get("ADMIN_PASSWORD") and known.get_username() != name:
+                self.stdout.write("ADMIN_USERNAME and ADMIN_PASSWORD were not used: they are for the first start.")
+            return
+        self._make(name)
+
+    def _make(self, name: str) -> None:
         if User.objects.filter(username=name).exists():
             raise CommandError(f"The account {name!r} exists and is no administrator; choose another ADMIN_USERNAME.")
         given = os.environ.get("ADMIN_PASSWORD")
         password = given or secrets.token_urlsafe(12)
+        try:
+            User(username=name).full_clean(exclude=["password"])
+        except ValidationError as error:
+            raise CommandError(f"ADMIN_USERNAME {name!r}: {' '.join(error.messages)}", returncode=2) from None
         User.objects.create_superuser(name, password=password)
         self._tell(name, None if given else password)
 
