@@ -33,6 +33,8 @@ def main(words: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server and all workers end, too
     asked = _asked(words)
     os.environ[SCALE] = str(asked.scale)
+    if asked.scale != 1:
+        print(f"Amounts are {asked.scale:g} of what the names of the measures say; the ratios are not the real ones.")
     reports = {}
     with databases() as urls:
         for part in asked.parts or PARTS:

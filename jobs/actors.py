@@ -20,6 +20,10 @@ class Actor:
     kind: ActorKind
     name: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", ActorKind(self.kind))
+        object.__setattr__(self, "name", str(self.name).replace("\0", "\ufffd")[:200])
+
 
 SCHEDULER = Actor(ActorKind.SCHEDULER)
 PYTHON = Actor(ActorKind.SCHEDULER, "python")  # a direct call of a service that named nobody

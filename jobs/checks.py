@@ -62,6 +62,16 @@ def check_sqlite(**kwargs: Any) -> list[CheckMessage]:
     return [*found, *_sqlite_advice(db.alias())]
 
 
+@register(TAG)
+def check_sqlite_clock(**kwargs: Any) -> list[CheckMessage]:
+    """SQLite's own clock speaks UTC; times stored in another zone would not compare with it."""
+    alias = db.alias()
+    if _sqlite_options(alias) is None or settings.DATABASES[alias].get("TIME_ZONE") in (None, "UTC"):
+        return []
+    message = f"The SQLite database {alias!r} keeps its times in another zone than UTC; leases would be misjudged."
+    return [Error(message, hint="Remove TIME_ZONE from this database.", id="jobs.E008")]
+
+
 @register(TAG, deploy=True)
 def check_sqlite_for_deployment(**kwargs: Any) -> list[CheckMessage]:
     problem = sqlite_problem(db.alias())

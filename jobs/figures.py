@@ -12,7 +12,7 @@ from jobs import db
 from jobs.conf import conf
 from jobs.literals import literals
 from jobs.models import Gate, Job, JobMinute, Lease, Worker, WorkerState
-from jobs.models.job import JobQuerySet
+from jobs.models.job import RARE, JobQuerySet
 from jobs.policies.concurrency import Flow, InUse
 from jobs.states import ACTIVE, TERMINAL, Status
 
@@ -26,8 +26,9 @@ IN_LANE = (Gate.LANE, Gate.READY)
 def counts() -> dict[str, int]:
     """All nine statuses: live ones exact, ended ones as totals of all time."""
     found = dict.fromkeys(map(str, Status), 0)
-    for part in (WAITING, AT_WORK, (Status.PAUSED,)):
+    for part in (WAITING, AT_WORK):
         found |= count_live(part)
+    found[Status.PAUSED] = jobs().filter(status__in=literals(RARE), status=Status.PAUSED).count()
     return found | totals()
 
 

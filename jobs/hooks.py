@@ -57,9 +57,9 @@ failures: dict[str, int] = {}
 
 
 def listen(hook: Hook, *, required: bool = False) -> Hook:
-    """Register a hook; listening twice is listening once."""
-    if all(each.hook != hook for each in _listeners):
-        _listeners.append(_Listener(hook, required))
+    """Register a hook; listening again only changes whether it is required."""
+    forget(hook)
+    _listeners.append(_Listener(hook, required))
     return hook
 
 

@@ -123,8 +123,8 @@ def _from_template(template: JobTemplate) -> dict[str, Any]:
     preset = {name: value for name in names if (value := getattr(template, name)) not in (None, "", [])}
     if (attempts := template.retry_policy.get("max_attempts")) is not None:
         preset["max_retries"] = attempts
-    preset["tenant"] = template.tenant
-    return preset
+    params = preset.pop("params", {})
+    return {**clean({**preset, "tenant": template.tenant}), "params": params}
 
 
 def _require_possible(said: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.db import Error as DatabaseTrouble
-from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, JsonResponse
@@ -11,10 +10,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from jobs import db
+from jobs.db import non_atomic
 
 
 # Under ATOMIC_REQUESTS a probe would need the database before it could say that there is none.
-@transaction.non_atomic_requests
+@non_atomic
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -22,7 +22,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"status": "ok"})
 
 
-@transaction.non_atomic_requests
+@non_atomic
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
@@ -42,4 +42,5 @@ def _missing() -> str | None:
 
 def _unapplied(connection: BaseDatabaseWrapper) -> bool:
     executor = MigrationExecutor(connection)
-    return bool(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    leaves = executor.loader.graph.leaf_nodes()
+    return bool(executor.migration_plan([leaf for leaf in leaves if leaf[0].startswith("jobscheduler_")]))

@@ -8,14 +8,13 @@ from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from jobs import actors
+from jobs import actors, db
 from jobs.admin.forms import ReasonForm
 from jobs.admin.reading import StateAdmin
 from jobs.admin.showing import change_url, link
@@ -65,11 +64,11 @@ class JobVerbs(StateAdmin):
         self.message_user(request, self._told(tally), messages.SUCCESS if tally.is_clean else messages.WARNING)
 
     # A site may wrap requests in a transaction; a verb on thousands of jobs must not hold all their locks to the end.
-    @transaction.non_atomic_requests
+    @db.non_atomic
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         return super().changelist_view(request, extra_context)
 
-    @transaction.non_atomic_requests
+    @db.non_atomic
     def verb_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
         if verb not in VERBS:
             raise Http404

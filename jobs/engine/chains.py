@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jobs import db
 from jobs.actors import Actor
 from jobs.engine import groups, journal
 from jobs.engine.moves import get, jobs, regate
@@ -15,7 +14,7 @@ from jobs.states import EventKind, Status
 def follow(job: Job, *, actor: Actor, reason: str, fresh: bool = False, position: int | None = None) -> Job:
     """Make the next job of the chain after its tail `job`, which is locked and terminal."""
     groups.reopen(job)
-    status = Status.PENDING if groups.has_open_predecessor(job) else Status.QUEUED
+    status = Status.PENDING if groups.must_wait(job) else Status.QUEUED
     row = copy_of(job, status=status, position=position, checkpoint=None if fresh else job.checkpoint)
     if job.holds_lane:
         jobs().filter(pk=job.pk).update(holds_lane=False)
@@ -55,7 +54,9 @@ def successor(job: Job) -> Job | None:
 
 def tail(job: Job) -> Job:
     """The end of the job's chain."""
-    while (newer := successor(job)) is not None:
+    seen = {job.pk}
+    while (newer := successor(job)) is not None and newer.pk not in seen:
+        seen.add(newer.pk)
         job = newer
     return job
 
@@ -72,6 +73,8 @@ def holds_lane(job: Job) -> bool:
 
 def head_position(job: Job) -> int:
     """Before everything of its priority that waits in the job's lane."""
-    waiting = jobs().using(db.alias()).filter(lane_id=job.lane_id, gate__in=literals([Gate.LANE, Gate.READY]))
+    if job.lane_id is None:
+        return job.position
+    waiting = jobs().filter(lane_id=job.lane_id, gate__in=literals([Gate.LANE, Gate.READY]))
     first = waiting.filter(priority=job.base_priority).order_by("position").values_list("position", flat=True).first()
-    return job.position if first is None or job.lane_id is None else min(job.position, first - 1024)
+    return job.position if first is None else min(job.position, first - 1024)

@@ -18,12 +18,12 @@ from django.db.models import Count, Exists, Q
 
 from jobs import db, hooks
 from jobs.conf import conf
-from jobs.engine import limits
+from jobs.engine import groups, limits
 from jobs.engine.sql import dialect
 from jobs.engine.sql.columns import CLAIMED
 from jobs.models import ConcurrencyLimit, Job, Lease
 from jobs.models.job import JobQuerySet
-from jobs.policies.concurrency import Blocked, Flow, InUse, Limit, room
+from jobs.policies.concurrency import Blocked, Flow, InUse, Limit, Limits, room
 from jobs.states import EventKind, Status
 
 Pick = tuple[str, tuple[Any, ...]]
@@ -87,13 +87,20 @@ class Claimer:
         most = batch_size(len(slots))
         if not most or not self.serves.types:
             return []
-        if not self._limited:
+        claims = self._claim(most, slots, lease_sec)
+        if started := {each.group_id for each in claims if each.group_id is not None}:
+            groups.mark_started(started)
+        return claims
+
+    def _claim(self, most: int, slots: Sequence[int], lease_sec: float) -> list[Claim]:
+        plain = not self.serves.choosy and has_builtin_policy()
+        if not self._limited and plain:
             claims = self._take(_unlimited(most, self.serves), slots, lease_sec)
             if claims:
                 return claims
         with db.atomic() as connection:
-            in_force = limits.locked()
-            looked, self._limited = not self._limited, bool(in_force) or self.serves.choosy
+            in_force = limits.locked(all_of_them=not has_builtin_policy())
+            looked, self._limited = not self._limited and plain, bool(in_force) or not plain
             if looked and not self._limited:
                 return []
             in_use = InUse(_active() if in_force else [])
@@ -113,6 +120,11 @@ class Claimer:
         return claims
 
 
+def has_builtin_policy() -> bool:
+    """Only the built-in policy is known to say no more than the limits do; any other is asked about every job."""
+    return type(conf.policy("CONCURRENCY_POLICY")) is Limits
+
+
 def batch_size(free: int) -> int:
     """A few sizes only: the server plans a statement with a literal LIMIT well, and keeps each one prepared."""
     return max((size for size in BATCHES if size <= free), default=0)
@@ -127,6 +139,8 @@ def foreign_work(serves: Serves) -> bool:
 
 def _pick(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit], in_use: InUse) -> Pick | None:
     """A locking query for the rows to take, or None."""
+    if not has_builtin_policy():
+        return _by_id(_choose(connection, most, serves, in_force, in_use))
     if not in_force:
         return (
             _first(most, serves)

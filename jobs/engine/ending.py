@@ -90,7 +90,8 @@ def expire(
 def _expire_stopped(job: Job, error: str, data: dict[str, Any]) -> None:
     wanted = STOPPED_AS[StopMode(job.cancel_mode)]
     hold = _lane_hold(job, wanted)
-    ended = take(job, "expire", wanted, actor=SCHEDULER, reason=error, data=data, token=job.lease_token, **hold)
+    why, facts = job.status_reason or error, {**data, "error": error}
+    ended = take(job, "expire", wanted, actor=SCHEDULER, reason=why, data=facts, token=job.lease_token, **hold)
     if wanted == Status.CANCELLED:
         groups.settle(ended)
 

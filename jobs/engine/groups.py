@@ -5,7 +5,9 @@ Two last members that end at once would each see the other still open: the lock 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Count
 from django.db.models.functions import Now
@@ -16,6 +18,7 @@ from jobs.conf import conf
 from jobs.engine import journal
 from jobs.engine.moves import jobs, queued_gate, take
 from jobs.engine.submit import copy_of, submit
+from jobs.literals import literals
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.models.job import JobQuerySet
 from jobs.policies.groups import GroupFailureFacts
@@ -40,6 +43,23 @@ def has_open_predecessor(job: Job) -> bool:
     return _live(job.group).filter(group_index__lt=job.group_index).exists()
 
 
+def must_wait(job: Job) -> bool:
+    """Whether a new job in this place has to wait: places of a sequential group take turns, whatever was retried."""
+    if job.group_id is None or job.group is None or job.group.mode != GroupMode.SEQUENTIAL:
+        return False
+    others = _live(job.group).exclude(group_index=job.group_index)
+    return others.exclude(status=Status.PENDING).exists() or has_open_predecessor(job)
+
+
+def mark_started(group_ids: Iterable[UUID]) -> None:
+    """A member has started. Never waits for a group that somebody has in hand: its next end says the same."""
+    waiting = JobGroup.objects.using(db.alias()).filter(pk__in=list(group_ids), status=GroupStatus.PENDING)
+    with db.atomic():
+        free = list(waiting.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
+        if free:
+            JobGroup.objects.using(db.alias()).filter(pk__in=free).update(status=GroupStatus.RUNNING)
+
+
 def reopen(job: Job) -> None:
     """A terminal group whose member is retried begins another round."""
     if job.group_id is None:
@@ -58,7 +78,7 @@ def bring_back_later_places(job: Job, *, actor: Actor) -> None:
     ended = ended.filter(status__in=[Status.CANCELLED, Status.SKIPPED], status_reason__in=PREDECESSOR.values())
     rows, reason = [], f"place reopened by the retry of {job.pk}"
     for each in ended.order_by("group_index"):
-        rows.append(copy_of(each, status=Status.PENDING))
+        rows.append(copy_of(each, status=Status.PENDING, hold=each.hold))
         made: dict[str, Any] = {"source": each.status, "target": each.status, "data": {"retried_by": str(rows[-1][0])}}
         journal.record(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, **made)
     if rows:
@@ -66,14 +86,13 @@ def bring_back_later_places(job: Job, *, actor: Actor) -> None:
 
 
 def _advance(group: JobGroup, job: Job) -> None:
-    waiting = _live(group).filter(status=Status.PENDING, group_index__gt=job.group_index).order_by("group_index")
     decision = "continue" if job.status in ENDED_WELL else _decide(group, job)
-    if decision == "continue":
-        _release_next(waiting)
-        return
-    verb, target = ("skip", Status.SKIPPED) if decision == "skip" else ("cancel", Status.CANCELLED)
-    for each in waiting.select_for_update(no_key=True):
-        take(each, verb, target, actor=SCHEDULER, reason=PREDECESSOR[Status(job.status)])
+    if decision != "continue":
+        verb, target = ("skip", Status.SKIPPED) if decision == "skip" else ("cancel", Status.CANCELLED)
+        rest = _waiting(group).filter(group_index__gt=job.group_index)
+        for each in rest.select_for_update(no_key=True):
+            take(each, verb, target, actor=SCHEDULER, reason=PREDECESSOR[Status(job.status)])
+    _release_next(group)
 
 
 def _decide(group: JobGroup, job: Job) -> str:
@@ -84,9 +103,9 @@ def _decide(group: JobGroup, job: Job) -> str:
     return str(conf.policy("GROUP_FAILURE_POLICY").decide(facts))
 
 
-def _release_next(waiting: JobQuerySet) -> None:
-    following = waiting.select_for_update(no_key=True).first()
-    if following is None or following.hold or has_open_predecessor(following):
+def _release_next(group: JobGroup) -> None:
+    following = _waiting(group).select_for_update(no_key=True).first()
+    if following is None or following.hold or must_wait(following):
         return
     take(following, "release", Status.QUEUED, actor=SCHEDULER, reason="predecessor ended", gate=queued_gate())
 
@@ -115,5 +134,9 @@ def _final_status(group: JobGroup) -> GroupStatus:
     return GroupStatus.PARTIAL if failed or cancelled else GroupStatus.COMPLETED
 
 
+def _waiting(group: JobGroup) -> JobQuerySet:
+    return _live(group).filter(status=Status.PENDING).order_by("group_index")
+
+
 def _live(group: JobGroup) -> JobQuerySet:
-    return jobs().filter(group=group, status__in=sorted(LIVE))
+    return jobs().filter(group=group, status__in=literals(sorted(LIVE)))

@@ -6,13 +6,13 @@ from django.db.models import Q
 
 from jobs import db
 from jobs.conf import conf
-from jobs.models import ConcurrencyLimit
+from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import Limit
 
 
-def configured() -> dict[tuple[str, str], int]:
+def configured() -> dict[tuple[str, str], int | None]:
     """What the settings say, by scope and key."""
-    return {(scope, key): most for scope, key, most in conf.LIMITS}
+    return {("global", ""): None} | {(scope, key): most for scope, key, most in conf.LIMITS}
 
 
 def sync() -> None:
@@ -29,14 +29,15 @@ def sync() -> None:
         )
         for row in rows.select_for_update().filter(overridden=False).order_by("pk"):
             most = said.get((row.scope, row.key))
-            if most is None and not row.paused:
+            if most is None and not row.paused and row.scope != LimitScope.GLOBAL:
                 row.delete()
             elif row.max != most:
                 rows.filter(pk=row.pk).update(max=most)
 
 
-def locked() -> list[Limit]:
-    """All limits in force, locked until the transaction ends: who counts next, counts after us."""
-    in_force = ConcurrencyLimit.objects.using(db.alias()).filter(Q(max__isnull=False) | Q(paused=True))
+def locked(*, all_of_them: bool = False) -> list[Limit]:
+    """The limits in force (or all), locked until the transaction ends: who counts next, counts after us."""
+    limits = ConcurrencyLimit.objects.using(db.alias())
+    in_force = limits.all() if all_of_them else limits.filter(Q(max__isnull=False) | Q(paused=True))
     rows = in_force.select_for_update(no_key=True).order_by("pk").values_list("scope", "key", "max", "paused")
     return [Limit(*row) for row in rows]

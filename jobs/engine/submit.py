@@ -36,7 +36,12 @@ def submit(rows: Sequence[Sequence[Any]], *, actor: Actor, reason: str = "") -> 
 
 
 def copy_of(
-    job: Job, *, status: Status = Status.QUEUED, position: int | None = None, checkpoint: Any = None
+    job: Job,
+    *,
+    status: Status = Status.QUEUED,
+    position: int | None = None,
+    checkpoint: Any = None,
+    hold: bool = False,
 ) -> tuple[Any, ...]:
     """A row for `submit` that follows `job` in its chain: every submission field, none of the state."""
     birth: dict[str, Any] = {
@@ -44,7 +49,7 @@ def copy_of(
         "status": str(status),
         "position": job.position if position is None else position,
         "not_before": None,
-        "hold": False,
+        "hold": hold,
         "holds_lane": job.holds_lane and status == Status.QUEUED,  # who waits for a predecessor lets it through
         "idempotency_key": None,
         "idempotency_hash": "",

@@ -13,6 +13,8 @@ INV_001 = "INV-001: Cannot modify params after dispatch"
 INV_002 = "INV-002: a JobRun is an audit record; only its end may be written, once"
 INV_006 = "INV-006: a group is terminal only when all its members are"
 FINAL = "a terminal job keeps its status"
+CHAIN = "a job keeps its place in its retry chain"
+REPLACED = "a row is changed by UPDATE, never replaced"
 APPEND_ONLY = "JobEvent is append-only"
 
 
@@ -56,6 +58,13 @@ def triggers(make, differs: str) -> list[str]:
             "UPDATE",
             f"{changed(RUN_FROZEN, differs)} OR (OLD.status <> 'RUNNING' AND ({changed(RUN_OPEN, differs)}))",
             INV_002,
+        ),
+        *make(
+            "jobscheduler_chain",
+            "jobscheduler_job",
+            "UPDATE OF retry_of_id",
+            changed(("retry_of_id",), differs),
+            CHAIN,
         ),
         *make("jobscheduler_append_only", "jobscheduler_jobevent", "UPDATE", "1 = 1", APPEND_ONLY),
     ]
@@ -106,6 +115,7 @@ POSTGRES = [
 TRIGGERS = {
     "jobscheduler_inv_001": "jobscheduler_job",
     "jobscheduler_end_is_final": "jobscheduler_job",
+    "jobscheduler_chain": "jobscheduler_job",
     "jobscheduler_inv_006_member": "jobscheduler_job",
     "jobscheduler_inv_002": "jobscheduler_jobrun",
     "jobscheduler_append_only": "jobscheduler_jobevent",
@@ -143,7 +153,25 @@ SQLITE = [
         INV_006,
     ),
 ]
-NO_SQLITE = [f"DROP TRIGGER {name}" for name in (*TRIGGERS, "jobscheduler_inv_006_moved")]
+# INSERT OR REPLACE deletes and inserts, past all triggers on UPDATE.
+KEYS = {
+    "jobscheduler_job": "id",
+    "jobscheduler_jobrun": "job_id",
+    "jobscheduler_jobevent": "id",
+    "jobscheduler_jobgroup": "id",
+}
+for _table, _key in KEYS.items():
+    SQLITE += sqlite_trigger(
+        f"{_table}_not_replaced",
+        _table,
+        "INSERT",
+        f"EXISTS (SELECT 1 FROM {_table} WHERE {_key} = NEW.{_key})",
+        REPLACED,
+    )
+NO_SQLITE = [
+    f"DROP TRIGGER {name}"
+    for name in (*TRIGGERS, "jobscheduler_inv_006_moved", *(f"{table}_not_replaced" for table in KEYS))
+]
 
 
 class Migration(migrations.Migration):

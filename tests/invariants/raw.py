@@ -12,12 +12,17 @@ from django.db.models import Model
 TRIGGERS = {
     "jobscheduler_inv_001": "jobscheduler_job",
     "jobscheduler_end_is_final": "jobscheduler_job",
+    "jobscheduler_chain": "jobscheduler_job",
     "jobscheduler_inv_006_member": "jobscheduler_job",
     "jobscheduler_inv_002": "jobscheduler_jobrun",
     "jobscheduler_append_only": "jobscheduler_jobevent",
     "jobscheduler_inv_006": "jobscheduler_jobgroup",
 }
-ONLY_ON_SQLITE = {"jobscheduler_inv_006_moved": "jobscheduler_job"}  # there, a trigger hears of one kind of event
+REPLACEABLE = ("jobscheduler_job", "jobscheduler_jobrun", "jobscheduler_jobevent", "jobscheduler_jobgroup")
+ONLY_ON_SQLITE = {
+    "jobscheduler_inv_006_moved": "jobscheduler_job",  # there, a trigger hears of one kind of event
+    **{f"{table}_not_replaced": table for table in REPLACEABLE},
+}
 
 
 def execute(sql: str, params: dict[str, Any]) -> int:

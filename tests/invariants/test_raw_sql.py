@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from tests.invariants.raw import ONLY_ON_SQLITE, TRIGGERS, drop_trigger, execute, existing_triggers
+from tests.factories import JobFactory
+from tests.invariants.raw import ONLY_ON_SQLITE, REPLACEABLE, TRIGGERS, drop_trigger, execute, existing_triggers
 from tests.invariants.violations import VIOLATIONS, Violation
 from tests.snapshots import everything
 
@@ -44,9 +45,26 @@ def test_every_trigger_is_in_the_migrated_database() -> None:
     assert existing_triggers() == expected
 
 
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize("table", REPLACEABLE)
+def test_a_row_cannot_be_replaced_past_the_triggers(table: str) -> None:
+    """SQLite's INSERT OR REPLACE deletes the old row without asking anybody."""
+    JobFactory.create(completed=True, in_group=True)
+    execute(
+        "INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, reason, actor_kind, actor_name)"
+        " SELECT id, created_at, 'COMPLETED', '', '', '', 'cli', '' FROM jobscheduler_job",
+        {},
+    )
+    before = everything()
+    with pytest.raises(IntegrityError, match="never replaced"):
+        execute(f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}", {})
+    assert everything() == before
+
+
 GUARDED = {
     "jobscheduler_inv_001": "INV-001 params of a completed job",
     "jobscheduler_end_is_final": "DEC-006 COMPLETED another end",
+    "jobscheduler_chain": "chain closed to a ring",
     "jobscheduler_inv_006_member": "INV-006 a live member inserted into an ended group",
     "jobscheduler_inv_002": "INV-002 error of an ended run",
     "jobscheduler_append_only": "audit an event rewritten",

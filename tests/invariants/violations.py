@@ -108,7 +108,7 @@ def inv_001() -> Iterator[Violation]:
         "params by an upsert",
         a_job(completed=True),
         copy_row(Job).replace(" WHERE id = %(id)s", " WHERE id = %(id)s ON CONFLICT (id) DO UPDATE SET params = '{}'"),
-        "INV-001",
+        "INV-001|never replaced",
     )
     yield Violation(
         "INV-001",
@@ -314,7 +314,7 @@ def inv_006() -> Iterator[Violation]:
 
 def dec_001() -> Iterator[Violation]:
     """One JobRun per Job."""
-    second = r"jobscheduler_jobrun_pkey|UNIQUE constraint failed: jobscheduler_jobrun\.job_id"
+    second = "jobscheduler_jobrun_pkey|never replaced"
     for state in (Status.RUNNING, Status.PAUSED, Status.FAILED):
         made = {state.lower(): True}
         yield Violation("DEC-001", f"a second run of a {state} job", a_job(**made), copy_row(JobRun), second)
@@ -399,6 +399,9 @@ def lease() -> Iterator[Violation]:
     )
 
 
+KEEPS_PLACE = "keeps its place in its retry chain"
+
+
 def chain() -> Iterator[Violation]:
     """A job is retried at most once, and never retries itself."""
     retried_once = r"retry_of_id"
@@ -414,9 +417,16 @@ def chain() -> Iterator[Violation]:
         "another job made a retry of a retried one",
         retried,
         "UPDATE jobscheduler_job SET retry_of_id = %(failed)s WHERE id = %(other)s",
-        retried_once,
+        KEEPS_PLACE,
     )
-    yield Violation("chain", "retry of itself", a_job(), update_job("retry_of_id = id"), "job_retry_not_of_itself")
+    yield Violation("chain", "retry of itself", a_job(), update_job("retry_of_id = id"), KEEPS_PLACE)
+    yield Violation(
+        "chain",
+        "closed to a ring",
+        retried,
+        "UPDATE jobscheduler_job SET retry_of_id = %(id)s WHERE id = %(failed)s",
+        KEEPS_PLACE,
+    )
     yield Violation(
         "chain",
         "born as a retry of itself",
@@ -424,7 +434,13 @@ def chain() -> Iterator[Violation]:
         copy_row(Job, id="%(new)s", retry_of_id="%(new)s"),
         "job_retry_not_of_itself",
     )
-    yield Violation("chain", "retry of no job", a_job(), update_job("retry_of_id = %(new)s"), FOREIGN_KEY)
+    yield Violation(
+        "chain",
+        "born as a retry of no job",
+        a_job(),
+        copy_row(Job, id="%(new)s", retry_of_id="%(token)s"),
+        FOREIGN_KEY,
+    )
     yield Violation(
         "chain",
         "the middle of a chain deleted",

@@ -30,5 +30,5 @@ def _unguarded(*args: Any, **kwargs: Any) -> Job:
 
 
 def _write(job: Job, verb: str, target: Status, **fields: Any) -> None:
-    time.sleep(0.003)  # what it saw grows old
+    time.sleep(0.02)  # what it saw grows old
     moves.jobs().filter(pk=job.pk).update(status=target, **fields)

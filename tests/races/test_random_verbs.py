@@ -35,9 +35,12 @@ def test_random_verbs_of_eight_processes_take_only_legal_moves(process_env: dict
 
 
 def test_random_verbs_break_the_trail_once_a_move_has_no_guard(process_env: dict[str, str], seed: str) -> None:
-    crowd = gather(process_env, "hammer", processes=PROCESSES, turns=120, seed=seed, sabotage=True)
-    show(crowd["answers"])
-    broken = [*answers_broken(crowd["answers"]), *violations()]
+    for attempt in range(3):  # nearly always the first shows it, but nobody can force two processes to collide
+        crowd = gather(process_env, "hammer", processes=PROCESSES, turns=120, seed=f"{seed}/{attempt}", sabotage=True)
+        show(crowd["answers"])
+        broken = [*answers_broken(crowd["answers"]), *violations()]
+        if broken:
+            break
     print(f"{len(broken)} violations, such as:", *broken[:3], sep="\n")
     assert broken
 

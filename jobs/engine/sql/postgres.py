@@ -252,8 +252,8 @@ def pick_heads(connection: Any, conditions: str, params: Sequence[Any], most: in
     ),
     best AS MATERIALIZED (SELECT flow_id FROM head WHERE {conditions} ORDER BY {order} LIMIT {most:d})
     SELECT job.id, job.tenant, job.job_type, job.resource, job.addon_id FROM best CROSS JOIN LATERAL (
-        SELECT {columns} FROM jobscheduler_job
-        WHERE flow_id = best.flow_id AND gate = 3 AND NOT remote ORDER BY {order} LIMIT {most:d}
+        SELECT {columns} FROM jobscheduler_job  -- an equation would let the planner walk all flows in dispatch order
+        WHERE flow_id BETWEEN best.flow_id AND best.flow_id AND gate = 3 AND NOT remote ORDER BY flow_id, {order} LIMIT {most:d}
     ) job ORDER BY {order} LIMIT {most:d}
     """
     return execute(connection, sql, list(params))

@@ -102,7 +102,8 @@ _CLAIM = f"""
 """
 _OPEN_RUN = """
     INSERT INTO jobscheduler_jobrun (job_id, status, started_at, error, artifacts, worker)
-    VALUES (%s, 'RUNNING', %s, '', '{}', %s) ON CONFLICT (job_id) DO NOTHING
+    SELECT g.job, 'RUNNING', g.now, '', '{}', g.worker FROM (SELECT %s AS job, %s AS now, %s AS worker) g
+    WHERE NOT EXISTS (SELECT 1 FROM jobscheduler_jobrun WHERE job_id = g.job)
 """
 _UUIDS = tuple(CLAIMED.index(name) for name in ("id", "lease_token", "group_id", "retry_of_id"))
 

@@ -1,0 +1,70 @@
+"""Rows by the hundred thousand, made by PostgreSQL itself: valid, but without the events of a life that was not lived."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs import ids
+from jobs.engine.sql.columns import BLANK
+
+# What each column says, as SQL; `n` is the number of the row.
+_NEW = {
+    # Time-ordered, as ours are: it matters to the indexes.
+    "id": """(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
+             || '7' || lpad(to_hex(n % 4096), 3, '0') || '8' || substr(md5(random()::text), 1, 15))::uuid""",
+    "status": "'QUEUED'",
+    "gate": "3",
+    "params": "'{}'",
+    "tags": "'[]'",
+    "tenant": "'default'",
+    "target": "NULL",
+    "lane_id": "NULL",
+    "holds_lane": "false",
+    "addon_id": "''",
+    "resource": "'default'",
+    "remote": "false",
+    "priority": "50",
+    "base_priority": "50",
+    "position": "n * 1024",
+    "created_at": "statement_timestamp()",
+    "dispatched_at": "NULL",
+    "time_sensitive": "false",
+    "cost_units": "1",
+    "constraints": "'{}'",
+    "max_retries": "3",
+    "retry_policy": "'{}'",
+    "attempt": "1",
+    "fence": "0",
+    "hold": "false",
+    "idempotency_hash": "''",
+    "lease_owner": "NULL",
+    "lease_token": "NULL",
+    "lease_expires_at": "NULL",
+    **BLANK,
+}
+RUNNING = {
+    "status": "'RUNNING'",
+    "gate": "0",
+    "dispatched_at": "statement_timestamp()",
+    "lease_owner": "'somebody@else#' || n",
+    "lease_token": "gen_random_uuid()",
+    "lease_expires_at": "statement_timestamp() + interval '1 hour'",
+}
+
+
+def insert(connection: Any, job_type: str, jobs: int, **columns: str) -> None:
+    """QUEUED and ready, unless `columns` (SQL, of the row's number `n`) say otherwise."""
+    flow = {"job_type": f"'{job_type}'", "flow_id": str(ids.flow_id("default", job_type, "default", ""))}
+    said = _NEW | flow | columns
+    sql = f"""
+        INSERT INTO jobscheduler_job ({", ".join(said)})
+        SELECT {", ".join(said.values())} FROM generate_series(1, {jobs:d}) n
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def in_lanes(lanes: int, **columns: str) -> dict[str, str]:
+    """Columns that spread the rows over so many lanes."""
+    target = f"'lane ' || n % {lanes:d}"
+    return {"target": target, "lane_id": f"md5({target})::uuid", **columns}
