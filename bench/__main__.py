@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.databases import databases, measure
 from bench.measure import Rates
+from bench.peers.venvs import VENVS
 from bench.sizes import QUICK, SCALE
 
 PARTS = {
@@ -33,6 +34,8 @@ def main(words: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server and all workers end, too
     asked = _asked(words)
     os.environ[SCALE] = str(asked.scale)
+    if asked.venvs is not None:
+        os.environ[VENVS] = str(asked.venvs.resolve())
     if asked.scale != 1:
         print(f"Amounts are {asked.scale:g} of what the names of the measures say; the ratios are not the real ones.")
     reports = {}
@@ -54,6 +57,7 @@ def _asked(words: list[str]) -> Namespace:
     parser.add_argument("--database", choices=["postgresql", "sqlite"], help="Only this one.")
     parser.add_argument("--scale", type=float, default=1.0, help="Shrinks every amount, e.g. 0.1 for a tenth.")
     parser.add_argument("--quick", action="store_true", help="Only to see that all parts work; no figure means much.")
+    parser.add_argument("--venvs", type=Path, help="Where the peers are installed (default .bench-venvs).")
     asked = parser.parse_args(words)
     if unknown := set(asked.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}")

@@ -92,7 +92,7 @@ def bars(found: Mapping[str, Rates]) -> list[Bar]:
         reached.append(Bar("drain, one slot ÷ cal", ratio(rates, one, one + CAL), 0.6, 0.9))
     if (rates := found.get("sqlite")) is not None:
         best = best_of(rates)
-        reached.append(Bar(f"drain on SQLite, 8 slots ÷ cal", ratio(rates, best, best + CAL), 1, 5))
+        reached.append(Bar("drain on SQLite, 8 slots ÷ cal", ratio(rates, best, best + CAL), 1, 5))
     return reached
 
 

@@ -1,4 +1,4 @@
-"""Rows by the hundred thousand, made by PostgreSQL itself: valid, but without the events of a life that was not lived."""
+"""Rows by the hundred thousand, made by PostgreSQL itself: valid, but without the events of a life."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Bar:
     def __str__(self) -> str:
         verdict = "PASS" if self.value >= self.at_least else "FAIL"
         aim = "" if self.aim is None else f", aim {self.aim:g}{' (reached)' if self.value >= self.aim else ''}"
-        return f"{verdict}  {self.name}: {self.value:.2f} (at least {self.at_least:g}{aim})"
+        return f"{verdict}  {self.name}: {self.value:.2f} (at least {self.at_least:.3g}{aim})"
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "passes": self.value >= self.at_least}

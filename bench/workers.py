@@ -18,7 +18,9 @@ SLOWEST = 50  # jobs a second; slower is as good as stuck
 NO_LIMITS: dict[str, Any] = {"global": None}
 
 
-def workers(count: int, slots: int, *options: str, limits: dict[str, Any] = NO_LIMITS) -> AbstractContextManager[Processes]:
+def workers(
+    count: int, slots: int, *options: str, limits: dict[str, Any] = NO_LIMITS
+) -> AbstractContextManager[Processes]:
     command = [sys.executable, "manage.py", "worker", "-v", "0", f"--concurrency={slots}", *options]
     return started([command] * count, {**os.environ, "JOBSCHEDULER_LIMITS": json.dumps(limits)})
 

@@ -35,13 +35,13 @@ def unlocked_limits() -> None:
     from jobs.engine import claim, limits
     from jobs.models.limits import ConcurrencyLimit
 
-    def unlocked() -> list[Any]:
+    def unlocked(**_: Any) -> list[Any]:
         rows = ConcurrencyLimit.objects.order_by("pk").values_list("scope", "key", "max", "paused")
         return [limits.Limit(*row) for row in rows]
 
     def counted() -> Any:
         found = count()
-        time.sleep(0.005)  # what it counted grows old
+        time.sleep(0.05)  # what it counted grows old
         return found
 
     count, claim._active = claim._active, counted

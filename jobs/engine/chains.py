@@ -18,15 +18,7 @@ def follow(job: Job, *, actor: Actor, reason: str, fresh: bool = False, position
     row = copy_of(job, status=status, position=position, checkpoint=None if fresh else job.checkpoint)
     if job.holds_lane:
         jobs().filter(pk=job.pk).update(holds_lane=False)
-    journal.record(
-        job,
-        EventKind.RETRY_CREATED,
-        actor=actor,
-        source=job.status,
-        target=job.status,
-        reason=reason,
-        data={"retried_by": str(row[0])},
-    )
+    journal.note(job, EventKind.RETRY_CREATED, actor=actor, reason=reason, data={"retried_by": str(row[0])})
     submit([row], actor=actor, reason=reason or f"retry of {job.pk}")
     groups.bring_back_later_places(job, actor=actor)
     return get(row[0])
@@ -35,15 +27,8 @@ def follow(job: Job, *, actor: Actor, reason: str, fresh: bool = False, position
 def send_off(job: Job, *, actor: Actor, reason: str) -> Job:
     """End the backoff of a waiting retry."""
     jobs().filter(pk=job.pk, status=Status.QUEUED).update(not_before=None)
-    journal.record(
-        job,
-        EventKind.UPDATED,
-        actor=actor,
-        source=job.status,
-        target=job.status,
-        reason=reason or "retried at once",
-        data={"fields": ["not_before"]},
-    )
+    why = reason or "retried at once"
+    journal.note(job, EventKind.UPDATED, actor=actor, reason=why, data={"fields": ["not_before"]})
     regate(job)
     return get(job.pk)
 

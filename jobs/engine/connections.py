@@ -17,6 +17,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, close_old
 from jobs import db
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
+LOOK_UP_SEC = 0.25
 IDLE_SEC = 60.0
 MISSING = (OperationalError, InterfaceError)
 
@@ -94,8 +95,12 @@ class Outage:
         self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311 — spreads load, guards nothing
 
     def _rest(self, seconds: float) -> None:
+        """Until the time is over, or somebody else of this process has got through."""
         _at_work.pop(self, None)
-        self.end.wait(seconds)
+        began = time.monotonic()
+        while (left := began + seconds - time.monotonic()) > 0 and _weather.cleared_at < began:
+            if self.end.wait(min(left, LOOK_UP_SEC)):
+                return
 
 
 class Weather:
@@ -105,6 +110,7 @@ class Weather:
         self._lock = threading.Lock()
         self._out: set[Outage] = set()
         self._since = 0.0
+        self.cleared_at = 0.0  # when somebody last got through again
 
     def darkens(self, outage: Outage, error: Exception) -> None:
         with self._lock:
@@ -116,6 +122,7 @@ class Weather:
 
     def clears(self, outage: Outage) -> None:
         with self._lock:
+            self.cleared_at = time.monotonic()
             last, self._out = self._out == {outage}, self._out - {outage}
             if last:
                 outage.logger.warning("the database is back after %.1f s", time.monotonic() - self._since)
@@ -132,7 +139,7 @@ def break_hung(seconds: float) -> None:
     that still acknowledges.
     """
     now = time.monotonic()
-    turns = [(outage, *turn) for outage, turn in list(_at_work.items())]
+    turns = [(outage, *turn) for outage, turn in _at_work.copy().items()]
     hung = {outage for outage, since, _ in turns if now - since > seconds * outage.patience}
     for outage, _, connection in turns:
         if connection.vendor == "postgresql" and (outage in hung or (hung and outage.only_listens)):

@@ -6,7 +6,6 @@ Two last members that end at once would each see the other still open: the lock 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 from uuid import UUID
 
 from django.db.models import Count
@@ -79,8 +78,8 @@ def bring_back_later_places(job: Job, *, actor: Actor) -> None:
     rows, reason = [], f"place reopened by the retry of {job.pk}"
     for each in ended.order_by("group_index"):
         rows.append(copy_of(each, status=Status.PENDING, hold=each.hold))
-        made: dict[str, Any] = {"source": each.status, "target": each.status, "data": {"retried_by": str(rows[-1][0])}}
-        journal.record(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, **made)
+        made = {"retried_by": str(rows[-1][0])}
+        journal.note(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, data=made)
     if rows:
         submit(rows, actor=actor, reason=reason)
 

@@ -40,6 +40,11 @@ def record(
     )
 
 
+def note(job: Job, kind: EventKind, *, actor: Actor, reason: str = "", data: dict[str, Any] | None = None) -> None:
+    """Record something that did not change the job's state."""
+    record(job, kind, actor=actor, source=job.status, target=job.status, reason=reason, data=data)
+
+
 def mark(*lanes: UUID | None) -> None:
     """Ask the promoter to look at these lanes again."""
     marks = [LaneMark(lane_id=lane) for lane in sorted({lane for lane in lanes if lane is not None})]

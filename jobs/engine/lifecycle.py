@@ -153,15 +153,8 @@ def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = 
             changed["holds_lane"] = job.status == Status.PAUSED and changed["lane_id"] is not None
             journal.mark(job.lane_id, changed["lane_id"])
         jobs().filter(pk=job.pk).update(**changed)
-        journal.record(
-            job,
-            EventKind.UPDATED,
-            actor=actor,
-            source=job.status,
-            target=job.status,
-            reason=reason,
-            data={"fields": sorted(set(changed) & EDITABLE)},
-        )
+        names = sorted(set(changed) & EDITABLE)
+        journal.note(job, EventKind.UPDATED, actor=actor, reason=reason, data={"fields": names})
         if job.status == Status.QUEUED and set(changed) - {"tags"}:
             regate(get(job.pk))
         return get(job.pk)

@@ -150,7 +150,7 @@ def _place(job: Job, position: int, actor: Actor, reason: str) -> Job:
         return job
     jobs().filter(pk=job.pk).update(position=position)
     data = {"from": job.position, "to": position}
-    journal.record(job, EventKind.MOVED, actor=actor, source=job.status, target=job.status, reason=reason, data=data)
+    journal.note(job, EventKind.MOVED, actor=actor, reason=reason, data=data)
     journal.mark(job.lane_id)
     wakeup.notify(wakeup.READY)
     return get(job.pk)

@@ -24,12 +24,19 @@ REFUSED = ("unique", "duplicate key", "IntegrityError", "deadlock", "Traceback")
 
 
 def run(
-    fleet: Fleet, chance: random.Random, *, jobs: int, lanes: int, longest_sec: float = 0.06, sabotage: str = ""
+    fleet: Fleet,
+    chance: random.Random,
+    *,
+    jobs: int,
+    lanes: int,
+    longest_sec: float = 0.06,
+    settings: dict[str, Any] = STEADY,
+    sabotage: str = "",
 ) -> Verdict:
     verdict = Verdict()
     order = submit(chance, jobs, lanes, longest_sec)
     began = time.monotonic()
-    fleet.start_many(WORKERS, f"--concurrency={SLOTS}", settings={**STEADY, "LIMITS": LIMITS}, sabotage=sabotage)
+    fleet.start_many(WORKERS, f"--concurrency={SLOTS}", settings={**settings, "LIMITS": LIMITS}, sabotage=sabotage)
     await_all_ended(60 + jobs * longest_sec, fleet)
     ran = fleet.ledger.stretches()
     verdict.note(jobs=jobs, lanes=lanes, seconds=time.monotonic() - began)

@@ -156,7 +156,8 @@ class Watch:
 
 def notable(worker: WorkerProcess) -> list[str]:
     """Every line but those that come with every job."""
-    return [line for line in worker.output.splitlines() if not re.search(r"claimed job|lease of worker", line)]
+    ordinary = re.compile(r"claimed job|\) ended: |lease of worker")
+    return [line for line in worker.output.splitlines() if not ordinary.search(line)]
 
 
 def cpu_seconds(pid: int) -> float:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.chaos import crowded, kills, lanes
-from tests.worker.harness import Fleet
+from tests.worker.harness import STEADY, Fleet
 
 
 def test_four_workers_keep_lanes_in_order_and_every_limit(fleet: Fleet, chance: random.Random) -> None:
@@ -18,7 +18,10 @@ def test_four_workers_keep_lanes_in_order_and_every_limit(fleet: Fleet, chance: 
 
 @pytest.mark.pg_only  # on SQLite there is only one writer at a time: a count cannot grow old
 def test_limits_that_are_counted_without_a_lock_are_exceeded(fleet: Fleet, chance: random.Random) -> None:
-    verdict = crowded.run(fleet, chance, jobs=200, lanes=20, sabotage="unlocked_limits")
+    often = {**STEADY, "POLL_SEC": 0.02}
+    verdict = crowded.run(
+        fleet, chance, jobs=150, lanes=40, longest_sec=0.1, settings=often, sabotage="unlocked_limits"
+    )
     print(verdict)
     assert any("are allowed" in each for each in verdict.broken)
 
