@@ -21,7 +21,7 @@ help:
 	@echo "make test     the whole suite on SQLite, then on PostgreSQL (ARGS= goes to pytest)"
 	@echo "make check    lint, format, types, architecture, migrations, system checks"
 	@echo "make format   mends what lint and format can mend"
-	@echo "make bench    benchmarks        make chaos    many processes at once on PostgreSQL"
+	@echo "make bench    benchmarks        make chaos    kills, crashes and crowds, about an hour (ARGS=--short)"
 	@echo "make docs     regenerates the generated pages of docs/"
 	@echo "make clean    removes .venv, builds and caches; keeps the database"
 
@@ -61,7 +61,7 @@ bench: $(DEV)
 	$(PY) -m bench $(ARGS)
 
 chaos: $(DEV)
-	$(PY) -m tests.postgres $(PY) -m pytest tests/races $(ARGS)
+	$(PY) -m tests.chaos $(ARGS)
 
 docs: $(DEV)
 	$(PY) docs/generate.py

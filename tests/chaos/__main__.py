@@ -65,8 +65,9 @@ def one(name: str, database: str, *, short: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="jobscheduler-chaos-") as home, database_of(database, home) as server:
         verdict = _set_up_and_run(name, server, Path(home), seed, short)
     took = time.monotonic() - began
-    print(f"{name} on {database}: {verdict} [SEED={seed}, {took:.0f} s]", flush=True)
-    return 1 if verdict.broken else 0
+    told = verdict if not SUITES[name].must_break else verdict.noticed
+    print(f"{name} on {database}: {told} [SEED={seed}, {took:.0f} s]", flush=True)
+    return 1 if bool(verdict.broken) != SUITES[name].must_break else 0
 
 
 @contextmanager

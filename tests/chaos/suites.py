@@ -21,6 +21,7 @@ class Suite:
     function: str = "run"
     databases: tuple[str, ...] = DATABASES
     with_server: bool = False
+    must_break: bool = False  # a worker is made to go wrong here: the judges must notice
     long: dict[str, Any] | None = None
     small: dict[str, Any] | None = None
 
@@ -37,6 +38,19 @@ class Suite:
 SUITES: dict[str, Suite] = {
     "crowded": Suite(
         "crowded", long={"jobs": 20_000, "lanes": 200, "longest_sec": 0.02}, small={"jobs": 400, "lanes": 20}
+    ),
+    "crowded-unlocked": Suite(
+        "crowded",
+        databases=POSTGRES,
+        must_break=True,
+        long={"jobs": 2000, "lanes": 40, "longest_sec": 0.1, "sabotage": "unlocked_limits"},
+        small={"jobs": 300, "lanes": 40, "longest_sec": 0.1, "sabotage": "unlocked_limits"},
+    ),
+    "crowded-backwards": Suite(
+        "crowded",
+        must_break=True,
+        long={"jobs": 500, "lanes": 10, "sabotage": "backwards"},
+        small={"jobs": 60, "lanes": 3, "sabotage": "backwards"},
     ),
     "shutdowns": Suite("shutdowns", long={"rounds": 100}, small={"rounds": 5}),
     "lanes": Suite("lanes", long={"seconds": 15.0}, small={"seconds": 5.0}),

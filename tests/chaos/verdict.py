@@ -17,6 +17,11 @@ class Verdict:
         if not holds:
             self.broken.append(otherwise)
 
+    @property
+    def noticed(self) -> str:
+        """For a suite in which something was made to go wrong."""
+        return f"noticed, {len(self.broken)} violations" if self.broken else "BROKEN: the sabotage went unnoticed"
+
     def __str__(self) -> str:
         told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.notes.items())
         if not self.broken:
