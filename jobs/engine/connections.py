@@ -170,18 +170,26 @@ def close() -> None:
 
 def short_timeouts(seconds: float) -> None:
     """Let no statement, lock or forgotten transaction of this connection take longer: the next turn can try again."""
+    milliseconds = str(max(int(seconds * 1000), 100))
+    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+    _tell_once(dict.fromkeys(names, milliseconds))
+
+
+def prefer_indexes() -> None:
+    """The queue may fill within seconds: a plan made from what it held before would walk all of it."""
+    _tell_once({"enable_seqscan": "off"})
+
+
+def _tell_once(settings: dict[str, str]) -> None:
+    """Set these on this thread's PostgreSQL connection, once in its life."""
     connection = db.connection()
     if connection.vendor != "postgresql":
         return
     connection.ensure_connection()
     raw = connection.connection
-    if getattr(raw, "jobs_timeouts", None) == seconds:
+    if getattr(raw, "jobs_settings", None) == settings:
         return
-    milliseconds = max(int(seconds * 1000), 100)
-    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
     with connection.cursor() as cursor:
-        cursor.execute("; ".join(f"SET {name} = {milliseconds}" for name in names))
-    try:
-        raw.jobs_timeouts = seconds
-    except AttributeError:  # a connection that takes no marks is told every time
-        return
+        cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
+    with suppress(AttributeError):  # a connection that takes no marks is told every time
+        raw.jobs_settings = settings

@@ -23,7 +23,7 @@ from jobs import actors, db
 from jobs.conf import conf
 from jobs.engine import ending, lanes, limits, recovery, roster
 from jobs.engine.claim import Claim, Claimer, Serves, batch_size, foreign_work
-from jobs.engine.connections import Outage, short_timeouts
+from jobs.engine.connections import Outage, prefer_indexes, short_timeouts
 from jobs.engine.context import CaptureLogs, Context
 from jobs.engine.execution import decide_retry
 from jobs.engine.executors import Executor, ThreadExecutor, retry_facts
@@ -210,6 +210,7 @@ class Worker:
         return time.monotonic() >= min(self._poll_at, self._due_at)
 
     def _turn(self) -> None:
+        prefer_indexes()
         self._write_last_words()
         self._leaving.clear()
         self._recorded.clear()
