@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.errors import NoRetry, Skip
 from jobs.registry import job
+from jobs.version import __version__
 
 if TYPE_CHECKING:
     from jobs.services import enqueue, enqueue_many
 
-__version__ = "0.1.0"
-__all__ = ["NoRetry", "Skip", "enqueue", "enqueue_many", "job"]
+__all__ = ["NoRetry", "Skip", "__version__", "enqueue", "enqueue_many", "job"]
 
 
 def __getattr__(name: str) -> Any:

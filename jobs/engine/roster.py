@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from django.db.models.functions import Now
 
-import jobs
 from jobs import db
 from jobs.conf import conf
 from jobs.engine.identity import Identity, Life
 from jobs.models import Worker, WorkerState
+from jobs.version import __version__
 
 if TYPE_CHECKING:
     from jobs.engine.worker import Options
@@ -45,7 +45,7 @@ class Entry:
             boot_id=self.me.boot_id,
             pid_namespace=self.me.namespace,
             pid_started=self.me.started,
-            version=jobs.__version__,
+            version=__version__,
             slots=self.options.concurrency,
             serves={
                 "types": list(serves.types),

