@@ -42,6 +42,7 @@ class ThreadExecutor:
         self.loop = EventLoop(done)
         self._work: queue.SimpleQueue[Held | None] = queue.SimpleQueue()
         self._threads = 0
+        self._at_work: set[Held] = set()
         self._taken = 0
         self._taken_before = -1
 
@@ -59,7 +60,8 @@ class ThreadExecutor:
     def press_on(self) -> None:
         """Called every millisecond or so while there is a backlog."""
         if self._taken == self._taken_before:
-            for _ in range(self._work.qsize()):
+            idle = self._threads - len(self._at_work)  # woken already, and slow to get up: no more than jobs are needed
+            for _ in range(self._work.qsize() - idle):
                 self._add_thread()
         self._taken_before = self._taken
 
@@ -74,11 +76,13 @@ class ThreadExecutor:
 
     def _serve(self) -> None:
         while (held := self._work.get()) is not None:
+            self._at_work.add(held)
             self._taken += 1
             close_old_connections()
             held.begin()
             outcome = run(held.claim.job_type, held.ctx, retry_facts(held))
             close_old_connections()
+            self._at_work.discard(held)
             self.done(held, outcome)
         connections.close_all()
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.db.models import Sum
 
+from jobs.actors import ActorKind
 from jobs.engine.ending import Verdict
 from jobs.models import GroupMode, GroupStatus, Job, JobEvent, JobGroup, JobMinute, JobRun
 from jobs.models.group import OPEN_GROUP
@@ -47,7 +48,7 @@ class World:
         self.jobs = {job["id"]: job for job in Job.objects.values(*columns, "group_id", "group_index", "resolved_at")}
         self.successor = {job["retry_of_id"]: job for job in self.jobs.values() if job["retry_of_id"]}
         events = JobEvent.objects.order_by("id")
-        self.events: list[Any] = [*events.values("job_id", "kind", "from_status", "to_status", "data")]
+        self.events: list[Any] = [*events.values("job_id", "kind", "from_status", "to_status", "actor_kind", "data")]
         self.trail: dict[UUID, list[dict[str, Any]]] = defaultdict(list)
         for event in self.events:
             self.trail[event["job_id"]].append(event)
@@ -183,30 +184,41 @@ def _status_of(tails: Counter[str]) -> str:
 
 
 def _forgotten(live: list[dict[str, Any]]) -> Iterator[str]:
-    """A place that waits for a predecessor has one."""
+    """A place waits for an earlier one, or for another whose turn it is."""
     first = min((job["group_index"] for job in live), default=None)
+    if any(job["status"] != Status.PENDING for job in live):
+        return
     for job in live:
-        if job["status"] == Status.PENDING and not job["hold"] and job["group_index"] == first:
-            yield f"job {job['id']}: waits for a predecessor in its group, and there is none"
+        if job["group_index"] == first and not job["hold"]:
+            yield f"job {job['id']}: waits for its turn in its group, and it is nobody else's"
 
 
 def places(world: World) -> Iterator[str]:
-    """In a sequential group nobody is let go while an earlier place is live."""
+    """In a sequential group nobody is let go before an earlier place has ended, nor beside another that has begun.
+
+    The retry that a failure makes by itself goes on with the turn of its place; a person may let go whatever has no
+    predecessor.
+    """
     sequential = set(JobGroup.objects.filter(mode=GroupMode.SEQUENTIAL).values_list("pk", flat=True))
-    live: dict[UUID, dict[UUID, int]] = defaultdict(dict)
+    live: dict[UUID, dict[UUID, tuple[int, str]]] = defaultdict(dict)
     for event in world.events:
         job = world.jobs[event["job_id"]]
         if job["group_id"] not in sequential:
             continue
-        here = live[job["group_id"]]
+        here, place = live[job["group_id"]], job["group_index"]
         if event["to_status"] == Status.QUEUED and event["kind"] in (EventKind.SUBMITTED, EventKind.RELEASED):
-            earlier = [each for each, place in here.items() if place < job["group_index"]]
-            if earlier:
-                yield f"job {job['id']}: was let go at place {job['group_index']} while {earlier[0]} was live"
+            by_person = event["actor_kind"] == ActorKind.USER
+            for other, (at, status) in here.items():
+                if (at < place and not _goes_on(event)) or (at != place and status != Status.PENDING and not by_person):
+                    yield f"job {job['id']}: was let go at place {place} while {other} was {status} at place {at}"
         if event["to_status"] in TERMINAL:
             here.pop(job["id"], None)
         else:
-            here[job["id"]] = job["group_index"]
+            here[job["id"]] = (place, event["to_status"])
+
+
+def _goes_on(event: dict[str, Any]) -> bool:
+    return bool(event["kind"] == EventKind.SUBMITTED and event["actor_kind"] == ActorKind.WORKER)
 
 
 def runs(world: World) -> Iterator[str]:

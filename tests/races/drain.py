@@ -39,16 +39,18 @@ def left_without_a_reason() -> Iterator[str]:
 
 def _has_a_reason(job: Job) -> bool:
     if job.status == Status.PENDING:
-        return job.hold or _has_a_live_predecessor(job)
+        return job.hold or _waits_for_its_turn(job)
     if job.status == Status.QUEUED:
         return job.gate == Gate.TIME or (job.gate == Gate.LANE and _is_shut(job))
     return job.status == Status.PAUSED
 
 
-def _has_a_live_predecessor(job: Job) -> bool:
+def _waits_for_its_turn(job: Job) -> bool:
+    """After an earlier place, or after another that has begun."""
     if job.group is None or job.group.mode != GroupMode.SEQUENTIAL:
         return False
-    return job.group.jobs.filter(group_index__lt=job.group_index, status__in=sorted(LIVE)).exists()
+    others = job.group.jobs.filter(status__in=sorted(LIVE)).exclude(group_index=job.group_index)
+    return others.filter(Q(group_index__lt=job.group_index) | ~Q(status=Status.PENDING)).exists()
 
 
 def _is_shut(job: Job) -> bool:

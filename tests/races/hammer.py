@@ -57,6 +57,7 @@ class Hammer:
     def __init__(self, chance: random.Random, job_ids: Sequence[str]) -> None:
         self.chance, self.job_ids = chance, [UUID(each) for each in job_ids]
         self.actor = actors.worker(f"race-{os.getpid()}")
+        self.person = actors.Actor(actors.ActorKind.USER, f"person-{os.getpid()}")
         self.taker = Taker(self.actor.name)
         self.leases: dict[UUID, End] = {}
         self.slot = 0
@@ -89,7 +90,7 @@ class Hammer:
         named = self.job_ids[place * 7 % len(self.job_ids)]
 
         def ask() -> None:
-            verb(self._somewhere_in_the_chain(named), actor=self.actor)
+            verb(self._somewhere_in_the_chain(named), actor=self.person)
 
         ask.__name__ = verb.__name__
         return ask

@@ -283,5 +283,12 @@ def _sqlite_is_locked(path: str) -> bool:
     return False
 
 
+def is_running(pid: int) -> bool:
+    try:
+        return _state(pid) != "Z"
+    except OSError:
+        return False
+
+
 def environment() -> dict[str, str]:
     return {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from uuid import UUID
 
 import pytest
 
@@ -11,7 +12,7 @@ from jobs.models import Worker, WorkerState
 from jobs.states import EventKind, Status
 from tests.chaos import shutdowns
 from tests.snapshots import kinds_of
-from tests.worker.harness import SHORT, STEADY, Fleet, await_status, event, job, until
+from tests.worker.harness import SHORT, STEADY, Fleet, WorkerProcess, await_status, event, is_running, job, until
 
 LEASE = SHORT["LEASE_SEC"]
 
@@ -55,19 +56,21 @@ def test_a_worker_whose_heartbeats_stop_with_the_signal_loses_its_job(fleet: Fle
     assert await_status(held, Status.COMPLETED, Status.FAILED, fleet=fleet).status == Status.FAILED
 
 
-def test_a_second_signal_ends_at_once_and_what_was_running_is_recovered(fleet: Fleet) -> None:
-    leaving, held = leave_for_longer_than_a_lease(fleet)
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_second_signal_ends_at_once_and_what_was_running_is_recovered(fleet: Fleet, executor: str) -> None:
+    leaving, held = leave_for_longer_than_a_lease(fleet, f"--executor={executor}")
     until(lambda: "shutdown begun" in leaving.output)
     leaving.terminate()
     assert leaving.ended(LEASE) == 0
     assert job(held).status == Status.RUNNING
     await_status(held, Status.FAILED, fleet=fleet)
+    assert not [line for line in fleet.ledger.of(held, "start") if is_running(line["pid"])]
     assert event(held, EventKind.FAILED).reason == "lease expired"
 
 
-def leave_for_longer_than_a_lease(fleet: Fleet, **how: str) -> tuple:
+def leave_for_longer_than_a_lease(fleet: Fleet, *options: str, **how: str) -> tuple[WorkerProcess, UUID]:
     settings = {**SHORT, "SHUTDOWN_GRACE_SEC": 10 * LEASE}
-    leaving = fleet.start("--name=leaving", "--no-housekeeping", settings=settings, **how)
+    leaving = fleet.start("--name=leaving", "--no-housekeeping", *options, settings=settings, **how)
     fleet.start("--name=sweeper", "--types=sample.add")
     held = services.enqueue("sample.sleepy", {"seconds": 2 * LEASE}, max_retries=0)
     until(lambda: fleet.ledger.of(held.pk, "start"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from jobs import services
 from jobs.models import Job, Worker
 from jobs.states import Cause, EventKind, Status
-from tests.worker.harness import STEADY, Fleet, await_status, event, job, successor, until
+from tests.worker.harness import STEADY, Fleet, await_status, event, is_running, job, successor, until
 
 QUICK = {**STEADY, "RETRY_BASE_SEC": 0}
 
@@ -73,10 +72,3 @@ def test_a_process_deaf_to_a_cancel_is_ended_after_the_cancel_timeout(fleet: Fle
     done = await_status(deaf.pk, Status.CANCELLED, fleet=fleet)
 
     assert done.run.status == Status.CANCELLED
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return os.path.exists(f"/proc/{pid}")
