@@ -24,6 +24,7 @@ LAST_WORDS_SEC = 2.0  # between asking a process group to end and ending it
 class ProcessExecutor:
     def __init__(self, done: Done) -> None:
         self.done = done
+        self._running: set[BaseProcess] = set()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["jobs.engine.nursery", "jobs.engine.child"])
 
@@ -44,7 +45,9 @@ class ProcessExecutor:
         """Every job has its process; nothing waits for one."""
 
     def end(self) -> None:
-        """Processes end with their jobs; the server ends with this process."""
+        """What still runs now has no worker any more: it must not go on beside its successor."""
+        for process in self._running.copy():
+            _kill_group(process, signal.SIGKILL)
 
     def _attend(self, held: Held, process: BaseProcess, ours: Connection, theirs: Connection) -> None:
         try:
@@ -54,6 +57,7 @@ class ProcessExecutor:
             return
         finally:
             theirs.close()
+        self._running.add(process)
         held.begin()
         held.kill = lambda: _kill(process)
         held.interrupt = lambda: _send(ours, held.ctx.stop_mode)
@@ -64,6 +68,7 @@ class ProcessExecutor:
         outcome = self._listen(held, ours)
         process.join()
         _kill_group(process, signal.SIGKILL)  # whatever the handler left running
+        self._running.discard(process)
         ours.close()
         self.done(held, outcome or _silent_end(held, process.exitcode))
 
