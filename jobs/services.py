@@ -6,6 +6,8 @@ Parse at the gate, then one verb of the engine. Ids may be UUIDs or their text; 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from functools import cache
 from typing import Any, Literal, Unpack
 from uuid import UUID
 
@@ -15,6 +17,7 @@ from jobs import db, ids, parsing, submission
 from jobs.actors import PYTHON, Actor
 from jobs.engine import lifecycle, ordering
 from jobs.engine.moves import get, jobs
+from jobs.engine.sql.batch import AT, Row
 from jobs.engine.submit import submit
 from jobs.errors import IdempotencyKeyReused, InvalidInput
 from jobs.models import Job
@@ -35,16 +38,14 @@ def enqueue(
     **fields: Unpack[submission.Fields],
 ) -> Job:
     """Submit one job, in the caller's transaction. The same idempotency key and body give the same job."""
-    values = _prepare({"job_type": job_type, "params": params, "template": template, **fields})
-    born = submit([submission.row(values)], actor=actor, reason=_reason(reason))
+    form = submission.form_of({"job_type": job_type, "template": template, **fields})
+    values = form.values(params, fields.get("idempotency_key"))
+    row = submission.row(values)
+    born = submit([row], actor=actor, reason=_reason(reason))
     if not born:
-        return _same_as(values)
+        return _same_as(row)
     _, created_at, position, gate = born[0]
-    job = Job(
-        **values | {"priority": values["base_priority"], "created_at": created_at, "position": position, "gate": gate}
-    )
-    job._state.adding, job._state.db = False, None
-    return job
+    return _saved(values | {"created_at": created_at, "position": position, "gate": gate})
 
 
 def enqueue_many(
@@ -56,8 +57,8 @@ def enqueue_many(
     listed = list(items)
     if limit is not None and len(listed) > limit:
         raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
-    prepared = [_prepare_item(index, item) for index, item in enumerate(listed)]
-    return _insert_all(prepared, _one_per_key(prepared), actor, _reason(reason))
+    rows = _rows(listed)
+    return _insert_all(rows, _one_per_key(rows), actor, _reason(reason)) if rows else []
 
 
 def cancel(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
@@ -118,76 +119,81 @@ def update(job_id: JobId, changes: Mapping[str, Any], *, reason: str = "", actor
     return lifecycle.update(job.pk, _edits(job, changes), actor=actor, reason=_reason(reason))
 
 
-def _prepare(item: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {name: value for name, value in item.items() if name not in ("job_type", "params", "template")}
-    job_type, name = item.get("job_type"), item.get("template")
-    if (job_type is None) == (name is None):
-        raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
-    template = None
-    if name is not None:
-        tenant = parsing.tenant(fields.get("tenant") or "default")
-        template = submission.find_template(name, tenant)
-    return submission.prepare(job_type, item.get("params"), fields, template=template)
-
-
-def _prepare_item(index: int, item: Any) -> dict[str, Any]:
+def _rows(items: list[Any]) -> list[Row]:
+    forms, rows = submission.Forms(), []
     try:
-        if not isinstance(item, Mapping):
-            raise InvalidInput([], _("must be an object"), "dict_type")
-        return _prepare(item)
+        for item in items:
+            if not isinstance(item, Mapping):
+                raise InvalidInput([], _("must be an object"), "dict_type")
+            rows.append(forms.row(item))
     except InvalidInput as error:
-        raise error.under("jobs", index) from None
+        raise error.under("jobs", len(rows)) from None
+    for row, new in zip(rows, ids.uuid7s(len(rows)), strict=True):
+        row[ID] = new
+    return rows
 
 
-def _one_per_key(prepared: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first of those that share an idempotency key; the others must say the same and become the same job."""
-    seen: dict[tuple[str, str], dict[str, Any]] = {}
-    kept = []
-    for values in prepared:
-        key = (values["tenant"], values["idempotency_key"])
-        first = seen.setdefault(key, values) if key[1] is not None else values
-        if first is values:
-            kept.append(values)
-        elif first["idempotency_hash"] != values["idempotency_hash"]:
-            raise _reused(key[1])
-        else:
-            values["id"] = first["id"]
-    return kept
+ID, TENANT, KEY, HASH = (AT[name] for name in ("id", "tenant", "idempotency_key", "idempotency_hash"))
 
 
-def _insert_all(prepared: list[dict[str, Any]], unique: list[dict[str, Any]], actor: Actor, reason: str) -> list[UUID]:
-    if not unique:
-        return []
-    with db.atomic():
-        born = {each[0] for each in submit([submission.row(values) for values in unique], actor=actor, reason=reason)}
-        taken = _taken([values for values in unique if values["id"] not in born])
-    return [taken.get(values["id"], values["id"]) for values in prepared]
-
-
-def _taken(values: list[dict[str, Any]]) -> dict[UUID, UUID]:
-    """For each submission whose idempotency key is taken, by which job; it must have said the same."""
-    found: dict[UUID, UUID] = {}
-    for start in range(0, len(values), KEYS_AT_ONCE):
-        batch = {(each["tenant"], each["idempotency_key"]): each for each in values[start : start + KEYS_AT_ONCE]}
-        same = jobs().filter(tenant__in={key[0] for key in batch}, idempotency_key__in=[key[1] for key in batch])
-        for job_id, digest, *key in same.values_list("pk", "idempotency_hash", "tenant", "idempotency_key"):
-            asked = batch.get((key[0], key[1]))
-            if asked is not None:
-                _require_same(digest, asked)
-                found[asked["id"]] = job_id
-    return found
-
-
-def _same_as(values: Mapping[str, Any]) -> Job:
-    """The job that has this idempotency key already; its submission must have said the same."""
-    job = jobs().get(tenant=values["tenant"], idempotency_key=values["idempotency_key"])
-    _require_same(job.idempotency_hash, values)
+def _saved(values: dict[str, Any]) -> Job:
+    """The job as it was inserted, made by position: by keyword a model with so many fields takes four times as long."""
+    known = {**_blank(), **values, "priority": values["base_priority"]}
+    job: Job = Job.from_db(db.alias(), list(_blank()), [known[name] for name in _blank()])
     return job
 
 
-def _require_same(digest: str, values: Mapping[str, Any]) -> None:
-    if digest != values["idempotency_hash"]:
-        raise _reused(values["idempotency_key"])
+@cache
+def _blank() -> dict[str, Any]:
+    """A job's columns in their order, as they are before anything is said. Nothing in here can be changed in place."""
+    return {each.attname: None if each.attname in AT else each.get_default() for each in Job._meta.concrete_fields}
+
+
+def _one_per_key(rows: list[Row]) -> list[Row]:
+    """The first of those that share an idempotency key; the others must say the same and become the same job."""
+    seen: dict[tuple[str, str], Row] = {}
+    kept = []
+    for row in rows:
+        first = row if row[KEY] is None else seen.setdefault((row[TENANT], row[KEY]), row)
+        if first is row:
+            kept.append(row)
+        elif first[HASH] != row[HASH]:
+            raise _reused(row[KEY])
+        else:
+            row[ID] = first[ID]
+    return kept
+
+
+def _insert_all(rows: list[Row], unique: list[Row], actor: Actor, reason: str) -> list[UUID]:
+    with db.atomic() if any(row[KEY] is not None for row in unique) else nullcontext():
+        born = {each[0] for each in submit(unique, actor=actor, reason=reason)}
+        taken = _taken([row for row in unique if row[ID] not in born]) if len(born) < len(unique) else {}
+    return [taken.get(row[ID]) or row[ID] for row in rows] if taken else [row[ID] for row in rows]
+
+
+def _taken(rows: list[Row]) -> dict[UUID, UUID]:
+    """For each row whose key is in use, the job that has it; their submissions must have said the same."""
+    found: dict[Any, tuple[UUID, str]] = {}
+    for start in range(0, len(rows), KEYS_AT_ONCE):
+        some = rows[start : start + KEYS_AT_ONCE]
+        same = jobs().filter(tenant__in={row[TENANT] for row in some}, idempotency_key__in=[row[KEY] for row in some])
+        for tenant, key, pk, said in same.values_list("tenant", "idempotency_key", "pk", "idempotency_hash"):
+            found[tenant, key] = (pk, said)
+    for row in rows:
+        _require_same(found[row[TENANT], row[KEY]][1], row)
+    return {row[ID]: found[row[TENANT], row[KEY]][0] for row in rows}
+
+
+def _same_as(row: Row) -> Job:
+    """The job that has this idempotency key already; its submission must have said the same."""
+    job = jobs().get(tenant=row[TENANT], idempotency_key=row[KEY])
+    _require_same(job.idempotency_hash, row)
+    return job
+
+
+def _require_same(digest: str, row: Row) -> None:
+    if digest != row[HASH]:
+        raise _reused(row[KEY])
 
 
 def _reused(key: Any) -> IdempotencyKeyReused:

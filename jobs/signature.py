@@ -46,13 +46,16 @@ class Signature:
     def of(cls, func: Callable[..., Any]) -> Signature:
         return cls(func)
 
-    def validate(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Refuse what does not fit. Defaults are not filled in: they belong to the code that will run the job."""
+    def validate(self, params: dict[str, Any], text: str | None = None) -> dict[str, Any]:
+        """Refuse what does not fit; `text` is the params as JSON, from who has it already.
+
+        Defaults are not filled in: they belong to the code that will run the job.
+        """
         if params == {} and not self._required:
             return params
         if self.takes_ctx and self._extra is not None and CONTEXT in params:
             raise InvalidParams(["params", CONTEXT], "this name is the handler's context", "reserved")
-        self._typed(_encoded(params))
+        self._typed(_encoded(params) if text is None else text)
         return params
 
     def arguments(self, params: dict[str, Any]) -> dict[str, Any]:

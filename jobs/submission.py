@@ -6,6 +6,7 @@ Every field passes the gate; what was not said comes from the template, then the
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache, partial
@@ -16,6 +17,7 @@ from django.utils.translation import gettext as _
 
 from jobs import db, ids, parsing
 from jobs.conf import conf
+from jobs.engine.sql.batch import AT, Row
 from jobs.engine.sql.columns import INSERTED
 from jobs.engine.submit import dump
 from jobs.errors import InvalidInput
@@ -77,17 +79,92 @@ def prepare(
     job_type: str | None, params: Any, fields: Mapping[str, Any], *, template: JobTemplate | None = None, **place: Any
 ) -> dict[str, Any]:
     """The values of INSERTED for one new job, or InvalidInput. `place` is for groups and schedules."""
-    said = clean(fields)
-    given = parsing.json_object({} if params is None else params, "params")
-    preset = _from_template(template) if template is not None else {}
-    handler = registry.get(parsing.identifier(template.job_type if template else job_type, "job_type"))
-    # Of what was asked, not of what it came to: a template that was edited meanwhile does not make it another body.
-    asked = fingerprint(template.pk if template else handler.name, given, said) if "idempotency_key" in said else ""
-    given = {**preset.pop("params", {}), **given}
-    handler.signature.validate(given)
-    said = {**preset, **said}
-    _require_possible(said)
-    return _values(handler, given, said, template, {"idempotency_hash": asked, **place})
+    shared = {name: value for name, value in fields.items() if name != "idempotency_key"}
+    return Form(job_type, shared, template=template, **place).values(params, fields.get("idempotency_key"))
+
+
+class Form:
+    """What submissions of one shape say alike, looked at once: everything but params and idempotency key."""
+
+    def __init__(
+        self, job_type: str | None, fields: Mapping[str, Any], *, template: JobTemplate | None = None, **place: Any
+    ) -> None:
+        self._said = clean(fields)
+        preset = _from_template(template) if template is not None else {}
+        self._handler = registry.get(parsing.identifier(template.job_type if template else job_type, "job_type"))
+        self._what = template.pk if template else self._handler.name
+        self._preset: dict[str, Any] = preset.pop("params", {})
+        said = {**preset, **self._said}
+        _require_possible(said)
+        self._values = _values(self._handler, said, template) | place
+        self._row: Row | None = None
+
+    def values(self, params: Any, key: Any = None) -> dict[str, Any]:
+        asked, given, _text = self._checked(params)
+        values = {**self._values, "id": ids.uuid7(), "params": given}
+        if key is not None:
+            values["idempotency_key"] = parsing.idempotency_key(key)
+            values["idempotency_hash"] = fingerprint(self._what, asked, self._said)
+        return values
+
+    def row(self, params: Any, key: Any = None) -> Row:
+        """As `row(self.values(…))`, but for the id, which is still missing."""
+        if self._row is None:
+            self._row = row(self._values)
+        asked, _given, text = self._checked(params)
+        new = self._row.copy()
+        new[PARAMS] = text
+        if key is not None:
+            new[KEY] = parsing.idempotency_key(key)
+            new[HASH] = fingerprint(self._what, asked, self._said)
+        return new
+
+    def _checked(self, params: Any) -> tuple[dict[str, Any], dict[str, Any], str]:
+        """The params as they were said, as they will be, and those as JSON."""
+        asked = parsing.json_object({} if params is None else params, "params")
+        given = {**self._preset, **asked} if self._preset else asked
+        text = dump(given)
+        self._handler.signature.validate(given, text)
+        return asked, given, text
+
+
+ID, PARAMS, KEY, HASH = (AT[name] for name in ("id", "params", "idempotency_key", "idempotency_hash"))
+
+
+class Forms:
+    """Rows for many submissions; those of one shape share a form."""
+
+    VARYING = frozenset({"params", "idempotency_key"})
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Form] = {}
+
+    def row(self, item: Mapping[str, Any]) -> Row:
+        return self._form(item).row(item.get("params"), item.get("idempotency_key"))
+
+    def _form(self, item: Mapping[str, Any]) -> Form:
+        # With their types: 1, 1.0 and True are equal, but not to a gate.
+        shape = tuple([(name, type(value), value) for name, value in item.items() if name not in self.VARYING])
+        try:
+            if (known := self._known.get(shape)) is None:
+                known = self._known[shape] = form_of(item)
+        except TypeError:  # tags and constraints have no hash
+            return form_of(item)
+        return known
+
+
+def form_of(item: Mapping[str, Any]) -> Form:
+    """`item` is what `services.enqueue` takes, as a mapping."""
+    job_type, name = item.get("job_type"), item.get("template")
+    if (job_type is None) == (name is None):
+        raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
+    fields = {name: value for name, value in item.items() if name not in _NO_FIELDS}
+    if name is None:
+        return Form(job_type, fields)
+    return Form(None, fields, template=find_template(name, parsing.tenant(fields.get("tenant") or "default")))
+
+
+_NO_FIELDS = {"job_type", "template", *Forms.VARYING}
 
 
 def clean(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +175,7 @@ def clean(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: GATES[name](value, name) for name, value in fields.items() if value is not None}
 
 
-def row(values: Mapping[str, Any]) -> list[Any]:
+def row(values: Mapping[str, Any]) -> Row:
     """The values in the order, and with the JSON text, that an insert wants."""
     ordered = [values[name] for name in INSERTED]
     for place in _JSON:
@@ -133,20 +210,14 @@ def _require_possible(said: Mapping[str, Any]) -> None:
         raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
 
 
-def _values(
-    handler: Handler[..., Any],
-    params: dict[str, Any],
-    said: Mapping[str, Any],
-    template: JobTemplate | None,
-    place: Mapping[str, Any],
-) -> dict[str, Any]:
+def _values(handler: Handler[..., Any], said: Mapping[str, Any], template: JobTemplate | None) -> dict[str, Any]:
     values = _defaults(handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES).copy()
-    values |= {"id": ids.uuid7(), "params": params, "tags": list(values["tags"])}
+    values["tags"] = list(values["tags"])
     if template is not None:
         values |= {"template_id": template.pk, "retry_policy": template.retry_policy}
     if said:
         _apply(values, said)
-    return values | dict(place)
+    return values
 
 
 def _apply(values: dict[str, Any], said: Mapping[str, Any]) -> None:
@@ -196,12 +267,7 @@ def _flow(values: Mapping[str, Any]) -> int:
 
 def fingerprint(what: str | UUID, params: Mapping[str, Any], said: Mapping[str, Any]) -> str:
     """Two submissions with one idempotency key must say the same."""
-    body = {name: str(value) if isinstance(value, datetime | UUID) else value for name, value in said.items()}
-    text = dump([str(what), _sorted(params), _sorted(body)])
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_CANONICAL.encode([str(what), params, said]).encode()).hexdigest()
 
 
-def _sorted(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(each) for each in value] if isinstance(value, list) else value
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)

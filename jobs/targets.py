@@ -9,19 +9,20 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Min
+from django.db.models import Count, Exists, Min, OuterRef, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from jobs import db, figures, ids, parsing
 from jobs.actors import PYTHON, Actor
-from jobs.engine import journal, wakeup
-from jobs.errors import NotFound
+from jobs.engine import journal
+from jobs.errors import InvalidInput, NotFound
 from jobs.literals import literals
-from jobs.models import Job, Target
+from jobs.models import Job, LaneMark, Target
 from jobs.services import REASON_LENGTH
 
 logger = logging.getLogger("jobs.targets")
+AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,38 @@ def unpause(key: str, *, tenant: str = "default", actor: Actor = PYTHON) -> Targ
         return _changed(target, changes, actor)
 
 
+def of(tenant: str | None) -> QuerySet[Target]:
+    """The targets of one tenant, or all, in the order of their names."""
+    found = Target.objects.using(db.alias()).order_by("tenant", "key")
+    return found if tenant is None else found.filter(tenant=tenant)
+
+
+def find(key: str, *, tenant: str = "default") -> Target:
+    """A target that was paused or used. One whose row is still on its way is shown as it will be."""
+    try:
+        lane = ids.lane_id(parsing.tenant(tenant), parsing.target(key))
+    except InvalidInput:  # a key that cannot be one is the key of no target
+        raise _absent(key, tenant) from None
+    target = of(tenant).filter(pk=lane).first()
+    if target is None and not Job.objects.using(db.alias()).filter(target=key, tenant=tenant).exists():
+        raise _absent(key, tenant)
+    return target or Target(id=lane, tenant=tenant, key=key)
+
+
+def bring_in() -> None:
+    """Give each lane that has jobs its row, as the promoter will: who looks sooner shall see it, too."""
+    known = Target.objects.using(db.alias()).filter(pk=OuterRef("lane_id"))
+    marks = LaneMark.objects.using(db.alias()).filter(~Exists(known)).order_by("lane_id")
+    new = list(marks.values_list("lane_id", flat=True).distinct()[:AT_ONCE])
+    if not new:
+        return
+    waiting = Job.objects.using(db.alias()).filter(lane_id__in=new, gate__in=literals(figures.IN_LANE)).order_by()
+    rows = sorted(waiting.values_list("lane_id", "tenant", "target").distinct())
+    targets = [Target(id=lane, tenant=tenant, key=key or "") for lane, tenant, key in rows]
+    with db.atomic():
+        Target.objects.using(db.alias()).bulk_create(targets, ignore_conflicts=True)
+
+
 def states(targets: Sequence[Target]) -> list[TargetState]:
     """What goes on in each of these lanes, in two queries."""
     lanes = [target.pk for target in targets]
@@ -74,8 +107,12 @@ def _locked(key: str, tenant: str, *, make: bool) -> Target:
         targets.bulk_create([Target(id=ids.lane_id(tenant, key), tenant=tenant, key=key)], ignore_conflicts=True)
     target = targets.select_for_update(no_key=True).filter(pk=ids.lane_id(tenant, key)).first()
     if target is None:
-        raise NotFound(_("There is no target “%(key)s” in tenant %(tenant)s.") % {"key": key, "tenant": tenant})
+        raise _absent(key, tenant)
     return target
+
+
+def _absent(key: str, tenant: str) -> NotFound:
+    return NotFound(_("There is no target “%(key)s” in tenant %(tenant)s.") % {"key": key, "tenant": tenant})
 
 
 def _changed(target: Target, changes: dict[str, Any], actor: Actor) -> Target:
@@ -83,7 +120,6 @@ def _changed(target: Target, changes: dict[str, Any], actor: Actor) -> Target:
         return target
     Target.objects.using(db.alias()).filter(pk=target.pk).update(**changes)
     journal.mark(target.pk)
-    wakeup.notify(wakeup.READY)
     target.refresh_from_db(using=db.alias())
     said = "paused" if target.paused else "unpaused"
     logger.info("target %s of tenant %s %s by %s", target.key, target.tenant, said, actor.name or actor.kind)

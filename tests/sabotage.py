@@ -32,20 +32,20 @@ def tokenless() -> None:
 
 def unlocked_limits() -> None:
     """Counts what is active without locking the limits first."""
-    from jobs.engine import claim, limits
-    from jobs.models.limits import ConcurrencyLimit
+    from jobs.engine import limits
 
-    def unlocked(**_: Any) -> list[Any]:
-        rows = ConcurrencyLimit.objects.order_by("pk").values_list("scope", "key", "max", "paused")
-        return [limits.Limit(*row) for row in rows]
+    def unlocked(all_of_them: bool) -> Any:
+        sql, params = locking(all_of_them)
+        assert " FOR NO KEY UPDATE" in sql
+        return sql.replace(" FOR NO KEY UPDATE", ""), params
 
-    def counted() -> Any:
-        found = count()
+    def counted(**which: Any) -> Any:
+        found = lock(**which)
         time.sleep(0.05)  # what it counted grows old
         return found
 
-    count, claim._active = claim._active, counted
-    limits.locked = unlocked
+    locking, limits._locking = limits._locking, unlocked  # type: ignore[assignment]
+    lock, limits.locked = limits.locked, counted
 
 
 def backwards() -> None:

@@ -14,19 +14,18 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Exists, Q
+from django.db.models import Exists, Q
 
 from jobs import db, hooks
 from jobs.conf import conf
 from jobs.engine import groups, limits
-from jobs.engine.sql import dialect
+from jobs.engine.sql import Statement, compiled, dialect
 from jobs.engine.sql.columns import CLAIMED
-from jobs.models import ConcurrencyLimit, Job, Lease
+from jobs.models import ConcurrencyLimit, Job
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Blocked, Flow, InUse, Limit, Limits, room
 from jobs.states import EventKind, Status
 
-Pick = tuple[str, tuple[Any, ...]]
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 25, 50, 100, 200, 500)
 WINDOW = 1000  # how many ready jobs are looked at before the walk over flows begins
 
@@ -87,29 +86,44 @@ class Claimer:
         most = batch_size(len(slots))
         if not most or not self.serves.types:
             return []
-        claims = self._claim(most, slots, lease_sec)
-        if started := {each.group_id for each in claims if each.group_id is not None}:
-            groups.mark_started(started)
-        return claims
+        return _started(self._claim(most, slots, lease_sec))
+
+    def statement(self, slots: Sequence[int], *, lease_sec: float) -> Statement | None:
+        """The claim as one statement, to be sent with others, as long as no limit is in force and no hook listens."""
+        most = batch_size(len(slots))
+        if not most or not self.serves.types or self._limited or not self._is_plain() or hooks.anyone_listens():
+            return None
+        if db.is_sqlite():
+            return None
+        claim: Statement = dialect(db.connection()).claim_statement(
+            *_unlimited(most, self.serves), self.life, slots, self.worker, lease_sec
+        )
+        return claim
+
+    def taken(self, rows: Sequence[Any]) -> list[Claim]:
+        """What that statement answered."""
+        return _started([_claim(row) for row in rows])
+
+    def _is_plain(self) -> bool:
+        return not self.serves.choosy and has_builtin_policy()
 
     def _claim(self, most: int, slots: Sequence[int], lease_sec: float) -> list[Claim]:
-        plain = not self.serves.choosy and has_builtin_policy()
+        plain = self._is_plain()
         if not self._limited and plain:
             claims = self._take(_unlimited(most, self.serves), slots, lease_sec)
             if claims:
                 return claims
         with db.atomic() as connection:
-            in_force = limits.locked(all_of_them=not has_builtin_policy())
+            in_force, in_use = limits.locked(all_of_them=not has_builtin_policy())
             looked, self._limited = not self._limited and plain, bool(in_force) or not plain
             if looked and not self._limited:
                 return []
-            in_use = InUse(_active() if in_force else [])
             pick = _pick(connection, most, self.serves, in_force, in_use)
             claims = self._take(pick, slots, lease_sec) if pick is not None else []
             self.saturated = any(room(limit, in_use) == 0 for limit in in_force if not limit.paused)
             return claims
 
-    def _take(self, pick: Pick, slots: Sequence[int], lease_sec: float) -> list[Claim]:
+    def _take(self, pick: Statement, slots: Sequence[int], lease_sec: float) -> list[Claim]:
         with db.atomic() if hooks.anyone_listens() or db.is_sqlite() else nullcontext():
             connection = db.connection()
             rows = dialect(connection).claim_jobs(connection, *pick, self.life, slots, self.worker, lease_sec)
@@ -118,6 +132,12 @@ class Claimer:
                 moves = [hooks.Moved(c.id, EventKind.RUNNING, Status.QUEUED, Status.RUNNING, c.tenant) for c in claims]
                 hooks.tell(moves)
         return claims
+
+
+def _started(claims: list[Claim]) -> list[Claim]:
+    if groups_begun := {each.group_id for each in claims if each.group_id is not None}:
+        groups.mark_started(groups_begun)
+    return claims
 
 
 def has_builtin_policy() -> bool:
@@ -137,7 +157,7 @@ def foreign_work(serves: Serves) -> bool:
     return bool(dialect(connection).pick_heads(connection, f"job_type NOT IN ({marks})", serves.types, 1))
 
 
-def _pick(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit], in_use: InUse) -> Pick | None:
+def _pick(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit], in_use: InUse) -> Statement | None:
     """A locking query for the rows to take, or None."""
     if not has_builtin_policy():
         return _by_id(_choose(connection, most, serves, in_force, in_use))
@@ -158,20 +178,20 @@ def _pick(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit],
 
 
 @lru_cache(maxsize=256)
-def _first(most: int, serves: Serves) -> Pick:
+def _first(most: int, serves: Serves) -> Statement:
     """The first ready jobs: the plain walk along the dispatch order."""
-    return _compiled(_ready(serves)[:most])
+    return compiled(_ready(serves)[:most])
 
 
 @lru_cache(maxsize=256)
-def _unlimited(most: int, serves: Serves) -> Pick:
+def _unlimited(most: int, serves: Serves) -> Statement:
     """The same, if no limit is in force at all."""
     in_force = ConcurrencyLimit.objects.filter(Q(max__isnull=False) | Q(paused=True))
-    return _compiled(_ready(serves).filter(~Exists(in_force))[:most])
+    return compiled(_ready(serves).filter(~Exists(in_force))[:most])
 
 
-def _by_id(ids: Sequence[UUID]) -> Pick | None:
-    return _compiled(_locking(Job.objects.using(db.alias()).ready().filter(pk__in=ids))) if ids else None
+def _by_id(ids: Sequence[UUID]) -> Statement | None:
+    return compiled(_locking(Job.objects.using(db.alias()).ready().filter(pk__in=ids))) if ids else None
 
 
 def _ready(serves: Serves) -> Any:
@@ -181,12 +201,6 @@ def _ready(serves: Serves) -> Any:
 def _locking(jobs: JobQuerySet) -> Any:
     ordered = jobs.in_dispatch_order().select_for_update(skip_locked=True)
     return ordered.values("id", "priority", "position", "created_at")
-
-
-def _compiled(jobs: Any) -> Pick:
-    with db.atomic():  # Django compiles a locking query only where it could be run
-        sql, params = jobs.query.get_compiler(db.alias()).as_sql()
-    return sql, tuple(params)
 
 
 def _choose(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit], in_use: InUse) -> list[UUID]:
@@ -253,15 +267,6 @@ _COLUMN = {"job_type": "job_type", "resource": "resource", "tenant": "tenant", "
 
 def _marks(values: Sequence[str]) -> str:
     return ", ".join(["%s"] * len(values))
-
-
-def _active() -> list[tuple[Flow, int]]:
-    """What counts against the limits: active jobs, and leases of direct executions."""
-    columns = ("tenant", "job_type", "resource", "addon_id")
-    jobs = Job.objects.using(db.alias()).active().order_by().values_list(*columns).annotate(n=Count("pk"))
-    leases = Lease.objects.using(db.alias()).filter(ended_at__isnull=True, granted_at__isnull=False)
-    held = leases.order_by().values_list(*columns).annotate(n=Count("pk"))
-    return [(Flow(*row[:4]), row[4]) for row in (*jobs, *held)]
 
 
 def _claim(row: Sequence[Any]) -> Claim:

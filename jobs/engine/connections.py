@@ -177,7 +177,7 @@ def short_timeouts(seconds: float) -> None:
 
 def prefer_indexes() -> None:
     """The queue may fill within seconds: a plan made from what it held before would walk all of it."""
-    _tell_once({"enable_seqscan": "off"})
+    _tell_once({"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"})
 
 
 def _tell_once(settings: dict[str, str]) -> None:
@@ -187,9 +187,10 @@ def _tell_once(settings: dict[str, str]) -> None:
         return
     connection.ensure_connection()
     raw = connection.connection
-    if getattr(raw, "jobs_settings", None) == settings:
+    told = getattr(raw, "jobs_settings", {})
+    if settings.items() <= told.items():
         return
     with connection.cursor() as cursor:
         cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
     with suppress(AttributeError):  # a connection that takes no marks is told every time
-        raw.jobs_settings = settings
+        raw.jobs_settings = told | settings

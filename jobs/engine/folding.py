@@ -1,6 +1,6 @@
 """Old minutes of the rollup become days: totals stay, to the job, while the rows grow few.
 
-A folded row stands at midnight UTC of its day, written by FOLDED, with its job type, outcome and duration buckets.
+A folded row stands at midnight UTC of its day, written by FOLDED, with all that minutes tell apart but their writer.
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jobs import db
+from jobs.engine.sql.rollup import ADD_UP, INTO, KEY, SUMS
 from jobs.models import JobMinute
 
 FOLDED = "@day"  # no worker can be named so
 
-_INTO_DAY = """
-    INSERT INTO jobscheduler_jobminute AS m
-           (minute, worker, job_type, outcome, wait_bucket, run_bucket, jobs, wait_sec, run_sec)
-    SELECT %(day)s, %(folded)s, job_type, outcome, wait_bucket, run_bucket, sum(jobs), sum(wait_sec), sum(run_sec)
-    FROM gone GROUP BY job_type, outcome, wait_bucket, run_bucket
-    ON CONFLICT (minute, worker, job_type, outcome, wait_bucket, run_bucket)
-    DO UPDATE SET jobs = m.jobs + excluded.jobs, wait_sec = m.wait_sec + excluded.wait_sec,
-                  run_sec = m.run_sec + excluded.run_sec
-"""
+_WHAT = ", ".join(KEY[2:])
+_INTO_DAY = f"""
+    {INTO} SELECT %(day)s, %(folded)s, {_WHAT}, {", ".join(f"sum({name})" for name in SUMS)} FROM gone GROUP BY {_WHAT}
+    {ADD_UP}
+"""  # noqa: S608 — our own words
 _OF_DAY = "jobscheduler_jobminute WHERE minute >= %(day)s AND minute < %(next_day)s AND worker <> %(folded)s"
 # Whoever deletes a row adds it: two that fold at once cannot count it twice.
 _POSTGRES = (f"WITH gone AS (DELETE FROM {_OF_DAY} RETURNING *) {_INTO_DAY}",)  # noqa: S608 — our own words

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from jobs import db, hooks
 from jobs.actors import Actor
+from jobs.engine import wakeup
 from jobs.engine.sql import dialect
 from jobs.models import Job, JobEvent, LaneMark
 from jobs.states import EventKind, Status
@@ -46,10 +47,11 @@ def note(job: Job, kind: EventKind, *, actor: Actor, reason: str = "", data: dic
 
 
 def mark(*lanes: UUID | None) -> None:
-    """Ask the promoter to look at these lanes again."""
+    """Ask the promoter to look at these lanes again, and soon."""
     marks = [LaneMark(lane_id=lane) for lane in sorted({lane for lane in lanes if lane is not None})]
     if marks:
         LaneMark.objects.using(db.alias()).bulk_create(marks)
+        wakeup.notify(wakeup.LANE)
 
 
 def count_ends(jobs: Iterable[UUID]) -> None:

@@ -8,14 +8,16 @@ from collections.abc import Callable
 
 from jobs import db
 from jobs.engine.connections import Outage, close
-from jobs.engine.wakeup import CHANNEL, STOP
+from jobs.engine.wakeup import CHANNEL, READY, STOP
 
 logger = logging.getLogger("jobs.engine.listener")
 PING_SEC = 15.0
 
 
 class Listener(threading.Thread):
-    def __init__(self, *, on_ready: Callable[[], None], on_stop: Callable[[], None]) -> None:
+    """`on_ready` is told whether lanes have changed, too."""
+
+    def __init__(self, *, on_ready: Callable[[bool], None], on_stop: Callable[[], None]) -> None:
         super().__init__(name="listener", daemon=True)
         self.on_ready = on_ready
         self.on_stop = on_stop
@@ -45,7 +47,7 @@ class Listener(threading.Thread):
             cursor.execute(f"LISTEN {CHANNEL}")
         self._outage.over()
         self.listening = True
-        self.on_ready()  # what came before we listened
+        self.on_ready(True)  # what came before we listened
         quiet = 0.0
         while not self._end.is_set():
             self._outage.tick()
@@ -63,4 +65,4 @@ class Listener(threading.Thread):
         if message == STOP:
             self.on_stop()
         else:
-            self.on_ready()
+            self.on_ready(message != READY)

@@ -76,7 +76,7 @@ def take(
         journal.count_ends([job.pk])
     journal.record(job, way.event, actor=actor, source=source, target=target, reason=reason, data=data, token=token)
     journal.mark(job.lane_id)
-    if target == Status.QUEUED or job.lane_id is not None:  # it may run now, or what waits behind it
+    if target == Status.QUEUED:
         wakeup.notify(wakeup.READY)
     journal.tell(job, way.event, source, target, reason)
     return get(job.pk)

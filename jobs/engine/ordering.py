@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +14,7 @@ from jobs import db
 from jobs.actors import Actor
 from jobs.engine import journal, wakeup
 from jobs.engine.moves import get, jobs, lock
+from jobs.engine.sql import Statement
 from jobs.errors import InvalidInput, WrongState
 from jobs.literals import literals
 from jobs.models import Job
@@ -20,6 +23,7 @@ from jobs.states import EventKind, Status, allowed
 
 SPACING = 1024
 CROWD = 500  # how many are spread at first
+ATTEMPTS, PAUSE_SEC = 100, 0.02  # for a crowd that others have in hand
 LARGEST = 2**63 - 1
 ORDER = ("position", "created_at", "id")
 
@@ -32,11 +36,12 @@ def move_beside(job_id: UUID, other_id: UUID, *, after: bool, actor: Actor, reas
     """Put a job right before or after another one of its tenant and priority."""
     if job_id == other_id:
         raise InvalidInput("after" if after else "before", "a job cannot be moved beside itself")
-    for _attempt in range(3):
+    for _attempt in range(ATTEMPTS):
         try:
             return _beside(job_id, other_id, after, actor, reason)
         except NoRoom:
-            make_room(other_id)
+            if not make_room(other_id):
+                time.sleep(PAUSE_SEC)
     raise WrongState("The queue around this job keeps changing; try again.")
 
 
@@ -51,8 +56,11 @@ def move_to_end(job_id: UUID, *, top: bool, actor: Actor, reason: str = "") -> J
         return _place(job, max(-LARGEST, min(LARGEST, position)), actor, reason)
 
 
-def make_room(job_id: UUID) -> None:
-    """Spread the jobs from `job_id` on evenly, keeping their order, over as many as it takes to find the room."""
+def make_room(job_id: UUID) -> bool:
+    """Spread the jobs from `job_id` on evenly, keeping their order, over as many as it takes to find the room.
+
+    Waits for nobody: whoever holds one of them may be waiting for another. If somebody does, nothing is changed.
+    """
     with db.atomic() as connection:
         job = get(job_id)
         crowd = _peers(job).exclude(_earlier(job)).order_by(*ORDER)
@@ -66,41 +74,31 @@ def make_room(job_id: UUID) -> None:
         size = crowd[:size].count()
         low = before.position if before else job.position - SPACING * size
         step = SPACING if beyond is None else (beyond - low) // (size + 1)
-        # Rows are locked by id, and nothing else is locked before: two of these cannot wait for each other.
-        list(
-            jobs()
-            .select_for_update(no_key=True)
-            .filter(pk__in=crowd.values("pk")[:size])
-            .order_by("pk")
-            .values_list("pk")
-        )
+        free = jobs().select_for_update(no_key=True, skip_locked=True).filter(pk__in=crowd.values("pk")[:size])
+        locked = set(free.values_list("pk", flat=True))
+        if locked != set(crowd.values_list("pk", flat=True)[:size]):
+            return False
         with connection.cursor() as cursor:
-            cursor.execute(_SPREAD, _spread_params(connection, job, low, step, size))
+            cursor.execute(*_spread(connection, low, step, locked))
+        return True
 
 
+# Only what is locked: a job that came just now would be waited for.
 _SPREAD = """
     UPDATE jobscheduler_job SET position = %s + %s * ranked.place
     FROM (
         SELECT id AS ranked_id, row_number() OVER (ORDER BY position, created_at, id) AS place
-        FROM (
-            SELECT id, position, created_at FROM jobscheduler_job
-            WHERE tenant = %s AND priority = %s AND status IN ('PENDING', 'QUEUED')
-              AND (position, created_at, id) >= (%s, %s, %s)
-            ORDER BY position, created_at, id LIMIT %s
-        ) crowd
+        FROM jobscheduler_job WHERE id {among}
     ) ranked
     WHERE id = ranked_id
 """
 
 
-def _spread_params(connection: BaseDatabaseWrapper, job: Job, low: int, step: int, size: int) -> list[Any]:
-    born, key = Job._meta.get_field("created_at"), Job._meta.pk
-    place = [
-        job.position,
-        born.get_db_prep_value(job.created_at, connection),
-        key.get_db_prep_value(job.pk, connection),
-    ]
-    return [low, step, job.tenant, job.priority, *place, size]
+def _spread(connection: BaseDatabaseWrapper, low: int, step: int, crowd: set[UUID]) -> Statement:
+    if connection.vendor == "sqlite":
+        ids: Any = json.dumps([each.hex for each in crowd])
+        return _SPREAD.format(among="IN (SELECT value FROM json_each(%s))"), [low, step, ids]
+    return _SPREAD.format(among="= ANY(%s)"), [low, step, list(crowd)]
 
 
 def _beside(job_id: UUID, other_id: UUID, after: bool, actor: Actor, reason: str) -> Job:

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from uuid import UUID
 
+from pydantic_core import to_json
+
 from jobs import db, hooks
 from jobs.actors import Actor
-from jobs.engine import wakeup
 from jobs.engine.sql import dialect
-from jobs.engine.sql.columns import BIRTH, INSERTED, SUBMISSION
+from jobs.engine.sql.batch import AT, Row
+from jobs.engine.sql.columns import BIRTH, SUBMISSION
 from jobs.ids import uuid7
-from jobs.models import Gate, Job
+from jobs.models import Job
 from jobs.states import EventKind, Status
 
-_AT = {name: index for index, name in enumerate(INSERTED)}
 
-
-def submit(rows: Sequence[Sequence[Any]], *, actor: Actor, reason: str = "") -> list[Any]:
-    """Insert rows in the order of INSERTED. Returns the new ones: id, created_at, position, gate.
+def submit(rows: Sequence[Row], *, actor: Actor, reason: str = "") -> list[Any]:
+    """Insert rows in the order of INSERTED. Returns the new ones: id, created_at, position, gate (of many, the id).
 
     A row whose idempotency key is taken is left out; a peer's open transaction with that key is waited for.
     """
-    with db.atomic() as connection:
-        born = dialect(connection).insert_jobs(connection, rows, (str(actor.kind), actor.name), reason)
-        gates = {gate for _, _, _, gate in born}
-        if gates - {Gate.CLOSED}:
-            wakeup.notify(wakeup.READY)
+    with _transaction() as connection:
+        born: list[Any] = dialect(connection).insert_jobs(connection, rows, (str(actor.kind), actor.name), reason)
         if hooks.anyone_listens():
             new = {each[0] for each in born}
-            hooks.tell([_moved(row, reason) for row in rows if row[_AT["id"]] in new])
+            hooks.tell([_moved(row, reason) for row in rows if row[AT["id"]] in new])
     return born
+
+
+def _transaction() -> AbstractContextManager[Any]:
+    """On PostgreSQL an insert is one statement, and so a transaction by itself unless a hook joins it."""
+    return db.atomic() if hooks.anyone_listens() or db.is_sqlite() else nullcontext(db.connection())
 
 
 def copy_of(
@@ -42,7 +44,7 @@ def copy_of(
     position: int | None = None,
     checkpoint: Any = None,
     hold: bool = False,
-) -> tuple[Any, ...]:
+) -> Row:
     """A row for `submit` that follows `job` in its chain: every submission field, none of the state."""
     birth: dict[str, Any] = {
         "id": uuid7(),
@@ -58,17 +60,14 @@ def copy_of(
         "checkpoint": None if checkpoint is None else dump(checkpoint),
     }
     kept = (dump(getattr(job, name)) if kind == "jsonb" else getattr(job, name) for name, kind in SUBMISSION.items())
-    return (*(birth[name] for name in BIRTH), *kept)
+    return [*(birth[name] for name in BIRTH), *kept]
 
 
 def dump(value: Any) -> str:
-    return _encode(value) if value else _EMPTY.get(type(value)) or _encode(value)
-
-
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-_EMPTY: dict[type, str] = {dict: "{}", list: "[]"}
+    """JSON on one line, of what has passed the gate."""
+    return to_json(value).decode()
 
 
 def _moved(row: Sequence[Any], reason: str) -> hooks.Moved:
-    job_id: UUID = row[_AT["id"]]
-    return hooks.Moved(job_id, EventKind.SUBMITTED, None, Status(row[_AT["status"]]), row[_AT["tenant"]], reason)
+    job_id: UUID = row[AT["id"]]
+    return hooks.Moved(job_id, EventKind.SUBMITTED, None, Status(row[AT["status"]]), row[AT["tenant"]], reason)

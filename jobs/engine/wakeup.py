@@ -6,6 +6,7 @@ from jobs import db
 
 CHANNEL = "jobscheduler"
 READY = "ready"
+LANE = "lane"  # what is ready must be found out first: a lane has changed
 STOP = "stop"
 
 

@@ -15,7 +15,9 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 
@@ -43,6 +45,17 @@ LINGER_SEC = 0.002  # how long the first end of a batch waits for company
 BACKLOG_SEC = 0.001  # how soon jobs that wait for a thread are looked after
 SOON_SEC = 0.05  # when to look again at lanes that somebody else had in hand
 FOREIGN_SEC = 30.0  # how often we look whether jobs that are not ours stand in the queue
+
+
+class News(Enum):
+    """What others tell the loop."""
+
+    NONE = 0  # turn, whatever it is
+    READY = 1  # something may be ready
+    LANES = 2  # lanes have changed, too
+
+
+Event = tuple[Held, Outcome] | News
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,7 @@ class Worker:
         self._ended: list[tuple[Held, Outcome]] = []
         self._leaving: set[Held] = set()  # their end is written, not committed
         self._recorded: set[Held] = set()
-        self._events: queue.SimpleQueue[tuple[Held, Outcome] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._end = threading.Event()
         self._outage = Outage(logger, "worker", self._end)
         self._signals = 0
@@ -104,10 +117,9 @@ class Worker:
         finally:
             self._finish()
 
-    def wake(self) -> None:
-        """Something may have become ready."""
-        self._hungry = self._lanes_changed = True
-        self._events.put(None)
+    def wake(self, lanes_changed: bool = True) -> None:
+        """Something may have become ready. From any thread: only the loop itself knows what it has looked at since."""
+        self._events.put(News.LANES if lanes_changed else News.READY)
 
     def stop(self, *_: Any) -> None:
         """Ask for an orderly end; asked twice, end at once. Fit to be a signal handler."""
@@ -116,7 +128,7 @@ class Worker:
 
     def _nudge(self) -> None:
         """Make the loop turn now."""
-        self._events.put(None)
+        self._events.put(News.NONE)
 
     def listen_to_signals(self) -> None:
         signal.signal(signal.SIGTERM, self.stop)
@@ -168,29 +180,25 @@ class Worker:
 
     def _gather(self) -> None:
         """Wait for something to happen; take all ends that have come, with a moment's patience for a batch."""
-        first = self._next_event(self._pause())
-        if first is None:
-            self._drain()
-            return
-        self._ended.append(first)
-        patience = time.monotonic() + LINGER_SEC
-        while len(self._ended) < len(self.leases) and (left := patience - time.monotonic()) > 0:
-            more = self._next_event(left)
-            if more is not None:
-                self._ended.append(more)
-        self._drain()
-
-    def _drain(self) -> None:
+        if self._take_event(self._pause()):
+            patience = time.monotonic() + LINGER_SEC
+            while len(self._ended) < len(self.leases) and (left := patience - time.monotonic()) > 0:
+                self._take_event(left)
         while not self._events.empty():
-            event = self._events.get_nowait()
-            if event is not None:
-                self._ended.append(event)
+            self._take_event(0.0)
 
-    def _next_event(self, seconds: float) -> tuple[Held, Outcome] | None:
+    def _take_event(self, seconds: float) -> bool:
+        """Whether it was the end of a job."""
         try:
-            return self._events.get(timeout=seconds) if seconds > 0 else self._events.get_nowait()
+            event = self._events.get(timeout=seconds) if seconds > 0 else self._events.get_nowait()
         except queue.Empty:
-            return None
+            return False
+        if not isinstance(event, News):
+            self._ended.append(event)
+            return True
+        self._hungry |= event != News.NONE
+        self._lanes_changed |= event == News.LANES
+        return False
 
     def _pause(self) -> float:
         """How long to wait for an event before the next turn."""
@@ -216,9 +224,11 @@ class Worker:
         self._recorded.clear()
         try:
             with self._one_commit():
-                self._record()
-                if self._may_claim() and self._free() and (self._hungry or self._is_time()):
-                    self._claim()
+                ends = self._judge_all()
+                if not self._exchange(ends):
+                    self._record(ends)
+                    if self._may_claim() and self._free() and (self._hungry or self._is_time()):
+                        self._claim()
         finally:
             self._ended = [each for each in self._ended if each[0] not in self._recorded]
 
@@ -228,6 +238,27 @@ class Worker:
         What follows from either waits for it (`on_commit`): a rollback must leave us holding what we held.
         """
         return db.atomic() if self._ended and db.is_sqlite() else nullcontext()
+
+    def _exchange(self, ends: list[tuple[Held, ending.End]]) -> bool:
+        """Finish and claim in one round trip and one commit, if nothing has to be looked at in between."""
+        if not ends or self._lanes_changed or self._is_time() or not self._may_claim() or self._is_foreign_time():
+            return False
+        if any(held.claim.target is not None or end.group_id is not None for held, end in ends):
+            return False
+        slots = self._slots(batch_size(self._free() + len(ends)))
+        claim = self._claimer.statement(slots, lease_sec=conf.LEASE_SEC)
+        if claim is None:
+            return False
+        sent = time.monotonic()
+        verdicts, rows = ending.finish_and(claim, [end for _, end in ends], actor=self.actor)
+        self._settle_all(ends, verdicts)
+        claims = self._claimer.taken(rows)
+        self._start_all(claims, sent)
+        if claims:  # having got none at all, ask again properly
+            self._hungry = len(claims) == len(slots)
+        if not self._hungry:
+            self._look_again_later()
+        return True
 
     def _may_claim(self) -> bool:
         return self._stopping_since is None and not self._signals and self.roster.request == ""
@@ -311,8 +342,11 @@ class Worker:
                 numbers.append(self._next_slot)
         return numbers
 
+    def _is_foreign_time(self) -> bool:
+        return not self.options.serves.choosy and time.monotonic() >= self._foreign_at
+
     def _look_for_foreign_work(self) -> None:
-        if not self.options.serves.choosy and time.monotonic() >= self._foreign_at:
+        if self._is_foreign_time():
             self._foreign_at = time.monotonic() + FOREIGN_SEC
             choosy = foreign_work(self.options.serves)
             self._claimer.serves = replace(self.options.serves, choosy=choosy)
@@ -330,8 +364,8 @@ class Worker:
             if held not in self.stuck:
                 write(held)
 
-    def _record(self) -> None:
-        """Write down how handlers ended. What cannot be written now is kept for the next turn."""
+    def _judge_all(self) -> list[tuple[Held, ending.End]]:
+        """How handlers ended; those that only stopped are handed back. What cannot be written now is kept."""
         ends: list[tuple[Held, ending.End]] = []
         for held, outcome in self._ended:
             if held in self.stuck:
@@ -345,11 +379,16 @@ class Worker:
                     ends.append((held, end))
                 else:
                     self._hand_back(held, outcome)
+        return ends
+
+    def _record(self, ends: list[tuple[Held, ending.End]]) -> None:
         if ends:
-            verdicts = ending.finish([end for _, end in ends], actor=self.actor)
-            for held, end in ends:
-                self._log_end(held, end.outcome)
-                self._settle(held, verdicts[held.id])
+            self._settle_all(ends, ending.finish([end for _, end in ends], actor=self.actor))
+
+    def _settle_all(self, ends: list[tuple[Held, ending.End]], verdicts: dict[UUID, ending.Verdict]) -> None:
+        for held, end in ends:
+            self._log_end(held, end.outcome)
+            self._settle(held, verdicts[held.id])
 
     def _judged(self, held: Held, outcome: Outcome) -> Outcome:
         """A handler that stopped because its time was up has failed."""

@@ -219,6 +219,12 @@ class Job(models.Model):
                 name="job_of_rare_status",  # what most jobs never become: costs an ordinary job nothing
             ),
             models.Index(fields=("template",), condition=Q(template__isnull=False), name="job_template"),
+            models.Index(fields=("target", "id"), condition=Q(target__isnull=False), name="job_of_target"),
+            models.Index(
+                fields=("tenant", "id"),
+                condition=~Q(tenant="default"),
+                name="job_of_tenant",  # who has one tenant only pays nothing; the default one has the primary key
+            ),
         ]
         constraints = [
             models.CheckConstraint(name="job_status_known", condition=Q(status__in=[str(s) for s in Status])),

@@ -15,6 +15,8 @@ class JobMinute(models.Model):
 
     minute = models.DateTimeField(_("minute"))
     worker = models.CharField(_("written by"), max_length=300)
+    tenant = models.CharField(_("tenant"), max_length=64, db_default="")
+    resource = models.CharField(_("resource"), max_length=200, db_default="")
     job_type = models.CharField(_("job type"), max_length=200)
     outcome = models.CharField(_("outcome"), max_length=11, choices=STATUS_CHOICES)
     wait_bucket = models.SmallIntegerField(_("wait bucket"), help_text=_("-1: it never started."))
@@ -22,6 +24,8 @@ class JobMinute(models.Model):
     jobs = models.BigIntegerField(_("jobs"), default=0)
     wait_sec = models.FloatField(_("waited (s)"), default=0)
     run_sec = models.FloatField(_("ran (s)"), default=0)
+    retried = models.BigIntegerField(_("retried"), db_default=0, help_text=_("Followed by an automatic retry."))
+    recovered = models.BigIntegerField(_("recovered"), db_default=0, help_text=_("Ended for want of their holder."))
 
     class Meta:
         db_table = "jobscheduler_jobminute"
@@ -30,7 +34,8 @@ class JobMinute(models.Model):
         ordering = ("-minute",)
         constraints = [
             models.UniqueConstraint(
-                fields=("minute", "worker", "job_type", "outcome", "wait_bucket", "run_bucket"), name="jobminute_key"
+                fields=("minute", "worker", "tenant", "resource", "job_type", "outcome", "wait_bucket", "run_bucket"),
+                name="jobminute_key",
             )
         ]
 

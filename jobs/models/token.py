@@ -22,6 +22,8 @@ class ApiToken(models.Model):
     expires_at = models.DateTimeField(_("expires"), null=True, blank=True)
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True)
     revoked_at = models.DateTimeField(_("revoked"), null=True, blank=True)
+    window_at = models.DateTimeField(null=True, blank=True, editable=False)  # of API_RATE_LIMIT, while that is set
+    window_count = models.IntegerField(null=True, blank=True, editable=False)
 
     class Meta:
         db_table = "jobscheduler_apitoken"

@@ -46,6 +46,25 @@ BIRTH = {
     "checkpoint": "jsonb",
 }
 INSERTED = {**BIRTH, **SUBMISSION}
+# What nearly every new job says in columns that are never NULL: known to the statement, so that it need not travel.
+USUAL: dict[str, str | int | bool] = {
+    "status": "QUEUED",
+    "hold": False,
+    "holds_lane": False,
+    "idempotency_hash": "",
+    "attempt": 1,
+    "tags": "[]",
+    "tenant": "default",
+    "addon_id": "",
+    "resource": "default",
+    "remote": False,
+    "base_priority": 50,
+    "time_sensitive": False,
+    "cost_units": 1,
+    "constraints": "{}",
+    "retry_policy": "{}",
+    "fence": 0,
+}
 # What every new job starts with; only raw SQL needs it spelled out.
 BLANK = {
     "tokens_used": "0",

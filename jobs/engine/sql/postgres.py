@@ -8,93 +8,15 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, FOLLOWS, HELD, INSERTED, LANE_HEAD, SUBMISSION
+from jobs.engine.sql import Statement
+from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, LANE_HEAD, SUBMISSION
+from jobs.engine.sql.postgres_insert import insert_jobs as insert_jobs
+from jobs.engine.sql.prepared import NOW, execute
+from jobs.engine.sql.prepared import execute_together as execute_together
+from jobs.engine.sql.rollup import ADD_UP, INTO
 from jobs.models.rollup import BUCKETS_SEC
 
-NOW = "statement_timestamp()"
-QUEUED_GATE = f"CASE WHEN not_before > {NOW} THEN 1 WHEN lane_id IS NOT NULL THEN 2 ELSE 3 END"
 _BUCKETS = f"ARRAY[{', '.join(map(str, BUCKETS_SEC))}]::double precision[]"
-
-_ADD_UP = """
-    ON CONFLICT (minute, worker, job_type, outcome, wait_bucket, run_bucket)
-    DO UPDATE SET jobs = m.jobs + excluded.jobs, wait_sec = m.wait_sec + excluded.wait_sec,
-                  run_sec = m.run_sec + excluded.run_sec
-"""
-
-
-def insert_jobs(connection: Any, rows: Sequence[Sequence[Any]], actor: tuple[str, str], reason: str) -> list[Any]:
-    """Insert rows (in the order of INSERTED) with event and mark; returns what was new: id, created_at, position, gate.
-
-    Of many, created_at and position are not returned: nobody asks for them.
-    """
-    if len(rows) == 1:
-        return execute(connection, _insert_one(rows[0][_KEY] is not None), [*rows[0], *actor, reason])
-    columns = list(zip(*rows, strict=True))
-    varies = tuple(column.count(column[0]) < len(column) for column in columns)
-    same = [column[0] for column, each in zip(columns, varies, strict=True) if not each]
-    lists = [_array(column) for column, each in zip(columns, varies, strict=True) if each]
-    keyed = varies[_KEY] or columns[_KEY][0] is not None
-    return execute(connection, _insert_many(varies, keyed), [*same, *lists, *actor, reason])
-
-
-_KEY = list(INSERTED).index("idempotency_key")
-
-
-def _array(column: Sequence[Any]) -> Any:
-    return uuid_array(column) if isinstance(column[0], UUID) and None not in column else list(column)
-
-
-@cache
-def _insert_one(keyed: bool) -> str:
-    values = ", ".join(f"%s::{kind}" for kind in INSERTED.values())
-    source = f"SELECT * FROM (VALUES ({values}, 1)) AS t({', '.join(INSERTED)}, n)"
-    return _insert(source, keyed, "id, created_at, position, gate")
-
-
-@cache
-def _insert_many(varies: tuple[bool, ...], keyed: bool) -> str:
-    """What is the same in all rows travels once; the rest as arrays. jsonb goes as text: it is quicker to build."""
-    columns = list(zip(INSERTED.items(), varies, strict=True))
-    picked = ", ".join(_picked(name, kind, each) for (name, kind), each in columns)
-    arrays = ", ".join(f"%s::{'text' if kind == 'jsonb' else kind}[]" for (_, kind), each in columns if each)
-    names = ", ".join(name for (name, _), each in columns if each)
-    source = f"SELECT {picked}, n FROM unnest({arrays}) WITH ORDINALITY AS t({names}, n)"
-    return _insert(source, keyed, "id, NULL::timestamptz, NULL::bigint, gate")
-
-
-def _picked(name: str, kind: str, varies: bool) -> str:
-    if not varies:
-        return f"%s::{kind} AS {name}"
-    return f"{name}::jsonb AS {name}" if kind == "jsonb" else name
-
-
-def _insert(source: str, keyed: bool, returned: str) -> str:
-    names = [name for name in INSERTED if name != "position"]
-    # Keys go in one order, or two batches that share some would wait for each other.
-    once = """
-        ORDER BY tenant, idempotency_key, n
-        ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING"""
-    return f"""
-    WITH given AS MATERIALIZED ({source}),
-    born AS (
-        INSERT INTO jobscheduler_job ({", ".join(names)}, priority, position, created_at, gate, {", ".join(BLANK)})
-        SELECT {", ".join(names)}, base_priority,
-               coalesce(position, (extract(epoch FROM {NOW}) * 1000000)::bigint * 1024 + n - 1), {NOW},
-               CASE WHEN status = 'QUEUED' THEN {QUEUED_GATE} ELSE 0 END, {", ".join(BLANK.values())}
-        FROM given{once if keyed else ""}
-        RETURNING id, created_at, position, gate, status, lane_id, hold
-    ),
-    event AS (
-        INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, actor_kind, actor_name, reason)
-        SELECT id, {NOW}, kind, source, target, %s, %s, reason
-        FROM (SELECT id, 'SUBMITTED' AS kind, '' AS source, status AS target, %s::text AS reason FROM born
-              UNION ALL
-              SELECT id, 'HELD', status, status, CASE WHEN hold THEN '{HELD}' ELSE '{FOLLOWS}' END
-              FROM born WHERE status = 'PENDING') said
-    ),
-    mark AS (INSERT INTO jobscheduler_lanemark (lane_id) SELECT DISTINCT lane_id FROM born WHERE gate = 2)
-    SELECT {returned} FROM born
-    """
 
 
 def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str) -> list[Any]:
@@ -102,11 +24,15 @@ def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str
 
     Returns a row an end: id, verdict (done | replay | lost), tenant, retried_by, in a group?
     """
+    return execute(connection, *finish_statement(ends, actor, writer))
+
+
+def finish_statement(ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str) -> Statement:
     retries = any(end[8] is not None for end in ends)
     given = f"[{','.join(map(_as_json, ends))}]"
     ids = uuid_array([end[0] for end in ends])
     params = {"ends": given, "ids": ids, "actor_kind": actor[0], "actor": actor[1], "writer": writer}
-    return execute(connection, _finish(retries), params)
+    return _finish(retries), params
 
 
 def _as_json(end: Sequence[Any]) -> str:
@@ -129,14 +55,17 @@ def uuid_array(ids: Sequence[UUID]) -> str:
 
 @cache
 def _finish(retries: bool) -> str:
-    kept = ", ".join(f"j.{name}" for name in SUBMISSION)
+    kept = [f"j.{name}" for name in ("base_priority", "position", "attempt", "checkpoint", *SUBMISSION)]
+    told = ["j.job_type", "j.tenant", "j.resource", "j.lane_id", "j.group_id"]
+    returned = ", ".join(dict.fromkeys([*told, *kept] if retries else told))  # as the row is under its lock
     retry = f"""
     retry AS (
         INSERT INTO jobscheduler_job (id, {", ".join(SUBMISSION)}, status, gate, priority, position, created_at, not_before,
                                       hold, holds_lane, idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(BLANK)})
-        SELECT e.retry_id, {kept}, 'QUEUED', 1, j.base_priority, j.position, {NOW}, {NOW} + e.retry_in * interval '1 second',
-               false, j.lane_id IS NOT NULL, '', j.id, j.attempt + 1, j.checkpoint, {", ".join(BLANK.values())}
-        FROM ended e JOIN jobscheduler_job j ON j.id = e.id WHERE e.retried
+        SELECT retry_id, {", ".join(SUBMISSION)}, 'QUEUED', 1, base_priority, position, {NOW},
+               {NOW} + retry_in * interval '1 second', false, lane_id IS NOT NULL, '', id, attempt + 1, checkpoint,
+               {", ".join(BLANK.values())}
+        FROM ended WHERE retried
         ON CONFLICT (retry_of_id) DO NOTHING
         RETURNING id, retry_of_id
     ),"""
@@ -160,14 +89,15 @@ def _finish(retries: bool) -> str:
         FROM given g
         WHERE j.id = ANY(%(ids)s::uuid[]) AND j.id = g.id AND j.lease_token = g.token
         RETURNING j.id, g.token, g.status, g.reason, g.error, g.exit_code, g.artifacts, g.data, g.retry_in, g.retry_id,
-                  j.job_type, j.tenant, j.lane_id, j.group_id, j.created_at,
-                  (g.retry_in IS NOT NULL AND NOT j.cancel_requested) AS retried
+                  {returned}, j.created_at, (g.retry_in IS NOT NULL AND NOT j.cancel_requested) AS retried
     ),
     run AS (
         UPDATE jobscheduler_jobrun r
         SET status = e.status, finished_at = {NOW}, exit_code = e.exit_code, error = e.error, artifacts = e.artifacts
         FROM ended e WHERE r.job_id = ANY(%(ids)s::uuid[]) AND r.job_id = e.id
-        RETURNING e.job_type, e.status AS outcome, greatest(extract(epoch FROM r.started_at - e.created_at), 0) AS waited,
+        RETURNING e.tenant, e.resource, e.job_type, e.status AS outcome, e.retried::integer AS retried,
+                  CASE WHEN e.data->>'cause' IN ('LEASE_EXPIRED', 'CRASH_RECOVERY') THEN 1 ELSE 0 END AS recovered,
+                  greatest(extract(epoch FROM r.started_at - e.created_at), 0) AS waited,
                   greatest(extract(epoch FROM {NOW} - r.started_at), 0) AS ran
     ),{retry if retries else ""}
     event AS (
@@ -182,12 +112,12 @@ def _finish(retries: bool) -> str:
         SELECT DISTINCT lane_id FROM ended WHERE lane_id IS NOT NULL AND status <> 'FAILED'
     ),
     minute AS (
-        INSERT INTO jobscheduler_jobminute AS m
-               (minute, worker, job_type, outcome, wait_bucket, run_bucket, jobs, wait_sec, run_sec)
-        SELECT date_trunc('minute', {NOW}), %(writer)s, job_type, outcome, width_bucket(waited, {_BUCKETS}),
-               width_bucket(ran, {_BUCKETS}), count(*), sum(waited), sum(ran)
-        FROM run GROUP BY 3, 4, 5, 6 ORDER BY 3, 4, 5, 6
-        {_ADD_UP}
+        {INTO}
+        SELECT date_trunc('minute', {NOW}), %(writer)s, tenant, resource, job_type, outcome,
+               width_bucket(waited, {_BUCKETS}), width_bucket(ran, {_BUCKETS}),
+               count(*), sum(waited), sum(ran), sum(retried), sum(recovered)
+        FROM run GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
+        {ADD_UP}
     )
     SELECT g.id,
            CASE WHEN e.id IS NOT NULL THEN 'done'
@@ -203,9 +133,14 @@ def claim_jobs(
     connection: Any, pick: str, params: Sequence[Any], life: str, slots: Sequence[int], worker: str, lease_sec: float
 ) -> list[Any]:
     """Take the rows that `pick` (a compiled queryset of ids, locked) names, a slot each. Returns CLAIMED + artifacts."""
+    return execute(connection, *claim_statement(pick, params, life, slots, worker, lease_sec))
+
+
+def claim_statement(
+    pick: str, params: Sequence[Any], life: str, slots: Sequence[int], worker: str, lease_sec: float
+) -> Statement:
     numbers = f"{{{','.join(map(str, slots))}}}"
-    given = [*params, life, numbers, lease_sec, worker, worker]
-    return execute(connection, _claim(pick), given)
+    return _claim(pick), [*params, life, numbers, lease_sec, worker, worker]
 
 
 @cache
@@ -382,43 +317,16 @@ def count_ends(connection: Any, ids: Sequence[UUID], writer: str) -> None:
 
 _COUNT = f"""
     WITH ended AS (
-        SELECT j.job_type, j.status, greatest(extract(epoch FROM r.started_at - j.created_at), 0) AS waited,
+        SELECT j.tenant, j.resource, j.job_type, j.status, greatest(extract(epoch FROM r.started_at - j.created_at), 0) AS waited,
                greatest(extract(epoch FROM {NOW} - r.started_at), 0) AS ran, r.started_at IS NOT NULL AS started
         FROM jobscheduler_job j LEFT JOIN jobscheduler_jobrun r ON r.job_id = j.id WHERE j.id = ANY(%(ids)s::uuid[])
     )
-    INSERT INTO jobscheduler_jobminute AS m
-           (minute, worker, job_type, outcome, wait_bucket, run_bucket, jobs, wait_sec, run_sec)
-    SELECT date_trunc('minute', {NOW}), %(writer)s, job_type, status,
+    {INTO}
+    SELECT date_trunc('minute', {NOW}), %(writer)s, tenant, resource, job_type, status,
            CASE WHEN started THEN width_bucket(waited, {_BUCKETS}) ELSE -1 END,
            CASE WHEN started THEN width_bucket(ran, {_BUCKETS}) ELSE -1 END,
-           count(*), sum(coalesce(waited, 0)), sum(coalesce(ran, 0))
-    FROM ended GROUP BY 3, 4, 5, 6 ORDER BY 3, 4, 5, 6
-    {_ADD_UP}
+           count(*), sum(coalesce(waited, 0)), sum(coalesce(ran, 0)), 0, 0
+    FROM ended GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
+    {ADD_UP}
     RETURNING 1
 """
-
-
-def execute(connection: Any, sql: str, params: Any) -> list[Any]:
-    """Run a statement, prepared on the server unless the host logs or wraps its queries."""
-    if connection.queries_logged or connection.execute_wrappers:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, params)
-            return cursor.fetchall()
-    import psycopg
-
-    connection.ensure_connection()
-    connection.validate_no_broken_transaction()
-    raw = connection.connection
-    if raw.prepare_threshold is None:
-        raw.prepare_threshold = _ONLY_WHEN_ASKED
-    with connection.wrap_database_errors, psycopg.Cursor(raw) as cursor:
-        cursor.execute(sql, params, prepare=_may_prepare(connection))
-        return cursor.fetchall()
-
-
-_ONLY_WHEN_ASKED = 1_000_000_000  # None would forbid preparing altogether; the host's own statements stay as they were
-
-
-def _may_prepare(connection: Any) -> bool:
-    """Behind a transaction pooler, Django is told to disable server-side cursors; statements cannot be kept either."""
-    return not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,46 +17,16 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from jobs.engine.identity import beat_clock
-from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, FOLLOWS, HELD, INSERTED, LANE_HEAD, SUBMISSION
+from jobs.engine.sql import Statement
+from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, LANE_HEAD, SUBMISSION
+from jobs.engine.sql.rollup import ADD_UP, INTO, KEY, SUMS
+from jobs.engine.sql.sqlite_insert import insert_jobs as insert_jobs
 from jobs.models.rollup import BUCKETS_SEC
 
-NOT_BEFORE, LANE, STATUS = (list(INSERTED).index(name) for name in ("not_before", "lane_id", "status"))
-POSITION = list(INSERTED).index("position")
-KEY = list(INSERTED).index("idempotency_key")
-HOLD = list(INSERTED).index("hold")
 
-
-def insert_jobs(connection: Any, rows: Sequence[Sequence[Any]], actor: tuple[str, str], reason: str) -> list[Any]:
-    """Insert rows (in the order of INSERTED) with event and mark; returns what was new: id, created_at, position, gate."""
-    now = timezone.now()
-    first = int(now.timestamp() * 1_000_000) * 1024
-    born = []
-    for index, row in enumerate(rows):
-        position = first + index if row[POSITION] is None else row[POSITION]
-        born.append((row[0], now, position, _gate(row, now)))
-    stored = [
-        [*(_stored(connection, value) for value in row), position, gate, _stored(connection, now)]
-        for row, (_, _, position, gate) in zip(rows, born, strict=True)
-    ]
+def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
     with connection.cursor() as cursor:
-        cursor.executemany(_INSERT, stored)
-        if any(row[KEY] is not None for row in rows):
-            new = _present(cursor, [row[0] for row in rows])
-            born = [each for each in born if each[0] in new]
-        gates = {each[0]: each[3] for each in born}
-        said = [event for row in rows if row[0] in gates for event in _birth_events(row, reason)]
-        _events(connection, cursor, now, actor, said)
-        _mark(cursor, {row[LANE] for row in rows if gates.get(row[0]) == 2})
-    return born
-
-
-_INSERT = f"""
-    INSERT INTO jobscheduler_job ({", ".join(INSERTED)}, priority, created_at, gate, {", ".join(BLANK)})
-    SELECT {", ".join(f"g.{name}" if name != "position" else "g.place" for name in INSERTED)}, g.base_priority, g.born, g.gate,
-           {", ".join(BLANK.values())}
-    FROM (SELECT {", ".join(f"%s AS {name}" for name in INSERTED)}, %s AS place, %s AS gate, %s AS born) g WHERE true
-    ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
-"""
+        return [cursor.execute(*each).fetchall() for each in statements]
 
 
 def claim_jobs(
@@ -238,28 +207,6 @@ def beat(
         return {UUID(hex=row[0]): (bool(row[1]), row[2]) for row in cursor.fetchall()}
 
 
-def _gate(row: Sequence[Any], now: datetime) -> int:
-    if row[STATUS] != "QUEUED":
-        return 0
-    if row[NOT_BEFORE] is not None and row[NOT_BEFORE] > now:
-        return 1
-    return 3 if row[LANE] is None else 2
-
-
-def _birth_events(row: Sequence[Any], reason: str) -> Iterator[tuple[Any, ...]]:
-    yield (row[0], "SUBMITTED", "", row[STATUS], reason, None, None)
-    if row[STATUS] == "PENDING":
-        yield (row[0], "HELD", "PENDING", "PENDING", HELD if row[HOLD] else FOLLOWS, None, None)
-
-
-def _present(cursor: Any, ids: Iterable[UUID]) -> set[UUID]:
-    cursor.execute(
-        "SELECT id FROM jobscheduler_job WHERE id IN (SELECT value FROM json_each(%s))",
-        [json.dumps([i.hex for i in ids])],
-    )
-    return {UUID(hex=found) for (found,) in cursor.fetchall()}
-
-
 def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str) -> list[Any]:
     """Record ends (id, token, status, reason, error, exit_code, artifacts, data, retry_in, retry_id).
 
@@ -274,11 +221,19 @@ def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str
         _retry(connection, cursor, retried, now)
         _events(connection, cursor, now, actor, _finish_events(done, retried))
         _mark(cursor, {ended[end[0]]["lane_id"] for end in done if end[2] != "FAILED"})
-        ended_jobs = [(ended[e[0]]["job_type"], e[2], ended[e[0]]["created_at"], started.get(e[0])) for e in done]
-        _minutes(connection, cursor, ended_jobs, now, writer)
+        again = {end[0] for end in retried}
+        counted = [_counted(end, ended[end[0]], started.get(end[0]), end[0] in again) for end in done]
+        _minutes(connection, cursor, counted, now, writer)
         replayed = _replays(cursor, [end for end in ends if end[0] not in ended], actor)
     made = {end[0]: end[9] for end in retried}
     return [_answer(end, ended, replayed, made.get(end[0])) for end in ends]
+
+
+def _counted(end: Sequence[Any], job: dict[str, Any], started_at: Any, retried: bool) -> tuple[Any, ...]:
+    """As `_minutes` wants it."""
+    recovered = end[7] is not None and json.loads(end[7]).get("cause") in ("LEASE_EXPIRED", "CRASH_RECOVERY")
+    flow = (job["tenant"], job["resource"], job["job_type"])
+    return (*flow, end[2], job["created_at"], started_at, int(retried), int(recovered))
 
 
 def _answer(
@@ -302,11 +257,11 @@ def _end(cursor: Any, ends: Sequence[Sequence[Any]]) -> dict[UUID, dict[str, Any
                      json_extract(value, '$[4]') AS retry_in
               FROM json_each(%s)) g
         WHERE jobscheduler_job.id = g.id AND jobscheduler_job.lease_token = g.token
-        RETURNING jobscheduler_job.id, tenant, job_type, lane_id, group_id, cancel_requested, created_at
+        RETURNING jobscheduler_job.id, tenant, resource, job_type, lane_id, group_id, cancel_requested, created_at
         """,
         [json.dumps([(end[0].hex, end[1].hex, end[2], end[3], end[8]) for end in ends])],
     )
-    names = ("tenant", "job_type", "lane_id", "group_id", "cancel_requested", "created_at")
+    names = ("tenant", "resource", "job_type", "lane_id", "group_id", "cancel_requested", "created_at")
     return {UUID(hex=row[0]): dict(zip(names, row[1:], strict=True)) for row in cursor.fetchall()}
 
 
@@ -392,7 +347,7 @@ def count_ends(connection: Any, ids: Sequence[UUID], writer: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            SELECT j.job_type, j.status, j.created_at, r.started_at
+            SELECT j.tenant, j.resource, j.job_type, j.status, j.created_at, r.started_at, 0, 0
             FROM jobscheduler_job j LEFT JOIN jobscheduler_jobrun r ON r.job_id = j.id
             WHERE j.id IN (SELECT value FROM json_each(%s))
             """,
@@ -402,31 +357,22 @@ def count_ends(connection: Any, ids: Sequence[UUID], writer: str) -> None:
 
 
 def _minutes(connection: Any, cursor: Any, ends: Iterable[Sequence[Any]], now: datetime, writer: str) -> None:
-    """`ends`: job type, outcome, created_at, started_at (None: it never started)."""
-    jobs: Counter[tuple[Any, ...]] = Counter()
-    seconds: dict[tuple[Any, ...], list[float]] = {}
-    for job_type, outcome, created_at, started_at in ends:
+    """`ends`: tenant, resource, job type, outcome, created_at, started_at (None: never), retried?, recovered?"""
+    added: dict[tuple[Any, ...], list[float]] = {}
+    for tenant, resource, job_type, outcome, created_at, started_at, retried, recovered in ends:
         waited = ran = 0.0
         buckets = (-1, -1)
         if started_at is not None:
             waited = max((moment(started_at) - moment(created_at)).total_seconds(), 0.0)
             ran = max((now - moment(started_at)).total_seconds(), 0.0)
             buckets = (bisect_right(BUCKETS_SEC, waited), bisect_right(BUCKETS_SEC, ran))
-        key = (job_type, outcome, *buckets)
-        jobs[key] += 1
-        sums = seconds.setdefault(key, [0.0, 0.0])
-        sums[0] += waited
-        sums[1] += ran
+        sums = added.setdefault((tenant, resource, job_type, outcome, *buckets), [0, 0.0, 0.0, 0, 0])
+        for place, value in enumerate((1, waited, ran, retried, recovered)):
+            sums[place] += value
     minute = _stored(connection, now.replace(second=0, microsecond=0))
     cursor.executemany(
-        """
-        INSERT INTO jobscheduler_jobminute
-               (minute, worker, job_type, outcome, wait_bucket, run_bucket, jobs, wait_sec, run_sec)
-        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
-        ON CONFLICT (minute, worker, job_type, outcome, wait_bucket, run_bucket)
-        DO UPDATE SET jobs = jobs + excluded.jobs, wait_sec = wait_sec + excluded.wait_sec, run_sec = run_sec + excluded.run_sec
-        """,
-        [(minute, writer, *key, count, *seconds[key]) for key, count in jobs.items()],
+        f"{INTO} VALUES ({', '.join(['%s'] * len(KEY + SUMS))}) {ADD_UP}",
+        [(minute, writer, *key, *sums) for key, sums in added.items()],
     )
 
 

@@ -1,0 +1,53 @@
+"""Runs the hot statements of PostgreSQL: prepared on the server, through the connection that Django has open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from django.db import transaction
+
+from jobs.engine.sql import Statement
+
+NOW = "statement_timestamp()"
+
+
+def execute(connection: Any, sql: str, params: Any) -> list[Any]:
+    """Run a statement, prepared on the server unless the host logs or wraps its queries."""
+    if connection.queries_logged or connection.execute_wrappers:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            return cursor.fetchall()
+    raw = _ready(connection)
+    with connection.wrap_database_errors:
+        return psycopg.Cursor(raw).execute(sql, params, prepare=_may_prepare(connection)).fetchall()
+
+
+def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
+    """Run statements in one round trip, and as one transaction."""
+    if connection.queries_logged or connection.execute_wrappers or not psycopg.Pipeline.is_supported():
+        with transaction.atomic(using=connection.alias):
+            return [execute(connection, *each) for each in statements]
+    raw = _ready(connection)
+    with connection.wrap_database_errors:
+        with raw.pipeline():  # up to its end the server treats what it gets as one transaction
+            cursors = [psycopg.Cursor(raw).execute(*each, prepare=_may_prepare(connection)) for each in statements]
+        return [cursor.fetchall() for cursor in cursors]
+
+
+def _ready(connection: Any) -> Any:
+    connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    connection.validate_no_broken_transaction()
+    raw = connection.connection
+    if raw.prepare_threshold is None:
+        raw.prepare_threshold = _ONLY_WHEN_ASKED
+    return raw
+
+
+_ONLY_WHEN_ASKED = 1_000_000_000  # None would forbid preparing altogether; the host's own statements stay as they were
+
+
+def _may_prepare(connection: Any) -> bool:
+    """Behind a transaction pooler, Django is told to disable server-side cursors; statements cannot be kept either."""
+    return not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False)
