@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Sum
+from django.db.models import BigIntegerField, Case, Count, F, Func, QuerySet, Sum, Value, When
 from django.db.models.functions import Now
 
 from jobs import db
@@ -21,6 +24,50 @@ FLOW = ("tenant", "job_type", "resource", "addon_id")
 # The conditions of partial indexes; all live states at once would be a walk over history.
 WAITING, AT_WORK = (Status.PENDING, Status.QUEUED), tuple(sorted(ACTIVE))
 IN_LANE = (Gate.LANE, Gate.READY)
+MANY = 1000  # blocked targets are counted up to here: more than any person looks at
+STEPS_A_SEC = 2**16  # a power of two, so that a float holds every step exactly
+SILENT = "SILENT"  # a worker that was not heard of for a lease, whatever it said last
+
+
+class Steps(Func):
+    """A duration in whole steps of 15 µs, rounded down.
+
+    Fractions add up to a little more or less, depending on their order. Of these, the sum is the same in any order, and
+    not less after some rows were made one: what is read as a counter must never go back.
+    """
+
+    output_field = BigIntegerField()
+    template = f"floor(%(expressions)s * {STEPS_A_SEC})::bigint"
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = f"CAST(%(expressions)s * {STEPS_A_SEC} AS INTEGER)"
+        return super().as_sql(compiler, connection, template=template, **context)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Jobs of all time that ended alike. A bucket of -1: they never started."""
+
+    job_type: str
+    resource: str
+    outcome: str
+    wait_bucket: int
+    run_bucket: int
+    jobs: int
+    wait_sec: float
+    run_sec: float
+    retried: int
+    recovered: int
+
+
+@dataclass(frozen=True)
+class Workforce:
+    """How many workers there are by state, and the slots of those that were heard of."""
+
+    states: dict[str, int]
+    slots: int
+    busy: int
+    stuck: int
 
 
 def counts() -> dict[str, int]:
@@ -65,9 +112,12 @@ def blocking() -> JobQuerySet:
 
 def workers() -> list[Worker]:
     """Workers that live, and those that fell silent not long ago."""
+    return list(present_workers().order_by("name", "-id"))
+
+
+def present_workers() -> QuerySet[Worker]:
     heard = Now() - timedelta(seconds=max(SILENT_SEC, 2 * conf.LEASE_SEC))
-    rows = Worker.objects.using(db.alias()).filter(heartbeat_at__gt=heard)
-    return list(rows.exclude(state=WorkerState.STOPPED).order_by("name", "-id"))
+    return Worker.objects.using(db.alias()).filter(heartbeat_at__gt=heard).exclude(state=WorkerState.STOPPED)
 
 
 def in_use() -> InUse:
@@ -76,6 +126,49 @@ def in_use() -> InUse:
     leases = Lease.objects.using(db.alias()).filter(ended_at__isnull=True, granted_at__isnull=False)
     held = leases.order_by().values_list(*FLOW).annotate(Count("pk"))
     return InUse([(Flow(*row[:4]), row[4]) for row in (*active, *held)])
+
+
+def ended(tenant: str | None = None) -> list[Ended]:
+    """All that ever ended, of one tenant or of all, as far as figures tell it apart."""
+    minutes = JobMinute.objects.using(db.alias()).order_by()
+    if tenant is not None:
+        minutes = minutes.filter(tenant=tenant)
+    keys = minutes.values_list("job_type", "resource", "outcome", "wait_bucket", "run_bucket")
+    sums = keys.annotate(Sum("jobs"), waited=Sum(Steps("wait_sec")), ran=Sum(Steps("run_sec")))
+    counted = sums.annotate(*map(Sum, ("retried", "recovered")))
+    return [Ended(*row[:6], *(steps / STEPS_A_SEC for steps in row[6:8]), *row[8:]) for row in counted]
+
+
+def recovered(within: timedelta, tenant: str | None = None) -> int:
+    """How many jobs recovery ended of late."""
+    lately = JobMinute.objects.using(db.alias()).filter(minute__gt=Now() - within)
+    if tenant is not None:
+        lately = lately.filter(tenant=tenant)
+    count: int | None = lately.aggregate(found=Sum("recovered"))["found"]
+    return count or 0
+
+
+def expired_leases(tenant: str | None = None) -> int:
+    """Running jobs whose holder has not renewed its lease; recovery takes them when the grace is over, too."""
+    over = jobs().filter(status__in=literals(AT_WORK), status=Status.RUNNING, lease_expires_at__lt=Now())
+    return (over if tenant is None else over.filter(tenant=tenant)).count()
+
+
+def blocked_targets(tenant: str | None = None) -> int:
+    """How many targets wait for a person, up to MANY."""
+    blocked = blocking() if tenant is None else blocking().filter(tenant=tenant)
+    return blocked[:MANY].count()
+
+
+def workforce() -> Workforce:
+    """The workers that live, and those that fell silent not long ago, in one query."""
+    heard = Now() - timedelta(seconds=conf.LEASE_SEC)
+    speaks = Case(When(heartbeat_at__gt=heard, then=F("state")), default=Value(SILENT))
+    rows = present_workers().order_by().annotate(now=speaks).values_list("now", "slots", "busy", "stuck")
+    names = [*map(str, (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.STOPPING)), SILENT]
+    states = Counter(row[0] for row in rows)
+    slots, busy, stuck = (sum(row[place] for row in rows if row[0] != SILENT) for place in (1, 2, 3))
+    return Workforce(dict.fromkeys(names, 0) | states, slots, busy, stuck)
 
 
 def jobs() -> JobQuerySet:

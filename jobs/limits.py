@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -84,6 +84,20 @@ def unpause(scope: str, key: str = "", *, actor: Actor = PYTHON) -> LimitState:
     return state(scope, key)
 
 
+def put(said: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
+    """One limit as a document says it: `scope`, `key`, and some of `max` (None: unlimited), `paused` and `reason`;
+    what is not said stays as it is. Or `reset`, which stands alone."""
+    scope, key = place(said.get("scope"), said.get("key") or "")
+    reason, paused = said.get("reason") or "", said.get("paused")
+    if said.get("reset") is not None and parsing.boolean(said["reset"], "reset"):
+        if "max" in said or paused is not None:
+            raise InvalidInput("reset", _("stands alone, without max or paused"))
+        return reset(scope, key, reason=reason, actor=actor)
+    if "max" not in said and paused is None:
+        raise InvalidInput([], _("say max, paused or reset"), "missing")
+    return _put(scope, key, said, reason, actor)
+
+
 def state(scope: str, key: str = "") -> LimitState:
     """One limit as it is now; unlimited if nobody set it."""
     active, most = in_use(), conf.LIMITS.of(scope, key)
@@ -101,6 +115,19 @@ def place(scope: Any, key: Any) -> tuple[str, str]:
         return scope, ""
     gate = parsing.tenant if scope == LimitScope.TENANT else parsing.identifier
     return scope, gate(key, "key")
+
+
+def _put(scope: str, key: str, said: Mapping[str, Any], reason: str, actor: Actor) -> LimitState:
+    most = None if said.get("max") is None else parsing.integer(said["max"], "max", 1, LARGEST)
+    paused = None if said.get("paused") is None else parsing.boolean(said["paused"], "paused")
+    with _changing(scope, key, reason, actor) as row:
+        if "max" in said:
+            row.max, row.overridden = most, True
+        if paused is False:
+            row.paused, row.paused_by, row.paused_at, row.reason = False, "", None, ""
+        elif paused and not row.paused:
+            row.paused, row.paused_by, row.paused_at = True, actor.name, Now()
+    return state(scope, key)
 
 
 @contextmanager

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jobs.models import Job, JobEvent, JobLog, JobRun
+from jobs.conf import conf
+from jobs.models import Job, JobEvent, JobLog, JobRun, JobTemplate, Worker
 from jobs.redaction import redact
+
+if TYPE_CHECKING:
+    from jobs.limits import LimitState
+    from jobs.registry import Handler
+    from jobs.targets import TargetState
 
 PLAIN = (
     *("job_type", "status", "status_reason", "tenant", "target", "addon_id", "resource", "priority", "position"),
@@ -16,6 +23,7 @@ PLAIN = (
 )
 TIMES = ("created_at", "not_before", "deadline_at", "dispatched_at", "resolved_at")
 REFERENCES = {"retry_of": "retry_of_id", "group_id": "group_id", "schedule_id": "schedule_id"}
+RETRY_POLICY = ("max_attempts", "base_sec", "max_sec", "jitter")
 
 
 def job(row: Job) -> dict[str, Any]:
@@ -63,6 +71,61 @@ def event(row: JobEvent) -> dict[str, Any]:
 
 def log(row: JobLog) -> dict[str, Any]:
     return {"id": row.pk, "at": moment(row.at), "level": row.level, "message": row.message}
+
+
+def target(state: TargetState) -> dict[str, Any]:
+    row = state.target
+    return {
+        "key": row.key,
+        "tenant": row.tenant,
+        "paused": row.paused,
+        "paused_by": row.paused_by,
+        "paused_at": moment(row.paused_at),
+        "reason": row.reason,
+        "holder": None if state.holder is None else str(state.holder.pk),
+        "blocked_by": None if state.blocked_by is None else str(state.blocked_by.pk),
+        "queued": state.queued,
+        "oldest_queued_at": moment(state.oldest_queued_at),
+    }
+
+
+def limit(state: LimitState) -> dict[str, Any]:
+    return {**asdict(state), "paused_at": moment(state.paused_at)}
+
+
+def template(row: JobTemplate) -> dict[str, Any]:
+    """What it does not say is null, or empty."""
+    plain = ("name", "job_type", "tenant", "priority", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
+    return {
+        "id": str(row.pk),
+        **{name: getattr(row, name) for name in plain},
+        "resource": row.resource or None,
+        "params": redact(row.params),
+        "retry_policy": {name: row.retry_policy.get(name) for name in RETRY_POLICY},
+        "created_at": moment(row.created_at),
+    }
+
+
+def worker(row: Worker) -> dict[str, Any]:
+    plain = ("name", "host", "pid", "version", "state", "slots", "busy", "stuck", "serves")
+    times = ("started_at", "heartbeat_at")
+    return {
+        "id": str(row.pk),
+        **{name: getattr(row, name) for name in plain},
+        **{name: moment(getattr(row, name)) for name in times},
+    }
+
+
+def job_type(handler: Handler[..., Any]) -> dict[str, Any]:
+    options = handler.options
+    return {
+        "name": handler.name,
+        "params_schema": handler.signature.schema(),
+        "resource": options.resource,
+        "remote": options.remote,
+        "max_retries": conf.RETRY_MAX_RETRIES if options.max_retries is None else options.max_retries,
+        "doc": handler.doc,
+    }
 
 
 def moment(value: datetime | None) -> str | None:

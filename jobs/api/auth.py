@@ -1,0 +1,107 @@
+"""The gate: a bearer token, or a staff session with its CSRF token; then the scope or permission that is needed.
+
+No or bad credentials are 401, a missing scope or permission is 403. Tokens have scopes, persons have permissions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+from ninja.security import APIKeyCookie, APIKeyHeader, HttpBearer
+from ninja.utils import check_csrf
+
+from jobs import tokens
+from jobs.api.bodies import refuse_forms
+from jobs.api.callers import Caller
+from jobs.api.problems import CsrfFailed, Forbidden, TooManyRequests, Unauthorized
+from jobs.models import ApiToken
+
+APP = "jobscheduler_jobs"
+PERMISSIONS = {"read": "view_job", "submit": "add_job"}  # of a session, where an operation names none of its own
+
+
+def needs(scope: str, permission: str | None = None) -> list[Any]:
+    """Authenticators for an operation: `auth=needs("operate", "cancel_job")`.
+
+    Without a permission, sessions go by PERMISSIONS; a scope that has none there is for superusers, except `work`,
+    which no session has.
+    """
+    return [Bearer(scope), ApiKey(scope), Console(scope, permission or PERMISSIONS.get(scope))]
+
+
+class Bearer(HttpBearer):
+    def __init__(self, scope: str) -> None:
+        super().__init__()
+        self.scope = scope
+
+    def __call__(self, request: HttpRequest) -> Caller | None:
+        kind, _space, written = request.headers.get("Authorization", "").strip().partition(" ")
+        return _token_caller(written.strip(), self.scope) if kind.lower() == "bearer" else None
+
+    def authenticate(self, request: HttpRequest, token: str) -> Any:
+        raise NotImplementedError  # __call__ does not ask
+
+
+class ApiKey(APIKeyHeader):
+    param_name = "X-API-Key"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__()
+        self.scope = scope
+
+    def authenticate(self, request: HttpRequest, key: str | None) -> Caller | None:
+        return None if key is None else _token_caller(key.strip(), self.scope)
+
+
+class Console(APIKeyCookie):
+    """A person at the console. Without a session cookie nothing is asked of CSRF: that caller gets a plain 401."""
+
+    def __init__(self, scope: str, permission: str | None) -> None:
+        self.param_name = settings.SESSION_COOKIE_NAME
+        super().__init__(csrf=True)
+        self.scope, self.permission = scope, permission
+
+    def __call__(self, request: HttpRequest) -> Caller | None:
+        user = getattr(request, "user", None) if self.param_name in request.COOKIES else None
+        if user is None or not user.is_authenticated:
+            return None
+        if not getattr(user, "is_staff", False):
+            raise Forbidden(_("The API is for staff and for tokens."))
+        refuse_forms(request)  # Django looks for a CSRF token in forms, and would read one of any size
+        if check_csrf(request):
+            raise CsrfFailed(_("A session needs its CSRF token, in the header X-CSRFToken."))
+        if not self._may(user):
+            raise Forbidden(_("You lack the permission for this."))
+        return Caller.of_user(user)
+
+    def authenticate(self, request: HttpRequest, key: str | None) -> Any:
+        raise NotImplementedError  # __call__ does not ask
+
+    def _may(self, user: Any) -> bool:
+        if self.scope == "work":
+            return False
+        if self.permission is None:
+            return bool(getattr(user, "is_superuser", False))
+        return bool(user.has_perm(f"{APP}.{self.permission}"))
+
+
+def _token_caller(written: str, scope: str) -> Caller:
+    token = tokens.find(written)
+    if token is None:
+        raise Unauthorized(_("This token is unknown, has expired or was revoked."))
+    wait_sec = tokens.seconds_to_wait(token)
+    if wait_sec is not None:
+        raise TooManyRequests(wait_sec)
+    tokens.note_use(token)
+    _require_scope(token, scope)
+    return Caller.of_token(token)
+
+
+def _require_scope(token: ApiToken, scope: str) -> None:
+    scopes: Sequence[str] = token.scopes
+    if scope not in scopes and "admin" not in scopes:
+        raise Forbidden(_("This token lacks the scope “%s”.") % scope)

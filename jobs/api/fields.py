@@ -1,0 +1,71 @@
+"""What may be said of a job, as JSON Schema: the documentation of the gates in `jobs.parsing` and `jobs.submission`.
+
+Values are not judged here (they are `Any`): a gate judges once, in the service. A schema may allow more than its gate,
+never less.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
+
+from jobs.parsing import CONSTRAINTS, MAX_TAGS, NAME_LENGTH, PRIORITIES, TAG_LENGTH
+from jobs.services import REASON_LENGTH
+from jobs.setting_rules import YEAR_SEC
+from jobs.submission import FARTHEST
+
+INT64 = 2**63 - 1
+NAME = {"type": "string", "minLength": 1, "maxLength": NAME_LENGTH}
+TENANT = {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}
+TARGET = {"type": "string", "minLength": 1, "maxLength": NAME_LENGTH, "pattern": "^[^/]*$"}
+TAG = {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}
+KEY = {"type": "string", "pattern": "^[ -~]{1,255}$"}
+MOMENT = {
+    "type": "string",
+    "format": "date-time",
+    "description": "ISO 8601 with an offset.",
+    "examples": ["2030-01-31T12:00:00Z"],
+}
+DURATION = {"type": "number", "exclusiveMinimum": 0, "maximum": YEAR_SEC}
+
+
+def _any_case(word: str) -> str:
+    return "".join(f"[{letter}{letter.lower()}]" for letter in word)
+
+
+PRIORITY = {
+    "anyOf": [
+        {"type": "integer", "minimum": 0, "maximum": 100},
+        {"type": "string", "pattern": f"^({'|'.join(map(_any_case, PRIORITIES))})$"},
+    ],
+    "description": ", ".join(f"{name} is {value}" for name, value in PRIORITIES.items()) + ".",
+    "examples": [75, "HIGH"],
+}
+
+Name = Annotated[Any, WithJsonSchema(NAME)]
+Tenant = Annotated[Any, WithJsonSchema(TENANT)]
+Target = Annotated[Any, WithJsonSchema(TARGET)]
+Params = Annotated[Any, WithJsonSchema({"type": "object"})]
+Priority = Annotated[Any, WithJsonSchema(PRIORITY)]
+Position = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": -FARTHEST, "maximum": FARTHEST})]
+Moment = Annotated[Any, WithJsonSchema(MOMENT)]
+Flag = Annotated[Any, WithJsonSchema({"type": "boolean"})]
+Duration = Annotated[Any, WithJsonSchema(DURATION)]
+CostUnits = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 100})]
+Constraints = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {name: {"type": "boolean"} for name in CONSTRAINTS},
+            "additionalProperties": False,
+        }
+    ),
+]
+Tokens = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": INT64})]
+Retries = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 1000})]
+Tags = Annotated[Any, WithJsonSchema({"type": "array", "items": TAG, "maxItems": MAX_TAGS})]
+Key = Annotated[Any, WithJsonSchema(KEY)]
+Reason = Annotated[Any, WithJsonSchema({"type": "string", "maxLength": REASON_LENGTH})]
+JobId = Annotated[Any, WithJsonSchema({"type": "string", "format": "uuid"})]

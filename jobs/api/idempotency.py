@@ -1,0 +1,62 @@
+"""Idempotency-Key: the same key and body make one job, however often they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import HttpResponse
+from django.utils.translation import gettext as _
+
+from jobs import parsing
+from jobs.api import fields, shaping
+from jobs.api.answers import answer
+from jobs.api.callers import ApiRequest
+from jobs.errors import InvalidInput
+from jobs.models import Job
+
+HEADER = "Idempotency-Key"
+KEYED: dict[str, Any] = {  # for `operation(...)` of whatever honours the header
+    "headers": {
+        HEADER: {
+            "schema": fields.KEY,
+            "description": "The same as `idempotency_key`: one key and body make one job, however often they are sent.",
+        }
+    },
+    "openapi_extra": {
+        "responses": {
+            201: {
+                "headers": {
+                    "Idempotent-Replayed": {
+                        "description": "`true` if an earlier submission with this key made the job.",
+                        "schema": {"type": "string", "enum": ["true"]},
+                    }
+                }
+            }
+        }
+    },
+}
+
+
+def with_key(request: ApiRequest, said: dict[str, Any]) -> dict[str, Any]:
+    """What the body says, with the key of the header; they must not contradict each other."""
+    header = request.headers.get(HEADER)
+    if header is None:
+        return said
+    key = parsing.idempotency_key(header, ["header", HEADER])
+    if said.get("idempotency_key") not in (None, key):
+        raise InvalidInput(["header", HEADER], _("is not the idempotency_key of the body"), "contradiction")
+    return {**said, "idempotency_key": key}
+
+
+def submitted(request: ApiRequest, job: Job, worded: Callable[[Any], Any] = lambda document: document) -> HttpResponse:
+    """201 with the job as it is now."""
+    response = answer(worded(shaping.one(job.pk, request.auth)), 201)
+    if _was_there(job):
+        response["Idempotent-Replayed"] = "true"
+    return response
+
+
+def _was_there(job: Job) -> bool:
+    """A job that was found under its key came from the database; a new one was put together from what was said."""
+    return job._state.db is not None

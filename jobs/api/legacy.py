@@ -1,0 +1,149 @@
+"""The paths of before, outside of /api/, with the old words for a job's status (CON-004). Kept until LEGACY_SUNSET."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, time
+from functools import wraps
+from typing import Annotated, Any
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.http import http_date
+from ninja import Router
+from pydantic import WithJsonSchema
+
+from jobs import parsing, services
+from jobs.api import shaping
+from jobs.api.answers import answer, tagged
+from jobs.api.bodies import Document, Optional
+from jobs.api.callers import ApiRequest
+from jobs.api.idempotency import KEYED, submitted, with_key
+from jobs.api.job_bodies import JobIn, VerbIn
+from jobs.api.job_filters import JobFilters
+from jobs.api.jobs import JobId, listed
+from jobs.api.operations import operation
+from jobs.api.pages import Paged
+from jobs.api.queries import Asked, each, one_of
+from jobs.api.schemas import JobOut, Page, words
+from jobs.conf import conf
+from jobs.states import Status
+
+router = Router(tags=["legacy"])
+
+SINCE = datetime(2026, 1, 18, tzinfo=UTC)
+OLD_WORDS = {
+    Status.PENDING: "queued",
+    Status.QUEUED: "queued",
+    Status.DISPATCHING: "queued",
+    Status.PAUSED: "queued",
+    Status.RUNNING: "running",
+    Status.COMPLETED: "succeeded",
+    Status.SKIPPED: "succeeded",
+    Status.FAILED: "error",
+    Status.CANCELLED: "cancelled",
+}
+WORDS = list(dict.fromkeys(OLD_WORDS.values()))
+View = Callable[..., HttpResponseBase]
+
+
+class LegacyJobOut(JobOut):
+    """A job with an old word for its status; use `COMPLETED` for `succeeded` and `FAILED` for `error` (DEC-006)."""
+
+    status: Annotated[str, WithJsonSchema(words(WORDS))]
+
+
+class LegacyJobPage(Page[LegacyJobOut]):
+    pass
+
+
+class LegacyFilters(Paged):
+    status: Annotated[list[str] | None, *each(one_of(*WORDS), words(WORDS))] = None
+
+
+@router.get("/jobs", **operation("legacy_jobs_list", LegacyJobPage, summary="List jobs", deprecated=True))
+def legacy_jobs_list(request: ApiRequest, asked: Annotated[LegacyFilters, Asked()]) -> HttpResponse:
+    """Use `GET /api/jobs`."""
+    wanted = [status for status, word in OLD_WORDS.items() if word in (asked.status or ())]
+    shown = [str(status) for status in wanted if status != Status.DISPATCHING]
+    filters = JobFilters.model_construct(
+        _fields_set=set(), status=shown or None, limit=asked.limit, cursor=asked.cursor
+    )
+    document = listed(request.auth, "legacy_jobs_list", filters, asked.asked())
+    return answer({**document, "items": [in_old_words(item) for item in document["items"]]})
+
+
+@router.post(
+    "/jobs",
+    **operation(
+        "legacy_jobs_create",
+        {201: LegacyJobOut},
+        scope="submit",
+        body=True,
+        problems=[409],
+        summary="Submit a job",
+        deprecated=True,
+        **KEYED,
+    ),
+)
+def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) -> HttpResponse:
+    """Use `POST /api/jobs`."""
+    said = body.said()
+    said["tenant"] = request.auth.tenant_for(said.get("tenant"))
+    job = services.enqueue(**with_key(request, said), actor=request.auth.actor)
+    return submitted(request, job, in_old_words)
+
+
+@router.get(
+    "/jobs/{job_id}",
+    **operation("legacy_jobs_get", LegacyJobOut, problems=[404], summary="Look at a job", cached=True, deprecated=True),
+)
+def legacy_jobs_get(request: ApiRequest, job_id: JobId) -> HttpResponse:
+    """Use `GET /api/jobs/{job_id}`."""
+    return tagged(request, in_old_words(shaping.one(parsing.job_id(job_id), request.auth)))
+
+
+@router.post(
+    "/jobs/{job_id}/cancel",
+    **operation(
+        "legacy_jobs_cancel",
+        LegacyJobOut,
+        scope="operate",
+        permission="cancel_job",
+        body="optional",
+        problems=[404, 409],
+        summary="End a job, or ask it to stop",
+        deprecated=True,
+    ),
+)
+def legacy_jobs_cancel(request: ApiRequest, job_id: JobId, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
+    """Use `POST /api/jobs/{job_id}/cancel`."""
+    known = request.auth.job_id(job_id)
+    services.cancel(known, reason=body.reason or "", actor=request.auth.actor)
+    return answer(in_old_words(shaping.one(known, request.auth)))
+
+
+def in_old_words(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "status": OLD_WORDS[document["status"]]}
+
+
+def with_notice(view: View) -> View:
+    """Every answer says since when it is old, until when it is there, and what is there instead."""
+
+    @wraps(view)
+    def noticing(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        response = view(request, *args, **kwargs)
+        prefix = request.path.rpartition("/jobs")[0] if "job_id" not in kwargs else _prefix(request, kwargs["job_id"])
+        sunset = datetime.combine(conf.LEGACY_SUNSET, time.max, UTC)
+        response["Deprecation"] = f"@{int(min(SINCE, sunset).timestamp())}"
+        response["Sunset"] = http_date(sunset.timestamp())
+        response["Link"] = (
+            f'<{prefix}/api/docs>; rel="deprecation"; type="text/html", <{prefix}/api/jobs>; rel="successor-version"'
+        )
+        return response
+
+    return noticing
+
+
+def _prefix(request: HttpRequest, job_id: str) -> str:
+    return request.path.rpartition(f"/jobs/{job_id}")[0]

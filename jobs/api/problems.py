@@ -1,0 +1,171 @@
+"""Every refusal as application/problem+json (RFC 9457); the one place where our errors become HTTP."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+
+from jobs import errors
+from jobs.api.answers import dump
+
+logger = logging.getLogger("jobs.api")
+
+MEDIA_TYPE = "application/problem+json"
+PLACES = ("body", "query", "header", "path")
+OUTAGE_RETRY_SEC = 5
+
+
+class Refusal(errors.JobSchedulerError):
+    """What only the API refuses: it knows its own status and headers."""
+
+    status = HTTPStatus.BAD_REQUEST
+
+    def __init__(self, detail: str, **headers: str) -> None:
+        super().__init__(detail)
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+class Unauthorized(Refusal):
+    code, status = "unauthorized", HTTPStatus.UNAUTHORIZED
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, WWW_Authenticate="Bearer")
+
+
+class Forbidden(Refusal):
+    code, status = "forbidden", HTTPStatus.FORBIDDEN
+
+
+class CsrfFailed(Forbidden):
+    code = "csrf_failed"
+
+
+class MethodNotAllowed(Refusal):
+    code, status = "method_not_allowed", HTTPStatus.METHOD_NOT_ALLOWED
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(_("This path answers %s only.") % allowed, Allow=allowed)
+
+
+class BodyTooLarge(Refusal):
+    code, status = "body_too_large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+
+
+class UnsupportedMediaType(Refusal):
+    code, status = "unsupported_media_type", HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+
+
+class TooManyRequests(Refusal):
+    code, status = "rate_limited", HTTPStatus.TOO_MANY_REQUESTS
+
+    def __init__(self, wait_sec: float) -> None:
+        super().__init__(_("This token has made its requests for now."), Retry_After=str(max(math.ceil(wait_sec), 1)))
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    extra: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> HttpResponse:
+    document = {
+        "type": f"urn:jobscheduler:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": int(status),
+        "detail": detail,
+        "code": code,
+        **(extra or {}),
+    }
+    response = HttpResponse(dump(document), status=status, content_type=MEDIA_TYPE, headers=dict(headers or {}))
+    response.setdefault("Cache-Control", "no-store")
+    return response
+
+
+def answer_to(request: HttpRequest, error: Any) -> HttpResponse:
+    """What went wrong, as far as it is the caller's business."""
+    for kind, answer in _ANSWERS.items():
+        if isinstance(error, kind):
+            return answer(error)
+    return _unexpected(request, error)
+
+
+def _refused(error: Any) -> HttpResponse:
+    return problem(error.status, error.code, str(error), headers=error.headers)
+
+
+def _absent(error: Any) -> HttpResponse:
+    # The same words for what is not there and for what is another tenant's.
+    return problem(HTTPStatus.NOT_FOUND, errors.NotFound.code, _("There is no such object."))
+
+
+def _nowhere(error: Any) -> HttpResponse:
+    return problem(HTTPStatus.NOT_FOUND, "no_such_path", _("There is nothing at this path."))
+
+
+def _invalid(error: Any) -> HttpResponse:
+    listed = [{**each, "loc": _placed(each["loc"]), "msg": str(each["msg"])} for each in error.errors]
+    malformed = all(each["type"] == "json_invalid" for each in listed)
+    status = HTTPStatus.BAD_REQUEST if malformed else HTTPStatus.UNPROCESSABLE_ENTITY
+    code = "malformed_json" if malformed else error.code
+    return problem(status, code, str(error), {"errors": listed})
+
+
+def _placed(loc: list[Any]) -> list[Any]:
+    """What a service refuses came in the body."""
+    return loc if loc and loc[0] in PLACES else ["body", *loc]
+
+
+def _conflict(error: Any) -> HttpResponse:
+    extra: dict[str, Any] = {}
+    if isinstance(error, errors.WrongState):
+        extra = {"state": error.status or None, "allowed": error.allowed}
+    if isinstance(error, errors.LiveTail):
+        extra["tail_id"] = str(error.tail_id)
+    return problem(HTTPStatus.CONFLICT, error.code, str(error), extra)
+
+
+def _outage(error: Any) -> HttpResponse:
+    logger.error("the database did not answer: %s", str(error).strip().splitlines()[:1])
+    detail = _("The database does not answer. Nothing was changed unless you were told so; try again.")
+    return problem(
+        HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", detail, headers={"Retry-After": str(OUTAGE_RETRY_SEC)}
+    )
+
+
+def _suspicious(error: Any) -> HttpResponse:
+    return problem(HTTPStatus.BAD_REQUEST, "bad_request", _("This request cannot be read."))
+
+
+def _denied(error: Any) -> HttpResponse:
+    return problem(HTTPStatus.FORBIDDEN, Forbidden.code, _("You may not do this."))
+
+
+def _unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
+    """The id is all that leaves the house; the log has the rest under it."""
+    error_id = secrets.token_hex(8)
+    logger.error("error %s in %s %s", error_id, request.method, request.path, exc_info=error)
+    detail = _("Something went wrong on our side. The log has it under this id.")
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", detail, {"error_id": error_id})
+
+
+_ANSWERS: dict[type[Exception], Callable[[Any], HttpResponse]] = {
+    Refusal: _refused,
+    errors.InvalidInput: _invalid,
+    errors.NotFound: _absent,
+    errors.Conflict: _conflict,
+    Http404: _nowhere,
+    PermissionDenied: _denied,
+    SuspiciousOperation: _suspicious,
+    OperationalError: _outage,
+    InterfaceError: _outage,
+}

@@ -1,0 +1,174 @@
+"""What the API answers, as schemas. They document; what is sent is made by `jobs.shapes`, and tests compare the two."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from jobs.actors import ActorKind
+from jobs.states import RUN_STATUSES, EventKind, Status, StopMode
+
+T = TypeVar("T")
+
+SHOWN_STATUSES = [str(status) for status in Status if status != Status.DISPATCHING]
+ID_SCHEMA = {"type": "string", "format": "uuid"}
+TIME_SCHEMA = {"type": "string", "format": "date-time", "examples": ["2030-01-31T12:00:00Z"]}
+
+Id = Annotated[str, WithJsonSchema(ID_SCHEMA)]
+Time = Annotated[str, WithJsonSchema(TIME_SCHEMA)]
+Document = Annotated[Any, WithJsonSchema({"type": "object"})]
+
+
+def words(values: Any) -> dict[str, Any]:
+    return {"type": "string", "enum": [str(value) for value in values]}
+
+
+class Out(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorOut(Out):
+    loc: list[str | int] = Field(description="Where: body, query or header, and the way to the field.")
+    msg: str
+    type: str
+
+
+class Problem(BaseModel):
+    """application/problem+json, RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str = Field(description="What a program should look at.")
+    errors: list[ErrorOut] = Field(default=[], description="422 and 400: which fields are wrong.")
+    state: str | None = Field(default=None, description="409: the state that the job is in.")
+    allowed: list[str] = Field(default=[], description="409: the verbs that this state allows.")
+    tail_id: Id | None = Field(default=None, description="409 `live_tail`: the job at the end of the chain.")
+    error_id: str | None = Field(default=None, description="500: what to look for in the log.")
+
+
+class Page(Out, Generic[T]):
+    items: list[T]
+    next_cursor: str | None = Field(
+        description="For the next page; null at the end. A page may be shorter than `limit` while there is one."
+    )
+
+
+class LeaseOut(Out):
+    """Who executes the job. A slot executes one job at a time (INV-003)."""
+
+    owner: str
+    expires_at: Time
+    heartbeat_at: Time | None
+
+
+class JobRunOut(Out):
+    """The one execution of a job (DEC-001). Once ended it never changes (INV-002)."""
+
+    id: Id
+    job_id: Id
+    status: Annotated[str, WithJsonSchema(words(RUN_STATUSES))]
+    started_at: Time
+    finished_at: Time | None
+    exit_code: int | None
+    error: str
+    artifacts: Document | None = Field(description="Null where the caller may not see payloads.")
+    worker: str
+
+
+class JobOut(Out):
+    """An intent to run one handler once. `params`, `job_type`, `tenant` and `target` are frozen once it was
+    dispatched (INV-001); a started job has exactly one run (DEC-001)."""
+
+    id: Id
+    job_type: str
+    template: str | None = Field(description="The name of the template it was made from.")
+    status: Annotated[str, WithJsonSchema(words(SHOWN_STATUSES))] = Field(
+        description="The same word as in its run, in events and in webhooks (DEC-006)."
+    )
+    status_reason: str
+    params: Document | None = Field(description="Secrets masked. Null where the caller may not see payloads.")
+    tenant: str
+    target: str | None
+    addon_id: str
+    resource: str
+    tags: list[str]
+    priority: int = Field(description="0 to 100. Dispatch order is priority, then position (INV-004).")
+    position: int = Field(description="The place within its priority, lowest first (DEC-005).")
+    cost_units: int
+    constraints: Document
+    not_before: Time | None
+    deadline_at: Time | None
+    time_sensitive: bool
+    expected_duration_sec: float | None
+    max_runtime_sec: float | None
+    hold: bool
+    token_limit: int | None
+    tokens_used: int
+    max_retries: int = Field(description="How often a failure is followed by a new job by itself (DEC-007).")
+    idempotency_key: str | None
+    created_at: Time
+    dispatched_at: Time | None
+    resolved_at: Time | None
+    cancel_requested: bool
+    cancel_mode: Annotated[str, WithJsonSchema(words(["", *StopMode]))]
+    progress: float | None = Field(ge=0, le=1)
+    progress_message: str
+    attempt: int
+    retry_of: Id | None
+    retried_by: Id | None
+    permanently_failed: bool
+    group_id: Id | None
+    group_index: int | None
+    schedule_id: Id | None
+    blocks_target: bool
+    lease: LeaseOut | None
+    run: JobRunOut | None
+
+
+class ActorOut(Out):
+    kind: Annotated[str, WithJsonSchema(words(ActorKind))]
+    name: str
+
+
+class EventOut(Out):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    id: int
+    at: Time
+    kind: Annotated[str, WithJsonSchema(words(EventKind))]
+    from_: Annotated[str, WithJsonSchema(words(["", *Status]))] = Field(alias="from")
+    to: Annotated[str, WithJsonSchema(words(["", *Status]))]
+    reason: str
+    actor: ActorOut
+    data: Any
+
+
+class LogOut(Out):
+    id: int
+    at: Time
+    level: str
+    message: str
+
+
+class BulkOut(Out):
+    count: int
+    ids: list[Id]
+
+
+class JobPage(Page[JobOut]):
+    pass
+
+
+class JobRunPage(Page[JobRunOut]):
+    pass
+
+
+class EventPage(Page[EventOut]):
+    pass
+
+
+class LogPage(Page[LogOut]):
+    pass

@@ -1,0 +1,155 @@
+"""Serial lanes: what goes on in them, and opening and shutting them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from django.http import HttpResponse
+from ninja import Router
+from pydantic import Field, WithJsonSchema
+
+from jobs import parsing, services, shapes, targets
+from jobs.api import shaping
+from jobs.api.answers import answer, tagged
+from jobs.api.bodies import Optional
+from jobs.api.callers import ApiRequest, Caller
+from jobs.api.fields import TARGET, TENANT
+from jobs.api.job_bodies import VerbIn
+from jobs.api.operations import operation
+from jobs.api.pages import Order, Paged, page
+from jobs.api.queries import Asked, Question, gated
+from jobs.api.schemas import ID_SCHEMA, Id, JobOut, Out, Page, Time
+from jobs.errors import NotFound
+from jobs.models import Target
+
+router = Router(tags=["targets"])
+BY_NAME = Order(Target, ("tenant", "key"))
+Key = Annotated[str, WithJsonSchema(TARGET)]
+JobKey = Annotated[str, WithJsonSchema(ID_SCHEMA)]
+Tenant = Annotated[str | None, *gated(parsing.tenant, TENANT)]
+
+
+class TargetOut(Out):
+    key: str
+    tenant: str
+    paused: bool
+    paused_by: str
+    paused_at: Time | None
+    reason: str
+    holder: Id | None = Field(description="The job that has the lane to itself.")
+    blocked_by: Id | None = Field(description="The holder, if it is paused or failed and waits for a person.")
+    queued: int
+    oldest_queued_at: Time | None
+
+
+class TargetFilters(Paged):
+    tenant: Tenant = None
+
+
+class WhichTenant(Question):
+    """For tokens of all tenants; others have their own."""
+
+    tenant: Tenant = None
+
+
+@router.get("/targets", **operation("targets_list", Page[TargetOut], summary="List targets"))
+def targets_list(request: ApiRequest, asked: Annotated[TargetFilters, Asked()]) -> HttpResponse:
+    """By tenant and key."""
+    targets.bring_in()
+    rows = targets.of(request.auth.tenant)
+    if asked.tenant is not None:
+        rows = rows.filter(tenant=asked.tenant)
+    found = page(request.auth, "targets_list", asked, rows, BY_NAME, _as_it_is)
+    return answer({**found, "items": [shapes.target(state) for state in targets.states(found["items"])]})
+
+
+@router.get(
+    "/targets/{key}", **operation("targets_get", TargetOut, problems=[404], cached=True, summary="Get a target")
+)
+def targets_get(request: ApiRequest, key: Key, asked: Annotated[WhichTenant, Asked()]) -> HttpResponse:
+    target = targets.find(key, tenant=_tenant(request.auth, asked))
+    return tagged(request, _shape(target))
+
+
+@router.post(
+    "/targets/{key}/pause",
+    **operation(
+        "targets_pause",
+        TargetOut,
+        scope="operate",
+        permission="pause_target",
+        problems=[404],
+        body="optional",
+        summary="Pause a target",
+    ),
+)
+def targets_pause(
+    request: ApiRequest, key: Key, asked: Annotated[WhichTenant, Asked()], body: Annotated[VerbIn, Optional()]
+) -> HttpResponse:
+    """Nothing of it starts until it is unpaused; what runs goes on. It need not have been used before."""
+    tenant, why = _tenant(request.auth, asked), body.said().get("reason") or ""
+    return answer(_shape(targets.pause(key, tenant=tenant, reason=why, actor=request.auth.actor)))
+
+
+@router.post(
+    "/targets/{key}/unpause",
+    **operation(
+        "targets_unpause",
+        TargetOut,
+        scope="operate",
+        permission="pause_target",
+        problems=[404],
+        body="optional",
+        summary="Unpause a target",
+    ),
+)
+def targets_unpause(
+    request: ApiRequest, key: Key, asked: Annotated[WhichTenant, Asked()], body: Annotated[VerbIn, Optional()]
+) -> HttpResponse:
+    """Repeating it changes nothing."""
+    return answer(_shape(targets.unpause(key, tenant=_tenant(request.auth, asked), actor=request.auth.actor)))
+
+
+def targets_resume(
+    request: ApiRequest,
+    key: Key,
+    job_id: JobKey,
+    asked: Annotated[WhichTenant, Asked()],
+    body: Annotated[VerbIn, Optional()],
+) -> HttpResponse:
+    """Continues a paused job of this target (200), or follows a failed one with a new job at its head (201)."""
+    caller, known = request.auth, parsing.job_id(job_id)
+    if not caller.jobs().filter(pk=known, target=key, tenant=_tenant(caller, asked)).exists():
+        raise NotFound("")
+    job = services.resume(known, reason=body.said().get("reason") or "", actor=caller.actor)
+    return answer(shaping.one(job.pk, caller), 200 if job.pk == known else 201)
+
+
+_RESUME = operation(
+    "targets_resume",
+    {200: JobOut, 201: JobOut},
+    scope="operate",
+    permission="resume_job",
+    problems=[404, 409],
+    body="optional",
+    summary="Resume a job of a target",
+)
+# The one path that is written with a slash at its end; like all others it answers without, too.
+router.post("/targets/{key}/jobs/{job_id}/resume/", **_RESUME)(targets_resume)
+router.post("/targets/{key}/jobs/{job_id}/resume", **{**_RESUME, "include_in_schema": False})(targets_resume)
+
+
+def _tenant(caller: Caller, asked: WhichTenant) -> str:
+    tenant = asked.tenant or caller.tenant or "default"
+    if not caller.sees(tenant):
+        raise NotFound("")
+    return tenant
+
+
+def _shape(target: Target) -> dict[str, Any]:
+    (state,) = targets.states([target])
+    return shapes.target(state)
+
+
+def _as_it_is(row: Any) -> Any:
+    return row

@@ -1,0 +1,184 @@
+"""Templates as operators keep them: presets that can be started. A side door beside `services`, for API and console."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError
+from django.db.models import ProtectedError, QuerySet
+from django.utils.translation import gettext as _
+
+from jobs import db, parsing, services, submission
+from jobs.actors import PYTHON, Actor
+from jobs.errors import Conflict, InvalidInput, InvalidParams, NotFound
+from jobs.literals import literals
+from jobs.models import Job, JobTemplate
+from jobs.models.job import RARE
+from jobs.redaction import restore
+from jobs.registry import registry
+from jobs.setting_rules import YEAR_SEC
+from jobs.states import ACTIVE, Status
+
+logger = logging.getLogger("jobs.presets")
+
+
+class NameTaken(Conflict):
+    code = "name_taken"
+
+
+class InUse(Conflict):
+    code = "in_use"
+
+
+def retry_policy(value: Any, field: parsing.Field = "retry_policy") -> dict[str, Any]:
+    """Some of `max_attempts`, `base_sec`, `max_sec` and `jitter`; what is not said is as in the settings."""
+    policy = parsing.json_object(value, field)
+    place = [field] if isinstance(field, str) else list(field)
+    for name in policy:
+        if name not in RETRY_GATES:
+            raise InvalidInput([*place, name[:100]], _("is not one of %s") % ", ".join(RETRY_GATES), "extra_forbidden")
+    said = {name: given for name, given in policy.items() if given is not None}
+    return {name: RETRY_GATES[name](given, [*place, name]) for name, given in said.items()}
+
+
+RETRY_GATES: dict[str, Callable[[Any, Any], Any]] = {
+    "max_attempts": partial(parsing.integer, minimum=0, maximum=1000),
+    "base_sec": partial(parsing.number, minimum=0, maximum=YEAR_SEC),
+    "max_sec": partial(parsing.number, minimum=0, maximum=YEAR_SEC),
+    "jitter": partial(parsing.number, minimum=0, maximum=1),
+}
+PRESET = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
+GATES: dict[str, Callable[[Any, Any], Any]] = {
+    "name": parsing.identifier,
+    "job_type": parsing.identifier,
+    "params": parsing.json_object,
+    "retry_policy": retry_policy,
+    **{name: submission.GATES[name] for name in PRESET},
+}
+REQUIRED = ("name", "job_type")
+UNSAID: dict[str, Any] = {"params": dict, "retry_policy": dict, "tags": list, "resource": str}
+
+
+def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor = PYTHON) -> JobTemplate:
+    """A new template; its params may be incomplete, not wrong."""
+    for name in REQUIRED:
+        if values.get(name) is None:
+            raise InvalidInput(name, _("must be said"), "missing")
+    template = JobTemplate(tenant=parsing.tenant(tenant), **_clean(values, {}))
+    _fit(template)
+    _saved(template)
+    _log(template, "made", actor)
+    return template
+
+
+def get(template_id: UUID | str, *, tenant: str | None = None) -> JobTemplate:
+    return _found(of(tenant), template_id)
+
+
+def of(tenant: str | None) -> QuerySet[JobTemplate]:
+    """The templates of one tenant, or all."""
+    found = JobTemplate.objects.using(db.alias())
+    return found if tenant is None else found.filter(tenant=tenant)
+
+
+def update(
+    template_id: UUID | str, changes: Mapping[str, Any], *, tenant: str | None = None, actor: Actor = PYTHON
+) -> JobTemplate:
+    """Change what is said; None clears. Jobs that were made from it before keep what they were given."""
+    with db.atomic():
+        template = _found(of(tenant).select_for_update(no_key=True), template_id)
+        for name, value in _clean(changes, template.params).items():
+            setattr(template, name, value)
+        _fit(template)
+        _saved(template)
+    _log(template, "changed", actor)
+    return template
+
+
+def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
+    """Refused while a live job or another row of this site needs it; ended jobs only forget what they came from."""
+    with db.atomic():
+        template = _found(of(tenant).select_for_update(no_key=True), template_id)
+        if _has_live_jobs(template):
+            raise InUse(_("Jobs that were made from “%s” have not ended.") % template.name)
+        try:
+            JobTemplate.objects.using(db.alias()).filter(pk=template.pk).delete()
+        except ProtectedError as error:
+            users = ", ".join(sorted({str(each._meta.verbose_name) for each in error.protected_objects}))
+            raise InUse(_("“%(name)s” is used by: %(users)s.") % {"name": template.name, "users": users}) from None
+    _log(template, "deleted", actor)
+
+
+def run(
+    template_id: UUID | str,
+    params: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
+    *,
+    tenant: str | None = None,
+    actor: Actor = PYTHON,
+) -> Job:
+    """Submit a job as the template says, but for what is said here; params are merged key by key."""
+    template = get(template_id, tenant=tenant)
+    said = {**(fields or {}), "tenant": template.tenant}
+    try:
+        return services.enqueue(params=params, template=template.name, actor=actor, **said)
+    except IntegrityError:  # the foreign key is looked at on commit
+        raise NotFound(_("There is no template with this id.")) from None
+
+
+def _found(templates: QuerySet[JobTemplate], template_id: UUID | str) -> JobTemplate:
+    found = templates.filter(pk=parsing.job_id(template_id)).first()
+    if found is None:
+        raise NotFound(_("There is no template with this id."))
+    return found
+
+
+def _clean(values: Mapping[str, Any], known_params: dict[str, Any]) -> dict[str, Any]:
+    """Each field through its gate. Params that were shown masked may come back masked."""
+    clean: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in GATES:
+            raise InvalidInput(str(name)[:100], _("is not a field of a template"), "extra_forbidden")
+        if value is None and name in REQUIRED:
+            raise InvalidInput(name, _("must not be empty"), "missing")
+        if value is None:
+            clean[name] = UNSAID[name]() if name in UNSAID else None
+            continue
+        clean[name] = GATES[name](restore(value, known_params, name) if name == "params" else value, name)
+    return clean
+
+
+def _fit(template: JobTemplate) -> None:
+    """The job type exists and could take these params; more of them may come with a submission."""
+    try:
+        registry.get(template.job_type).signature.validate(template.params)
+    except InvalidParams as error:
+        wrong = [each for each in error.errors if each["type"] != "missing"]
+        if wrong:
+            raise InvalidParams.of(wrong) from None
+
+
+def _saved(template: JobTemplate) -> None:
+    try:
+        with db.atomic():
+            template.save(using=db.alias())
+    except IntegrityError:
+        said = {"name": template.name, "tenant": template.tenant}
+        raise NameTaken(_("Tenant %(tenant)s already has a template “%(name)s”.") % said) from None
+    template.refresh_from_db(using=db.alias())
+
+
+def _has_live_jobs(template: JobTemplate) -> bool:
+    made = Job.objects.using(db.alias()).filter(template_id=template.pk)
+    waiting = made.filter(status__in=literals([Status.PENDING, Status.QUEUED]))
+    at_work = made.filter(status__in=literals(sorted(ACTIVE)))
+    paused = made.filter(status__in=literals(RARE), status=Status.PAUSED)
+    return waiting.exists() or at_work.exists() or paused.exists()
+
+
+def _log(template: JobTemplate, what: str, actor: Actor) -> None:
+    logger.info("template %s of tenant %s %s by %s", template.name, template.tenant, what, actor.name or actor.kind)

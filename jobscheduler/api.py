@@ -1,0 +1,40 @@
+"""The one API: the routers of the apps, put together."""
+
+from __future__ import annotations
+
+from jobs.api.legacy import with_notice
+from jobs.api.surface import SchedulerApi
+from jobs.version import __version__
+
+DESCRIPTION = """Work that runs later, in order, once, and visibly.
+
+A started job has exactly one run; a pause suspends that run; a retry is a new job."""
+
+ROUTERS = (
+    "jobs.api.jobs.router",
+    "jobs.api.verbs.router",
+    "jobs.api.trail.router",
+    "jobs.api.runs.router",
+    "jobs.api.targets.router",
+    "jobs.api.templates.router",
+    "jobs.api.job_types.router",
+    "jobs.api.workers.router",
+    "jobs.api.limits.router",
+    "jobs.api.stats.router",
+)
+
+OWN_PAGES = {"openapi_url": None, "docs_url": None}  # a `SchedulerApi` serves them itself, under any prefix
+
+legacy = SchedulerApi(outermost=with_notice, urls_namespace="jobscheduler-legacy", **OWN_PAGES)
+legacy.add_router("", "jobs.api.legacy.router")
+
+api = SchedulerApi(
+    beside=legacy,
+    title="Job Scheduler",
+    version=__version__,
+    description=DESCRIPTION,
+    urls_namespace="jobscheduler-api",
+    **OWN_PAGES,
+)
+for router in ROUTERS:
+    api.add_router("", router)

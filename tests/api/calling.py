@@ -1,0 +1,59 @@
+"""A caller of the API with a token of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponse
+from django.test import Client
+
+from jobs import tokens
+
+
+class Api:
+    """`tenant` None is a token of all tenants. Paths are relative to /api."""
+
+    def __init__(self, *scopes: str, tenant: str | None = "default") -> None:
+        _, written = tokens.create("tests", tenant=tenant, scopes=scopes or ("admin",))
+        self.headers = {"Authorization": f"Bearer {written}"}
+        self.client = Client()
+
+    def get(self, path: str, **headers: str) -> Any:
+        return self.client.get(f"/api{path}", headers={**self.headers, **headers})
+
+    def raw(self, path: str) -> HttpResponse:
+        """Outside of /api."""
+        return self.client.get(path, headers=self.headers)
+
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        content: Any = {} if body is None else {"data": body, "content_type": "application/json"}
+        return getattr(self.client, method)(f"/api{path}", headers={**self.headers, **headers}, **content)
+
+    def post(self, path: str, body: Any = None, **headers: str) -> Any:
+        return self.send("post", path, body, **headers)
+
+    def put(self, path: str, body: Any = None) -> Any:
+        return self.send("put", path, body)
+
+    def patch(self, path: str, body: Any = None) -> Any:
+        return self.send("patch", path, body)
+
+    def delete(self, path: str) -> Any:
+        return self.send("delete", path)
+
+    def walk(self, path: str, limit: int) -> list[dict[str, Any]]:
+        """All items of a list, page by page."""
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            answer = self.get(f"{path}{'&' if '?' in path else '?'}limit={limit}{cursor}").json()
+            found += answer["items"]
+            if answer["next_cursor"] is None:
+                return found
+            cursor = f"&cursor={answer['next_cursor']}"
+
+
+def wrong_fields(response: Any) -> list[list[Any]]:
+    """Where a refusal says that the mistakes are."""
+    assert response.status_code == 422, response.content
+    return [each["loc"] for each in response.json()["errors"]]

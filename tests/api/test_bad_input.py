@@ -1,0 +1,475 @@
+"""Whatever makes no sense gets its 4xx with the field named, and leaves the database as it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from jobs.models import Job
+from jobs.states import Status
+from tests import sample_jobs
+from tests.api.calling import Api
+from tests.factories import SAMPLE_TYPE, job_in
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+
+NOTE = {"job_type": "tests.note", "params": {"text": "x"}}
+ABSENT = "01920000-0000-7000-8000-000000000000"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request, the status it gets, and the way to the field that is wrong (None: no field is)."""
+
+    name: str
+    path: str
+    body: Any = None
+    status: int = 422
+    loc: list[Any] | None = None
+    method: str = "post"
+    raw: bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    code: str = ""
+
+
+def submission(name: str, loc: list[Any], /, **fields: Any) -> Case:
+    return Case(f"submit: {name}", "/jobs", {**NOTE, **fields}, loc=["body", *loc])
+
+
+def written(name: str, raw: bytes, loc: list[Any], status: int = 422) -> Case:
+    return Case(f"body: {name}", "/jobs", raw=raw, loc=loc, status=status)
+
+
+def asked(name: str, query: str, loc: list[Any], path: str = "/jobs") -> Case:
+    return Case(f"query: {name}", f"{path}?{query}", method="get", loc=["query", *loc])
+
+
+def text(inner: str) -> bytes:
+    return ('{"job_type": "tests.anything", "params": {"text": ' + inner + "}}").encode("utf-8", "surrogatepass")
+
+
+def nested(depth: int) -> bytes:
+    return text("[" * depth + "]" * depth)
+
+
+ENCODINGS = [
+    written("NUL, escaped", text('"a\\u0000b"'), ["body", "params", "text"]),
+    written(
+        "NUL in a key", b'{"job_type": "tests.anything", "params": {"a\\u0000": 1}}', ["body", "params", "a\ufffd"]
+    ),
+    written("half a surrogate pair, escaped", text('"\\ud800"'), ["body", "params", "text"]),
+    written("surrogates the wrong way round", text('"\\udc00\\ud800"'), ["body", "params", "text"]),
+    written("half a surrogate pair, raw", text('"\ud800"'), ["body"], 400),
+    written("byte order mark", b"\xef\xbb\xbf" + json.dumps(NOTE).encode(), ["body"], 400),
+    written("UTF-16", json.dumps(NOTE).encode("utf-16"), ["body"], 400),
+    written("UTF-32", json.dumps(NOTE).encode("utf-32"), ["body"], 400),
+    written("Latin-1", text('"é"').decode().encode("latin-1"), ["body"], 400),
+    written("broken UTF-8", text('"') + b'\xff\xfe"}}', ["body"], 400),
+    written("overlong UTF-8", text('"x')[:-1] + b'\xc0\x80"}}', ["body"], 400),
+    written("raw control character in text", b'{"job_type": "tests.note\n"}', ["body"], 400),
+    submission("NUL in a name", ["target"], target="a\0b"),
+    submission("NUL in a tag", ["tags", 0], tags=["a\0"]),
+    submission("NUL in the job type", ["job_type"], job_type="tests\0note"),
+    submission("line break in a name", ["resource"], resource="a\nb"),
+    submission("escape character in a name", ["addon_id"], addon_id="\x1b[31m"),
+]
+MALFORMED = [
+    written("empty", b"", ["body"], 400),
+    written("blank", b"  ", ["body"], 400),
+    written("cut off", b'{"job_type": ', ["body"], 400),
+    written("a word", b"job", ["body"], 400),
+    written("single quotes", b"{'job_type': 'x'}", ["body"], 400),
+    written("trailing comma", b'{"job_type": "tests.note",}', ["body"], 400),
+    written("comment", b'{"job_type": "tests.note" /* x */}', ["body"], 400),
+    written("two documents", b"{} {}", ["body"], 400),
+    written("trailing NUL", json.dumps(NOTE).encode() + b"\0", ["body"], 400),
+    written("form fields", b"job_type=tests.note", ["body"], 400),
+    written("a million brackets", b"[" * 900_000, ["body"], 422),
+]
+NUMBERS = [
+    written("NaN", text("NaN"), ["body"], 400),
+    written("Infinity", text("Infinity"), ["body"], 400),
+    written("minus Infinity", text("-Infinity"), ["body"], 400),
+    written("1e400", text("1e400"), ["body"]),
+    written("beyond 64 bits", text("9223372036854775808"), ["body"]),
+    written("below 64 bits", text("-9223372036854775809"), ["body"]),
+    written("hundreds of digits", text("1" * 500), ["body"]),
+    written("thousands of digits", text("1" * 10_000), ["body"]),
+    written("leading zero", text("01"), ["body"], 400),
+    written("plus sign", text("+1"), ["body"], 400),
+    written("hexadecimal", text("0x10"), ["body"], 400),
+    submission("priority too high", ["priority"], priority=101),
+    submission("priority too low", ["priority"], priority=-1),
+    submission("priority with a fraction", ["priority"], priority=50.5),
+    submission("priority a boolean", ["priority"], priority=True),
+    submission("priority an unknown word", ["priority"], priority="HIGHEST"),
+    submission("priority digits as text", ["priority"], priority="50"),
+    submission("priority a list", ["priority"], priority=[50]),
+    submission("position beyond its room", ["position"], position=2**62 + 1),
+    submission("position a fraction", ["position"], position=1.5),
+    submission("position a boolean", ["position"], position=False),
+    submission("cost beyond 100", ["cost_units"], cost_units=101),
+    submission("cost below 0", ["cost_units"], cost_units=-1),
+    submission("cost a boolean", ["cost_units"], cost_units=True),
+    submission("token limit below 0", ["token_limit"], token_limit=-1),
+    submission("token limit as text", ["token_limit"], token_limit="10"),
+    submission("retries below 0", ["max_retries"], max_retries=-1),
+    submission("retries beyond 1000", ["max_retries"], max_retries=1001),
+    submission("runtime of nothing", ["max_runtime_sec"], max_runtime_sec=0),
+    submission("runtime below 0", ["max_runtime_sec"], max_runtime_sec=-0.1),
+    submission("runtime beyond a year", ["max_runtime_sec"], max_runtime_sec=1e9),
+    submission("runtime a boolean", ["max_runtime_sec"], max_runtime_sec=True),
+    submission("duration as text", ["expected_duration_sec"], expected_duration_sec="5s"),
+]
+TIMES = [
+    submission("without an offset", ["not_before"], not_before="2030-01-01T00:00:00"),
+    submission("a date", ["not_before"], not_before="2030-01-01"),
+    submission("a number", ["not_before"], not_before=1893456000),
+    submission("impossible day", ["not_before"], not_before="2030-02-30T00:00:00Z"),
+    submission("impossible hour", ["not_before"], not_before="2030-01-01T25:00:00Z"),
+    submission("month 13", ["deadline_at"], deadline_at="2030-13-01T00:00:00Z"),
+    submission("year 0", ["not_before"], not_before="0000-01-01T00:00:00Z"),
+    submission("year 10000", ["not_before"], not_before="10000-01-01T00:00:00Z"),
+    submission("before the year 1 after the zone shift", ["not_before"], not_before="0001-01-01T00:00:00+14:00"),
+    submission("after 9999 after the zone shift", ["not_before"], not_before="9999-12-31T23:59:59-14:00"),
+    submission("offset of a whole day", ["not_before"], not_before="2030-01-01T00:00:00+24:00"),
+    submission("week date", ["not_before"], not_before="2030-W01-1T00:00:00Z"),
+    submission("a word", ["not_before"], not_before="tomorrow"),
+    submission("empty", ["not_before"], not_before=""),
+    submission("Arabic digits", ["not_before"], not_before="٢٠٣٠-01-01T00:00:00Z"),
+    submission(
+        "deadline before the start",
+        ["deadline_at"],
+        not_before="2030-01-02T00:00:00Z",
+        deadline_at="2030-01-01T00:00:00Z",
+    ),
+]
+SIZES = [
+    submission("target of 201", ["target"], target="x" * 201),
+    submission("empty target", ["target"], target=""),
+    submission("blank target", ["target"], target="   "),
+    submission("target with a slash", ["target"], target="a/b"),
+    submission("job type of 201", ["job_type"], job_type="x" * 201),
+    submission("empty job type", ["job_type"], job_type=""),
+    submission("33 tags", ["tags"], tags=[str(n) for n in range(33)]),
+    submission("tag of 65", ["tags", 0], tags=["x" * 65]),
+    submission("empty tag", ["tags", 1], tags=["a", ""]),
+    submission("tenant of 65", ["tenant"], tenant="x" * 65),
+    submission("idempotency key of 256", ["idempotency_key"], idempotency_key="k" * 256),
+    submission("empty idempotency key", ["idempotency_key"], idempotency_key=""),
+    submission("idempotency key beyond ASCII", ["idempotency_key"], idempotency_key="schlüssel"),
+    written("depth 33", nested(32), ["body", "params", "text", *[0] * 31]),
+    written("depth 500", nested(500), ["body", "params", "text", *[0] * 31]),
+    Case("bulk: too many", "/jobs/bulk", {"jobs": [NOTE] * 4}, loc=["body", "jobs"]),
+    Case("verb: reason of 2001", "/jobs/{queued}/cancel", {"reason": "x" * 2001}, loc=["body", "reason"]),
+]
+STRUCTURE = [
+    written("null", b"null", ["body"]),
+    written("a list", b"[]", ["body"]),
+    written("a text", b'"x"', ["body"]),
+    written("a number", b"1", ["body"]),
+    written("a key twice", b'{"job_type": "tests.note", "job_type": "tests.note"}', ["body", "job_type"]),
+    written("a key twice, deep", text('{"a": 1, "a": 2}'), ["body", "a"]),
+    submission("unknown field", ["prio"], prio=1),
+    submission("field in capitals", ["Priority"], Priority=1),
+    submission("params null entry missing", ["params", "text"], params={}),
+    submission("params a list", ["params"], params=[]),
+    submission("params a text", ["params"], params="{}"),
+    submission("params with an unknown name", ["params", "colour"], params={"text": "x", "colour": 1}),
+    submission("params of the wrong type", ["params", "text"], params={"text": 1}),
+    submission("tags a text", ["tags"], tags="a"),
+    submission("tags of numbers", ["tags", 0], tags=[1]),
+    submission("tags of null", ["tags", 0], tags=[None]),
+    submission("constraints a list", ["constraints"], constraints=["cpu_heavy"]),
+    submission("unknown constraint", ["constraints", "gpu"], constraints={"gpu": True}),
+    submission("constraint not a boolean", ["constraints", "cpu_heavy"], constraints={"cpu_heavy": 1}),
+    submission("hold as text", ["hold"], hold="true"),
+    submission("time_sensitive as a number", ["time_sensitive"], time_sensitive=1),
+    submission("tenant a number", ["tenant"], tenant=1),
+    submission("tenant with a slash", ["tenant"], tenant="a/b"),
+    submission("tenant with letters beyond ASCII", ["tenant"], tenant="münchen"),
+    submission("template and job type", ["job_type"], template="x"),
+    submission("neither template nor job type", ["job_type"], job_type=None),
+    submission("unknown template", ["template"], job_type=None, template="nobody's"),
+    submission("unknown job type", ["job_type"], job_type="tests.nobody"),
+    submission("job type a number", ["job_type"], job_type=1),
+    submission("job type an import path", ["job_type"], job_type="os.system"),
+    Case("bulk: jobs missing", "/jobs/bulk", {}, loc=["body", "jobs"]),
+    Case("bulk: jobs null", "/jobs/bulk", {"jobs": None}, loc=["body", "jobs"]),
+    Case("bulk: jobs an object", "/jobs/bulk", {"jobs": {}}, loc=["body", "jobs"]),
+    Case("bulk: entry null", "/jobs/bulk", {"jobs": [NOTE, None]}, loc=["body", "jobs", 1]),
+    Case(
+        "bulk: entry wrong",
+        "/jobs/bulk",
+        {"jobs": [NOTE, {**NOTE, "priority": 999}]},
+        loc=["body", "jobs", 1, "priority"],
+    ),
+    Case("bulk: entry unknown field", "/jobs/bulk", {"jobs": [{**NOTE, "x": 1}]}, loc=["body", "jobs", 0, "x"]),
+    Case("bulk: entry bad tenant", "/jobs/bulk", {"jobs": [{**NOTE, "tenant": ""}]}, loc=["body", "jobs", 0, "tenant"]),
+    Case("bulk: beside jobs", "/jobs/bulk", {"jobs": [], "x": 1}, loc=["body", "x"]),
+    Case(
+        "bulk: one key, two bodies",
+        "/jobs/bulk",
+        {"jobs": [{**NOTE, "idempotency_key": "k"}, {**NOTE, "idempotency_key": "k", "priority": 1}]},
+        409,
+        code="idempotency_key_reused",
+    ),
+]
+MASS_ASSIGNMENT = [
+    submission(f"{name} cannot be said", [name], **{name: value})
+    for name, value in {
+        "id": ABSENT,
+        "status": "COMPLETED",
+        "status_reason": "x",
+        "gate": 3,
+        "lease_token": ABSENT,
+        "lease_owner": "me",
+        "lease": {"owner": "me"},
+        "dispatched_at": "2030-01-01T00:00:00Z",
+        "created_at": "2030-01-01T00:00:00Z",
+        "retry_of": ABSENT,
+        "attempt": 1,
+        "group": ABSENT,
+        "group_id": ABSENT,
+        "schedule_id": ABSENT,
+        "checkpoint": {},
+        "fence": 1,
+        "holds_lane": True,
+        "cancel_requested": True,
+        "idempotency_hash": "x",
+        "remote": True,
+        "__class__": "x",
+    }.items()
+]
+HEADERS = [
+    Case(f"header: key {name}", "/jobs", NOTE, loc=["header", "Idempotency-Key"], headers={"Idempotency-Key": key})
+    for name, key in {"empty": "", "too long": "k" * 256, "with a tab": "a\tb", "beyond ASCII": "é"}.items()
+] + [
+    Case(
+        "header: another key than the body's",
+        "/jobs",
+        {**NOTE, "idempotency_key": "a"},
+        loc=["header", "Idempotency-Key"],
+        headers={"Idempotency-Key": "b"},
+    ),
+]
+QUERIES = [
+    asked("limit 0", "limit=0", ["limit"]),
+    asked("limit 501", "limit=501", ["limit"]),
+    asked("limit below 0", "limit=-1", ["limit"]),
+    asked("limit of many digits", "limit=" + "9" * 400, ["limit"]),
+    asked("limit a fraction", "limit=1.5", ["limit"]),
+    asked("limit a word", "limit=all", ["limit"]),
+    asked("limit empty", "limit=", ["limit"]),
+    asked("limit with a space", "limit=%205", ["limit"]),
+    asked("limit with a plus", "limit=%2B5", ["limit"]),
+    asked("limit in Arabic digits", "limit=%D9%A5", ["limit"]),
+    asked("limit in superscript", "limit=%C2%B2", ["limit"]),
+    asked("limit NUL", "limit=%00", ["limit"]),
+    asked("limit twice", "limit=5&limit=5", ["limit"]),
+    asked("job type twice", "job_type=a&job_type=b", ["job_type"]),
+    asked("unknown parameter", "colour=red", ["colour"]),
+    asked("unknown parameter without a value", "colour", ["colour"]),
+    asked("parameter in capitals", "Status=QUEUED", ["Status"]),
+    asked("lookup of the ORM", "status__in=QUEUED", ["status__in"]),
+    asked("search in params", "params__text=x", ["params__text"]),
+    asked("unknown status", "status=DONE", ["status"]),
+    asked("status in small letters", "status=queued", ["status"]),
+    asked("DISPATCHING is shown as QUEUED", "status=DISPATCHING", ["status"]),
+    asked("one good status, one bad", "status=QUEUED&status=", ["status"]),
+    asked("tenant with %", "tenant=%25", ["tenant"]),
+    asked("tenant empty", "tenant=", ["tenant"]),
+    asked("target with a slash", "target=a%2Fb", ["target"]),
+    asked("target empty", "target=", ["target"]),
+    asked("target NUL", "target=a%00", ["target"]),
+    asked("tag too long", "tag=" + "x" * 65, ["tag"]),
+    asked("tag empty", "tag=", ["tag"]),
+    asked("group malformed", "group=1", ["group"]),
+    asked("schedule malformed", "schedule=x", ["schedule"]),
+    asked("q empty", "q=", ["q"]),
+    asked("q NUL", "q=%00", ["q"]),
+    asked("q too long", "q=" + "x" * 201, ["q"]),
+    asked("q broken UTF-8", "q=%ff", []),
+    asked("parameter name broken UTF-8", "%ff=1", []),
+    asked("lone surrogate", "q=%ed%a0%80", []),
+    asked("created_after without an offset", "created_after=2030-01-01T00:00:00", ["created_after"]),
+    asked("created_before a word", "created_before=now", ["created_before"]),
+    asked("created_after with its plus as a space", "created_after=2030-01-01T00:00:00+00:00", ["created_after"]),
+    asked("order unknown", "order=oldest", ["order"]),
+    asked("order of what is not queued", "order=queue&status=FAILED", ["order"]),
+    asked("cursor empty", "cursor=", ["cursor"]),
+    asked("cursor nonsense", "cursor=abc", ["cursor"]),
+    asked("cursor forged", "cursor=WyJhIixbIjEiXV0:xxxxxxxxxxxxxxxxxxxxxxxxxxx", ["cursor"]),
+    asked("cursor endless", "cursor=" + "a" * 3000, ["cursor"]),
+    asked("a hundred and one parameters", "&".join(["tag=a"] * 101), []),
+    asked("events: unknown parameter", "kind=FAILED", ["kind"], "/jobs/{queued}/events"),
+    asked("events: limit", "limit=1000", ["limit"], "/jobs/{queued}/events"),
+    asked("logs: cursor", "cursor=1", ["cursor"], "/jobs/{queued}/logs"),
+    asked("runs: status that runs have not", "status=QUEUED", ["status"], "/job-runs"),
+    asked("runs: unknown parameter", "worker=x", ["worker"], "/job-runs"),
+    asked("single object: any parameter", "expand=run", ["expand"], "/jobs/{queued}"),
+    Case("verb: any parameter", "/jobs/{queued}/cancel?force=1", loc=["query", "force"]),
+    Case("submit: any parameter", "/jobs?dry_run=1", NOTE, loc=["query", "dry_run"]),
+]
+IDS = [
+    Case(f"id: {name}", f"/jobs/{written_id}", method="get", status=404)
+    for name, written_id in {
+        "a number": "1",
+        "a word": "latest",
+        "absent": ABSENT,
+        "too short": ABSENT[:-1],
+        "too long": ABSENT + "0",
+        "in braces": "{" + ABSENT + "}",
+        "as a URN": f"urn:uuid:{ABSENT}",
+        "NUL": "%00",
+        "broken UTF-8": "%ff%fe",
+        "a quote": "'",
+        "an injection": "1'%20OR%20'1'='1",
+        "percent": "%25",
+        "path traversal": "..%2F..%2Fetc",
+        "spaces": "%20",
+        "very long": "x" * 3000,
+    }.items()
+]
+VERBS = [
+    Case("verb: unknown", "/jobs/{queued}/explode", {}, 404),
+    Case("verb: unknown field", "/jobs/{queued}/cancel", {"force": True}, loc=["body", "force"]),
+    Case("verb: reason a number", "/jobs/{queued}/cancel", {"reason": 1}, loc=["body", "reason"]),
+    Case("verb: reason NUL", "/jobs/{queued}/cancel", {"reason": "a\0"}, loc=["body", "reason"]),
+    Case("verb: body a list", "/jobs/{queued}/pause", [], loc=["body"]),
+    Case("verb: body null", "/jobs/{queued}/pause", raw=b"null", loc=["body"]),
+    Case("verb: body cut off", "/jobs/{queued}/pause", raw=b"{", loc=["body"], status=400),
+    Case("verb: absent job", f"/jobs/{ABSENT}/cancel", {}, 404),
+    Case("retry: fresh as text", "/jobs/{failed}/retry", {"fresh": "yes"}, loc=["body", "fresh"]),
+    Case("move: nowhere", "/jobs/{queued}/move", {}, loc=["body"]),
+    Case("move: without a body", "/jobs/{queued}/move", loc=["body"]),
+    Case("move: two ways", "/jobs/{queued}/move", {"to": "top", "before": ABSENT}, 404),
+    Case("move: to the middle", "/jobs/{queued}/move", {"to": "middle"}, loc=["body", "to"]),
+    Case("move: beside a number", "/jobs/{queued}/move", {"before": 1}, loc=["body", "before"]),
+    Case("move: beside nothing", "/jobs/{queued}/move", {"before": ABSENT}, 404),
+    Case("move: beside nonsense", "/jobs/{queued}/move", {"after": "x"}, 404),
+    Case("move: beside itself", "/jobs/{queued}/move", {"after": "{queued}"}, loc=["body", "after"]),
+    *(
+        Case(f"{verb} from {state}", f"/jobs/{{{state}}}/{verb}", {}, 409, code="wrong_state")
+        for verb, states in {
+            "cancel": ("completed", "failed", "skipped", "cancelled"),
+            "pause": ("pending", "completed", "failed", "paused"),
+            "resume": ("pending", "queued", "running", "completed", "cancelled"),
+            "retry": ("pending", "queued", "running", "paused"),
+            "resolve": ("queued", "running", "completed", "cancelled"),
+            "release": ("queued", "running", "completed"),
+        }.items()
+        for state in states
+    ),
+    *(Case(f"move from {state}", f"/jobs/{{{state}}}/move", {"to": "top"}, 409) for state in ("running", "completed")),
+]
+EDITS = [
+    Case(f"edit: {name}", "/jobs/{queued}", body, status, loc, "patch")
+    for name, body, status, loc in [
+        ("what cannot be edited", {"job_type": "tests.nothing"}, 422, ["body", "job_type"]),
+        ("tenant", {"tenant": "other"}, 422, ["body", "tenant"]),
+        ("status", {"status": "COMPLETED"}, 422, ["body", "status"]),
+        ("reason", {"reason": "x"}, 422, ["body", "reason"]),
+        ("priority", {"priority": 1000}, 422, ["body", "priority"]),
+        ("params null", {"params": None}, 422, ["body", "params"]),
+        ("params wrong", {"params": {"text": 1}}, 422, ["body", "params", "text"]),
+        ("params unknown name", {"params": {"text": "x", "y": 1}}, 422, ["body", "params", "y"]),
+        ("tags", {"tags": "x"}, 422, ["body", "tags"]),
+        ("not a body", [], 422, ["body"]),
+        ("no body", None, 400, ["body"]),
+        ("naive time", {"not_before": "2030-01-01T00:00:00"}, 422, ["body", "not_before"]),
+    ]
+] + [
+    Case(
+        f"edit of {state}: {next(iter(body))}", f"/jobs/{{{state}}}", body, 409, None, "patch", code="invalid_operation"
+    )
+    for state in ("running", "completed", "paused")
+    for body in ({"params": {"text": "y"}}, {"target": "elsewhere"}, {"priority": 1})
+]
+MEDIA = [
+    Case(f"media type: {kind}", "/jobs", raw=json.dumps(NOTE).encode(), status=415, headers={"Content-Type": kind})
+    for kind in (
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/xml",
+        "application/jsonp",
+        "application/json; charset=latin-1",
+        "application/octet-stream",
+        "json",
+        "",
+    )
+]
+METHODS = [
+    Case(f"{method} of {path}", path, method=method, status=405, code="method_not_allowed")
+    for method, path in (
+        ("delete", "/jobs"),
+        ("put", "/jobs"),
+        ("patch", "/jobs"),
+        ("put", "/jobs/{queued}"),
+        ("delete", "/jobs/{queued}"),
+        ("get", "/jobs/{queued}/cancel"),
+        ("post", "/jobs/{queued}/events"),
+        ("options", "/jobs"),
+        ("trace", "/jobs/{queued}"),
+        ("post", "/job-runs"),
+        ("post", "/openapi.json"),
+    )
+]
+SECTIONS = (
+    *(ENCODINGS, MALFORMED, NUMBERS, TIMES, SIZES, STRUCTURE, MASS_ASSIGNMENT, HEADERS),
+    *(QUERIES, IDS, VERBS, EDITS, MEDIA, METHODS),
+)
+CASES = [case for section in SECTIONS for case in section]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
+def test_bad_input_is_refused_by_name_and_changes_nothing(case: Case) -> None:
+    api, known = Api("admin", tenant=None), jobs_in_every_state()
+    before = stored()
+    with override_settings(JOBSCHEDULER={"API_BULK_LIMIT": 3}):
+        response = ask(api, case, known)
+    assert response.status_code == case.status, response.content
+    assert response["Content-Type"] == "application/problem+json"
+    told = response.json()
+    assert told["status"] == case.status
+    assert told["type"].endswith(told["code"])
+    if case.loc is not None:
+        assert case.loc in [each["loc"] for each in told["errors"]], told
+    if case.code:
+        assert told["code"] == case.code
+    if case.status == 405:
+        assert response["Allow"]
+    assert stored() == before
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(CASES) >= 120
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+def ask(api: Api, case: Case, known: dict[str, Job]) -> Any:
+    ids = {state: str(job.pk) for state, job in known.items()}
+    path = case.path
+    for state, job_id in ids.items():
+        path = path.replace(f"{{{state}}}", job_id)
+    content = case.raw if case.raw is not None else b"" if case.body is None else json.dumps(case.body).encode()
+    for state, job_id in ids.items():
+        content = content.replace(f'"{{{state}}}"'.encode(), f'"{job_id}"'.encode())
+    headers = {**api.headers, "Content-Type": "application/json", **case.headers}
+    kind = headers.pop("Content-Type")
+    return api.client.generic(case.method.upper(), f"/api{path}", content, kind, headers=headers)
+
+
+def jobs_in_every_state() -> dict[str, Job]:
+    return {status.lower(): job_in(status) for status in Status}
+
+
+def stored() -> dict[str, list[dict[str, Any]]]:
+    return {model: rows for model, rows in everything().items() if model != "ApiToken"}

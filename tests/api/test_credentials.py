@@ -1,0 +1,193 @@
+"""Every route × every kind of credential: the status that scopes and tenants say, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db.models.functions import Now
+from django.test import Client
+
+from jobs import tokens
+from jobs.models import ApiToken
+from jobs.models.token import SCOPES
+from tests.api.routes import Route, absent, objects_of, routes
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+
+EVERY = [pytest.param(route, id=str(route)) for route in routes()]
+UNSAFE = [each for each in EVERY if not each.values[0].is_safe]
+OF_OBJECTS = [each for each in EVERY if each.values[0].names_an_object]
+OF_ALL = [each for each in EVERY if not each.values[0].names_an_object]
+
+# What a caller of one tenant gets from routes that belong to no tenant.
+FOR_ALL_TENANTS_ONLY = {"workers_list", "limits_put"}
+MAKES_ITS_OWN = {"targets_pause"}  # a target is named by its tenant, and need not have been used
+SHARED = {"job_types_list", "limits_list", "stats_get"}
+NEW = {"job_type": "tests.note", "params": {"text": "x"}, "tenant": "default"}
+OF_ANOTHER_TENANT: dict[str, Any] = {
+    "jobs_create": NEW,
+    "jobs_create_many": {"jobs": [NEW]},
+    "templates_create": {"name": "theirs", "job_type": "tests.note", "tenant": "default"},
+    "legacy_jobs_create": NEW,
+    "limits_put": {"scope": "global", "max": 1},
+}
+
+
+def ask(route: Route, client: Client, body: Any = None, values: dict[str, Any] | None = None, **headers: str) -> Any:
+    content = b"" if body is None else json.dumps(body)
+    return client.generic(route.method, route.filled(values or absent()), content, "application/json", headers=headers)
+
+
+def bearer(written: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {written}"}
+
+
+def token(*scopes: str, tenant: str | None = None) -> str:
+    return tokens.create("tests", tenant=tenant, scopes=scopes)[1]
+
+
+def require_problem(response: Any, status: int, code: str) -> None:
+    assert response.status_code == status, response.content
+    assert response["Content-Type"] == "application/problem+json"
+    assert response.json()["code"] == code
+
+
+@pytest.mark.parametrize("route", EVERY)
+def test_without_credentials_every_route_is_401(route: Route) -> None:
+    response = ask(route, Client(enforce_csrf_checks=True), {})
+    require_problem(response, 401, "unauthorized")
+    assert response["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("route", EVERY)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer js_nobody"},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer " + "x" * 5000},
+        {"Authorization": "Basic YTpi"},
+        {"Authorization": "Bearer js_é"},
+        {"X-API-Key": "js_nobody"},
+        {"X-API-Key": ""},
+    ],
+    ids=["unknown", "empty", "endless", "basic", "not ascii", "key", "empty key"],
+)
+def test_bad_credentials_are_401(route: Route, headers: dict[str, str]) -> None:
+    response = ask(route, Client(), {}, **headers)
+    require_problem(response, 401, "unauthorized")
+    assert response["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("route", EVERY)
+def test_expired_and_revoked_tokens_are_401(route: Route) -> None:
+    expired, revoked = token("admin"), token("admin")
+    ApiToken.objects.filter(digest=tokens.digest(expired)).update(expires_at=Now() - timedelta(seconds=1))
+    tokens.revoke(ApiToken.objects.get(digest=tokens.digest(revoked)).pk)
+    for written in (expired, revoked):
+        require_problem(ask(route, Client(), {}, **bearer(written)), 401, "unauthorized")
+
+
+@pytest.mark.parametrize("route", EVERY)
+def test_every_other_scope_together_is_403(route: Route) -> None:
+    others = [scope for scope in SCOPES if scope not in (route.scope, "admin")]
+    before = stored()
+    require_problem(ask(route, Client(), {}, **bearer(token(*others))), 403, "forbidden")
+    assert stored() == before
+
+
+@pytest.mark.parametrize("route", EVERY)
+@pytest.mark.parametrize("scope", ["its own", "admin"])
+def test_its_scope_or_admin_gets_in_by_either_header(route: Route, scope: str) -> None:
+    written = token(route.scope if scope == "its own" else "admin")
+    for headers in (bearer(written), {"X-API-Key": written}):
+        assert ask(route, Client(), {}, **headers).status_code not in (401, 403)
+
+
+@pytest.mark.parametrize("route", OF_OBJECTS)
+def test_another_tenants_object_is_no_different_from_none(route: Route) -> None:
+    theirs = objects_of("theirs")
+    stranger = bearer(token("admin", tenant="ours"))
+    before = stored()
+    foreign = ask(route, Client(), {}, theirs, **stranger)
+    if route.name in MAKES_ITS_OWN:
+        assert foreign.json()["tenant"] == "ours"
+        assert all(row in stored()[model] for model, rows in before.items() for row in rows)
+        return
+    nothing = ask(route, Client(), {}, absent(), **stranger)
+    require_problem(foreign, 404, "not_found")
+    assert (foreign.status_code, foreign.content) == (nothing.status_code, nothing.content)
+    assert stored() == before
+
+
+@pytest.mark.parametrize("route", OF_ALL)
+def test_what_is_of_all_is_of_the_callers_tenant_only(route: Route) -> None:
+    objects_of("default")
+    stranger = bearer(token("admin", tenant="ours"))
+    response = ask(route, Client(), OF_ANOTHER_TENANT.get(route.name, {}), **stranger)
+    if route.name in FOR_ALL_TENANTS_ONLY or route.name in OF_ANOTHER_TENANT:
+        require_problem(response, 403, "forbidden")
+    elif route.name not in SHARED:
+        assert response.status_code == 200, response.content
+        assert response.json() == {"items": [], "next_cursor": None}
+
+
+@pytest.mark.parametrize("route", UNSAFE)
+def test_a_session_without_a_csrf_token_is_403(route: Route) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.create_superuser("boss"))
+    require_problem(ask(route, client, {}), 403, "csrf_failed")
+
+
+@pytest.mark.parametrize("route", EVERY)
+def test_a_session_with_its_csrf_token_gets_in(route: Route) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.create_superuser("boss"))
+    client.cookies["csrftoken"] = "a" * 32
+    response = ask(route, client, {}, **{"X-CSRFToken": "a" * 32})
+    expected = (403,) if route.scope == "work" else (401, 403)
+    assert (response.status_code in expected) == (route.scope == "work"), response.content
+
+
+@pytest.mark.parametrize("route", EVERY)
+def test_a_token_beside_a_session_needs_no_csrf_token(route: Route) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.create_user("visitor"))
+    assert ask(route, client, {}, **bearer(token(route.scope))).status_code not in (401, 403)
+
+
+@pytest.mark.parametrize("route", EVERY)
+def test_staff_need_the_routes_own_permission(route: Route) -> None:
+    user = User.objects.create_user("staff", is_staff=True)
+    client = Client()
+    client.force_login(user)
+    others = Permission.objects.exclude(codename=route.permission or "")
+    user.user_permissions.set(others)
+    require_problem(ask(route, client, {}), 403, "forbidden")
+    if route.permission is not None:
+        user.user_permissions.add(Permission.objects.get(codename=route.permission))
+        assert ask(route, client, {}).status_code not in (401, 403)
+
+
+@pytest.mark.parametrize("route", EVERY)
+def test_a_session_of_somebody_who_is_not_staff_is_403(route: Route) -> None:
+    client = Client()
+    user = User.objects.create_user("visitor")
+    user.user_permissions.set(Permission.objects.all())
+    client.force_login(user)
+    require_problem(ask(route, client, {}), 403, "forbidden")
+
+
+def test_every_route_says_what_it_needs() -> None:
+    assert all(route.scope in SCOPES for route in routes())
+    assert len({(route.method, route.path) for route in routes()}) == len(routes())
+
+
+def stored() -> dict[str, list[dict[str, Any]]]:
+    """All but the tokens, whose last use is noted."""
+    return {model: rows for model, rows in everything().items() if model != "ApiToken"}

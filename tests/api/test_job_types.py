@@ -1,0 +1,39 @@
+"""Job types over HTTP: what can be submitted, and how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs.registry import registry
+from tests import sample_jobs
+from tests.api.calling import Api
+
+pytestmark = pytest.mark.django_db
+
+
+def shown() -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in Api("read").walk("/job-types", 10)}
+
+
+def test_every_registered_type_is_listed_by_name() -> None:
+    assert list(shown()) == registry.names()
+
+
+def test_a_type_says_what_it_takes() -> None:
+    note = shown()[sample_jobs.note.name]
+    assert note["params_schema"]["properties"]["text"] == {"title": "Text", "type": "string"}
+    assert note["params_schema"]["required"] == ["text"]
+    assert (note["resource"], note["remote"], note["max_retries"], note["doc"]) == ("default", False, 3, "")
+    attic = shown()[sample_jobs.nothing.name]
+    assert (attic["resource"], attic["max_retries"]) == ("attic", 1)
+
+
+def test_every_shape_has_exactly_the_fields_of_the_contract() -> None:
+    for each in shown().values():
+        assert set(each) == {"name", "params_schema", "resource", "remote", "max_retries", "doc"}
+
+
+def test_it_takes_read() -> None:
+    assert Api("submit", "operate", "work").get("/job-types").status_code == 403

@@ -1,0 +1,140 @@
+"""Limits over HTTP: seen by all, set by those of all tenants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from jobs.models import ConcurrencyLimit
+from tests.api.calling import Api, wrong_fields
+from tests.factories import JobFactory
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("said_in_settings")]
+
+
+@pytest.fixture
+def said_in_settings() -> Any:
+    limits = {"global": 4, "job_type": {"tests.note": 2}, "tenant": {"ours": 3, "theirs": 1}}
+    with override_settings(JOBSCHEDULER={"LIMITS": limits}):
+        yield
+
+
+@pytest.fixture
+def operator() -> Api:
+    return Api("admin", tenant=None)
+
+
+def shown(api: Api) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(each["scope"], each["key"]): each for each in api.get("/limits").json()["items"]}
+
+
+def test_every_limit_is_listed_with_what_is_in_use() -> None:
+    JobFactory.create_batch(2, running=True)
+    JobFactory.create(running=True, tenant="ours", job_type="tests.anything")
+    found = shown(Api("read", tenant=None))
+
+    assert list(found) == [("global", ""), ("job_type", "tests.note"), ("tenant", "ours"), ("tenant", "theirs")]
+    assert found["global", ""] == {
+        "scope": "global",
+        "key": "",
+        "max": 4,
+        "in_use": 3,
+        "paused": False,
+        "paused_by": "",
+        "paused_at": None,
+        "reason": "",
+        "source": "settings",
+    }
+    assert [each["in_use"] for each in found.values()] == [3, 2, 1, 0]
+
+
+def test_the_list_pages_through_and_its_cursor_is_its_own(operator: Api) -> None:
+    for number in range(5):
+        operator.put("/limits", {"scope": "resource", "key": f"pool {number}", "max": 1})
+    everything = [(each["scope"], each["key"]) for each in operator.walk("/limits", 2)]
+    assert everything == list(shown(operator))
+    assert len(everything) == 9
+    cursor = operator.get("/limits?limit=2").json()["next_cursor"]
+    assert wrong_fields(operator.get(f"/job-types?cursor={cursor}")) == [["query", "cursor"]]
+    assert wrong_fields(Api("read").get(f"/limits?cursor={cursor}")) == [["query", "cursor"]]
+
+
+def test_other_tenants_are_not_to_be_seen() -> None:
+    found = shown(Api("read", tenant="ours"))
+    assert ("tenant", "ours") in found
+    assert ("tenant", "theirs") not in found
+
+
+def test_a_limit_is_set_paused_unpaused_and_reset(operator: Api) -> None:
+    def put(**said: Any) -> dict[str, Any]:
+        answer = operator.put("/limits", {"scope": "job_type", "key": "tests.note", **said})
+        assert answer.status_code == 200, answer.content
+        document: dict[str, Any] = answer.json()
+        assert shown(operator)["job_type", "tests.note"] == document
+        return document
+
+    assert (put(max=7)["max"], put(max=7)["source"]) == (7, "override")
+    assert put(max=None)["max"] is None
+    paused = put(paused=True, reason="too hot")
+    assert (paused["paused"], paused["paused_by"], paused["reason"], paused["max"]) == (True, "tests", "too hot", None)
+    assert paused["paused_at"].endswith("Z")
+    both = put(max=1, paused=False)
+    assert (both["max"], both["paused"], both["paused_at"], both["reason"]) == (1, False, None, "")
+    back = put(reset=True)
+    assert (back["max"], back["source"]) == (2, "settings")
+
+
+def test_a_limit_that_nobody_knew_is_made_and_reset_drops_it(operator: Api) -> None:
+    assert operator.put("/limits", {"scope": "addon", "key": "new", "max": 5}).json()["source"] == "override"
+    gone = operator.put("/limits", {"scope": "addon", "key": "new", "reset": True}).json()
+    assert (gone["max"], gone["source"]) == (None, "settings")
+    assert ("addon", "new") not in shown(operator)
+
+
+def test_the_global_limit_has_no_key(operator: Api) -> None:
+    assert operator.put("/limits", {"scope": "global", "max": 9}).json()["max"] == 9
+    assert operator.put("/limits", {"scope": "global", "key": "", "max": 8}).json()["max"] == 8
+    assert operator.put("/limits", {"scope": "global", "key": None, "max": 7}).json()["max"] == 7
+
+
+@pytest.mark.parametrize(
+    ("body", "loc"),
+    [
+        ({}, ["body", "scope"]),
+        ({"scope": "planet", "key": "x", "max": 1}, ["body", "scope"]),
+        ({"scope": ["global"], "max": 1}, ["body", "scope"]),
+        ({"scope": "global", "key": "x", "max": 1}, ["body", "key"]),
+        ({"scope": "resource", "max": 1}, ["body", "key"]),
+        ({"scope": "resource", "key": "", "max": 1}, ["body", "key"]),
+        ({"scope": "resource", "key": 5, "max": 1}, ["body", "key"]),
+        ({"scope": "resource", "key": "x" * 201, "max": 1}, ["body", "key"]),
+        ({"scope": "tenant", "key": "no spaces", "max": 1}, ["body", "key"]),
+        ({"scope": "global", "max": 0}, ["body", "max"]),
+        ({"scope": "global", "max": True}, ["body", "max"]),
+        ({"scope": "global", "max": 1.5}, ["body", "max"]),
+        ({"scope": "global", "max": 2**31}, ["body", "max"]),
+        ({"scope": "global", "max": "3"}, ["body", "max"]),
+        ({"scope": "global", "paused": 1}, ["body", "paused"]),
+        ({"scope": "global", "max": 1, "reason": "x" * 2001}, ["body", "reason"]),
+        ({"scope": "global", "max": 1, "reason": 5}, ["body", "reason"]),
+        ({"scope": "global", "reset": "yes"}, ["body", "reset"]),
+        ({"scope": "global", "reset": True, "max": 1}, ["body", "reset"]),
+        ({"scope": "global", "reset": True, "paused": True}, ["body", "reset"]),
+        ({"scope": "global"}, ["body"]),
+        ({"scope": "global", "reset": False}, ["body"]),
+        ({"scope": "global", "max": 1, "in_use": 0}, ["body", "in_use"]),
+    ],
+)
+def test_a_wrong_field_is_named_and_nothing_changes(operator: Api, body: dict[str, Any], loc: list[Any]) -> None:
+    assert wrong_fields(operator.put("/limits", body)) == [loc]
+    assert not ConcurrencyLimit.objects.exists()
+
+
+def test_setting_takes_admin_and_all_tenants() -> None:
+    body = {"scope": "global", "max": 2}
+    assert Api("read", "submit", "operate", "work", tenant=None).put("/limits", body).status_code == 403
+    assert Api("admin", tenant="default").put("/limits", body).status_code == 403
+    assert not ConcurrencyLimit.objects.exists()
+    assert Api("submit").get("/limits").status_code == 403

@@ -1,0 +1,281 @@
+"""What `/metrics` says is valid, true, bounded, and never goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from jobs import metrics, services
+from jobs.engine import folding
+from jobs.metrics import exposition, labels
+from jobs.models import Job
+from jobs.models.rollup import BUCKETS_SEC
+from jobs.states import TERMINAL, Status
+from tests import sample_jobs
+from tests.api.calling import Api
+from tests.factories import SAMPLE_TYPE, JobFactory, JobMinuteFactory, WorkerFactory, job_in
+
+pytestmark = pytest.mark.django_db
+assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+Labels = frozenset[tuple[str, str]]
+
+
+def read(text: str) -> dict[str, Metric]:
+    families = list(text_string_to_metric_families(text))
+    assert len({family.name for family in families}) == len(families), "a family is said twice"
+    return {family.name: family for family in families}
+
+
+def samples(text: str) -> dict[tuple[str, Labels], float]:
+    found: dict[tuple[str, Labels], float] = {}
+    for family in read(text).values():
+        for sample in family.samples:
+            place = (sample.name, frozenset(sample.labels.items()))
+            assert place not in found, f"a series is said twice: {place}"
+            found[place] = sample.value
+    return found
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    return samples(text)[name, frozenset(labels.items())]
+
+
+def everything() -> None:
+    """A job in each state, of a known and of an unknown type, and minutes of both."""
+    for status in Status:
+        job_in(status)
+        job_in(status, job_type="gone", resource="nowhere", addon_id="addon-1")
+    JobMinuteFactory(jobs=7, resource="default", tenant="default", wait_bucket=2, run_bucket=10, wait_sec=2.5)
+    JobMinuteFactory(jobs=2, resource="nowhere", job_type="gone", outcome="FAILED", retried=1, recovered=2)
+    JobMinuteFactory(jobs=1, outcome="CANCELLED", wait_bucket=-1, run_bucket=-1)
+    WorkerFactory(slots=4, busy=3, stuck=1)
+
+
+def test_the_output_is_what_prometheus_reads() -> None:
+    everything()
+    found = read(metrics.render())
+
+    for name, family in found.items():
+        assert family.documentation, name
+        assert family.type in ("counter", "gauge", "histogram"), name
+        assert name.startswith("jobs_")
+    lines = metrics.render().splitlines()
+    assert all(line.startswith(("#", "jobs_")) for line in lines)
+    assert metrics.render().endswith("\n")
+
+
+def test_every_series_belongs_to_its_family_and_follows_it() -> None:
+    everything()
+    family = ""
+    for line in metrics.render().splitlines():
+        if line.startswith("# TYPE"):
+            family = line.split()[2]
+        elif not line.startswith("#"):
+            assert line.startswith(family), line
+
+
+def test_histograms_add_up_from_bucket_to_bucket() -> None:
+    everything()
+    text = metrics.render()
+
+    for name in ("jobs_wait_seconds", "jobs_attempt_duration_seconds"):
+        bounds = [*(exposition._number(bound) for bound in BUCKETS_SEC), "+Inf"]
+        counts = [value(text, f"{name}_bucket", job_type=SAMPLE_TYPE, le=bound) for bound in bounds]
+        assert counts == sorted(counts)
+        assert counts[-1] == value(text, f"{name}_count", job_type=SAMPLE_TYPE) == 7
+    assert value(text, "jobs_wait_seconds_bucket", job_type=SAMPLE_TYPE, le="0.1") == 0
+    assert value(text, "jobs_wait_seconds_bucket", job_type=SAMPLE_TYPE, le="0.5") == 7
+    assert value(text, "jobs_wait_seconds_sum", job_type=SAMPLE_TYPE) == 2.5
+    assert value(text, "jobs_attempt_duration_seconds_bucket", job_type=SAMPLE_TYPE, le="7200") == 0
+
+
+def test_a_job_that_never_started_is_in_no_histogram() -> None:
+    JobMinuteFactory(jobs=3, outcome="CANCELLED", wait_bucket=-1, run_bucket=-1)
+    assert not any(name.startswith("jobs_wait_seconds") for name, _ in samples(metrics.render()))
+
+
+def test_live_jobs_are_counted_by_status_resource_and_addon() -> None:
+    everything()
+    text = metrics.render()
+
+    assert value(text, "jobs_live", status="PAUSED") == 2
+    assert value(text, "jobs_running", resource="default") == 1
+    assert value(text, "jobs_running", resource="other") == 1
+    assert value(text, "jobs_ready", resource="default") == 1
+    assert value(text, "jobs_queued", addon="") == 2  # one is on its way to a remote worker
+    assert value(text, "jobs_queued", addon="addon-1") == 2
+    assert value(text, "jobs_finished_total", resource="default", job_type=SAMPLE_TYPE, outcome="COMPLETED") == 7
+    assert value(text, "jobs_retries_total", job_type="other") == 1
+    assert value(text, "jobs_recovered_total") == 2
+    assert value(text, "jobs_workers", state="RUNNING") == 1
+    assert value(text, "jobs_worker_slots") == 4
+    assert value(text, "jobs_worker_slots_busy") == 3
+    assert value(text, "jobs_worker_slots_stuck") == 1
+
+
+def test_ages_are_counted_from_when_a_job_could_have_started() -> None:
+    ago = datetime.now(UTC) - timedelta(hours=2)
+    JobFactory.create(created_at=ago, not_before=ago + timedelta(hours=1))
+    age = value(metrics.render(), "jobs_oldest_ready_age_seconds", resource="default")
+    assert 3500 < age < 3700
+
+
+def test_a_lease_that_is_over_and_a_target_that_is_blocked_show() -> None:
+    JobFactory.create(running=True, lease_expires_at=datetime.now(UTC) - timedelta(seconds=5))
+    JobFactory.create(failed=True, in_lane=True)
+    assert value(metrics.render(), "jobs_expired_leases") == 1
+    assert value(metrics.render(), "jobs_blocked_targets") == 1
+
+
+def test_what_was_submitted_is_what_lives_and_what_has_ended() -> None:
+    before = value(metrics.render(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+    job = services.enqueue(SAMPLE_TYPE, {"text": "a"})
+    services.enqueue(SAMPLE_TYPE, {"text": "b"})
+    after = value(metrics.render(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+    services.cancel(job.pk)
+    ended = value(metrics.render(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+
+    assert (before, after, ended) == (0, 2, 2)
+
+
+@pytest.fixture
+def counters() -> Iterator[list[dict[tuple[str, Labels], float]]]:
+    """What is put in here must never go back from one entry to the next."""
+    seen: list[dict[tuple[str, Labels], float]] = []
+    yield seen
+    for earlier, later in pairwise(seen):
+        for place, before in earlier.items():
+            assert later[place] >= before, place
+
+
+def counted() -> dict[tuple[str, Labels], float]:
+    kinds = [family for family in read(metrics.render()).values() if family.type in ("counter", "histogram")]
+    return {(s.name, frozenset(s.labels.items())): s.value for family in kinds for s in family.samples}
+
+
+def test_counters_survive_folding_and_pruning(counters: list[Any]) -> None:
+    long_ago = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(days=40)
+    for minute in range(60):
+        at = long_ago + timedelta(minutes=minute)
+        JobMinuteFactory(minute=at, jobs=3, wait_sec=minute / 7, run_sec=minute / 3, run_bucket=minute % 5, retried=1)
+    job = services.enqueue(SAMPLE_TYPE, {"text": "a"})
+    services.cancel(job.pk)
+    counters.append(counted())
+    while folding.fold_oldest_day(datetime.now(UTC)):
+        counters.append(counted())
+    Job.objects.filter(pk=job.pk).update(retry_of=None)
+    Job.objects.filter(pk=job.pk)._raw_delete("default")
+    counters.append(counted())
+
+
+def test_names_that_nobody_declared_share_one_label() -> None:
+    for number in range(150):
+        JobFactory.create(job_type=f"made-up-{number}", resource=f"pool-{number}", addon_id=f"addon-{number}")
+        JobMinuteFactory(job_type=f"made-up-{number}", resource=f"pool-{number}")
+    text = metrics.render()
+
+    assert value(text, "jobs_ready", resource="other") == 150
+    assert value(text, "jobs_enqueued_total", resource="other", job_type="other") == 300
+    assert "made-up" not in text
+    assert "pool-" not in text
+    addons = [labels for name, labels in samples(text) if name == "jobs_queued"]
+    assert len(addons) == labels_for_addons()
+    assert value(text, "jobs_queued", addon="other") == 150 - labels.MOST_ADDONS
+
+
+def labels_for_addons() -> int:
+    return labels.MOST_ADDONS + len(["", "other"])
+
+
+def test_a_type_is_known_by_its_present_name() -> None:
+    from jobs import job
+    from jobs.registry import registry
+
+    before = dict(registry._handlers)
+    try:
+
+        @job("tests.renamed", aliases=["tests.old-name"])
+        def renamed() -> None: ...
+
+        JobFactory.create(job_type="tests.old-name")
+        assert value(metrics.render(), "jobs_enqueued_total", resource="default", job_type="tests.renamed") == 1
+    finally:
+        registry._handlers = before
+
+
+def test_label_values_are_escaped() -> None:
+    JobFactory.create(addon_id='a"b\\c d')
+    text = metrics.render()
+    assert r'addon="a\"b\\c d"' in text
+    assert value(text, "jobs_queued", addon='a"b\\c d') == 1
+
+
+def test_a_metric_begins_at_nought() -> None:
+    text = metrics.render()
+    for outcome in TERMINAL:
+        assert value(text, "jobs_finished_total", resource="default", job_type=SAMPLE_TYPE, outcome=str(outcome)) == 0
+    assert value(text, "jobs_recovered_total") == 0
+    assert value(text, "jobs_queued", addon="") == 0
+
+
+def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
+    def asked() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            metrics.render()
+        return len(queries)
+
+    few = asked()
+    everything()
+    assert asked() == few <= 7
+
+
+# ------------------------------------------------------------------------------------------------ who may read it
+
+
+def test_without_credentials_it_is_closed() -> None:
+    answer = Client().get("/metrics")
+    assert answer.status_code == 401
+    assert answer["Content-Type"] == "application/problem+json"
+    assert answer["WWW-Authenticate"] == "Bearer"
+
+
+def test_a_token_that_may_read_opens_it_and_others_do_not() -> None:
+    answer = Api("read", tenant=None).raw("/metrics")
+    assert answer.status_code == 200
+    assert answer["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert read(answer.content.decode())
+    assert Api("submit").raw("/metrics").status_code == 403
+
+
+@override_settings(JOBSCHEDULER={"METRICS_PUBLIC": True})
+def test_the_settings_may_open_it_to_all() -> None:
+    assert Client().get("/metrics").status_code == 200
+
+
+def test_it_is_only_read() -> None:
+    answer = Client().post("/metrics")
+    assert answer.status_code == 405
+    assert answer["Allow"] == "GET, HEAD"
+    assert Client().head("/metrics").status_code == 401
+
+
+def test_a_tenants_token_reads_of_its_own_jobs_only() -> None:
+    JobFactory.create(tenant="one")
+    JobFactory.create(tenant="two", job_type="tests.anything")
+    JobMinuteFactory(tenant="two", jobs=9, resource="default")
+    WorkerFactory()
+    text = Api("read", tenant="one").raw("/metrics").content.decode()
+
+    assert value(text, "jobs_live", status="QUEUED") == 1
+    assert value(text, "jobs_enqueued_total", resource="default", job_type="tests.anything") == 0
+    assert value(text, "jobs_finished_total", resource="default", job_type=SAMPLE_TYPE, outcome="COMPLETED") == 0
+    assert value(text, "jobs_workers", state="RUNNING") == 1

@@ -1,0 +1,159 @@
+"""Targets over HTTP: looked at, shut, opened, and their jobs resumed."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+
+from jobs import services, targets
+from jobs.engine import lanes
+from jobs.models import Job, Target
+from jobs.states import Status
+from tests import sample_jobs
+from tests.api.calling import Api, wrong_fields
+from tests.factories import JobFactory, TargetFactory
+
+pytestmark = pytest.mark.django_db
+NOTE = sample_jobs.note.name
+
+
+def submit(target: str, tenant: str = "default") -> Job:
+    return services.enqueue(NOTE, {"text": "a"}, target=target, tenant=tenant)
+
+
+def test_a_target_is_there_from_its_first_use() -> None:
+    api = Api("read")
+    assert api.get("/targets/book-1").status_code == 404
+    submit("book-1")
+    assert api.get("/targets/book-1").json()["queued"] == 1
+    assert [each["key"] for each in api.get("/targets").json()["items"]] == ["book-1"]
+    lanes.promote()
+    assert api.get("/targets/book-1").json()["queued"] == 1
+
+
+def test_a_target_whose_jobs_wait_for_their_time_is_there_too() -> None:
+    services.enqueue(NOTE, {"text": "a"}, target="later", not_before="2999-01-01T00:00:00Z")
+    assert Api("read").get("/targets/later").json()["queued"] == 0
+
+
+def test_a_target_says_who_holds_it_and_who_blocks_it() -> None:
+    running = JobFactory.create(running=True, target="busy")
+    failed = JobFactory.create(failed=True, target="broken")
+    first = JobFactory.create(target="busy")
+    for key in ("busy", "broken"):
+        TargetFactory(key=key)
+    found = {each["key"]: each for each in Api("read").get("/targets").json()["items"]}
+
+    assert (found["busy"]["holder"], found["busy"]["blocked_by"]) == (str(running.pk), None)
+    assert found["broken"]["holder"] == found["broken"]["blocked_by"] == str(failed.pk)
+    assert found["busy"]["queued"] == 1
+    assert found["busy"]["oldest_queued_at"] == first.created_at.isoformat().replace("+00:00", "Z")
+    assert found["broken"]["oldest_queued_at"] is None
+
+
+def test_pausing_and_unpausing() -> None:
+    api = Api("operate", "read")
+    paused = api.post("/targets/new/pause", {"reason": "spilled ink"})
+    assert paused.status_code == 200
+    shown = paused.json()
+    assert (shown["paused"], shown["paused_by"], shown["reason"]) == (True, "tests", "spilled ink")
+    assert shown == api.get("/targets/new").json()
+    assert api.post("/targets/new/pause").json() == shown, "a repeated pause changes nothing"
+    opened = api.post("/targets/new/unpause").json()
+    assert (opened["paused"], opened["paused_at"], opened["reason"]) == (False, None, "")
+    assert api.post("/targets/new/unpause").status_code == 200
+    assert api.post("/targets/unheard-of/unpause").status_code == 404
+
+
+def test_a_resume_continues_a_paused_job_and_follows_a_failed_one() -> None:
+    api = Api("operate")
+    paused = JobFactory.create(paused=True, target="book-1")
+    failed = JobFactory.create(failed=True, target="book-2")
+    for slash in ("", "/"):
+        services.pause(paused.pk) if slash else None
+        answer = api.post(f"/targets/book-1/jobs/{paused.pk}/resume{slash}", {"reason": "go on"})
+        assert (answer.status_code, answer.json()["id"], answer.json()["status"]) == (200, str(paused.pk), "QUEUED")
+    followed = api.post(f"/targets/book-2/jobs/{failed.pk}/resume/")
+    assert (followed.status_code, followed.json()["retry_of"]) == (201, str(failed.pk))
+
+
+def test_a_resume_finds_only_jobs_of_that_target() -> None:
+    api = Api("operate")
+    job = JobFactory.create(paused=True, target="book-1")
+    foreign = JobFactory.create(paused=True, target="book-1", tenant="theirs")
+    for path in (
+        f"/targets/book-2/jobs/{job.pk}/resume/",
+        f"/targets/book-1/jobs/{foreign.pk}/resume/",
+        f"/targets/book-1/jobs/{uuid4()}/resume/",
+        "/targets/book-1/jobs/nonsense/resume/",
+    ):
+        assert api.post(path).status_code == 404, path
+    done = JobFactory.create(completed=True, target="book-3")
+    refused = api.post(f"/targets/book-3/jobs/{done.pk}/resume/")
+    assert (refused.status_code, refused.json()["code"]) == (409, "wrong_state")
+    assert set(Job.objects.filter(target="book-1").values_list("status", flat=True)) == {Status.PAUSED}
+
+
+def test_every_tenant_has_targets_of_its_own() -> None:
+    submit("shared", "one")
+    submit("shared", "two")
+    targets.pause("shared", tenant="one")
+    everywhere, one = Api("read", "operate", tenant=None), Api("read", "operate", tenant="one")
+
+    assert [each["tenant"] for each in everywhere.get("/targets").json()["items"]] == ["one", "two"]
+    assert [each["tenant"] for each in everywhere.get("/targets?tenant=two").json()["items"]] == ["two"]
+    assert [each["tenant"] for each in one.get("/targets").json()["items"]] == ["one"]
+    assert one.get("/targets?tenant=two").json()["items"] == []
+    assert everywhere.get("/targets/shared?tenant=two").json()["paused"] is False
+    assert everywhere.get("/targets/shared").status_code == 404, "nobody of tenant default uses it"
+    assert one.get("/targets/shared").json()["paused"] is True
+    assert one.get("/targets/shared?tenant=two").status_code == 404
+    assert one.post("/targets/shared/pause?tenant=two").status_code == 404
+    assert not Target.objects.get(tenant="two").paused
+
+
+def test_scopes() -> None:
+    submit("book-1")
+    for scope in ("submit", "work", "operate"):
+        assert Api(scope).get("/targets").status_code == 403
+        assert Api(scope).get("/targets/book-1").status_code == 403
+    for verb in ("pause", "unpause", f"jobs/{uuid4()}/resume/"):
+        for scope in ("read", "submit", "work"):
+            assert Api(scope).post(f"/targets/book-1/{verb}").status_code == 403
+
+
+@pytest.mark.parametrize("key", ["a b", "ünïcode ✓", "100%", "a?b", "x" * 200, "..", "a+b", "a&b=c"])
+def test_any_key_can_be_asked_for(key: str) -> None:
+    submit(key)
+    assert Api("read").get(f"/targets/{quote(key, safe='')}").json()["key"] == key
+    assert Api("operate").post(f"/targets/{quote(key, safe='')}/pause").json()["key"] == key
+
+
+@pytest.mark.parametrize("key", ["x" * 201, "%00", "a%0Ab", "%20"])
+def test_a_key_that_cannot_be_one_is_no_target(key: str) -> None:
+    assert Api("read").get(f"/targets/{key}").status_code == 404
+    assert Api("operate").post(f"/targets/{key}/pause").status_code in (404, 422)
+    assert not Target.objects.exists()
+
+
+def test_a_wrong_reason_is_refused() -> None:
+    api = Api("operate")
+    assert wrong_fields(api.post("/targets/book-1/pause", {"reason": "x" * 2001})) == [["body", "reason"]]
+    assert wrong_fields(api.post("/targets/book-1/pause", {"until": "noon"})) == [["body", "until"]]
+    assert not Target.objects.exists()
+
+
+def test_the_list_pages_through_in_the_order_of_names() -> None:
+    keys = sorted(TargetFactory.create().key for _ in range(7))
+    assert [each["key"] for each in Api("read").walk("/targets", 3)] == keys
+
+
+def test_an_unchanged_target_need_not_be_sent_again() -> None:
+    api = Api("read", "operate")
+    submit("book-1")
+    tag = api.get("/targets/book-1")["ETag"]
+    assert api.get("/targets/book-1", **{"If-None-Match": tag}).status_code == 304
+    submit("book-1")
+    assert api.get("/targets/book-1", **{"If-None-Match": tag}).status_code == 200

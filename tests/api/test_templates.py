@@ -1,0 +1,256 @@
+"""Templates over HTTP: kept, run, merged, refused."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from jobs import services
+from jobs.models import Job, JobTemplate
+from jobs.redaction import MASK
+from tests import sample_jobs
+from tests.api.calling import Api, wrong_fields
+from tests.factories import SAMPLE_TYPE, JobFactory, JobTemplateFactory, ScheduleFactory
+
+pytestmark = pytest.mark.django_db
+ANYTHING = sample_jobs.anything.name
+FULL: dict[str, Any] = {
+    "name": "nightly",
+    "job_type": ANYTHING,
+    "params": {"pages": 3, "paper": "A4"},
+    "retry_policy": {"max_attempts": 2, "base_sec": 1.5, "max_sec": 60, "jitter": 0.5},
+    "priority": "HIGH",
+    "resource": "printer",
+    "target": "book-1",
+    "max_runtime_sec": 60,
+    "token_limit": 100,
+    "cost_units": 5,
+    "tags": ["night"],
+}
+
+
+def made(api: Api, **fields: Any) -> dict[str, Any]:
+    answer = api.post("/job-templates", {**FULL, **fields})
+    assert answer.status_code == 201, answer.content
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def test_a_template_is_made_as_it_was_said() -> None:
+    template = made(Api())
+    assert {name: template[name] for name in FULL} == {**FULL, "priority": 75}
+    assert template["tenant"] == "default"
+    assert JobTemplate.objects.get().name == "nightly"
+
+
+def test_what_a_template_does_not_say_is_null() -> None:
+    answer = Api().post("/job-templates", {"name": "bare", "job_type": SAMPLE_TYPE})
+    template = answer.json()
+    unsaid = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units")
+    assert [template[name] for name in unsaid] == [None] * len(unsaid)
+    assert template["retry_policy"] == dict.fromkeys(("max_attempts", "base_sec", "max_sec", "jitter"))
+    assert (template["params"], template["tags"]) == ({}, [])
+
+
+def test_reading_takes_read_and_the_rest_takes_admin() -> None:
+    template = made(Api())
+    for scopes, status in ((("read",), 200), (("submit", "operate", "work"), 403)):
+        assert Api(*scopes).get(f"/job-templates/{template['id']}").status_code == status
+        assert Api(*scopes).get("/job-templates").status_code == status
+    for scope in ("read", "submit", "operate", "work"):
+        api = Api(scope)
+        assert api.post("/job-templates", FULL).status_code == 403
+        assert api.patch(f"/job-templates/{template['id']}", {}).status_code == 403
+        assert api.delete(f"/job-templates/{template['id']}").status_code == 403
+        assert api.post(f"/job-templates/{template['id']}/run").status_code == (201 if scope == "submit" else 403)
+
+
+@pytest.mark.parametrize(
+    ("fields", "loc"),
+    [
+        ({"name": None}, ["body", "name"]),
+        ({"name": ""}, ["body", "name"]),
+        ({"name": "x" * 201}, ["body", "name"]),
+        ({"name": "two\nlines"}, ["body", "name"]),
+        ({"job_type": None}, ["body", "job_type"]),
+        ({"job_type": "nobody.knows"}, ["body", "job_type"]),
+        ({"params": []}, ["body", "params"]),
+        ({"params": {"a": "\ud800"}}, ["body"]),
+        ({"retry_policy": {"max_attempts": -1}}, ["body", "retry_policy", "max_attempts"]),
+        ({"retry_policy": {"max_attempts": True}}, ["body", "retry_policy", "max_attempts"]),
+        ({"retry_policy": {"sleep": 1}}, ["body", "retry_policy", "sleep"]),
+        ({"retry_policy": {"jitter": 1.5}}, ["body", "retry_policy", "jitter"]),
+        ({"retry_policy": []}, ["body", "retry_policy"]),
+        ({"priority": 101}, ["body", "priority"]),
+        ({"priority": "SOON"}, ["body", "priority"]),
+        ({"target": "a/b"}, ["body", "target"]),
+        ({"max_runtime_sec": 0}, ["body", "max_runtime_sec"]),
+        ({"token_limit": -1}, ["body", "token_limit"]),
+        ({"cost_units": 101}, ["body", "cost_units"]),
+        ({"tags": ["x"] * 33}, ["body", "tags"]),
+        ({"tags": "x"}, ["body", "tags"]),
+        ({"status": "RUNNING"}, ["body", "status"]),
+        ({"id": str(uuid4())}, ["body", "id"]),
+    ],
+)
+def test_a_wrong_field_is_named_and_nothing_is_kept(fields: dict[str, Any], loc: list[Any]) -> None:
+    answer = Api().post("/job-templates", {**FULL, **fields})
+    assert wrong_fields(answer)[0][: len(loc)] == loc
+    assert not JobTemplate.objects.exists()
+
+
+def test_params_may_be_incomplete_but_not_wrong() -> None:
+    api = Api()
+    assert api.post("/job-templates", {"name": "a", "job_type": SAMPLE_TYPE, "params": {"times": 2}}).status_code == 201
+    answer = api.post("/job-templates", {"name": "b", "job_type": SAMPLE_TYPE, "params": {"times": "2"}})
+    assert wrong_fields(answer) == [["body", "params", "times"]]
+    template = JobTemplate.objects.get()
+    assert wrong_fields(api.patch(f"/job-templates/{template.pk}", {"params": {"nope": 1}})) == [
+        ["body", "params", "nope"]
+    ]
+    assert wrong_fields(api.post(f"/job-templates/{template.pk}/run")) == [["body", "params", "text"]]
+
+
+def test_a_name_is_taken_once_in_a_tenant() -> None:
+    everywhere = Api(tenant=None)
+    made(everywhere)
+    assert everywhere.post("/job-templates", FULL).json()["code"] == "name_taken"
+    assert everywhere.post("/job-templates", FULL).status_code == 409
+    assert made(everywhere, tenant="other")["tenant"] == "other"
+    second = made(everywhere, name="second")
+    renamed = everywhere.patch(f"/job-templates/{second['id']}", {"name": "nightly"})
+    assert (renamed.status_code, renamed.json()["code"]) == (409, "name_taken")
+
+
+def test_an_edit_changes_what_it_says_and_null_clears() -> None:
+    api = Api()
+    template = made(api)
+    edited = api.patch(
+        f"/job-templates/{template['id']}",
+        {"priority": None, "resource": None, "target": None, "tags": None, "retry_policy": None, "cost_units": 7},
+    ).json()
+    assert edited["priority"] is edited["resource"] is edited["target"] is None
+    assert (edited["tags"], edited["cost_units"], edited["name"]) == ([], 7, "nightly")
+    assert edited["retry_policy"]["max_attempts"] is None
+    assert edited["params"] == FULL["params"]
+    assert wrong_fields(api.patch(f"/job-templates/{template['id']}", {"name": None})) == [["body", "name"]]
+    assert wrong_fields(api.patch(f"/job-templates/{template['id']}", {"tenant": "x"})) == [["body", "tenant"]]
+
+
+def test_a_secret_is_masked_and_stays_when_it_comes_back_masked() -> None:
+    api = Api()
+    template = made(api, params={"password": "hush", "pages": 3})
+    assert template["params"] == {"password": MASK, "pages": 3}
+    api.patch(f"/job-templates/{template['id']}", {"params": {**template["params"], "pages": 4}})
+    assert JobTemplate.objects.get().params == {"password": "hush", "pages": 4}
+    copied = api.post("/job-templates", {**FULL, "name": "copy", "params": template["params"]})
+    assert wrong_fields(copied) == [["body", "params", "password"]]
+
+
+def test_a_run_merges_params_key_by_key_and_lets_a_submission_win() -> None:
+    api = Api()
+    template = made(api)
+    answer = api.post(f"/job-templates/{template['id']}/run", {"params": {"pages": 5}, "priority": 10, "tags": ["now"]})
+    job = answer.json()
+
+    assert answer.status_code == 201
+    assert job["params"] == {"pages": 5, "paper": "A4"}
+    assert (job["priority"], job["tags"], job["resource"]) == (10, ["now"], "printer")
+    assert (job["target"], job["token_limit"], job["cost_units"], job["max_retries"]) == ("book-1", 100, 5, 2)
+    assert job["template"] == "nightly"
+    assert JobTemplate.objects.get().params == FULL["params"]
+
+
+def test_a_run_needs_no_body() -> None:
+    api = Api()
+    template = made(api)
+    assert api.post(f"/job-templates/{template['id']}/run").json()["params"] == FULL["params"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"job_type": "x"}, {"template": "x"}, {"tenant": "default"}, {"status": "RUNNING"}, {"lease_token": "x"}],
+)
+def test_a_run_says_nothing_that_the_template_decides(body: dict[str, Any]) -> None:
+    api = Api()
+    template = made(api)
+    assert wrong_fields(api.post(f"/job-templates/{template['id']}/run", body)) == [["body", *body]]
+    assert not Job.objects.exists()
+
+
+def test_a_run_with_a_key_is_made_once() -> None:
+    api = Api()
+    path = f"/job-templates/{made(api)['id']}/run"
+    first = api.post(path, {"params": {"pages": 1}}, **{"Idempotency-Key": "k1"})
+    again = api.post(path, {"params": {"pages": 1}}, **{"Idempotency-Key": "k1"})
+    by_field = api.post(path, {"params": {"pages": 1}, "idempotency_key": "k1"})
+    other = api.post(path, {"params": {"pages": 2}}, **{"Idempotency-Key": "k1"})
+
+    assert "Idempotent-Replayed" not in first
+    assert again["Idempotent-Replayed"] == by_field["Idempotent-Replayed"] == "true"
+    assert first.json()["id"] == again.json()["id"] == by_field.json()["id"]
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_key_reused")
+    assert Job.objects.count() == 1
+
+
+def test_a_template_that_is_in_use_stays() -> None:
+    api = Api()
+    template = made(api)
+    job = api.post(f"/job-templates/{template['id']}/run").json()
+    refused = api.delete(f"/job-templates/{template['id']}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "in_use")
+
+    services.cancel(job["id"])
+    assert api.delete(f"/job-templates/{template['id']}").status_code == 204
+    assert Job.objects.get().template is None
+    assert api.get(f"/job-templates/{template['id']}").status_code == 404
+
+
+def test_a_template_of_a_schedule_stays() -> None:
+    template = JobTemplateFactory.create()
+    ScheduleFactory(template=template, job_type="")
+    refused = Api().delete(f"/job-templates/{template.pk}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "in_use")
+    assert "schedule" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("status", ["pending", "queued", "dispatching", "running", "paused"])
+def test_every_live_job_keeps_its_template(status: str) -> None:
+    template = JobTemplateFactory.create()
+    JobFactory.create(template=template, **{status: True})
+    assert Api().delete(f"/job-templates/{template.pk}").status_code == 409
+
+
+def test_another_tenants_template_is_not_there() -> None:
+    foreign = JobTemplateFactory.create(tenant="theirs")
+    api = Api()
+    absent = api.get(f"/job-templates/{uuid4()}")
+    for path in (f"/job-templates/{foreign.pk}", "/job-templates/nonsense", f"/job-templates/{foreign.pk}"):
+        answer = api.get(path)
+        assert (answer.status_code, answer.content) == (404, absent.content)
+    assert api.patch(f"/job-templates/{foreign.pk}", {"priority": 1}).status_code == 404
+    assert api.delete(f"/job-templates/{foreign.pk}").status_code == 404
+    assert api.post(f"/job-templates/{foreign.pk}/run").status_code == 404
+    assert api.get("/job-templates").json()["items"] == []
+    assert api.get("/job-templates?tenant=theirs").json()["items"] == []
+    assert api.post("/job-templates", {**FULL, "tenant": "theirs"}).status_code == 403
+    assert len(Api(tenant=None).get("/job-templates?tenant=theirs").json()["items"]) == 1
+
+
+def test_the_list_is_newest_first_and_pages_through() -> None:
+    names = [JobTemplateFactory.create().name for _ in range(7)]
+    assert [each["name"] for each in Api().walk("/job-templates", 3)] == names[::-1]
+    assert [each["name"] for each in Api().get(f"/job-templates?name={names[2]}").json()["items"]] == [names[2]]
+    assert Api().get("/job-templates?job_type=none").json() == {"items": [], "next_cursor": None}
+    assert Api().get("/job-templates?colour=red").status_code == 422
+
+
+def test_an_unchanged_template_need_not_be_sent_again() -> None:
+    api = Api()
+    path = f"/job-templates/{made(api)['id']}"
+    tag = api.get(path)["ETag"]
+    assert api.get(path, **{"If-None-Match": tag}).status_code == 304
+    api.patch(path, {"cost_units": 9})
+    assert api.get(path, **{"If-None-Match": tag}).status_code == 200
