@@ -9,9 +9,10 @@ from jobs.registry import job
 from jobs.version import __version__
 
 if TYPE_CHECKING:
+    from jobs.groups import group
     from jobs.services import enqueue, enqueue_many
 
-__all__ = ["NoRetry", "Skip", "__version__", "enqueue", "enqueue_many", "job"]
+__all__ = ["NoRetry", "Skip", "__version__", "enqueue", "enqueue_many", "group", "job"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from jobs import services
 
         return getattr(services, name)
+    if name == "group":
+        from jobs.groups import group
+
+        return group
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""All live jobs by kind, and how many ever ended, in one statement: what belongs together is of one moment.
+"""All live jobs by kind, and all that ever ended, in one statement: what belongs together is of one moment.
 
 Live jobs are counted along partial indexes, ended ones are summed from the rollup; history is never read.
 """
@@ -12,7 +12,7 @@ from datetime import datetime
 from time import monotonic
 from typing import Any
 
-from django.db.models import CharField, Count, DateTimeField, F, IntegerField, Min, QuerySet, Sum, Value
+from django.db.models import BigIntegerField, CharField, Count, DateTimeField, F, Func, IntegerField, Min, Sum, Value
 from django.db.models.functions import Cast, Coalesce, Greatest
 
 from jobs import clock, db
@@ -21,7 +21,6 @@ from jobs.models import Gate, Job, JobMinute
 from jobs.models.job import RARE
 from jobs.states import ACTIVE, LIVE, Status
 
-KIND = ("status", "gate", "job_type", "resource", "addon_id")
 # The conditions of partial indexes; all live states at once would be a walk over history.
 PARTS: tuple[dict[str, Any], ...] = (
     {"status__in": literals([Status.PENDING, Status.QUEUED])},
@@ -29,21 +28,22 @@ PARTS: tuple[dict[str, Any], ...] = (
     {"status__in": literals(RARE), "status": Status.PAUSED},
 )
 FEW = 10_000  # so many live jobs are counted anew for every answer
-JOBS_A_SECOND, LONGEST_SEC = 100_000, 10.0  # how long a larger census is good for
+JOBS_A_SECOND, LONGEST_SEC = 100_000, 5.0  # how long a larger census is good for
+STEPS_A_SEC = 2**16  # a power of two, so that a float holds every step exactly
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Jobs that are alike. `oldest_at`: when the first of them was submitted; `since`: when its time had come."""
+    """Live jobs that are alike. `oldest_at`: when the first of them was submitted; `since`: when its time had come."""
 
     status: str
-    gate: int
     job_type: str
     resource: str
-    addon_id: str
     jobs: int
-    oldest_at: datetime | None = None
-    since: datetime | None = None
+    gate: int
+    addon_id: str
+    oldest_at: datetime
+    since: datetime
 
     @property
     def is_queued(self) -> bool:
@@ -61,17 +61,35 @@ class Kind:
 
 
 @dataclass(frozen=True)
+class Ended:
+    """Jobs of all time that ended alike. A bucket of -1: they never started."""
+
+    status: str
+    job_type: str
+    resource: str
+    jobs: int
+    wait_bucket: int
+    run_bucket: int
+    wait_sec: float
+    run_sec: float
+    retried: int
+    recovered: int
+
+
+@dataclass(frozen=True)
 class Census:
     at: datetime
-    kinds: tuple[Kind, ...] = field(repr=False)
+    live: tuple[Kind, ...] = field(repr=False)
+    ended: tuple[Ended, ...] = field(repr=False)
 
     @property
-    def live(self) -> tuple[Kind, ...]:
-        return tuple(kind for kind in self.kinds if kind.status in LIVE)
+    def ever(self) -> tuple[Kind | Ended, ...]:
+        """All that was ever submitted."""
+        return (*self.live, *self.ended)
 
     def statuses(self) -> dict[str, int]:
         """All nine: live ones exact, ended ones as totals of all time."""
-        return dict.fromkeys(map(str, Status), 0) | _sum(self.kinds, "status")
+        return dict.fromkeys(map(str, Status), 0) | _sum(self.ever, "status")
 
     def work(self, column: str) -> dict[str, dict[str, int]]:
         """Of each job type or addon that has any: how many are queued, how many run."""
@@ -82,7 +100,7 @@ class Census:
 
     def oldest_queued_age_sec(self) -> float | None:
         """Of the jobs that wait for a slot or their lane, how long the first one has been waiting."""
-        oldest = min((kind.oldest_at for kind in self.live if kind.is_due and kind.oldest_at), default=None)
+        oldest = min((kind.oldest_at for kind in self.live if kind.is_due), default=None)
         return None if oldest is None else self.age_sec(oldest)
 
     def age_sec(self, moment: datetime) -> float:
@@ -111,30 +129,75 @@ def forget() -> None:
     _kept.clear()
 
 
+class Steps(Func):
+    """A duration in whole steps of 15 µs, rounded down.
+
+    Fractions add up to a little more or less, depending on their order. Of these, the sum is the same in any order, and
+    not less after some rows were made one: what is read as a counter must never go back.
+    """
+
+    output_field = BigIntegerField()
+    template = f"floor(%(expressions)s * {STEPS_A_SEC})::bigint"
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = f"CAST(%(expressions)s * {STEPS_A_SEC} AS INTEGER)"
+        return super().as_sql(compiler, connection, template=template, **context)
+
+
 def _taken(tenant: str | None) -> Census:
-    live, ended = (_of(model.objects.using(db.alias()).order_by(), tenant) for model in (Job, JobMinute))
-    parts = [_counted(live.filter(**part)) for part in PARTS]
-    rows = parts[0].union(*parts[1:], _summed(ended), all=True)
-    return Census(clock.now(), tuple(Kind(*row) for row in rows))
+    jobs, minutes = (_of(model.objects.using(db.alias()).order_by(), tenant) for model in (Job, JobMinute))
+    parts = [*(_counted(jobs.filter(**part)) for part in PARTS), _summed(minutes)]
+    rows = list(parts[0].union(*parts[1:], all=True))
+    live = tuple(Kind(*row[:8]) for row in rows if row[0] in LIVE)
+    return Census(clock.now(), live, tuple(_ended(*row) for row in rows if row[0] not in LIVE))
 
 
 def _of(rows: Any, tenant: str | None) -> Any:
     return rows if tenant is None else rows.filter(tenant=tenant)
 
 
-def _counted(jobs: QuerySet[Job]) -> QuerySet[Job, Any]:
+# Both halves of the statement have the same columns: a kind and its jobs, what is told of live ones, and of ended ones.
+
+
+def _counted(jobs: Any) -> Any:
     due = Greatest(Coalesce(F("not_before"), F("created_at")), F("created_at"))
-    return jobs.values_list(*KIND).annotate(n=Count("pk"), oldest=Min("created_at"), since=Min(due))
+    told = {
+        "n": Count("pk"),
+        "behind": F("gate"),
+        "addon": F("addon_id"),
+        "oldest": Min("created_at"),
+        "since": Min(due),
+    }
+    sums = {name: Value(0, BigIntegerField()) for name in ("waits", "runs", "waited", "ran", "again", "lost")}
+    return (
+        jobs.values("status", "job_type", "resource", "gate", "addon_id")
+        .annotate(**told, **sums)
+        .values_list("status", "job_type", "resource", *told, *sums)
+    )
 
 
-def _summed(minutes: QuerySet[JobMinute]) -> QuerySet[JobMinute, Any]:
-    never = Min(Cast(Value(None), DateTimeField()))
-    shut, nobody = Value(Gate.CLOSED, IntegerField()), Value("", CharField())
-    ended = minutes.annotate(shut=shut, nobody=nobody).values_list("outcome", "shut", "job_type", "resource", "nobody")
-    return ended.annotate(n=Sum("jobs"), oldest=never, since=never)
+def _summed(minutes: Any) -> Any:
+    key = ("outcome", "job_type", "resource", "wait_bucket", "run_bucket")
+    never = Cast(Value(None), DateTimeField())
+    blank = {"behind": Value(0, IntegerField()), "addon": Value("", CharField()), "oldest": never, "since": never}
+    buckets = {"waits": F("wait_bucket"), "runs": F("run_bucket")}
+    sums = {
+        "waited": Sum(Steps("wait_sec")),
+        "ran": Sum(Steps("run_sec")),
+        "again": Sum("retried"),
+        "lost": Sum("recovered"),
+    }
+    told = {"n": Sum("jobs"), **blank, **buckets, **sums}
+    return minutes.values(*key).annotate(**told).values_list("outcome", "job_type", "resource", *told)
 
 
-def _sum(kinds: Iterable[Kind], column: str) -> dict[str, int]:
+def _ended(outcome: str, job_type: str, resource: str, *row: Any) -> Ended:
+    jobs, _gate, _addon, _oldest, _since, waits, runs, waited, ran, retried, recovered = row
+    times = (waited / STEPS_A_SEC, ran / STEPS_A_SEC)
+    return Ended(outcome, job_type, resource, jobs, waits, runs, *times, retried, recovered)
+
+
+def _sum(kinds: Iterable[Kind | Ended], column: str) -> dict[str, int]:
     found: Counter[str] = Counter()
     for kind in kinds:
         found[getattr(kind, column)] += kind.jobs

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
-from django.db.models import BigIntegerField, Case, Count, F, Func, QuerySet, Sum, Value, When
+from django.db.models import Case, Count, F, QuerySet, Sum, Value, When
 from django.db.models.functions import Now
 
 from jobs import db
@@ -25,39 +24,7 @@ FLOW = ("tenant", "job_type", "resource", "addon_id")
 WAITING, AT_WORK = (Status.PENDING, Status.QUEUED), tuple(sorted(ACTIVE))
 IN_LANE = (Gate.LANE, Gate.READY)
 MANY = 1000  # blocked targets are counted up to here: more than any person looks at
-STEPS_A_SEC = 2**16  # a power of two, so that a float holds every step exactly
 SILENT = "SILENT"  # a worker that was not heard of for a lease, whatever it said last
-
-
-class Steps(Func):
-    """A duration in whole steps of 15 µs, rounded down.
-
-    Fractions add up to a little more or less, depending on their order. Of these, the sum is the same in any order, and
-    not less after some rows were made one: what is read as a counter must never go back.
-    """
-
-    output_field = BigIntegerField()
-    template = f"floor(%(expressions)s * {STEPS_A_SEC})::bigint"
-
-    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        template = f"CAST(%(expressions)s * {STEPS_A_SEC} AS INTEGER)"
-        return super().as_sql(compiler, connection, template=template, **context)
-
-
-@dataclass(frozen=True)
-class Ended:
-    """Jobs of all time that ended alike. A bucket of -1: they never started."""
-
-    job_type: str
-    resource: str
-    outcome: str
-    wait_bucket: int
-    run_bucket: int
-    jobs: int
-    wait_sec: float
-    run_sec: float
-    retried: int
-    recovered: int
 
 
 @dataclass(frozen=True)
@@ -126,17 +93,6 @@ def in_use() -> InUse:
     leases = Lease.objects.using(db.alias()).filter(ended_at__isnull=True, granted_at__isnull=False)
     held = leases.order_by().values_list(*FLOW).annotate(Count("pk"))
     return InUse([(Flow(*row[:4]), row[4]) for row in (*active, *held)])
-
-
-def ended(tenant: str | None = None) -> list[Ended]:
-    """All that ever ended, of one tenant or of all, as far as figures tell it apart."""
-    minutes = JobMinute.objects.using(db.alias()).order_by()
-    if tenant is not None:
-        minutes = minutes.filter(tenant=tenant)
-    keys = minutes.values_list("job_type", "resource", "outcome", "wait_bucket", "run_bucket")
-    sums = keys.annotate(Sum("jobs"), waited=Sum(Steps("wait_sec")), ran=Sum(Steps("run_sec")))
-    counted = sums.annotate(*map(Sum, ("retried", "recovered")))
-    return [Ended(*row[:6], *(steps / STEPS_A_SEC for steps in row[6:8]), *row[8:]) for row in counted]
 
 
 def recovered(within: timedelta, tenant: str | None = None) -> int:

@@ -42,6 +42,8 @@ class Options:
     tags: tuple[str, ...] = ()
     remote: bool = False
     aliases: tuple[str, ...] = ()
+    cron: str | None = None
+    timezone: str | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -50,6 +52,8 @@ class Options:
         if unknown:
             raise TypeError(f"@job has no option {', '.join(map(repr, sorted(unknown)))}")
         clean = {name: _GATES[name](value, name) for name, value in given.items() if value is not None}
+        if "timezone" in clean and "cron" not in clean:
+            raise TypeError("@job: timezone is for the option cron, which is not there")
         return cls(**clean)
 
 
@@ -78,6 +82,8 @@ _GATES: dict[str, Callable[[Any, str], Any]] = {
     "tags": lambda value, where: tuple(parsing.tags(value, where)),
     "remote": parsing.boolean,
     "aliases": _aliases,
+    "cron": parsing.identifier,  # whether it makes sense is for the app `schedules` to say
+    "timezone": parsing.identifier,
 }
 
 
@@ -88,6 +94,9 @@ class Member:
     job_type: str
     params: dict[str, Any]
     fields: dict[str, Any] = field(default_factory=dict)
+
+    def item(self) -> dict[str, Any]:
+        return {"job_type": self.job_type, "params": self.params, **self.fields}
 
 
 @dataclass(frozen=True)
@@ -217,6 +226,8 @@ def job(
     tags: list[str] | tuple[str, ...] = (),
     remote: bool = False,
     aliases: list[str] | tuple[str, ...] = (),
+    cron: str | None = None,
+    timezone: str | None = None,
 ) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
 
 

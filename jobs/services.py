@@ -57,7 +57,7 @@ def enqueue_many(
     listed = list(items)
     if limit is not None and len(listed) > limit:
         raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
-    rows = _rows(listed)
+    rows = submission.rows(listed)
     return _insert_all(rows, _one_per_key(rows), actor, _reason(reason)) if rows else []
 
 
@@ -117,20 +117,6 @@ def update(job_id: JobId, changes: Mapping[str, Any], *, reason: str = "", actor
     """Edit a job that was never dispatched (tags: any job). None clears a field."""
     job = get(parsing.job_id(job_id))
     return lifecycle.update(job.pk, _edits(job, changes), actor=actor, reason=_reason(reason))
-
-
-def _rows(items: list[Any]) -> list[Row]:
-    forms, rows = submission.Forms(), []
-    try:
-        for item in items:
-            if not isinstance(item, Mapping):
-                raise InvalidInput([], _("must be an object"), "dict_type")
-            rows.append(forms.row(item))
-    except InvalidInput as error:
-        raise error.under("jobs", len(rows)) from None
-    for row, new in zip(rows, ids.uuid7s(len(rows)), strict=True):
-        row[ID] = new
-    return rows
 
 
 ID, TENANT, KEY, HASH = (AT[name] for name in ("id", "tenant", "idempotency_key", "idempotency_hash"))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from jobs.conf import conf
-from jobs.models import Job, JobEvent, JobLog, JobRun, JobTemplate, Worker
+from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Worker
 from jobs.redaction import redact
 
 if TYPE_CHECKING:
@@ -125,6 +125,22 @@ def job_type(handler: Handler[..., Any]) -> dict[str, Any]:
         "remote": options.remote,
         "max_retries": conf.RETRY_MAX_RETRIES if options.max_retries is None else options.max_retries,
         "doc": handler.doc,
+    }
+
+
+def group(row: JobGroup, progress: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": str(row.pk),
+        "tenant": row.tenant,
+        "name": row.name,
+        "mode": row.mode,
+        "on_failure": row.on_failure,
+        "status": row.status,
+        "cancel_requested": row.cancel_requested,
+        "round": row.round,
+        "created_at": moment(row.created_at),
+        "finished_at": moment(row.finished_at),
+        "progress": progress,
     }
 
 

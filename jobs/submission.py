@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, TypedDict
@@ -151,6 +151,21 @@ class Forms:
         except TypeError:  # tags and constraints have no hash
             return form_of(item)
         return known
+
+
+def rows(items: Sequence[Any]) -> list[Row]:
+    """A row for each of many submissions, or InvalidInput that says which one is wrong."""
+    forms, made = Forms(), []
+    try:
+        for item in items:
+            if not isinstance(item, Mapping):
+                raise InvalidInput([], _("must be an object"), "dict_type")
+            made.append(forms.row(item))
+    except InvalidInput as error:
+        raise error.under("jobs", len(made)) from None
+    for new, job_id in zip(made, ids.uuid7s(len(made)), strict=True):
+        new[ID] = job_id
+    return made
 
 
 def form_of(item: Mapping[str, Any]) -> Form:

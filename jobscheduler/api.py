@@ -15,6 +15,7 @@ ROUTERS = (
     "jobs.api.verbs.router",
     "jobs.api.trail.router",
     "jobs.api.runs.router",
+    "jobs.api.groups.router",
     "jobs.api.targets.router",
     "jobs.api.templates.router",
     "jobs.api.job_types.router",

@@ -42,6 +42,13 @@ class Schedule(models.Model):
     )
     job_type = models.CharField(_("job type"), max_length=200, default="", blank=True)
     params = models.JSONField(_("params"), default=dict, blank=True)
+    fire_time_param = models.CharField(
+        _("param for the due time"),
+        max_length=200,
+        default="",
+        blank=True,
+        help_text=_("The handler gets the due time under this name."),
+    )
     priority = models.SmallIntegerField(_("priority"), null=True, blank=True)
     target = models.CharField(_("target"), max_length=200, null=True, blank=True)
     resource = models.CharField(_("resource"), max_length=200, default="", blank=True)
@@ -54,7 +61,13 @@ class Schedule(models.Model):
 
     next_fire_at = models.DateTimeField(_("next fire"), null=True, blank=True)
     last_fire_at = models.DateTimeField(_("last fire"), null=True, blank=True)
+    last_job_id = models.UUIDField(_("job of the last fire"), null=True, blank=True, editable=False)
+    fire_count = models.BigIntegerField(_("fires so far"), default=0)
+    note = models.TextField(_("note"), default="", blank=True, help_text=_("What the scheduler last had to say."))
     source = models.CharField(_("made by"), max_length=200, default="", blank=True)
+    edited = models.BooleanField(
+        _("edited by a person"), default=False, help_text=_("What the code declares is no longer followed.")
+    )
     created_at = models.DateTimeField(_("created"), db_default=Now())
 
     class Meta:
@@ -66,10 +79,11 @@ class Schedule(models.Model):
         indexes = [
             models.Index(
                 fields=("next_fire_at",), condition=Q(enabled=True, next_fire_at__isnull=False), name="schedule_due"
-            )
+            ),
         ]
         constraints = [
             models.UniqueConstraint(fields=("tenant", "name"), name="schedule_name"),
+            models.UniqueConstraint(fields=("source",), condition=~Q(source=""), name="schedule_source"),
             models.CheckConstraint(
                 name="schedule_one_trigger",
                 condition=Q(cron__isnull=False, every_sec__isnull=True, run_at__isnull=True)
@@ -111,6 +125,7 @@ class ScheduleFire(models.Model):
         verbose_name = _("schedule fire")
         verbose_name_plural = _("schedule fires")
         ordering = ("-fire_time",)
+        indexes = [models.Index(fields=("id",), condition=Q(job__isnull=True), name="schedulefire_forgotten")]
         constraints = [models.UniqueConstraint(fields=("schedule", "fire_time"), name="schedulefire_once")]
 
     def __str__(self) -> str:

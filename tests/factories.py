@@ -43,7 +43,7 @@ from jobs.models import (
 )
 from jobs.states import ACTIVE, TERMINAL, EventKind, Status
 from schedules.models import Schedule, ScheduleFire
-from webhooks.models import WebhookDelivery, WebhookEndpoint
+from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 SAMPLE_TYPE = "tests.note"  # see `tests.sample_jobs`
 HOLDS_ITS_LANE = (*ACTIVE, Status.PAUSED)
@@ -276,10 +276,40 @@ class WebhookEndpointFactory(DjangoModelFactory[WebhookEndpoint]):
     secret = b"sealed"
 
 
+class WebhookMessageFactory(DjangoModelFactory[WebhookMessage]):
+    class Meta:
+        model = WebhookMessage
+
+    tenant = "default"
+    event = "job.completed"
+    body = b"{}"
+
+
 class WebhookDeliveryFactory(DjangoModelFactory[WebhookDelivery]):
     class Meta:
         model = WebhookDelivery
 
+    class Params:
+        body = b"{}"
+        failed = Trait(status="FAILED", next_try_at=None, attempts=4, response_status=500, error="answered 500")
+        delivered = Trait(status="DELIVERED", next_try_at=None, attempts=1, response_status=200)
+
     endpoint = SubFactory(WebhookEndpointFactory)
+    message = SubFactory(
+        WebhookMessageFactory, **{name: SelfAttribute(f"..{name}") for name in ("event", "job_id", "group_id", "body")}
+    )
     event = "job.completed"
-    body = b"{}"
+    job_id = None
+    group_id = None
+
+
+class WebhookAttemptFactory(DjangoModelFactory[WebhookAttempt]):
+    class Meta:
+        model = WebhookAttempt
+
+    delivery = SubFactory(WebhookDeliveryFactory)
+    took_ms = 12
+    response_status = 500
+    response_head = "HTTP/1.1 500 Internal Server Error"
+    response_body = "sorry"
+    error = "answered 500"

@@ -67,12 +67,47 @@ def breathless() -> None:
     Worker.stop = stop  # type: ignore[method-assign]
 
 
+def unlocked_groups() -> None:
+    """Ends members of groups without locking the group first."""
+    from jobs import db
+    from jobs.engine import ending, groups
+
+    def finish(end: Any, group_id: Any, actor: Any) -> Any:
+        with db.atomic():
+            return ending._record([ending._row(end)], actor)
+
+    def settle(job: Any) -> None:
+        time.sleep(0.02)  # the other one has written its end, too, and nobody sees both
+        settled(job)
+
+    ending._finish_member = finish
+    settled, groups.settle = groups.settle, settle
+
+
+def hear_groups() -> None:
+    """Nothing wrong: the end of each group is noted in the ledger once it is committed."""
+    from django.db import transaction
+
+    from jobs import db, hooks
+    from tests.sample.runs import note
+
+    def hear(events: Sequence[Any]) -> None:
+        for event in events:
+            if isinstance(event, hooks.GroupFinished):
+                told = {"group": str(event.group_id), "round": event.round}
+                transaction.on_commit(lambda told=told: note("group.finished", **told), using=db.alias())
+
+    hooks.listen(hear, required=True)
+
+
 KINDS: dict[str, Callable[[], None]] = {
     "blind": blind,
     "tokenless": tokenless,
     "unlocked_limits": unlocked_limits,
     "backwards": backwards,
     "breathless": breathless,
+    "unlocked_groups": unlocked_groups,
+    "hear_groups": hear_groups,
 }
 
 # The same number of parameters, and always true.

@@ -51,10 +51,10 @@ class WebhookDeliveryAdmin(StateAdmin):
     list_display = ("id", "event", "endpoint_link", "status", "attempts", "response_status", "next_try_at")
     list_filter = (one_of("status", _("status"), DeliveryStatus.choices), CreatedFilter)
     list_select_related = ("endpoint",)
-    list_defer = ("body", "response_head", "response_body", "error", "endpoint__secret", "endpoint__old_secret")
+    list_defer = ("error", "endpoint__secret", "endpoint__old_secret")
     sortable_by = ("id",)
     qualifiers = {"job": "job_id", "group": "group_id", "endpoint": "endpoint", "event": "event"}
-    payload = ("shown_body", "shown_response_head", "shown_response_body")
+    payload = ("shown_body",)
     fieldsets = (
         (None, {"fields": ("id", "event", "endpoint_link", "job_link", "group_link", "created_at")}),
         (
@@ -81,15 +81,7 @@ class WebhookDeliveryAdmin(StateAdmin):
 
     @shown(_("body"))
     def shown_body(self, delivery: WebhookDelivery) -> SafeString | None:
-        return json_text(delivery.body)
-
-    @shown(_("response head"))
-    def shown_response_head(self, delivery: WebhookDelivery) -> SafeString | None:
-        return text_block(delivery.response_head)
-
-    @shown(_("response body"))
-    def shown_response_body(self, delivery: WebhookDelivery) -> SafeString | None:
-        return text_block(delivery.response_body)
+        return json_text(delivery.message.body)
 
 
 register = Registration({WebhookEndpoint: WebhookEndpointAdmin, WebhookDelivery: WebhookDeliveryAdmin})

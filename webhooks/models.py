@@ -1,4 +1,4 @@
-"""Who wants to hear of jobs, and the outbox of what they are owed."""
+"""Who wants to hear of jobs, what they are owed, and how each try to tell them went."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class WebhookEndpoint(models.Model):
     old_secret_until = models.DateTimeField(_("former secret signs until"), null=True, blank=True)
     failures = models.IntegerField(_("failures in a row"), default=0)
     open_until = models.DateTimeField(_("circuit open until"), null=True, blank=True)
+    failed_at = models.DateTimeField(_("last failure"), null=True, blank=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
 
     class Meta:
@@ -30,10 +31,50 @@ class WebhookEndpoint(models.Model):
         verbose_name = _("webhook endpoint")
         verbose_name_plural = _("webhook endpoints")
         ordering = ("-id",)
+        permissions = [
+            ("test_webhookendpoint", _("Can send test deliveries")),
+            ("rotate_webhookendpoint", _("Can rotate secrets")),
+        ]
         indexes = [models.Index(fields=("tenant",), condition=Q(enabled=True), name="endpoint_listening")]
 
     def __str__(self) -> str:
         return self.url
+
+
+class WebhookMessage(models.Model):
+    """The outbox: what happened, written with the move itself, and whom it is owed to.
+
+    Whoever hands it out makes the body, once, for all who get it. What a job ended as never changes, so its row is
+    read then; of a job that lives on, a snapshot is taken.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.CharField(_("tenant"), max_length=64)
+    event = models.CharField(_("event"), max_length=32)
+    job_id = models.UUIDField(_("job"), null=True, blank=True)
+    group_id = models.UUIDField(_("group"), null=True, blank=True)
+    retried_by = models.UUIDField(_("retried by"), null=True, blank=True)
+    at = models.DateTimeField(_("at"), db_default=Now())
+    snapshot = models.TextField(null=True, editable=False)
+    owed = models.BinaryField(null=True, editable=False)  # endpoints that have no delivery yet, 16 bytes each
+    body = models.BinaryField(_("body"), null=True, editable=False)
+
+    class Meta:
+        db_table = "jobscheduler_webhookmessage"
+        verbose_name = _("webhook message")
+        verbose_name_plural = _("webhook messages")
+        ordering = ("-id",)
+        indexes = [
+            models.Index(fields=("id",), condition=Q(owed__isnull=False), name="message_owed"),
+            models.Index(fields=("job_id",), condition=Q(job_id__isnull=False), name="message_of_job"),
+            models.Index(fields=("group_id",), condition=Q(group_id__isnull=False), name="message_of_group"),
+        ]
+        constraints = [
+            models.CheckConstraint(name="message_owed_or_made", condition=Q(owed__isnull=False) | Q(body__isnull=False))
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event} {self.id}"
 
 
 class DeliveryStatus(models.TextChoices):
@@ -43,22 +84,23 @@ class DeliveryStatus(models.TextChoices):
 
 
 class WebhookDelivery(models.Model):
+    """One message to one endpoint. Its id is the `webhook-id` of every try."""
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     endpoint = models.ForeignKey(
         WebhookEndpoint, models.CASCADE, db_index=False, related_name="deliveries", verbose_name=_("endpoint")
     )
+    message = models.ForeignKey(WebhookMessage, models.CASCADE, related_name="deliveries", verbose_name=_("message"))
     event = models.CharField(_("event"), max_length=32)
     job_id = models.UUIDField(_("job"), null=True, blank=True)
     group_id = models.UUIDField(_("group"), null=True, blank=True)
-    body = models.BinaryField(_("body"), editable=False)
     status = models.CharField(_("status"), max_length=9, choices=DeliveryStatus.choices, default=DeliveryStatus.PENDING)
     attempts = models.IntegerField(_("attempts"), default=0)
+    attempts_before = models.IntegerField(_("attempts before it was resent"), default=0)
     next_try_at = models.DateTimeField(_("next try"), null=True, blank=True, db_default=Now())
     lease_token = models.UUIDField(null=True, blank=True, editable=False)
     lease_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
     response_status = models.IntegerField(_("response status"), null=True, blank=True)
-    response_head = models.TextField(_("response head"), default="", blank=True)
-    response_body = models.TextField(_("response body"), default="", blank=True)
     error = models.TextField(_("error"), default="", blank=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
     delivered_at = models.DateTimeField(_("delivered"), null=True, blank=True)
@@ -70,13 +112,46 @@ class WebhookDelivery(models.Model):
         ordering = ("-id",)
         permissions = [("resend_delivery", _("Can resend deliveries"))]
         indexes = [
-            models.Index(fields=("next_try_at",), condition=Q(status="PENDING"), name="delivery_due"),
+            models.Index(fields=("endpoint", "next_try_at"), condition=Q(status="PENDING"), name="delivery_due"),
+            models.Index(fields=("endpoint",), condition=Q(lease_token__isnull=False), name="delivery_leased"),
+            models.Index(fields=("endpoint", "id"), condition=Q(status="FAILED"), name="delivery_failed"),
             models.Index(fields=("endpoint", "-id"), name="delivery_of_endpoint"),
             models.Index(fields=("job_id",), condition=Q(job_id__isnull=False), name="delivery_of_job"),
         ]
         constraints = [
-            models.CheckConstraint(name="delivery_status_known", condition=Q(status__in=DeliveryStatus.values))
+            models.CheckConstraint(name="delivery_status_known", condition=Q(status__in=DeliveryStatus.values)),
+            models.CheckConstraint(
+                name="delivery_due_iff_pending",
+                condition=Q(status="PENDING", next_try_at__isnull=False)
+                | (~Q(status="PENDING") & Q(next_try_at__isnull=True, lease_token__isnull=True)),
+            ),
+            models.CheckConstraint(
+                name="delivery_lease_whole",
+                condition=Q(lease_token__isnull=True, lease_expires_at__isnull=True)
+                | Q(lease_token__isnull=False, lease_expires_at__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.event} {self.id}"
+
+
+class WebhookAttempt(models.Model):
+    """One try that reached out to the receiver, and what came back."""
+
+    delivery = models.ForeignKey(WebhookDelivery, models.CASCADE, related_name="tries", verbose_name=_("delivery"))
+    at = models.DateTimeField(_("at"), db_default=Now())
+    took_ms = models.IntegerField(_("took (ms)"))
+    response_status = models.IntegerField(_("response status"), null=True, blank=True)
+    response_head = models.TextField(_("response head"), default="", blank=True)
+    response_body = models.TextField(_("response body"), default="", blank=True)
+    error = models.TextField(_("error"), default="", blank=True)
+
+    class Meta:
+        db_table = "jobscheduler_webhookattempt"
+        verbose_name = _("webhook attempt")
+        verbose_name_plural = _("webhook attempts")
+        ordering = ("-id",)
+
+    def __str__(self) -> str:
+        return f"{self.delivery_id} {self.response_status or '-'}"

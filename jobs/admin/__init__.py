@@ -13,8 +13,9 @@ from jobs.admin.job import JobAdmin
 from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin, TargetAdmin
 from jobs.admin.registration import Registration
 from jobs.admin.templates import JobTemplateAdmin
+from jobs.admin.tokens import ApiTokenAdmin
 from jobs.admin.trail import JobEventAdmin, JobLogAdmin, JobRunAdmin
-from jobs.admin.workers import ApiTokenAdmin, JobMinuteAdmin, WorkerAdmin
+from jobs.admin.workers import JobMinuteAdmin, WorkerAdmin
 
 register = Registration(
     {

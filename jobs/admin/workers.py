@@ -1,4 +1,4 @@
-"""Workers, what they counted per minute, and who may call the API."""
+"""Workers, and what they counted per minute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs.admin.filters import JobTypeFilter, one_of
 from jobs.admin.reading import StateAdmin
 from jobs.admin.showing import isolated, json_block, shown
-from jobs.models import ApiToken, JobMinute, Worker, WorkerState
+from jobs.models import JobMinute, Worker, WorkerState
 from jobs.models.job import STATUS_LABELS
 from jobs.states import TERMINAL
 
@@ -57,21 +57,3 @@ class JobMinuteAdmin(StateAdmin):
     @shown(_("written by"))
     def shown_worker(self, minute: JobMinute) -> SafeString:
         return isolated(minute.worker)
-
-
-class ApiTokenAdmin(StateAdmin):
-    list_display = ("shown_name", "prefix", "tenant", "shown_scopes", "last_used_at", "expires_at", "revoked_at")
-    name_field = "name"
-    qualifiers = {"tenant": "tenant", "prefix": "prefix"}
-    fieldsets = (
-        (None, {"fields": ("id", "shown_name", "prefix", "tenant", "shown_scopes")}),
-        (_("When"), {"fields": ("created_at", "last_used_at", "expires_at", "revoked_at")}),
-    )
-
-    @shown(_("name"))
-    def shown_name(self, token: ApiToken) -> SafeString:
-        return isolated(token.name)
-
-    @shown(_("scopes"))
-    def shown_scopes(self, token: ApiToken) -> SafeString:
-        return isolated(", ".join(map(str, token.scopes)))

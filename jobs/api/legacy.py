@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.utils.encoding import escape_uri_path
 from django.utils.http import http_date
 from ninja import Router
 from pydantic import WithJsonSchema
@@ -66,9 +67,7 @@ def legacy_jobs_list(request: ApiRequest, asked: Annotated[LegacyFilters, Asked(
     """Use `GET /api/jobs`."""
     wanted = [status for status, word in OLD_WORDS.items() if word in (asked.status or ())]
     shown = [str(status) for status in wanted if status != Status.DISPATCHING]
-    filters = JobFilters.model_construct(
-        _fields_set=set(), status=shown or None, limit=asked.limit, cursor=asked.cursor
-    )
+    filters = JobFilters.model_construct(status=shown or None, limit=asked.limit, cursor=asked.cursor)
     document = listed(request.auth, "legacy_jobs_list", filters, asked.asked())
     return answer({**document, "items": [in_old_words(item) for item in document["items"]]})
 
@@ -133,7 +132,7 @@ def with_notice(view: View) -> View:
     @wraps(view)
     def noticing(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         response = view(request, *args, **kwargs)
-        prefix = request.path.rpartition("/jobs")[0] if "job_id" not in kwargs else _prefix(request, kwargs["job_id"])
+        prefix = _prefix(request, kwargs.get("job_id"))
         sunset = datetime.combine(conf.LEGACY_SUNSET, time.max, UTC)
         response["Deprecation"] = f"@{int(min(SINCE, sunset).timestamp())}"
         response["Sunset"] = http_date(sunset.timestamp())
@@ -145,5 +144,7 @@ def with_notice(view: View) -> View:
     return noticing
 
 
-def _prefix(request: HttpRequest, job_id: str) -> str:
-    return request.path.rpartition(f"/jobs/{job_id}")[0]
+def _prefix(request: HttpRequest, job_id: str | None) -> str:
+    """Where all of us is included, as this request reached it."""
+    tail = "/jobs" if job_id is None else f"/jobs/{job_id}"
+    return escape_uri_path(request.path.rpartition(tail)[0])

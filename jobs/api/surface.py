@@ -98,10 +98,8 @@ def guarded(view: View, outermost: Callable[[View], View] | None = None) -> View
 
     @wraps(view)
     def answering(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if request.method == "HEAD":
-            request.method = "GET"  # the server sends no body to a HEAD
         try:
-            response = view(request, *args, **kwargs)
+            response = _answering_head(view)(request, *args, **kwargs)
             if response.status_code == 405:
                 raise problems.MethodNotAllowed(_with_head(response["Allow"]))
         except Exception as error:  # noqa: BLE001  whatever it is, the answer is a problem document
@@ -109,10 +107,23 @@ def guarded(view: View, outermost: Callable[[View], View] | None = None) -> View
         patch_vary_headers(response, CREDENTIALS)
         return response
 
-    answer = answering if outermost is None else outermost(answering)
-    answer.csrf_exempt = True  # type: ignore[attr-defined]  # sessions are asked for it by `auth.Console`
+    answer: Any = answering if outermost is None else outermost(answering)
+    answer.csrf_exempt = True  # sessions are asked for it by `auth.Console`
     apart: View = db.non_atomic(answer)
     return apart
+
+
+def _answering_head(view: View) -> View:
+    """A HEAD is answered like a GET; the server leaves the body out."""
+
+    def view_of_get(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        asked, request.method = request.method, "GET" if request.method == "HEAD" else request.method
+        try:
+            return view(request, *args, **kwargs)
+        finally:
+            request.method = asked
+
+    return view_of_get
 
 
 def _with_head(allowed: str) -> str:

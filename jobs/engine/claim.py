@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -91,12 +90,12 @@ class Claimer:
     def statement(self, slots: Sequence[int], *, lease_sec: float) -> Statement | None:
         """The claim as one statement, to be sent with others, as long as no limit is in force and no hook listens."""
         most = batch_size(len(slots))
-        if not most or not self.serves.types or self._limited or not self._is_plain() or hooks.anyone_listens():
+        if not most or not self.serves.types or self._limited or not self._is_plain():
             return None
-        if db.is_sqlite():
+        if db.is_sqlite() or hooks.must_tell(EventKind.RUNNING):
             return None
         claim: Statement = dialect(db.connection()).claim_statement(
-            *_unlimited(most, self.serves), self.life, slots, self.worker, lease_sec
+            *_unlimited(most, self.serves), self.life, slots, self.worker, lease_sec, hooks.guard(EventKind.RUNNING)
         )
         return claim
 
@@ -124,10 +123,13 @@ class Claimer:
             return claims
 
     def _take(self, pick: Statement, slots: Sequence[int], lease_sec: float) -> list[Claim]:
-        with db.atomic() if hooks.anyone_listens() or db.is_sqlite() else nullcontext():
-            connection = db.connection()
-            rows = dialect(connection).claim_jobs(connection, *pick, self.life, slots, self.worker, lease_sec)
-            claims = [_claim(row) for row in rows]
+        said, connection = (*pick, self.life, slots, self.worker, lease_sec), db.connection()
+        if not db.is_sqlite() and not hooks.must_tell(EventKind.RUNNING):
+            rows = dialect(connection).claim_jobs(connection, *said, hooks.guard(EventKind.RUNNING))
+            if rows or not hooks.look_again(EventKind.RUNNING):
+                return [_claim(row) for row in rows]
+        with db.atomic():
+            claims = [_claim(row) for row in dialect(connection).claim_jobs(connection, *said)]
             if hooks.anyone_listens():
                 moves = [hooks.Moved(c.id, EventKind.RUNNING, Status.QUEUED, Status.RUNNING, c.tenant) for c in claims]
                 hooks.tell(moves)

@@ -50,12 +50,14 @@ def finish(ends: Sequence[End], *, actor: Actor) -> dict[UUID, Verdict]:
 
 
 def finish_and(claim: Statement, ends: Sequence[End], *, actor: Actor) -> tuple[dict[UUID, Verdict], list[Any]]:
-    """Finish jobs that have no group, and run a claim, in one round trip and one transaction. No hook may listen."""
-    rows = [_row(end) for end in ends]
-    connection = db.connection()
-    sql = dialect(connection)
-    answers, claimed = sql.execute_together(connection, sql.finish_statement(rows, *_signed(actor)), claim)
-    return _settled(rows, answers), claimed
+    """Finish jobs that have no group, and run a claim, in one round trip and one transaction if no hook listens."""
+    rows, connection = [_row(end) for end in ends], db.connection()
+    sql, kinds = dialect(connection), _kinds(rows)
+    if hooks.must_tell(*kinds):
+        return _record_told(rows, actor), sql.execute(connection, *claim)
+    guard = hooks.guard(*kinds)
+    answers, claimed = sql.execute_together(connection, sql.finish_statement(rows, *_signed(actor), guard), claim)
+    return (_settled(answers) if answers else _record_told(rows, actor)), claimed
 
 
 def stop(job_id: UUID, token: UUID, *, actor: Actor, artifacts: dict[str, Any] | None = None) -> Verdict:
@@ -106,10 +108,18 @@ def _expire_stopped(job: Job, error: str, data: dict[str, Any]) -> None:
 
 
 def _finish(ends: Sequence[End], actor: Actor) -> dict[UUID, Verdict]:
-    if hooks.anyone_listens() or db.connection().vendor == "sqlite":
-        with db.atomic():
-            return _record([_row(end) for end in ends], actor)
-    return _record([_row(end) for end in ends], actor)
+    rows, connection = [_row(end) for end in ends], db.connection()
+    if not db.is_sqlite() and not hooks.must_tell(*_kinds(rows)):
+        guard = hooks.guard(*_kinds(rows))
+        answers = dialect(connection).finish_jobs(connection, rows, *_signed(actor), guard)
+        if answers:  # an end is always answered, unless the guard refused
+            return _settled(answers)
+    return _record_told(rows, actor)
+
+
+def _record_told(rows: list[tuple[Any, ...]], actor: Actor) -> dict[UUID, Verdict]:
+    with db.atomic():
+        return _record(rows, actor)
 
 
 def _finish_member(end: End, group_id: UUID, actor: Actor) -> dict[UUID, Verdict]:
@@ -119,9 +129,13 @@ def _finish_member(end: End, group_id: UUID, actor: Actor) -> dict[UUID, Verdict
 
 
 def _record(rows: list[tuple[Any, ...]], actor: Actor) -> dict[UUID, Verdict]:
-    """Groups of members must be locked by the caller."""
+    """In a transaction, with the hooks told. Groups of members must be locked by the caller."""
     connection = db.connection()
-    return _settled(rows, dialect(connection).finish_jobs(connection, rows, *_signed(actor)))
+    answers = dialect(connection).finish_jobs(connection, rows, *_signed(actor))
+    if hooks.anyone_listens():
+        by_id = {row[0]: row for row in rows}
+        hooks.tell([move for a in answers if a[1] == Verdict.DONE for move in _moves(by_id[a[0]], a)])
+    return _settled(answers)
 
 
 def _signed(actor: Actor) -> tuple[tuple[str, str], str]:
@@ -129,11 +143,8 @@ def _signed(actor: Actor) -> tuple[tuple[str, str], str]:
     return (str(actor.kind), actor.name), actor.name or writer()
 
 
-def _settled(rows: list[tuple[Any, ...]], answers: list[Any]) -> dict[UUID, Verdict]:
+def _settled(answers: list[Any]) -> dict[UUID, Verdict]:
     """What follows from ends that are written."""
-    by_id = {row[0]: row for row in rows}
-    if hooks.anyone_listens():
-        hooks.tell([move for a in answers if a[1] == Verdict.DONE for move in _moves(by_id[a[0]], a)])
     if any(answer[3] is not None for answer in answers):
         wakeup.notify(wakeup.READY)  # whoever sleeps until the next job's time must learn of this one's
     for job_id, verdict, _, retried_by, in_group in answers:
@@ -154,6 +165,12 @@ def _row(end: End, data: dict[str, Any] | None = None) -> tuple[Any, ...]:
             retry_id = None if retry_in is None else uuid7()
             art = dump(artifacts)
             return (end.job_id, end.token, "FAILED", reason, error, exit_code, art, kept, retry_in, retry_id)
+
+
+def _kinds(rows: list[tuple[Any, ...]]) -> list[EventKind]:
+    """What these ends are told as, and their retries."""
+    born = [EventKind.SUBMITTED] if any(row[9] is not None for row in rows) else []
+    return sorted({EventKind(row[2]) for row in rows}) + born
 
 
 def _moves(row: tuple[Any, ...], answer: tuple[Any, ...]) -> Iterator[hooks.Moved]:

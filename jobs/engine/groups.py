@@ -33,20 +33,20 @@ def settle(job: Job) -> None:
     group = JobGroup.objects.using(db.alias()).get(pk=job.group_id)
     if group.mode == GroupMode.SEQUENTIAL:
         _advance(group, job)
-    _close_if_done(group)
+    close_if_done(group)
 
 
 def has_open_predecessor(job: Job) -> bool:
     if job.group_id is None or job.group is None or job.group.mode != GroupMode.SEQUENTIAL:
         return False
-    return _live(job.group).filter(group_index__lt=job.group_index).exists()
+    return live(job.group).filter(group_index__lt=job.group_index).exists()
 
 
 def must_wait(job: Job) -> bool:
     """Whether a new job in this place has to wait: places of a sequential group take turns, whatever was retried."""
     if job.group_id is None or job.group is None or job.group.mode != GroupMode.SEQUENTIAL:
         return False
-    others = _live(job.group).exclude(group_index=job.group_index)
+    others = live(job.group).exclude(group_index=job.group_index)
     return others.exclude(status=Status.PENDING).exists() or has_open_predecessor(job)
 
 
@@ -71,17 +71,29 @@ def reopen(job: Job) -> None:
 
 def bring_back_later_places(job: Job, *, actor: Actor) -> None:
     """Places after `job` that ended only because it did get a new PENDING job each."""
-    if job.group_id is None:
+    if job.group_id is None or not ended_badly(job):
         return
-    ended = jobs().filter(group_id=job.group_id, group_index__gt=job.group_index, retried_by__isnull=True)
-    ended = ended.filter(status__in=[Status.CANCELLED, Status.SKIPPED], status_reason__in=PREDECESSOR.values())
     rows, reason = [], f"place reopened by the retry of {job.pk}"
-    for each in ended.order_by("group_index"):
+    later = jobs().filter(group_id=job.group_id, group_index__gt=job.group_index, retried_by__isnull=True)
+    for each in later.order_by("group_index"):
+        if each.status in (Status.FAILED, Status.CANCELLED) and not _ended_with_another(each):
+            break  # what stands behind this one ended because of it
+        if not _ended_with_another(each):
+            continue
         rows.append(copy_of(each, status=Status.PENDING, hold=each.hold))
         made = {"retried_by": str(rows[-1][0])}
         journal.note(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, data=made)
     if rows:
         submit(rows, actor=actor, reason=reason)
+
+
+def ended_badly(job: Job) -> bool:
+    """Failed or cancelled, or ended because another place was."""
+    return job.status in (Status.FAILED, Status.CANCELLED) or _ended_with_another(job)
+
+
+def _ended_with_another(job: Job) -> bool:
+    return job.status in (Status.CANCELLED, Status.SKIPPED) and job.status_reason in PREDECESSOR.values()
 
 
 def _advance(group: JobGroup, job: Job) -> None:
@@ -109,8 +121,8 @@ def _release_next(group: JobGroup) -> None:
     take(following, "release", Status.QUEUED, actor=SCHEDULER, reason="predecessor ended", gate=queued_gate())
 
 
-def _close_if_done(group: JobGroup) -> None:
-    if _live(group).exists():
+def close_if_done(group: JobGroup) -> None:
+    if live(group).exists():
         JobGroup.objects.using(db.alias()).filter(pk=group.pk, status=GroupStatus.PENDING).update(
             status=GroupStatus.RUNNING
         )
@@ -134,8 +146,8 @@ def _final_status(group: JobGroup) -> GroupStatus:
 
 
 def _waiting(group: JobGroup) -> JobQuerySet:
-    return _live(group).filter(status=Status.PENDING).order_by("group_index")
+    return live(group).filter(status=Status.PENDING).order_by("group_index")
 
 
-def _live(group: JobGroup) -> JobQuerySet:
+def live(group: JobGroup) -> JobQuerySet:
     return jobs().filter(group=group, status__in=literals(sorted(LIVE)))

@@ -27,9 +27,9 @@ def release(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     with db.atomic():
         job = lock(job_id)
         require(job, "release")
-        if groups.has_open_predecessor(job):
+        if groups.must_wait(job):
             raise WrongState(
-                f"Job {job.pk} waits for its predecessor in its group.", status=job.status, allowed=["cancel"]
+                f"Job {job.pk} waits for another place of its group.", status=job.status, allowed=["cancel"]
             )
         return take(job, "release", Status.QUEUED, actor=actor, reason=reason, hold=False, gate=queued_gate())
 

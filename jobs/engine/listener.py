@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from jobs import db
 from jobs.engine.connections import Outage, close
-from jobs.engine.wakeup import CHANNEL, READY, STOP
+from jobs.engine.wakeup import CHANNEL, READY, STOP, heard
 
 logger = logging.getLogger("jobs.engine.listener")
 PING_SEC = 15.0
@@ -64,5 +64,5 @@ class Listener(threading.Thread):
     def _hear(self, message: str) -> None:
         if message == STOP:
             self.on_stop()
-        else:
+        elif not heard(message):
             self.on_ready(message != READY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from uuid import UUID
 
@@ -24,17 +23,18 @@ def submit(rows: Sequence[Row], *, actor: Actor, reason: str = "") -> list[Any]:
 
     A row whose idempotency key is taken is left out; a peer's open transaction with that key is waited for.
     """
-    with _transaction() as connection:
-        born: list[Any] = dialect(connection).insert_jobs(connection, rows, (str(actor.kind), actor.name), reason)
+    connection, who = db.connection(), (str(actor.kind), actor.name)
+    if not db.is_sqlite() and not hooks.must_tell(EventKind.SUBMITTED):
+        guard = hooks.guard(EventKind.SUBMITTED)
+        born: list[Any] = dialect(connection).insert_jobs(connection, rows, who, reason, guard)
+        if born or not guard:  # none: all keys are taken, or the guard refused
+            return born
+    with db.atomic():
+        born = dialect(connection).insert_jobs(connection, rows, who, reason)
         if hooks.anyone_listens():
             new = {each[0] for each in born}
             hooks.tell([_moved(row, reason) for row in rows if row[AT["id"]] in new])
     return born
-
-
-def _transaction() -> AbstractContextManager[Any]:
-    """On PostgreSQL an insert is one statement, and so a transaction by itself unless a hook joins it."""
-    return db.atomic() if hooks.anyone_listens() or db.is_sqlite() else nullcontext(db.connection())
 
 
 def copy_of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jobs import db
 
 CHANNEL = "jobscheduler"
@@ -16,3 +18,19 @@ def notify(message: str) -> None:
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, message])
+
+
+_ears: dict[str, Callable[[], None]] = {}
+
+
+def hear(message: str, callback: Callable[[], None]) -> None:
+    """In a process that listens, call this when the message comes. For other apps; the same message replaces."""
+    _ears[message] = callback
+
+
+def heard(message: str) -> bool:
+    """Whether a message was another app's, which has then been told."""
+    callback = _ears.get(message)
+    if callback is not None:
+        callback()
+    return callback is not None

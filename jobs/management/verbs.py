@@ -131,8 +131,8 @@ def refusal(verb: str, job: Job) -> str:
         return _("is already followed by a retry")
     if verb == "resolve" and job.resolved_at is not None:
         return _("is already resolved")
-    if verb == "release" and groups.has_open_predecessor(job):
-        return _("waits for its predecessor in its group")
+    if verb == "release" and groups.must_wait(job):
+        return _("waits for another place of its group")
     return ""
 
 

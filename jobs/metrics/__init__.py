@@ -20,7 +20,7 @@ def families(tenant: str | None = None) -> list[Family]:
     counted = census.take(tenant)
     return [
         counters.enqueued(counted),
-        *counters.ended(tenant),
+        *counters.ended(counted),
         *gauges.live(counted),
         *gauges.trouble(tenant),
         *gauges.workers(),

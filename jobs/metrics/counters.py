@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jobs import figures
 from jobs.census import Census
 from jobs.metrics.exposition import Family
 from jobs.metrics.labels import declared, job_types, known, resources
@@ -18,12 +17,12 @@ def enqueued(counted: Census) -> Family:
     for place in declared():
         family.add(0, *place)
     types, pools = job_types(), resources()
-    for kind in counted.kinds:
+    for kind in counted.ever:
         family.add(kind.jobs, known(kind.resource, pools), known(types.get(kind.job_type), types))
     return family
 
 
-def ended(tenant: str | None) -> list[Family]:
+def ended(counted: Census) -> list[Family]:
     finished = Family("jobs_finished_total", "counter", "Jobs ended.", ("resource", *TYPE, "outcome"))
     retries = Family("jobs_retries_total", "counter", "Failed jobs that were retried automatically.", TYPE)
     recovered = Family("jobs_recovered_total", "counter", "Jobs that failed because their worker was gone.")
@@ -31,9 +30,9 @@ def ended(tenant: str | None) -> list[Family]:
     ran = Family("jobs_attempt_duration_seconds", "histogram", "From start to end.", TYPE, BUCKETS_SEC)
     _begin(finished, retries, recovered)
     types, pools = job_types(), resources()
-    for row in figures.ended(tenant):
+    for row in counted.ended:
         job_type = known(types.get(row.job_type), types)
-        finished.add(row.jobs, known(row.resource, pools), job_type, row.outcome)
+        finished.add(row.jobs, known(row.resource, pools), job_type, row.status)
         retries.add(row.retried, job_type)
         recovered.add(row.recovered)
         if row.wait_bucket >= 0:

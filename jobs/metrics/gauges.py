@@ -63,7 +63,7 @@ def _ready(counted: Census) -> list[Family]:
     for kind in counted.live:
         if kind.is_ready:
             jobs.add(kind.jobs, known(kind.resource, pools))
-            oldest.raise_to(counted.age_sec(kind.since or counted.at), known(kind.resource, pools))
+            oldest.raise_to(counted.age_sec(kind.since), known(kind.resource, pools))
     return [jobs, oldest]
 
 

@@ -54,13 +54,14 @@ class Crowd:
     # What the columns say.
 
     def _job(self) -> dict[str, str]:
-        """The newest are live: of a hundred, eighty could start, ten stand in a lane, the others wait or are stopped."""
+        """The newest are live: of ten, eight could start, one stands in a lane and one waits for its time."""
         live = f"n > {self.jobs - self.live}"
         running, paused, pending = (f"({live} AND n % 1000 = {rest})" for rest in (501, 502, 503))
         in_lane, later = f"({live} AND n % 10 = 0)", f"({live} AND n % 10 = 9)"
         status = f"""CASE WHEN {running} THEN 'RUNNING' WHEN {paused} THEN 'PAUSED' WHEN {pending} THEN 'PENDING'
                      WHEN {live} THEN 'QUEUED' WHEN n % 100 = 1 THEN 'FAILED' WHEN n % 100 = 2 THEN 'CANCELLED'
                      WHEN n % 100 = 3 THEN 'SKIPPED' ELSE 'COMPLETED' END"""
+        json = "" if self.is_sqlite else "::jsonb"
         held = f"({running} OR {paused} OR {pending})"
         at, target, tenant = self._time("n"), f"'target ' || (n % {TARGETS})", self._by_kind(TENANTS, each=len(TYPES))
         lane = f"(SELECT t.id FROM jobscheduler_target t WHERE t.tenant = {tenant} AND t.key = {target})"
@@ -79,7 +80,7 @@ class Crowd:
             "lease_token": f"CASE WHEN {running} THEN {self._id('n')} END",
             "lease_expires_at": f"CASE WHEN {running} THEN {self._time('n', hours=2000)} END",
             "hold": f"{pending}",
-            "tags": "CASE WHEN n % 20 = 7 THEN '[\"rare\"]' ELSE '[]' END",
+            "tags": f"CASE WHEN n % 20 = 7 THEN '[\"rare\"]'{json} ELSE '[]'{json} END",
             "created_at": at,
             "position": "n * 1024",
             **_PLAIN,
@@ -104,7 +105,7 @@ class Crowd:
         return {"job_id": "id", "at": "created_at", **said, "actor_kind": "'cli'", "actor_name": "'crowd'"}
 
     def _minute(self) -> dict[str, str]:
-        """Two workers, every type, and three ways in which it went: of the last day by the minute, before by the day."""
+        """Of the last day: two workers, every type, and three ways in which it went."""
         kinds = 2 * len(TYPES) * 3
         return {
             "minute": self._minute_of(f"n / {kinds}"),

@@ -344,7 +344,7 @@ def test_release_by_filter_leaves_those_that_wait_for_their_predecessor() -> Non
     said = call("jobs", "release", "--status=PENDING", "--json")
 
     assert said.json["changed"] == [str(held.pk)]
-    assert [each["reason"] for each in said.json["skipped"]] == ["waits for its predecessor in its group"]
+    assert [each["reason"] for each in said.json["skipped"]] == ["waits for another place of its group"]
 
 
 @pytest.mark.parametrize(

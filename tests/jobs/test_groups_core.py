@@ -57,6 +57,11 @@ def _parallel(places: int = 3) -> list[Job]:
     return [JobFactory.create(group=group, group_index=index) for index in range(places)]
 
 
+def _tails(jobs: list[Job]) -> list[str]:
+    tails = _group(jobs).jobs.tails().order_by("group_index")
+    return [tail.status for tail in tails]
+
+
 def _statuses(jobs: Sequence[Job]) -> list[str]:
     return [Job.objects.get(pk=job.pk).status for job in jobs]
 
@@ -186,7 +191,7 @@ def test_the_policy_on_failure_can_be_replaced() -> None:
 def test_a_held_place_waits_for_the_person_who_holds_it() -> None:
     jobs = _sequence(places=2)
     Job.objects.filter(pk=jobs[1].pk).update(hold=True)
-    with pytest.raises(WrongState, match="predecessor") as refusal:
+    with pytest.raises(WrongState, match="another place") as refusal:
         services.release(jobs[1].pk)
     assert refusal.value.status == Status.PENDING
     executor.complete(executor.take(jobs[0]))
@@ -237,14 +242,29 @@ def test_a_place_that_is_brought_back_says_so_in_the_trail_of_the_one_it_follows
     assert kinds_of(follower) == ["SUBMITTED", "HELD"]
 
 
-def test_a_place_that_a_person_cancelled_stays_so_when_the_group_is_reopened() -> None:
+def test_what_ended_because_of_another_place_is_not_brought_back_by_this_one() -> None:
     jobs = _sequence()
     services.cancel(jobs[1].pk, reason="not that one")
     assert _statuses(jobs) == ["QUEUED", "CANCELLED", "CANCELLED"]
     failed = executor.fail(executor.take(jobs[0]))
     services.retry(failed.pk)
-    tails = _group(jobs).jobs.tails().order_by("group_index")
-    assert [tail.status for tail in tails] == ["QUEUED", "CANCELLED", "PENDING"]
+    assert _tails(jobs) == ["QUEUED", "CANCELLED", "CANCELLED"]
+
+
+def test_a_place_that_ended_well_and_is_retried_leaves_the_failure_behind_it_alone() -> None:
+    jobs = _sequence()
+    executor.complete(executor.take(jobs[0]))
+    executor.fail(executor.take(jobs[1]))
+    services.retry(jobs[0].pk)
+    assert _tails(jobs) == ["QUEUED", "FAILED", "CANCELLED"]
+
+
+def test_a_held_place_cannot_be_released_beside_a_later_one_that_is_at_work() -> None:
+    group = JobGroupFactory.create(sequential=True, on_failure="continue")
+    held = JobFactory.create(group=group, group_index=0, pending=True, hold=True)
+    JobFactory.create(group=group, group_index=1, running=True)
+    with pytest.raises(WrongState, match="another place"):
+        services.release(held.pk)
 
 
 def test_a_later_place_that_is_retried_waits_for_an_earlier_one_that_is_live_again() -> None:

@@ -19,20 +19,23 @@ from jobs.models.rollup import BUCKETS_SEC
 _BUCKETS = f"ARRAY[{', '.join(map(str, BUCKETS_SEC))}]::double precision[]"
 
 
-def finish_jobs(connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str) -> list[Any]:
+def finish_jobs(
+    connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str, guard: str = ""
+) -> list[Any]:
     """Record ends (id, token, status, reason, error, exit_code, artifacts, data, retry_in, retry_id).
 
-    Returns a row an end: id, verdict (done | replay | lost), tenant, retried_by, in a group?
+    Returns a row an end: id, verdict (done | replay | lost), tenant, retried_by, in a group? None at all if the
+    guard (SQL) is false.
     """
-    return execute(connection, *finish_statement(ends, actor, writer))
+    return execute(connection, *finish_statement(ends, actor, writer, guard))
 
 
-def finish_statement(ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str) -> Statement:
+def finish_statement(ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str, guard: str = "") -> Statement:
     retries = any(end[8] is not None for end in ends)
     given = f"[{','.join(map(_as_json, ends))}]"
     ids = uuid_array([end[0] for end in ends])
     params = {"ends": given, "ids": ids, "actor_kind": actor[0], "actor": actor[1], "writer": writer}
-    return _finish(retries), params
+    return _finish(retries, guard), params
 
 
 def _as_json(end: Sequence[Any]) -> str:
@@ -54,7 +57,7 @@ def uuid_array(ids: Sequence[UUID]) -> str:
 
 
 @cache
-def _finish(retries: bool) -> str:
+def _finish(retries: bool, guard: str) -> str:
     kept = [f"j.{name}" for name in ("base_priority", "position", "attempt", "checkpoint", *SUBMISSION)]
     told = ["j.job_type", "j.tenant", "j.resource", "j.lane_id", "j.group_id"]
     returned = ", ".join(dict.fromkeys([*told, *kept] if retries else told))  # as the row is under its lock
@@ -80,6 +83,7 @@ def _finish(retries: bool) -> str:
         FROM json_to_recordset(%(ends)s::json) AS t(
             id uuid, token uuid, status text, reason text, error text, exit_code integer, artifacts jsonb, data jsonb,
             retry_in double precision, retry_id uuid)
+        WHERE {guard or "true"}
     ),
     ended AS (
         UPDATE jobscheduler_job j
@@ -130,21 +134,37 @@ def _finish(retries: bool) -> str:
 
 
 def claim_jobs(
-    connection: Any, pick: str, params: Sequence[Any], life: str, slots: Sequence[int], worker: str, lease_sec: float
+    connection: Any,
+    pick: str,
+    params: Sequence[Any],
+    life: str,
+    slots: Sequence[int],
+    worker: str,
+    lease_sec: float,
+    guard: str = "",
 ) -> list[Any]:
-    """Take the rows that `pick` (a compiled queryset of ids, locked) names, a slot each. Returns CLAIMED + artifacts."""
-    return execute(connection, *claim_statement(pick, params, life, slots, worker, lease_sec))
+    """Take the rows that `pick` (a compiled queryset of ids, locked) names, a slot each. Returns CLAIMED + artifacts.
+
+    Takes none if the guard (SQL) is false.
+    """
+    return execute(connection, *claim_statement(pick, params, life, slots, worker, lease_sec, guard))
 
 
 def claim_statement(
-    pick: str, params: Sequence[Any], life: str, slots: Sequence[int], worker: str, lease_sec: float
+    pick: str,
+    params: Sequence[Any],
+    life: str,
+    slots: Sequence[int],
+    worker: str,
+    lease_sec: float,
+    guard: str = "",
 ) -> Statement:
     numbers = f"{{{','.join(map(str, slots))}}}"
-    return _claim(pick), [*params, life, numbers, lease_sec, worker, worker]
+    return _claim(pick, guard), [*params, life, numbers, lease_sec, worker, worker]
 
 
 @cache
-def _claim(pick: str) -> str:
+def _claim(pick: str, guard: str) -> str:
     return f"""
     WITH pick AS MATERIALIZED ({pick}),
     took AS (
@@ -155,6 +175,7 @@ def _claim(pick: str) -> str:
             dispatched_at = coalesce(j.dispatched_at, {NOW}), fence = j.fence + 1, holds_lane = (j.lane_id IS NOT NULL)
         FROM (SELECT id, row_number() OVER (ORDER BY priority DESC, position, created_at, id) AS slot FROM pick) p
         WHERE j.id = ANY(ARRAY(SELECT id FROM pick)) AND j.id = p.id  -- the array makes it an index walk at any size
+          AND {guard or "true"}
         RETURNING {", ".join(f"j.{name}" for name in CLAIMED)}
     ),
     run AS (

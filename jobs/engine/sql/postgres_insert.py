@@ -27,18 +27,23 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
 }
 
 
-def insert_jobs(connection: Any, rows: Sequence[Row], actor: tuple[str, str], reason: str) -> list[Any]:
-    """Insert rows with event and mark; returns what was new: id, created_at, position, gate (of many, the id alone)."""
-    answers = _insert(connection, Batch.of(rows), actor, reason)
+def insert_jobs(
+    connection: Any, rows: Sequence[Row], actor: tuple[str, str], reason: str, guard: str = ""
+) -> list[Any]:
+    """Insert rows with event and mark; returns what was new: id, created_at, position, gate (of many, the id alone).
+
+    Nothing is new if the guard (SQL) is false.
+    """
+    answers = _insert(connection, Batch.of(rows), actor, reason, guard)
     if len(rows) == 1:
         return [answer[:4] for answer in answers]
     ((new, _),) = answers
-    born = [row[0] for row in rows] if isinstance(new, int) else new or []
+    born = [row[0] for row in rows[:new]] if isinstance(new, int) else new or []  # a number is that of all, or none
     return [(each, None, None, None) for each in born]
 
 
-def _insert(connection: Any, batch: Batch, actor: tuple[str, str], reason: str) -> list[Any]:
-    sql = _statement(tuple(batch.same), tuple(batch.many), batch.holds_some())
+def _insert(connection: Any, batch: Batch, actor: tuple[str, str], reason: str, guard: str) -> list[Any]:
+    sql = _statement(tuple(batch.same), tuple(batch.many), batch.holds_some(), guard)
     many = {name: _lines(name, column) for name, column in batch.many.items()}
     said = {"actor_kind": actor[0], "actor": actor[1], "reason": reason}
     return execute(connection, sql, {**batch.same, **many, **said})
@@ -54,7 +59,7 @@ def _lines(name: str, column: Sequence[Any]) -> str:
 
 
 @cache
-def _statement(same: tuple[str, ...], many: tuple[str, ...], held: bool) -> str:
+def _statement(same: tuple[str, ...], many: tuple[str, ...], held: bool, guard: str) -> str:
     says = {name: f"{literal}::{INSERTED[name]}" for name, literal in Batch.usual().items()}
     says |= {name: f"%({name})s::{INSERTED[name]}" for name in same}
     says |= {name: f"g.{name}::jsonb" if INSERTED[name] == "jsonb" else f"g.{name}" for name in many}
@@ -65,7 +70,7 @@ def _statement(same: tuple[str, ...], many: tuple[str, ...], held: bool) -> str:
         INSERT INTO jobscheduler_job ({", ".join(names)}, priority, position, created_at, gate, {", ".join(BLANK)})
         SELECT {", ".join(says[name] for name in names)}, {says["base_priority"]}, {_position(says)}, {NOW}, {_gate(says)},
                {", ".join(BLANK.values())}
-        FROM {_given(many)}{_ONE_PER_KEY.format(**says) if keyed else ""}
+        FROM {_given(many)} WHERE {guard or "true"}{_ONE_PER_KEY.format(**says) if keyed else ""}
         RETURNING id, created_at, position, gate, status, hold, lane_id)""",
         _events(held),
     ]

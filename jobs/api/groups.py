@@ -1,0 +1,176 @@
+"""Groups: jobs that belong together, in sequence or side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from django.http import HttpResponse
+from ninja import Router
+from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
+
+from jobs import groups, parsing, shapes
+from jobs.api import fields as f
+from jobs.api import shaping
+from jobs.api.answers import answer, tagged
+from jobs.api.bodies import Bulk, Optional, Said
+from jobs.api.callers import ApiRequest, Caller
+from jobs.api.job_bodies import EXAMPLE, JobIn, VerbIn
+from jobs.api.operations import operation
+from jobs.api.pages import Order, Paged, page
+from jobs.api.queries import Asked, gated
+from jobs.api.schemas import ID_SCHEMA, Id, JobOut, Out, Page, Time, words
+from jobs.conf import conf
+from jobs.errors import InvalidInput
+from jobs.models import GroupMode, GroupStatus, JobGroup, OnFailure
+from jobs.states import Status
+
+router = Router(tags=["job groups"])
+
+GroupId = Annotated[str, WithJsonSchema(ID_SCHEMA)]
+NEWEST_FIRST = Order(JobGroup, ("-pk",))
+SHOWN = 200
+
+
+class ProgressOut(Out):
+    total: int = Field(description="How many places the group has.")
+    by_status: Annotated[
+        dict[str, int],
+        WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer"}}),
+    ] = Field(description="How many of them are in which state; of a retry chain its last job counts.")
+
+
+class ListedGroupOut(Out):
+    """A group is terminal only when all its members are (INV-006)."""
+
+    id: Id
+    tenant: str
+    name: str
+    mode: Annotated[str, WithJsonSchema(words(GroupMode.values))]
+    on_failure: Annotated[str, WithJsonSchema(words(OnFailure.values))]
+    status: Annotated[str, WithJsonSchema(words(GroupStatus.values))]
+    cancel_requested: bool
+    round: int = Field(description="How often it was opened; a retry opens a group that had ended.")
+    created_at: Time
+    finished_at: Time | None
+    progress: ProgressOut
+
+
+class GroupOut(ListedGroupOut):
+    jobs: list[JobOut] = Field(
+        description=f"The last job of each place, in order; the first {SHOWN}, the rest by `/jobs?group=`."
+    )
+
+
+class GroupIn(Said):
+    """`sequential`: the next place starts when the one before, and its retries, have ended well; if it ends badly,
+    `on_failure` says what becomes of the rest (DEC-012). `parallel`: all at once. Members are what `POST /jobs`
+    takes, without `tenant`."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"name": "book", "mode": "sequential", "jobs": [EXAMPLE]}]},
+    )
+
+    jobs: Annotated[list[JobIn], SkipValidation]
+    name: Annotated[Any, WithJsonSchema({"type": "string", "maxLength": 200})] | None = None
+    mode: Annotated[Any, WithJsonSchema(words(GroupMode.values))] | None = None
+    on_failure: Annotated[Any, WithJsonSchema(words(OnFailure.values))] | None = None
+    tenant: f.Tenant | None = None
+
+
+def _status(value: Any, field: Any) -> str:
+    if value not in GroupStatus.values:
+        raise InvalidInput(field, f"must be one of {', '.join(GroupStatus.values)}", "enum")
+    return str(value)
+
+
+class GroupFilters(Paged):
+    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
+    status: Annotated[str | None, *gated(_status, words(GroupStatus.values))] = None
+
+
+@router.post(
+    "/job-groups",
+    **operation(
+        "groups_create",
+        {201: GroupOut},
+        scope="submit",
+        permission="add_job",
+        body=True,
+        problems=[409],
+        summary="Submit a group, all or nothing",
+    ),
+)
+def groups_create(request: ApiRequest, body: Annotated[GroupIn, Bulk()]) -> HttpResponse:
+    """With idempotency keys on its members, a group that is submitted again answers with the first one."""
+    said = {name: value for name, value in body.said().items() if value is not None}
+    tenant = request.auth.tenant_for(said.pop("tenant", None))
+    members = said.pop("jobs", None)
+    made = groups.create(members, tenant=tenant, actor=request.auth.actor, most=conf.API_BULK_LIMIT, **said)
+    return answer(_shown(made, request.auth), 201)
+
+
+@router.get("/job-groups", **operation("groups_list", Page[ListedGroupOut], summary="List groups"))
+def groups_list(request: ApiRequest, asked: Annotated[GroupFilters, Asked()]) -> HttpResponse:
+    """Newest first, without their jobs."""
+    rows = groups.of(request.auth.tenant)
+    for name in ("tenant", "status"):
+        if (value := getattr(asked, name)) is not None:
+            rows = rows.filter(**{name: value})
+    found = page(request.auth, "groups_list", asked, rows, NEWEST_FIRST, lambda row: row)
+    counted = groups.progress([row.pk for row in found["items"]])
+    found["items"] = [shapes.group(row, _as_shown(counted[row.pk])) for row in found["items"]]
+    return answer(found)
+
+
+@router.get(
+    "/job-groups/{group_id}",
+    **operation("groups_get", GroupOut, problems=[404], cached=True, summary="Look at a group"),
+)
+def groups_get(request: ApiRequest, group_id: GroupId) -> HttpResponse:
+    return tagged(request, _shown(groups.get(group_id, tenant=request.auth.tenant), request.auth))
+
+
+def verb(name: str, summary: str) -> dict[str, Any]:
+    return operation(
+        f"groups_{name}",
+        GroupOut,
+        scope="operate",
+        permission=f"{name}_jobgroup",
+        body="optional",
+        problems=[404, 409],
+        summary=summary,
+    )
+
+
+@router.post("/job-groups/{group_id}/cancel", **verb("cancel", "Cancel a group"))
+def groups_cancel(request: ApiRequest, group_id: GroupId, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
+    """What waits or is paused ends CANCELLED at once; what runs is asked to stop. An ended group: 409."""
+    return _done(groups.cancel, request, group_id, body)
+
+
+@router.post("/job-groups/{group_id}/retry", **verb("retry", "Run again what did not end well"))
+def groups_retry(request: ApiRequest, group_id: GroupId, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
+    """Every place that did not end well gets a new job, in order, and an ended group is open again. Nothing to run
+    again: 409."""
+    return _done(groups.retry, request, group_id, body)
+
+
+def _done(call: Any, request: ApiRequest, group_id: str, body: VerbIn) -> HttpResponse:
+    caller = request.auth
+    changed = call(group_id, reason=body.said().get("reason") or "", actor=caller.actor, tenant=caller.tenant)
+    return answer(_shown(changed, caller))
+
+
+def _shown(row: JobGroup, caller: Caller) -> dict[str, Any]:
+    tails = shaping.with_relations(groups.tails(row.pk))[:SHOWN]
+    document = shapes.group(row, _as_shown(groups.progress([row.pk])[row.pk]))
+    return {**document, "jobs": [shaping.job(each, caller) for each in tails]}
+
+
+def _as_shown(progress: dict[str, Any]) -> dict[str, Any]:
+    """DISPATCHING shows as QUEUED, as everywhere."""
+    counts = dict(progress["by_status"])
+    if offered := counts.pop(Status.DISPATCHING, 0):
+        counts[str(Status.QUEUED)] = counts.get(Status.QUEUED, 0) + offered
+    return {"total": progress["total"], "by_status": counts}

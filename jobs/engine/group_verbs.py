@@ -1,0 +1,69 @@
+"""What persons do to whole groups: cancel, retry. Each one transaction, under the group's lock."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from jobs import db
+from jobs.actors import Actor
+from jobs.engine import chains, groups
+from jobs.engine.moves import ask, jobs, lock, take
+from jobs.errors import NotFound, WrongState
+from jobs.models import Job, JobGroup
+from jobs.models.job import JobQuerySet
+from jobs.states import Status, StopMode
+
+
+def cancel(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
+    """End what waits now, ask what runs to stop. The group is CANCELLED when its last member has ended."""
+    with db.atomic():
+        group = locked(group_id)
+        if group.is_terminal:
+            raise WrongState(f"Group {group_id} has ended.", status=group.status, allowed=["retry"])
+        _groups().filter(pk=group.pk).update(cancel_requested=True)
+        why = reason or "group cancelled"
+        for job_id in list(groups.live(group).order_by("pk").values_list("pk", flat=True)):
+            _cancel_member(lock(job_id), actor, why)
+        groups.close_if_done(_groups().get(pk=group.pk))
+        return _groups().get(pk=group.pk)
+
+
+def retry(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
+    """Run again, in order, every place that did not end well."""
+    with db.atomic():
+        group = locked(group_id)
+        again = [job for job in _tails(group) if groups.ended_badly(job)]
+        if not again:
+            raise WrongState(
+                f"Every place of group {group_id} ended well or is still at work.",
+                status=group.status,
+                allowed=[] if group.is_terminal else ["cancel"],
+            )
+        for job in again:
+            if chains.successor(job) is None:  # the retry of an earlier place may have brought it back
+                chains.follow(lock(job.pk), actor=actor, reason=reason or "group retried")
+        return _groups().get(pk=group.pk)
+
+
+def locked(group_id: UUID) -> JobGroup:
+    group = _groups().select_for_update(no_key=True).filter(pk=group_id).first()
+    if group is None:
+        raise NotFound(f"There is no group {group_id}.")
+    return group
+
+
+def _cancel_member(job: Job, actor: Actor, reason: str) -> None:
+    if job.status == Status.RUNNING:
+        ask(job, StopMode.CANCEL, actor=actor, reason=reason)
+    else:
+        take(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
+
+
+def _tails(group: JobGroup) -> JobQuerySet:
+    return jobs().filter(group=group, retried_by__isnull=True).order_by("group_index")
+
+
+def _groups() -> QuerySet[JobGroup]:
+    return JobGroup.objects.using(db.alias())

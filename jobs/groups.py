@@ -1,0 +1,203 @@
+"""Jobs that belong together: `group([generate.s(topic="a"), …], mode="sequential").enqueue()`, and their verbs.
+
+A side door beside `services`: parse, then one verb of the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, QuerySet
+from django.utils.translation import gettext as _
+
+from jobs import db, parsing, submission
+from jobs.actors import PYTHON, Actor
+from jobs.engine import group_verbs
+from jobs.engine.sql.batch import AT, Row
+from jobs.engine.submit import submit
+from jobs.errors import IdempotencyKeyReused, InvalidInput, NotFound
+from jobs.models import GroupMode, Job, JobGroup, OnFailure
+from jobs.models.job import JobQuerySet
+from jobs.registry import Member
+from jobs.services import REASON_LENGTH
+from jobs.states import Status
+
+GroupId = UUID | str
+MOST = 10_000
+ID, KEY, STATUS = AT["id"], AT["idempotency_key"], AT["status"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group that is still to be submitted."""
+
+    members: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+    def enqueue(self, *, actor: Actor = PYTHON) -> JobGroup:
+        return create(self.members, actor=actor, **self.options)
+
+
+def group(
+    members: Iterable[Any], *, mode: str = "parallel", on_failure: str = "stop", name: str = "", tenant: str = "default"
+) -> Group:
+    """Members are what `handler.s(…)` makes, or mappings as for `enqueue_many`; for each the same."""
+    return Group(tuple(members), {"mode": mode, "on_failure": on_failure, "name": name, "tenant": tenant})
+
+
+def create(
+    members: Sequence[Any],
+    *,
+    mode: Any = "parallel",
+    on_failure: Any = "stop",
+    name: Any = "",
+    tenant: str = "default",
+    actor: Actor = PYTHON,
+    most: int = MOST,
+) -> JobGroup:
+    """Submit a group, all or nothing, in the caller's transaction.
+
+    Members may have idempotency keys: the same group submitted again is the group that the first one made.
+    """
+    new = JobGroup(
+        tenant=parsing.tenant(tenant),
+        name=parsing.text(name, "name", max_length=200, allow_empty=True) if name else "",
+        mode=_one_of(GroupMode.values, mode, "mode"),
+        on_failure=_one_of(OnFailure.values, on_failure, "on_failure"),
+    )
+    rows = _placed(new, submission.rows(_items(members, new.tenant, most)))
+    known = _submitted_before(new, rows)
+    if known is None:
+        known = _inserted(new, rows, actor) or _submitted_before(new, rows)
+    if known is None:
+        raise IdempotencyKeyReused(_("A job with an idempotency key of this group is being taken back; try again."))
+    return known
+
+
+def cancel(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
+    return group_verbs.cancel(get(group_id, tenant=tenant).pk, actor=actor, reason=_reason(reason))
+
+
+def retry(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
+    """Run again, in order, every place that did not end well."""
+    return group_verbs.retry(get(group_id, tenant=tenant).pk, actor=actor, reason=_reason(reason))
+
+
+def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:
+    try:
+        found = of(tenant).filter(pk=parsing.job_id(group_id)).first()
+    except NotFound:  # an id that cannot be one
+        found = None
+    if found is None:
+        raise NotFound(_("There is no group %s.") % str(group_id)[:100])
+    return found
+
+
+def of(tenant: str | None) -> QuerySet[JobGroup]:
+    """The groups of one tenant, or all, newest first."""
+    found = JobGroup.objects.using(db.alias()).order_by("-pk")
+    return found if tenant is None else found.filter(tenant=tenant)
+
+
+def tails(group_id: UUID) -> JobQuerySet:
+    """The job that counts in each place: the last of its retries."""
+    return Job.objects.using(db.alias()).filter(group_id=group_id).tails().order_by("group_index")
+
+
+def progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
+    """Of each group, how many places there are and how many of them are in which state, in one query."""
+    asked = list(group_ids)
+    found: dict[UUID, dict[str, Any]] = {each: {"total": 0, "by_status": {}} for each in asked}
+    counted = Job.objects.using(db.alias()).filter(group_id__in=asked).tails().order_by()
+    for group_id, status, jobs in counted.values_list("group_id", "status").annotate(Count("pk")):
+        found[group_id]["total"] += jobs
+        found[group_id]["by_status"][status] = jobs
+    return found
+
+
+def _items(members: Any, tenant: str, most: int) -> list[Any]:
+    if not isinstance(members, list | tuple):
+        raise InvalidInput("jobs", _("must be a list"), "list_type")
+    if not members:
+        raise InvalidInput("jobs", _("must have at least one entry"), "too_short")
+    if len(members) > most:
+        raise InvalidInput("jobs", _("has more than %d entries") % most, "too_long")
+    return [_item(index, member, tenant) for index, member in enumerate(members)]
+
+
+def _item(index: int, member: Any, tenant: str) -> Any:
+    said = member.item() if isinstance(member, Member) else member
+    if not isinstance(said, Mapping):
+        return said  # the gate says what is wrong with it
+    if "tenant" in said:
+        raise InvalidInput(["jobs", index, "tenant"], _("is the group's"), "extra_forbidden")
+    return {**said, "tenant": tenant}
+
+
+def _placed(new: JobGroup, rows: list[Row]) -> list[Row]:
+    """Give each row its place; in a sequence all but the first wait."""
+    for place, row in enumerate(rows):
+        row[AT["group_id"]], row[AT["group_index"]] = new.pk, place
+        if place and new.mode == GroupMode.SEQUENTIAL:
+            row[STATUS] = str(Status.PENDING)
+    return rows
+
+
+def _inserted(new: JobGroup, rows: list[Row], actor: Actor) -> JobGroup | None:
+    """None, and nothing is changed, if somebody else was first with a key."""
+    try:
+        with db.atomic():
+            new.save(using=db.alias(), force_insert=True)
+            if len(submit(rows, actor=actor)) < len(rows):
+                raise _TooLate
+    except _TooLate:
+        return None
+    return get(new.pk)
+
+
+class _TooLate(Exception):
+    pass
+
+
+def _submitted_before(new: JobGroup, rows: list[Row]) -> JobGroup | None:
+    """The group that has all these keys in the same places, each for the same submission; None if no key is taken."""
+    keys = {row[KEY]: row for row in rows if row[KEY] is not None}
+    if len(keys) < sum(row[KEY] is not None for row in rows):
+        raise InvalidInput("jobs", _("two members share an idempotency key"), "duplicate_key")
+    taken = list(
+        Job.objects.using(db.alias()).filter(tenant=new.tenant, idempotency_key__in=list(keys)) if keys else ()
+    )
+    if not taken:
+        return None
+    known = taken[0].group
+    if known is None or len(taken) < len(rows) or not _is_the_same(new, known, keys, taken):
+        raise IdempotencyKeyReused(_("An idempotency key of this group was used for another submission."))
+    return known
+
+
+def _is_the_same(new: JobGroup, known: JobGroup, keys: dict[str, Row], taken: list[Job]) -> bool:
+    """A member without a key cannot be told from another: then it is not."""
+    places = tails(known.pk).count()
+    if (known.mode, known.on_failure) != (new.mode, new.on_failure) or len(taken) != places:
+        return False
+    return all(_is_same(job, keys, known) for job in taken)
+
+
+def _is_same(job: Job, keys: dict[str, Row], known: JobGroup) -> bool:
+    row = keys[str(job.idempotency_key)]
+    place = (job.group_id, job.group_index, job.idempotency_hash)
+    return place == (known.pk, row[AT["group_index"]], row[AT["idempotency_hash"]])
+
+
+def _one_of(words: Sequence[str], value: Any, field: str) -> str:
+    said = parsing.text(value, field)
+    if said not in words:
+        raise InvalidInput(field, _("must be one of %s") % ", ".join(words), "enum")
+    return said
+
+
+def _reason(reason: Any) -> str:
+    return parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason else ""

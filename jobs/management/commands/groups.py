@@ -1,0 +1,105 @@
+"""`manage.py groups`: jobs that belong together."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.utils.translation import gettext as _
+
+from jobs import cli, groups, parsing, shapes
+from jobs.errors import InvalidInput
+from jobs.models import GroupStatus, JobGroup
+
+SHOWN, MOST = 50, 10_000
+HEADINGS = ("ID", "NAME", "TENANT", "MODE", "STATUS", "PLACES", "CREATED")
+PLACES = ("PLACE", "JOB", "TYPE", "STATUS", "ATTEMPT", "REASON")
+FIELDS = {"name", "mode", "on_failure", "jobs", "tenant"}
+
+
+class Command(cli.CliCommand):
+    help = "Submits, lists, shows, cancels and retries groups of jobs."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        every = self.add_verbs(parser)
+        making = self.add_verb(every, "create", "Submit the group that a JSON file describes; prints its id.")
+        making.add_argument("file", metavar="FILE", help='{"mode": …, "on_failure": …, "jobs": [{…}, …]}; - is stdin.')
+        listing = self.add_verb(every, "list", "Groups, newest first.")
+        listing.add_argument("--tenant", help="Only of this tenant.")
+        listing.add_argument("--status", help=f"Only those that are {', '.join(GroupStatus.values)}.")
+        listing.add_argument("--limit", default=str(SHOWN), help="At most so many (default %(default)s).")
+        showing = self._add(every, "show", "A group, place by place.")
+        for each in (listing, showing):
+            cli.add_json(each)
+        cli.add_reason(self._add(every, "cancel", "End what waits, ask what runs to stop."))
+        cli.add_reason(self._add(every, "retry", "Run again, in order, what did not end well."))
+
+    def _add(self, every: Any, name: str, summary: str) -> CommandParser:
+        verb = self.add_verb(every, name, summary)
+        verb.add_argument("id", metavar="GROUP")
+        return verb
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        getattr(self, f"_{given['verb']}")(given)
+
+    def _create(self, given: dict[str, Any]) -> None:
+        said = parsing.decode_json(_read(given["file"]), "FILE")
+        if not isinstance(said, dict):
+            raise InvalidInput("FILE", _("must be an object"), "dict_type")
+        for name in set(said) - FIELDS:
+            raise InvalidInput(str(name)[:100], _("is not a field of a group"), "extra_forbidden")
+        members = said.pop("jobs", None)
+        options = {name: value for name, value in said.items() if value is not None}
+        made = groups.create(members if members is not None else [], actor=cli.actor(), **options)
+        self.stdout.write(str(made.pk))
+
+    def _list(self, given: dict[str, Any]) -> None:
+        found = groups.of(parsing.tenant(given["tenant"], "--tenant") if given["tenant"] is not None else None)
+        if given["status"] is not None:
+            if given["status"] not in GroupStatus.values:
+                raise InvalidInput("--status", _("must be one of %s") % ", ".join(GroupStatus.values), "enum")
+            found = found.filter(status=given["status"])
+        rows = list(found[: cli.whole_number(given["limit"], "--limit", 1, MOST)])
+        counted = groups.progress([row.pk for row in rows])
+        if given["json"]:
+            self.write_json([shapes.group(row, counted[row.pk]) for row in rows])
+        else:
+            self.write_table(HEADINGS, [_row(row, counted[row.pk]) for row in rows])
+
+    def _show(self, given: dict[str, Any]) -> None:
+        group = groups.get(given["id"])
+        tails = list(groups.tails(group.pk).select_related("run", "retried_by"))
+        progress = groups.progress([group.pk])[group.pk]
+        if given["json"]:
+            self.write_json({**shapes.group(group, progress), "jobs": [shapes.job(each) for each in tails]})
+            return
+        self.write_table(HEADINGS, [_row(group, progress)])
+        self.stdout.write("")
+        rows = [
+            (each.group_index, each.pk, each.job_type, each.status, each.attempt, each.status_reason) for each in tails
+        ]
+        self.write_table(PLACES, rows)
+
+    def _cancel(self, given: dict[str, Any]) -> None:
+        self._say(groups.cancel(given["id"], reason=given["reason"], actor=cli.actor()))
+
+    def _retry(self, given: dict[str, Any]) -> None:
+        self._say(groups.retry(given["id"], reason=given["reason"], actor=cli.actor()))
+
+    def _say(self, group: JobGroup) -> None:
+        self.write_table(HEADINGS, [_row(group, groups.progress([group.pk])[group.pk])])
+
+
+def _read(name: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise InvalidInput("FILE", _("cannot be read: %s") % (error.strerror or error)) from None
+
+
+def _row(group: JobGroup, progress: dict[str, Any]) -> tuple[object, ...]:
+    states = ", ".join(f"{count} {status}" for status, count in sorted(progress["by_status"].items()))
+    told = f"{progress['total']}: {states}" if states else "0"
+    return (group.pk, group.name, group.tenant, group.mode, group.status, told, shapes.moment(group.created_at))

@@ -1,0 +1,36 @@
+"""The job that a schedule makes: what the schedule says now, copied, so that later edits do not touch it (INV-005)."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from jobs import shapes, submission
+from jobs.actors import Actor, ActorKind
+from schedules.models import Schedule
+
+ACTOR = Actor(ActorKind.SCHEDULER, "schedules")
+
+
+def job_values(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> dict[str, Any]:
+    """The values of one new job, or InvalidInput. A job that a person triggers has no fire time and no jitter."""
+    params = dict(schedule.params)
+    if schedule.fire_time_param:
+        params[schedule.fire_time_param] = shapes.moment(due)
+    fields = {
+        "tenant": schedule.tenant,
+        "priority": schedule.priority,
+        "target": schedule.target,
+        "resource": schedule.resource or None,
+        "not_before": due + jitter(schedule.pk, due, schedule.jitter_sec) if is_fire and schedule.jitter_sec else None,
+    }
+    place = {"schedule_id": schedule.pk, "fire_time": due if is_fire else None}
+    return submission.prepare(schedule.job_type or None, params, fields, template=schedule.template, **place)
+
+
+def jitter(schedule_id: UUID, due: datetime, most_sec: int) -> timedelta:
+    """From nothing up to `most_sec`, the same whoever fires: neighbours are spread, a due time is not moved."""
+    digest = hashlib.sha256(f"{schedule_id} {due.timestamp()}".encode()).digest()
+    return timedelta(seconds=round(most_sec * int.from_bytes(digest[:6]) / 2**48, 3))

@@ -1,0 +1,76 @@
+"""When a schedule is due: by cron, at intervals, or once. All three answer one question: when next, after a moment?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+from typing import Protocol
+
+from schedules.cron import Cron
+from schedules.models import Schedule
+from schedules.zones import zone
+
+_FIRST_LOOK = timedelta(minutes=2)
+
+
+class Trigger(Protocol):
+    def after(self, moment: datetime) -> datetime | None:
+        """The first due time later than this, in UTC. The same from wherever one looks."""
+
+
+@dataclass(frozen=True)
+class Every:
+    """Real seconds, counted from an anchor, whatever the clocks of a place do."""
+
+    seconds: int
+    anchor: datetime
+
+    def after(self, moment: datetime) -> datetime | None:
+        if moment < self.anchor:
+            return self.anchor
+        try:
+            gone = (moment - self.anchor) // timedelta(seconds=self.seconds)
+            return self.anchor + (gone + 1) * timedelta(seconds=self.seconds)
+        except OverflowError:  # the calendar ends
+            return None
+
+
+@dataclass(frozen=True)
+class Once:
+    at: datetime
+
+    def after(self, moment: datetime) -> datetime | None:
+        return self.at if moment < self.at else None
+
+
+def trigger_of(schedule: Schedule) -> Trigger:
+    """Raises CronError or UnknownZone for a row that makes no sense."""
+    if schedule.cron is not None:
+        return Cron(schedule.cron, zone(schedule.timezone))
+    if schedule.every_sec is not None:
+        anchor = schedule.anchor_at or schedule.created_at
+        return Every(schedule.every_sec, anchor.astimezone(UTC))
+    assert schedule.run_at is not None
+    return Once(schedule.run_at.astimezone(UTC))
+
+
+def from_on(trigger: Trigger, first: datetime | None) -> Iterator[datetime]:
+    """This due time and those that follow."""
+    while first is not None:
+        yield first
+        first = trigger.after(first)
+
+
+def newest(trigger: Trigger, first: datetime, now: datetime, most: int) -> list[datetime]:
+    """The last `most` due times from `first` until now, oldest first; looks back only as far as it takes."""
+    span = _FIRST_LOOK
+    while True:
+        whole = now - first <= span
+        begin = first if whole else trigger.after(now - span)
+        kept = deque(takewhile(lambda due: due <= now, from_on(trigger, begin)), maxlen=most)
+        if whole or len(kept) == most:
+            return list(kept)
+        span *= 2

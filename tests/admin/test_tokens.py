@@ -1,0 +1,110 @@
+"""Tokens in the console: shown once, handed out only by those who have what they grant, revoked, never edited."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.sessions.models import Session
+from django.test import Client
+
+from jobs import tokens
+from jobs.admin.tokens import GRANTED_BY
+from jobs.models import ApiToken
+from tests.admin.pages import choose, list_of, page_of, said
+from tests.admin.people import logged_in, reader
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+
+ADD = "add/"
+
+
+def make(client: Client, **fields: Any) -> Any:
+    return client.post(list_of(ApiToken) + ADD, {"name": "robot", "tenant": "acme", "scopes": ["read"], **fields})
+
+
+def shown_in(response: Any) -> str:
+    found = re.search(r'id="token">([^<]+)<', response.content.decode())
+    assert found is not None
+    return found[1]
+
+
+def test_a_token_is_shown_once_and_nowhere_kept(boss: Client) -> None:
+    response = make(boss, scopes=["read", "operate"], days=90)
+    written = shown_in(response)
+    token = ApiToken.objects.get()
+    assert (token.name, token.tenant, token.scopes) == ("robot", "acme", ["read", "operate"])
+    assert token.expires_at is not None
+    assert tokens.find(written) == token
+    assert "no-store" in response["Cache-Control"]
+    assert written not in boss.get(page_of(token)).content.decode()
+    assert written not in str(everything()) + str(list(LogEntry.objects.values())) + str(boss.cookies)
+    assert written not in str([session.get_decoded() for session in Session.objects.all()])
+
+
+def test_without_a_tenant_it_is_of_all(boss: Client) -> None:
+    make(boss, tenant="")
+    assert ApiToken.objects.get().tenant is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": ""},
+        {"name": "a\0b"},
+        {"name": "x" * 201},
+        {"tenant": "a/b"},
+        {"tenant": "x" * 65},
+        {"scopes": []},
+        {"scopes": ["everything"]},
+        {"days": "0"},
+        {"days": "9" * 30},
+        {"days": "soon"},
+    ],
+)
+def test_a_token_that_makes_no_sense_is_not_made(boss: Client, fields: dict[str, Any]) -> None:
+    assert make(boss, **fields).status_code == 200
+    assert not ApiToken.objects.exists()
+
+
+@pytest.mark.parametrize("scope", list(GRANTED_BY))
+def test_nobody_grants_more_than_they_have(scope: str) -> None:
+    needed = GRANTED_BY[scope]
+    able = logged_in(reader("able", "add_apitoken", "view_payload", *needed))
+    assert "token" in make(able, scopes=[scope]).content.decode()
+    assert ApiToken.objects.filter(scopes=[scope]).count() == 1
+    missing = [each for each in needed if not each.startswith("view_job")][1:]
+    unable = logged_in(reader("unable", "add_apitoken", "view_payload" if scope != "read" else "", *missing))
+    make(unable, scopes=[scope])
+    assert ApiToken.objects.filter(scopes=[scope]).count() == 1
+
+
+def test_work_and_admin_are_given_by_superusers_only(boss: Client) -> None:
+    every = {each for needed in GRANTED_BY.values() for each in needed}
+    clerk = logged_in(reader("clerk", "add_apitoken", *every))
+    for scope in ("work", "admin"):
+        make(clerk, scopes=[scope])
+    assert not ApiToken.objects.exists()
+    make(boss, scopes=["work", "admin"])
+    assert ApiToken.objects.get().scopes == ["work", "admin"]
+
+
+def test_revoking_takes_the_permission_and_is_kept_in_the_history(boss: Client, looker: Client) -> None:
+    token, written = tokens.create("robot")
+    choose(looker, "revoke", [token])
+    assert tokens.find(written) is not None
+    assert "1 token revoked" in said(choose(boss, "revoke", [token]))
+    assert tokens.find(written) is None
+    assert LogEntry.objects.get().change_message == "revoke"
+    assert "0 tokens revoked" in said(choose(boss, "revoke", [token]))
+
+
+def test_nothing_of_a_token_is_edited_or_deleted(boss: Client) -> None:
+    token, _ = tokens.create("robot")
+    before = everything()
+    assert boss.post(page_of(token), {"name": "other", "scopes": ["admin"]}).status_code == 403
+    assert boss.post(page_of(token).replace("/change/", "/delete/"), {"post": "yes"}).status_code == 403
+    assert everything() == before

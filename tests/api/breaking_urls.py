@@ -1,0 +1,60 @@
+"""The API as it is, beside one whose endpoints go wrong; all of it twice, under two prefixes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from django.db import InterfaceError, OperationalError, connection
+from django.http import HttpRequest, HttpResponse
+from django.urls import include, path
+from ninja import Router
+
+from jobs import services
+from jobs.api.answers import answer
+from jobs.api.bodies import Document, Said
+from jobs.api.surface import SchedulerApi
+
+SECRET = "the password is hunter2"
+
+router = Router()
+
+
+@router.get("/unexpected", operation_id="unexpected")
+def unexpected(request: HttpRequest) -> HttpResponse:
+    raise RuntimeError(SECRET)
+
+
+@router.get("/outage", operation_id="outage")
+def outage(request: HttpRequest) -> HttpResponse:
+    raise OperationalError(f"connection refused: {SECRET}")
+
+
+@router.get("/interface", operation_id="interface")
+def interface(request: HttpRequest) -> HttpResponse:
+    raise InterfaceError(SECRET)
+
+
+@router.get("/atomic", operation_id="atomic")
+def atomic(request: HttpRequest) -> HttpResponse:
+    return answer({"in_a_transaction": connection.in_atomic_block})
+
+
+@router.post("/half", operation_id="half")
+def half(request: HttpRequest, body: Annotated[Said, Document()]) -> HttpResponse:
+    services.enqueue("tests.note", {"text": "kept"})
+    raise RuntimeError(SECRET)
+
+
+@router.get("/typed/{number}", operation_id="typed")
+def typed(request: HttpRequest, number: int) -> HttpResponse:
+    return answer({"number": number})
+
+
+broken: Any = SchedulerApi(urls_namespace="broken", openapi_url=None, docs_url=None)
+broken.add_router("", router)
+
+urlpatterns = [
+    path("broken/", include((broken.patterns(), "broken"))),
+    path("", include("jobscheduler.urls")),
+    path("deep/scheduler/", include("jobscheduler.urls")),
+]

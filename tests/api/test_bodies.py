@@ -1,0 +1,131 @@
+"""Bodies: JSON only, no larger than we say, however they arrive."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from asgiref.testing import ApplicationCommunicator
+from django.core.asgi import get_asgi_application
+from django.test import override_settings
+
+from jobs.models import Job
+from tests import sample_jobs
+from tests.api.calling import Api
+from tests.factories import SAMPLE_TYPE, JobFactory
+
+assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+
+NOTE = {"job_type": "tests.note", "params": {"text": "x"}}
+SMALL = override_settings(JOBSCHEDULER={"MAX_BODY_BYTES": 1024, "BULK_BODY_BYTES": 2048})
+
+
+def of_size(size: int) -> bytes:
+    bare = len(json.dumps({**NOTE, "params": {"text": ""}}))
+    return json.dumps({**NOTE, "params": {"text": "x" * (size - bare)}}).encode()
+
+
+def post(api: Api, content: bytes, path: str = "/jobs", **environ: Any) -> Any:
+    return api.client.generic("POST", f"/api{path}", content, "application/json", headers=api.headers, **environ)
+
+
+@SMALL
+@pytest.mark.django_db
+def test_a_body_may_be_as_large_as_the_limit_and_no_larger() -> None:
+    api = Api("submit", "read")
+    assert post(api, of_size(1024)).status_code == 201
+    refused = post(api, of_size(1025))
+    assert (refused.status_code, refused.json()["code"]) == (413, "body_too_large")
+    assert post(api, b'{"jobs": [' + of_size(1500) + b"]}", "/jobs/bulk").status_code == 422  # params themselves
+    assert post(api, b'{"jobs": [' + b",".join([of_size(300)] * 6) + b"]}", "/jobs/bulk").status_code == 201
+    assert post(api, b'{"jobs": [' + b",".join([of_size(300)] * 7) + b"]}", "/jobs/bulk").status_code == 413
+
+
+@pytest.mark.django_db
+@override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=10)
+def test_djangos_own_limit_does_not_matter() -> None:
+    assert post(Api("submit", "read"), of_size(5000)).status_code == 201
+
+
+@SMALL
+@pytest.mark.django_db
+def test_a_body_without_a_length_is_read_to_its_end_and_no_further_than_the_limit() -> None:
+    api = Api("submit", "read")
+
+    def chunked(content: bytes) -> Any:
+        stream = {"wsgi.input": BytesIO(content), "wsgi.input_terminated": True}
+        return post(
+            api, b"", CONTENT_LENGTH="", HTTP_TRANSFER_ENCODING="chunked", CONTENT_TYPE="application/json", **stream
+        )
+
+    assert chunked(of_size(1024)).status_code == 201
+    assert chunked(of_size(1025)).status_code == 413
+    assert chunked(b"").status_code == 400
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("length", ["-1", "x", "", "99999999999999999999"])
+def test_a_length_that_is_a_lie_harms_nobody(length: str) -> None:
+    response = post(Api("submit"), json.dumps(NOTE).encode(), CONTENT_LENGTH=length)
+    assert response.status_code in (400, 413)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_body_that_breaks_off_is_400() -> None:
+    class Broken(BytesIO):
+        def read(self, *args: Any) -> bytes:
+            raise OSError("gone")
+
+    kind = {"CONTENT_TYPE": "application/json", "CONTENT_LENGTH": "100"}
+    response = post(Api("submit"), b"", **kind, **{"wsgi.input": Broken()})
+    assert (response.status_code, response.json()["code"]) == (400, "malformed_json")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "kind", ["application/json", "application/json; charset=utf-8", "application/json;charset=UTF-8"]
+)
+def test_json_by_any_of_its_names(kind: str) -> None:
+    api = Api("submit", "read")
+    assert api.client.post("/api/jobs", json.dumps(NOTE), content_type=kind, headers=api.headers).status_code == 201
+
+
+@pytest.mark.django_db
+def test_an_empty_form_is_no_body() -> None:
+    api = Api("operate", "read")
+    job = JobFactory.create()
+    url = f"/api/jobs/{job.pk}/cancel"
+    form = {"content_type": "application/x-www-form-urlencoded"}
+    assert api.client.post(url, headers=api.headers).status_code == 200
+    assert api.client.post(url, b"", headers=api.headers, **form).status_code == 409
+    assert api.client.post(url, b"reason=x", headers=api.headers, **form).status_code == 415
+    assert api.client.post(url, {"reason": "x"}, headers=api.headers).status_code == 415
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("announced", [True, False])
+def test_the_same_holds_under_asgi(announced: bool) -> None:
+    api = Api("submit", "read")
+
+    async def ask(content: bytes) -> tuple[int, Any]:
+        headers = [(name.lower().encode(), value.encode()) for name, value in api.headers.items()]
+        headers += [(b"content-type", b"application/json"), (b"host", b"testserver")]
+        headers += [(b"content-length", str(len(content)).encode())] if announced else []
+        scope = {"type": "http", "method": "POST", "path": "/api/jobs", "query_string": b"", "headers": headers}
+        talk = ApplicationCommunicator(get_asgi_application(), {**scope, "http_version": "1.1", "asgi": {}})
+        half = len(content) // 2
+        await talk.send_input({"type": "http.request", "body": content[:half], "more_body": True})
+        await talk.send_input({"type": "http.request", "body": content[half:], "more_body": False})
+        start, body = await talk.receive_output(10), await talk.receive_output(10)
+        await talk.wait(10)
+        return start["status"], json.loads(body["body"])
+
+    assert async_to_sync(ask)(json.dumps(NOTE).encode())[0] == 201
+    assert async_to_sync(ask)(b"")[0] == 400
+    with SMALL:
+        assert async_to_sync(ask)(of_size(1025))[0] == 413
+    assert Job.objects.count() == 1

@@ -1,0 +1,73 @@
+"""Single objects have an ETag; who already has that version gets 304 and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs import services
+from jobs.states import Status
+from tests.api.calling import Api
+from tests.factories import JobFactory, job_in
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api("read")
+
+
+@pytest.mark.parametrize("kind", ["jobs", "job-runs"])
+def test_an_unchanged_object_is_304(api: Api, kind: str) -> None:
+    path = f"/{kind}/{job_in(Status.RUNNING).pk}"
+    first = api.get(path)
+    tag = first["ETag"]
+    assert tag.startswith('W/"')
+    assert first["Cache-Control"] == "private, no-cache"
+    again = api.get(path, **{"If-None-Match": tag})
+    assert (again.status_code, again.content, again["ETag"]) == (304, b"", tag)
+    assert again["Cache-Control"] == "private, no-cache"
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("{tag}", 304),
+        ("W/{bare}", 304),
+        ("{bare}", 304),
+        ('"other", {bare}', 304),
+        ('W/"other" , {tag} ,W/"third"', 304),
+        ("*", 304),
+        ('"other"', 200),
+        ("{unquoted}", 200),
+        ("", 200),
+        ('"', 200),
+        ("W/", 200),
+        ('W/"{unquoted}x"', 200),
+    ],
+)
+def test_the_comparison_is_weak_and_takes_lists(api: Api, header: str, status: int) -> None:
+    path = f"/jobs/{JobFactory.create().pk}"
+    tag = api.get(path)["ETag"]
+    bare = tag.removeprefix("W/")
+    said = header.format(tag=tag, bare=bare, unquoted=bare.strip('"'))
+    assert api.get(path, **{"If-None-Match": said}).status_code == status
+
+
+def test_any_change_makes_another_tag(api: Api) -> None:
+    job = JobFactory.create()
+    path = f"/jobs/{job.pk}"
+    tags = [api.get(path)["ETag"]]
+    services.update(job.pk, {"tags": ["x"]})
+    tags.append(api.get(path)["ETag"])
+    services.cancel(job.pk)
+    tags.append(api.get(path)["ETag"])
+    assert len(set(tags)) == 3
+    assert api.get(path, **{"If-None-Match": tags[0]}).status_code == 200
+
+
+def test_a_tag_is_no_way_around_the_gate(api: Api) -> None:
+    theirs = JobFactory.create(tenant="acme")
+    tag = Api("read", tenant="acme").get(f"/jobs/{theirs.pk}")["ETag"]
+    for said in (tag, "*"):
+        assert api.get(f"/jobs/{theirs.pk}", **{"If-None-Match": said}).status_code == 404

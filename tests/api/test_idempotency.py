@@ -1,0 +1,119 @@
+"""One key, one job: over real HTTP, however many ask at once, and whatever becomes of the first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from django.db import connections
+
+from jobs import db, services, tokens
+from jobs.models import Job, JobEvent
+from tests import sample_jobs
+from tests.api.calling import Api, wrong_fields
+from tests.factories import SAMPLE_TYPE
+
+assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+
+CALLERS = 20
+NOTE = {"job_type": "tests.note", "params": {"text": "x"}}
+
+
+class RolledBack(Exception):
+    pass
+
+
+@pytest.mark.django_db
+def test_the_header_is_the_field() -> None:
+    api = Api("submit", "read")
+    first = api.post("/jobs", NOTE, **{"Idempotency-Key": "k"})
+    assert (first.status_code, "Idempotent-Replayed" in first.headers) == (201, False)
+    assert first.json()["idempotency_key"] == "k"
+    for again in (
+        api.post("/jobs", NOTE, **{"Idempotency-Key": "k"}),
+        api.post("/jobs", {**NOTE, "idempotency_key": "k"}),
+        api.post("/jobs", {**NOTE, "idempotency_key": "k"}, **{"Idempotency-Key": "k"}),
+    ):
+        assert (again.status_code, again["Idempotent-Replayed"], again.json()) == (201, "true", first.json())
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_a_replay_answers_with_the_job_as_it_is_now() -> None:
+    api = Api("submit", "read")
+    job_id = api.post("/jobs", NOTE, **{"Idempotency-Key": "k"}).json()["id"]
+    services.cancel(job_id)
+    assert api.post("/jobs", NOTE, **{"Idempotency-Key": "k"}).json()["status"] == "CANCELLED"
+
+
+@pytest.mark.django_db
+def test_another_body_is_refused_and_another_tenant_has_its_own_keys() -> None:
+    api, other = Api("submit", "read"), Api("submit", "read", tenant="acme")
+    api.post("/jobs", NOTE, **{"Idempotency-Key": "k"})
+    refused = api.post("/jobs", {**NOTE, "priority": 1}, **{"Idempotency-Key": "k"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "idempotency_key_reused")
+    assert "Idempotent-Replayed" not in other.post("/jobs", {**NOTE, "priority": 1}, **{"Idempotency-Key": "k"}).headers
+    assert wrong_fields(api.post("/jobs", {**NOTE, "idempotency_key": "a"}, **{"Idempotency-Key": "b"}))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_twenty_at_once_make_one_job_and_get_equal_answers(live_server: Any) -> None:
+    answers = at_once(live_server, lambda: None)
+    assert {status for status, _body, _replayed in answers} == {201}
+    assert len({body for _status, body, _replayed in answers}) == 1
+    assert sorted(replayed for _status, _body, replayed in answers) == [False] + [True] * (CALLERS - 1)
+    assert Job.objects.count() == JobEvent.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("outcome", ["committed", "rolled back"])
+def test_while_a_first_submission_is_open_all_others_wait_for_its_outcome(live_server: Any, outcome: str) -> None:
+    ready = Barrier(2)
+
+    def first() -> None:
+        """Holds the key in an open transaction until the others are on their way."""
+        try:
+            with db.atomic():
+                services.enqueue(**NOTE, tenant="default", idempotency_key="k")  # type: ignore[arg-type]
+                ready.wait()
+                ready.wait()
+                if outcome == "rolled back":
+                    raise RolledBack
+        except RolledBack:
+            pass
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as thread:
+        holder = thread.submit(first)
+        ready.wait()
+        answers = at_once(live_server, ready.wait)
+        holder.result()
+    assert {status for status, _body, _replayed in answers} == {201}
+    assert len({body for _status, body, _replayed in answers}) == 1
+    assert sum(not replayed for _status, _body, replayed in answers) == (1 if outcome == "rolled back" else 0)
+    assert Job.objects.count() == 1
+
+
+def at_once(live_server: Any, when_all_are_sent: Callable[[], Any]) -> list[tuple[int, bytes, bool]]:
+    """Submissions with one key from as many threads, released together: status, body, whether replayed."""
+    _, written = tokens.create("tests", scopes=["submit", "read"])
+    together = Barrier(CALLERS + 1)
+
+    def submit(_: int) -> tuple[int, bytes, bool]:
+        headers = {"Authorization": f"Bearer {written}", "Content-Type": "application/json", "Idempotency-Key": "k"}
+        request = Request(f"{live_server.url}/api/jobs", json.dumps(NOTE).encode(), headers, method="POST")
+        together.wait()
+        with urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read(), answer.headers.get("Idempotent-Replayed") == "true"
+
+    with ThreadPoolExecutor(CALLERS) as threads:
+        sent = [threads.submit(submit, each) for each in range(CALLERS)]
+        together.wait()
+        when_all_are_sent()
+        return [each.result() for each in sent]

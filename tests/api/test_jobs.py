@@ -1,0 +1,215 @@
+"""Submitting, looking at and editing jobs over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import override_settings
+
+from jobs.api.schemas import JobOut, JobRunOut, LeaseOut
+from jobs.models import Job, JobEvent
+from jobs.redaction import MASK
+from jobs.states import Status
+from tests import sample_jobs
+from tests.admin.people import logged_in, reader
+from tests.api.calling import Api, wrong_fields
+from tests.factories import SAMPLE_TYPE, JobFactory, JobLogFactory, JobTemplateFactory, job_in
+from tests.snapshots import everything, kinds_of
+
+pytestmark = pytest.mark.django_db
+assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+
+NOTE: dict[str, Any] = {"job_type": "tests.note", "params": {"text": "x"}}
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api("admin")
+
+
+def test_a_submission_answers_with_the_whole_job(api: Api) -> None:
+    response = api.post("/jobs", NOTE)
+    assert response.status_code == 201
+    job = Job.objects.get()
+    told = response.json()
+    assert told == api.get(f"/jobs/{job.pk}").json()
+    assert told["id"] == str(job.pk)
+    assert (told["status"], told["params"], told["run"], told["lease"]) == ("QUEUED", {"text": "x"}, None, None)
+    assert told["created_at"].endswith("Z")
+
+
+def test_everything_that_can_be_said_is_kept_and_shown(api: Api) -> None:
+    said = {
+        **NOTE,
+        "tenant": "default",
+        "target": "book-1",
+        "addon_id": "tool",
+        "priority": 80,
+        "position": -5,
+        "not_before": "2030-01-01T00:00:00Z",
+        "deadline_at": "2030-01-02T00:00:00Z",
+        "time_sensitive": True,
+        "expected_duration_sec": 1.5,
+        "max_runtime_sec": 60.0,
+        "cost_units": 7,
+        "constraints": {"cpu_heavy": True},
+        "resource": "gpu",
+        "token_limit": 100,
+        "max_retries": 9,
+        "tags": ["a", "b"],
+        "idempotency_key": "k",
+        "hold": True,
+    }
+    told = api.post("/jobs", said).json()
+    assert {name: told[name] for name in said} == said
+    assert told["status"] == "PENDING"
+
+
+def test_names_of_priorities_and_other_offsets_are_understood(api: Api) -> None:
+    told = api.post("/jobs", {**NOTE, "priority": "high", "not_before": "2030-01-01T01:00:00+01:00"}).json()
+    assert (told["priority"], told["not_before"]) == (75, "2030-01-01T00:00:00Z")
+
+
+def test_null_is_as_good_as_not_said(api: Api) -> None:
+    nothing = dict.fromkeys(("target", "priority", "tags", "template", "hold", "constraints", "tenant"))
+    told = api.post("/jobs", {**NOTE, **nothing}).json()
+    assert (told["target"], told["priority"], told["tags"], told["hold"]) == (None, 50, [], False)
+
+
+def test_a_template_is_named_and_shown(api: Api) -> None:
+    JobTemplateFactory.create(name="mine", params={"text": "t"}, priority=5)
+    JobTemplateFactory.create(name="theirs", tenant="acme")
+    told = api.post("/jobs", {"template": "mine", "params": {"times": 2}}).json()
+    assert (told["template"], told["params"], told["priority"]) == ("mine", {"text": "t", "times": 2}, 5)
+    assert wrong_fields(api.post("/jobs", {"template": "theirs"})) == [["body", "template"]]
+
+
+def test_who_submitted_it_is_in_the_trail(api: Api) -> None:
+    job_id = api.post("/jobs", NOTE).json()["id"]
+    (event,) = api.get(f"/jobs/{job_id}/events").json()["items"]
+    assert (event["kind"], event["actor"]) == ("SUBMITTED", {"kind": "token", "name": "tests"})
+    boss = logged_in(User.objects.create_superuser("boss"))
+    job_id = boss.post("/api/jobs", NOTE, content_type="application/json").json()["id"]
+    (event,) = api.get(f"/jobs/{job_id}/events").json()["items"]
+    assert event["actor"] == {"kind": "user", "name": "boss"}
+
+
+def test_a_token_of_one_tenant_submits_into_it_and_nowhere_else() -> None:
+    api = Api("submit", "read", tenant="acme")
+    assert api.post("/jobs", NOTE).json()["tenant"] == "acme"
+    assert api.post("/jobs", {**NOTE, "tenant": "acme"}).status_code == 201
+    before = everything()
+    assert api.post("/jobs", {**NOTE, "tenant": "default"}).status_code == 403
+    assert api.post("/jobs/bulk", {"jobs": [NOTE, {**NOTE, "tenant": "default"}]}).status_code == 403
+    assert everything() == before
+
+
+def test_a_token_of_all_tenants_says_which() -> None:
+    api = Api("submit", tenant=None)
+    assert api.post("/jobs", NOTE).json()["tenant"] == "default"
+    assert api.post("/jobs", {**NOTE, "tenant": "acme"}).json()["tenant"] == "acme"
+
+
+def test_bulk_is_all_or_nothing(api: Api) -> None:
+    told = api.post("/jobs/bulk", {"jobs": [{**NOTE, "priority": n} for n in range(5)]}).json()
+    assert told["count"] == 5
+    assert [Job.objects.get(pk=each).priority for each in told["ids"]] == list(range(5))
+    refused = api.post("/jobs/bulk", {"jobs": [NOTE] * 5 + [{"job_type": "tests.nobody"}]})
+    assert wrong_fields(refused) == [["body", "jobs", 5, "job_type"]]
+    assert Job.objects.count() == 5
+    assert api.post("/jobs/bulk", {"jobs": []}).json() == {"count": 0, "ids": []}
+
+
+def test_bulk_has_its_own_limits(api: Api) -> None:
+    with override_settings(JOBSCHEDULER={"API_BULK_LIMIT": 2, "MAX_BODY_BYTES": 1024, "BULK_BODY_BYTES": 4096}):
+        assert wrong_fields(api.post("/jobs/bulk", {"jobs": [NOTE] * 3})) == [["body", "jobs"]]
+        long = {**NOTE, "params": {"text": "x" * 900}}
+        assert api.post("/jobs/bulk", {"jobs": [long] * 2}).status_code == 201
+        assert api.post("/jobs/bulk", {"jobs": [long] * 5}).status_code == 413
+
+
+def test_bulk_honours_keys_per_entry(api: Api) -> None:
+    first = api.post("/jobs/bulk", {"jobs": [{**NOTE, "idempotency_key": "a"}]}).json()["ids"]
+    again = api.post("/jobs/bulk", {"jobs": [{**NOTE, "idempotency_key": "a"}, NOTE]}).json()["ids"]
+    assert again[0] == first[0]
+    assert Job.objects.count() == 2
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_job_in_any_state_has_the_documented_fields_and_no_others(api: Api, status: Status) -> None:
+    job = job_in(status, target="book-1")
+    told = api.get(f"/jobs/{job.pk}").json()
+    assert set(told) == set(JobOut.model_fields)
+    assert told["run"] is None or set(told["run"]) == set(JobRunOut.model_fields)
+    assert told["lease"] is None or set(told["lease"]) == set(LeaseOut.model_fields)
+    assert told["status"] == (Status.QUEUED if status == Status.DISPATCHING else status)
+    assert (told["run"] is None) == (not hasattr(Job.objects.get(pk=job.pk), "run"))
+
+
+def test_a_retry_chain_is_linked_both_ways(api: Api) -> None:
+    failed = job_in(Status.FAILED)
+    follower = JobFactory.create(retry_of=failed, attempt=2)
+    told = api.get(f"/jobs/{failed.pk}").json()
+    assert (told["retried_by"], told["permanently_failed"]) == (str(follower.pk), False)
+    assert api.get(f"/jobs/{follower.pk}").json()["retry_of"] == str(failed.pk)
+    assert api.get(f"/jobs/{job_in(Status.FAILED).pk}").json()["permanently_failed"] is True
+
+
+def test_secrets_are_masked_everywhere(api: Api) -> None:
+    params = {"text": "x", "Password": "geheim", "deep": [{"token": "geheim"}]}
+    job = JobFactory.create(completed=True, params=params, run__artifacts={"api_key": "geheim"})
+    assert job.run.artifacts == {"api_key": "geheim"}
+    for path in (f"/jobs/{job.pk}", "/jobs", f"/job-runs/{job.pk}", "/job-runs"):
+        assert "geheim" not in api.get(path).content.decode(), path
+
+
+def test_an_edit_changes_what_it_says_and_nothing_else(api: Api) -> None:
+    job = JobFactory.create(target="book-1", tags=["a"])
+    before = api.get(f"/jobs/{job.pk}").json()
+    said = {"priority": "URGENT", "target": None, "tags": ["b"], "not_before": "2030-01-01T00:00:00Z"}
+    told = api.patch(f"/jobs/{job.pk}", said).json()
+    assert told == {**before, **said, "priority": 100}
+    assert api.patch(f"/jobs/{job.pk}", {"not_before": None}).json()["not_before"] is None
+    assert kinds_of(job)[-1] == "UPDATED"
+
+
+def test_inv_001_what_was_dispatched_is_frozen_but_for_its_tags(api: Api) -> None:
+    job = job_in(Status.RUNNING)
+    refused = api.patch(f"/jobs/{job.pk}", {"params": {"text": "y"}})
+    assert refused.status_code == 409
+    told = refused.json()
+    assert (told["code"], told["detail"]) == ("invalid_operation", "Cannot modify params after dispatch")
+    assert (told["state"], told["allowed"]) == ("RUNNING", ["cancel", "pause"])
+    assert api.patch(f"/jobs/{job.pk}", {"tags": ["x"]}).json()["tags"] == ["x"]
+
+
+def test_what_was_shown_masked_may_be_sent_back(api: Api) -> None:
+    job = JobFactory.create(job_type="tests.anything", params={"token": "geheim", "n": 1})
+    shown = api.get(f"/jobs/{job.pk}").json()["params"]
+    assert shown == {"token": MASK, "n": 1}
+    assert api.patch(f"/jobs/{job.pk}", {"params": {**shown, "n": 2}}).status_code == 200
+    assert Job.objects.get().params == {"token": "geheim", "n": 2}
+
+
+def test_a_reader_without_payload_sees_neither_params_nor_artifacts_nor_logs() -> None:
+    job = job_in(Status.COMPLETED, params={"text": "private"})
+    JobLogFactory.create(job=job, message="private")
+    plain, trusted = logged_in(reader("plain")), logged_in(reader("trusted", "view_payload"))
+    for path in (f"/api/jobs/{job.pk}", "/api/jobs", f"/api/job-runs/{job.pk}", "/api/job-runs", f"/jobs/{job.pk}"):
+        assert "private" not in plain.get(path).content.decode()
+    told = plain.get(f"/api/jobs/{job.pk}").json()
+    assert (told["params"], told["run"]["artifacts"]) == (None, None)
+    assert plain.get(f"/api/jobs/{job.pk}/logs").status_code == 403
+    assert trusted.get(f"/api/jobs/{job.pk}").json()["params"] == {"text": "private"}
+    assert trusted.get(f"/api/jobs/{job.pk}/logs").json()["items"][0]["message"] == "private"
+
+
+def test_params_that_one_may_not_see_one_may_not_overwrite() -> None:
+    job = JobFactory.create()
+    blind = logged_in(reader("blind", "change_job"))
+    url, said = f"/api/jobs/{job.pk}", {"params": {"text": "mine"}}
+    assert blind.patch(url, said, content_type="application/json").status_code == 403
+    assert blind.patch(url, {"priority": 1}, content_type="application/json").json()["params"] is None
+    assert JobEvent.objects.get().kind == "UPDATED"

@@ -1,0 +1,278 @@
+"""Lists of jobs and runs: every filter finds what it names, and pages neither repeat nor lose anything."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from jobs.api import walks
+from jobs.models import Job, JobRun
+from jobs.states import Status
+from tests.api.calling import Api, wrong_fields
+from tests.factories import (
+    JobEventFactory,
+    JobFactory,
+    JobGroupFactory,
+    JobLogFactory,
+    ScheduleFactory,
+    job_in,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def ids(response: Any) -> list[str]:
+    assert response.status_code == 200, response.content
+    return [item["id"] for item in response.json()["items"]]
+
+
+def newest_first(*jobs: Job) -> list[str]:
+    return [str(job.pk) for job in sorted(jobs, key=lambda job: job.pk, reverse=True)]
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api("read", tenant=None)
+
+
+def test_jobs_come_newest_first_fifty_at_a_time(api: Api) -> None:
+    jobs = JobFactory.create_batch(51)
+    page = api.get("/jobs").json()
+    assert [item["id"] for item in page["items"]] == newest_first(*jobs)[:50]
+    assert ids(api.get(f"/jobs?cursor={page['next_cursor']}")) == newest_first(*jobs)[50:]
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status != Status.DISPATCHING])
+def test_a_status_finds_the_jobs_in_it(api: Api, status: Status) -> None:
+    jobs = {each: job_in(each) for each in Status}
+    expected = [jobs[status]] + ([jobs[Status.DISPATCHING]] if status == Status.QUEUED else [])
+    assert ids(api.get(f"/jobs?status={status}")) == newest_first(*expected)
+    assert {item["status"] for item in api.get(f"/jobs?status={status}").json()["items"]} == {status}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        (Status.FAILED, Status.CANCELLED),
+        (Status.COMPLETED, Status.FAILED),
+        (Status.RUNNING, Status.QUEUED),
+        (Status.PENDING, Status.PAUSED, Status.SKIPPED, Status.COMPLETED),
+        tuple(status for status in Status if status != Status.DISPATCHING),
+    ],
+)
+def test_several_statuses_find_any_of_them_in_one_order(api: Api, wanted: tuple[Status, ...]) -> None:
+    jobs = [job_in(each) for _ in range(3) for each in Status]
+    stored = {*wanted, *([Status.DISPATCHING] if Status.QUEUED in wanted else [])}
+    query = "&".join(f"status={status}" for status in wanted)
+    expected = newest_first(*(job for job in jobs if job.status in stored))
+    assert ids(api.get(f"/jobs?{query}")) == expected
+    assert [item["id"] for item in api.walk(f"/jobs?{query}", 2)] == expected
+
+
+def test_each_filter_finds_its_own(api: Api) -> None:
+    group, schedule = JobGroupFactory.create(), ScheduleFactory.create()
+    JobFactory.create_batch(3)
+    named = {
+        "job_type=odd.type": JobFactory.create(job_type="odd.type"),
+        "target=book-1": JobFactory.create(target="book-1"),
+        "tenant=acme": JobFactory.create(tenant="acme"),
+        "tag=red": JobFactory.create(tags=["red"]),
+        f"group={group.pk}": JobFactory.create(group=group, group_index=0),
+        f"schedule={schedule.pk}": JobFactory.create(schedule=schedule),
+        "addon_id=tool": JobFactory.create(addon_id="tool"),
+        "resource=gpu": JobFactory.create(resource="gpu"),
+    }
+    for query, job in named.items():
+        assert ids(api.get(f"/jobs?{query}")) == [str(job.pk)], query
+        assert ids(api.get(f"/jobs?{query}&status=QUEUED")) == [str(job.pk)], query
+        assert ids(api.get(f"/jobs?{query}&status=FAILED")) == [], query
+        assert ids(api.get(f"/jobs?{query}&order=queue")) == [str(job.pk)], query
+
+
+def test_tags_are_all_wanted(api: Api) -> None:
+    both, one = JobFactory.create(tags=["red", "big"]), JobFactory.create(tags=["red"])
+    JobFactory.create(tags=["Red", "redder"])
+    assert ids(api.get("/jobs?tag=red")) == newest_first(both, one)
+    assert ids(api.get("/jobs?tag=red&tag=big")) == [str(both.pk)]
+
+
+def test_q_is_an_id_or_the_beginning_of_a_name(api: Api) -> None:
+    by_type, by_target = JobFactory.create(job_type="mail.send"), JobFactory.create(target="mailbox")
+    by_tag = JobFactory.create(tags=["x", "mailing"])
+    other = JobFactory.create(job_type="Mail.send", target="my mail", tags=["email"])
+    assert ids(api.get("/jobs?q=mail")) == newest_first(by_type, by_target, by_tag)
+    assert ids(api.get(f"/jobs?q={other.pk}")) == [str(other.pk)]
+    assert ids(api.get(f"/jobs?q={other.pk.hex.upper()}")) == [str(other.pk)]
+
+
+@pytest.mark.parametrize("q", ["%", "_", "mail%", "m_il", "*", "\\", "'", '"', "m.il"])
+def test_no_character_of_q_stands_for_another(api: Api, q: str) -> None:
+    JobFactory.create(job_type="mail", target="mail", tags=["mail"])
+    named = JobFactory.create(job_type=f"{q}x")
+    assert ids(api.get(f"/jobs?q={quote(q)}")) == [str(named.pk)]
+
+
+def test_created_after_and_before_leave_out_the_moment_itself(api: Api) -> None:
+    now = timezone.now().replace(microsecond=0)
+    first, second, third = (JobFactory.create(created_at=now + timedelta(seconds=n)) for n in (-10, 0, 10))
+    moment = quote(now.isoformat())
+    assert ids(api.get(f"/jobs?created_after={moment}")) == [str(third.pk)]
+    assert ids(api.get(f"/jobs?created_before={moment}")) == [str(first.pk)]
+    after, before = (quote((now + timedelta(seconds=n)).isoformat()) for n in (-5, 10))
+    assert ids(api.get(f"/jobs?created_after={after}&created_before={before}")) == [str(second.pk)]
+
+
+def test_the_queue_is_in_the_order_of_dispatch(api: Api) -> None:
+    low = JobFactory.create(priority=25, position=0)
+    late, early = JobFactory.create(position=2), JobFactory.create(position=1)
+    urgent = JobFactory.create(priority=100, position=9)
+    tied = JobFactory.create(position=2, created_at=late.created_at)
+    for status in (Status.PENDING, Status.RUNNING, Status.DISPATCHING, Status.COMPLETED):
+        job_in(status)
+    order = [str(job.pk) for job in (urgent, early, late, tied, low)]
+    assert ids(api.get("/jobs?order=queue")) == order
+    assert ids(api.get("/jobs?order=queue&status=QUEUED")) == order
+    for limit in (1, 2, 3):
+        assert [item["id"] for item in api.walk("/jobs?order=queue", limit)] == order
+
+
+def test_the_queue_of_several_tenants_is_one_order_for_who_sees_them_all(api: Api) -> None:
+    jobs = [JobFactory.create(tenant=tenant, position=n) for n, tenant in enumerate(("b", "a", "c", "a"))]
+    assert [item["id"] for item in api.walk("/jobs?order=queue", 1)] == [str(job.pk) for job in jobs]
+    assert ids(api.get("/jobs?order=queue&tenant=a")) == [str(jobs[1].pk), str(jobs[3].pk)]
+    assert ids(Api("read", tenant="a").get("/jobs?order=queue")) == [str(jobs[1].pk), str(jobs[3].pk)]
+    assert ids(Api("read", tenant="a").get("/jobs?order=queue&tenant=b")) == []
+
+
+@pytest.mark.parametrize("order", ["newest", "queue"])
+def test_pages_are_stable_while_jobs_come_and_end(api: Api, order: str) -> None:
+    """What was there from the beginning to the end is seen once, whatever happens meanwhile."""
+    jobs = [JobFactory.create(position=n) for n in range(20)]
+    seen: list[str] = []
+    cursor = ""
+    while True:
+        page = api.get(f"/jobs?order={order}&limit=3{cursor}").json()
+        seen += [item["id"] for item in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+        JobFactory.create(position=-1)
+        Job.objects.filter(pk=seen[0]).delete()  # not even the row behind a cursor need be there
+    assert len(seen) == len(set(seen))
+    assert set(seen) >= {str(job.pk) for job in jobs[1:-1]}
+
+
+@pytest.mark.parametrize("window", [1, 3, 7])
+@pytest.mark.parametrize(
+    "query", ["job_type=rare", "status=FAILED&status=RUNNING&job_type=rare", "tag=t", "order=queue&job_type=rare"]
+)
+def test_short_windows_lose_nothing(api: Api, monkeypatch: pytest.MonkeyPatch, window: int, query: str) -> None:
+    monkeypatch.setattr(walks, "WINDOW", window)
+    monkeypatch.setattr("jobs.api.queue_order.WINDOW", window)
+    monkeypatch.setattr(walks, "DENSE", 1)
+    monkeypatch.setattr("jobs.api.queue_order.DENSE", 1)
+    states = (Status.FAILED, Status.RUNNING, Status.QUEUED)
+    jobs = [
+        job_in(states[n % 3], job_type="rare" if n % 4 == 0 else "common", tags=["t"] if n % 5 == 0 else [], position=n)
+        for n in range(30)
+    ]
+    everything = api.walk(f"/jobs?{query}", 500)
+    assert [item["id"] for item in api.walk(f"/jobs?{query}", 2)] == [item["id"] for item in everything]
+    wanted = {
+        "job_type=rare": lambda job: job.job_type == "rare",
+        "status=FAILED&status=RUNNING&job_type=rare": lambda job: job.job_type == "rare" and job.status != "QUEUED",
+        "tag=t": lambda job: "t" in job.tags,
+        "order=queue&job_type=rare": lambda job: job.job_type == "rare" and job.status == "QUEUED",
+    }[query]
+    assert {item["id"] for item in everything} == {str(job.pk) for job in jobs if wanted(job)}
+
+
+def test_a_cursor_is_for_its_own_list_filters_and_tenant_only(api: Api) -> None:
+    JobFactory.create_batch(3)
+    job = job_in(Status.COMPLETED)
+    JobEventFactory.create_batch(3, job=job)
+    cursor = api.get("/jobs?limit=1&status=QUEUED").json()["next_cursor"]
+    assert cursor
+    assert api.get(f"/jobs?limit=2&status=QUEUED&cursor={cursor}").status_code == 200
+    elsewhere = [
+        "/jobs?",
+        "/jobs?status=FAILED&",
+        "/jobs?status=QUEUED&tag=x&",
+        "/jobs?status=QUEUED&tenant=default&",
+        "/jobs?status=QUEUED&order=queue&",
+        "/job-runs?",
+        f"/jobs/{job.pk}/events?",
+    ]
+    for path in elsewhere:
+        assert wrong_fields(api.get(f"{path}cursor={cursor}")) == [["query", "cursor"]], path
+    assert wrong_fields(Api("read").get(f"/jobs?status=QUEUED&cursor={cursor}")) == [["query", "cursor"]]
+    for tampered in (cursor[:-1], cursor + "x", cursor.swapcase(), cursor.partition(":")[0]):
+        assert wrong_fields(api.get(f"/jobs?status=QUEUED&cursor={tampered}")) == [["query", "cursor"]]
+
+
+def test_a_cursor_of_one_jobs_events_is_not_anothers(api: Api) -> None:
+    one, two = JobFactory.create(), JobFactory.create()
+    for job in (one, two):
+        JobEventFactory.create_batch(3, job=job)
+    cursor = api.get(f"/jobs/{one.pk}/events?limit=1").json()["next_cursor"]
+    assert wrong_fields(api.get(f"/jobs/{two.pk}/events?cursor={cursor}")) == [["query", "cursor"]]
+
+
+def test_events_and_logs_come_oldest_first_page_by_page(api: Api) -> None:
+    job, other = JobFactory.create(), JobFactory.create()
+    events = JobEventFactory.create_batch(5, job=job, data={"password": "x"})
+    lines = JobLogFactory.create_batch(5, job=job)
+    JobLogFactory.create(job=other)
+    assert [item["id"] for item in api.walk(f"/jobs/{job.pk}/events", 2)] == [event.pk for event in events]
+    assert [item["message"] for item in api.walk(f"/jobs/{job.pk}/logs", 2)] == [line.message for line in lines]
+    (shown,) = {str(item["data"]) for item in api.walk(f"/jobs/{job.pk}/events", 5)}
+    assert "••••" in shown
+
+
+def test_runs_come_newest_first_and_by_filter(api: Api) -> None:
+    done, failed = job_in(Status.COMPLETED), job_in(Status.FAILED, tenant="acme", job_type="odd")
+    running = job_in(Status.RUNNING)
+    JobFactory.create_batch(2)
+    assert ids(api.get("/job-runs")) == newest_first(done, failed, running)
+    assert ids(api.get("/job-runs?status=FAILED&status=RUNNING")) == newest_first(failed, running)
+    assert ids(api.get("/job-runs?tenant=acme")) == [str(failed.pk)]
+    assert ids(api.get("/job-runs?job_type=odd")) == [str(failed.pk)]
+    assert ids(Api("read", tenant="acme").get("/job-runs?status=FAILED")) == [str(failed.pk)]
+    assert ids(Api("read", tenant="acme").get("/job-runs?tenant=default")) == []
+    assert [item["id"] for item in api.walk("/job-runs", 1)] == newest_first(done, failed, running)
+
+
+@pytest.mark.parametrize("tenant", [None, "default", "acme"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/jobs",
+        "/jobs?job_type=tests.note",
+        "/jobs?status=QUEUED",
+        "/jobs?status=FAILED&status=COMPLETED",
+        "/jobs?q=tests",
+        "/jobs?tag=x&order=queue",
+        "/jobs?order=queue",
+        "/job-runs?status=FAILED",
+    ],
+)
+def test_a_page_takes_few_statements_however_many_jobs_it_has(path: str, tenant: str | None) -> None:
+    api = Api("read", tenant=tenant)
+    for status in Status:
+        for _ in range(3):
+            job = job_in(status, tenant=tenant or "default", tags=["x"])
+            if status == Status.FAILED:
+                JobFactory.create(tenant=job.tenant, retry_of=job, attempt=2)
+    api.get("/jobs")
+    with CaptureQueriesContext(connection) as asked:
+        response = api.get(path)
+    assert response.json()["items"]
+    assert len(asked) <= 12
+    assert not [each["sql"] for each in asked if "COUNT(" in each["sql"]]
+    assert JobRun.objects.exists()

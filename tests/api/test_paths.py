@@ -1,0 +1,65 @@
+"""Paths: with and without a slash, never by redirect, under any prefix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client, override_settings
+from django.urls import reverse
+
+from tests.api.calling import Api
+from tests.api.routes import Route, absent, objects_of, routes
+from tests.factories import JobFactory
+
+pytestmark = pytest.mark.django_db
+
+EVERY = [pytest.param(route, id=str(route)) for route in routes()]
+
+
+@pytest.mark.parametrize("append_slash", [True, False])
+@pytest.mark.parametrize("route", EVERY)
+def test_every_path_answers_the_same_with_and_without_a_slash(route: Route, append_slash: bool, settings: Any) -> None:
+    settings.APPEND_SLASH = append_slash
+    api = Api("admin", tenant=None)
+
+    def ask(path: str) -> Any:
+        return api.client.generic(route.method, path, b'{"x": 1}', "application/json", headers=api.headers)
+
+    bare = route.filled(absent()).rstrip("/")
+    without, slashed = ask(bare), ask(f"{bare}/")
+    assert without.status_code == slashed.status_code not in (301, 302, 307, 308)
+    assert without.headers["Content-Type"] == slashed.headers["Content-Type"]
+
+
+@override_settings(ROOT_URLCONF="tests.api.breaking_urls")
+@pytest.mark.parametrize("prefix", ["", "/deep/scheduler"])
+def test_it_may_be_included_twice_and_anywhere(prefix: str) -> None:
+    api = Api("admin")
+    job = JobFactory.create()
+    for path in ("/api/jobs", f"/api/jobs/{job.pk}", "/jobs/", f"/jobs/{job.pk}", "/api/docs", "/healthz"):
+        assert api.client.get(prefix + path, headers=api.headers).status_code == 200, path
+    assert api.client.get(f"{prefix}/api/nowhere").status_code == 404
+    document = api.client.get(f"{prefix}/api/openapi.json").json()
+    assert all(path.startswith((f"{prefix}/api/", f"{prefix}/jobs")) for path in document["paths"])
+    assert f"{prefix}/api/openapi.json" in api.client.get(f"{prefix}/api/docs/").content.decode()
+
+
+def test_urls_have_stable_names() -> None:
+    job = JobFactory.create()
+    assert reverse("jobscheduler-api:jobs_list") == "/api/jobs"
+    assert reverse("jobscheduler-api:jobs_cancel", args=[job.pk]) == f"/api/jobs/{job.pk}/cancel"
+    assert reverse("jobscheduler-legacy:legacy_jobs_list") == "/jobs"
+
+
+def test_a_path_param_is_never_a_lookup() -> None:
+    api = Api("admin")
+    objects_of("default")
+    for job_id in ("*", "%2A", "..", "null", "undefined", "0"):
+        assert api.get(f"/jobs/{job_id}").status_code == 404
+
+
+def test_the_docs_need_no_credentials_and_no_database(django_assert_num_queries: Any) -> None:
+    with django_assert_num_queries(0):
+        assert Client().get("/api/docs").status_code == 200
+        assert Client().get("/api/openapi.json").status_code == 200

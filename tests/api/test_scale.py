@@ -1,0 +1,185 @@
+"""At 200,000 jobs, a tenth of them live: every GET takes few statements, and none of them walks the history."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from pytest_django import DjangoDbBlocker
+
+from jobs import census, db, targets, tokens
+from jobs.models import ApiToken, JobEvent, JobLog, JobTemplate
+from jobs.states import EventKind
+from tests.api.crowd import Crowd
+from tests.api.routes import routes
+from tests.factories import JobEventFactory, JobLogFactory, JobTemplateFactory, WorkerFactory
+
+pytestmark = pytest.mark.django_db
+
+JOBS = 200_000
+MOST_STATEMENTS = 12
+TABLES = ("jobscheduler_job", "jobscheduler_jobrun", "jobscheduler_jobevent", "jobscheduler_joblog")
+FILTERS = (
+    *("status=QUEUED", "status=RUNNING", "status=FAILED", "status=COMPLETED", "status=FAILED&status=CANCELLED"),
+    *("job_type=tests.note", "job_type=nothing.like.it", "target=target%2010", "tenant=other", "tenant=nobody"),
+    *("tag=rare", "tag=absent", "q=tests", "q=absent", "order=queue", "order=queue&tenant=other", "resource=none"),
+    *("status=PAUSED&job_type=tests.note", "created_after=2026-01-01T00:00:00Z", "created_before=2026-01-01T00:00:00Z"),
+)
+GETS = [
+    *[route.path for route in routes() if route.is_safe],
+    *[f"/api/jobs?{filters}" for filters in FILTERS],
+    *[
+        f"/api/job-runs?{filters}"
+        for filters in ("status=FAILED", "status=RUNNING", "job_type=tests.note", "tenant=other")
+    ],
+    *["/api/stats?tenant=other", "/api/targets?tenant=other", "/metrics"],
+]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the paths name, and tokens to ask with."""
+
+    values: dict[str, str]
+    everywhere: str
+    of_one: str
+
+
+@pytest.fixture(scope="module")
+def scene(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Scene]:
+    with django_db_blocker.unblock():
+        crowd = Crowd(connection, JOBS)
+        crowd.fill()
+        job_id = crowd.id_of(JOBS // 2)
+        JobEventFactory.create_batch(100, job_id=job_id, job=None, kind=str(EventKind.UPDATED))
+        JobLogFactory.create_batch(100, job_id=job_id, job=None)
+        WorkerFactory.create_batch(5)
+        templates = JobTemplateFactory.create_batch(100)
+        targets.pause("target 10")
+        (_, everywhere), (_, of_one) = tokens.create("a", tenant=None), tokens.create("b", tenant="other")
+        values = {"job_id": job_id, "run_id": job_id, "key": "target 10", "template_id": str(templates[0].pk)}
+        yield Scene(values, everywhere, of_one)
+        census.forget()
+        _clear()
+
+
+def _clear() -> None:
+    tables = [*TABLES, "jobscheduler_target", "jobscheduler_jobminute", "jobscheduler_worker", "jobscheduler_lanemark"]
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(f"TRUNCATE {', '.join(tables)} CASCADE")
+        else:
+            _clear_sqlite(cursor, tables)
+        cursor.execute("ANALYZE")
+    JobTemplate.objects.all().delete()
+    ApiToken.objects.all().delete()
+    connection.close()
+
+
+def _clear_sqlite(cursor: Any, tables: list[str]) -> None:
+    """Its triggers let nobody delete events."""
+    cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND sql LIKE '%DELETE ON%'")
+    triggers = cursor.fetchall()
+    for name, _ in triggers:
+        cursor.execute(f"DROP TRIGGER {name}")
+    for table in ("jobscheduler_joblog", "jobscheduler_jobevent", "jobscheduler_jobrun", *tables):
+        cursor.execute(f"DELETE FROM {table}")
+    for _, sql in triggers:
+        cursor.execute(sql)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    census.forget()
+
+
+def ask(path: str, token: str) -> list[dict[str, str]]:
+    """The statements that one answer took."""
+    client, headers = Client(), {"Authorization": f"Bearer {token}"}
+    assert client.get(path, headers=headers).status_code in (200, 403, 404)
+    census.forget()
+    with CaptureQueriesContext(connection) as queries:
+        client.get(path, headers=headers)
+    return list(queries)
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_a_get_takes_few_statements_and_no_walk(scene: Scene, path: str) -> None:
+    for token in (scene.everywhere, scene.of_one):
+        asked = ask(path.format_map(scene.values), token)
+        assert len(asked) <= MOST_STATEMENTS, "\n".join(each["sql"] for each in asked)
+        for each in asked:
+            walked = walks(each["sql"])
+            assert not walked, f"{each['sql']}\n{walked}"
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/jobs", "/api/job-runs", "/api/targets", "/api/job-templates", "/api/jobs?status=QUEUED"]
+)
+def test_a_page_far_down_is_like_the_first(scene: Scene, path: str) -> None:
+    headers = {"Authorization": f"Bearer {scene.everywhere}"}
+    first = ask(f"{path}{'&' if '?' in path else '?'}limit=50", scene.everywhere)
+    cursor = Client().get(f"{path}{'&' if '?' in path else '?'}limit=500", headers=headers).json()["next_cursor"]
+    if cursor is None:
+        pytest.skip("there is one page only")
+    later = ask(f"{path}{'&' if '?' in path else '?'}limit=50&cursor={cursor}", scene.everywhere)
+    assert len(later) <= len(first)
+    assert not any(walks(each["sql"]) for each in later)
+
+
+@pytest.mark.parametrize("path", [route.path for route in routes() if route.is_safe])
+def test_a_longer_page_takes_no_more_statements(scene: Scene, path: str) -> None:
+    filled = path.format_map(scene.values)
+    if "next_cursor" not in Client().get(filled, headers={"Authorization": f"Bearer {scene.everywhere}"}).json():
+        pytest.skip("no list")
+    counts = {limit: len(ask(f"{filled}?limit={limit}", scene.everywhere)) for limit in (1, 50, 500)}
+    assert len(set(counts.values())) == 1, counts
+
+
+# ------------------------------------------------------------------------------------------------ how it is answered
+
+
+def walks(sql: str) -> list[str]:
+    """Where a statement reads the whole of a table that grows with history."""
+    if not re.match(r"\(*\s*(SELECT|WITH)\b", sql) or not any(table in sql for table in TABLES):
+        return []
+    return _scans_of_sqlite(sql) if connection.vendor == "sqlite" else _scans_of_postgres(sql)
+
+
+def _scans_of_sqlite(sql: str) -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {sql}".replace("%", "%%"), ())
+        plan = [str(row[-1]) for row in cursor.fetchall()]
+    return [step for step in plan if re.fullmatch(rf"SCAN ({'|'.join(TABLES)})( AS \w+)?", step)]
+
+
+def _scans_of_postgres(sql: str) -> list[str]:
+    db.connection().ensure_connection()
+    with psycopg.ClientCursor(connection.connection) as cursor:
+        cursor.execute(f"EXPLAIN (FORMAT JSON) {sql}".encode())
+        ((((found,),),),) = (cursor.fetchall(),)
+    return [f"{node['Node Type']} {node['Relation Name']}" for node in _nodes(found["Plan"]) if _is_scan(node)]
+
+
+def _is_scan(node: dict[str, Any]) -> bool:
+    return node["Node Type"] == "Seq Scan" and node["Relation Name"] in TABLES
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from _nodes(part)
+
+
+def test_the_guard_sees_a_walk(scene: Scene) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        list(JobEvent.objects.order_by().filter(reason="none like it")[:1])
+        list(JobLog.objects.filter(job_id=scene.values["job_id"]))
+    assert [bool(walks(each["sql"])) for each in queries] == [True, False]

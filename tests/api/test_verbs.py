@@ -1,0 +1,151 @@
+"""What a person does with a job over HTTP: the state it leads to, and 409 with what could be done instead."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from jobs import services
+from jobs.models import Job
+from jobs.states import Status, allowed
+from tests import sample_jobs
+from tests.api.calling import Api
+from tests.factories import SAMPLE_TYPE, JobFactory, job_in
+from tests.snapshots import events_of, everything
+
+pytestmark = pytest.mark.django_db
+assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api("operate", "read")
+
+
+@pytest.mark.parametrize(
+    ("verb", "source", "target"),
+    [
+        ("cancel", Status.PENDING, "CANCELLED"),
+        ("cancel", Status.QUEUED, "CANCELLED"),
+        ("cancel", Status.DISPATCHING, "CANCELLED"),
+        ("cancel", Status.PAUSED, "CANCELLED"),
+        ("cancel", Status.RUNNING, "RUNNING"),
+        ("pause", Status.QUEUED, "PAUSED"),
+        ("pause", Status.DISPATCHING, "PAUSED"),
+        ("pause", Status.RUNNING, "RUNNING"),
+        ("resume", Status.PAUSED, "QUEUED"),
+        ("release", Status.PENDING, "QUEUED"),
+        ("resolve", Status.FAILED, "FAILED"),
+    ],
+)
+def test_a_verb_leads_where_the_map_says(api: Api, verb: str, source: Status, target: str) -> None:
+    job = job_in(source, target="book-1")
+    response = api.post(f"/jobs/{job.pk}/{verb}", {"reason": "why not"})
+    assert response.status_code == 200, response.content
+    told = response.json()
+    assert (told["id"], told["status"]) == (str(job.pk), target)
+    assert events_of(job)[-1].reason == "why not"
+    assert told["cancel_requested"] == (source == Status.RUNNING)
+    assert told["blocks_target"] == (target == "PAUSED")
+
+
+def test_a_verb_takes_no_body_at_all(api: Api) -> None:
+    for content in (
+        {},
+        {"data": "", "content_type": "application/json"},
+        {"data": "{}", "content_type": "application/json"},
+    ):
+        job = JobFactory.create()
+        response = api.client.post(f"/api/jobs/{job.pk}/cancel", headers=api.headers, **content)  # type: ignore[arg-type]
+        assert response.status_code == 200, response.content
+
+
+def test_asking_again_changes_nothing(api: Api) -> None:
+    job = job_in(Status.RUNNING)
+    first = api.post(f"/jobs/{job.pk}/cancel").json()
+    before = everything()
+    assert api.post(f"/jobs/{job.pk}/cancel").json() == first
+    assert everything() == before
+    assert api.post(f"/jobs/{job.pk}/pause").status_code == 409
+
+
+def test_a_wrong_state_says_which_and_what_is_allowed(api: Api) -> None:
+    for status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.SKIPPED):
+        told = api.post(f"/jobs/{job_in(status).pk}/cancel").json()
+        assert (told["status"], told["code"], told["state"]) == (409, "wrong_state", status)
+        assert told["allowed"] == allowed(status)
+
+
+@pytest.mark.parametrize("verb", ["retry", "resume"])
+def test_after_a_failure_a_new_job_is_made_and_answered(api: Api, verb: str) -> None:
+    job = job_in(Status.FAILED, target="book-1")
+    response = api.post(f"/jobs/{job.pk}/{verb}")
+    assert response.status_code == 201
+    told = response.json()
+    assert (told["retry_of"], told["attempt"], told["status"]) == (str(job.pk), 2, "QUEUED")
+
+
+def test_dec_007_a_retry_follows_the_tail_whichever_job_is_named(api: Api) -> None:
+    first = job_in(Status.FAILED)
+    tail = job_in(Status.FAILED, retry_of=first, attempt=2)
+    told = api.post(f"/jobs/{first.pk}/retry").json()
+    assert told["retry_of"] == str(tail.pk)
+    refused = api.post(f"/jobs/{first.pk}/retry").json()
+    assert (refused["code"], refused["tail_id"], refused["state"]) == ("live_tail", told["id"], "QUEUED")
+
+
+def test_a_retry_in_backoff_is_sent_off_with_200(api: Api) -> None:
+    first = job_in(Status.FAILED)
+    waiting = JobFactory.create(retry_of=first, attempt=2, not_before=timezone.now() + timedelta(hours=1))
+    response = api.post(f"/jobs/{first.pk}/retry")
+    assert (response.status_code, response.json()["id"]) == (200, str(waiting.pk))
+    assert response.json()["not_before"] is None
+
+
+def test_fresh_drops_the_checkpoint(api: Api) -> None:
+    for fresh, kept in ((True, None), (False, {"page": 3}), (None, {"page": 3})):
+        job = job_in(Status.FAILED, checkpoint={"page": 3})
+        told = api.post(f"/jobs/{job.pk}/retry", {"fresh": fresh}).json()
+        assert Job.objects.get(pk=told["id"]).checkpoint == kept
+
+
+def test_a_run_is_retried_through_its_own_path(api: Api) -> None:
+    job = job_in(Status.COMPLETED)
+    response = api.post(f"/job-runs/{job.pk}/retry", {"reason": "again"})
+    assert (response.status_code, response.json()["retry_of"]) == (201, str(job.pk))
+    never_ran = job_in(Status.CANCELLED)
+    assert api.post(f"/job-runs/{never_ran.pk}/retry").status_code == 404
+    assert api.get(f"/job-runs/{never_ran.pk}").status_code == 404
+
+
+def test_jobs_are_moved_within_their_priority(api: Api) -> None:
+    one, two, three = (JobFactory.create(position=n * 10_000) for n in range(3))
+
+    def order() -> list[Any]:
+        return [item["id"] for item in api.get("/jobs?order=queue").json()["items"]]
+
+    assert api.post(f"/jobs/{three.pk}/move", {"to": "top"}).status_code == 200
+    assert order() == [str(job.pk) for job in (three, one, two)]
+    api.post(f"/jobs/{three.pk}/move", {"after": str(one.pk)})
+    assert order() == [str(job.pk) for job in (one, three, two)]
+    api.post(f"/jobs/{two.pk}/move", {"before": str(three.pk), "after": None, "to": None, "reason": "urgent"})
+    assert order() == [str(job.pk) for job in (one, two, three)]
+    api.post(f"/jobs/{one.pk}/move", {"to": "bottom"})
+    assert order() == [str(job.pk) for job in (two, three, one)]
+    assert api.post(f"/jobs/{one.pk}/move", {"before": str(JobFactory.create(priority=1).pk)}).status_code == 409
+
+
+def test_a_job_is_not_moved_beside_one_of_another_tenant_nor_told_of_it(api: Api) -> None:
+    job, theirs = JobFactory.create(), JobFactory.create(tenant="acme")
+    foreign = api.post(f"/jobs/{job.pk}/move", {"before": str(theirs.pk)})
+    absent = api.post(f"/jobs/{job.pk}/move", {"before": str(JobFactory.build().pk)})
+    assert (foreign.status_code, foreign.content) == (404, absent.content)
+
+
+def test_a_held_job_is_released(api: Api) -> None:
+    held = services.enqueue("tests.note", {"text": "x"}, hold=True)
+    assert api.post(f"/jobs/{held.pk}/release").json()["status"] == "QUEUED"
+    assert api.post(f"/jobs/{held.pk}/release").status_code == 409

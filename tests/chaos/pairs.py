@@ -1,0 +1,39 @@
+"""Groups of two whose members end in the same instant on two workers: one end, and one word of it, each."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+from jobs.groups import group
+from jobs.models import GroupStatus, JobGroup
+from tests.chaos.crowded import refusals
+from tests.chaos.verdict import Verdict
+from tests.worker.harness import STEADY, Fleet, await_all_ended
+
+SLOTS = 20
+SIDES = ("sample.work", "sample.rare")  # a worker for each: both members of a pair are at work at once
+
+
+def run(fleet: Fleet, chance: random.Random, *, groups: int, sabotage: str = "") -> Verdict:
+    verdict = Verdict()
+    for number in range(groups):
+        group([{"job_type": side, "params": {"number": number}} for side in SIDES], name=f"pair {number}").enqueue()
+    began = time.monotonic()
+    for side in SIDES:
+        told = ",".join(filter(None, ["hear_groups", sabotage]))
+        fleet.start(f"--types={side}", f"--concurrency={SLOTS}", settings=STEADY, sabotage=told, wait=False)
+    await_all_ended(60 + groups * 0.1, fleet)
+    verdict.note(groups=groups, seconds=time.monotonic() - began)
+    judge(verdict, fleet, groups)
+    return verdict
+
+
+def judge(verdict: Verdict, fleet: Fleet, groups: int) -> None:
+    ended = dict(Counter(JobGroup.objects.values_list("status", flat=True)))
+    verdict.require(ended == {GroupStatus.COMPLETED: groups}, f"the groups ended as {ended}")
+    told = Counter(line["group"] for line in fleet.ledger.lines("group.finished"))
+    verdict.require(len(told) == groups, f"the end of {len(told)} of {groups} groups was told")
+    verdict.broken += [f"the end of group {each} was told {times} times" for each, times in told.items() if times > 1]
+    verdict.broken += refusals(fleet)

@@ -1,0 +1,62 @@
+"""`manage.py createtoken`: the token alone on stdout, and one clear line for what makes no sense."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobs import clock, tokens
+from jobs.models import ApiToken
+from tests.commands.saying import call, run
+
+
+@pytest.mark.django_db
+def test_the_token_stands_alone_on_stdout_and_works() -> None:
+    said = call("createtoken", "robot")
+    assert said.code == 0
+    token = tokens.find(said.out.removesuffix("\n"))
+    assert token is not None
+    assert (token.name, token.tenant, token.scopes, token.expires_at) == ("robot", "default", ["read", "submit"], None)
+    assert said.out.startswith(token.prefix)
+
+
+@pytest.mark.django_db
+def test_tenant_scopes_and_lifetime_are_as_asked() -> None:
+    call("createtoken", "a", "--tenant=acme", "--scopes", "operate,read", "--expires", "90d")
+    call("createtoken", "b", "--all-tenants", "--scopes=admin")
+    acme, everyone = ApiToken.objects.order_by("name")
+    assert (acme.tenant, acme.scopes) == ("acme", ["read", "operate"])
+    assert acme.expires_at is not None
+    assert abs(acme.expires_at - clock.now() - timedelta(days=90)) < timedelta(minutes=5)
+    assert (everyone.tenant, everyone.scopes) == (None, ["admin"])
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("",),
+        ("a\nb",),
+        ("x" * 201,),
+        ("robot", "--tenant", "a/b"),
+        ("robot", "--tenant", ""),
+        ("robot", "--scopes", "everything"),
+        ("robot", "--scopes", ","),
+        ("robot", "--expires", "soon"),
+        ("robot", "--expires", "0d"),
+        ("robot", "--expires=-1d"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(words: tuple[str, ...]) -> None:
+    said = call("createtoken", *words)
+    assert (said.code, said.out) == (2, "")
+    assert len(said.err.strip().splitlines()) == 1
+    assert not ApiToken.objects.exists()
+
+
+def test_as_a_process_it_prints_nothing_else(process_env: dict[str, str]) -> None:
+    said = run(process_env, "createtoken", "robot", "--tenant=x")
+    assert (said.code, len(said.out.split())) == (0, 1)
+    assert run(process_env, "createtoken", "robot", "--tenant=x", "--all-tenants").code == 2
+    assert run(process_env, "createtoken").code == 2

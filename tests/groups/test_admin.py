@@ -1,0 +1,38 @@
+"""Groups in the console: cancel and retry by permission."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs import groups
+from jobs.models import GroupStatus, JobEvent, JobGroup
+from tests.admin.pages import choose, said
+from tests.admin.people import logged_in, reader
+
+pytestmark = pytest.mark.django_db
+ITEM = {"job_type": "sample.noop"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "after"), [("cancel", "PENDING", "CANCELLED"), ("retry", "CANCELLED", "RUNNING")]
+)
+def test_a_verb_needs_its_permission(verb: str, before: str, after: str) -> None:
+    made = groups.create([ITEM, ITEM])
+    if before == GroupStatus.CANCELLED:
+        groups.cancel(made.pk)
+    choose(logged_in(reader("reader")), verb, [made])
+    assert JobGroup.objects.get().status == before
+    choose(logged_in(reader("operator", f"{verb}_jobgroup")), verb, [made], reason="as agreed")
+    assert JobGroup.objects.get().status == after
+    assert JobEvent.objects.filter(actor_kind="user", actor_name="operator", reason="as agreed").exists()
+
+
+def test_what_cannot_be_done_is_said_and_the_rest_is_done() -> None:
+    ended, waiting = groups.create([ITEM]), groups.create([ITEM])
+    groups.cancel(ended.pk)
+    response: Any = choose(logged_in(reader("operator", "cancel_jobgroup")), "cancel", [ended, waiting])
+    told = said(response)
+    assert "1 group changed" in str(told)
+    assert "has ended" in str(told)

@@ -1,0 +1,57 @@
+"""A job as it is at this moment, as text: for events of jobs that live on, whose rows soon say something else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Model
+
+from jobs import db
+from jobs.models import Job, JobRun, JobTemplate
+
+# Large, secret, or of no use to anybody outside.
+LEFT_OUT = {"checkpoint", "lease_token", "beat_clock", "flow_id", "lane_id", "idempotency_hash", "retry_policy"}
+JOB = tuple(field.attname for field in Job._meta.concrete_fields if field.attname not in LEFT_OUT)
+RUN = tuple(field.attname for field in JobRun._meta.concrete_fields)
+
+
+def take(jobs: Collection[UUID]) -> dict[UUID, str]:
+    """By asking for the rows; `outbox` has PostgreSQL do the same without them leaving the server."""
+    runs = JobRun.objects.using(db.alias()).filter(pk__in=jobs).values(*RUN)
+    run_of = {run["job_id"]: run for run in runs}
+    rows = Job.objects.using(db.alias()).filter(pk__in=jobs).values(*JOB, "template__name")
+    return {
+        row["id"]: json.dumps(
+            {"template": row.pop("template__name"), "run": run_of.get(row["id"]), "job": row}, default=_plain
+        )
+        for row in rows
+    }
+
+
+def restore(text: str) -> Job:
+    """The job as it was, with all that its shape asks for at hand."""
+    told: dict[str, Any] = json.loads(text)
+    job = _model(Job, told["job"])
+    job._state.fields_cache["retried_by"] = None  # only what has ended is retried
+    job._state.fields_cache["run"] = None if told["run"] is None else _model(JobRun, told["run"])
+    if told["template"] is not None:
+        job._state.fields_cache["template"] = JobTemplate(name=told["template"])
+    return job
+
+
+def _model(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    fields = {field.attname: field for field in kind._meta.concrete_fields}
+    row: Model = kind(**{name: fields[name].to_python(value) for name, value in values.items() if name in fields})
+    return row
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} in a snapshot")
