@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
 
@@ -9,3 +12,22 @@ class SchedulesConfig(AppConfig):
     label = "jobscheduler_schedules"
     verbose_name = _("Schedules")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from jobs.engine import housekeeping, wakeup
+        from schedules import checks, history, services  # noqa: F401  `checks` registers the system checks
+        from schedules.ticking import ticker
+
+        housekeeping.duty("schedules", ticker.tick, every_sec=ticker.pause_sec)
+        housekeeping.duty("fires", history.forget_old, every_sec=history.pause_sec)
+        wakeup.hear(services.CHANGED, ticker.hasten)
+        post_migrate.connect(_declare, sender=self, dispatch_uid="jobscheduler_schedules.declared")
+
+
+def _declare(*, using: str, **_more: Any) -> None:
+    """The schedules that the code declares appear with the tables."""
+    from jobs import db
+    from schedules import declared
+
+    if using == db.alias():
+        declared.sync_after_migrate()

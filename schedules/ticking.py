@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from datetime import datetime
 
@@ -9,13 +10,13 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import wakeup
+from jobs.engine.connections import MISSING
 from jobs.engine.listener import Listener
 from schedules import declared
 from schedules.firing import fire_due
 from schedules.models import Schedule
 
-CHANGED = "schedules"  # what running schedulers are told when somebody has changed a schedule
+logger = logging.getLogger("jobs.schedules.ticking")
 SOONEST_SEC, OFTEN_SEC = 0.05, 1.0
 IN_HAND_SEC = 0.5  # when to look again at what is due but could not be fired, most often because others are at it
 
@@ -41,9 +42,7 @@ class Ticker:
         paced, self._is_paced = self._is_paced, False
         if paced and time.monotonic() < self._look_at:
             return 0
-        if not self._is_declared:
-            declared.sync()
-            self._is_declared = True
+        self._declare_once()
         wait_sec, now = _next_due()
         made = fire_due(now) if now is not None and wait_sec <= 0 else 0
         if wait_sec <= 0:
@@ -51,10 +50,17 @@ class Ticker:
         self._look_at = time.monotonic() + min(wait_sec if wait_sec > 0 else IN_HAND_SEC, _idle_sec())
         return made
 
-
-def announce() -> None:
-    """Somebody has changed a schedule: schedulers that sleep look again once this is committed."""
-    wakeup.notify(CHANGED)
+    def _declare_once(self) -> None:
+        """The schedules of the code that this process runs; whatever is wrong with them, the others fire."""
+        if self._is_declared:
+            return
+        try:
+            declared.sync()
+        except MISSING:
+            raise
+        except Exception:
+            logger.exception("the schedules that the code declares could not be looked at")
+        self._is_declared = True
 
 
 def _next_due() -> tuple[float, datetime | None]:

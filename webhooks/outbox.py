@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from jobs import db
+from jobs import clock, db
 from jobs.hooks import Event, GroupFinished, Moved
 from jobs.ids import uuid7
 from jobs.models import JobTemplate
@@ -102,20 +102,19 @@ def _write_here(moves: Sequence[tuple[Moved, str]]) -> set[str]:
 
 
 def _write_group(event: GroupFinished) -> bool:
+    """A group may be opened again, so its body is made at once."""
     wanted = _owed({(event.tenant, events.GROUP_FINISHED)})
     if not wanted:
         return False
-    now = timezone.now() if db.is_sqlite() else None
-    message = WebhookMessage(
+    now = clock.now()
+    WebhookMessage.objects.using(db.alias()).create(
         tenant=event.tenant,
         event=events.GROUP_FINISHED,
         group_id=event.group_id,
+        at=now,
         owed=wanted[event.tenant, events.GROUP_FINISHED],
-        snapshot=bodies.group_snapshot(event.group_id),
+        body=bodies.of_group(event.group_id, events.GROUP_FINISHED, now),
     )
-    if now is not None:
-        message.at = now
-    message.save(using=db.alias(), force_insert=True)
     return True
 
 
@@ -157,7 +156,8 @@ def _insert() -> str:
                CASE WHEN NOT t.ended THEN (
                    SELECT json_build_object(
                        'job', (SELECT row_to_json(s) FROM (SELECT {job}) s),
-                       'run', (SELECT row_to_json(s) FROM (SELECT {run} FROM jobscheduler_jobrun r WHERE r.job_id = j.id) s),
+                       'run', (SELECT row_to_json(s) FROM (
+                           SELECT {run} FROM jobscheduler_jobrun r WHERE r.job_id = j.id) s),
                        'template', (SELECT name FROM {JobTemplate._meta.db_table} WHERE id = j.template_id))::text
                    FROM jobscheduler_job j WHERE j.id = t.job_id) END
         FROM told t JOIN wanted w ON w.tenant = t.tenant AND w.event = t.event

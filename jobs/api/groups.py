@@ -165,7 +165,7 @@ def _done(call: Any, request: ApiRequest, group_id: str, body: VerbIn) -> HttpRe
 def _shown(row: JobGroup, caller: Caller) -> dict[str, Any]:
     tails = shaping.with_relations(groups.tails(row.pk))[:SHOWN]
     document = shapes.group(row, _as_shown(groups.progress([row.pk])[row.pk]))
-    return {**document, "jobs": [shaping.job(each, caller) for each in tails]}
+    return {**document, "jobs": shaping.jobs(tails, caller)}
 
 
 def _as_shown(progress: dict[str, Any]) -> dict[str, Any]:

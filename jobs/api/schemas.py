@@ -78,6 +78,14 @@ class JobRunOut(Out):
     worker: str
 
 
+class WebhooksOut(Out):
+    """Deliveries of this job's events to endpoints."""
+
+    pending: int
+    delivered: int
+    failed: int
+
+
 class JobOut(Out):
     """An intent to run one handler once. `params`, `job_type`, `tenant` and `target` are frozen once it was
     dispatched (INV-001); a started job has exactly one run (DEC-001)."""
@@ -126,6 +134,7 @@ class JobOut(Out):
     blocks_target: bool
     lease: LeaseOut | None
     run: JobRunOut | None
+    webhooks: WebhooksOut
 
 
 class ActorOut(Out):

@@ -6,18 +6,31 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from jobs import db, shapes
+from jobs import db, extras, shapes
 from jobs.api.callers import Caller
 from jobs.errors import NotFound
 from jobs.models import Job, JobRun
 from jobs.models.job import JobQuerySet
 from jobs.states import Status
 
+NO_WEBHOOKS = {"pending": 0, "delivered": 0, "failed": 0}
+
 # Of the job that follows only its id is shown.
 _UNSEEN = [f"retried_by__{field.name}" for field in Job._meta.concrete_fields if field.name not in ("id", "retry_of")]
 
 
 def job(row: Job, caller: Caller) -> dict[str, Any]:
+    return jobs([row], caller)[0]
+
+
+def jobs(rows: Iterable[Job], caller: Caller) -> list[dict[str, Any]]:
+    """With what other apps have to say of each."""
+    found = list(rows)
+    more = extras.read([row.pk for row in found])
+    return [{**_job(row, caller), "webhooks": dict(NO_WEBHOOKS), **more[row.pk]} for row in found]
+
+
+def _job(row: Job, caller: Caller) -> dict[str, Any]:
     document = shapes.job(row)
     document["template"] = None if row.template is None else row.template.name
     if document["status"] == Status.DISPATCHING:
@@ -46,7 +59,7 @@ def several(ids: Iterable[UUID], caller: Caller) -> list[dict[str, Any]]:
     """The jobs with these ids, in their order; what has been pruned meanwhile is left out."""
     wanted = list(ids)
     found = {row.pk: row for row in with_relations(Job.objects.using(db.alias())).filter(pk__in=wanted)}
-    return [job(found[each], caller) for each in wanted if each in found]
+    return jobs((found[each] for each in wanted if each in found), caller)
 
 
 def with_relations(jobs: JobQuerySet) -> JobQuerySet:

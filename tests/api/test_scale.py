@@ -75,9 +75,9 @@ def _clear() -> None:
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(f"TRUNCATE {', '.join(tables)} CASCADE")
+            cursor.execute("ANALYZE")
         else:
             _clear_sqlite(cursor, tables)
-        cursor.execute("ANALYZE")
     JobTemplate.objects.all().delete()
     ApiToken.objects.all().delete()
     connection.close()
@@ -157,7 +157,7 @@ def _scans_of_sqlite(sql: str) -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN QUERY PLAN {sql}".replace("%", "%%"), ())
         plan = [str(row[-1]) for row in cursor.fetchall()]
-    return [step for step in plan if re.fullmatch(rf"SCAN ({'|'.join(TABLES)})( AS \w+)?", step)]
+    return [step for step in plan if re.fullmatch(rf"SCAN ({'|'.join(TABLES)}|T\d+)( LEFT-JOIN)?", step)]
 
 
 def _scans_of_postgres(sql: str) -> list[str]:

@@ -13,18 +13,18 @@ from tests.chaos.verdict import Verdict
 from tests.worker.harness import STEADY, Fleet, await_all_ended
 
 SLOTS = 20
-SIDES = ("sample.work", "sample.rare")  # a worker for each: both members of a pair are at work at once
+SIDES = ("sample.left", "sample.right")  # a worker for each: both members of a pair are at work at once
 
 
 def run(fleet: Fleet, chance: random.Random, *, groups: int, sabotage: str = "") -> Verdict:
     verdict = Verdict()
+    told = ",".join(filter(None, ["hear_groups", sabotage]))
+    how = {"settings": STEADY, "sabotage": told, "wait": False}
+    fleet.await_started(*[fleet.start(f"--types={side}", f"--concurrency={SLOTS}", **how) for side in SIDES])
+    began = time.monotonic()
     for number in range(groups):
         group([{"job_type": side, "params": {"number": number}} for side in SIDES], name=f"pair {number}").enqueue()
-    began = time.monotonic()
-    for side in SIDES:
-        told = ",".join(filter(None, ["hear_groups", sabotage]))
-        fleet.start(f"--types={side}", f"--concurrency={SLOTS}", settings=STEADY, sabotage=told, wait=False)
-    await_all_ended(60 + groups * 0.1, fleet)
+    await_all_ended(60 + groups * 0.2, fleet)
     verdict.note(groups=groups, seconds=time.monotonic() - began)
     judge(verdict, fleet, groups)
     return verdict

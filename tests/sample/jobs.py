@@ -13,6 +13,7 @@ from jobs import NoRetry, Skip, job
 from tests.sample.runs import note, noted
 
 STEP_SEC = 0.01
+BEAT_SEC = 0.5
 logger = logging.getLogger("tests.sample")
 
 
@@ -41,6 +42,23 @@ def rare(ctx: Any, lane: str = "", pool: str = "", number: int = 0, seconds: flo
     with noted(ctx, "sample.rare", lane=lane, pool=pool, number=number):
         time.sleep(seconds)
         return number
+
+
+@job("sample.left")
+def left(ctx: Any, number: int) -> None:
+    with noted(ctx, "sample.left"):
+        _await_beat()
+
+
+@job("sample.right")
+def right(ctx: Any, number: int) -> None:
+    with noted(ctx, "sample.right"):
+        _await_beat()
+
+
+def _await_beat() -> None:
+    """Until the clock that all processes share strikes: what began before ends together, wherever it runs."""
+    time.sleep(BEAT_SEC - time.monotonic() % BEAT_SEC)
 
 
 @job("sample.sleepy")

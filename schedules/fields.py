@@ -1,0 +1,107 @@
+"""What may be said of a schedule, field by field: the gates that API, console, commands and code all go through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from jobs import parsing, submission
+from jobs.errors import InvalidInput
+from jobs.redaction import restore
+from jobs.setting_rules import YEAR_SEC
+from schedules import zones
+from schedules.cron import LENGTH, CronError, fields_of
+from schedules.models import CatchUp, Overlap
+
+LONGEST_EVERY_SEC = 10 * YEAR_SEC
+LONGEST_JITTER_SEC = 86_400
+MOST_CATCH_UP = 1000
+MOST_FIRES = 2**31 - 1
+
+
+def cron(value: Any, field: parsing.Field = "cron") -> str:
+    written = parsing.text(value, field, max_length=LENGTH)
+    try:
+        fields_of(written)
+    except CronError as error:
+        raise InvalidInput(field, str(error), "cron") from None
+    return " ".join(written.split())
+
+
+def timezone(value: Any, field: parsing.Field = "timezone") -> str:
+    name = parsing.text(value, field, allow_empty=True)
+    try:
+        return zones.zone(name).key
+    except zones.UnknownZone as error:
+        raise InvalidInput(field, str(error), "timezone") from None
+
+
+def seconds(value: Any, field: parsing.Field, minimum: int, maximum: int) -> int:
+    """Whole ones; 60.0 is one of them."""
+    number = parsing.number(value, field, minimum, maximum)
+    if number != int(number):
+        raise InvalidInput(field, _("must be a whole number of seconds"), "int_from_float")
+    return int(number)
+
+
+def one_of(words: Iterable[str], value: Any, field: parsing.Field) -> str:
+    known = list(words)
+    if not isinstance(value, str) or value not in known:
+        raise InvalidInput(field, _("must be one of %s") % ", ".join(known), "enum")
+    return value
+
+
+GATES: dict[str, Callable[[Any, Any], Any]] = {
+    "name": parsing.identifier,
+    "cron": cron,
+    "every_sec": partial(seconds, minimum=1, maximum=LONGEST_EVERY_SEC),
+    "anchor_at": parsing.moment,
+    "run_at": parsing.moment,
+    "timezone": timezone,
+    "max_fires": partial(parsing.integer, minimum=1, maximum=MOST_FIRES),
+    "enabled": parsing.boolean,
+    "template": parsing.identifier,
+    "job_type": parsing.identifier,
+    "params": parsing.json_object,
+    "fire_time_param": parsing.identifier,
+    "priority": submission.GATES["priority"],
+    "target": submission.GATES["target"],
+    "resource": submission.GATES["resource"],
+    "catch_up": partial(one_of, CatchUp.values),
+    "catch_up_max": partial(parsing.integer, minimum=1, maximum=MOST_CATCH_UP),
+    "overlap": partial(one_of, Overlap.values),
+    "misfire_grace_sec": partial(seconds, minimum=0, maximum=YEAR_SEC),
+    "jitter_sec": partial(seconds, minimum=0, maximum=LONGEST_JITTER_SEC),
+}
+RULE = ("cron", "every_sec", "anchor_at", "run_at", "timezone")
+# What a field is that was not said, or was cleared. All others are then null.
+UNSAID: dict[str, Any] = {
+    "timezone": "UTC",
+    "enabled": True,
+    "job_type": "",
+    "fire_time_param": "",
+    "resource": "",
+    "catch_up": str(CatchUp.LATEST),
+    "catch_up_max": 10,
+    "overlap": str(Overlap.ALLOW),
+    "misfire_grace_sec": 60,
+    "jitter_sec": 0,
+}
+
+
+def clean(values: Mapping[str, Any], known_params: dict[str, Any]) -> dict[str, Any]:
+    """Each field through its gate; None clears. Params that were shown masked may come back masked."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in GATES:
+            raise InvalidInput(str(name)[:100], _("is not a field of a schedule"), "extra_forbidden")
+        if value is None and name == "name":
+            raise InvalidInput(name, _("must not be empty"), "missing")
+        if value is None:
+            found[name] = {} if name == "params" else UNSAID.get(name)
+        else:
+            found[name] = GATES[name](restore(value, known_params, name) if name == "params" else value, name)
+    return found

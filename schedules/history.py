@@ -1,0 +1,55 @@
+"""What a schedule has fired, and what became of it; and how long that is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db.models import QuerySet
+
+from jobs import clock, db
+from jobs.conf import conf
+from jobs.engine import retention
+from jobs.models import Job
+from schedules.lineage import tails
+from schedules.models import Schedule, ScheduleFire
+
+AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class PastFire:
+    """`last` is the end of its job's retry chain; None once the job is forgotten."""
+
+    fire: ScheduleFire
+    last: Job | None
+
+    @property
+    def outcome(self) -> str | None:
+        return None if self.last is None else str(self.last.status)
+
+
+def fires_of(schedule: Schedule) -> QuerySet[ScheduleFire]:
+    return ScheduleFire.objects.using(db.alias()).filter(schedule_id=schedule.pk).order_by("-fire_time")
+
+
+def with_outcomes(fires: Iterable[ScheduleFire]) -> list[PastFire]:
+    listed: Sequence[ScheduleFire] = list(fires)
+    last = tails(fire.job_id for fire in listed if fire.job_id is not None)
+    return [PastFire(fire, last.get(fire.job_id) if fire.job_id is not None else None) for fire in listed]
+
+
+def forget_old() -> int:
+    """One round: fires whose jobs were pruned, as old as RETENTION_DAYS says. Returns how many went."""
+    if conf.RETENTION_DAYS is None:
+        return 0
+    before = clock.now() - timedelta(days=conf.RETENTION_DAYS)
+    fires = ScheduleFire.objects.using(db.alias())
+    forgotten = fires.filter(job__isnull=True).order_by("pk")[:AT_ONCE]
+    ids = [pk for pk, fired_at in forgotten.values_list("pk", "fired_at") if fired_at < before]
+    return fires.filter(pk__in=ids).delete()[0] if ids else 0
+
+
+def pause_sec() -> float:
+    return retention.BUSY_SEC

@@ -1,0 +1,97 @@
+"""What receivers get: `{type, timestamp, data}`, where data is a job or a group as the API shows it, secrets masked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from jobs import db, groups, shapes
+from jobs.actors import SCHEDULER
+from jobs.api import shaping
+from jobs.api.answers import dump
+from jobs.api.callers import Caller
+from jobs.models import Job
+from jobs.states import Status
+from webhooks import snapshots
+from webhooks.models import WebhookMessage
+
+MOST_BYTES = 256 * 1024
+TEXT_LENGTH = 10_000
+MEMBERS = 200
+_ANYBODY = Caller(SCHEDULER)
+
+
+def made(messages: Sequence[WebhookMessage]) -> dict[UUID, bytes]:
+    """The bodies of messages about jobs, by the messages' ids."""
+    ended = {each.job_id for each in messages if each.snapshot is None and each.job_id is not None}
+    rows = shaping.with_relations(Job.objects.using(db.alias())).filter(pk__in=ended) if ended else []
+    row_of = {row.pk: row for row in rows}
+    jobs = {each.pk: _as_it_was(each, row_of) for each in messages}
+    told = [(pk, job) for pk, job in jobs.items() if job is not None]
+    documents = dict(zip((pk for pk, _ in told), shaping.jobs([job for _, job in told], _ANYBODY), strict=True))
+    return {each.pk: body(each.event, each.at, documents.get(each.pk, {"id": str(each.job_id)})) for each in messages}
+
+
+def of_group(group_id: UUID, event: str, at: datetime) -> bytes:
+    row = groups.get(group_id)
+    members = shaping.with_relations(groups.tails(group_id))[:MEMBERS]
+    document = shapes.group(row, groups.progress([group_id])[group_id])
+    return body(event, at, {**document, "jobs": shaping.jobs(members, _ANYBODY)})
+
+
+def body(event: str, at: datetime, data: dict[str, Any]) -> bytes:
+    """At most MOST_BYTES: what is too large loses its payloads first, then long texts, then a group's members."""
+    written = dump({"type": event, "timestamp": shapes.moment(at), "data": data})
+    for shorter in _SHORTER:
+        if len(written) <= MOST_BYTES:
+            break
+        data = {**shorter(data), "truncated": True}
+        written = dump({"type": event, "timestamp": shapes.moment(at), "data": data})
+    return written
+
+
+def _as_it_was(message: WebhookMessage, rows: dict[UUID, Job]) -> Job | None:
+    if message.snapshot is not None:
+        return snapshots.restore(message.snapshot)
+    job = rows.get(message.job_id) if message.job_id is not None else None
+    return None if job is None else _as_it_ended(job, message.retried_by)
+
+
+def _as_it_ended(job: Job, retried_by: UUID | None) -> Job:
+    """An end is final, but for what people made of it since: retries, and failures that were accepted."""
+    unmended = job.status == Status.FAILED and retried_by is None
+    job.resolved_at, job.holds_lane = None, unmended and job.target is not None
+    job._state.fields_cache["retried_by"] = None if retried_by is None else Job(pk=retried_by)
+    return job
+
+
+def _without_payloads(data: dict[str, Any]) -> dict[str, Any]:
+    return _each(data, lambda job: {**job, "params": None, "run": job["run"] and {**job["run"], "artifacts": None}})
+
+
+def _with_short_texts(data: dict[str, Any]) -> dict[str, Any]:
+    return _each(data, lambda job: dict(_shortened(job.items())))
+
+
+def _without_members(data: dict[str, Any]) -> dict[str, Any]:
+    return {**data, "jobs": []} if "jobs" in data else data
+
+
+_SHORTER = (_without_payloads, _with_short_texts, _without_members)
+
+
+def _each(data: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Of a job itself, or of each member of a group."""
+    if "jobs" in data:
+        return {**data, "jobs": [change(job) for job in data["jobs"]]}
+    return change(data) if "params" in data else data
+
+
+def _shortened(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for name, value in items:
+        if isinstance(value, str):
+            yield name, value[:TEXT_LENGTH]
+        else:
+            yield name, dict(_shortened(value.items())) if isinstance(value, dict) else value

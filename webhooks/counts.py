@@ -1,0 +1,34 @@
+"""How a job's deliveries stand: `{pending, delivered, failed}`, for many jobs in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db.models import CharField, Count, F, Func, IntegerField, QuerySet, Sum, Value
+
+from jobs import db
+from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookMessage
+from webhooks.outbox import ID_BYTES
+
+
+def of_jobs(ids: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
+    """Of those that have any. What is owed and not handed out yet is pending, too."""
+    found: dict[UUID, dict[str, int]] = {}
+    for job_id, status, number in _handed_out(ids).union(_owed(ids), all=True):
+        counted = found.setdefault(job_id, {"pending": 0, "delivered": 0, "failed": 0})
+        counted[status.lower()] += number
+    return found
+
+
+def _handed_out(ids: Sequence[UUID]) -> QuerySet[Any, Any]:
+    rows = WebhookDelivery.objects.using(db.alias()).filter(job_id__in=ids).order_by()
+    return rows.values_list("job_id", "status").annotate(number=Count("pk"))
+
+
+def _owed(ids: Sequence[UUID]) -> QuerySet[Any, Any]:
+    rows = WebhookMessage.objects.using(db.alias()).filter(job_id__in=ids, owed__isnull=False).order_by()
+    said = Value(str(DeliveryStatus.PENDING), output_field=CharField())
+    endpoints = Func(F("owed"), function="length", output_field=IntegerField()) / ID_BYTES
+    return rows.values("job_id").annotate(said=said, number=Sum(endpoints)).values_list("job_id", "said", "number")

@@ -1,0 +1,217 @@
+"""One POST to one judged address: bounded in time, in the size of the answer's head and body, and in where it goes.
+
+No redirects, no proxies but WEBHOOK_PROXY, no names: the connection is made to an address, while the Host header, SNI
+and the certificate check keep the name.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import socket
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from django.utils.translation import gettext as _
+from urllib3 import exceptions
+from urllib3.connection import HTTPConnection, HTTPSConnection, ProxyConfig
+from urllib3.util import parse_url
+
+from webhooks.addresses import DEFAULT_PORTS, Destination
+
+BODY_BYTES = HEAD_BYTES = 64 * 1024
+SLACK_BYTES = 16 * 1024  # what framing and a last full buffer may add
+ADDRESSES = 3  # how many of a name's addresses are tried
+
+
+class NotAnswered(Exception):
+    """No usable answer; says why."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    head: str
+    body: bytes
+    retry_after: str | None
+
+
+def post(
+    place: Destination,
+    addresses: Sequence[str],
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    deadline: float,
+    proxy: str | None = None,
+) -> Answer:
+    """`deadline` is by the monotonic clock, for all of it: connecting, sending, and however slowly the answer drips."""
+    wire = _Wire(deadline, HEAD_BYTES + BODY_BYTES + SLACK_BYTES)
+    connection = _connection(place, addresses, wire, proxy)
+    try:
+        connection.request("POST", place.target, body, headers, preload_content=False, decode_content=False)
+        response = connection.getresponse()
+        head, found = _head(response), response.read(BODY_BYTES, decode_content=False)
+        return Answer(response.status, head, found[:BODY_BYTES], response.headers.get("Retry-After"))
+    except (OSError, http.client.HTTPException, exceptions.HTTPError, ValueError) as error:
+        raise NotAnswered(_why(error, wire)) from None
+    finally:
+        connection.close()
+
+
+class _TooMuch(OSError):
+    pass
+
+
+class _Wire:
+    """What the HTTP library needs of a socket. Every wait is bounded by the one deadline, every byte is counted."""
+
+    def __init__(self, deadline: float, most_bytes: int) -> None:
+        self.deadline = deadline
+        self.left_bytes = most_bytes
+        self.sock: Any = None
+
+    def left_sec(self) -> float:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def sendall(self, data: Any) -> None:
+        self.sock.settimeout(self.left_sec())
+        self.sock.sendall(data)
+
+    def recv_into(self, buffer: Any) -> int:
+        self.sock.settimeout(self.left_sec())
+        received: int = self.sock.recv_into(buffer)
+        self.left_bytes -= received
+        if self.left_bytes < 0:
+            raise _TooMuch
+        return received
+
+    def makefile(self, *_args: Any, **_kwargs: Any) -> io.BufferedReader:
+        return io.BufferedReader(_Incoming(self))
+
+    def settimeout(self, _seconds: float | None) -> None:
+        """Ours is the only one."""
+
+    def shutdown(self, how: int) -> None:
+        self.sock.shutdown(how)
+
+    def fileno(self) -> int:
+        return int(self.sock.fileno())
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class _Incoming(io.RawIOBase):
+    def __init__(self, wire: _Wire) -> None:
+        self.wire = wire
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self.wire.recv_into(buffer)
+
+
+class _Pinned(HTTPConnection):
+    """Connects to the addresses it was given, in turn, and speaks through the wire."""
+
+    addresses: Sequence[str]
+    wire: _Wire
+    tls_name: str | None = None  # of a proxy that is spoken to over TLS
+
+    def _new_conn(self) -> socket.socket:
+        failure: OSError = ConnectionRefusedError()
+        for address in self.addresses[:ADDRESSES]:
+            try:
+                made = _connected(address, self.port, self.wire)
+            except OSError as error:
+                failure = error
+                continue
+            return made if self.tls_name is None else _trusted().wrap_socket(made, server_hostname=self.tls_name)
+        raise failure
+
+    def connect(self) -> None:
+        super().connect()
+        self.wire.sock, self.sock = self.sock, self.wire
+
+
+class _PinnedTls(_Pinned, HTTPSConnection):
+    pass
+
+
+def _connection(place: Destination, addresses: Sequence[str], wire: _Wire, proxy: str | None) -> _Pinned:
+    secure = {"ssl_context": _trusted(), "server_hostname": place.host} if place.scheme == "https" else {}
+    kind = _PinnedTls if secure else _Pinned
+    if proxy is None:
+        connection = kind(addresses[0], place.port, **secure)
+    else:
+        connection, addresses = _through(proxy, kind, secure, addresses[0], place.port)
+    connection.addresses, connection.wire = addresses, wire
+    connection.timeout = max(wire.deadline - time.monotonic(), 0.01)
+    return connection
+
+
+def _through(proxy: str, kind: Any, secure: dict[str, Any], address: str, port: int) -> tuple[_Pinned, list[str]]:
+    """A tunnel to the judged address. The proxy is the operator's own, so its name is simply looked up."""
+    parts = urlsplit(proxy)
+    host, own_port = parts.hostname or "", parts.port or DEFAULT_PORTS[parts.scheme]
+    twice = parts.scheme == "https" and bool(secure)  # TLS within TLS is for the library to arrange
+    config = ProxyConfig(_trusted() if twice else None, False, None, None)
+    connection = kind(host, own_port, proxy=parse_url(proxy), proxy_config=config, **secure)
+    if parts.scheme == "https" and not twice:
+        connection.tls_name = host
+    login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
+    headers = {"Proxy-Authorization": f"Basic {base64.b64encode(login).decode()}"} if parts.username else {}
+    connection.set_tunnel(address, port, headers, scheme="https" if twice else "http")
+    found = socket.getaddrinfo(host, own_port, type=socket.SOCK_STREAM)
+    return connection, list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _connected(address: str, port: int, wire: _Wire) -> socket.socket:
+    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.settimeout(wire.left_sec())
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.connect((address, port))
+        made.settimeout(wire.left_sec())  # for the handshake
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Made once: reading the certificates of all authorities takes longer than a delivery."""
+    return ssl.create_default_context()
+
+
+def _head(response: Any) -> str:
+    lines = [f"HTTP/{response.version / 10:.1f} {response.status} {response.reason or ''}".rstrip()]
+    return "\n".join([*lines, *(f"{name}: {value}" for name, value in response.headers.items())])
+
+
+def _why(error: Exception, wire: _Wire) -> str:
+    if isinstance(error, TimeoutError | exceptions.TimeoutError) or time.monotonic() >= wire.deadline:
+        return _("did not answer in time")
+    if isinstance(error, _TooMuch):
+        return _("sent an answer with too large a head")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _("has a certificate that does not verify: %s") % error.verify_message
+    if isinstance(error, ssl.SSLError):
+        return _("TLS failed: %s") % (error.reason or type(error).__name__)
+    if isinstance(error, http.client.RemoteDisconnected | exceptions.ProtocolError | ConnectionResetError):
+        return _("closed the connection without an answer")
+    if isinstance(error, ConnectionRefusedError):
+        return _("refused the connection")
+    return _("could not be reached: %s") % (error.__str__() or type(error).__name__)
