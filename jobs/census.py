@@ -28,7 +28,7 @@ PARTS: tuple[dict[str, Any], ...] = (
     {"status__in": literals(RARE), "status": Status.PAUSED},
 )
 FEW = 10_000  # so many live jobs are counted anew for every answer
-JOBS_A_SECOND, LONGEST_SEC = 100_000, 5.0  # how long a larger census is good for
+SHARE, LONGEST_SEC = 0.1, 5.0  # of all time, counting larger ones takes a tenth; and how old one may get
 STEPS_A_SEC = 2**16  # a power of two, so that a float holds every step exactly
 
 
@@ -114,11 +114,10 @@ def take(tenant: str | None = None) -> Census:
     if known is not None and now < known[1]:
         return known[0]
     census = _taken(tenant)
-    live = sum(kind.jobs for kind in census.live)
-    if live > FEW:
+    if sum(kind.jobs for kind in census.live) > FEW:
         for stale in [each for each, (_, until) in _kept.items() if until <= now]:
             del _kept[stale]
-        _kept[place] = census, now + min(live / JOBS_A_SECOND, LONGEST_SEC)
+        _kept[place] = census, now + min((monotonic() - now) / SHARE, LONGEST_SEC)
     return census
 
 

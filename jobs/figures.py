@@ -92,7 +92,7 @@ def in_use() -> InUse:
     active = jobs().filter(status__in=literals(AT_WORK)).order_by().values_list(*FLOW).annotate(Count("pk"))
     leases = Lease.objects.using(db.alias()).filter(ended_at__isnull=True, granted_at__isnull=False)
     held = leases.order_by().values_list(*FLOW).annotate(Count("pk"))
-    return InUse([(Flow(*row[:4]), row[4]) for row in (*active, *held)])
+    return InUse([(Flow(*row[:4]), row[4]) for row in active.union(held, all=True)])
 
 
 def recovered(within: timedelta, tenant: str | None = None) -> int:

@@ -12,7 +12,7 @@ from django.db import IntegrityError
 from django.db.models import ProtectedError, QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import db, parsing, services, submission
+from jobs import db, parsing, submission
 from jobs.actors import PYTHON, Actor
 from jobs.errors import Conflict, InvalidInput, InvalidParams, NotFound
 from jobs.literals import literals
@@ -111,23 +111,6 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
             users = ", ".join(sorted({str(each._meta.verbose_name) for each in error.protected_objects}))
             raise InUse(_("“%(name)s” is used by: %(users)s.") % {"name": template.name, "users": users}) from None
     _log(template, "deleted", actor)
-
-
-def run(
-    template_id: UUID | str,
-    params: Mapping[str, Any] | None = None,
-    fields: Mapping[str, Any] | None = None,
-    *,
-    tenant: str | None = None,
-    actor: Actor = PYTHON,
-) -> Job:
-    """Submit a job as the template says, but for what is said here; params are merged key by key."""
-    template = get(template_id, tenant=tenant)
-    said = {**(fields or {}), "tenant": template.tenant}
-    try:
-        return services.enqueue(params=params, template=template.name, actor=actor, **said)
-    except IntegrityError:  # the foreign key is looked at on commit
-        raise NotFound(_("There is no template with this id.")) from None
 
 
 def _found(templates: QuerySet[JobTemplate], template_id: UUID | str) -> JobTemplate:

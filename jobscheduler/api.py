@@ -18,6 +18,7 @@ ROUTERS = (
     "jobs.api.groups.router",
     "jobs.api.targets.router",
     "jobs.api.templates.router",
+    "schedules.api.router",
     "jobs.api.job_types.router",
     "jobs.api.workers.router",
     "jobs.api.limits.router",

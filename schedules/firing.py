@@ -19,6 +19,7 @@ from jobs.engine import lifecycle
 from jobs.engine.connections import MISSING
 from jobs.engine.submit import submit
 from jobs.errors import InvalidInput
+from jobs.services import REASON_LENGTH
 from schedules import sql
 from schedules.cron import CronError
 from schedules.making import ACTOR
@@ -130,6 +131,7 @@ def _write(plans: Sequence[Plan]) -> int:
 
 
 def _disable(schedule: Schedule, error: Exception) -> None:
-    told = parsing.salvage_text(f"{BROKEN}{error}" if str(error) else f"{BROKEN}{type(error).__name__}", 2000)
+    told = f"cron {error}" if isinstance(error, CronError) else str(error) or type(error).__name__
     rows = Schedule.objects.using(db.alias()).filter(pk=schedule.pk, next_fire_at=schedule.next_fire_at)
-    rows.update(enabled=False, next_fire_at=None, disabled_reason=told)
+    reason = parsing.salvage_text(f"{BROKEN}{told}", REASON_LENGTH)
+    rows.update(enabled=False, next_fire_at=None, disabled_reason=reason)

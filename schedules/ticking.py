@@ -26,6 +26,7 @@ class Ticker:
 
     def __init__(self) -> None:
         self._look_at = 0.0
+        self._news = 0
         self._is_paced = False
         self._is_declared = False
 
@@ -35,6 +36,8 @@ class Ticker:
         return min(max(self._look_at - time.monotonic(), SOONEST_SEC), OFTEN_SEC)
 
     def hasten(self) -> None:
+        """Somebody has changed a schedule. Called from any thread."""
+        self._news += 1
         self._look_at = 0.0
 
     def tick(self) -> int:
@@ -43,11 +46,14 @@ class Ticker:
         if paced and time.monotonic() < self._look_at:
             return 0
         self._declare_once()
+        news = self._news
         wait_sec, now = _next_due()
         made = fire_due(now) if now is not None and wait_sec <= 0 else 0
         if wait_sec <= 0:
             wait_sec, now = _next_due()
         self._look_at = time.monotonic() + min(wait_sec if wait_sec > 0 else IN_HAND_SEC, _idle_sec())
+        if news != self._news:  # what we saw may be older than what we were told
+            self._look_at = 0.0
         return made
 
     def _declare_once(self) -> None:

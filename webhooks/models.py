@@ -57,6 +57,7 @@ class WebhookMessage(models.Model):
     at = models.DateTimeField(_("at"), db_default=Now())
     snapshot = models.TextField(null=True, editable=False)
     owed = models.BinaryField(null=True, editable=False)  # endpoints that have no delivery yet, 16 bytes each
+    urgent = models.BooleanField(default=True, editable=False)  # one of them was there to receive it
     body = models.BinaryField(_("body"), null=True, editable=False)
 
     class Meta:
@@ -65,7 +66,7 @@ class WebhookMessage(models.Model):
         verbose_name_plural = _("webhook messages")
         ordering = ("-id",)
         indexes = [
-            models.Index(fields=("id",), condition=Q(owed__isnull=False), name="message_owed"),
+            models.Index(fields=("urgent", "id"), condition=Q(owed__isnull=False), name="message_owed"),
             models.Index(fields=("job_id",), condition=Q(job_id__isnull=False), name="message_of_job"),
             models.Index(fields=("group_id",), condition=Q(group_id__isnull=False), name="message_of_group"),
         ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -18,12 +19,24 @@ from jobs import clock, db
 from jobs.hooks import Event, GroupFinished, Moved
 from jobs.ids import uuid7
 from jobs.models import JobTemplate
-from webhooks import bodies, events, snapshots
+from webhooks import bodies, circuits, events, snapshots
 from webhooks.interest import listening
 from webhooks.models import WebhookEndpoint, WebhookMessage
 
 ID_BYTES = 16
 _nudges: list[Callable[[], None]] = []  # senders of this process
+
+
+@dataclass(frozen=True)
+class Owed:
+    endpoints: bytes
+    urgent: bool
+
+    @classmethod
+    def to(cls, endpoints: Sequence[tuple[UUID, int]]) -> Owed:
+        """Each with its failures in a row."""
+        answering = any(not circuits.is_broken(failures) for _, failures in endpoints)
+        return cls(pack(pk for pk, _ in endpoints), answering)
 
 
 def write(told: Sequence[Event]) -> None:
@@ -94,7 +107,8 @@ def _write_here(moves: Sequence[tuple[Moved, str]]) -> set[str]:
             retried_by=move.retried_by,
             at=now,
             snapshot=None if name in _ENDS else snapshot_of.get(move.job_id),
-            owed=wanted[move.tenant, name],
+            owed=wanted[move.tenant, name].endpoints,
+            urgent=wanted[move.tenant, name].urgent,
         )
         for move, name in kept
     )
@@ -112,22 +126,23 @@ def _write_group(event: GroupFinished) -> bool:
         event=events.GROUP_FINISHED,
         group_id=event.group_id,
         at=now,
-        owed=wanted[event.tenant, events.GROUP_FINISHED],
+        owed=wanted[event.tenant, events.GROUP_FINISHED].endpoints,
+        urgent=wanted[event.tenant, events.GROUP_FINISHED].urgent,
         body=bodies.of_group(event.group_id, events.GROUP_FINISHED, now),
     )
     return True
 
 
-def _owed(asked: set[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
+def _owed(asked: set[tuple[str, str]]) -> dict[tuple[str, str], Owed]:
     """Who wants which event, for each of these tenants that has somebody."""
     tenants = {tenant for tenant, _name in asked}
     rows = WebhookEndpoint.objects.using(db.alias()).filter(enabled=True, tenant__in=tenants)
-    found: dict[tuple[str, str], list[UUID]] = {}
-    for pk, tenant, said in rows.values_list("pk", "tenant", "events"):
+    found: dict[tuple[str, str], list[tuple[UUID, int]]] = {}
+    for pk, tenant, said, failures in rows.values_list("pk", "tenant", "events", "failures"):
         for key in asked:
             if key[0] == tenant and events.wants(said, key[1]):
-                found.setdefault(key, []).append(pk)
-    return {key: pack(ids) for key, ids in found.items()}
+                found.setdefault(key, []).append((pk, failures))
+    return {key: Owed.to(endpoints) for key, endpoints in found.items()}
 
 
 _ENDS = frozenset(events.ENDS)
@@ -144,15 +159,16 @@ def _insert() -> str:
                AS t(id uuid, job_id uuid, event text, tenant text, ended boolean, retried_by uuid)
     ),
     wanted AS MATERIALIZED (
-        SELECT t.tenant, t.event, string_agg(uuid_send(e.id), ''::bytea ORDER BY e.id) AS owed
+        SELECT t.tenant, t.event, string_agg(uuid_send(e.id), ''::bytea ORDER BY e.id) AS owed,
+               bool_or(e.failures < {circuits.BREAK_AFTER:d}) AS urgent
         FROM (SELECT DISTINCT tenant, event FROM told) t
         JOIN {WebhookEndpoint._meta.db_table} e ON e.enabled AND e.tenant = t.tenant
              AND e.events ?| ARRAY[t.event, split_part(t.event, '.', 1) || '.*', '*']
         GROUP BY t.tenant, t.event
     ),
     written AS (
-        INSERT INTO {WebhookMessage._meta.db_table} (id, tenant, event, job_id, retried_by, at, owed, snapshot)
-        SELECT t.id, t.tenant, t.event, t.job_id, t.retried_by, statement_timestamp(), w.owed,
+        INSERT INTO {WebhookMessage._meta.db_table} (id, tenant, event, job_id, retried_by, at, owed, urgent, snapshot)
+        SELECT t.id, t.tenant, t.event, t.job_id, t.retried_by, statement_timestamp(), w.owed, w.urgent,
                CASE WHEN NOT t.ended THEN (
                    SELECT json_build_object(
                        'job', (SELECT row_to_json(s) FROM (SELECT {job}) s),

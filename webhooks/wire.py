@@ -13,6 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -53,16 +54,18 @@ def post(
 ) -> Answer:
     """`deadline` is by the monotonic clock, for all of it: connecting, sending, and however slowly the answer drips."""
     wire = _Wire(deadline, HEAD_BYTES + BODY_BYTES + SLACK_BYTES)
-    connection = _connection(place, addresses, wire, proxy)
+    connection = None
     try:
-        connection.request("POST", place.target, body, headers, preload_content=False, decode_content=False)
-        response = connection.getresponse()
-        head, found = _head(response), response.read(BODY_BYTES, decode_content=False)
-        return Answer(response.status, head, found[:BODY_BYTES], response.headers.get("Retry-After"))
+        connection = _connection(place, addresses, wire, proxy)
+        with suppress(BrokenPipeError):  # who does not want all of it may still have answered
+            connection.request("POST", place.target, body, headers)
+        response = http.client.HTTPConnection.getresponse(connection)
+        return Answer(response.status, _head(response), _body(response), response.headers.get("Retry-After"))
     except (OSError, http.client.HTTPException, exceptions.HTTPError, ValueError) as error:
         raise NotAnswered(_why(error, wire)) from None
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
 
 
 class _TooMuch(OSError):
@@ -150,7 +153,9 @@ class _PinnedTls(_Pinned, HTTPSConnection):
 
 
 def _connection(place: Destination, addresses: Sequence[str], wire: _Wire, proxy: str | None) -> _Pinned:
-    secure = {"ssl_context": _trusted(), "server_hostname": place.host} if place.scheme == "https" else {}
+    secure: dict[str, Any] = {}
+    if place.scheme == "https":
+        secure = {"ssl_context": _trusted(), "server_hostname": place.host}
     kind = _PinnedTls if secure else _Pinned
     if proxy is None:
         connection = kind(addresses[0], place.port, **secure)
@@ -196,9 +201,18 @@ def _trusted() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _head(response: Any) -> str:
+def _head(response: http.client.HTTPResponse) -> str:
     lines = [f"HTTP/{response.version / 10:.1f} {response.status} {response.reason or ''}".rstrip()]
     return "\n".join([*lines, *(f"{name}: {value}" for name, value in response.headers.items())])
+
+
+def _body(response: http.client.HTTPResponse) -> bytes:
+    """As much as came in time, and no more than we keep: the status was the answer."""
+    found = bytearray()
+    with suppress(OSError, http.client.HTTPException, ValueError):
+        while len(found) < BODY_BYTES and (part := response.read1(BODY_BYTES - len(found))):
+            found += part
+    return bytes(found)
 
 
 def _why(error: Exception, wire: _Wire) -> str:
@@ -210,8 +224,10 @@ def _why(error: Exception, wire: _Wire) -> str:
         return _("has a certificate that does not verify: %s") % error.verify_message
     if isinstance(error, ssl.SSLError):
         return _("TLS failed: %s") % (error.reason or type(error).__name__)
-    if isinstance(error, http.client.RemoteDisconnected | exceptions.ProtocolError | ConnectionResetError):
-        return _("closed the connection without an answer")
     if isinstance(error, ConnectionRefusedError):
         return _("refused the connection")
+    if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError | BrokenPipeError):
+        return _("closed the connection without an answer")
+    if isinstance(error, http.client.HTTPException):
+        return _("did not answer in proper HTTP: %s") % (error.__str__() or type(error).__name__)
     return _("could not be reached: %s") % (error.__str__() or type(error).__name__)

@@ -26,6 +26,6 @@ How an endpoint is written, in a router that `jobscheduler/api.py` lists::
 
 Errors: raise what is in `jobs.errors` (or a `problems.Refusal`); `problems.answer_to` turns it into problem+json.
 Responses are made by hand (`answer`, `tagged`, `nothing`); the schemas in `operation(...)` document them.
-Submissions: `**KEYED` in `operation(...)`, `with_key(request, said)` and `submitted(request, job)` of `idempotency`.
+Submissions: `**KEYED` in `operation(...)` and `submit(request, said)` of `idempotency`.
 Scopes: `scope="read"` by default; `permission="cancel_job"` is what a session needs instead (see `auth.needs`).
 """

@@ -13,7 +13,7 @@ from jobs.api import fields, shaping
 from jobs.api.answers import answer
 from jobs.api.callers import ApiRequest
 from jobs.errors import InvalidInput
-from jobs.models import Job
+from jobs.submitting import submitted
 
 HEADER = "Idempotency-Key"
 KEYED: dict[str, Any] = {  # for `operation(...)` of whatever honours the header
@@ -49,14 +49,12 @@ def with_key(request: ApiRequest, said: dict[str, Any]) -> dict[str, Any]:
     return {**said, "idempotency_key": key}
 
 
-def submitted(request: ApiRequest, job: Job, worded: Callable[[Any], Any] = lambda document: document) -> HttpResponse:
-    """201 with the job as it is now."""
-    response = answer(worded(shaping.one(job.pk, request.auth)), 201)
-    if _was_there(job):
+def submit(
+    request: ApiRequest, said: dict[str, Any], worded: Callable[[Any], Any] = lambda document: document
+) -> HttpResponse:
+    """201 with the job as it is now, whether this submission or an earlier one with its key has made it."""
+    job_id, is_new = submitted(with_key(request, said), actor=request.auth.actor)
+    response = answer(worded(shaping.one(job_id, request.auth)), 201)
+    if not is_new:
         response["Idempotent-Replayed"] = "true"
     return response
-
-
-def _was_there(job: Job) -> bool:
-    """A job that was found under its key came from the database; a new one was put together from what was said."""
-    return job._state.db is not None

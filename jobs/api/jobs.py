@@ -15,7 +15,7 @@ from jobs.api import cursors, queue_order, shaping, walks
 from jobs.api.answers import answer, tagged
 from jobs.api.bodies import Bulk, Document
 from jobs.api.callers import ApiRequest, Caller
-from jobs.api.idempotency import KEYED, submitted, with_key
+from jobs.api.idempotency import KEYED, submit
 from jobs.api.job_bodies import JobEdits, JobIn, JobsIn
 from jobs.api.job_filters import JobFilters
 from jobs.api.job_filters import walks as walks_to
@@ -65,7 +65,7 @@ def jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) -> Http
     """
     said = body.said()
     said["tenant"] = request.auth.tenant_for(said.get("tenant"))
-    return submitted(request, services.enqueue(**with_key(request, said), actor=request.auth.actor))
+    return submit(request, said)
 
 
 @router.post(

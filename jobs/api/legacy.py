@@ -19,7 +19,7 @@ from jobs.api import shaping
 from jobs.api.answers import answer, tagged
 from jobs.api.bodies import Document, Optional
 from jobs.api.callers import ApiRequest
-from jobs.api.idempotency import KEYED, submitted, with_key
+from jobs.api.idempotency import KEYED, submit
 from jobs.api.job_bodies import JobIn, VerbIn
 from jobs.api.job_filters import JobFilters
 from jobs.api.jobs import JobId, listed
@@ -89,8 +89,7 @@ def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) 
     """Use `POST /api/jobs`."""
     said = body.said()
     said["tenant"] = request.auth.tenant_for(said.get("tenant"))
-    job = services.enqueue(**with_key(request, said), actor=request.auth.actor)
-    return submitted(request, job, in_old_words)
+    return submit(request, said, in_old_words)
 
 
 @router.get(

@@ -11,6 +11,11 @@ from jobs.states import RUN_STATUSES, EventKind, Status, StopMode
 
 T = TypeVar("T")
 
+REASON_CODES = (
+    *("not_before", "backoff", "held", "predecessor", "paused", "target_busy", "target_blocked", "target_paused"),
+    *("limit", "scope_paused", "admission_denied", "reservation", "dispatching", "no_worker"),
+)
+
 SHOWN_STATUSES = [str(status) for status in Status if status != Status.DISPATCHING]
 ID_SCHEMA = {"type": "string", "format": "uuid"}
 TIME_SCHEMA = {"type": "string", "format": "date-time", "examples": ["2030-01-31T12:00:00Z"]}
@@ -160,6 +165,22 @@ class LogOut(Out):
     at: Time
     level: str
     message: str
+
+
+class ReasonOut(Out):
+    code: Annotated[str, WithJsonSchema(words(REASON_CODES))]
+    message: str
+    blocking_job_id: Id | None = None
+    since: Time | None = None
+    until: Time | None = None
+    by: str | None = None
+
+
+class ExplanationOut(Out):
+    summary: str
+    reasons: list[ReasonOut]
+    ahead: int | None = Field(description="How many jobs go first, counted up to 10000; null if it is not queued.")
+    predicted_start_at: Time | None = Field(description="Null where nobody can say, or a person has to act first.")
 
 
 class BulkOut(Out):

@@ -13,7 +13,7 @@ from jobs.api import fields as f
 from jobs.api.answers import answer, nothing, tagged
 from jobs.api.bodies import Document, Optional, Said
 from jobs.api.callers import ApiRequest, Caller
-from jobs.api.idempotency import KEYED, submitted, with_key
+from jobs.api.idempotency import KEYED, submit
 from jobs.api.operations import operation
 from jobs.api.pages import Order, Paged, page
 from jobs.api.queries import Asked, gated
@@ -196,10 +196,8 @@ def templates_delete(request: ApiRequest, template_id: TemplateId) -> HttpRespon
 def templates_run(request: ApiRequest, template_id: TemplateId, body: Annotated[RunIn, Optional()]) -> HttpResponse:
     """Submits a job as the template says, but for what is said here. With an idempotency key, a repeated run answers
     with the job that the first one made."""
-    caller, said = request.auth, body.said()
-    params = said.pop("params", None)
-    job = presets.run(template_id, params, with_key(request, said), tenant=caller.tenant, actor=caller.actor)
-    return submitted(request, job)
+    template = presets.get(template_id, tenant=request.auth.tenant)
+    return submit(request, {**body.said(), "template": template.name, "tenant": template.tenant})
 
 
 def _shown_to(caller: Caller) -> Any:

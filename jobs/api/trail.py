@@ -16,7 +16,8 @@ from jobs.api.operations import operation
 from jobs.api.pages import Order, Paged, page
 from jobs.api.problems import Forbidden
 from jobs.api.queries import Asked
-from jobs.api.schemas import EventPage, LogPage
+from jobs.api.schemas import EventPage, ExplanationOut, LogPage
+from jobs.explain import explain
 from jobs.models import JobEvent, JobLog
 
 router = Router(tags=["jobs"])
@@ -42,3 +43,15 @@ def jobs_logs(request: ApiRequest, job_id: JobId, asked: Annotated[Paged, Asked(
     known = request.auth.job_id(job_id)
     rows = JobLog.objects.using(db.alias()).filter(job_id=known)
     return answer(page(request.auth, "jobs_logs", asked, rows, Order(JobLog, ("id",)), shapes.log, of=known))
+
+
+@router.get(
+    "/jobs/{job_id}/explain",
+    **operation("jobs_explain", ExplanationOut, problems=[404], summary="Why a job is not running"),
+)
+def jobs_explain(request: ApiRequest, job_id: JobId) -> HttpResponse:
+    """Every reason that keeps it waiting, its place in the queue, and, from measured durations, when it may start.
+
+    A running or ended job has no reasons.
+    """
+    return answer(explain(request.auth.job_id(job_id)).document())

@@ -8,8 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from jobs import cli, db, shapes
+from jobs.explain import Explanation, explain
 from jobs.logs import visible
 from jobs.models import Job, JobEvent, JobLog
+from jobs.states import Status
 
 HEADINGS = ("ID", "STATUS", "TYPE", "TARGET", "AGE", "NOTE")
 EVENTS, LINES = 50, 20
@@ -38,7 +40,19 @@ def document(job: Job) -> dict[str, Any]:
     }
 
 
+def explanation(found: Explanation) -> Iterable[str]:
+    yield visible(found.summary)
+    if len(found.reasons) > 1:
+        yield from (visible(f"  {reason.code}: {reason.message}") for reason in found.reasons)
+    if found.ahead:
+        yield f"ahead: {found.ahead}"
+    if found.predicted_start_at is not None:
+        yield f"may start: {shapes.moment(found.predicted_start_at)}"
+
+
 def page(job: Job) -> Iterable[str]:
+    if not job.is_terminal and job.status != Status.RUNNING:
+        yield from explanation(explain(job.pk))
     told = document(job)
     events, logs, run = told.pop("events"), told.pop("logs"), told.pop("run")
     yield from _facts({name: value for name, value in told.items() if value not in (None, "", [], {}, False)}, "")

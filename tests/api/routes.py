@@ -58,6 +58,7 @@ MAKERS: dict[str, Callable[[str], Any]] = {
     "job_id": lambda tenant: factories.JobFactory.create(tenant=tenant, queued=True).pk,
     "run_id": lambda tenant: factories.JobFactory.create(tenant=tenant, failed=True).pk,
     "key": lambda tenant: factories.TargetFactory.create(tenant=tenant).key,
+    "group_id": lambda tenant: factories.JobGroupFactory.create(tenant=tenant).pk,
     "template_id": lambda tenant: factories.JobTemplateFactory.create(tenant=tenant).pk,
 }
 

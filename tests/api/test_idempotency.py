@@ -63,7 +63,7 @@ def test_another_body_is_refused_and_another_tenant_has_its_own_keys() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_twenty_at_once_make_one_job_and_get_equal_answers(live_server: Any) -> None:
-    answers = at_once(live_server, lambda: None)
+    answers = at_once(live_server, token(), lambda: None)
     assert {status for status, _body, _replayed in answers} == {201}
     assert len({body for _status, body, _replayed in answers}) == 1
     assert sorted(replayed for _status, _body, replayed in answers) == [False] + [True] * (CALLERS - 1)
@@ -73,7 +73,7 @@ def test_twenty_at_once_make_one_job_and_get_equal_answers(live_server: Any) -> 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("outcome", ["committed", "rolled back"])
 def test_while_a_first_submission_is_open_all_others_wait_for_its_outcome(live_server: Any, outcome: str) -> None:
-    ready = Barrier(2)
+    ready, written = Barrier(2), token()
 
     def first() -> None:
         """Holds the key in an open transaction until the others are on their way."""
@@ -92,7 +92,7 @@ def test_while_a_first_submission_is_open_all_others_wait_for_its_outcome(live_s
     with ThreadPoolExecutor(1) as thread:
         holder = thread.submit(first)
         ready.wait()
-        answers = at_once(live_server, ready.wait)
+        answers = at_once(live_server, written, ready.wait)
         holder.result()
     assert {status for status, _body, _replayed in answers} == {201}
     assert len({body for _status, body, _replayed in answers}) == 1
@@ -100,9 +100,12 @@ def test_while_a_first_submission_is_open_all_others_wait_for_its_outcome(live_s
     assert Job.objects.count() == 1
 
 
-def at_once(live_server: Any, when_all_are_sent: Callable[[], Any]) -> list[tuple[int, bytes, bool]]:
+def token() -> str:
+    return tokens.create("tests", scopes=["submit", "read"])[1]
+
+
+def at_once(live_server: Any, written: str, when_all_are_sent: Callable[[], Any]) -> list[tuple[int, bytes, bool]]:
     """Submissions with one key from as many threads, released together: status, body, whether replayed."""
-    _, written = tokens.create("tests", scopes=["submit", "read"])
     together = Barrier(CALLERS + 1)
 
     def submit(_: int) -> tuple[int, bytes, bool]:

@@ -9,20 +9,30 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
+from django.apps import apps
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoDbBlocker
 
 from jobs import census, db, targets, tokens
-from jobs.models import ApiToken, JobEvent, JobLog, JobTemplate
+from jobs.models import JobEvent, JobLog
 from jobs.states import EventKind
+from jobscheduler.api import api
 from tests.api.crowd import Crowd
-from tests.api.routes import routes
-from tests.factories import JobEventFactory, JobLogFactory, JobTemplateFactory, WorkerFactory
+from tests.api.routes import objects_of, routes
+from tests.factories import (
+    JobEventFactory,
+    JobFactory,
+    JobGroupFactory,
+    JobLogFactory,
+    JobTemplateFactory,
+    WorkerFactory,
+)
 
 pytestmark = pytest.mark.django_db
 
+OURS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
 JOBS = 200_000
 MOST_STATEMENTS = 12
 TABLES = ("jobscheduler_job", "jobscheduler_jobrun", "jobscheduler_jobevent", "jobscheduler_joblog")
@@ -42,12 +52,19 @@ GETS = [
     *["/api/stats?tenant=other", "/api/targets?tenant=other", "/metrics"],
 ]
 
+DESCRIBED: dict[str, Any] = api.get_openapi_schema(path_prefix="/api")["paths"]
+LISTS = [
+    path
+    for path, methods in DESCRIBED.items()
+    if any(each["name"] == "limit" for each in methods.get("get", {}).get("parameters", ()))
+]
+
 
 @dataclass(frozen=True)
 class Scene:
     """What the paths name, and tokens to ask with."""
 
-    values: dict[str, str]
+    values: dict[str, Any]
     everywhere: str
     of_one: str
 
@@ -61,38 +78,46 @@ def scene(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
         JobEventFactory.create_batch(100, job_id=job_id, job=None, kind=str(EventKind.UPDATED))
         JobLogFactory.create_batch(100, job_id=job_id, job=None)
         WorkerFactory.create_batch(5)
-        templates = JobTemplateFactory.create_batch(100)
+        templates = JobTemplateFactory.create_batch(600)
+        group = JobGroupFactory.create()
+        for index in range(50):
+            JobFactory.create(group=group, group_index=index)
         targets.pause("target 10")
         (_, everywhere), (_, of_one) = tokens.create("a", tenant=None), tokens.create("b", tenant="other")
-        values = {"job_id": job_id, "run_id": job_id, "key": "target 10", "template_id": str(templates[0].pk)}
-        yield Scene(values, everywhere, of_one)
+        known = {
+            "job_id": job_id,
+            "run_id": job_id,
+            "key": "target 10",
+            "template_id": templates[0].pk,
+            "group_id": group.pk,
+        }
+        yield Scene({**objects_of("default"), **known}, everywhere, of_one)
         census.forget()
         _clear()
 
 
 def _clear() -> None:
-    tables = [*TABLES, "jobscheduler_target", "jobscheduler_jobminute", "jobscheduler_worker", "jobscheduler_lanemark"]
+    tables = [model._meta.db_table for name in OURS for model in apps.get_app_config(name).get_models()]
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(f"TRUNCATE {', '.join(tables)} CASCADE")
             cursor.execute("ANALYZE")
         else:
             _clear_sqlite(cursor, tables)
-    JobTemplate.objects.all().delete()
-    ApiToken.objects.all().delete()
     connection.close()
 
 
 def _clear_sqlite(cursor: Any, tables: list[str]) -> None:
-    """Its triggers let nobody delete events."""
+    """Its triggers let nobody delete what is kept for good."""
     cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND sql LIKE '%DELETE ON%'")
     triggers = cursor.fetchall()
-    for name, _ in triggers:
-        cursor.execute(f"DROP TRIGGER {name}")
-    for table in ("jobscheduler_joblog", "jobscheduler_jobevent", "jobscheduler_jobrun", *tables):
-        cursor.execute(f"DELETE FROM {table}")
-    for _, sql in triggers:
-        cursor.execute(sql)
+    with transaction.atomic():
+        for name, _ in triggers:
+            cursor.execute(f"DROP TRIGGER {name}")
+        for table in tables:
+            cursor.execute(f"DELETE FROM {table}")
+        for _, sql in triggers:
+            cursor.execute(sql)
 
 
 @pytest.fixture(autouse=True)
@@ -127,18 +152,15 @@ def test_a_page_far_down_is_like_the_first(scene: Scene, path: str) -> None:
     headers = {"Authorization": f"Bearer {scene.everywhere}"}
     first = ask(f"{path}{'&' if '?' in path else '?'}limit=50", scene.everywhere)
     cursor = Client().get(f"{path}{'&' if '?' in path else '?'}limit=500", headers=headers).json()["next_cursor"]
-    if cursor is None:
-        pytest.skip("there is one page only")
+    assert cursor is not None
     later = ask(f"{path}{'&' if '?' in path else '?'}limit=50&cursor={cursor}", scene.everywhere)
     assert len(later) <= len(first)
     assert not any(walks(each["sql"]) for each in later)
 
 
-@pytest.mark.parametrize("path", [route.path for route in routes() if route.is_safe])
+@pytest.mark.parametrize("path", LISTS)
 def test_a_longer_page_takes_no_more_statements(scene: Scene, path: str) -> None:
     filled = path.format_map(scene.values)
-    if "next_cursor" not in Client().get(filled, headers={"Authorization": f"Bearer {scene.everywhere}"}).json():
-        pytest.skip("no list")
     counts = {limit: len(ask(f"{filled}?limit={limit}", scene.everywhere)) for limit in (1, 50, 500)}
     assert len(set(counts.values())) == 1, counts
 

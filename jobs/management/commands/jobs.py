@@ -11,6 +11,7 @@ from django.utils.translation import ngettext
 from jobs import cli, clock, figures, parsing, services, shapes
 from jobs.engine.moves import get
 from jobs.errors import InvalidInput, NotFound
+from jobs.explain import explain
 from jobs.management import describing, verbs
 from jobs.management.selecting import LOOK_BACK, Selection, add_filters
 from jobs.models import Job
@@ -36,11 +37,13 @@ class Command(cli.CliCommand):
         add_filters(listing, limit=SHOWN)
         showing = self.add_verb(every, "show", "All there is to know about a job.")
         showing.add_argument("ids", nargs="+", metavar="ID")
+        explaining = self.add_verb(every, "explain", "Why a job is not running, and when it may start.")
+        explaining.add_argument("id", metavar="ID")
         for name, summary in SUMMARIES.items():
             self._add_operating(every, name, summary)
         moving = self._add_moving(every)
         counting = self.add_verb(every, "stats", "How many jobs are in which state; of ended ones, ever.")
-        for each in (listing, showing, moving, counting):
+        for each in (listing, showing, explaining, moving, counting):
             cli.add_json(each)
 
     def _add_operating(self, every: Any, name: str, summary: str) -> None:
@@ -93,6 +96,13 @@ class Command(cli.CliCommand):
             self.stdout.write("\n\n".join("\n".join(describing.page(job)) for job in found), ending="\n" * bool(found))
         if missing:
             raise NotFound(_("There is no job %s.") % ", ".join(missing))
+
+    def _explain(self, given: dict[str, Any]) -> None:
+        found = explain(get(parsing.job_id(given["id"])).pk)
+        if given["json"]:
+            self.write_json(found.document())
+        else:
+            self.stdout.write("\n".join(describing.explanation(found)))
 
     def _operate(self, verb: str, given: dict[str, Any]) -> None:
         selection, listed = Selection.of(given), given["ids"]

@@ -1,0 +1,171 @@
+"""The reasons that keep a job from running, from what was looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.utils import formats, timezone
+from django.utils.translation import gettext as _
+
+from jobs.explain.facts import Facts, as_limit
+from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
+from jobs.policies.concurrency import room
+from jobs.states import ACTIVE, EventKind, Status
+
+NEEDS_A_PERSON = {"held", "paused", "target_paused", "target_blocked", "scope_paused", "no_worker"}
+
+
+@dataclass(frozen=True)
+class Reason:
+    code: str
+    message: str
+    blocking_job_id: UUID | None = None
+    since: datetime | None = None
+    by: str | None = None
+    until: datetime | None = None
+
+    def document(self) -> dict[str, Any]:
+        from jobs.shapes import moment
+
+        found: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.blocking_job_id is not None:
+            found["blocking_job_id"] = str(self.blocking_job_id)
+        found |= {name: moment(at) for name in ("since", "until") if (at := getattr(self, name)) is not None}
+        return found | ({"by": self.by} if self.by else {})
+
+
+def of(facts: Facts) -> list[Reason]:
+    match Status(facts.job.status):
+        case Status.PENDING:
+            return [*_pending(facts)]
+        case Status.PAUSED:
+            return [_paused(facts)]
+        case Status.DISPATCHING:
+            return [_dispatching(facts)]
+        case Status.QUEUED:
+            return [*_its_time(facts), *_its_lane(facts), *_its_limits(facts), *_its_workers(facts)]
+    return []
+
+
+def _pending(facts: Facts) -> Iterator[Reason]:
+    if (other := facts.predecessor) is not None:
+        told = {"job": other.pk, "status": other.status, "place": other.group_index}
+        message = _("job %(job)s in place %(place)s of its group is %(status)s") % told
+        yield Reason("predecessor", message, blocking_job_id=other.pk)
+    if facts.job.hold:
+        event = facts.last(EventKind.HELD)
+        yield Reason("held", _("it was submitted on hold") + _by_whom(event), **_whence(event))
+
+
+def _paused(facts: Facts) -> Reason:
+    event = facts.last(EventKind.PAUSED)
+    why = f": {facts.job.status_reason}" if facts.job.status_reason else ""
+    return Reason("paused", _("it is paused") + _by_whom(event) + why, **_whence(event))
+
+
+def _dispatching(facts: Facts) -> Reason:
+    until = facts.job.reserved_until
+    message = _("it is reserved for a remote worker until %s") % _clock(until)
+    return Reason("dispatching", message, until=until)
+
+
+def _its_time(facts: Facts) -> Iterator[Reason]:
+    job = facts.job
+    if job.recheck_at is not None and job.recheck_at > facts.now:
+        event = facts.last(EventKind.DENIED)
+        why = event.reason if event is not None and event.reason else _("the machine has no capacity for it now")
+        since = None if event is None else event.at
+        yield Reason("admission_denied", _("admission was denied: %s") % why, since=since, until=job.recheck_at)
+    if job.not_before is not None and job.not_before > facts.now:
+        when = _clock(job.not_before)
+        if job.retry_of_id is not None and job.gate == Gate.TIME:
+            message = _("it is retried at %s") % when
+            yield Reason("backoff", message, blocking_job_id=job.retry_of_id, until=job.not_before)
+        else:
+            yield Reason("not_before", _("its time comes at %s") % when, until=job.not_before)
+
+
+def _its_lane(facts: Facts) -> Iterator[Reason]:
+    if facts.job.lane_id is None:
+        return
+    key, target = facts.job.target, facts.target
+    if target is not None and target.paused:
+        message = _("target %s is paused") % key + _by(target.paused_by, target.paused_at, target.reason)
+        yield Reason("target_paused", message, since=target.paused_at, by=target.paused_by or None)
+    other = next((each for each in facts.lane if each.pk != facts.job.pk and each.pk != facts.job.retry_of_id), None)
+    is_first = bool(facts.lane) and facts.lane[0].pk == facts.job.pk
+    if other is not None and not is_first:
+        yield _occupied(str(key), other)
+
+
+def _occupied(key: str, other: Job) -> Reason:
+    told = {"target": key, "job": other.pk, "status": other.status}
+    if other.blocks_target:
+        message = _("target %(target)s is blocked: job %(job)s is %(status)s") % told
+        return Reason("target_blocked", message + _since_of(other), other.pk, since=_ended(other))
+    if other.status in ACTIVE:
+        return Reason("target_busy", _("target %(target)s is busy: job %(job)s is %(status)s") % told, other.pk)
+    return Reason("target_busy", _("target %(target)s: job %(job)s goes first") % told, other.pk)
+
+
+def _its_limits(facts: Facts) -> Iterator[Reason]:
+    for row in facts.limits:
+        if row.paused:
+            message = _("%s is paused") % _named(row) + _by(row.paused_by, row.paused_at, row.reason)
+            yield Reason("scope_paused", message, since=row.paused_at, by=row.paused_by or None)
+        elif room(as_limit(row), facts.in_use) == 0:
+            told = {"scope": _named(row), "in_use": facts.in_use.of(as_limit(row)), "max": row.max}
+            yield Reason("limit", _("%(scope)s is full: %(in_use)d of %(max)d at work") % told)
+    for lease in facts.reservations[:1]:
+        message = _("a direct call of %s has reserved the next slot") % lease.job_type
+        yield Reason("reservation", message, since=lease.requested_at, by=lease.owner)
+
+
+def _its_workers(facts: Facts) -> Iterator[Reason]:
+    if not facts.workers and not facts.job.remote:
+        yield Reason("no_worker", _("no live worker serves %s") % facts.job.job_type)
+
+
+def _named(row: ConcurrencyLimit) -> str:
+    if row.scope == "global":
+        return _("the global limit")
+    return _("the limit of %(scope)s %(key)s") % {"scope": row.get_scope_display().lower(), "key": row.key}
+
+
+def _whence(event: JobEvent | None) -> dict[str, Any]:
+    return {} if event is None else {"since": event.at, "by": event.actor_name or event.actor_kind}
+
+
+def _by_whom(event: JobEvent | None) -> str:
+    return "" if event is None else _by(event.actor_name or event.actor_kind, event.at)
+
+
+def _by(who: str, since: datetime | None, why: str = "") -> str:
+    parts = [_("since %s") % _clock(since)] if since is not None else []
+    parts += [_("by %s") % who] if who else []
+    told = " " + " ".join(parts) if parts else ""
+    return f"{told}: {why}" if why else told
+
+
+def _since_of(other: Job) -> str:
+    event = other.events.filter(kind=other.status).order_by("-id").first()
+    if event is None:
+        return ""
+    other.stopped_at = event.at  # type: ignore[attr-defined]
+    return _by(event.actor_name or event.actor_kind, event.at, other.status_reason)
+
+
+def _ended(other: Job) -> datetime | None:
+    return getattr(other, "stopped_at", None)
+
+
+def _clock(moment: datetime | None) -> str:
+    if moment is None:
+        return ""
+    local = timezone.localtime(moment)
+    is_today = local.date() == timezone.localdate()
+    return formats.date_format(local, "H:i:s" if is_today else "Y-m-d H:i")

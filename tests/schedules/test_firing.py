@@ -1,0 +1,308 @@
+"""Due times become jobs: each once, with what the schedule said then, and never in another's way."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from jobs import services as job_services
+from jobs.models import Job
+from jobs.states import Status
+from schedules import services
+from schedules.firing import fire_due
+from schedules.models import Schedule, ScheduleFire
+from tests import executor
+from tests.factories import JobTemplateFactory, ScheduleFactory
+from tests.schedules.making import (
+    NOON,
+    due_at,
+    every_minute,
+    fired,
+    jobs_of,
+    minutes,
+    require_job_iff_fire,
+    schedule,
+)
+from tests.snapshots import events_of, everything
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_due_time_makes_one_job_however_often_one_looks() -> None:
+    row = every_minute(params={"n": 1}, priority="HIGH", target="book-1", resource="attic")
+    assert [fire_due(NOON - timedelta(seconds=1)), fire_due(NOON), fire_due(NOON), fire_due(NOON)] == [0, 1, 0, 0]
+    (job,) = jobs_of(row)
+    assert (job.status, job.params, job.priority, job.target, job.resource) == (
+        "QUEUED",
+        {"n": 1},
+        75,
+        "book-1",
+        "attic",
+    )
+    assert (job.fire_time, job.not_before) == (NOON, None)
+    row.refresh_from_db()
+    assert (row.next_fire_at, row.last_fire_at, row.last_job_id) == (NOON + timedelta(minutes=1), NOON, job.pk)
+    (event,) = events_of(job)
+    assert (event.kind, event.actor_kind, event.reason) == ("SUBMITTED", "scheduler", "fired by its schedule")
+    require_job_iff_fire()
+
+
+def test_a_due_time_that_was_fired_is_not_fired_again_even_if_the_schedule_is_set_back() -> None:
+    row = every_minute()
+    fire_due(NOON)
+    due_at(row, NOON)
+    assert fire_due(NOON + timedelta(minutes=1)) == 1
+    assert fired(row) == minutes(NOON, 2)
+    row.refresh_from_db()
+    assert row.fire_count == 2
+    require_job_iff_fire()
+
+
+def test_a_template_fires_with_its_presets_and_the_schedules_own_words_win() -> None:
+    JobTemplateFactory.create(
+        name="nightly", job_type="tests.anything", params={"a": 1, "b": 2}, priority=30, resource="attic"
+    )
+    row = every_minute(template="nightly", params={"b": 3})
+    fire_due(NOON)
+    (job,) = jobs_of(row)
+    assert (job.params, job.priority, job.resource) == ({"a": 1, "b": 3}, 30, "attic")
+    assert job.template is not None
+
+
+def test_the_due_time_can_be_a_param() -> None:
+    row = every_minute(fire_time_param="when", job_type="tests.at")
+    fire_due(NOON)
+    assert jobs_of(row)[0].params == {"when": "2026-06-15T12:00:00Z"}
+
+
+def test_jitter_moves_the_start_and_never_the_due_time() -> None:
+    rows = [every_minute(jitter_sec=30) for _ in range(20)]
+    fire_due(NOON)
+    starts = [jobs_of(row)[0].not_before for row in rows]
+    assert all(fired(row) == [NOON] for row in rows)
+    assert all(start is not None and NOON <= start < NOON + timedelta(seconds=30) for start in starts)
+    assert len(set(starts)) > 15
+
+
+def test_jitter_is_the_same_whoever_fires() -> None:
+    from schedules.making import jitter
+
+    row = schedule()
+    assert jitter(row.pk, NOON, 60) == jitter(row.pk, NOON, 60) != jitter(row.pk, NOON + timedelta(minutes=1), 60)
+
+
+ABSENCES: list[tuple[dict[str, Any], int]] = [
+    ({"catch_up": "none"}, 0),
+    ({"catch_up": "latest"}, 1),
+    ({"catch_up": "all", "catch_up_max": 10}, 10),
+    ({"catch_up": "all", "catch_up_max": 250}, 250),
+]
+
+
+@pytest.mark.parametrize(("policy", "expected"), ABSENCES)
+@pytest.mark.parametrize("rule", [{"cron": "* * * * *"}, {"cron": "7 * * * *"}, {"every_sec": 60}])
+def test_after_30_days_down_catch_up_decides(policy: dict[str, Any], expected: int, rule: dict[str, Any]) -> None:
+    row = due_at(schedule(**rule, **policy), NOON)
+    later = NOON + timedelta(days=30)
+    if "every_sec" in rule:
+        Schedule.objects.update(anchor_at=NOON)
+    while fire_due(later):  # more than a hundred come in several rounds
+        pass
+    times = fired(row)
+    row.refresh_from_db()
+    assert len(times) == len(jobs_of(row)) == expected
+    assert row.next_fire_at is not None
+    assert later < row.next_fire_at <= later + timedelta(hours=1)
+    if times:  # the newest
+        step = timedelta(hours=1) if rule == {"cron": "7 * * * *"} else timedelta(minutes=1)
+        assert later - times[-1] < step
+        assert {b - a for a, b in pairwise(times)} <= {step}
+    assert row.note.startswith("missed: due times from 2026-06-15T12:0")
+    assert fire_due(later) == 0
+
+
+@pytest.mark.parametrize("catch_up", ["none", "latest", "all"])
+def test_what_is_late_within_its_grace_is_fired_whatever_catch_up_says(catch_up: str) -> None:
+    row = every_minute(catch_up=catch_up, misfire_grace_sec=300)
+    assert fire_due(NOON + timedelta(minutes=4, seconds=59)) == 5
+    assert fired(row) == minutes(NOON, 5)
+    row.refresh_from_db()
+    assert row.note == ""
+
+
+def test_a_scheduler_that_is_a_moment_late_has_not_been_away() -> None:
+    row = every_minute(catch_up="none", misfire_grace_sec=0)
+    assert fire_due(NOON + timedelta(seconds=4)) == 1
+    assert fired(row) == [NOON]
+
+
+def test_a_schedule_fires_no_more_often_than_it_may() -> None:
+    row = every_minute(max_fires=3, misfire_grace_sec=3600)
+    assert fire_due(NOON + timedelta(minutes=1)) == 2
+    assert fire_due(NOON + timedelta(minutes=30)) == 1
+    row.refresh_from_db()
+    assert (row.fire_count, row.next_fire_at, row.enabled) == (3, None, True)
+    assert fire_due(NOON + timedelta(days=1)) == 0
+
+
+def test_once_is_once() -> None:
+    row = schedule(run_at="2099-01-01T00:00:00Z")
+    assert row.next_fire_at is not None
+    assert (fire_due(row.next_fire_at), fire_due(row.next_fire_at + timedelta(days=1))) == (1, 0)
+    row.refresh_from_db()
+    assert row.next_fire_at is None
+
+
+def test_intervals_are_counted_from_their_anchor() -> None:
+    row = schedule(every_sec=90, anchor_at="2026-06-15T11:59:00Z")
+    due_at(row, NOON + timedelta(seconds=30))
+    fire_due(NOON + timedelta(seconds=59))
+    row.refresh_from_db()
+    assert (fired(row), row.next_fire_at) == ([NOON + timedelta(seconds=30)], NOON + timedelta(seconds=120))
+
+
+class TestOverlap:
+    def test_a_fire_is_skipped_while_the_last_ones_job_is_live_and_says_why(self) -> None:
+        row = every_minute(overlap="skip")
+        fire_due(NOON)
+        first = executor.take(jobs_of(row)[0])
+        fire_due(NOON + timedelta(minutes=1))
+        fire_due(NOON + timedelta(minutes=2))  # the one before was itself skipped: the first still runs
+        _, *skipped = jobs_of(row)
+        for job in skipped:
+            assert (job.status, job.status_reason) == (
+                "SKIPPED",
+                f"overlap: job {first.pk} of an earlier fire is RUNNING",
+            )
+            assert [event.kind for event in events_of(job)] == ["SUBMITTED", "SKIPPED"]
+        executor.complete(first)
+        fire_due(NOON + timedelta(minutes=3))
+        assert [job.status for job in jobs_of(row)] == ["COMPLETED", "SKIPPED", "SKIPPED", "QUEUED"]
+        assert len(fired(row)) == 4
+        require_job_iff_fire()
+
+    def test_the_whole_retry_chain_counts(self) -> None:
+        row = every_minute(overlap="skip")
+        fire_due(NOON)
+        failed = executor.fail(executor.take(jobs_of(row)[0]), retry_in=3600)
+        fire_due(NOON + timedelta(minutes=1))
+        retry = failed.retried_by
+        skipped = Job.objects.get(status=Status.SKIPPED)
+        assert f"job {retry.pk} of an earlier fire is QUEUED" in skipped.status_reason
+        job_services.cancel(retry.pk)
+        fire_due(NOON + timedelta(minutes=2))
+        assert Job.objects.filter(schedule=row, status=Status.QUEUED).count() == 1
+
+    @pytest.mark.parametrize("state", ["paused", "failed for good", "cancelled"])
+    def test_only_what_is_live_overlaps(self, state: str) -> None:
+        row = every_minute(overlap="skip")
+        fire_due(NOON)
+        (job,) = jobs_of(row)
+        if state == "failed for good":
+            executor.fail(executor.take(job))
+        else:
+            {"paused": job_services.pause, "cancelled": job_services.cancel}[state](job.pk)
+        fire_due(NOON + timedelta(minutes=1))
+        assert jobs_of(row)[1].status == ("SKIPPED" if state == "paused" else "QUEUED")
+
+    def test_of_many_due_at_once_the_first_runs(self) -> None:
+        row = every_minute(overlap="skip", misfire_grace_sec=3600)
+        fire_due(NOON + timedelta(minutes=4))
+        assert [job.status for job in jobs_of(row)] == ["QUEUED", *["SKIPPED"] * 4]
+
+    def test_by_default_fires_overlap(self) -> None:
+        row = every_minute()
+        fire_due(NOON)
+        fire_due(NOON + timedelta(minutes=1))
+        assert [job.status for job in jobs_of(row)] == ["QUEUED", "QUEUED"]
+
+    def test_what_a_person_triggered_is_no_fire(self) -> None:
+        row = every_minute(overlap="skip")
+        services.trigger(row.pk)
+        fire_due(NOON)
+        assert [job.status for job in Job.objects.filter(schedule=row)] == ["QUEUED", "QUEUED"]
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "There is no job type “no.such.type”": {"job_type": "no.such.type"},
+    "cron has 4 fields": {"cron": "every day at nine"},
+    "never comes due": {"cron": "0 0 31 2 *"},
+    "There is no time zone “Mars/Phobos”": {"timezone": "Mars/Phobos"},
+    "../../etc/passwd": {"timezone": "../../etc/passwd"},
+    "missing": {"job_type": "tests.note", "params": {}},
+    "params": {"params": "a text"},
+    "catch": {"catch_up": "perhap", "misfire_grace_sec": 0},
+    "slash": {"target": "a/b"},
+}
+
+
+@pytest.mark.parametrize("why", BROKEN)
+def test_a_broken_row_is_disabled_with_its_reason_and_stops_nobody(why: str) -> None:
+    before, after = every_minute(), every_minute()
+    row = ScheduleFactory.create(next_fire_at=NOON, **{"job_type": "tests.anything", "params": {}, **BROKEN[why]})
+    fire_due(NOON + timedelta(seconds=30))
+    row.refresh_from_db()
+    assert (row.enabled, row.next_fire_at) == (False, None)
+    assert row.disabled_reason.startswith("broken: ")
+    if why not in ("params", "catch", "missing"):
+        assert why in row.disabled_reason
+    assert (fired(before), fired(row), fired(after)) == ([NOON], [], [NOON])
+
+
+def test_schedules_that_cannot_be_written_now_stay_due_and_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fails while jobs are inserted (an outbox, say) is no fault of the schedule: it is tried again."""
+    from schedules import firing
+
+    rows = [every_minute(params={"n": number}) for number in range(3)]
+    whole = firing.submit
+
+    def picky(jobs: Any, **how: Any) -> Any:
+        if any('"n":1' in str(job) for job in jobs):
+            raise RuntimeError("the outbox is full")
+        return whole(jobs, **how)
+
+    monkeypatch.setattr(firing, "submit", picky)
+    assert fire_due(NOON) == 2
+    assert [len(fired(row)) for row in rows] == [1, 0, 1]
+    assert Schedule.objects.get(pk=rows[1].pk).enabled
+    require_job_iff_fire()
+    monkeypatch.undo()
+    assert fire_due(NOON) == 1
+    assert [fired(row) for row in rows] == [[NOON]] * 3
+
+
+def test_nothing_is_half_done_when_a_fire_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from schedules import firing, sql
+
+    every_minute()
+    before = everything()
+    for name in ("submit", "advance"):
+        monkeypatch.setattr(firing if name == "submit" else sql, name, None)
+        assert fire_due(NOON) == 0
+        assert everything() == before
+        monkeypatch.undo()
+    assert fire_due(NOON) == 1
+
+
+def test_disabled_schedules_do_not_fire() -> None:
+    row = every_minute()
+    services.disable(row.pk)
+    due_at(row, NOON)
+    assert fire_due(NOON) == 0
+    assert not ScheduleFire.objects.exists()
+
+
+def test_250_schedules_due_at_once_are_fired_in_batches_each_once() -> None:
+    template = schedule()
+    rows = [Schedule(name=f"s{n}", job_type="tests.anything", cron="* * * * *", next_fire_at=NOON) for n in range(250)]
+    Schedule.objects.bulk_create(rows)
+    services.disable(template.pk)
+    assert fire_due(NOON) == 250
+    assert Job.objects.count() == ScheduleFire.objects.count() == 250
+    assert set(Schedule.objects.filter(enabled=True).values_list("next_fire_at", flat=True)) == {
+        NOON + timedelta(minutes=1)
+    }
+    require_job_iff_fire()

@@ -1,0 +1,379 @@
+"""The front door for schedules: what is refused, what an edit does to the next fire, and what never fires at once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from jobs.errors import InvalidInput, NotFound
+from jobs.models import Job
+from jobs.presets import NameTaken
+from schedules import forecast, services
+from schedules.firing import fire_due
+from schedules.models import Schedule, ScheduleFire
+from schedules.rules import Broken
+from tests.factories import JobTemplateFactory, ScheduleFactory
+from tests.schedules.making import NOON, TYPE, due_at, every_minute, fired, jobs_of, minutes, schedule
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+
+PLAIN = {"name": "nightly", "job_type": TYPE, "cron": "0 3 * * *"}
+
+
+def test_what_was_not_said_is_as_documented() -> None:
+    row = services.create(PLAIN)
+    assert (row.timezone, row.enabled, row.catch_up, row.catch_up_max) == ("UTC", True, "latest", 10)
+    assert (row.overlap, row.misfire_grace_sec, row.jitter_sec, row.max_fires) == ("allow", 60, 0, None)
+    assert row.next_fire_at is not None
+    assert timezone.now() < row.next_fire_at < timezone.now() + timedelta(days=1, seconds=1)
+    assert (row.last_fire_at, row.fire_count) == (None, 0)
+
+
+REFUSED: list[tuple[dict[str, Any], list[Any]]] = [
+    ({"name": None}, ["name"]),
+    ({"name": ""}, ["name"]),
+    ({"name": "a\nb"}, ["name"]),
+    ({"name": "x" * 201}, ["name"]),
+    ({"cron": "61 * * * *"}, ["cron"]),
+    ({"cron": "0 0 31 2 *"}, ["cron"]),
+    ({"cron": 5}, ["cron"]),
+    ({"cron": "0 3 * * *\0"}, ["cron"]),
+    ({"cron": "* " * 200}, ["cron"]),
+    ({"cron": None}, ["cron"]),
+    ({"every_sec": 60}, ["every_sec"]),
+    ({"cron": None, "every_sec": 0}, ["every_sec"]),
+    ({"cron": None, "every_sec": 0.5}, ["every_sec"]),
+    ({"cron": None, "every_sec": 1.5}, ["every_sec"]),
+    ({"cron": None, "every_sec": True}, ["every_sec"]),
+    ({"cron": None, "every_sec": float("nan")}, ["every_sec"]),
+    ({"cron": None, "every_sec": 10**30}, ["every_sec"]),
+    ({"cron": None, "every_sec": 60, "anchor_at": "2026-01-01T00:00:00"}, ["anchor_at"]),
+    ({"anchor_at": "2026-01-01T00:00:00Z"}, ["anchor_at"]),
+    ({"cron": None, "run_at": "2020-01-01T00:00:00Z"}, ["run_at"]),
+    ({"cron": None, "run_at": "tomorrow"}, ["run_at"]),
+    ({"timezone": "Mars/Phobos"}, ["timezone"]),
+    ({"timezone": "../../etc/passwd"}, ["timezone"]),
+    ({"timezone": ""}, ["timezone"]),
+    ({"timezone": 1}, ["timezone"]),
+    ({"timezone": "Europe/Berlin\0"}, ["timezone"]),
+    ({"max_fires": 0}, ["max_fires"]),
+    ({"enabled": "yes"}, ["enabled"]),
+    ({"job_type": "no.such.type"}, ["job_type"]),
+    ({"job_type": None}, ["job_type"]),
+    ({"template": "none such"}, ["template"]),
+    ({"job_type": None, "template": "none such"}, ["template"]),
+    ({"params": []}, ["params"]),
+    ({"job_type": "tests.note", "params": {"text": 1}}, ["params", "text"]),
+    ({"job_type": "tests.note", "params": {}}, ["params", "text"]),
+    ({"fire_time_param": "text", "job_type": "tests.nothing"}, ["params", "text"]),
+    ({"priority": 101}, ["priority"]),
+    ({"target": "a/b"}, ["target"]),
+    ({"resource": "a\tb"}, ["resource"]),
+    ({"catch_up": "some"}, ["catch_up"]),
+    ({"catch_up": ["all"]}, ["catch_up"]),
+    ({"catch_up_max": 0}, ["catch_up_max"]),
+    ({"catch_up_max": 1001}, ["catch_up_max"]),
+    ({"overlap": "maybe"}, ["overlap"]),
+    ({"misfire_grace_sec": -1}, ["misfire_grace_sec"]),
+    ({"jitter_sec": 10**6}, ["jitter_sec"]),
+    ({"next_fire_at": "2026-01-01T00:00:00Z"}, ["next_fire_at"]),
+    ({"source": "mine"}, ["source"]),
+    ({"id": "x"}, ["id"]),
+]
+
+
+@pytest.mark.parametrize(("said", "where"), REFUSED)
+def test_what_makes_no_sense_is_refused_by_name_and_leaves_nothing(said: dict[str, Any], where: list[Any]) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        services.create({**PLAIN, **said})
+    assert refused.value.errors[0]["loc"] == where
+    assert not Schedule.objects.exists()
+    row = services.create(PLAIN)
+    before = everything()
+    with pytest.raises(InvalidInput) as refused:
+        services.update(row.pk, said)
+    assert refused.value.errors[0]["loc"] == where
+    assert everything() == before
+
+
+def test_two_schedules_of_a_tenant_cannot_share_a_name() -> None:
+    services.create(PLAIN)
+    other = services.create({**PLAIN, "name": "other"})
+    services.create(PLAIN, tenant="acme")
+    with pytest.raises(NameTaken):
+        services.create(PLAIN)
+    with pytest.raises(NameTaken):
+        services.update(other.pk, {"name": "nightly"})
+
+
+def test_a_template_is_one_of_the_same_tenant() -> None:
+    JobTemplateFactory.create(name="nightly", tenant="acme")
+    with pytest.raises(InvalidInput, match="There is no template"):
+        services.create({"name": "n", "cron": "@daily", "template": "nightly", "params": {"text": "x"}})
+    row = services.create(
+        {"name": "n", "cron": "@daily", "template": "nightly", "params": {"text": "x"}}, tenant="acme"
+    )
+    assert (row.template is not None, row.job_type) == (True, "")
+
+
+@pytest.mark.parametrize("key", ["nonsense", "0" * 40, "01a1e33e-ba9f-733c-8ec0-2fc2de9456a4"])
+def test_what_is_not_there_is_not_found(key: str) -> None:
+    for verb in (services.get, services.enable, services.disable, services.skip_next, services.trigger):
+        with pytest.raises(NotFound):
+            verb(key)
+    for call in (lambda: services.delete(key), lambda: services.update(key, {})):
+        with pytest.raises(NotFound):
+            call()
+
+
+def test_another_tenants_schedule_is_not_there() -> None:
+    row = services.create(PLAIN, tenant="acme")
+    for verb in (
+        services.get,
+        services.enable,
+        services.disable,
+        services.skip_next,
+        services.trigger,
+        services.delete,
+    ):
+        with pytest.raises(NotFound):
+            verb(row.pk, tenant="default")
+    with pytest.raises(NotFound):
+        services.update(row.pk, {}, tenant="default")
+
+
+def test_a_new_cron_or_timezone_counts_from_the_next_fire() -> None:
+    row = schedule(cron="0 3 * * *", timezone="Europe/Berlin")
+    moved = services.update(row.pk, {"timezone": "America/New_York"})
+    assert moved.next_fire_at is not None
+    assert f"{moved.next_fire_at.astimezone(services.fields.zones.zone('America/New_York')):%H:%M}" == "03:00"
+    assert moved.next_fire_at > timezone.now()
+    moved = services.update(row.pk, {"cron": "30 4 * * *", "timezone": None})
+    assert moved.next_fire_at is not None
+    assert (f"{moved.next_fire_at:%H:%M}", moved.timezone) == ("04:30", "UTC")
+    assert not Job.objects.exists()
+
+
+def test_what_was_due_when_the_rule_changed_is_fired_by_the_old_rule_and_not_lost() -> None:
+    row = schedule(cron="* * * * *", params={"then": 1})
+    now = timezone.now().replace(second=0, microsecond=0)
+    due_at(row, now)
+    services.update(row.pk, {"cron": "0 3 * * *", "params": {"now": 2}})
+    assert fired(row) == [now]
+    assert jobs_of(row)[0].params == {"then": 1}
+    row.refresh_from_db()
+    assert (row.fire_count, row.next_fire_at is not None and row.next_fire_at > now) == (1, True)
+
+
+def test_edits_that_leave_the_rule_alone_leave_the_next_fire_alone() -> None:
+    row = every_minute(NOON)
+    for change in ({"name": "new"}, {"params": {"a": 1}}, {"cron": "*  * * * *"}, {"priority": 3}, {}):
+        assert services.update(row.pk, change).next_fire_at == NOON
+    assert services.update(row.pk, {"cron": "@hourly"}).next_fire_at != NOON
+
+
+def test_a_broken_schedule_can_be_mended() -> None:
+    row = ScheduleFactory.create(job_type="no.such.type", next_fire_at=NOON)
+    fire_due(NOON)
+    with pytest.raises(InvalidInput, match=r"no\.such\.type"):
+        services.enable(row.pk)
+    mended = services.update(row.pk, {"job_type": TYPE, "enabled": True})
+    assert (mended.enabled, mended.disabled_reason) == (True, "")
+    assert mended.next_fire_at is not None
+
+
+def test_a_row_that_makes_no_sense_is_a_conflict_and_no_crash() -> None:
+    row = ScheduleFactory.create(cron="nonsense", next_fire_at=NOON)
+    for call in (lambda: services.skip_next(row.pk), lambda: forecast.of_schedule(row)):
+        with pytest.raises(Broken, match="is broken"):
+            call()
+    services.disable(row.pk)
+    services.delete(row.pk)
+
+
+class TestEnabling:
+    def test_disabling_and_enabling_never_fires_at_once(self) -> None:
+        row = due_at(schedule(catch_up="all"), timezone.now() - timedelta(minutes=3))
+        disabled = services.disable(row.pk, reason="too loud")
+        assert (disabled.enabled, disabled.disabled_reason, disabled.next_fire_at) == (False, "too loud", None)
+        enabled = services.enable(row.pk)
+        assert (enabled.enabled, enabled.disabled_reason) == (True, "")
+        assert enabled.next_fire_at is not None
+        assert enabled.next_fire_at > timezone.now() - timedelta(seconds=1)
+        assert fire_due(timezone.now() - timedelta(seconds=1)) == 0
+        assert not Job.objects.exists()
+
+    def test_repeating_either_changes_nothing(self) -> None:
+        row = every_minute(NOON)
+        assert services.enable(row.pk).next_fire_at == NOON
+        services.disable(row.pk, reason="why")
+        assert services.disable(row.pk).disabled_reason == "why"
+
+    def test_a_patch_does_the_same(self) -> None:
+        row = every_minute(NOON)
+        assert services.update(row.pk, {"enabled": False}).next_fire_at is None
+        enabled = services.update(row.pk, {"enabled": True})
+        assert enabled.next_fire_at is not None
+        assert enabled.next_fire_at > timezone.now() - timedelta(seconds=1)
+
+    def test_what_has_passed_or_is_spent_stays_silent(self) -> None:
+        once = schedule(run_at=timezone.now() + timedelta(days=1))
+        services.disable(once.pk)
+        Schedule.objects.filter(pk=once.pk).update(run_at=timezone.now() - timedelta(seconds=1))
+        assert services.enable(once.pk).next_fire_at is None
+        spent = due_at(schedule(max_fires=1), NOON, fire_count=1)
+        services.disable(spent.pk)
+        assert services.enable(spent.pk).next_fire_at is None
+        again = services.update(spent.pk, {"max_fires": 2})
+        assert again.next_fire_at is not None
+
+    def test_one_made_disabled_waits_for_nothing(self) -> None:
+        assert schedule(enabled=False).next_fire_at is None
+
+
+class TestSkipNext:
+    def test_the_next_fire_is_left_out_and_the_one_after_comes(self) -> None:
+        row = every_minute(NOON)
+        skipped = services.skip_next(row.pk, reason="holiday")
+        assert skipped.next_fire_at == NOON + timedelta(minutes=1)
+        assert skipped.note == "skipped: the fire of 2026-06-15T12:00:00Z, by python: holiday"
+        fire_due(NOON + timedelta(minutes=2))
+        assert fired(row) == minutes(NOON + timedelta(minutes=1), 2)
+
+    def test_what_has_no_next_fire_has_none_to_skip(self) -> None:
+        disabled = schedule(enabled=False)
+        before = everything()
+        with pytest.raises(services.NothingToSkip):
+            services.skip_next(disabled.pk)
+        assert everything() == before
+
+
+class TestTrigger:
+    def test_it_makes_a_job_and_no_fire(self) -> None:
+        row = every_minute(NOON, overlap="skip", params={"a": 1}, jitter_sec=60, target="book-1")
+        services.disable(row.pk)
+        before = Schedule.objects.values().get()
+        job = services.trigger(row.pk, reason="just once")
+        assert (job.status, job.params, job.schedule_id, job.fire_time, job.not_before, job.target) == (
+            "QUEUED",
+            {"a": 1},
+            row.pk,
+            None,
+            None,
+            "book-1",
+        )
+        assert not ScheduleFire.objects.exists()
+        assert Schedule.objects.values().get() == before
+
+    def test_a_broken_schedule_says_so(self) -> None:
+        row = ScheduleFactory.create(job_type="no.such.type")
+        with pytest.raises(InvalidInput, match=r"no\.such\.type"):
+            services.trigger(row.pk)
+
+
+def test_deleting_a_schedule_takes_its_history_and_leaves_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "LET_GO_AT_ONCE", 2)
+    row, other = every_minute(misfire_grace_sec=3600), every_minute()
+    fire_due(NOON + timedelta(minutes=4))
+    jobs = {job.pk: job.params for job in jobs_of(row)}
+    assert len(jobs) == 5
+    services.delete(row.pk)
+    assert {job.pk: job.params for job in Job.objects.filter(pk__in=jobs, schedule=None)} == jobs
+    assert list(Schedule.objects.all()) == [other]
+    assert set(ScheduleFire.objects.values_list("schedule_id", flat=True)) <= {other.pk}
+
+
+class TestPreview:
+    def test_it_shows_what_comes_in_its_own_place(self) -> None:
+        found = forecast.of_cron("0 3 * * *", "Europe/Berlin", 3)
+        assert [f"{each.local:%H:%M}" for each in found] == ["03:00"] * 3
+        assert all(each.fire_at.utcoffset() == timedelta(0) for each in found)
+
+    @pytest.mark.parametrize("count", [0, -1, 1001, 1.5, True, "5"])
+    def test_the_count_is_bounded(self, count: Any) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            forecast.of_cron("* * * * *", "UTC", count)
+        assert refused.value.errors[0]["loc"] == ["count"]
+
+    @pytest.mark.parametrize(("cron", "zone", "field"), [("x", "UTC", "cron"), ("* * * * *", "x", "timezone")])
+    def test_nonsense_is_refused_by_name(self, cron: str, zone: str, field: str) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            forecast.of_cron(cron, zone)
+        assert refused.value.errors[0]["loc"] == [field]
+
+    def test_it_begins_with_the_fire_that_waits(self) -> None:
+        row = every_minute(NOON)
+        services.skip_next(row.pk)
+        row.refresh_from_db()
+        assert [each.fire_at for each in forecast.of_schedule(row, 2)] == minutes(NOON + timedelta(minutes=1), 2)
+
+    def test_a_schedule_that_fires_a_few_times_shows_no_more(self) -> None:
+        row = due_at(schedule(max_fires=3), NOON, fire_count=1)
+        assert len(forecast.of_schedule(row, 50)) == 2
+
+    def test_a_disabled_schedule_shows_what_would_come(self) -> None:
+        row = schedule(enabled=False, cron="0 3 * * *")
+        assert [f"{each.fire_at:%H:%M}" for each in forecast.of_schedule(row, 2)] == ["03:00"] * 2
+
+    def test_a_thousand_are_not_too_many_and_the_calendar_may_end(self) -> None:
+        assert len(forecast.of_cron("*/5 * * * *", "Australia/Lord_Howe", 1000)) == 1000
+        assert 100 < len(forecast.of_cron("0 0 * 2 FRI#5", "Europe/Berlin", 1000)) < 1000
+
+    @pytest.mark.parametrize(
+        ("cron", "zone", "begin", "local", "note"),
+        [
+            (
+                "30 2 * * *",
+                "Europe/Berlin",
+                datetime(2027, 3, 27, 12),
+                "2027-03-28T03:00:00+02:00",
+                "02:30 does not exist on this day: clocks go forward at 02:00, and it runs right after",
+            ),
+            (
+                "0 12 * * *",
+                "Europe/Berlin",
+                datetime(2027, 3, 27, 12),
+                "2027-03-28T12:00:00+02:00",
+                "clocks go forward on this day, from 02:00 to 03:00",
+            ),
+            (
+                "30 2 * * *",
+                "Europe/Berlin",
+                datetime(2027, 10, 30, 12),
+                "2027-10-31T02:30:00+02:00",
+                "02:30 comes twice on this day: it runs the first time only",
+            ),
+            (
+                "30 * 31 10 *",
+                "Europe/Berlin",
+                datetime(2027, 10, 31, 0, 35),
+                "2027-10-31T02:30:00+01:00",
+                "02:30 comes twice on this day: this is the second",
+            ),
+            (
+                "45 */1 4 4 *",
+                "Australia/Lord_Howe",
+                datetime(2027, 4, 3, 14, 30),
+                "2027-04-04T01:45:00+11:00",
+                "01:45 comes twice on this day: this is the first",
+            ),
+            (
+                "0 12 * * *",
+                "Africa/Cairo",
+                datetime(2026, 10, 28, 12),
+                "2026-10-29T12:00:00+03:00",
+                "clocks go back on this day, from 00:00 to 23:00",
+            ),
+            ("0 12 * * *", "Europe/Berlin", datetime(2027, 3, 28, 12), "2027-03-29T12:00:00+02:00", None),
+        ],
+    )
+    def test_days_on_which_clocks_change_are_marked(
+        self, cron: str, zone: str, begin: datetime, local: str, note: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(forecast.clock, "now", lambda: begin.replace(tzinfo=UTC))
+        (found,) = forecast.of_cron(cron, zone, 1)
+        assert (found.local.isoformat(), found.note) == (local, note)

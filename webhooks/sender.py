@@ -1,0 +1,120 @@
+"""Sends what is owed: beside the jobs, on threads of its own, with a connection of its own.
+
+One thread talks to the database and gives deliveries to threads that only talk to receivers. Any number of senders may
+run; the deliveries' leases keep them apart.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from django.db.models import Count, Q
+
+from jobs import db
+from jobs.conf import conf
+from jobs.engine.connections import Outage, short_timeouts
+from webhooks import circuits, fanout, leases, outbox, trying
+from webhooks.models import WebhookEndpoint, WebhookMessage
+
+logger = logging.getLogger("webhooks.sender")
+AT_ONCE = 32  # receivers talked to at the same time
+LAST_WORDS_SEC = 2.0  # how long an ending process waits for answers that are under way
+ROUND_SEC = 5.0  # how long one round of `manage.py tick` begins new tries
+IDLE_POLLS = 10  # so many times rarer is looked where no endpoint listens
+SPARED = 500
+UNHURRIED = 19  # for receivers that are not there: so many times longer is rested than was worked
+
+
+class Sender(threading.Thread):
+    def __init__(self) -> None:
+        super().__init__(name="webhooks", daemon=True)
+        self.tried = 0
+        self._answers: queue.SimpleQueue[leases.Outcome | None] = queue.SimpleQueue()
+        self._unrecorded: list[leases.Outcome] = []
+        self._in_flight = 0
+        self._end = threading.Event()
+        self._outage = Outage(logger, "webhooks", self._end)
+        self._look_at = 0.0  # by the steady clock, as are all here
+        self._hand_out_at = 0.0
+        self._unhurried_at = 0.0
+
+    def run(self) -> None:
+        outbox.on_news(self.nudge)
+        while not self._end.is_set():
+            self._gather(self._pause())
+            with self._outage.survive():
+                short_timeouts(conf.LEASE_SEC * 2 / 3)
+                self._turn()
+        outbox.no_more_news(self.nudge)
+        with self._outage.survive():
+            self._await_answers(LAST_WORDS_SEC)
+        db.connection().close()
+
+    def nudge(self) -> None:
+        """Something new is owed."""
+        self._answers.put(None)
+
+    def end(self) -> None:
+        self._end.set()
+        self._answers.put(None)
+
+    def one_round(self) -> str:
+        """For a process that does not stay: begin tries for a while, and see them through."""
+        deadline = time.monotonic() + ROUND_SEC
+        while time.monotonic() < deadline and self._turn():
+            self._gather(0.1 if self._in_flight else 0.0)
+        self._await_answers(conf.WEBHOOK_TIMEOUT_SEC + 1)
+        return f"{self.tried} tried"
+
+    # ------------------------------------------------------------------ one turn
+
+    def _gather(self, seconds: float) -> None:
+        """Wait for an answer or for news; take all that have come."""
+        with suppress(queue.Empty):
+            self._take_in(self._answers.get(timeout=seconds) if seconds > 0 else self._answers.get_nowait())
+            while True:
+                self._take_in(self._answers.get_nowait())
+
+    def _take_in(self, outcome: leases.Outcome | None) -> None:
+        self._look_at = 0.0  # there is news, or room
+        if outcome is not None:
+            self._in_flight -= 1
+            self._unrecorded.append(outcome)
+
+    def _pause(self) -> float:
+        return max(min(self._look_at, self._hand_out_at) - time.monotonic(), 0.0)
+
+    def _turn(self) -> bool:
+        """Whether there was anything to do, or is something under way."""
+        self._record()
+        worked = self._hand_out()
+        if time.monotonic() >= self._look_at:
+            worked |= self._start(leases.take(AT_ONCE - self._in_flight) if self._in_flight < AT_ONCE else [])
+            self._look_at = time.monotonic() + self._poll_sec
+        return worked or self._in_flight > 0
+
+    def _record(self) -> None:
+        if self._unrecorded:
+            leases.record(self._unrecorded)
+            self.tried += len(self._unrecorded)
+            self._unrecorded = []
+
+    def _start(self, tasks: list[leases.Task]) -> bool:
+        for task in tasks:
+            self._in_flight += 1
+            threading.Thread(target=self._try, args=(task,), name=f"webhook {task.id}", daemon=True).start()
+        return bool(tasks)
+
+    def _try(self, task: leases.Task) -> None:
+        self._answers.put(trying.attempt(task))
+
+    def _await_answers(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._in_flight and (left := deadline - time.monotonic()) > 0:
+            self._gather(left)
+        self._record()
