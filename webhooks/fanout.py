@@ -49,7 +49,9 @@ def _owed(urgent: bool) -> QuerySet[WebhookMessage]:
 def _failures(ids: set[UUID]) -> dict[UUID, int | None]:
     """Of each endpoint, in a row; None of one that is disabled. One that was deleted meanwhile is owed nothing."""
     rows = WebhookEndpoint.objects.using(db.alias()).filter(pk__in=ids)
-    return {pk: failures if enabled else None for pk, enabled, failures in rows.values_list("pk", "enabled", "failures")}
+    return {
+        pk: failures if enabled else None for pk, enabled, failures in rows.values_list("pk", "enabled", "failures")
+    }
 
 
 def _keep_bodies(connection: Any, messages: Sequence[WebhookMessage]) -> None:

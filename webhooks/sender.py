@@ -12,8 +12,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
-from django.db.models import Count, Q
+from django.db.models import Count, Exists, Q
 
 from jobs import db
 from jobs.conf import conf
@@ -23,11 +24,25 @@ from webhooks.models import WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.sender")
 AT_ONCE = 32  # receivers talked to at the same time
+NEWS_SEC = 0.1  # news that come in quick succession are looked at together
+IDLE_POLLS = 10  # so many times rarer is looked where no endpoint listens
 LAST_WORDS_SEC = 2.0  # how long an ending process waits for answers that are under way
 ROUND_SEC = 5.0  # how long one round of `manage.py tick` begins new tries
-IDLE_POLLS = 10  # so many times rarer is looked where no endpoint listens
 SPARED = 500
-UNHURRIED = 19  # for receivers that are not there: so many times longer is rested than was worked
+HURRIED, UNHURRIED = (
+    1,
+    19,
+)  # so many times longer is rested than was worked; the latter for receivers that are not there
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What there may be to do."""
+
+    urgent: bool  # messages to hand out
+    unhurried: bool
+    listening: bool  # endpoints that are enabled
+    broken: bool
 
 
 class Sender(threading.Thread):
@@ -39,14 +54,13 @@ class Sender(threading.Thread):
         self._in_flight = 0
         self._end = threading.Event()
         self._outage = Outage(logger, "webhooks", self._end)
-        self._look_at = 0.0  # by the steady clock, as are all here
-        self._hand_out_at = 0.0
-        self._unhurried_at = 0.0
+        self._looked = self._look_at = 0.0  # by the steady clock, as are all here
+        self._rested_at = {"urgent": 0.0, "unhurried": 0.0}
 
     def run(self) -> None:
         outbox.on_news(self.nudge)
         while not self._end.is_set():
-            self._gather(self._pause())
+            self._gather(max(self._look_at - time.monotonic(), 0.0))
             with self._outage.survive():
                 short_timeouts(conf.LEASE_SEC * 2 / 3)
                 self._turn()
@@ -67,7 +81,8 @@ class Sender(threading.Thread):
         """For a process that does not stay: begin tries for a while, and see them through."""
         deadline = time.monotonic() + ROUND_SEC
         while time.monotonic() < deadline and self._turn():
-            self._gather(0.1 if self._in_flight else 0.0)
+            self._look_at = 0.0
+            self._gather(NEWS_SEC)
         self._await_answers(conf.WEBHOOK_TIMEOUT_SEC + 1)
         return f"{self.tried} tried"
 
@@ -81,21 +96,26 @@ class Sender(threading.Thread):
                 self._take_in(self._answers.get_nowait())
 
     def _take_in(self, outcome: leases.Outcome | None) -> None:
-        self._look_at = 0.0  # there is news, or room
-        if outcome is not None:
-            self._in_flight -= 1
-            self._unrecorded.append(outcome)
-
-    def _pause(self) -> float:
-        return max(min(self._look_at, self._hand_out_at) - time.monotonic(), 0.0)
+        if outcome is None:
+            self._look_at = min(self._look_at, self._looked + NEWS_SEC)
+            return
+        self._in_flight -= 1
+        self._unrecorded.append(outcome)
+        self._look_at = 0.0  # there is room for another
 
     def _turn(self) -> bool:
         """Whether there was anything to do, or is something under way."""
         self._record()
-        worked = self._hand_out()
-        if time.monotonic() >= self._look_at:
-            worked |= self._start(leases.take(AT_ONCE - self._in_flight) if self._in_flight < AT_ONCE else [])
-            self._look_at = time.monotonic() + self._poll_sec
+        if time.monotonic() < self._look_at:
+            return self._in_flight > 0
+        self._looked = time.monotonic()
+        self._look_at = self._looked + conf.POLL_SEC
+        seen = _glance()
+        worked = self._hand_out(seen)
+        if seen.listening and self._in_flight < AT_ONCE:
+            worked |= self._start(leases.take(AT_ONCE - self._in_flight))
+        if not worked and not seen.listening:
+            self._look_at = self._looked + conf.POLL_SEC * IDLE_POLLS
         return worked or self._in_flight > 0
 
     def _record(self) -> None:
@@ -103,6 +123,27 @@ class Sender(threading.Thread):
             leases.record(self._unrecorded)
             self.tried += len(self._unrecorded)
             self._unrecorded = []
+
+    def _hand_out(self, seen: Glance) -> bool:
+        worked = False
+        if seen.urgent:
+            worked |= self._chore("urgent", lambda: fanout.hand_out(urgent=True))
+        if seen.unhurried or seen.broken:
+            worked |= self._chore("unhurried", lambda: _unhurried(seen))
+        return worked
+
+    def _chore(self, lane: str, work: Callable[[], fanout.HandedOut]) -> bool:
+        """Work that nobody waits for at this very moment takes no more than its share of the time."""
+        began = time.monotonic()
+        if began < self._rested_at[lane]:
+            self._look_at = min(self._look_at, self._rested_at[lane])
+            return False
+        done = work()
+        took = time.monotonic() - began
+        self._rested_at[lane] = began + took + took * (HURRIED if done.received else UNHURRIED)
+        if done.messages:
+            self._look_at = min(self._look_at, self._rested_at[lane])
+        return done.messages > 0
 
     def _start(self, tasks: list[leases.Task]) -> bool:
         for task in tasks:
@@ -118,3 +159,27 @@ class Sender(threading.Thread):
         while self._in_flight and (left := deadline - time.monotonic()) > 0:
             self._gather(left)
         self._record()
+
+
+def _glance() -> Glance:
+    owed = WebhookMessage.objects.using(db.alias()).filter(owed__isnull=False).order_by()
+    enabled = WebhookEndpoint.objects.using(db.alias()).filter(enabled=True)
+    broken = Count("pk", filter=Q(failures__gte=circuits.BREAK_AFTER))
+    seen = enabled.aggregate(
+        urgent=Exists(owed.filter(urgent=True)),
+        unhurried=Exists(owed.filter(urgent=False)),
+        listening=Count("pk"),
+        broken=broken,
+    )
+    return Glance(**{name: bool(value) for name, value in seen.items()})
+
+
+def _unhurried(seen: Glance) -> fanout.HandedOut:
+    handed = fanout.hand_out(urgent=False) if seen.unhurried else fanout.HandedOut()
+    spared = circuits.count_unreached(SPARED) if seen.broken else 0
+    return fanout.HandedOut(handed.messages + spared, handed.received)
+
+
+def one_round() -> str:
+    """The duty of a process that does not stay."""
+    return Sender().one_round()

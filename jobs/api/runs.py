@@ -87,7 +87,7 @@ def _walks(caller: Caller, asked: RunFilters) -> list[walks.Walk]:
         also = Q() if tenant is None else Q(job__tenant=tenant)
         return [walks.Walk(_runs(), also & _judged(asked, "", "job__"))]
     jobs = Job.objects.using(db.alias()).filter(NotDefault(F("tenant")), tenant=tenant)
-    return [walks.Walk(jobs, Q(run__isnull=False) & _judged(asked, "run__", ""))]
+    return [walks.Walk(jobs, Q(run__isnull=False) & _judged(asked, "run__", ""), joined="run__pk")]
 
 
 def _judged(asked: RunFilters, of_run: str, of_job: str) -> Q:

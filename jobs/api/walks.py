@@ -24,18 +24,19 @@ class Walk:
     along: QuerySet[Any]
     also: Q = field(default_factory=Q)
     key: str = "pk"
+    joined: str = ""  # the same key in a table beside: no database carries the edge over to it by itself
 
     def before(self, place: UUID | None) -> Walk:
         if place is None:
             return self
-        return Walk(self.along.filter(**{f"{self.key}__lt": place}), self.also, self.key)
+        return Walk(self.along.filter(**{f"{self.key}__lt": place}), self.also, self.key, self.joined)
 
     def look(self, wanted: int, window: int) -> tuple[list[UUID], UUID | None]:
         """The first ids, and the place where the window ended, if it did before the rows did."""
         edge = self._edge(window) if self.also else None
         rows = self.along.filter(self.also)
         if edge is not None:
-            rows = rows.filter(**{f"{self.key}__gte": edge})
+            rows = rows.filter(**{f"{each}__gte": edge for each in (self.key, self.joined) if each})
         return list(self._keys(rows)[:wanted]), edge
 
     def _edge(self, window: int) -> UUID | None:

@@ -45,6 +45,9 @@ class Crowd:
             "jobscheduler_jobrun", self._run(), "SELECT * FROM jobscheduler_job WHERE dispatched_at IS NOT NULL"
         )
         self._insert("jobscheduler_jobevent", self._event(), "SELECT * FROM jobscheduler_job")
+        self._insert(
+            "jobscheduler_joblog", self._log(), "SELECT * FROM jobscheduler_job WHERE dispatched_at IS NOT NULL"
+        )
         self._insert("jobscheduler_jobminute", self._minute(), f"SELECT n FROM ({self._numbers(self._minutes())}) AS s")
         if not self.is_sqlite:  # which nobody gives statistics
             with self.connection.cursor() as cursor:
@@ -105,6 +108,9 @@ class Crowd:
     def _event(self) -> dict[str, str]:
         said = {"kind": "'SUBMITTED'", "from_status": "''", "to_status": "'QUEUED'", "reason": "''"}
         return {"job_id": "id", "at": "created_at", **said, "actor_kind": "'cli'", "actor_name": "'crowd'"}
+
+    def _log(self) -> dict[str, str]:
+        return {"job_id": "id", "at": "created_at", "level": "'INFO'", "message": "'a line'"}
 
     def _minute(self) -> dict[str, str]:
         """Of the last day: two workers, every type, and three ways in which it went."""

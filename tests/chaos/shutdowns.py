@@ -37,8 +37,8 @@ def run(fleet: Fleet, chance: random.Random, *, rounds: int, sabotage: str = "")
         for worker in workers:
             judge_end(verdict, number, worker)
     handed_back = JobEvent.objects.filter(kind=EventKind.HANDED_BACK).count()
-    fleet.start("--concurrency=8", settings=STEADY)
-    await_all_ended(120, fleet)
+    fleet.start("--concurrency=32", settings=STEADY)  # most rounds leave some behind
+    await_all_ended(120 + 6 * rounds, fleet)
     judge_jobs(verdict, ids)
     verdict.note(rounds=rounds, workers=2 * rounds, jobs=len(ids), handed_back=handed_back)
     return verdict
