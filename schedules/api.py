@@ -105,25 +105,23 @@ def schedules_delete(request: ApiRequest, schedule_id: ScheduleId) -> HttpRespon
     return nothing()
 
 
-def verb(name: str, summary: str, response: Any = ScheduleOut, permission: str = "change_schedule") -> dict[str, Any]:
+def verb(name: str, summary: str, response: Any = ScheduleOut, permission: str = "") -> dict[str, Any]:
     return operation(
         f"schedules_{name}",
         response,
         scope="operate",
-        permission=f"{APP}.{permission}",
+        permission=f"{APP}.{permission or name}_schedule",
         body="optional",
         problems=[404, 409],
         summary=summary,
     )
 
 
-@router.post(
-    "/schedules/{schedule_id}/trigger", **verb("trigger", "Make its job now", {201: JobOut}, "trigger_schedule")
-)
+@router.post("/schedules/{schedule_id}/trigger", **verb("trigger", "Make its job now", {201: JobOut}))
 def schedules_trigger(request: ApiRequest, schedule_id: ScheduleId, body: Why) -> HttpResponse:
     """Whether or not it is enabled, and whatever is running. It counts as no fire."""
     caller = request.auth
-    job = services.trigger(schedule_id, tenant=caller.tenant, reason=body.reason or "", actor=caller.actor)
+    job = services.trigger(schedule_id, tenant=caller.tenant, reason=body.reason, actor=caller.actor)
     return answer(shaping.one(job.pk, caller), 201)
 
 
@@ -139,7 +137,7 @@ def schedules_disable(request: ApiRequest, schedule_id: ScheduleId, body: Why) -
     return _done(request, services.disable, schedule_id, body)
 
 
-@router.post("/schedules/{schedule_id}/skip-next", **verb("skip_next", "Leave out the next fire"))
+@router.post("/schedules/{schedule_id}/skip-next", **verb("skip_next", "Leave out the next fire", permission="skip"))
 def schedules_skip_next(request: ApiRequest, schedule_id: ScheduleId, body: Why) -> HttpResponse:
     """The one after it comes as usual. 409 `nothing_to_skip` if there is no next fire."""
     return _done(request, services.skip_next, schedule_id, body)
@@ -169,7 +167,7 @@ def schedules_fires(request: ApiRequest, schedule_id: ScheduleId, asked: Annotat
 
 def _done(request: ApiRequest, service: Callable[..., Schedule], schedule_id: str, body: VerbIn) -> HttpResponse:
     caller = request.auth
-    schedule = service(schedule_id, tenant=caller.tenant, reason=body.reason or "", actor=caller.actor)
+    schedule = service(schedule_id, tenant=caller.tenant, reason=body.reason, actor=caller.actor)
     return answer(_shown_to(caller)(schedule))
 
 

@@ -75,7 +75,12 @@ class Schedule(models.Model):
         verbose_name = _("schedule")
         verbose_name_plural = _("schedules")
         ordering = ("tenant", "name")
-        permissions = [("trigger_schedule", _("Can trigger schedules"))]
+        permissions = [
+            ("trigger_schedule", _("Can trigger schedules")),
+            ("enable_schedule", _("Can enable schedules")),
+            ("disable_schedule", _("Can disable schedules")),
+            ("skip_schedule", _("Can skip fires of schedules")),
+        ]
         indexes = [
             models.Index(
                 fields=("next_fire_at",), condition=Q(enabled=True, next_fire_at__isnull=False), name="schedule_due"

@@ -86,7 +86,9 @@ def update(
     return schedule
 
 
-def enable(schedule_id: UUID | str, *, tenant: str | None = None, reason: str = "", actor: Actor = PYTHON) -> Schedule:
+def enable(
+    schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
+) -> Schedule:
     """It fires again from its next due time on. What came due while it was disabled is not made up for."""
     _reason(reason)
     with _changing(schedule_id, tenant) as schedule:
@@ -97,7 +99,9 @@ def enable(schedule_id: UUID | str, *, tenant: str | None = None, reason: str = 
     return schedule
 
 
-def disable(schedule_id: UUID | str, *, tenant: str | None = None, reason: str = "", actor: Actor = PYTHON) -> Schedule:
+def disable(
+    schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
+) -> Schedule:
     """It fires no more, not even what is due at this moment."""
     why = _reason(reason)
     with _changing(schedule_id, tenant) as schedule:
@@ -108,7 +112,7 @@ def disable(schedule_id: UUID | str, *, tenant: str | None = None, reason: str =
 
 
 def skip_next(
-    schedule_id: UUID | str, *, tenant: str | None = None, reason: str = "", actor: Actor = PYTHON
+    schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Schedule:
     """Leave out the next fire; the one after it comes as usual."""
     why = _reason(reason)
@@ -123,7 +127,9 @@ def skip_next(
     return schedule
 
 
-def trigger(schedule_id: UUID | str, *, tenant: str | None = None, reason: str = "", actor: Actor = PYTHON) -> Job:
+def trigger(
+    schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
+) -> Job:
     """Make its job now, whether or not it is enabled and whatever is running. It counts as no fire."""
     schedule, why = get(schedule_id, tenant=tenant), _reason(reason)
     values = job_values(schedule, clock.now(), is_fire=False)
@@ -228,7 +234,7 @@ def _save(schedule: Schedule) -> None:
 
 
 def _reason(reason: Any) -> str:
-    return parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason else ""
+    return parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason is not None else ""
 
 
 def _log(schedule: Schedule, what: str, actor: Actor) -> None:

@@ -38,6 +38,7 @@ from jobs.models import (
     Lease,
     LeaseKind,
     LimitScope,
+    Poller,
     Target,
     Worker,
 )
@@ -224,6 +225,14 @@ class WorkerFactory(DjangoModelFactory[Worker]):
     name = Sequence(lambda n: f"worker-{n}")
     host = "host-1"
     pid = Sequence(lambda n: 1000 + n)
+
+
+class PollerFactory(DjangoModelFactory[Poller]):
+    class Meta:
+        model = Poller
+
+    addon_id = Sequence(lambda n: f"addon-{n}")
+    polled_at = LazyFunction(timezone.now)
 
 
 class JobMinuteFactory(DjangoModelFactory[JobMinute]):

@@ -9,3 +9,15 @@ class WebhooksConfig(AppConfig):
     label = "jobscheduler_webhooks"
     verbose_name = _("Webhooks")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from jobs import extras, hooks
+        from jobs.engine import housekeeping, keeping
+        from webhooks import counts, interest, outbox, retention, sender
+
+        hooks.listen(outbox.write, required=True, interest=interest.listening)
+        extras.add("webhooks", counts.of_jobs)
+        keeping.keep(retention.keep)
+        keeping.goes_along(retention.go_along)
+        housekeeping.duty("webhooks", sender.one_round, thread=sender.Sender)
+        housekeeping.duty("webhook tests", retention.forget_tests, every_sec=lambda: 3600.0)

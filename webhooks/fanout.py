@@ -31,7 +31,8 @@ def hand_out(*, urgent: bool, most: int = BATCH) -> HandedOut:
             return HandedOut()
         owed = {each.pk: outbox.unpack(each.owed) for each in messages}
         known = _failures({endpoint for ids in owed.values() for endpoint in ids})
-        _keep_bodies(connection, messages)
+        _keep_bodies(connection, [each for each in messages if not known.keys().isdisjoint(owed[each.pk])])
+        _forget([pk for pk, ids in owed.items() if known.keys().isdisjoint(ids)])
         WebhookDelivery.objects.using(db.alias()).bulk_create(
             _delivery(each, endpoint, is_enabled=known[endpoint] is not None)
             for each in messages
@@ -52,6 +53,12 @@ def _failures(ids: set[UUID]) -> dict[UUID, int | None]:
     return {
         pk: failures if enabled else None for pk, enabled, failures in rows.values_list("pk", "enabled", "failures")
     }
+
+
+def _forget(ids: Sequence[UUID]) -> None:
+    """Messages whose endpoints are all gone."""
+    if ids:
+        WebhookMessage.objects.using(db.alias()).filter(pk__in=ids).delete()
 
 
 def _keep_bodies(connection: Any, messages: Sequence[WebhookMessage]) -> None:

@@ -44,14 +44,13 @@ def write(told: Sequence[Event]) -> None:
     named = [(event, name) for event in told if (name := events.name_of(event)) is not None]
     if not named:
         return
-    moves = [(event, name) for event, name in named if isinstance(event, Moved)]
-    wanted = _write_moves(moves) if moves else set()
+    wanted = _write_moves([(event, name) for event, name in named if isinstance(event, Moved)])
     for event, _name in named:
-        if isinstance(event, GroupFinished) and _write_group(event):
-            wanted.add(events.GROUP_FINISHED)
+        if isinstance(event, GroupFinished):
+            wanted |= _write_group(event)
     listening.learned(wanted)
-    if wanted:
-        transaction.on_commit(_nudge, using=db.alias())
+    if any(wanted.values()):
+        tell_senders()
 
 
 def pack(endpoints: Iterable[UUID]) -> bytes:
@@ -73,30 +72,34 @@ def no_more_news(nudge: Callable[[], None]) -> None:
         _nudges.remove(nudge)
 
 
+def tell_senders() -> None:
+    """With the commit, those of this process; all others look often enough."""
+    transaction.on_commit(_nudge, using=db.alias())
+
+
 def _nudge() -> None:
     for each in tuple(_nudges):
         each()
 
 
-def _write_moves(moves: Sequence[tuple[Moved, str]]) -> set[str]:
-    """Returns the events that somebody wanted."""
-    if db.is_sqlite():
+def _write_moves(moves: Sequence[tuple[Moved, str]]) -> dict[str, bool]:
+    """Returns the events that somebody wanted, and whether one of them is there to receive it."""
+    if db.is_sqlite() or not moves:
         return _write_here(moves)
     from jobs.engine.sql.prepared import execute
 
-    connection = db.connection()
     rows = [
         {"id": str(uuid7()), "job_id": str(move.job_id), "event": name, "tenant": move.tenant, "ended": name in _ENDS}
         | ({} if move.retried_by is None else {"retried_by": str(move.retried_by)})
         for move, name in moves
     ]
-    return {name for (name,) in execute(connection, _insert(), [json.dumps(rows)])}
+    return dict(execute(db.connection(), _insert(), [json.dumps(rows)]))
 
 
-def _write_here(moves: Sequence[tuple[Moved, str]]) -> set[str]:
+def _write_here(moves: Sequence[tuple[Moved, str]]) -> dict[str, bool]:
     wanted = _owed({(move.tenant, name) for move, name in moves})
-    kept = [(move, name) for move, name in moves if (move.tenant, name) in wanted]
-    lives_on = {move.job_id for move, name in kept if name not in _ENDS}
+    kept = [(move, name, wanted[move.tenant, name]) for move, name in moves if (move.tenant, name) in wanted]
+    lives_on = {move.job_id for move, name, _owed in kept if name not in _ENDS}
     snapshot_of = snapshots.take(lives_on) if lives_on else {}
     now = timezone.now()
     WebhookMessage.objects.using(db.alias()).bulk_create(
@@ -107,30 +110,30 @@ def _write_here(moves: Sequence[tuple[Moved, str]]) -> set[str]:
             retried_by=move.retried_by,
             at=now,
             snapshot=None if name in _ENDS else snapshot_of.get(move.job_id),
-            owed=wanted[move.tenant, name].endpoints,
-            urgent=wanted[move.tenant, name].urgent,
+            owed=owed.endpoints,
+            urgent=owed.urgent,
         )
-        for move, name in kept
+        for move, name, owed in kept
     )
-    return {name for _move, name in kept}
+    return {name: owed.urgent for _move, name, owed in kept}
 
 
-def _write_group(event: GroupFinished) -> bool:
+def _write_group(event: GroupFinished) -> dict[str, bool]:
     """A group may be opened again, so its body is made at once."""
-    wanted = _owed({(event.tenant, events.GROUP_FINISHED)})
-    if not wanted:
-        return False
+    owed = _owed({(event.tenant, events.GROUP_FINISHED)}).get((event.tenant, events.GROUP_FINISHED))
+    if owed is None:
+        return {}
     now = clock.now()
     WebhookMessage.objects.using(db.alias()).create(
         tenant=event.tenant,
         event=events.GROUP_FINISHED,
         group_id=event.group_id,
         at=now,
-        owed=wanted[event.tenant, events.GROUP_FINISHED].endpoints,
-        urgent=wanted[event.tenant, events.GROUP_FINISHED].urgent,
+        owed=owed.endpoints,
+        urgent=owed.urgent,
         body=bodies.of_group(event.group_id, events.GROUP_FINISHED, now),
     )
-    return True
+    return {events.GROUP_FINISHED: owed.urgent}
 
 
 def _owed(asked: set[tuple[str, str]]) -> dict[tuple[str, str], Owed]:
@@ -178,5 +181,5 @@ def _insert() -> str:
                    FROM jobscheduler_job j WHERE j.id = t.job_id) END
         FROM told t JOIN wanted w ON w.tenant = t.tenant AND w.event = t.event
     )
-    SELECT event FROM wanted
+    SELECT event, bool_or(urgent) FROM wanted GROUP BY event
     """  # noqa: S608 — our own words

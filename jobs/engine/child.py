@@ -12,6 +12,7 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
+from jobs import tracing
 from jobs.engine.context import CaptureLogs, Context
 from jobs.engine.execution import run, run_async
 from jobs.outcomes import Outcome
@@ -35,7 +36,9 @@ def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dic
         captured.addHandler(CaptureLogs())
     runner = Runner(job_type, ctx, retry)
     threading.Thread(target=_obey, args=(pipe, runner), daemon=True).start()
-    send("outcome", (runner.run(), ctx.tokens_used))
+    outcome = runner.run()
+    tracing.flush()
+    send("outcome", (outcome, ctx.tokens_used))
     pipe.close()
 
 

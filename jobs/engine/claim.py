@@ -67,6 +67,7 @@ class Claim:
     checkpoint: Any
     group_id: UUID | None
     retry_of_id: UUID | None
+    traceparent: str | None = None
     artifacts: dict[str, Any] = field(default_factory=dict)
 
 

@@ -31,6 +31,8 @@ class Context:
         artifacts: dict[str, Any] | None = None,
         token_limit: int | None = None,
         tokens_used: int = 0,
+        resource: str = "default",
+        traceparent: str | None = None,
         on_write: Callable[[], None] = lambda: None,
     ) -> None:
         self.job_id = job_id
@@ -42,6 +44,8 @@ class Context:
         self.exit_code = 0
         self.token_limit = token_limit
         self.tokens_used = tokens_used
+        self.resource = resource
+        self.traceparent = traceparent
         self.log = log
         self.stop_mode: StopMode | None = None
         self.writes = Writes()

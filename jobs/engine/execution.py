@@ -7,6 +7,7 @@ import random
 import traceback
 from typing import Any
 
+from jobs import tracing
 from jobs.conf import conf
 from jobs.engine.context import Context, current
 from jobs.errors import InvalidInput, JobCancelled, Skip, TokenLimitExceeded
@@ -21,28 +22,14 @@ ERROR_LENGTH = 64_000
 
 def run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     """Run a sync handler in this thread. `retry` is what `decide_retry` needs to know of the job."""
-    token = current.set(ctx)
-    try:
-        handler = registry.get(job_type)
-        result = handler(*_positional(handler, ctx), **handler.signature.arguments(ctx.params))
-    except BaseException as error:  # noqa: BLE001 — whatever a handler raises is its outcome
-        return _ended_by(error, job_type, ctx, retry)
-    finally:
-        current.reset(token)
-    return _returned(result, ctx)
+    with _traced(job_type, ctx) as span:
+        return span.ended(_run(job_type, ctx, retry))
 
 
 async def run_async(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     """Run an async handler in this task."""
-    token = current.set(ctx)
-    try:
-        handler = registry.get(job_type)
-        result = await handler(*_positional(handler, ctx), **handler.signature.arguments(ctx.params))
-    except BaseException as error:  # noqa: BLE001 — whatever a handler raises is its outcome
-        return _ended_by(error, job_type, ctx, retry)
-    finally:
-        current.reset(token)
-    return _returned(result, ctx)
+    with _traced(job_type, ctx) as span:
+        return span.ended(await _run_async(job_type, ctx, retry))
 
 
 def decide_retry(
@@ -84,6 +71,30 @@ def failed(
     )
 
 
+def _run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
+    token = current.set(ctx)
+    try:
+        handler = registry.get(job_type)
+        result = handler(*_positional(handler, ctx), **handler.signature.arguments(ctx.params))
+    except BaseException as error:  # noqa: BLE001 — whatever a handler raises is its outcome
+        return _ended_by(error, job_type, ctx, retry)
+    finally:
+        current.reset(token)
+    return _returned(result, ctx)
+
+
+async def _run_async(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
+    token = current.set(ctx)
+    try:
+        handler = registry.get(job_type)
+        result = await handler(*_positional(handler, ctx), **handler.signature.arguments(ctx.params))
+    except BaseException as error:  # noqa: BLE001 — whatever a handler raises is its outcome
+        return _ended_by(error, job_type, ctx, retry)
+    finally:
+        current.reset(token)
+    return _returned(result, ctx)
+
+
 def _returned(result: Any, ctx: Context) -> Outcome:
     artifacts = dict(ctx.artifacts)
     if result is not None:
@@ -103,6 +114,10 @@ def _ended_by(error: BaseException, job_type: str, ctx: Context, retry: dict[str
     if isinstance(error, asyncio.CancelledError | JobCancelled) and ctx.cancelled:
         return Stopped(salvage_json(ctx.artifacts))
     return failed(job_type, error, Cause.ERROR, retry, ctx.artifacts)
+
+
+def _traced(job_type: str, ctx: Context) -> tracing.Unseen:
+    return tracing.processing(ctx.resource, ctx.job_id, job_type, ctx.attempt, ctx.traceparent)
 
 
 def _positional(handler: Handler[..., Any], ctx: Context) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """Periodic duties, each on its own: one that fails is logged and never stops the others.
 
 Other apps register theirs with `duty`. A worker runs the duties that are due; `manage.py tick` runs all of them once.
+A duty that waits for others than the database has a thread of its own in a worker, so that it delays nobody.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from jobs import db
 from jobs.actors import SCHEDULER
@@ -21,6 +23,18 @@ from jobs.models import Job
 from jobs.states import Status
 
 logger = logging.getLogger("jobs.engine.housekeeping")
+LAST_WORDS_SEC = 1.5
+
+
+class Companion(Protocol):
+    """A thread beside the housekeeper."""
+
+    def start(self) -> None: ...
+
+    def end(self) -> None:
+        """Asks it to end; it must not keep the process from ending."""
+
+    def join(self, timeout: float | None = None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -28,15 +42,22 @@ class Duty:
     name: str
     run: Callable[[], object]
     every_sec: Callable[[], float]
+    thread: Callable[[], Companion] | None = None
 
 
 _duties: dict[str, Duty] = {}
 _sweeper = recovery.Sweeper()
 
 
-def duty(name: str, run: Callable[[], object], *, every_sec: Callable[[], float]) -> None:
-    """Register a duty; the same name again replaces it."""
-    _duties[name] = Duty(name, run, every_sec)
+def duty(
+    name: str,
+    run: Callable[[], object],
+    *,
+    every_sec: Callable[[], float] = lambda: 1.0,
+    thread: Callable[[], Companion] | None = None,
+) -> None:
+    """Register a duty; the same name again replaces it. In a worker its `thread`, if it has one, runs instead."""
+    _duties[name] = Duty(name, run, every_sec, thread)
 
 
 def duties() -> list[Duty]:
@@ -63,18 +84,29 @@ class Housekeeper(threading.Thread):
         self._end = threading.Event()
         self._outage = Outage(logger, "housekeeping", self._end, patience=10.0)
         self._next: dict[str, float] = {}
+        self._duties = [each for each in duties() if each.thread is None]
+        self._companions = [each.thread() for each in duties() if each.thread is not None]
+
+    def start(self) -> None:
+        super().start()
+        for each in self._companions:
+            each.start()
 
     def run(self) -> None:
         while not self._end.wait(self._pause()):
             with self._outage.survive():
                 self._turn()
         db.connection().close()
+        for each in self._companions:
+            each.join(LAST_WORDS_SEC)
 
     def end(self) -> None:
         self._end.set()
+        for each in self._companions:
+            each.end()
 
     def _turn(self) -> None:
-        for each in duties():
+        for each in self._duties:
             if time.monotonic() >= self._next.get(each.name, 0.0):
                 self._next[each.name] = time.monotonic() + each.every_sec()
                 try:
@@ -86,7 +118,7 @@ class Housekeeper(threading.Thread):
                     logger.exception("duty %s failed; it is tried again in its turn", each.name)
 
     def _pause(self) -> float:
-        due = min((self._next.get(each.name, 0.0) for each in duties()), default=0.0)
+        due = min((self._next.get(each.name, 0.0) for each in self._duties), default=0.0)
         return min(max(due - time.monotonic(), 0.05), 1.0)
 
 

@@ -12,7 +12,9 @@ from django.db import models
 from jobs import db
 
 Keeper = Callable[[Sequence[UUID]], Iterable[UUID]]
+Follower = Callable[[Sequence[UUID]], None]
 _keepers: list[Keeper] = []
+_followers: list[Follower] = []
 
 
 def keep(keeper: Keeper) -> Keeper:
@@ -25,6 +27,18 @@ def keep(keeper: Keeper) -> Keeper:
 def forget(keeper: Keeper) -> None:
     if keeper in _keepers:
         _keepers.remove(keeper)
+
+
+def goes_along(follower: Follower) -> Follower:
+    """Register what goes with jobs, or groups, that are deleted: it gets their ids in the same transaction."""
+    if follower not in _followers:
+        _followers.append(follower)
+    return follower
+
+
+def take_along(ids: Sequence[UUID]) -> None:
+    for follower in _followers:
+        follower(ids)
 
 
 def kept_by_keepers(ids: Sequence[UUID]) -> set[UUID]:

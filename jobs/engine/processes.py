@@ -96,6 +96,8 @@ def _ctx_fields(held: Held) -> dict[str, Any]:
         "artifacts": ctx.artifacts,
         "token_limit": ctx.token_limit,
         "tokens_used": ctx.tokens_used,
+        "resource": ctx.resource,
+        "traceparent": ctx.traceparent,
     }
 
 

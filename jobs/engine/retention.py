@@ -23,7 +23,7 @@ from jobs.conf import conf
 from jobs.engine import folding
 from jobs.engine.keeping import forget as forget
 from jobs.engine.keeping import keep as keep
-from jobs.engine.keeping import kept_by_keepers, kept_by_others, let_go
+from jobs.engine.keeping import kept_by_keepers, kept_by_others, let_go, take_along
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Worker
 from jobs.models.group import OPEN_GROUP
 from jobs.states import TERMINAL
@@ -145,6 +145,7 @@ class Pruning:
             if not self.dry_run:
                 _delete_jobs(ids)
                 let_go(JobGroup, [group])
+                take_along([group])
                 JobGroup.objects.using(db.alias()).filter(pk=group)._raw_delete(db.alias())
         self.done.jobs += len(ids)
         self.done.groups += 1
@@ -215,6 +216,7 @@ def _delete_jobs(ids: Sequence[UUID]) -> None:
             rows: Any = model._base_manager.using(using).filter(job_id__in=part)
             rows._raw_delete(using)
         let_go(Job, part)
+        take_along(part)
     for part in _parts(ids):  # a foreign key along a chain is looked at when the transaction ends
         _jobs().filter(pk__in=part)._raw_delete(using)
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
-from jobs import db, hooks
+from jobs import db, hooks, tracing
 from jobs.actors import Actor
 from jobs.engine.sql import dialect
 from jobs.engine.sql.batch import AT, Row
@@ -23,18 +23,12 @@ def submit(rows: Sequence[Row], *, actor: Actor, reason: str = "") -> list[Any]:
 
     A row whose idempotency key is taken is left out; a peer's open transaction with that key is waited for.
     """
-    connection, who = db.connection(), (str(actor.kind), actor.name)
-    if not db.is_sqlite() and not hooks.must_tell(EventKind.SUBMITTED):
-        guard = hooks.guard(EventKind.SUBMITTED)
-        born: list[Any] = dialect(connection).insert_jobs(connection, rows, who, reason, guard)
-        if born or not guard:  # none: all keys are taken, or the guard refused
-            return born
-    with db.atomic():
-        born = dialect(connection).insert_jobs(connection, rows, who, reason)
-        if hooks.anyone_listens():
-            new = {each[0] for each in born}
-            hooks.tell([_moved(row, reason) for row in rows if row[AT["id"]] in new])
-    return born
+    if not tracing.is_on():
+        return _submit(rows, actor, reason)
+    with tracing.sending(rows[0][AT["resource"]], [row[AT["id"]] for row in rows]) as traceparent:
+        for row in rows if traceparent else ():
+            row[AT["traceparent"]] = traceparent
+        return _submit(rows, actor, reason)
 
 
 def copy_of(
@@ -66,6 +60,21 @@ def copy_of(
 def dump(value: Any) -> str:
     """JSON on one line, of what has passed the gate."""
     return to_json(value).decode()
+
+
+def _submit(rows: Sequence[Row], actor: Actor, reason: str) -> list[Any]:
+    connection, who = db.connection(), (str(actor.kind), actor.name)
+    if not db.is_sqlite() and not hooks.must_tell(EventKind.SUBMITTED):
+        guard = hooks.guard(EventKind.SUBMITTED)
+        born: list[Any] = dialect(connection).insert_jobs(connection, rows, who, reason, guard)
+        if born or not guard:  # none: all keys are taken, or the guard refused
+            return born
+    with db.atomic():
+        born = dialect(connection).insert_jobs(connection, rows, who, reason)
+        if hooks.anyone_listens():
+            new = {each[0] for each in born}
+            hooks.tell([_moved(row, reason) for row in rows if row[AT["id"]] in new])
+    return born
 
 
 def _moved(row: Sequence[Any], reason: str) -> hooks.Moved:

@@ -317,6 +317,8 @@ class Worker:
             artifacts=claimed.artifacts,
             token_limit=claimed.token_limit,
             tokens_used=claimed.tokens_used,
+            resource=claimed.resource,
+            traceparent=claimed.traceparent,
             on_write=self.scribe.nudge,
         )
         held = Held(claimed, ctx, deadline=sent + conf.LEASE_SEC - margin())

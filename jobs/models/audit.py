@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
@@ -39,7 +40,14 @@ class JobEvent(models.Model):
         verbose_name = _("job event")
         verbose_name_plural = _("job events")
         ordering = ("-id",)
-        indexes = [models.Index(fields=("job", "id"), name="jobevent_of_job")]
+        indexes = [
+            models.Index(fields=("job", "id"), name="jobevent_of_job"),
+            models.Index(
+                fields=("token",),
+                condition=Q(kind=EventKind.RUNNING, token__isnull=False),
+                name="jobevent_of_lease",  # only the start of a remote worker has both
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.job_id}"

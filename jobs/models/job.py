@@ -169,6 +169,7 @@ class Job(models.Model):
     fire_time = models.DateTimeField(_("fire time"), null=True, blank=True)
     idempotency_key = models.CharField(_("idempotency key"), max_length=255, null=True, blank=True)
     idempotency_hash = models.CharField(max_length=64, default="", blank=True, editable=False)
+    traceparent = models.CharField(max_length=55, null=True, blank=True, editable=False)  # of who submitted it
 
     objects = JobQuerySet.as_manager()
 
@@ -194,6 +195,11 @@ class Job(models.Model):
             ),
             models.Index(
                 fields=("addon_id", *DISPATCH_ORDER), condition=Q(gate=Gate.READY, remote=True), name="job_offerable"
+            ),
+            models.Index(
+                fields=("flow_id", *DISPATCH_ORDER),
+                condition=Q(gate=Gate.READY, remote=True),
+                name="job_offerable_flow",
             ),
             models.Index(
                 fields=("lane", *DISPATCH_ORDER),

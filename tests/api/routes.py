@@ -49,7 +49,7 @@ def routes() -> list[Route]:
 
 def _needs(operation: Any) -> tuple[str, str | None]:
     bearer, _key, console = operation.auth_callbacks
-    return bearer.scope, console.permission
+    return bearer.scope, console.permission and console.permission.rpartition(".")[2]
 
 
 SURFACES = [(api, "/api"), (legacy, "")]
@@ -60,6 +60,7 @@ MAKERS: dict[str, Callable[[str], Any]] = {
     "key": lambda tenant: factories.TargetFactory.create(tenant=tenant).key,
     "group_id": lambda tenant: factories.JobGroupFactory.create(tenant=tenant).pk,
     "template_id": lambda tenant: factories.JobTemplateFactory.create(tenant=tenant).pk,
+    "schedule_id": lambda tenant: factories.ScheduleFactory.create(tenant=tenant).pk,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from asgiref.sync import async_to_sync
 from asgiref.testing import ApplicationCommunicator
 from django.core.asgi import get_asgi_application
+from django.core.signals import request_finished
+from django.db import connections
 from django.test import override_settings
 
 from jobs.models import Job
@@ -106,9 +109,21 @@ def test_an_empty_form_is_no_body() -> None:
     assert api.client.post(url, {"reason": "x"}, headers=api.headers).status_code == 415
 
 
+@pytest.fixture
+def no_connection_left() -> Iterator[None]:
+    """A request under ASGI has a thread of its own, which nobody enters again to close its connection."""
+
+    def close(**_: Any) -> None:
+        connections.close_all()
+
+    request_finished.connect(close)
+    yield
+    request_finished.disconnect(close)
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("announced", [True, False])
-def test_the_same_holds_under_asgi(announced: bool) -> None:
+def test_the_same_holds_under_asgi(announced: bool, no_connection_left: None) -> None:
     api = Api("submit", "read")
 
     async def ask(content: bytes) -> tuple[int, Any]:

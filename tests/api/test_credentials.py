@@ -27,12 +27,13 @@ OF_ALL = [each for each in EVERY if not each.values[0].names_an_object]
 # What a caller of one tenant gets from routes that belong to no tenant.
 FOR_ALL_TENANTS_ONLY = {"workers_list", "limits_put"}
 MAKES_ITS_OWN = {"targets_pause"}  # a target is named by its tenant, and need not have been used
-SHARED = {"job_types_list", "limits_list", "stats_get"}
+SHARED = {"job_types_list", "limits_list", "stats_get", "schedules_preview_cron"}
 NEW = {"job_type": "tests.note", "params": {"text": "x"}, "tenant": "default"}
 OF_ANOTHER_TENANT: dict[str, Any] = {
     "jobs_create": NEW,
     "jobs_create_many": {"jobs": [NEW]},
     "templates_create": {"name": "theirs", "job_type": "tests.note", "tenant": "default"},
+    "schedules_create": {"name": "theirs", "cron": "@daily", **NEW},
     "legacy_jobs_create": NEW,
     "limits_put": {"scope": "global", "max": 1},
 }
@@ -170,7 +171,7 @@ def test_staff_need_the_routes_own_permission(route: Route) -> None:
     user.user_permissions.set(others)
     require_problem(ask(route, client, {}), 403, "forbidden")
     if route.permission is not None:
-        user.user_permissions.add(Permission.objects.get(codename=route.permission))
+        user.user_permissions.add(*Permission.objects.filter(codename=route.permission))
         assert ask(route, client, {}).status_code not in (401, 403)
 
 

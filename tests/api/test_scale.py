@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -42,8 +43,9 @@ FILTERS = (
     *("tag=rare", "tag=absent", "q=tests", "q=absent", "order=queue", "order=queue&tenant=other", "resource=none"),
     *("status=PAUSED&job_type=tests.note", "created_after=2026-01-01T00:00:00Z", "created_before=2026-01-01T00:00:00Z"),
 )
+ASKED = {"/api/schedules/preview": "?cron=0%203%20*%20*%20*"}  # what a path cannot do without
 GETS = [
-    *[route.path for route in routes() if route.is_safe],
+    *[f"{route.path}{ASKED.get(route.path, '')}" for route in routes() if route.is_safe],
     *[f"/api/jobs?{filters}" for filters in FILTERS],
     *[
         f"/api/job-runs?{filters}"
@@ -60,11 +62,18 @@ LISTS = [
 ]
 
 
+class Values(dict[str, Any]):
+    """What the paths name; what nobody has made is absent, and that is answered in few statements, too."""
+
+    def __missing__(self, name: str) -> str:
+        return str(uuid4())
+
+
 @dataclass(frozen=True)
 class Scene:
     """What the paths name, and tokens to ask with."""
 
-    values: dict[str, Any]
+    values: Values
     everywhere: str
     of_one: str
 
@@ -91,7 +100,7 @@ def scene(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
             "template_id": templates[0].pk,
             "group_id": group.pk,
         }
-        yield Scene({**objects_of("default"), **known}, everywhere, of_one)
+        yield Scene(Values({**objects_of("default"), **known}), everywhere, of_one)
         census.forget()
         _clear()
 
@@ -128,7 +137,7 @@ def nothing_kept() -> None:
 def ask(path: str, token: str) -> list[dict[str, str]]:
     """The statements that one answer took."""
     client, headers = Client(), {"Authorization": f"Bearer {token}"}
-    assert client.get(path, headers=headers).status_code in (200, 403, 404)
+    assert client.get(path, headers=headers).status_code in (200, 403, 404)  # some are not for one tenant
     census.forget()
     with CaptureQueriesContext(connection) as queries:
         client.get(path, headers=headers)

@@ -50,7 +50,7 @@ REFUSED: list[tuple[dict[str, Any], list[Any]]] = [
     ({"cron": None, "every_sec": 1.5}, ["every_sec"]),
     ({"cron": None, "every_sec": True}, ["every_sec"]),
     ({"cron": None, "every_sec": float("nan")}, ["every_sec"]),
-    ({"cron": None, "every_sec": 10**30}, ["every_sec"]),
+    ({"cron": None, "every_sec": 10**12}, ["every_sec"]),
     ({"cron": None, "every_sec": 60, "anchor_at": "2026-01-01T00:00:00"}, ["anchor_at"]),
     ({"anchor_at": "2026-01-01T00:00:00Z"}, ["anchor_at"]),
     ({"cron": None, "run_at": "2020-01-01T00:00:00Z"}, ["run_at"]),

@@ -30,6 +30,7 @@ SUBMISSION = {
     "schedule_id": "uuid",
     "fire_time": "timestamptz",
     "fence": "bigint",  # counts on where the chain stands
+    "traceparent": "text",
 }
 # What an insert brings besides.
 BIRTH = {
@@ -94,6 +95,7 @@ CLAIMED = (
     "checkpoint",
     "group_id",
     "retry_of_id",
+    "traceparent",
 )
 
 # A lane `t` is shut while its operator paused it, or one of its jobs holds it without waiting to run.

@@ -1,0 +1,236 @@
+"""Schedules over HTTP: the shapes and codes of the contract, and nothing that makes a 500."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.utils import timezone
+
+from jobs.models import Job
+from schedules.firing import fire_due
+from schedules.models import Schedule, ScheduleFire
+from tests import executor
+from tests.api.calling import Api, wrong_fields
+from tests.factories import JobTemplateFactory, ScheduleFactory
+from tests.schedules.making import NOON, TYPE, every_minute, jobs_of
+from tests.schedules.test_services import REFUSED
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+
+PLAIN = {"name": "nightly", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "job_type": TYPE, "params": {"a": 1}}
+FIELDS = {
+    *("id", "name", "tenant", "cron", "every_sec", "anchor_at", "run_at", "timezone", "max_fires", "enabled"),
+    *("job_type", "template", "params", "priority", "target", "resource", "catch_up", "catch_up_max", "overlap"),
+    *("misfire_grace_sec", "jitter_sec", "next_fire_at", "last_fire_at", "disabled_reason", "created_at"),
+}
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+def made(api: Api, **said: Any) -> dict[str, Any]:
+    response = api.post("/schedules", {**PLAIN, **said})
+    assert response.status_code == 201, response.content
+    document: dict[str, Any] = response.json()
+    return document
+
+
+def test_a_schedule_is_made_read_changed_and_deleted(api: Api) -> None:
+    schedule = made(api, priority="HIGH", target="book-1")
+    assert set(schedule) >= FIELDS
+    assert (schedule["priority"], schedule["catch_up"], schedule["overlap"]) == (75, "latest", "allow")
+    assert schedule["next_fire_at"].endswith("Z")
+    path = f"/schedules/{schedule['id']}"
+    assert api.get(path).json() == schedule
+    changed = api.patch(path, {"cron": "30 4 * * *", "priority": None}).json()
+    assert (changed["cron"], changed["priority"], changed["name"]) == ("30 4 * * *", None, "nightly")
+    assert changed["next_fire_at"] != schedule["next_fire_at"]
+    assert [each["id"] for each in api.get("/schedules").json()["items"]] == [schedule["id"]]
+    assert (api.delete(path).status_code, api.get(path).status_code) == (204, 404)
+
+
+def test_rules_and_templates_in_all_their_forms(api: Api) -> None:
+    JobTemplateFactory.create(name="preset", job_type=TYPE)
+    every = made(api, name="a", cron=None, every_sec=90, anchor_at="2026-01-01T00:00:00+01:00")
+    assert (every["every_sec"], every["anchor_at"]) == (90, "2025-12-31T23:00:00Z")
+    once = made(api, name="b", cron=None, run_at="2099-01-01T00:00:00Z")
+    assert once["next_fire_at"] == once["run_at"] == "2099-01-01T00:00:00Z"
+    preset = made(api, name="c", job_type=None, template="preset")
+    assert (preset["job_type"], preset["template"]) == (None, "preset")
+    assert made(api, name="d", every_sec=60.0, cron=None)["every_sec"] == 60
+
+
+@pytest.mark.parametrize(("said", "where"), REFUSED)
+def test_nonsense_is_422_and_names_the_field(said: dict[str, Any], where: list[Any], api: Api) -> None:
+    if any(isinstance(value, float) and value != value for value in said.values()):
+        said = {**said, "every_sec": "NaN"}  # JSON has no such number
+    before = everything()["Schedule"]
+    assert wrong_fields(api.post("/schedules", {**PLAIN, "params": {}, **said}))[0] == ["body", *where]
+    assert everything()["Schedule"] == before
+
+
+def test_a_name_that_is_taken_is_409(api: Api) -> None:
+    made(api)
+    response = api.post("/schedules", PLAIN)
+    assert (response.status_code, response.json()["code"]) == (409, "name_taken")
+
+
+def test_a_template_that_a_schedule_uses_cannot_be_deleted(api: Api) -> None:
+    template = JobTemplateFactory.create(name="preset", job_type=TYPE)
+    made(api, job_type=None, template="preset")
+    response = api.delete(f"/job-templates/{template.pk}")
+    assert (response.status_code, response.json()["code"]) == (409, "in_use")
+
+
+def test_verbs_answer_with_what_they_did(api: Api) -> None:
+    schedule = made(api)
+    path = f"/schedules/{schedule['id']}"
+    disabled = api.post(f"{path}/disable", {"reason": "too loud"})
+    assert disabled.status_code == 200
+    assert (disabled.json()["enabled"], disabled.json()["disabled_reason"]) == (False, "too loud")
+    skipped = api.post(f"{path}/skip-next")
+    assert (skipped.status_code, skipped.json()["code"]) == (409, "nothing_to_skip")
+    triggered = api.post(f"{path}/trigger")
+    assert triggered.status_code == 201
+    job = triggered.json()
+    assert (job["status"], job["schedule_id"], job["params"]) == ("QUEUED", schedule["id"], {"a": 1})
+    assert not ScheduleFire.objects.exists()
+    enabled = api.post(f"{path}/enable").json()
+    assert (enabled["enabled"], enabled["next_fire_at"]) == (True, schedule["next_fire_at"])
+    later = api.post(f"{path}/skip-next").json()["next_fire_at"]
+    assert later > schedule["next_fire_at"]
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("body", [{"reason": 5}, {"reason": "x" * 2001}, {"reason": "\0"}, {"why": "x"}, [], '"x"'])
+def test_a_verbs_body_is_judged_too(body: Any, api: Api) -> None:
+    path = f"/schedules/{made(api)['id']}"
+    for verb in ("trigger", "enable", "disable", "skip-next"):
+        assert api.post(f"{path}/{verb}", body).status_code == 422, verb
+
+
+def test_previews_of_a_schedule_and_of_an_expression(api: Api) -> None:
+    schedule = made(api)
+    items = api.get(f"/schedules/{schedule['id']}/preview").json()["items"]
+    assert (len(items), items[0]["fire_at"]) == (5, schedule["next_fire_at"])
+    assert set(items[0]) == {"fire_at", "local", "note"}
+    assert items[0]["local"][11:16] == "03:00"
+    assert items[0]["local"][-6:] in ("+01:00", "+02:00")
+    same = api.get("/schedules/preview?cron=0+3+*+*+*&timezone=Europe/Berlin&count=5").json()["items"]
+    assert same == items
+    year = api.get("/schedules/preview?cron=30+2+*+*+*&timezone=Europe/Berlin&count=400").json()["items"]
+    notes = [each["note"] for each in year if each["note"]]
+    assert any("does not exist on this day" in note for note in notes)
+    assert any("comes twice on this day" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("query", "where"),
+    [
+        ("", "cron"),
+        ("cron=x", "cron"),
+        ("cron=0+0+31+2+*", "cron"),
+        ("cron=%00", "cron"),
+        ("cron=*+*+*+*+*&timezone=../../etc/passwd", "timezone"),
+        ("cron=*+*+*+*+*&timezone=", "timezone"),
+        ("cron=*+*+*+*+*&count=0", "count"),
+        ("cron=*+*+*+*+*&count=1001", "count"),
+        ("cron=*+*+*+*+*&count=x", "count"),
+        ("cron=*+*+*+*+*&count=" + "9" * 5000, "count"),
+        ("cron=*+*+*+*+*&every=5", "every"),
+        ("cron=*+*+*+*+*&cron=*+*+*+*+*", "cron"),
+    ],
+)
+def test_a_preview_of_nonsense_is_422(query: str, where: str, api: Api) -> None:
+    assert wrong_fields(api.get(f"/schedules/preview?{query}")) == [["query", where]]
+
+
+def test_fires_are_listed_latest_first_with_what_became_of_them(api: Api) -> None:
+    row = every_minute(misfire_grace_sec=3600, overlap="skip")
+    fire_due(NOON + timedelta(minutes=2))
+    failed = executor.fail(executor.take(jobs_of(row)[0]), retry_in=0)
+    path = f"/schedules/{row.pk}/fires"
+    skipped, _, first = api.get(path).json()["items"]
+    assert (first["fire_time"], first["job_id"]) == ("2026-06-15T12:00:00Z", str(failed.pk))
+    assert (first["outcome"], first["last_job_id"]) == ("QUEUED", str(failed.retried_by.pk))
+    assert (skipped["outcome"], "overlap" in skipped["note"]) == ("SKIPPED", True)
+    assert [each["id"] for each in api.walk(path, 1)] == [each["id"] for each in api.get(path).json()["items"]]
+
+
+def test_a_broken_row_is_shown_and_previewed_without_a_500(api: Api) -> None:
+    row = ScheduleFactory.create(cron="nonsense", timezone="Mars/Phobos", job_type="gone", params={"password": "x"})
+    path = f"/schedules/{row.pk}"
+    assert api.get(path).json()["params"] == {"password": "••••••"}
+    response = api.get(f"{path}/preview")
+    assert (response.status_code, response.json()["code"]) == (409, "broken")
+    assert api.post(f"{path}/skip-next").status_code == 409
+    assert api.post(f"{path}/trigger").status_code == 422
+    assert api.patch(path, {"name": "other"}).status_code == 422
+    assert api.patch(path, {"cron": "@daily", "timezone": "UTC", "job_type": TYPE}).status_code == 200
+
+
+def test_lists_are_filtered(api: Api) -> None:
+    one, two = made(api, name="one"), made(api, name="two", enabled=False)
+    found = lambda query: [each["id"] for each in api.get(f"/schedules?{query}").json()["items"]]  # noqa: E731
+    assert found("") == [two["id"], one["id"]]
+    assert (found("enabled=true"), found("enabled=false")) == ([one["id"]], [two["id"]])
+    assert (found("name=one"), found(f"job_type={TYPE}"), found("job_type=x")) == (
+        [one["id"]],
+        [two["id"], one["id"]],
+        [],
+    )
+    assert found("tenant=acme") == []
+    assert wrong_fields(api.get("/schedules?enabled=yes")) == [["query", "enabled"]]
+
+
+def test_jobs_are_listed_by_their_schedule(api: Api) -> None:
+    row = every_minute()
+    fire_due(NOON)
+    assert [each["schedule_id"] for each in api.get(f"/jobs?schedule={row.pk}").json()["items"]] == [str(row.pk)]
+
+
+@pytest.mark.parametrize(
+    ("verb", "permission"),
+    [
+        ("trigger", "trigger_schedule"),
+        ("enable", "enable_schedule"),
+        ("disable", "disable_schedule"),
+        ("skip-next", "skip_schedule"),
+    ],
+)
+def test_a_session_needs_the_permission_of_its_verb(verb: str, permission: str) -> None:
+    row = every_minute(timezone.now() + timedelta(days=1))
+    user = User.objects.create_user("staff", is_staff=True)
+    client = Client()
+    client.force_login(user)
+    path = f"/api/schedules/{row.pk}/{verb}"
+    user.user_permissions.set(Permission.objects.exclude(codename=permission))
+    assert client.post(path).status_code == 403
+    user.user_permissions.set(
+        Permission.objects.filter(codename=permission, content_type__app_label="jobscheduler_schedules")
+    )
+    assert client.post(path).status_code in (200, 201)
+
+
+def test_who_may_not_see_payloads_sees_no_params() -> None:
+    row = every_minute(params={"secretive": 1})
+    user = User.objects.create_user("staff", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename="view_job"))
+    client = Client()
+    client.force_login(user)
+    assert client.get(f"/api/schedules/{row.pk}").json()["params"] is None
+    assert client.get("/api/schedules").json()["items"][0]["params"] is None
+
+
+def test_masked_params_survive_an_edit(api: Api) -> None:
+    schedule = made(api, params={"password": "hunter2", "a": 1})
+    assert schedule["params"]["password"] == "••••••"
+    api.patch(f"/schedules/{schedule['id']}", {"params": {**schedule["params"], "a": 2}})
+    assert Schedule.objects.get().params == {"password": "hunter2", "a": 2}

@@ -1,0 +1,54 @@
+"""Deliveries stay as long as their job or group does; and that stays as long as something is owed about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from jobs import clock, db
+from jobs.conf import conf
+from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookMessage
+
+BATCH = 500
+
+
+def keep(ids: Sequence[UUID]) -> Iterable[UUID]:
+    """Of these jobs or groups, those that somebody is still to be told of."""
+    kept: set[UUID] = set()
+    for name in ("job_id", "group_id"):
+        owed = WebhookMessage.objects.using(db.alias()).filter(**{f"{name}__in": ids}, owed__isnull=False)
+        pending = WebhookDelivery.objects.using(db.alias()).filter(
+            **{f"message__{name}__in": ids}, status=DeliveryStatus.PENDING
+        )
+        kept.update(owed.values_list(name, flat=True), pending.values_list(f"message__{name}", flat=True))
+    return kept
+
+
+def go_along(ids: Sequence[UUID]) -> None:
+    """These jobs or groups are being deleted, in this transaction: so is what was told of them."""
+    _delete(WebhookMessage.objects.using(db.alias()).filter(Q(job_id__in=ids) | Q(group_id__in=ids)))
+
+
+def forget_tests() -> object:
+    """Test deliveries belong to no job: they go by their own age."""
+    if conf.RETENTION_DAYS is None:
+        return "off"
+    horizon = clock.first_id(clock.now() - timedelta(days=conf.RETENTION_DAYS))
+    old = WebhookMessage.objects.using(db.alias()).filter(pk__lt=horizon, job_id__isnull=True, group_id__isnull=True)
+    old = old.filter(owed__isnull=True).exclude(deliveries__status=DeliveryStatus.PENDING)
+    with db.atomic():
+        return _delete(old.order_by("pk")[:BATCH])
+
+
+def _delete(messages: QuerySet[WebhookMessage]) -> int:
+    """Set by set, what refers first; `delete` would load and collect each row."""
+    ids, using = list(messages.values_list("pk", flat=True)), db.alias()
+    if ids:
+        deliveries = WebhookDelivery.objects.using(using).filter(message_id__in=ids)
+        WebhookAttempt.objects.using(using).filter(delivery__in=deliveries)._raw_delete(using)
+        deliveries._raw_delete(using)
+        WebhookMessage.objects.using(using).filter(pk__in=ids)._raw_delete(using)
+    return len(ids)

@@ -1,0 +1,229 @@
+"""The front door: endpoints and deliveries as the API, the console and other code keep them.
+
+`tenant` narrows what is found; None is all of them. What belongs to somebody else is not there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F, QuerySet
+from django.db.models.functions import Now
+from django.utils.translation import gettext as _
+
+from jobs import clock, db, parsing
+from jobs.actors import PYTHON, Actor
+from jobs.conf import conf
+from jobs.errors import Conflict, InvalidInput, NotFound
+from webhooks import addresses, bodies, events, leases, outbox, sealing, signing
+from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
+
+logger = logging.getLogger("webhooks.services")
+BOTH_SIGN = timedelta(hours=24)  # how long a replaced secret signs along
+MOST_ENDPOINTS = 200  # of one tenant
+CHUNK = 1000
+
+
+class Disabled(Conflict):
+    code = "endpoint_disabled"
+
+
+class TooMany(Conflict):
+    code = "too_many_endpoints"
+
+
+def create(
+    url: Any, event_names: Any, *, tenant: str = "default", enabled: Any = True, actor: Actor = PYTHON
+) -> tuple[WebhookEndpoint, str]:
+    """A new endpoint, and its secret: this is the only time that it is shown."""
+    secret = signing.new_secret()
+    endpoint = WebhookEndpoint(
+        tenant=parsing.tenant(tenant),
+        url=_url(url),
+        events=events.parse(event_names),
+        enabled=parsing.boolean(enabled, "enabled"),
+        secret=sealing.seal(secret),
+    )
+    with db.atomic():
+        if of(endpoint.tenant).count() >= MOST_ENDPOINTS:
+            raise TooMany(_("A tenant may have no more than %d endpoints.") % MOST_ENDPOINTS)
+        endpoint.save(using=db.alias(), force_insert=True)
+    _log(endpoint, "made", actor)
+    return get(endpoint.pk), signing.shown(secret)
+
+
+def of(tenant: str | None) -> QuerySet[WebhookEndpoint]:
+    found = WebhookEndpoint.objects.using(db.alias())
+    return found if tenant is None else found.filter(tenant=tenant)
+
+
+def get(endpoint_id: UUID | str, *, tenant: str | None = None) -> WebhookEndpoint:
+    return _found(of(tenant), endpoint_id)
+
+
+def update(
+    endpoint_id: UUID | str, changes: Mapping[str, Any], *, tenant: str | None = None, actor: Actor = PYTHON
+) -> WebhookEndpoint:
+    """Change what is said. Enabling gives a fresh start; what was owed when it is disabled has failed."""
+    clean = _clean(changes)
+    with db.atomic():
+        endpoint = _found(of(tenant).select_for_update(no_key=True), endpoint_id)
+        if clean.get("enabled") and not endpoint.enabled:
+            clean |= {"disabled_reason": "", "failures": 0, "open_until": None}
+        if clean:
+            of(tenant).filter(pk=endpoint.pk).update(**clean)
+        if clean.get("enabled") is False:
+            leases.give_up_disabled(endpoint.pk)
+    _log(endpoint, "changed", actor)
+    return get(endpoint.pk)
+
+
+def delete(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
+    """With its deliveries, and messages that nobody else got. Disabled first, so that it is owed nothing more."""
+    endpoint = _found(of(tenant), endpoint_id)
+    of(tenant).filter(pk=endpoint.pk).update(enabled=False)
+    while ids := list(_deliveries().filter(endpoint_id=endpoint.pk).values_list("pk", flat=True)[:CHUNK]):
+        forget(ids)
+    of(tenant).filter(pk=endpoint.pk).delete()
+    _log(endpoint, "deleted", actor)
+
+
+def rotate_secret(
+    endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON
+) -> tuple[WebhookEndpoint, str]:
+    """A new secret, shown once. The former one signs along for a day, so that the receiver can change over."""
+    secret = signing.new_secret()
+    with db.atomic():
+        endpoint = _found(of(tenant).select_for_update(no_key=True), endpoint_id)
+        of(tenant).filter(pk=endpoint.pk).update(
+            secret=sealing.seal(secret), old_secret=endpoint.secret, old_secret_until=Now() + BOTH_SIGN
+        )
+    _log(endpoint, "given a new secret", actor)
+    return get(endpoint.pk), signing.shown(secret)
+
+
+def send_test(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> WebhookDelivery:
+    """A delivery of its own kind, sent as all are."""
+    with db.atomic():
+        endpoint = _enabled(_found(of(tenant).select_for_update(no_key=True), endpoint_id))
+        now = clock.now()
+        said = {"endpoint_id": str(endpoint.pk), "message": _("This is a test.")}
+        message = WebhookMessage.objects.using(db.alias()).create(
+            tenant=endpoint.tenant, event=events.TEST, at=now, body=bodies.body(events.TEST, now, said)
+        )
+        delivery = _deliveries().create(endpoint=endpoint, message=message, event=events.TEST)
+    outbox.tell_senders()
+    _log(endpoint, "sent a test", actor)
+    return get_delivery(delivery.pk)
+
+
+def deliveries(tenant: str | None) -> QuerySet[WebhookDelivery]:
+    found = _deliveries()
+    return found if tenant is None else found.filter(endpoint__tenant=tenant)
+
+
+def get_delivery(delivery_id: UUID | str, *, tenant: str | None = None) -> WebhookDelivery:
+    return _found(deliveries(tenant), delivery_id)
+
+
+def resend(delivery_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> WebhookDelivery:
+    """Try again now, whatever became of it: same id, same body, all retries anew."""
+    delivery = get_delivery(delivery_id, tenant=tenant)
+    with db.atomic():
+        endpoint = _enabled(_found(of(tenant).select_for_update(no_key=True), delivery.endpoint_id))
+        _again(_deliveries().filter(pk=delivery.pk))
+    outbox.tell_senders()
+    _log(endpoint, f"resent {delivery.pk}", actor)
+    return get_delivery(delivery.pk)
+
+
+def resend_failed(
+    endpoint_id: UUID | str, *, since: datetime | None = None, tenant: str | None = None, actor: Actor = PYTHON
+) -> int:
+    """All that failed at an endpoint (since a time), at most API_BULK_LIMIT at once; returns how many."""
+    with db.atomic():
+        endpoint = _enabled(_found(of(tenant).select_for_update(no_key=True), endpoint_id))
+        failed = _deliveries().filter(endpoint_id=endpoint.pk, status=DeliveryStatus.FAILED)
+        if since is not None:
+            failed = failed.filter(pk__gte=clock.first_id(parsing.moment(since, "since")))
+        ids = list(failed.order_by("pk").values_list("pk", flat=True)[: conf.API_BULK_LIMIT])
+        resent = sum(
+            _again(_deliveries().filter(pk__in=ids[start : start + CHUNK])) for start in range(0, len(ids), CHUNK)
+        )
+    outbox.tell_senders()
+    _log(endpoint, f"resent {resent} failed deliveries", actor)
+    return resent
+
+
+def forget(ids: list[UUID]) -> None:
+    """Delete deliveries, their tries, and messages that nobody else has."""
+    with db.atomic():
+        messages = list(_deliveries().filter(pk__in=ids).values_list("message_id", flat=True))
+        WebhookAttempt.objects.using(db.alias()).filter(delivery_id__in=ids)._raw_delete(db.alias())
+        _deliveries().filter(pk__in=ids)._raw_delete(db.alias())
+        alone = WebhookMessage.objects.using(db.alias()).filter(pk__in=messages, owed__isnull=True)
+        alone.filter(deliveries__isnull=True).delete()
+
+
+def _again(rows: QuerySet[WebhookDelivery]) -> int:
+    """One that is on the wire right now is left to it."""
+    return rows.filter(lease_token__isnull=True).update(
+        status=DeliveryStatus.PENDING,
+        attempts_before=F("attempts"),
+        next_try_at=Now(),
+        delivered_at=None,
+        response_status=None,
+        error="",
+    )
+
+
+def _clean(changes: Mapping[str, Any]) -> dict[str, Any]:
+    clean: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in GATES:
+            raise InvalidInput(str(name)[:100], _("is not a field of an endpoint"), "extra_forbidden")
+        clean[name] = GATES[name](value)
+    return clean
+
+
+def _url(value: Any) -> str:
+    url = parsing.text(value, "url", max_length=addresses.LONGEST_URL, single_line=True)
+    try:
+        addresses.destination(url)
+    except addresses.Refused as refusal:
+        raise InvalidInput("url", str(refusal), "url") from None
+    return url
+
+
+GATES: dict[str, Any] = {
+    "url": _url,
+    "events": events.parse,
+    "enabled": lambda value: parsing.boolean(value, "enabled"),
+}
+
+
+def _enabled(endpoint: WebhookEndpoint) -> WebhookEndpoint:
+    if not endpoint.enabled:
+        raise Disabled(_("This endpoint is disabled; enable it first."))
+    return endpoint
+
+
+def _found(rows: QuerySet[Any], pk: UUID | str) -> Any:
+    found = rows.filter(pk=parsing.job_id(pk)).first()
+    if found is None:
+        raise NotFound(_("There is no such object."))
+    return found
+
+
+def _deliveries() -> Any:
+    return WebhookDelivery.objects.using(db.alias())
+
+
+def _log(endpoint: WebhookEndpoint, what: str, actor: Actor) -> None:
+    logger.info(
+        "webhook endpoint %s of tenant %s %s by %s", endpoint.pk, endpoint.tenant, what, actor.name or actor.kind
+    )
