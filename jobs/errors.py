@@ -5,12 +5,15 @@ JobSchedulerError
 │   ├── UnknownJobType
 │   └── InvalidParams
 ├── NotFound                                                                      (404)
-├── Conflict                   sensible, but not now                              (409)
-│   ├── WrongState             the verb does not start from this state
-│   │   └── LiveTail           the chain already has a live job at its end
-│   ├── InvalidOperationError  it would break an invariant
-│   └── IdempotencyKeyReused   same key, another body
-└── LeaseLost                  the executor's token no longer holds the job
+└── Conflict                   sensible, but not now                              (409)
+    ├── WrongState             the verb does not start from this state
+    │   └── LiveTail           the chain already has a live job at its end
+    ├── InvalidOperationError  it would break an invariant
+    ├── IdempotencyKeyReused   same key, another body
+    ├── LeaseLost              the executor's token no longer holds the job
+    ├── SlotBusy               a remote worker's slot has another job
+    ├── NotAsked               a stop was reported that nobody asked for
+    └── ReportWithComplete     a job's lease ends with its job, not by itself
 
 raised by handlers
 ├── Skip                       nothing to do: end SKIPPED
@@ -95,8 +98,20 @@ class IdempotencyKeyReused(Conflict):
     code = "idempotency_key_reused"
 
 
-class LeaseLost(JobSchedulerError):
+class LeaseLost(Conflict):
     code = "lease_lost"
+
+
+class SlotBusy(Conflict):
+    code = "slot_busy"
+
+
+class NotAsked(Conflict):
+    code = "not_asked"
+
+
+class ReportWithComplete(Conflict):
+    code = "report_with_complete"
 
 
 class Skip(Exception):

@@ -87,11 +87,19 @@ class Form:
     """What submissions of one shape say alike, looked at once: everything but params and idempotency key."""
 
     def __init__(
-        self, job_type: str | None, fields: Mapping[str, Any], *, template: JobTemplate | None = None, **place: Any
+        self,
+        job_type: str | None,
+        fields: Mapping[str, Any],
+        *,
+        template: JobTemplate | None = None,
+        handler: Handler[..., Any] | None = None,
+        **place: Any,
     ) -> None:
         self._said = clean(fields)
         preset = _from_template(template) if template is not None else {}
-        self._handler = registry.get(parsing.identifier(template.job_type if template else job_type, "job_type"))
+        self._handler = handler or registry.get(
+            parsing.identifier(template.job_type if template else job_type, "job_type")
+        )
         self._what = template.pk if template else self._handler.name
         self._preset: dict[str, Any] = preset.pop("params", {})
         said = {**preset, **self._said}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
 from typing import Any
 from uuid import UUID
 
@@ -47,7 +46,7 @@ class Unseen:
     def __enter__(self) -> Unseen:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *raised: Any) -> None:
         return None
 
     def ended(self, outcome: Outcome) -> Outcome:
@@ -69,10 +68,8 @@ class Seen(Unseen):
         self._now: Any = self._span.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tail: TracebackType | None
-    ) -> None:
-        self._span.__exit__(kind, error, tail)
+    def __exit__(self, *raised: Any) -> None:
+        self._span.__exit__(*raised)
 
     def ended(self, outcome: Outcome) -> Outcome:
         match outcome:

@@ -14,6 +14,7 @@ from django.db.models.functions import Coalesce, Now
 from jobs import db
 from jobs.actors import Actor
 from jobs.engine import chains, groups, journal
+from jobs.engine.identity import beat_clock
 from jobs.engine.moves import ask, from_now, get, jobs, live_tail, lock, queued_gate, regate, require, take, wrong_state
 from jobs.errors import InvalidOperationError, WrongState
 from jobs.models import Gate, Job, JobRun
@@ -116,28 +117,42 @@ def skip(job_id: UUID, *, actor: Actor, reason: str) -> Job:
 def offer(job_id: UUID, *, actor: Actor, reserve_sec: float) -> Job:
     """Reserve a job for a remote executor."""
     with db.atomic():
-        job = lock(job_id)
-        if job.gate != Gate.READY:
-            raise wrong_state(job, "offer")
-        fields = {"reserved_until": from_now(reserve_sec), "holds_lane": job.lane_id is not None}
-        first = Coalesce("dispatched_at", Now())  # never rewritten: SQLite would spell the same time differently
-        return take(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=first, **fields)
+        return offer_locked(lock(job_id), actor=actor, reserve_sec=reserve_sec)
 
 
-def start(job_id: UUID, *, actor: Actor, owner: str, token: UUID, lease_sec: float) -> Job:
-    """A remote executor takes what was reserved for it."""
+def offer_locked(job: Job, *, actor: Actor, reserve_sec: float) -> Job:
+    """The same for who has the job's row in hand, and did not wait for it."""
+    if job.gate != Gate.READY:
+        raise wrong_state(job, "offer")
+    fields = {"reserved_until": from_now(reserve_sec), "holds_lane": job.lane_id is not None, "recheck_at": None}
+    first = Coalesce("dispatched_at", Now())  # never rewritten: SQLite would spell the same time differently
+    return take(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=first, **fields)
+
+
+def start(
+    job_id: UUID, *, actor: Actor, owner: str, token: UUID, lease_sec: float, data: dict[str, Any] | None = None
+) -> Job:
+    """A remote executor takes what was reserved for it. The event keeps its lease, and what it says of itself."""
     with db.atomic():
         job = lock(job_id)
         lease = {"lease_owner": owner, "lease_token": token, "lease_expires_at": from_now(lease_sec)}
-        job = take(job, "start", Status.RUNNING, actor=actor, heartbeat_at=Now(), fence=F("fence") + 1, **lease)
+        beat = {"heartbeat_at": Now(), "beat_clock": beat_clock() if db.is_sqlite() else None}
+        fields = {"fence": F("fence") + 1, **lease, **beat}
+        job = take(job, "start", Status.RUNNING, actor=actor, data=data, token=token, **fields)
         JobRun.objects.using(db.alias()).get_or_create(job_id=job.pk, defaults={"worker": owner})
+        if job.group_id is not None:
+            groups.mark_started([job.group_id])
         return job
 
 
-def withdraw(job_id: UUID, *, actor: Actor, reason: str = "not started in time") -> Job:
-    """Take an offer back."""
+def withdraw(
+    job_id: UUID, *, actor: Actor, reason: str = "not started in time", again_in: float | None = None
+) -> Job:
+    """Take an offer back; it may be made again after so many seconds, or at once."""
     with db.atomic():
-        return take(lock(job_id), "withdraw", Status.QUEUED, actor=actor, reason=reason, gate=queued_gate())
+        job = lock(job_id)
+        later = {"gate": queued_gate()} if again_in is None else {"gate": Gate.TIME, "recheck_at": from_now(again_in)}
+        return take(job, "withdraw", Status.QUEUED, actor=actor, reason=reason, **later)
 
 
 def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = "") -> Job:

@@ -1,0 +1,195 @@
+"""Spans of the real OpenTelemetry SDK: who submitted is linked from whatever runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from jobs import job, services, tracing
+from jobs.actors import worker
+from jobs.engine.claim import Claim, Claimer, Serves
+from jobs.engine.context import Context
+from jobs.engine.ending import End, finish
+from jobs.engine.execution import run, run_async
+from jobs.models import Job
+from jobs.outcomes import Outcome
+from jobs.registry import registry
+from tests import sample_jobs
+
+pytestmark = pytest.mark.django_db
+NOTE = sample_jobs.note.name
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """Spans that have ended. A site sets its provider once and for all; a test must take it back."""
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    yield exporter
+    provider.shutdown()
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    before = dict(registry._handlers)
+
+    @job("trace.fail", max_retries=1)
+    def fail() -> None:
+        raise ValueError("no paper")
+
+    @job("trace.async")
+    async def later() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    yield
+    registry._handlers = before
+
+
+def work_off() -> list[tuple[Claim, Outcome]]:
+    """What a worker does, without its threads."""
+    claims = Claimer("tracer", Serves(tuple(registry.local_names()))).claim(range(10), lease_sec=30)
+    ended = [(claim, _executed(claim)) for claim in claims]
+    finish([End(claim.id, claim.lease_token, outcome) for claim, outcome in ended], actor=worker("tracer"))  # type: ignore[arg-type]
+    return ended
+
+
+def _executed(claim: Claim) -> Outcome:
+    ctx = Context(
+        job_id=claim.id,
+        params=claim.params,
+        attempt=claim.attempt,
+        resource=claim.resource,
+        traceparent=claim.traceparent,
+    )
+    facts = {"attempt": claim.attempt, "max_retries": claim.max_retries, "retry_policy": {"base_sec": 0}}
+    if registry.get(claim.job_type).is_async:
+        return asyncio.run(run_async(claim.job_type, ctx, facts))
+    return run(claim.job_type, ctx, facts)
+
+
+def of_kind(spans: InMemorySpanExporter, kind: trace.SpanKind) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if span.kind == kind]
+
+
+def traceparent(span: ReadableSpan) -> str:
+    assert span.context is not None
+    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def test_a_submission_is_a_producer_span_that_its_job_keeps(spans: InMemorySpanExporter) -> None:
+    made = services.enqueue(NOTE, {"text": "a"}, resource="printer")
+    (sent,) = spans.get_finished_spans()
+
+    assert (sent.name, sent.kind) == ("send printer", trace.SpanKind.PRODUCER)
+    assert attributes(sent) == {
+        "messaging.system": "jobs",
+        "messaging.destination.name": "printer",
+        "messaging.operation.type": "send",
+        "messaging.operation.name": "send",
+        "messaging.message.id": str(made.pk),
+    }
+    assert Job.objects.get().traceparent == made.traceparent == traceparent(sent)
+
+
+def test_many_jobs_are_one_submission(spans: InMemorySpanExporter) -> None:
+    services.enqueue_many([{"job_type": NOTE, "params": {"text": "a"}}] * 3)
+    (sent,) = spans.get_finished_spans()
+    assert attributes(sent)["messaging.batch.message_count"] == 3
+    assert set(Job.objects.values_list("traceparent", flat=True)) == {traceparent(sent)}
+
+
+def test_a_submission_is_part_of_what_the_caller_is_doing(spans: InMemorySpanExporter) -> None:
+    with trace.get_tracer("site").start_as_current_span("checkout") as outer:
+        services.enqueue(NOTE, {"text": "a"})
+    (sent,) = of_kind(spans, trace.SpanKind.PRODUCER)
+    assert sent.parent is not None
+    assert sent.parent.span_id == outer.get_span_context().span_id
+
+
+def test_a_run_is_a_consumer_span_that_links_to_who_submitted_it(spans: InMemorySpanExporter) -> None:
+    made = services.enqueue(NOTE, {"text": "a"})
+    work_off()
+    (sent,), (ran,) = (of_kind(spans, kind) for kind in (trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER))
+
+    assert ran.name == "process default"
+    assert [link.context for link in ran.links] == [sent.context]
+    assert ran.parent is None
+    assert ran.context is not None
+    assert sent.context is not None
+    assert ran.context.trace_id != sent.context.trace_id
+    assert ran.status.status_code == trace.StatusCode.OK
+    assert attributes(ran)["messaging.message.id"] == str(made.pk)
+    assert (attributes(ran)["jobs.job_type"], attributes(ran)["jobs.outcome"]) == (NOTE, "COMPLETED")
+
+
+def test_a_retry_links_to_the_same_submission(spans: InMemorySpanExporter, handlers: None) -> None:
+    services.enqueue("trace.fail")
+    work_off()
+    Job.objects.filter(status="QUEUED").update(gate=3, not_before=None)
+    work_off()
+    (sent,), ran = (of_kind(spans, kind) for kind in (trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER))
+
+    assert [attributes(each)["jobs.attempt"] for each in ran] == [1, 2]
+    assert [[link.context for link in each.links] for each in ran] == [[sent.context], [sent.context]]
+    for each in ran:
+        assert (each.status.status_code, each.status.description) == (trace.StatusCode.ERROR, "ValueError: no paper")
+        assert attributes(each)["error.type"] == "ERROR"
+        (event,) = each.events
+        assert "no paper" in str((event.attributes or {})["exception.stacktrace"])
+
+
+def test_a_retry_that_a_person_asked_for_is_a_submission_of_its_own(
+    spans: InMemorySpanExporter, handlers: None
+) -> None:
+    made = services.enqueue("trace.fail", max_retries=0)
+    work_off()
+    again = services.retry(made.pk)
+    first, second = of_kind(spans, trace.SpanKind.PRODUCER)
+    assert Job.objects.get(pk=made.pk).traceparent == traceparent(first)
+    assert Job.objects.get(pk=again.pk).traceparent == traceparent(second)
+
+
+def test_an_async_handler_is_followed_too(spans: InMemorySpanExporter, handlers: None) -> None:
+    services.enqueue("trace.async")
+    work_off()
+    (ran,) = of_kind(spans, trace.SpanKind.CONSUMER)
+    assert attributes(ran)["jobs.outcome"] == "COMPLETED"
+    assert len(ran.links) == 1
+
+
+@pytest.mark.parametrize("kept", [None, "", "nonsense", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
+def test_a_job_that_nobody_traced_runs_without_a_link(spans: InMemorySpanExporter, kept: str | None) -> None:
+    with tracing.processing("default", Job().pk, NOTE, 1, kept):
+        pass
+    (ran,) = spans.get_finished_spans()
+    assert list(ran.links) == []
+
+
+def test_where_nobody_collects_spans_nothing_is_kept_and_nothing_made() -> None:
+    assert not tracing.is_on()
+    services.enqueue(NOTE, {"text": "a"})
+    assert Job.objects.get().traceparent is None
+    (ended,) = work_off()
+    assert type(ended[1]).__name__ == "Completed"
+    assert tracing.processing("default", Job().pk, NOTE, 1, None) is tracing.processing("x", Job().pk, NOTE, 2, None)
+
+
+def test_it_need_not_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "trace", None)
+    assert not tracing.is_on()
+    services.enqueue(NOTE, {"text": "a"})
+    assert len(work_off()) == 1
+    tracing.flush()

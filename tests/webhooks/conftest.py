@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from tests.webhooks.receiver import Manner, Receiver, receiver
+from webhooks.interest import listening
+
+Settings = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def _knows_nothing() -> Iterator[None]:
+    """What one test's endpoints wanted is not remembered in the next."""
+    listening.__init__()  # type: ignore[misc]
+    yield
+    listening.__init__()  # type: ignore[misc]
+
+
+@pytest.fixture
+def told() -> Iterator[Settings]:
+    """Webhook settings for one test; receivers are on loopback here, and retries come at once."""
+    usual = {"WEBHOOK_ALLOW_PRIVATE": True, "WEBHOOK_BACKOFF_SEC": 0, "WEBHOOK_TIMEOUT_SEC": 10}
+    with ExitStack() as stack:
+
+        def tell(**said: Any) -> None:
+            stack.enter_context(override_settings(JOBSCHEDULER={**usual, **said}))
+
+        tell()
+        yield tell
+
+
+@pytest.fixture
+def receive(told: Settings) -> Iterator[Callable[..., Receiver]]:
+    with ExitStack() as stack:
+        yield lambda manner=None: stack.enter_context(receiver(manner))
+
+
+__all__ = ["Manner"]

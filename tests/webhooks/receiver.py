@@ -1,0 +1,213 @@
+"""A real receiver on loopback, of any manners: it verifies what it gets with the library that receivers use."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from standardwebhooks import Webhook
+
+Manner = Callable[["Handler"], None]
+MEGABYTE = b"x" * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request as it came in."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def type(self) -> str:
+        return str(self.document["type"])
+
+    def verify(self, secret: str) -> Any:
+        """Raises unless one of the signatures is by this secret."""
+        return Webhook(secret).verify(self.body, self.headers)
+
+
+@dataclass
+class Receiver:
+    manner: Manner
+    seen: list[Seen] = field(default_factory=list)
+    connections: int = 0
+    port: int = 0
+    leaving: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    at_once: int = 0
+    most_at_once: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+    @property
+    def ids(self) -> list[str]:
+        return [each.id for each in self.seen]
+
+
+class Handler(BaseHTTPRequestHandler):
+    receiver: Receiver
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        with self.receiver.lock:
+            self.receiver.connections += 1
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        with self.receiver.lock:
+            self.receiver.seen.append(Seen(self.path, dict(self.headers), body))
+            self.receiver.at_once += 1
+            self.receiver.most_at_once = max(self.receiver.most_at_once, self.receiver.at_once)
+        try:
+            with suppress(OSError):  # a sender that has seen enough hangs up
+                self.receiver.manner(self)
+        finally:
+            self.close_connection = True
+            with self.receiver.lock:
+                self.receiver.at_once -= 1
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@contextmanager
+def receiver(manner: Manner | None = None) -> Iterator[Receiver]:
+    made = Receiver(manner or status(200))
+    handler = type("Bound", (Handler,), {"receiver": made})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        made.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield made
+        finally:
+            made.leaving.set()
+            server.shutdown()
+            thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, *_: object) -> None:
+        return
+
+
+# ---------------------------------------------------------------------- manners
+
+
+def status(code: int, body: bytes = b"", **headers: str) -> Manner:
+    def answer(handler: Handler) -> None:
+        handler.send_response(code)
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def in_turn(*manners: Manner) -> Manner:
+    """One after the other, then the last one for good."""
+    left = list(manners)
+
+    def answer(handler: Handler) -> None:
+        with handler.receiver.lock:
+            manner = left.pop(0) if len(left) > 1 else left[0]
+        manner(handler)
+
+    return answer
+
+
+def hang(handler: Handler) -> None:
+    handler.receiver.leaving.wait()
+
+
+def drip_head(handler: Handler) -> None:
+    _drip(handler, b"HTTP/1.1 200 OK\r\nX-Slow: " + b"a" * 10_000)
+
+
+def drip_body(handler: Handler) -> None:
+    handler.wfile.write(b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n")
+    _drip(handler, b"a" * 10_000)
+
+
+def flood_body(handler: Handler) -> None:
+    """A gigabyte."""
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n")
+    for _ in range(1024):
+        handler.wfile.write(MEGABYTE)
+
+
+def flood_chunks(handler: Handler) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(1024):
+        handler.wfile.write(b"100000\r\n" + MEGABYTE + b"\r\n")
+
+
+def flood_head(handler: Handler) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    for number in range(1_000_000):
+        handler.wfile.write(b"X-%d: %s\r\n" % (number, b"x" * 4000))
+
+
+def flood_of_continues(handler: Handler) -> None:
+    for _ in range(1_000_000):
+        handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+
+def close_early(handler: Handler) -> None:
+    handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+def reset(handler: Handler) -> None:
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.connection.close()
+
+
+def close_within_head(handler: Handler) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Le")
+    handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+def garbage(handler: Handler) -> None:
+    handler.wfile.write(bytes(range(256)) * 16)
+
+
+def no_http(handler: Handler) -> None:
+    handler.wfile.write(b"220 mail.example.org ESMTP ready\r\n")
+
+
+def binary_body(handler: Handler) -> None:
+    status(500, b"\x00\xff\xfe zero and half \xed\xa0\x80 letters", X_Odd="caf\xe9 \x01")(handler)
+
+
+def _drip(handler: Handler, text: bytes) -> None:
+    """A byte a second; a sender that waits for the end of it waits for hours."""
+    for number in range(len(text)):
+        handler.wfile.write(text[number : number + 1])
+        handler.wfile.flush()
+        if handler.receiver.leaving.wait(0.2 if number > 5 else 0.05):
+            return

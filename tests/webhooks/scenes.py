@@ -1,0 +1,50 @@
+"""Endpoints, jobs that end, and rounds of sending: what most tests of webhooks are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs import services as jobs
+from jobs.models import Job
+from jobs.outcomes import Completed
+from tests import executor, sample_jobs
+from webhooks import services
+from webhooks.models import WebhookDelivery, WebhookEndpoint, WebhookMessage
+from webhooks.sender import Sender
+
+TYPE = sample_jobs.anything.name
+ANYWHERE = "https://example.org/hook"
+
+
+def endpoint(url: str = ANYWHERE, *events: str, tenant: str = "default", **fields: Any) -> WebhookEndpoint:
+    made, _secret = services.create(url, list(events) or ["*"], tenant=tenant)
+    if fields:
+        WebhookEndpoint.objects.filter(pk=made.pk).update(**fields)
+    return services.get(made.pk)
+
+
+def enqueued(**said: Any) -> Job:
+    return jobs.enqueue(TYPE, **said)
+
+
+def completed(**said: Any) -> Job:
+    job = executor.take(enqueued(**said))
+    executor.finish(job, Completed({"result": 1}))
+    job.refresh_from_db()
+    return job
+
+
+def round_of_sending() -> Sender:
+    """Hand out and try whatever is due."""
+    sender = Sender()
+    sender.one_round()
+    return sender
+
+
+def deliveries(**filters: Any) -> list[WebhookDelivery]:
+    return list(WebhookDelivery.objects.filter(**filters).select_related("message").order_by("pk"))
+
+
+def owed() -> list[tuple[str, Any]]:
+    """Event and job of every message, oldest first."""
+    return list(WebhookMessage.objects.order_by("pk").values_list("event", "job_id"))
