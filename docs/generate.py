@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LIFECYCLE = HERE / "lifecycle.md"
+OPENAPI = HERE / "openapi.json"
 if str(HERE.parent) not in sys.path:
     sys.path.insert(0, str(HERE.parent))
 
@@ -18,7 +21,19 @@ BIRTH, END = "[*]", "[*]"
 
 def main() -> None:
     LIFECYCLE.write_text(lifecycle_page())
-    print(f"wrote {LIFECYCLE.name}")
+    OPENAPI.write_text(openapi_document())
+    print(f"wrote {LIFECYCLE.name} and {OPENAPI.name}")
+
+
+def openapi_document() -> str:
+    """What `/api/openapi.json` says; it is the same whatever is installed around it."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "jobscheduler.settings")
+    import django
+
+    django.setup()
+    from jobscheduler.api import api
+
+    return json.dumps(api.get_openapi_schema(path_prefix="/api/"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def lifecycle_page() -> str:

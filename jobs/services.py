@@ -50,7 +50,8 @@ def submit_form(form: submission.Form, params: Any, key: Any = None, *, actor: A
     if not born:
         return _same_as(row)
     _, created_at, position, gate = born[0]
-    return _saved(values | {"created_at": created_at, "position": position, "gate": gate})
+    born_as = {"created_at": created_at, "position": position, "gate": gate, "traceparent": row[AT["traceparent"]]}
+    return _saved(values | born_as)
 
 
 def enqueue_many(

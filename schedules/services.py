@@ -86,6 +86,13 @@ def update(
     return schedule
 
 
+def require_sense_of(values: Mapping[str, Any], *, tenant: str, schedule_id: UUID | None = None) -> None:
+    """InvalidInput for what `create` (or `update`, of this schedule) would refuse. Changes nothing."""
+    with db.atomic():
+        known = Schedule(tenant=parsing.tenant(tenant)) if schedule_id is None else get(schedule_id)
+        _apply(known, fields.clean(values, known.params), clock.now())
+
+
 def enable(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Schedule:

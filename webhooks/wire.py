@@ -60,6 +60,8 @@ def post(
         with suppress(BrokenPipeError):  # who does not want all of it may still have answered
             connection.request("POST", place.target, body, headers)
         response = http.client.HTTPConnection.getresponse(connection)
+        if wire.is_over:  # the library takes what there was of a head for the whole
+            raise http.client.RemoteDisconnected
         return Answer(response.status, _head(response), _body(response), response.headers.get("Retry-After"))
     except (OSError, http.client.HTTPException, exceptions.HTTPError, ValueError) as error:
         raise NotAnswered(_why(error, wire)) from None
@@ -78,6 +80,7 @@ class _Wire:
     def __init__(self, deadline: float, most_bytes: int) -> None:
         self.deadline = deadline
         self.left_bytes = most_bytes
+        self.is_over = False  # the other side has said all that it will say
         self.sock: Any = None
 
     def left_sec(self) -> float:
@@ -93,6 +96,7 @@ class _Wire:
     def recv_into(self, buffer: Any) -> int:
         self.sock.settimeout(self.left_sec())
         received: int = self.sock.recv_into(buffer)
+        self.is_over = received == 0
         self.left_bytes -= received
         if self.left_bytes < 0:
             raise _TooMuch

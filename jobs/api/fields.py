@@ -1,7 +1,7 @@
 """What may be said of a job, as JSON Schema: the documentation of the gates in `jobs.parsing` and `jobs.submission`.
 
-Values are not judged here (they are `Any`): a gate judges once, in the service. A schema may allow more than its gate,
-never less.
+Most values are not judged here (they are `Any`): a gate judges once, in the service. A schema may allow more than its
+gate, never less.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
+from jobs import parsing
+from jobs.api.queries import gated
 from jobs.parsing import CONSTRAINTS, MAX_TAGS, NAME_LENGTH, PRIORITIES, TAG_LENGTH
 from jobs.services import REASON_LENGTH
 from jobs.setting_rules import YEAR_SEC
 from jobs.submission import FARTHEST
 
 INT64 = 2**63 - 1
+NULL = {"type": "null"}
 NAME = {"type": "string", "minLength": 1, "maxLength": NAME_LENGTH}
 TENANT = {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}
 TARGET = {"type": "string", "minLength": 1, "maxLength": NAME_LENGTH, "pattern": "^[^/]*$"}
@@ -28,6 +31,11 @@ MOMENT = {
     "examples": ["2030-01-31T12:00:00Z"],
 }
 DURATION = {"type": "number", "exclusiveMinimum": 0, "maximum": YEAR_SEC}
+
+
+def _reason(value: Any, field: Any) -> str | None:
+    """Judged here: to the services, whatever is empty is no reason given."""
+    return None if value is None else parsing.text(value, field, max_length=REASON_LENGTH, allow_empty=True)
 
 
 def _any_case(word: str) -> str:
@@ -67,5 +75,5 @@ Tokens = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximu
 Retries = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 1000})]
 Tags = Annotated[Any, WithJsonSchema({"type": "array", "items": TAG, "maxItems": MAX_TAGS})]
 Key = Annotated[Any, WithJsonSchema(KEY)]
-Reason = Annotated[Any, WithJsonSchema({"type": "string", "maxLength": REASON_LENGTH})]
+Reason = Annotated[str | None, *gated(_reason, {"anyOf": [{"type": "string", "maxLength": REASON_LENGTH}, NULL]})]
 JobId = Annotated[Any, WithJsonSchema({"type": "string", "format": "uuid"})]

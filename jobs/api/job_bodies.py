@@ -80,7 +80,7 @@ class JobEdits(Said):
 class VerbIn(Said):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"reason": "not needed any more"}]})
 
-    reason: f.Reason | None = None
+    reason: f.Reason = None
 
 
 class RetryIn(VerbIn):

@@ -52,7 +52,7 @@ class LimitIn(Said):
     key: Key | None = None
     max: Maximum | None = Field(default=None, description="Null: unlimited.")
     paused: f.Flag | None = None
-    reason: f.Reason | None = None
+    reason: f.Reason = None
     reset: f.Flag | None = None
 
 

@@ -7,7 +7,7 @@ after the lock: in the same statement it would be older than the lock, and limit
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -27,6 +27,8 @@ from jobs.states import EventKind, Status
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 25, 50, 100, 200, 500)
 WINDOW = 1000  # how many ready jobs are looked at before the walk over flows begins
+Condition = tuple[str, Sequence[Any]]  # SQL and its parameters; empty: always true
+Look = Callable[[int, Sequence[Limit]], list[tuple[UUID, Flow]]]  # so many jobs that no closed limit names
 
 
 @dataclass(frozen=True)
@@ -163,12 +165,12 @@ def foreign_work(serves: Serves) -> bool:
 def _pick(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit], in_use: InUse) -> Statement | None:
     """A locking query for the rows to take, or None."""
     if not has_builtin_policy():
-        return _by_id(_choose(connection, most, serves, in_force, in_use))
+        return _by_id(choose(most, _candidates(connection, serves), in_force, in_use))
     if not in_force:
         return (
             _first(most, serves)
             if not serves.choosy
-            else _by_id([job for job, _ in _candidates(connection, most, serves, [])])
+            else _by_id([job for job, _ in _candidates(connection, serves)(most, [])])
         )
     free = [room(limit, in_use) for limit in in_force if limit.scope == "global"]
     most = min([most, *(each for each in free if each is not None)])
@@ -177,7 +179,7 @@ def _pick(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit],
     scoped = [limit for limit in in_force if limit.scope != "global"]
     if not serves.choosy and all((left := room(limit, in_use)) is None or left >= most for limit in scoped):
         return _first(most, serves)
-    return _by_id(_choose(connection, most, serves, in_force, in_use))
+    return _by_id(choose(most, _candidates(connection, serves), in_force, in_use))
 
 
 @lru_cache(maxsize=256)
@@ -206,14 +208,14 @@ def _locking(jobs: JobQuerySet) -> Any:
     return ordered.values("id", "priority", "position", "created_at")
 
 
-def _choose(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit], in_use: InUse) -> list[UUID]:
+def choose(most: int, look: Look, in_force: Sequence[Limit], in_use: InUse) -> list[UUID]:
     """Greedy, in dispatch order; a limit that fills up closes its flows, and the walk goes on without them."""
     policy = conf.policy("CONCURRENCY_POLICY")
     chosen: list[UUID] = []
     closed = [limit for limit in in_force if room(limit, in_use) == 0]
     while len(chosen) < most:
         filled: list[Limit] = []
-        for job_id, flow in _candidates(connection, most + len(chosen), serves, closed):
+        for job_id, flow in look(most + len(chosen), closed):
             if job_id in chosen or len(chosen) == most:
                 continue
             blocked: Blocked | None = policy.blocked(flow, in_force, in_use)
@@ -228,27 +230,38 @@ def _choose(connection: Any, most: int, serves: Serves, in_force: Sequence[Limit
     return chosen
 
 
-def _candidates(connection: Any, most: int, serves: Serves, closed: Sequence[Limit]) -> list[tuple[UUID, Flow]]:
-    """Ready jobs of open flows, in dispatch order: from a window first; from the heads of flows if that is short."""
-    conditions, params = _open(serves, closed)
-    with connection.cursor() as cursor:
-        cursor.execute(_WINDOW.format(conditions=conditions, most=most), params)
-        rows = cursor.fetchall()
-    if len(rows) < most:
-        rows = dialect(connection).pick_heads(connection, conditions, params, most)
-    return [(row[0] if isinstance(row[0], UUID) else UUID(hex=row[0]), Flow(*row[1:])) for row in rows]
+def candidates(connection: Any, wanted: Condition, *, remote: bool = False, along: Condition = ("", ())) -> Look:
+    """Ready jobs of open flows, in dispatch order: from a window first; from the heads of flows if that is short.
+
+    The window lies `along` an index; `wanted` is what is judged row by row.
+    """
+
+    def look(most: int, closed: Sequence[Limit]) -> list[tuple[UUID, Flow]]:
+        conditions, params = joined(along, wanted, open_flows(closed))
+        which = joined(("remote" if remote else "NOT remote", ()), along)[0]
+        with connection.cursor() as cursor:
+            cursor.execute(_WINDOW.format(which=which, conditions=conditions, most=most), [*along[1], *params])
+            rows = cursor.fetchall()
+        if len(rows) < most:
+            rows = dialect(connection).pick_heads(connection, conditions, params, most, remote=remote)
+        return [(row[0] if isinstance(row[0], UUID) else UUID(hex=row[0]), Flow(*row[1:])) for row in rows]
+
+    return look
 
 
 _WINDOW = f"""
     SELECT id, tenant, job_type, resource, addon_id FROM (
-        SELECT id, tenant, job_type, resource, addon_id FROM jobscheduler_job WHERE gate = 3 AND NOT remote
+        SELECT id, tenant, job_type, resource, addon_id FROM jobscheduler_job WHERE gate = 3 AND {{which}}
         ORDER BY priority DESC, position, created_at, id LIMIT {WINDOW}
     ) near WHERE {{conditions}} LIMIT {{most:d}}
 """
 
 
-def _open(serves: Serves, closed: Sequence[Limit]) -> tuple[str, list[Any]]:
-    """SQL for: a flow that this worker serves and no closed limit names."""
+def _candidates(connection: Any, serves: Serves) -> Look:
+    return candidates(connection, _served(serves))
+
+
+def _served(serves: Serves) -> Condition:
     clauses, params = [f"job_type IN ({_marks(serves.types)})"], [*serves.types]
     if serves.resources is not None:
         clauses.append(f"resource IN ({_marks(serves.resources)})")
@@ -256,6 +269,13 @@ def _open(serves: Serves, closed: Sequence[Limit]) -> tuple[str, list[Any]]:
     if serves.tenant is not None:
         clauses.append("tenant = %s")
         params.append(serves.tenant)
+    return " AND ".join(clauses), params
+
+
+def open_flows(closed: Sequence[Limit]) -> Condition:
+    """SQL for: a flow that no closed limit names."""
+    clauses: list[str] = []
+    params: list[str] = []
     for limit in closed:
         if limit.scope == "global":
             clauses.append("1 = 0")
@@ -263,6 +283,12 @@ def _open(serves: Serves, closed: Sequence[Limit]) -> tuple[str, list[Any]]:
             clauses.append(f"{_COLUMN[limit.scope]} <> %s")
             params.append(limit.key)
     return " AND ".join(clauses), params
+
+
+def joined(*conditions: Condition) -> Condition:
+    """All of them; an empty one says nothing."""
+    said = [each for each in conditions if each[0]]
+    return " AND ".join(sql for sql, _ in said), [value for _, params in said for value in params]
 
 
 _COLUMN = {"job_type": "job_type", "resource": "resource", "tenant": "tenant", "addon": "addon_id"}

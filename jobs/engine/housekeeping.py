@@ -14,13 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jobs import db
-from jobs.actors import SCHEDULER
 from jobs.conf import conf
-from jobs.engine import lanes, lifecycle, recovery, retention
+from jobs.engine import lanes, offers, recovery, retention
 from jobs.engine.connections import MISSING, Outage
-from jobs.errors import WrongState
-from jobs.models import Job
-from jobs.states import Status
 
 logger = logging.getLogger("jobs.engine.housekeeping")
 LAST_WORDS_SEC = 1.5
@@ -122,26 +118,11 @@ class Housekeeper(threading.Thread):
         return min(max(due - time.monotonic(), 0.05), 1.0)
 
 
-def withdraw_unstarted() -> int:
-    """Take back offers that no remote executor has started."""
-    from django.db.models.functions import Now
-
-    late = Job.objects.using(db.alias()).filter(status=Status.DISPATCHING, reserved_until__lt=Now())
-    withdrawn = 0
-    for job_id in late.values_list("pk", flat=True)[:500]:
-        try:
-            lifecycle.withdraw(job_id, actor=SCHEDULER)
-            withdrawn += 1
-        except WrongState:  # started, or taken back by another housekeeper, since we looked
-            continue
-    return withdrawn
-
-
 def _wake_and_promote() -> int:
     return lanes.wake_due() + lanes.promote()
 
 
 duty("recovery", _sweeper.sweep, every_sec=_sweeper.pause_sec)
-duty("withdraw", withdraw_unstarted, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
+duty("withdraw", offers.tidy, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
 duty("lanes", _wake_and_promote, every_sec=lambda: 30 * conf.POLL_SEC)  # a worker that may claim does so more often
 duty("retention", retention.one_round, every_sec=retention.pause_sec)

@@ -38,7 +38,7 @@ class Identity:
     @classmethod
     def of_owner(cls, owner: str) -> Identity | None:
         """The worker that a lease owner names, or None if it is not one of ours."""
-        found = _OWNER.fullmatch(owner)
+        found = None if is_remote(owner) else _OWNER.fullmatch(owner)
         if found is None:
             return None
         name, host, boot, namespace, pid, started = found.groups()
@@ -62,6 +62,12 @@ class Identity:
         return _life_of(self.pid, self.started)
 
 
+def is_remote(owner: str) -> bool:
+    """Whether a remote worker has the lease. It says what it likes of itself, so nothing is read out of that."""
+    return _REMOTE_OWNER.match(owner) is not None
+
+
+_REMOTE_OWNER = re.compile(r"r:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:")
 _OWNER = re.compile(r"(.+)@([^@:]*):([^@:]*):([^@:]*):(\d+):([^@:#]*)#\d+")
 
 

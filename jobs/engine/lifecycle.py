@@ -145,9 +145,7 @@ def start(
         return job
 
 
-def withdraw(
-    job_id: UUID, *, actor: Actor, reason: str = "not started in time", again_in: float | None = None
-) -> Job:
+def withdraw(job_id: UUID, *, actor: Actor, reason: str = "not started in time", again_in: float | None = None) -> Job:
     """Take an offer back; it may be made again after so many seconds, or at once."""
     with db.atomic():
         job = lock(job_id)

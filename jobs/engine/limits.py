@@ -1,16 +1,31 @@
-"""The rows a claim locks: one per limit that the settings or an operator set."""
+"""The rows a claim locks: one per limit that the settings or an operator set; and what is at work under them."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
+from typing import Any, NamedTuple
 
 from django.db.models import Q
 
 from jobs import db
 from jobs.conf import conf
+from jobs.engine import reservations
 from jobs.engine.sql import Statement, compiled, dialect
 from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import Flow, InUse, Limit
+
+logger = logging.getLogger("jobs.engine.limits")
+
+
+class Survey(NamedTuple):
+    """The limits in force (or all), what is active, and the flows of direct calls that wait for the next slot."""
+
+    limits: list[Limit]
+    in_use: InUse
+    waiting: list[Flow]
 
 
 def configured() -> dict[tuple[str, str], int | None]:
@@ -41,28 +56,82 @@ def sync() -> None:
 def locked(*, all_of_them: bool = False) -> tuple[list[Limit], InUse]:
     """The limits in force (or all), locked until the transaction ends, and what is active, counted after the lock.
 
-    Who counts next, counts after us.
+    Who counts next, counts after us. A limit under which a direct call waits has no room for the queue.
     """
+    found = survey(all_of_them=all_of_them)
+    return shut_for_queue(found.limits, found.waiting), found.in_use
+
+
+def survey(*, lock: bool = True, all_of_them: bool = False) -> Survey:
+    """As `locked`, with the direct calls that wait by themselves. Without the lock it is only a look."""
     connection = db.connection()
-    rows, active = dialect(connection).execute_together(connection, _locking(all_of_them), (_ACTIVE, None))
-    in_force = [Limit(scope, key, most, bool(paused)) for scope, key, most, paused in rows]
-    return in_force, InUse([(Flow(*row[:4]), row[4]) for row in active])
+    asked = _in_force(lock, all_of_them), _at_work(connection.vendor)
+    rows, counted = dialect(connection).execute_together(connection, *asked)
+    if lock and any(what == "over" for *_, what, _ in counted) and reservations.end_dead():
+        (counted,) = dialect(connection).execute_together(connection, asked[1])
+    limits = [Limit(scope, key, most, bool(paused)) for scope, key, most, paused in rows]
+    active = [(Flow(*flow), jobs) for *flow, what, jobs in counted if what != "waits"]
+    return Survey(limits, InUse(active), [Flow(*flow) for *flow, what, _ in counted if what == "waits"])
+
+
+def shut_for_queue(limits: Iterable[Limit], waiting: Sequence[Flow]) -> list[Limit]:
+    if not waiting:
+        return list(limits)
+    return [replace(limit, reserved=True) if any(map(limit.names, waiting)) else limit for limit in limits]
+
+
+def most_at_once(types: Sequence[str], resources: Sequence[str] | None, tenant: str | None) -> tuple[int, Limit] | None:
+    """How many jobs of these the limits let run at once, and the narrowest limit; None: any number."""
+    rows = ConcurrencyLimit.objects.using(db.alias()).filter(max__isnull=False)
+    known = {(row.scope, row.key): Limit(row.scope, row.key, row.max) for row in rows}
+    served = {"global": [""], "job_type": types, "resource": resources, "tenant": tenant and [tenant]}
+    bounds: list[tuple[int, Limit]] = []
+    for scope, keys in served.items():
+        found = [known.get((scope, key)) for key in keys or ()]
+        if found and all(found):
+            limits = [limit for limit in found if limit is not None]
+            bounds.append((sum(limit.max or 0 for limit in limits), limits[0]))
+    return min(bounds, key=lambda bound: bound[0], default=None)
+
+
+def warn_of_idle_slots(slots: int, serves: Any) -> None:
+    """Say at the start of a worker, once, that it has more slots than the limits will ever fill."""
+    bound = most_at_once(serves.types, serves.resources, serves.tenant)
+    if bound is None or bound[0] >= slots:
+        return
+    most, limit = bound
+    place = f"{limit.scope} {limit.key}".strip()
+    logger.warning(
+        "%d slots, but the limits let %d of its jobs run at once (%s: %d). Raise it with `manage.py limits set %s %d`,"
+        " in the console, or in the setting LIMITS.",
+        *(slots, most, place, limit.max, place, slots),
+    )
 
 
 @cache
-def _locking(all_of_them: bool) -> Statement:
+def _in_force(lock: bool, all_of_them: bool) -> Statement:
     limits = ConcurrencyLimit.objects.using(db.alias())
     in_force = limits.all() if all_of_them else limits.filter(Q(max__isnull=False) | Q(paused=True))
-    rows = in_force.select_for_update(no_key=True).order_by("pk").values_list("scope", "key", "max", "paused")
-    return compiled(rows)
+    rows = in_force.select_for_update(no_key=True) if lock else in_force
+    return compiled(rows.order_by("pk").values_list("scope", "key", "max", "paused"))
 
 
-# Active jobs, and leases of direct executions.
-_ACTIVE = """
-    SELECT tenant, job_type, resource, addon_id, count(*) FROM (
-        SELECT tenant, job_type, resource, addon_id FROM jobscheduler_job WHERE status IN ('DISPATCHING', 'RUNNING')
+_NOW = {"postgresql": "statement_timestamp()", "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now')"}
+
+
+@cache
+def _at_work(vendor: str) -> Statement:
+    """Active jobs; and of direct calls those that run, those that wait, and those whose lease is over."""
+    return (
+        f"""
+    SELECT tenant, job_type, resource, addon_id, what, count(*) FROM (
+        SELECT tenant, job_type, resource, addon_id, 'runs' AS what FROM jobscheduler_job
+        WHERE status IN ('DISPATCHING', 'RUNNING')
         UNION ALL
-        SELECT tenant, job_type, resource, addon_id FROM jobscheduler_lease
-        WHERE ended_at IS NULL AND granted_at IS NOT NULL
-    ) active GROUP BY tenant, job_type, resource, addon_id
-"""
+        SELECT tenant, job_type, resource, addon_id,
+               CASE WHEN expires_at < {_NOW[vendor]} THEN 'over' WHEN granted_at IS NULL THEN 'waits' ELSE 'runs' END
+        FROM jobscheduler_lease WHERE ended_at IS NULL AND kind = 'DIRECT'
+    ) active GROUP BY tenant, job_type, resource, addon_id, what
+    """,
+        None,
+    )

@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import ending
+from jobs.engine import ending, starts
 from jobs.engine.connections import MISSING
 from jobs.engine.execution import decide_retry
 from jobs.engine.identity import Identity, Life, seconds_since
@@ -68,7 +68,8 @@ class Sweeper:
         if db.connection().vendor == "sqlite":
             candidates = [job for job in candidates if self._is_surely_over(job, now)]
         self._seen = {pk: seen for pk, seen in self._seen.items() if now - seen.since < FORGET_SEC}
-        return _end(candidates, _expired, Cause.LEASE_EXPIRED, "lease expired")
+        late = 0 if self._quiet else end_overdue(starts.overdue())
+        return late + _end(candidates, _expired, Cause.LEASE_EXPIRED, "lease expired")
 
     def _is_surely_over(self, job: Job, now: float) -> bool:
         """The database's clock is the host's and may jump; believe a steady clock, or a dead process, instead."""
@@ -94,6 +95,16 @@ def recover_former_life(me: Identity) -> int:
         return Job.objects.using(db.alias()).running().filter(lease_owner__in=[job.lease_owner for job in gone])
 
     return _end(gone, still, Cause.CRASH_RECOVERY, "Scheduler crash recovery")
+
+
+def end_overdue(late: Sequence[Job]) -> int:
+    """Void the leases of remote workers under which a job has run for longer than it may."""
+    leases = [job.lease_token for job in late]
+
+    def still() -> JobQuerySet:  # a lease that was overdue once always will be
+        return Job.objects.using(db.alias()).running().filter(lease_token__in=leases)
+
+    return _end(late, still, Cause.TIMEOUT, "timeout")
 
 
 def _expired() -> JobQuerySet:
@@ -156,13 +167,18 @@ def _retry_in(job: Job, cause: Cause) -> float | None:
     )
 
 
+def _holder(job: Job) -> dict[str, Any]:
+    if (start := starts.of([job]).get(job.pk)) is not None:
+        return {"worker": start.holder.worker, "host": start.host, "pid": start.pid}
+    if (owner := Identity.of_owner(job.lease_owner or "")) is not None:
+        return {"worker": owner.name, "host": owner.host, "pid": owner.pid}
+    return {"worker": job.lease_owner, "host": None, "pid": None}
+
+
 def _say(job: Job) -> dict[str, Any]:
     """Who held it, for the log and for the event."""
-    owner = Identity.of_owner(job.lease_owner or "")
     facts = {
-        "worker": owner.name if owner else job.lease_owner,
-        "host": owner.host if owner else None,
-        "pid": owner.pid if owner else None,
+        **_holder(job),
         "last_beat_at": job.heartbeat_at.isoformat() if job.heartbeat_at else None,
         "lease_expires_at": job.lease_expires_at.isoformat() if job.lease_expires_at else None,
     }

@@ -5,6 +5,7 @@ from jobs.models.lanes import LaneMark, Target
 from jobs.models.limits import ConcurrencyLimit, Lease, LeaseKind, LimitScope
 from jobs.models.remote import Poller
 from jobs.models.rollup import JobMinute
+from jobs.models.system import ShareAccount, SystemSnapshot
 from jobs.models.token import ApiToken
 from jobs.models.worker import Worker, WorkerState
 
@@ -28,6 +29,8 @@ __all__ = [
     "LimitScope",
     "OnFailure",
     "Poller",
+    "ShareAccount",
+    "SystemSnapshot",
     "Target",
     "Worker",
     "WorkerState",

@@ -224,6 +224,11 @@ class Job(models.Model):
                 condition=Q(status__in=RARE),
                 name="job_of_rare_status",  # what most jobs never become: costs an ordinary job nothing
             ),
+            models.Index(
+                fields=("deadline_at",),
+                condition=Q(time_sensitive=True, status__in=[str(Status.PENDING), str(Status.QUEUED)]),
+                name="job_deadline",
+            ),
             models.Index(fields=("template",), condition=Q(template__isnull=False), name="job_template"),
             models.Index(fields=("target", "id"), condition=Q(target__isnull=False), name="job_of_target"),
             models.Index(

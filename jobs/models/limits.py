@@ -57,7 +57,11 @@ class LeaseKind(models.TextChoices):
 
 
 class Lease(models.Model):
-    """A runtime contract without a job: granted once, heartbeated, ended or expired."""
+    """A runtime contract without a job: granted once, heartbeated, ended or expired.
+
+    DIRECT: the slot of a direct call; until it is granted it waits, and the queue waits behind it. ADMISSION: a share
+    of the machine's capacity; one that was not granted is a denial, remembered until `expires_at`.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(_("kind"), max_length=9, choices=LeaseKind.choices)
@@ -67,11 +71,20 @@ class Lease(models.Model):
     addon_id = models.CharField(_("addon"), max_length=200, default="", blank=True)
     flow_id = models.BigIntegerField(editable=False)
     cost_units = models.SmallIntegerField(_("cost units"), default=1)
+    priority = models.SmallIntegerField(_("priority"), default=50)
+    constraints = models.JSONField(_("constraints"), default=dict, blank=True)
+    expected_duration_sec = models.FloatField(_("expected duration (s)"), null=True, blank=True)
     owner = models.CharField(_("owner"), max_length=300)
+    process = models.CharField(  # the process that waits or works: once it is gone, nobody does
+        max_length=300, default="", blank=True, editable=False
+    )
     requested_at = models.DateTimeField(_("requested"), db_default=Now())
     granted_at = models.DateTimeField(_("granted"), null=True, blank=True)
     expires_at = models.DateTimeField(_("expires"))
     heartbeat_at = models.DateTimeField(_("last heartbeat"), null=True, blank=True)
+    beat_clock = models.CharField(  # only where the database's clock is the host's: see `Job.beat_clock`
+        max_length=100, null=True, blank=True, editable=False
+    )
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
     outcome = models.TextField(_("how it ended"), default="", blank=True)
 

@@ -1,9 +1,59 @@
-"""Whether a job may start now, given how the machine is doing."""
+"""Whether a job may start now, given how the machine is doing and what is at work on it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
+
+BUSY_SHARE = 0.25  # the part of the capacity that is left when the machine is busy
+FULL_MEMORY = 0.95  # from here on the machine counts as busy, whatever its load
+SOON_SEC, LATER_SEC = 2.0, 10.0
+
+
+class State(StrEnum):
+    QUIET = "QUIET"
+    NORMAL = "NORMAL"
+    BUSY = "BUSY"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A job, or a lease that is asked for. `constraints` are those that were said to be true; `deadline_in_sec` is
+    None unless it is time-sensitive."""
+
+    tenant: str = "default"
+    job_type: str
+    resource: str = "default"
+    addon_id: str = ""
+    cost_units: int = 1
+    priority: int = 50
+    constraints: frozenset[str] = frozenset()
+    expected_duration_sec: float | None = None
+    deadline_in_sec: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The machine as it was measured last, and the cost units of all that is active or reserved.
+
+    Load is per core, cpu and memory are fractions. The parameters are those of the setting ADMISSION.
+    """
+
+    state: State = State.QUIET
+    held_sec: float = 0.0  # how long it has been in this state
+    load: float = 0.0
+    cpu: float = 0.0
+    memory: float = 0.0
+    used: int = 0
+    used_by_addon: Mapping[str, int] = field(default_factory=dict)
+    capacity_max: int = 100
+    quiet_load: float = 0.3
+    busy_load: float = 0.8
+    streak_sec: float = 30.0
+    max_cost_per_addon: int | None = None
+    deadline_near_sec: float = 300.0
 
 
 @dataclass(frozen=True)
@@ -13,16 +63,70 @@ class Approved:
 
 @dataclass(frozen=True)
 class Denied:
+    """The reason is the same as long as nothing has changed: a new one is a new decision, and is recorded."""
+
     reason: str
     retry_after_sec: float
 
 
 class AdmissionPolicy(Protocol):
-    def decide(self, job: object, snapshot: object) -> Approved | Denied: ...
+    def decide(self, job: Candidate, snapshot: Snapshot) -> Approved | Denied: ...
 
 
 class Open:
     """Everything is admitted."""
 
-    def decide(self, job: object, snapshot: object) -> Approved | Denied:
+    def decide(self, job: Candidate, snapshot: Snapshot) -> Approved | Denied:
         return Approved()
+
+
+class Capacity:
+    """Cost units within a capacity that shrinks as the machine gets busy; heavy jobs wait until it is quiet."""
+
+    def decide(self, job: Candidate, snapshot: Snapshot) -> Approved | Denied:
+        if job.cost_units > snapshot.capacity_max:
+            return Denied("it costs more than the whole capacity", LATER_SEC)
+        if snapshot.used + job.cost_units > capacity(snapshot):
+            return Denied("not enough capacity is free", SOON_SEC)
+        if _is_over_its_share(job, snapshot):
+            return Denied("its addon has all it may have", SOON_SEC)
+        if job.constraints and not _may_run_heavy(job, snapshot):
+            return Denied("heavy work waits until the machine is quiet", LATER_SEC)
+        return Approved()
+
+
+def capacity(snapshot: Snapshot) -> int:
+    """Cost units that may be at work: all of them up to the quiet load, a quarter from the busy load on."""
+    span = snapshot.busy_load - snapshot.quiet_load
+    strain = (pressure(snapshot.load, snapshot.cpu) - snapshot.quiet_load) / span if span > 0 else 0.0
+    strain = 1.0 if snapshot.memory >= FULL_MEMORY else min(max(strain, 0.0), 1.0)
+    return int(snapshot.capacity_max * (1 - strain * (1 - BUSY_SHARE)))
+
+
+def state_of(load: float, cpu: float, memory: float, *, quiet_load: float, busy_load: float) -> State:
+    now = pressure(load, cpu)
+    if now >= busy_load or memory >= FULL_MEMORY:
+        return State.BUSY
+    return State.QUIET if now <= quiet_load else State.NORMAL
+
+
+def pressure(load: float, cpu: float) -> float:
+    """The load says how many wait for a core, over a minute; the use of the cores says it at once."""
+    return max(load, cpu)
+
+
+def is_near_deadline(job: Candidate, snapshot: Snapshot) -> bool:
+    return job.deadline_in_sec is not None and job.deadline_in_sec <= snapshot.deadline_near_sec
+
+
+def _is_over_its_share(job: Candidate, snapshot: Snapshot) -> bool:
+    most = snapshot.max_cost_per_addon
+    if most is None or not job.addon_id:
+        return False
+    return snapshot.used_by_addon.get(job.addon_id, 0) + job.cost_units > most
+
+
+def _may_run_heavy(job: Candidate, snapshot: Snapshot) -> bool:
+    if snapshot.state == State.QUIET and snapshot.held_sec >= snapshot.streak_sec:
+        return True
+    return snapshot.state != State.BUSY and is_near_deadline(job, snapshot)

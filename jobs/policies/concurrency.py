@@ -1,4 +1,8 @@
-"""How many jobs may run at once, by what they are."""
+"""How many jobs may run at once, by what they are.
+
+Policies are asked under the lock of the limits, so whatever they say holds exactly. `Limits` is the built-in one; the
+others can be combined: `CONCURRENCY_POLICY` may name a function that returns `GlobalLimit() & PerTypeLimit(default=2)`.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +32,21 @@ class Flow:
 
 @dataclass(frozen=True)
 class Limit:
-    """`max` None: unlimited; `paused`: nothing starts, whatever the maximum."""
+    """`max` None: unlimited; `paused`: nothing starts, whatever the maximum; `reserved`: a direct call has the next
+    slot, so the queue finds none."""
 
     scope: str
     key: str
     max: int | None
     paused: bool = False
+    reserved: bool = False
+
+    def names(self, flow: Flow) -> bool:
+        return self.key == flow.key(self.scope)
+
+    @property
+    def is_shut(self) -> bool:
+        return self.paused or self.reserved
 
 
 @dataclass(frozen=True)
@@ -68,17 +81,89 @@ class Limits:
 
     def blocked(self, flow: Flow, limits: Sequence[Limit], in_use: InUse) -> Blocked | None:
         for limit in limits:
-            if limit.key == flow.key(limit.scope) and _is_full(limit, in_use):
+            if limit.names(flow) and _is_full(limit, in_use):
                 return Blocked(limit, in_use.of(limit))
         return None
 
 
+class Combinable:
+    """Two policies joined by `&`: both must find room."""
+
+    def __and__(self, other: ConcurrencyPolicy) -> Combined:
+        return Combined(self, other)
+
+    def blocked(self, flow: Flow, limits: Sequence[Limit], in_use: InUse) -> Blocked | None:
+        raise NotImplementedError
+
+
+class Combined(Combinable):
+    """Every one of its policies must find room."""
+
+    def __init__(self, *policies: ConcurrencyPolicy) -> None:
+        self.policies = policies
+
+    def blocked(self, flow: Flow, limits: Sequence[Limit], in_use: InUse) -> Blocked | None:
+        for policy in self.policies:
+            if (blocked := policy.blocked(flow, limits, in_use)) is not None:
+                return blocked
+        return None
+
+
+class ScopeLimit(Combinable):
+    """The limits of one scope, as the settings and the operator set them; `default` is for keys that have none.
+
+    Flows without a key in the scope (jobs of no addon) are not limited by it. The global limit always has a row: one
+    that says nothing leaves it to `default`.
+    """
+
+    scope = "global"
+
+    def __init__(self, default: int | None = None) -> None:
+        self.default = default
+
+    def blocked(self, flow: Flow, limits: Sequence[Limit], in_use: InUse) -> Blocked | None:
+        key = flow.key(self.scope)
+        if not key and self.scope != "global":
+            return None
+        limit = self._limit(key, limits)
+        return Blocked(limit, in_use.of(limit)) if _is_full(limit, in_use) else None
+
+    def _limit(self, key: str, limits: Sequence[Limit]) -> Limit:
+        for limit in limits:
+            if (limit.scope, limit.key) == (self.scope, key):
+                return limit if limit.key or limit.max is not None or limit.is_shut else self._unset(key)
+        return self._unset(key)
+
+    def _unset(self, key: str) -> Limit:
+        return Limit(self.scope, key, self.default)
+
+
+class GlobalLimit(ScopeLimit):
+    scope = "global"
+
+
+class PerTypeLimit(ScopeLimit):
+    scope = "job_type"
+
+
+class PerResourceLimit(ScopeLimit):
+    scope = "resource"
+
+
+class PerTenantLimit(ScopeLimit):
+    scope = "tenant"
+
+
+class PerAddonLimit(ScopeLimit):
+    scope = "addon"
+
+
 def _is_full(limit: Limit, in_use: InUse) -> bool:
-    return limit.paused or (limit.max is not None and in_use.of(limit) >= limit.max)
+    return room(limit, in_use) == 0
 
 
 def room(limit: Limit, in_use: InUse) -> int | None:
     """How many more may start under this limit; None: any number."""
-    if limit.paused:
+    if limit.is_shut:
         return 0
     return None if limit.max is None else max(0, limit.max - in_use.of(limit))

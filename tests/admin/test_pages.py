@@ -9,6 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from jobs.models import ApiToken, ConcurrencyLimit, Job, JobEvent, JobLog, JobTemplate, LaneMark
+from schedules.models import Schedule
 from tests.admin.pages import list_of, page_of
 from tests.admin.people import OURS
 from tests.admin.rows import one_of_each
@@ -16,7 +17,7 @@ from tests.factories import JobEventFactory, JobFactory, JobLogFactory, JobTempl
 from tests.snapshots import everything
 
 SHOWN = [model for label in OURS for model in apps.get_app_config(label).get_models() if model is not LaneMark]
-EDITED = (JobTemplate, ConcurrencyLimit, ApiToken)  # a token is only made here: see test_tokens
+EDITED = (JobTemplate, ConcurrencyLimit, ApiToken, Schedule)  # a token is only made here: see test_tokens
 
 
 def test_every_entity_is_in_the_admin() -> None:

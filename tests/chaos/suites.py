@@ -65,6 +65,7 @@ SUITES: dict[str, Suite] = {
     "kills": Suite("kills", long={"jobs": 3000, "seconds": 120.0}, small={"jobs": 150, "seconds": 10.0}),
     "idle": Suite("rest", "idle", with_server=True, long={"seconds": 60.0}, small={"seconds": 10.0}),
     "memory": Suite("rest", "memory", long={"jobs": 100_000}, small={"jobs": 2000}),
+    "schema": Suite("schema", long={"seconds": 600}, small={"seconds": 40}),
     "outages": Suite(
         "outages",
         databases=POSTGRES,

@@ -82,7 +82,13 @@ def of_kind(spans: InMemorySpanExporter, kind: trace.SpanKind) -> list[ReadableS
 
 def traceparent(span: ReadableSpan) -> str:
     assert span.context is not None
-    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
+    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
+
+
+def linked(span: ReadableSpan) -> list[str]:
+    """The spans that it links to, as their jobs keep them."""
+    contexts = [link.context for link in span.links]
+    return [f"00-{each.trace_id:032x}-{each.span_id:016x}-{each.trace_flags:02x}" for each in contexts]
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
@@ -125,7 +131,7 @@ def test_a_run_is_a_consumer_span_that_links_to_who_submitted_it(spans: InMemory
     (sent,), (ran,) = (of_kind(spans, kind) for kind in (trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER))
 
     assert ran.name == "process default"
-    assert [link.context for link in ran.links] == [sent.context]
+    assert linked(ran) == [traceparent(sent)]
     assert ran.parent is None
     assert ran.context is not None
     assert sent.context is not None
@@ -143,7 +149,7 @@ def test_a_retry_links_to_the_same_submission(spans: InMemorySpanExporter, handl
     (sent,), ran = (of_kind(spans, kind) for kind in (trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER))
 
     assert [attributes(each)["jobs.attempt"] for each in ran] == [1, 2]
-    assert [[link.context for link in each.links] for each in ran] == [[sent.context], [sent.context]]
+    assert [linked(each) for each in ran] == [[traceparent(sent)]] * 2
     for each in ran:
         assert (each.status.status_code, each.status.description) == (trace.StatusCode.ERROR, "ValueError: no paper")
         assert attributes(each)["error.type"] == "ERROR"

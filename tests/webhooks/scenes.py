@@ -34,6 +34,10 @@ def completed(**said: Any) -> Job:
     return job
 
 
+def failed_job(**said: Any) -> Job:
+    return executor.fail(executor.take(enqueued(**said)))
+
+
 def round_of_sending() -> Sender:
     """Hand out and try whatever is due."""
     sender = Sender()

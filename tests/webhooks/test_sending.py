@@ -3,17 +3,22 @@ than the time and bytes that we allow."""
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.utils import timezone
+from standardwebhooks import WebhookVerificationError
 
+from jobs import services as jobs
 from tests.webhooks import receiver as manners
 from tests.webhooks.conftest import Settings
 from tests.webhooks.receiver import Manner, Receiver
-from tests.webhooks.scenes import completed, deliveries, endpoint, round_of_sending
-from webhooks import services
-from webhooks.models import WebhookAttempt
+from tests.webhooks.scenes import completed, deliveries, endpoint, failed_job, round_of_sending
+from webhooks import leases, services
+from webhooks.models import WebhookAttempt, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db
 Receive = Callable[..., Receiver]
@@ -40,12 +45,17 @@ BAD: dict[str, tuple[Manner, str]] = {
     "permanent redirect": (manners.status(308, Location="http://127.0.0.1:1/"), "redirects are not followed"),
     "closes early": (manners.close_early, "closed the connection without an answer"),
     "resets": (manners.reset, "closed the connection without an answer"),
-    "closes within the head": (manners.close_within_head, ""),
+    "closes within the head": (manners.close_within_head, "closed the connection without an answer"),
     "garbage": (manners.garbage, "did not answer in proper HTTP"),
     "another protocol": (manners.no_http, "did not answer in proper HTTP"),
-    "endless head": (manners.flood_head, "did not answer in proper HTTP"),
+    "endless head": (manners.flood_head, "too large a head"),
     "endless 100 Continue": (manners.flood_of_continues, "too large a head"),
     "binary": (manners.binary_body, "answered 500"),
+}
+SLOW: dict[str, tuple[Manner, str]] = {
+    "hangs": (manners.hang, "did not answer in time"),
+    "drips its head": (manners.drip_head, "did not answer in time"),
+    "drips its body": (manners.drip_body, "answered 500"),
 }
 
 
@@ -57,8 +67,194 @@ def test_a_bad_answer_is_a_failed_try_and_says_why(name: str, receive: Receive, 
     completed()
     round_of_sending()
     (delivery,) = deliveries()
-    if name == "closes within the head":  # as much of a head as there was said 200
-        assert (delivery.status, delivery.attempts) == ("DELIVERED", 1)
-        return
+    assert (delivery.status, delivery.attempts, delivery.tries.count()) == ("FAILED", 1, 1)
+    assert why in delivery.error
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_receiver_that_never_ends_is_cut_off(name: str, receive: Receive, told: Settings) -> None:
+    """Each of them would go on for hours, saying just enough for a timeout between two bytes never to come."""
+    manner, why = SLOW[name]
+    told(WEBHOOK_MAX_RETRIES=0, WEBHOOK_TIMEOUT_SEC=0.5)
+    endpoint(receive(manner).url, "job.completed")
+    completed()
+    round_of_sending()
+    (delivery,) = deliveries()
     assert (delivery.status, delivery.attempts) == ("FAILED", 1)
     assert why in delivery.error
+
+
+@pytest.mark.parametrize("manner", [manners.flood_body, manners.flood_chunks])
+def test_of_a_gigabyte_we_read_64_kib(manner: Manner, receive: Receive) -> None:
+    endpoint(receive(manner).url, "job.completed")
+    completed()
+    round_of_sending()
+    (tried,) = WebhookAttempt.objects.all()
+    assert (tried.response_status, len(tried.response_body)) == (200, 64 * 1024)
+
+
+def test_the_first_64_kib_and_the_head_of_an_answer_are_kept(receive: Receive) -> None:
+    endpoint(receive(manners.status(503, b"a" * 70_000, X_Why="full")).url, "job.completed")
+    completed()
+    round_of_sending()
+    tried = WebhookAttempt.objects.order_by("pk")[0]
+    assert tried.response_head.startswith("HTTP/1.1 503 Service Unavailable\n")
+    assert "X-Why: full" in tried.response_head
+    assert tried.response_body == "a" * 64 * 1024
+
+
+def test_what_cannot_be_stored_of_an_answer_is_replaced(receive: Receive) -> None:
+    endpoint(receive(manners.binary_body).url, "job.completed")
+    completed()
+    round_of_sending()
+    tried = WebhookAttempt.objects.order_by("pk")[0]
+    assert tried.response_body.startswith("\ufffd\ufffd\ufffd zero and half")
+    assert "X-Odd: caf\xe9" in tried.response_head
+
+
+def test_after_one_try_and_three_retries_it_has_failed_and_a_resend_carries_the_same_id_and_body(
+    receive: Receive,
+) -> None:
+    there = receive(manners.status(500))
+    _, secret = services.create(there.url, ["job.completed"])
+    completed()
+    round_of_sending()
+    (failed,) = deliveries()
+    assert (failed.status, failed.attempts, failed.response_status, failed.next_try_at) == ("FAILED", 4, 500, None)
+    assert [each.response_status for each in failed.tries.all()] == [500] * 4
+    there.manner = manners.status(204)
+    assert services.resend(failed.pk).status == "PENDING"
+    round_of_sending()
+    (sent,) = deliveries()
+    assert (sent.status, sent.attempts, sent.response_status) == ("DELIVERED", 5, 204)
+    assert len(there.seen) == 5
+    assert len({(each.id, each.body) for each in there.seen}) == 1
+    for each in there.seen:
+        each.verify(secret)
+
+
+def test_what_was_delivered_can_be_sent_again_with_the_same_id_and_body(receive: Receive) -> None:
+    there = receive()
+    endpoint(there.url, "job.completed")
+    completed()
+    round_of_sending()
+    services.resend(deliveries()[0].pk)
+    round_of_sending()
+    assert len(there.seen) == 2
+    assert len({(each.id, each.body) for each in there.seen}) == 1
+
+
+def test_a_resent_delivery_has_all_its_retries_again(receive: Receive) -> None:
+    there = receive(manners.status(500))
+    endpoint(there.url, "job.completed")
+    completed()
+    round_of_sending()
+    services.resend(deliveries()[0].pk)
+    round_of_sending()
+    assert (deliveries()[0].status, deliveries()[0].attempts, len(there.seen)) == ("FAILED", 8, 8)
+
+
+def test_a_body_does_not_follow_what_becomes_of_the_job(receive: Receive) -> None:
+    there = receive(manners.in_turn(manners.status(500), manners.status(200)))
+    endpoint(there.url, "job.failed")
+    job = failed_job()
+    round_of_sending()
+    jobs.resolve(job.pk)
+    jobs.update(job.pk, {"tags": ["later"]})
+    services.resend(deliveries()[0].pk)
+    round_of_sending()
+    assert len(there.seen) == 3
+    assert len({each.body for each in there.seen}) == 1
+
+
+def test_410_disables_the_endpoint_and_ends_what_it_was_owed(receive: Receive) -> None:
+    there = receive(manners.status(410))
+    gone = endpoint(there.url, "job.completed")
+    for _ in range(20):
+        completed()
+    round_of_sending()
+    gone.refresh_from_db()
+    assert (gone.enabled, gone.disabled_reason) == (False, "The receiver answered 410 Gone.")
+    assert {each.status for each in deliveries()} == {"FAILED"}
+    assert len(there.seen) <= 8  # those that were on the wire when the first answer came
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_retry_after_is_a_rest_for_the_whole_endpoint(code: int, receive: Receive, told: Settings) -> None:
+    there = receive(manners.status(code, Retry_After="3600"))
+    asked = endpoint(there.url, "job.completed")
+    completed()
+    round_of_sending()
+    completed()
+    round_of_sending()
+    asked.refresh_from_db()
+    assert len(there.seen) == 1
+    assert [each.status for each in deliveries()] == ["PENDING", "PENDING"]
+    for until in (asked.open_until, deliveries()[0].next_try_at):
+        assert until is not None
+        assert timedelta(minutes=59) < until - timezone.now() < timedelta(minutes=61)
+
+
+def test_an_endpoint_is_talked_to_by_four_at_most_at_once(receive: Receive) -> None:
+    gate = threading.Barrier(leases.CONCURRENT)  # breaks unless four are there at the same time
+
+    def answer(handler: manners.Handler) -> None:
+        gate.wait(10)
+        manners.status(200)(handler)
+
+    there = receive(answer)
+    endpoint(there.url, "job.completed")
+    for _ in range(20):
+        completed()
+    round_of_sending()
+    assert there.most_at_once == leases.CONCURRENT
+    assert {each.status for each in deliveries()} == {"DELIVERED"}
+
+
+def test_one_slow_receiver_does_not_hold_up_another(receive: Receive, told: Settings) -> None:
+    told(WEBHOOK_TIMEOUT_SEC=3, WEBHOOK_MAX_RETRIES=0)
+    slow, quick = receive(manners.hang), receive()
+    endpoint(slow.url, "job.completed")
+    endpoint(quick.url, "job.completed")
+    for _ in range(30):
+        completed()
+    round_of_sending()
+    assert len(quick.seen) == 30
+    assert len(slow.seen) < 30
+
+
+def test_the_name_of_the_host_is_kept(receive: Receive) -> None:
+    there = receive()
+    endpoint(f"http://localhost:{there.port}/a%20b?c=d&e=%C3%A9", "job.completed")
+    completed()
+    round_of_sending()
+    (seen,) = there.seen
+    assert (seen.path, seen.headers["Host"]) == ("/a%20b?c=d&e=%C3%A9", f"localhost:{there.port}")
+    assert seen.headers["Content-Type"] == "application/json"
+
+
+def test_a_secret_that_cannot_be_read_sends_nothing_unsigned(receive: Receive, settings: Any) -> None:
+    there = receive()
+    endpoint(there.url, "job.completed")
+    completed()
+    settings.SECRET_KEY = "another key altogether"
+    round_of_sending()
+    (delivery,) = deliveries()
+    assert there.connections == 0
+    assert (delivery.status, "rotate it" in delivery.error) == ("FAILED", True)
+
+
+def test_while_a_secret_is_replaced_both_verify_and_after_a_day_only_the_new_one(receive: Receive) -> None:
+    there = receive()
+    made, old = services.create(there.url, ["job.completed"])
+    _, new = services.rotate_secret(made.pk)
+    completed()
+    round_of_sending()
+    there.seen[0].verify(old)
+    there.seen[0].verify(new)
+    WebhookEndpoint.objects.update(old_secret_until=timezone.now() - timedelta(seconds=1))
+    completed()
+    round_of_sending()
+    there.seen[1].verify(new)
+    with pytest.raises(WebhookVerificationError):
+        there.seen[1].verify(old)

@@ -190,26 +190,29 @@ def _claim(pick: str, guard: str) -> str:
     """
 
 
-def pick_heads(connection: Any, conditions: str, params: Sequence[Any], most: int) -> list[Any]:
+def pick_heads(
+    connection: Any, conditions: str, params: Sequence[Any], most: int, *, remote: bool = False
+) -> list[Any]:
     """The first `most` jobs of the flows that have work and meet the conditions: id and flow, in dispatch order.
 
     Walks the flows, not the jobs: it does not matter how many jobs of a closed flow stand before.
     """
+    ready = f"gate = 3 AND {'remote' if remote else 'NOT remote'}"
     order = "priority DESC, position, created_at, id"
     columns = "id, tenant, job_type, resource, addon_id, priority, position, created_at"
     sql = f"""
     WITH RECURSIVE head AS (
-        (SELECT flow_id, {columns} FROM jobscheduler_job WHERE gate = 3 AND NOT remote ORDER BY flow_id, {order} LIMIT 1)
+        (SELECT flow_id, {columns} FROM jobscheduler_job WHERE {ready} ORDER BY flow_id, {order} LIMIT 1)
         UNION ALL
         SELECT following.* FROM head CROSS JOIN LATERAL (
             SELECT flow_id, {columns} FROM jobscheduler_job
-            WHERE gate = 3 AND NOT remote AND flow_id > head.flow_id ORDER BY flow_id, {order} LIMIT 1
+            WHERE {ready} AND flow_id > head.flow_id ORDER BY flow_id, {order} LIMIT 1
         ) following
     ),
     best AS MATERIALIZED (SELECT flow_id FROM head WHERE {conditions} ORDER BY {order} LIMIT {most:d})
     SELECT job.id, job.tenant, job.job_type, job.resource, job.addon_id FROM best CROSS JOIN LATERAL (
         SELECT {columns} FROM jobscheduler_job  -- an equation would let the planner walk all flows in dispatch order
-        WHERE flow_id BETWEEN best.flow_id AND best.flow_id AND gate = 3 AND NOT remote ORDER BY flow_id, {order} LIMIT {most:d}
+        WHERE flow_id BETWEEN best.flow_id AND best.flow_id AND {ready} ORDER BY flow_id, {order} LIMIT {most:d}
     ) job ORDER BY {order} LIMIT {most:d}
     """
     return execute(connection, sql, list(params))

@@ -84,20 +84,23 @@ def _claimed(row: Sequence[Any], artifacts: str) -> tuple[Any, ...]:
     return (*values, artifacts)
 
 
-def pick_heads(connection: Any, conditions: str, params: Sequence[Any], most: int) -> list[Any]:
+def pick_heads(
+    connection: Any, conditions: str, params: Sequence[Any], most: int, *, remote: bool = False
+) -> list[Any]:
     """The first `most` jobs of the flows that have work and meet the conditions: id and flow, in dispatch order."""
+    ready = f"gate = 3 AND {'remote' if remote else 'NOT remote'}"
     order = "priority DESC, position, created_at, id"
     with connection.cursor() as cursor:
         cursor.execute(
             f"""
             WITH RECURSIVE flow(flow_id) AS (
-                SELECT min(flow_id) FROM jobscheduler_job WHERE gate = 3 AND NOT remote
+                SELECT min(flow_id) FROM jobscheduler_job WHERE {ready}
                 UNION ALL
-                SELECT (SELECT min(flow_id) FROM jobscheduler_job WHERE gate = 3 AND NOT remote AND flow_id > flow.flow_id)
+                SELECT (SELECT min(flow_id) FROM jobscheduler_job WHERE {ready} AND flow_id > flow.flow_id)
                 FROM flow WHERE flow.flow_id IS NOT NULL
             )
             SELECT head.flow_id FROM flow JOIN jobscheduler_job head ON head.id = (
-                SELECT id FROM jobscheduler_job j WHERE j.flow_id = flow.flow_id AND j.gate = 3 AND NOT j.remote
+                SELECT id FROM jobscheduler_job j WHERE j.flow_id = flow.flow_id AND {ready}
                 ORDER BY {order} LIMIT 1)
             WHERE {conditions} ORDER BY {order} LIMIT {most:d}
             """,
@@ -108,7 +111,7 @@ def pick_heads(connection: Any, conditions: str, params: Sequence[Any], most: in
             cursor.execute(
                 f"""
                 SELECT id, tenant, job_type, resource, addon_id, -priority, position, created_at FROM jobscheduler_job
-                WHERE flow_id = %s AND gate = 3 AND NOT remote ORDER BY {order} LIMIT {most:d}
+                WHERE flow_id = %s AND {ready} ORDER BY {order} LIMIT {most:d}
                 """,
                 [flow],
             )

@@ -1,0 +1,221 @@
+"""The verbs of a remote worker: start what was offered, keep the lease, say how it ended.
+
+The same lease contract as a local worker's: the token of the start is the WHERE of every write. A call that is
+repeated because its reply got lost is answered as it was the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.db import IntegrityError
+from django.db.models import F
+from django.db.models.functions import Greatest, Now
+
+from jobs import actors, clock, db
+from jobs.actors import Actor
+from jobs.conf import conf
+from jobs.engine import ending, lifecycle, recovery, starts
+from jobs.engine.ending import End, Verdict
+from jobs.engine.execution import decide_retry
+from jobs.engine.identity import beat_clock
+from jobs.engine.moves import from_now, get, jobs, lock, require
+from jobs.engine.starts import Holder, Start
+from jobs.errors import LeaseLost, NotAsked, SlotBusy
+from jobs.literals import Literal
+from jobs.models import Job, JobEvent, JobLog, JobRun
+from jobs.outcomes import Completed, Failed, Skipped, Stopped
+from jobs.states import TERMINAL, Cause, EventKind, Status, StopMode
+
+OVER_BUDGET = "token limit exceeded"
+STOPPED = (EventKind.CANCELLED, EventKind.PAUSED)
+
+Line = tuple[str, str, datetime | None]  # level, message, when
+Word = Completed | Skipped | Failed | Stopped
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What came with a heartbeat; None is not said. The checkpoint is wrapped, because None is one."""
+
+    progress: float | None = None
+    message: str | None = None
+    tokens_used: int | None = None
+    checkpoint: tuple[Any] | None = None
+    lines: Sequence[Line] = ()
+
+
+def start(job_id: UUID, holder: Holder, *, pid: int | None = None, host: str | None = None) -> Job:
+    """Take what was reserved. One's own start, repeated, is the same lease."""
+    try:
+        with db.atomic():
+            job = lock(job_id)
+            if job.status == Status.RUNNING and job.lease_owner == holder.owner:
+                return job
+            require(job, "start")
+            _require_free(holder)
+            return lifecycle.start(
+                job_id,
+                actor=actor_of(holder),
+                owner=holder.owner,
+                token=uuid4(),
+                lease_sec=conf.LEASE_SEC,
+                data=starts.told(holder, pid, host),
+            )
+    except IntegrityError:  # the slot got a job since we looked; the database is the judge
+        raise _slot_busy(holder) from None
+
+
+def beat(start: Start, said: Beat) -> Job:
+    """Renew the lease, and keep what was said with it."""
+    with db.atomic():
+        mine = jobs().filter(pk=start.job_id, lease_token=start.lease_id)
+        if not mine.update(**_renewed(), **_fields(said)):
+            raise _lost()
+        job = get(start.job_id)
+        _write_lines(job, said.lines)
+    if starts.is_overdue(job, start, clock.now()):
+        recovery.end_overdue([job])
+        raise _lost()
+    return job
+
+
+def complete(start: Start, word: Word, *, wanted: StopMode | None = None) -> None:
+    """Say how it ended. `wanted` is the stop request that a `Stopped` answers."""
+    with db.atomic():
+        job = lock(start.job_id)
+        if job.lease_token != start.lease_id:
+            return _require_said(start, _kinds(word))
+        if is_over_budget(job):
+            word = Failed(error=OVER_BUDGET, reason=OVER_BUDGET, cause=Cause.TOKEN_LIMIT)
+        _end(job, start, word, wanted)
+    return None
+
+
+def hand_back(start: Start, *, reason: str) -> None:
+    """The worker goes away: the job waits for another one, unless it was asked to stop."""
+    with db.atomic():
+        job = lock(start.job_id)
+        if job.lease_token != start.lease_id:
+            return _require_said(start, (EventKind.HANDED_BACK, *STOPPED))
+        if is_over_budget(job):
+            return complete(start, Stopped())
+        ending.hand_back(job.pk, start.lease_id, actor=actor_of(start.holder), reason=reason)
+    return None
+
+
+def is_over_budget(job: Job) -> bool:
+    return job.token_limit is not None and job.tokens_used > job.token_limit
+
+
+def holds(start: Start, job: Job) -> bool:
+    return job.lease_token == start.lease_id
+
+
+def actor_of(holder: Holder) -> Actor:
+    return actors.worker(holder.worker)
+
+
+def _end(job: Job, start: Start, word: Word, wanted: StopMode | None) -> None:
+    actor, kept = actor_of(start.holder), _artifacts(job)
+    artifacts = {**kept, **word.artifacts}
+    if isinstance(word, Stopped):
+        if not job.cancel_requested or job.cancel_mode != wanted:
+            asked = f"to {job.cancel_mode.lower()}, not " if job.cancel_requested else ""
+            raise NotAsked(f"Job {job.pk} was asked {asked or 'not '}to {str(wanted).lower()}.")
+        ending.stop(job.pk, start.lease_id, actor=actor, artifacts=artifacts)
+        return
+    if isinstance(word, Failed) and word.cause == Cause.ERROR:
+        word = replace(word, retry_in=_retry_in(job))
+    end = End(job.pk, start.lease_id, replace(word, artifacts=artifacts), job.group_id)
+    verdict = ending.finish([end], actor=actor)[job.pk]
+    assert verdict == Verdict.DONE, verdict  # we hold the row, and have seen its token
+
+
+def _artifacts(job: Job) -> dict[str, Any]:
+    """What earlier stretches of the run left."""
+    found = JobRun.objects.using(db.alias()).filter(job_id=job.pk).values_list("artifacts", flat=True).first()
+    return found or {}
+
+
+def _retry_in(job: Job) -> float | None:
+    return decide_retry(
+        job.job_type,
+        attempt=job.attempt,
+        max_retries=job.max_retries,
+        retry_policy=job.retry_policy,
+        cause=Cause.ERROR,
+        error=None,
+    )
+
+
+def _require_free(holder: Holder) -> None:
+    if jobs().filter(status=Literal(str(Status.RUNNING)), lease_owner=holder.owner).exists():
+        raise _slot_busy(holder)
+
+
+def _slot_busy(holder: Holder) -> SlotBusy:
+    return SlotBusy(f"Slot {holder.slot} of worker {holder.worker} has another job.")
+
+
+def _lost() -> LeaseLost:
+    return LeaseLost("This lease is over; nothing was changed.")
+
+
+def _kinds(word: Word) -> Sequence[EventKind]:
+    match word:
+        case Completed():
+            return (EventKind.COMPLETED,)
+        case Skipped():
+            return (EventKind.SKIPPED,)
+        case Failed():
+            return (EventKind.FAILED,)
+        case Stopped():
+            return STOPPED
+
+
+def _require_said(start: Start, kinds: Sequence[EventKind]) -> None:
+    """Whether the lease ended by this very word. Past its budget a job fails whatever its worker said."""
+    ends = {*TERMINAL, EventKind.PAUSED, EventKind.HANDED_BACK}
+    said = JobEvent.objects.using(db.alias()).filter(job_id=start.job_id, token=start.lease_id, kind__in=sorted(ends))
+    actor = actor_of(start.holder)
+    for event in said.filter(actor_kind=actor.kind, actor_name=actor.name):
+        if event.kind in kinds or (event.data or {}).get("cause") == Cause.TOKEN_LIMIT:
+            return
+    raise _lost()
+
+
+def _renewed() -> dict[str, Any]:
+    steady = {"beat_clock": beat_clock()} if db.is_sqlite() else {}
+    return {"lease_expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **steady}
+
+
+def _fields(said: Beat) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if said.progress is not None:
+        fields["progress"] = said.progress
+    if said.message is not None:
+        fields["progress_message"] = said.message
+    if said.tokens_used is not None:  # an older beat that comes late takes nothing back
+        fields["tokens_used"] = Greatest(F("tokens_used"), said.tokens_used)
+    if said.checkpoint is not None:
+        fields["checkpoint"] = said.checkpoint[0]
+    return fields
+
+
+def _write_lines(job: Job, lines: Sequence[Line]) -> None:
+    """As many as the job may still have; the row is ours until the commit, so nobody else counts meanwhile."""
+    if not lines:
+        return
+    rows = JobLog.objects.using(db.alias())
+    written = rows.filter(job_id=job.pk).count()
+    room = max(conf.LOG_LINES_PER_JOB - written, 0)
+    kept = [JobLog(job_id=job.pk, level=level, message=message, at=at or Now()) for level, message, at in lines[:room]]
+    if len(lines) > room and written <= conf.LOG_LINES_PER_JOB:
+        last = f"only the first {conf.LOG_LINES_PER_JOB} lines are kept"
+        kept.append(JobLog(job_id=job.pk, level="WARNING", message=last, at=Now()))
+    rows.bulk_create(kept)

@@ -1,0 +1,13 @@
+"""Schedules and their fires in the console: `schedules.admin.register(site)` shows them on any AdminSite."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from jobs.admin.registration import Registration
+from schedules.admin.fires import ScheduleFireAdmin
+from schedules.admin.schedule import ScheduleAdmin
+from schedules.models import Schedule, ScheduleFire
+
+register = Registration({Schedule: ScheduleAdmin, ScheduleFire: ScheduleFireAdmin})
+register.by_itself(admin.site)
