@@ -25,6 +25,7 @@ PARTS = {
     "latency": "bench.latency",
     "claim_cost": "bench.claim_cost",
     "worker_cost": "bench.worker_cost",
+    "api": "bench.api",
     "peers": "bench.peers.race",
 }
 RESULTS = Path(__file__).parent / "results"

@@ -39,12 +39,11 @@ def enqueue(
 ) -> Job:
     """Submit one job, in the caller's transaction. The same idempotency key and body give the same job."""
     form = submission.form_of({"job_type": job_type, "template": template, **fields})
-    return submit_form(form, params, fields.get("idempotency_key"), actor=actor, reason=reason)
+    return submit_values(form.values(params, fields.get("idempotency_key")), actor=actor, reason=reason)
 
 
-def submit_form(form: submission.Form, params: Any, key: Any = None, *, actor: Actor, reason: str = "") -> Job:
-    """As `enqueue`, for a form that is filled in already."""
-    values = form.values(params, key)
+def submit_values(values: dict[str, Any], *, actor: Actor, reason: str = "") -> Job:
+    """As `enqueue`, for the values of a form. A job with another id was submitted before, under the same key."""
     row = submission.row(values)
     born = submit([row], actor=actor, reason=_reason(reason))
     if not born:

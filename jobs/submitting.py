@@ -11,7 +11,6 @@ from django.utils.translation import gettext as _
 
 from jobs import services, submission
 from jobs.actors import Actor
-from jobs.engine.submit import submit
 from jobs.errors import InvalidInput
 
 
@@ -19,9 +18,7 @@ def submitted(said: Mapping[str, Any], *, actor: Actor) -> tuple[UUID, bool]:
     """The id of the job, and whether it was made now. `said` is what `services.enqueue` takes, as a mapping."""
     values = submission.form_of(said).values(said.get("params"), said.get("idempotency_key"))
     try:
-        born = submit([submission.row(values)], actor=actor)
+        job = services.submit_values(values, actor=actor)
     except IntegrityError:  # the foreign key is looked at on commit, and the template was deleted meanwhile
         raise InvalidInput("template", _("There is no such template any more."), "unknown_template") from None
-    if born:
-        return values["id"], True
-    return services.enqueue(**said, actor=actor).pk, False  # finds it, and sees that it said the same
+    return job.pk, job.pk == values["id"]

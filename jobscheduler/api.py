@@ -22,6 +22,8 @@ ROUTERS = (
     "jobs.api.job_types.router",
     "jobs.api.workers.router",
     "jobs.api.limits.router",
+    "jobs.api.remote_queue.router",
+    "jobs.api.remote.router",
     "jobs.api.stats.router",
 )
 

@@ -49,13 +49,16 @@ class JobFilters(Paged):
     order: Annotated[str, *gated(one_of(*ORDERS), ORDER_SCHEMA)] = "newest"
 
 
-def walks(caller: Caller, asked: JobFilters) -> list[Walk]:
-    """The ways that lead to what was asked for; none where the caller can have nothing of it."""
+def walks(caller: Caller, asked: JobFilters, statuses: list[str] | None = None) -> list[Walk]:
+    """The ways that lead to what was asked for; none where the caller can have nothing of it.
+
+    `statuses` are stored ones, for a surface with other words for them.
+    """
     if asked.tenant is not None and not caller.sees(asked.tenant):
         return []
     tenant = caller.tenant if asked.tenant is None else asked.tenant
     of_tenant = Q() if tenant is None else Q(tenant=tenant)
-    also, statuses = judged(asked), stored(asked.status or ())
+    also, statuses = judged(asked), stored(asked.status or ()) if statuses is None else statuses
     if (first := leading(asked)) is not None:
         return [Walk(_born(asked).filter(first), also & of_tenant & _in(statuses))]
     if tenant not in (None, "default"):

@@ -17,37 +17,35 @@ from jobs.api.problems import MEDIA_TYPE as PROBLEM
 if TYPE_CHECKING:
     from jobs.api.surface import SchedulerApi
 
-JSON = "application/json"
 DOCUMENT, PAGE = "openapi.json", "docs"
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
 CHALLENGE = {"WWW-Authenticate": {"schema": {"type": "string"}}}
-MEANINGS = {
-    "200": "Done.",
-    "201": "Made.",
-    "204": "Gone.",
-    "304": "Still as you have it.",
-    "400": "The body is not JSON.",
-    "401": "No credentials, or bad ones.",
-    "403": "The scope or permission for this is missing, or it is another tenant's.",
-    "404": "There is no such object, or it is another tenant's.",
-    "409": "Not in this state.",
-    "413": "The body is too large.",
-    "415": "The body is not application/json.",
-    "422": "Something in the request makes no sense; `errors` says what.",
-    "429": "The token's rate limit is used up.",
-    "500": "Something went wrong on our side.",
-    "503": "The database does not answer.",
+DONE = {"200": "Done.", "201": "Made.", "204": "Gone.", "304": "Still as you have it."}
+REFUSED = {
+    "400": ("MalformedBody", "The body is not JSON."),
+    "401": ("Unauthorized", "No credentials, or bad ones."),
+    "403": ("Forbidden", "The scope or permission for this is missing, or it is another tenant's."),
+    "404": ("NotFound", "There is no such object, or it is another tenant's."),
+    "409": ("Conflict", "Not in this state."),
+    "413": ("BodyTooLarge", "The body is too large."),
+    "415": ("UnsupportedMediaType", "The body is not application/json."),
+    "422": ("Invalid", "Something in the request makes no sense; `errors` says what."),
+    "429": ("TooManyRequests", "The token's rate limit is used up."),
+    "500": ("InternalError", "Something went wrong on our side."),
+    "502": ("HandlerFailed", "The handler raised an error."),
+    "503": ("Unavailable", "The database does not answer, or there was no room in time."),
 }
 HEADERS = {"401": CHALLENGE, "429": RETRY_AFTER, "503": RETRY_AFTER}
 
 
 def patterns(api: SchedulerApi) -> list[URLPattern]:
     def document(request: HttpRequest) -> HttpResponse:
-        return tagged(request, json.loads(_written(api, _prefix(request, DOCUMENT))))
+        return tagged(request, _described(api, _prefix(request, DOCUMENT)))
 
     def page(request: HttpRequest) -> HttpResponse:
         settings = {**Swagger.default_settings, "url": _prefix(request, PAGE) + DOCUMENT}
-        context = {"swagger_settings": json.dumps(settings), "api": api, "add_csrf": True}
+        inert = json.dumps(settings).replace("<", "\\u003c")  # it stands in a script
+        context = {"swagger_settings": inert, "api": api, "add_csrf": True}
         return render_template(request, Swagger.template, Swagger.template_cdn, context)
 
     return [
@@ -70,18 +68,22 @@ def completed(document: dict[str, Any]) -> dict[str, Any]:
     for methods in document["paths"].values():
         for operation in methods.values():
             responses = {str(status): each for status, each in operation["responses"].items()}
-            operation["responses"] = {status: _completed(status, each) for status, each in responses.items()}
+            operation["responses"] = {status: _told(status, each) for status, each in responses.items()}
+    document["components"]["responses"] = {name: _refusal(status) for status, (name, _meaning) in REFUSED.items()}
     _without_noise(document["components"]["schemas"])
     return document
 
 
-def _completed(status: str, response: dict[str, Any]) -> dict[str, Any]:
-    told = {**response, "description": MEANINGS[status]}
-    if int(status) >= 400:
-        told["content"] = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    if status in HEADERS:
-        told["headers"] = HEADERS[status]
-    return told
+def _told(status: str, response: dict[str, Any]) -> dict[str, Any]:
+    if status in REFUSED:
+        return {"$ref": f"#/components/responses/{REFUSED[status][0]}"}
+    return {**response, "description": DONE[status]}
+
+
+def _refusal(status: str) -> dict[str, Any]:
+    content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    headers = {"headers": HEADERS[status]} if status in HEADERS else {}
+    return {"description": REFUSED[status][1], "content": content, **headers}
 
 
 def _without_noise(part: Any) -> None:
@@ -97,8 +99,9 @@ def _without_noise(part: Any) -> None:
 
 
 @lru_cache(maxsize=8)
-def _written(api: SchedulerApi, prefix: str) -> str:
-    return json.dumps(api.get_openapi_schema(path_prefix=prefix))
+def _described(api: SchedulerApi, prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = api.get_openapi_schema(path_prefix=prefix)
+    return found
 
 
 def _prefix(request: HttpRequest, name: str) -> str:

@@ -12,7 +12,7 @@ from django.db.models import Q
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import reservations
+from jobs.engine import contracts
 from jobs.engine.sql import Statement, compiled, dialect
 from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import Flow, InUse, Limit
@@ -53,6 +53,12 @@ def sync() -> None:
                 rows.filter(pk=row.pk).update(max=most)
 
 
+def ensure() -> None:
+    """Where no worker has ever started, nobody has made the rows yet."""
+    if not ConcurrencyLimit.objects.using(db.alias()).filter(scope=LimitScope.GLOBAL).exists():
+        sync()
+
+
 def locked(*, all_of_them: bool = False) -> tuple[list[Limit], InUse]:
     """The limits in force (or all), locked until the transaction ends, and what is active, counted after the lock.
 
@@ -65,13 +71,13 @@ def locked(*, all_of_them: bool = False) -> tuple[list[Limit], InUse]:
 def survey(*, lock: bool = True, all_of_them: bool = False) -> Survey:
     """As `locked`, with the direct calls that wait by themselves. Without the lock it is only a look."""
     connection = db.connection()
-    asked = _in_force(lock, all_of_them), _at_work(connection.vendor)
+    asked = (_locking if lock else _looking)(all_of_them), _at_work(connection.vendor)
     rows, counted = dialect(connection).execute_together(connection, *asked)
-    if lock and any(what == "over" for *_, what, _ in counted) and reservations.end_dead():
+    if lock and any(row[OVER] for row in counted) and contracts.end_dead():
         (counted,) = dialect(connection).execute_together(connection, asked[1])
     limits = [Limit(scope, key, most, bool(paused)) for scope, key, most, paused in rows]
-    active = [(Flow(*flow), jobs) for *flow, what, jobs in counted if what != "waits"]
-    return Survey(limits, InUse(active), [Flow(*flow) for *flow, what, _ in counted if what == "waits"])
+    active = [(Flow(*row[:4]), row[COUNT]) for row in counted if row[WHAT] == "runs"]
+    return Survey(limits, InUse(active), [Flow(*row[:4]) for row in counted if row[WHAT] == "waits"])
 
 
 def shut_for_queue(limits: Iterable[Limit], waiting: Sequence[Flow]) -> list[Limit]:
@@ -109,29 +115,36 @@ def warn_of_idle_slots(slots: int, serves: Any) -> None:
 
 
 @cache
-def _in_force(lock: bool, all_of_them: bool) -> Statement:
+def _locking(all_of_them: bool) -> Statement:
+    return compiled(_in_force(all_of_them).select_for_update(no_key=True))
+
+
+@cache
+def _looking(all_of_them: bool) -> Statement:
+    return compiled(_in_force(all_of_them))
+
+
+def _in_force(all_of_them: bool) -> Any:
     limits = ConcurrencyLimit.objects.using(db.alias())
     in_force = limits.all() if all_of_them else limits.filter(Q(max__isnull=False) | Q(paused=True))
-    rows = in_force.select_for_update(no_key=True) if lock else in_force
-    return compiled(rows.order_by("pk").values_list("scope", "key", "max", "paused"))
+    return in_force.order_by("pk").values_list("scope", "key", "max", "paused")
 
 
+WHAT, OVER, COUNT = 4, 5, 6
 _NOW = {"postgresql": "statement_timestamp()", "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now')"}
 
 
 @cache
 def _at_work(vendor: str) -> Statement:
-    """Active jobs; and of direct calls those that run, those that wait, and those whose lease is over."""
-    return (
-        f"""
-    SELECT tenant, job_type, resource, addon_id, what, count(*) FROM (
-        SELECT tenant, job_type, resource, addon_id, 'runs' AS what FROM jobscheduler_job
+    """Active jobs, and direct calls that run or wait; of these also whether their lease is over."""
+    sql = f"""
+    SELECT tenant, job_type, resource, addon_id, what, late, count(*) FROM (
+        SELECT tenant, job_type, resource, addon_id, 'runs' AS what, false AS late FROM jobscheduler_job
         WHERE status IN ('DISPATCHING', 'RUNNING')
         UNION ALL
-        SELECT tenant, job_type, resource, addon_id,
-               CASE WHEN expires_at < {_NOW[vendor]} THEN 'over' WHEN granted_at IS NULL THEN 'waits' ELSE 'runs' END
+        SELECT tenant, job_type, resource, addon_id, CASE WHEN granted_at IS NULL THEN 'waits' ELSE 'runs' END,
+               expires_at < {_NOW[vendor]}
         FROM jobscheduler_lease WHERE ended_at IS NULL AND kind = 'DIRECT'
-    ) active GROUP BY tenant, job_type, resource, addon_id, what
-    """,
-        None,
-    )
+    ) active GROUP BY tenant, job_type, resource, addon_id, what, late
+    """  # noqa: S608 — our own words
+    return sql, None

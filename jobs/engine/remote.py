@@ -29,6 +29,7 @@ from jobs.errors import LeaseLost, NotAsked, SlotBusy
 from jobs.literals import Literal
 from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.outcomes import Completed, Failed, Skipped, Stopped
+from jobs.salvage import salvage_json
 from jobs.states import TERMINAL, Cause, EventKind, Status, StopMode
 
 OVER_BUDGET = "token limit exceeded"
@@ -40,12 +41,12 @@ Word = Completed | Skipped | Failed | Stopped
 
 @dataclass(frozen=True)
 class Beat:
-    """What came with a heartbeat; None is not said. The checkpoint is wrapped, because None is one."""
+    """What came with a heartbeat; None is not said."""
 
     progress: float | None = None
     message: str | None = None
     tokens_used: int | None = None
-    checkpoint: tuple[Any] | None = None
+    checkpoint: Any = None
     lines: Sequence[Line] = ()
 
 
@@ -121,8 +122,7 @@ def actor_of(holder: Holder) -> Actor:
 
 
 def _end(job: Job, start: Start, word: Word, wanted: StopMode | None) -> None:
-    actor, kept = actor_of(start.holder), _artifacts(job)
-    artifacts = {**kept, **word.artifacts}
+    actor, artifacts = actor_of(start.holder), salvage_json({**_artifacts(job), **word.artifacts})
     if isinstance(word, Stopped):
         if not job.cancel_requested or job.cancel_mode != wanted:
             asked = f"to {job.cancel_mode.lower()}, not " if job.cancel_requested else ""
@@ -203,7 +203,7 @@ def _fields(said: Beat) -> dict[str, Any]:
     if said.tokens_used is not None:  # an older beat that comes late takes nothing back
         fields["tokens_used"] = Greatest(F("tokens_used"), said.tokens_used)
     if said.checkpoint is not None:
-        fields["checkpoint"] = said.checkpoint[0]
+        fields["checkpoint"] = said.checkpoint
     return fields
 
 

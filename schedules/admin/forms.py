@@ -12,13 +12,18 @@ from jobs.errors import InvalidInput
 from jobs.models import JobTemplate
 from jobs.registry import registry
 from schedules import services
-from schedules.models import Schedule
+from schedules.models import CatchUp, Schedule
 
 SAID = (
     *("name", "cron", "timezone", "every_sec", "anchor_at", "run_at", "max_fires", "enabled", "job_type", "template"),
     *("params", "fire_time_param", "priority", "target", "resource", "catch_up", "catch_up_max", "overlap"),
     *("misfire_grace_sec", "jitter_sec"),
 )
+CATCH_UP = [
+    (CatchUp.NONE, _("Nothing")),
+    (CatchUp.LATEST, _("The latest due time")),
+    (CatchUp.ALL, _("All due times, up to the cap")),
+]
 
 
 class TemplateChoice(forms.ModelChoiceField):
@@ -33,6 +38,9 @@ class ScheduleForm(forms.ModelForm):
         label=_("Template"), required=False, queryset=JobTemplate.objects.defer("params", "retry_policy", "tags")
     )
     params = JsonField(label=_("Params"), required=False)
+    catch_up = forms.ChoiceField(
+        label=_("Catch-up"), choices=CATCH_UP, help_text=_("What is made up for after an absence of the scheduler.")
+    )
 
     class Meta:
         model = Schedule
@@ -52,9 +60,12 @@ class ScheduleForm(forms.ModelForm):
             choice.choices = [("", "---------"), *((name, name) for name in sorted(names))]
 
     def said(self) -> dict[str, Any]:
-        """What services take: every field of a new schedule, and of one that is there what was changed."""
-        is_new = self.instance._state.adding
-        names = [name for name in SAID if name in self.cleaned_data and (is_new or name in self.changed_data)]
+        """What services take: every field of a new schedule, and of one that is there what was changed.
+
+        A field that this person's page does not show is not said, whatever was posted.
+        """
+        is_new, shown = self.instance._state.adding, set(self._meta.fields or ()) & self.cleaned_data.keys()
+        names = [name for name in SAID if name in shown and (is_new or name in self.changed_data)]
         return {name: _value(self.cleaned_data[name]) for name in names}
 
     def clean(self) -> dict[str, Any]:

@@ -42,12 +42,13 @@ def test_every_route_is_described_under_its_own_stable_id(document: dict[str, An
 
 def test_every_operation_names_what_it_needs_and_what_it_can_answer(document: dict[str, Any]) -> None:
     for name, operation in operations(document).items():
-        assert NEEDED <= set(operation["responses"]), name
+        assert set(operation["responses"]) >= NEEDED, name
         assert {next(iter(each)) for each in operation["security"]} == {"Bearer", "ApiKey", "Console"}, name
         assert operation["summary"], name
         for status, response in operation["responses"].items():
             if int(status) >= 400:
-                assert list(response["content"]) == ["application/problem+json"], (name, status)
+                refusal = document["components"]["responses"][response["$ref"].rsplit("/", 1)[-1]]
+                assert list(refusal["content"]) == ["application/problem+json"], (name, status)
         if "requestBody" in operation:
             assert {"400", "413", "415"} <= set(operation["responses"]), name
 
@@ -58,7 +59,7 @@ def test_bodies_are_closed_and_have_examples(document: dict[str, Any]) -> None:
             ref = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
             body = document["components"]["schemas"][ref.rsplit("/", 1)[-1]]
             assert body["additionalProperties"] is False, name
-            assert body["examples"], name
+            assert body.get("examples") or not body.get("properties"), name
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -68,8 +69,7 @@ def test_every_rule_is_named_where_it_governs(document: dict[str, Any], rule: st
 
 def test_only_the_old_paths_are_called_old(document: dict[str, Any]) -> None:
     old = {name for name, operation in operations(document).items() if operation.get("deprecated")}
-    assert old == {name for name in operations(document) if name.startswith("legacy_")}
-    assert "CON-004" in (api.beside.__doc__ or "") or old
+    assert old == {name for name in operations(document) if name.startswith("legacy_")} != set()
 
 
 @pytest.mark.timeout(300)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from tests.webhooks.receiver import Manner, Receiver, receiver
+from tests.webhooks.receiver import Receiver, receiver
 from webhooks.interest import listening
 
 Settings = Callable[..., None]
@@ -37,7 +37,4 @@ def told() -> Iterator[Settings]:
 @pytest.fixture
 def receive(told: Settings) -> Iterator[Callable[..., Receiver]]:
     with ExitStack() as stack:
-        yield lambda manner=None: stack.enter_context(receiver(manner))
-
-
-__all__ = ["Manner"]
+        yield lambda manner=None, **how: stack.enter_context(receiver(manner, **how))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from standardwebhooks import Webhook
@@ -53,6 +55,7 @@ class Receiver:
     lock: threading.Lock = field(default_factory=threading.Lock)
     at_once: int = 0
     most_at_once: int = 0
+    names: list[str | None] = field(default_factory=list)  # that TLS clients asked for
 
     @property
     def url(self) -> str:
@@ -91,10 +94,13 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def receiver(manner: Manner | None = None) -> Iterator[Receiver]:
+def receiver(manner: Manner | None = None, *, certificate: Path | None = None) -> Iterator[Receiver]:
+    """With a certificate, over TLS."""
     made = Receiver(manner or status(200))
     handler = type("Bound", (Handler,), {"receiver": made})
     with _Server(("127.0.0.1", 0), handler) as server:
+        if certificate is not None:
+            server.socket = _secured(server.socket, certificate, made)
         made.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
@@ -104,6 +110,13 @@ def receiver(manner: Manner | None = None) -> Iterator[Receiver]:
             made.leaving.set()
             server.shutdown()
             thread.join()
+
+
+def _secured(listening: socket.socket, certificate: Path, made: Receiver) -> socket.socket:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    context.sni_callback = lambda _sock, name, _context: made.names.append(name)
+    return context.wrap_socket(listening, server_side=True)
 
 
 class _Server(ThreadingHTTPServer):

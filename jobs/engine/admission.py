@@ -1,0 +1,116 @@
+"""Leases that count in admission only, for work that has no job: asked for, heartbeated, released."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db.models.functions import Now
+
+from jobs import db, ids
+from jobs.engine import contracts
+from jobs.engine.doorman import Round, is_open
+from jobs.engine.moves import from_now
+from jobs.errors import LeaseLost, NotFound
+from jobs.models import Lease, LeaseKind
+from jobs.policies.admission import Candidate, Denied
+
+
+@dataclass(frozen=True)
+class Granted:
+    lease_id: UUID
+    expires_at: datetime
+
+
+def request(
+    *,
+    owner: str,
+    job_type: str,
+    tenant: str = "default",
+    resource: str = "default",
+    addon_id: str = "",
+    cost_units: int = 1,
+    priority: int = 50,
+    constraints: Mapping[str, bool] | None = None,
+    expected_duration_sec: float | None = None,
+) -> Granted | Denied:
+    """Ask for a lease that counts in admission only. Values have passed their gates.
+
+    It lives LEASE_SEC unless it is heartbeated. A denial is the same one until its time to ask again has come.
+    """
+    said = sorted(name for name, value in (constraints or {}).items() if value)
+    fields = {"tenant": tenant, "job_type": job_type, "resource": resource, "addon_id": addon_id}
+    facts = {**fields, "cost_units": cost_units, "priority": priority, "expected_duration_sec": expected_duration_sec}
+    lease = Lease(
+        kind=LeaseKind.ADMISSION,
+        owner=owner,
+        flow_id=ids.flow_id(*fields.values()),
+        constraints=dict.fromkeys(said, True),
+        **facts,
+    )
+    with db.atomic():
+        return _granted(lease) if is_open() else _decided(lease, Candidate(**facts, constraints=frozenset(said)))
+
+
+def heartbeat(lease_id: UUID, *, owner: str) -> datetime:
+    """Renew a lease of one's own; returns until when. Nobody else's is known here."""
+    lease = _own(lease_id, owner)
+    if not contracts.live().filter(pk=lease.pk).update(**contracts.renewed()):
+        raise LeaseLost(f"The lease {lease.pk} is over.")
+    return _own(lease_id, owner).expires_at
+
+
+def release(lease_id: UUID, *, owner: str) -> None:
+    """Give it back. Repeating that changes nothing."""
+    contracts.end(_own(lease_id, owner).pk, "released")
+
+
+def _decided(lease: Lease, candidate: Candidate) -> Granted | Denied:
+    asking = Round()
+    before = _denial(lease)
+    if before is not None and before.expires_at > asking.now:
+        left = (before.expires_at - asking.now).total_seconds()
+        return Denied(before.outcome, float(math.ceil(left)))
+    if before is not None:
+        before.delete(using=db.alias())
+    verdict = asking.decide(candidate)
+    return _refused(lease, verdict) if isinstance(verdict, Denied) else _granted(lease)
+
+
+def _denial(lease: Lease) -> Lease | None:
+    """The last time that the same was asked by the same, and denied."""
+    same = contracts.live().filter(
+        kind=LeaseKind.ADMISSION,
+        granted_at__isnull=True,
+        flow_id=lease.flow_id,
+        owner=lease.owner,
+        cost_units=lease.cost_units,
+        priority=lease.priority,
+    )
+    return next((each for each in same if each.constraints == lease.constraints), None)
+
+
+def _refused(lease: Lease, verdict: Denied) -> Denied:
+    lease.outcome, lease.expires_at = verdict.reason, from_now(verdict.retry_after_sec)
+    lease.save(using=db.alias(), force_insert=True)
+    return verdict
+
+
+def _granted(lease: Lease) -> Granted:
+    lease.granted_at = Now()
+    for name, value in contracts.renewed().items():
+        setattr(lease, name, value)
+    lease.save(using=db.alias(), force_insert=True)
+    lease.refresh_from_db(using=db.alias(), fields=["expires_at"])
+    return Granted(lease.pk, lease.expires_at)
+
+
+def _own(lease_id: UUID, owner: str) -> Lease:
+    leases = Lease.objects.using(db.alias()).filter(kind=LeaseKind.ADMISSION, granted_at__isnull=False)
+    lease = leases.filter(pk=lease_id, owner=owner).first()
+    if lease is None:
+        raise NotFound(f"There is no lease {lease_id}.")
+    return lease

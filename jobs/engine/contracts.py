@@ -1,0 +1,97 @@
+"""Leases that are not a job's: kept by heartbeats, ended by their holder, or by whoever finds that it is gone.
+
+An expired lease counts until somebody has ended it: its holder may be renewing it at this very moment, and only the
+row's lock can tell.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+
+from jobs import db
+from jobs.conf import conf
+from jobs.engine import wakeup
+from jobs.engine.identity import Identity, Life, beat_clock, seconds_since
+from jobs.engine.moves import from_now
+from jobs.models import Lease, LeaseKind
+
+logger = logging.getLogger("jobs.engine.contracts")
+EXPIRED = "lease expired"
+ROOM = "room"  # for direct calls that wait: there may be a slot now
+
+wakeup.hear(ROOM, lambda: None)  # workers listen to the same channel, and have no use for it
+
+
+def live() -> QuerySet[Lease]:
+    return Lease.objects.using(db.alias()).filter(ended_at__isnull=True)
+
+
+def renewed() -> dict[str, Any]:
+    """What a lease says when it has just been heard of."""
+    steady = {"beat_clock": beat_clock()} if db.is_sqlite() else {}
+    return {"expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **steady}
+
+
+def beat(ids: Sequence[UUID]) -> set[UUID]:
+    """Renew these leases; returns those that still are."""
+    with db.atomic():
+        rows = live().filter(pk__in=ids).order_by("pk").select_for_update(no_key=True, skip_locked=True)
+        kept = list(rows.values_list("pk", flat=True))
+        live().filter(pk__in=kept).update(**renewed())
+    return {*kept, *live().filter(pk__in=set(ids) - set(kept)).values_list("pk", flat=True)}
+
+
+def end(lease_id: UUID, outcome: str) -> bool:
+    """Say how it ended, once; wakes who waits for what it held. Whether it was still live."""
+    with db.atomic():
+        ended = bool(live().filter(pk=lease_id).update(ended_at=Now(), outcome=outcome))
+        if ended:
+            _announce()
+    return ended
+
+
+def end_dead() -> int:
+    """End leases that nobody renews any more; a denial that has run its time is forgotten. Returns how many ended."""
+    with db.atomic():
+        over = Q(expires_at__lt=Now()) | ~Q(process="")
+        rows = live().filter(over).order_by("pk").select_for_update(no_key=True, skip_locked=True)
+        dead = [row for row in rows.annotate(now=Now()) if _is_dead(row)]
+        if not dead:
+            return 0
+        forgotten = [row.pk for row in dead if row.kind == LeaseKind.ADMISSION and row.granted_at is None]
+        live().filter(pk__in=forgotten).delete()
+        ended = [row for row in dead if row.pk not in forgotten]
+        for row in ended:
+            logger.warning(
+                "lease %s (%s, %s) of %s is over: nobody renews it", row.pk, row.kind, row.job_type, row.owner
+            )
+        live().filter(pk__in=[row.pk for row in ended]).update(ended_at=Now(), outcome=EXPIRED)
+        if ended:
+            _announce()
+        return len(ended)
+
+
+def _is_dead(lease: Lease) -> bool:
+    """Expired, or its process is proven gone. SQLite's clock may jump: there a steady clock must agree."""
+    if lease.process and _process(lease) == Life.GONE:
+        return True
+    if lease.expires_at >= lease.now:  # type: ignore[attr-defined]
+        return False
+    beaten = seconds_since(lease.beat_clock) if lease.granted_at is not None or lease.process else None
+    return beaten is None or beaten > conf.LEASE_SEC
+
+
+def _process(lease: Lease) -> Life:
+    found = Identity.of_owner(lease.process)
+    return Life.UNKNOWN if found is None else found.life()
+
+
+def _announce() -> None:
+    wakeup.notify(wakeup.READY)
+    wakeup.notify(ROOM)

@@ -1,0 +1,74 @@
+"""Deadlines: a time-sensitive job that nobody has started in time is not started any more; it ends SKIPPED."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.db.models import Exists, OuterRef, Q
+from django.db.models.functions import Now
+
+from jobs import clock, db
+from jobs.actors import SCHEDULER
+from jobs.engine import lifecycle
+from jobs.errors import JobSchedulerError
+from jobs.literals import literals
+from jobs.models import Job, JobRun
+from jobs.models.job import JobQuerySet
+from jobs.states import Status
+
+logger = logging.getLogger("jobs.engine.deadlines")
+PASSED = "its deadline passed before it could start"
+AT_ONCE = 500
+SOONEST_SEC, LATEST_SEC = 0.5, 5.0
+
+
+def in_time() -> Q:
+    """What a claim may take. A local job is dispatched by being started, so nothing more needs to be looked up."""
+    return ~Q(time_sensitive=True, deadline_at__lte=Now(), dispatched_at__isnull=True)
+
+
+def not_too_late() -> Q:
+    """The same for offers: a job that was offered before may never have been started."""
+    unstarted = ~Exists(JobRun.objects.filter(job_id=OuterRef("pk")))
+    return ~(Q(time_sensitive=True, deadline_at__lte=Now()) & unstarted)
+
+
+class Keeper:
+    """The housekeeping duty. It looks again when the next deadline passes."""
+
+    def __init__(self) -> None:
+        self._pause = SOONEST_SEC
+
+    def pause_sec(self) -> float:
+        return self._pause
+
+    def skip_late(self) -> int:
+        """One round. Returns how many jobs it ended."""
+        late = _waiting().filter(deadline_at__lte=Now(), run__isnull=True).order_by("deadline_at")
+        found = list(late.values_list("pk", flat=True)[:AT_ONCE])
+        skipped = sum(_skip(job_id) for job_id in found)
+        self._pause = SOONEST_SEC if found else _until_next()
+        return skipped
+
+
+def _until_next() -> float:
+    upcoming = _waiting().filter(deadline_at__gt=Now()).order_by("deadline_at").values_list("deadline_at", flat=True)
+    deadline = upcoming.first()
+    if deadline is None:
+        return LATEST_SEC
+    return min(max((deadline - clock.now()).total_seconds(), SOONEST_SEC), LATEST_SEC)
+
+
+def _skip(job_id: Any) -> int:
+    try:
+        lifecycle.skip(job_id, actor=SCHEDULER, reason=PASSED)
+    except JobSchedulerError as error:  # it started, or ended, since we looked
+        logger.debug("job %s is not skipped: %s", job_id, error)
+        return 0
+    return 1
+
+
+def _waiting() -> JobQuerySet:
+    waiting = literals([str(Status.PENDING), str(Status.QUEUED)])
+    return Job.objects.using(db.alias()).filter(status__in=waiting, time_sensitive=True)

@@ -1,0 +1,184 @@
+"""The doorman: asks the admission policy about jobs that could start, one caller at a time.
+
+Who decides holds the snapshot's row, so that no cost unit is given away twice. Decisions are recorded when they change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from jobs import db
+from jobs.actors import SCHEDULER
+from jobs.conf import conf
+from jobs.engine import contracts, snapshot
+from jobs.engine.moves import from_now, jobs
+from jobs.engine.sql import dialect
+from jobs.models import Gate, Job, JobEvent
+from jobs.policies.admission import Approved, Candidate, Denied, Open, Snapshot, is_near_deadline
+from jobs.states import EventKind
+
+RECORDED_AT_ONCE = 50
+AFTER_THE_URGENT = "a job near its deadline goes first"
+FACTS = (
+    *("tenant", "job_type", "resource", "addon_id", "cost_units", "priority", "constraints"),
+    *("expected_duration_sec", "deadline_at", "time_sensitive", "recheck_at", "status_reason"),
+)
+
+
+def is_open() -> bool:
+    """Whether nobody needs to be asked."""
+    return type(conf.policy("ADMISSION_POLICY")) is Open
+
+
+class Round:
+    """One round of decisions, in the transaction that starts what was admitted. A doorman for `choosing.choose`."""
+
+    def __init__(self) -> None:
+        row = snapshot.refreshed(snapshot.lock())
+        self.now = snapshot.now_of(row)
+        self.denied: dict[UUID, Denied] = {}
+        self._policy = conf.policy("ADMISSION_POLICY")
+        self._by_addon = costs()
+        self._machine = _machine(row)
+        self._known: dict[UUID, Job] = {}
+        self._urgent: int | None = None  # the priority of a job near its deadline that capacity is kept for
+
+    def decide(self, candidate: Candidate) -> Approved | Denied:
+        """By the figures as they are, with what was admitted in this round."""
+        used = {"used": sum(self._by_addon.values()), "used_by_addon": self._by_addon}
+        verdict: Approved | Denied = self._policy.decide(candidate, replace(self._machine, **used))
+        return verdict
+
+    def add(self, candidate: Candidate) -> None:
+        """It starts: its cost counts from now on."""
+        self._by_addon[candidate.addon_id] += candidate.cost_units
+
+    def forgive(self, addon_id: str, cost_units: int) -> None:
+        """What was counted as reserved is the caller's own."""
+        self._by_addon[addon_id] -= cost_units
+
+    def look_at(self, job_ids: Sequence[UUID]) -> None:
+        self._known |= {job.pk: job for job in jobs().filter(pk__in=job_ids).only("id", "gate", "status", *FACTS)}
+
+    def admits(self, job_id: UUID) -> bool:
+        job = self._known.get(job_id)
+        if job is None:  # gone since it was found
+            return False
+        candidate = _candidate(job, self.now)
+        verdict = self._after_the_urgent(candidate) or self.decide(candidate)
+        if isinstance(verdict, Approved):
+            self.add(candidate)
+            return True
+        self.denied[job_id] = verdict
+        if self._urgent is None and self._is_urgent(candidate):
+            self._urgent = candidate.priority
+        return False
+
+    def record(self, admitted: Iterable[UUID]) -> None:
+        """Write the decisions that are new: a denied job says why and when it is asked about again."""
+        self._record_denied()
+        events = [self._event(self._known[job_id], EventKind.ADMITTED) for job_id in admitted]
+        JobEvent.objects.using(db.alias()).bulk_create(events)
+
+    def _is_urgent(self, candidate: Candidate) -> bool:
+        fits = candidate.cost_units <= self._machine.capacity_max
+        return fits and is_near_deadline(candidate, self._machine)
+
+    def _after_the_urgent(self, candidate: Candidate) -> Denied | None:
+        """Capacity that comes free is not given away to lower priorities while somebody needs it in time."""
+        if self._urgent is None or candidate.priority >= self._urgent:
+            return None
+        return Denied(AFTER_THE_URGENT, snapshot.EVERY_SEC)
+
+    def _record_denied(self) -> None:
+        stale = [pk for pk, verdict in self.denied.items() if self._is_news(self._known[pk], verdict)]
+        stale = stale[:RECORDED_AT_ONCE]
+        held = jobs().filter(pk__in=stale, gate=Gate.READY).select_for_update(no_key=True, skip_locked=True)
+        events = []
+        for pk in held.values_list("pk", flat=True):
+            verdict, before = self.denied[pk], self._known[pk]
+            later = {"recheck_at": from_now(verdict.retry_after_sec), "status_reason": verdict.reason}
+            jobs().filter(pk=pk).update(**later)
+            if before.recheck_at is None or before.status_reason != verdict.reason:
+                events.append(self._event(before, EventKind.DENIED, verdict.reason))
+        JobEvent.objects.using(db.alias()).bulk_create(events)
+
+    def _is_news(self, job: Job, verdict: Denied) -> bool:
+        return job.recheck_at is None or job.recheck_at <= self.now or job.status_reason != verdict.reason
+
+    def _event(self, job: Job, kind: EventKind, reason: str = "") -> JobEvent:
+        facts = {"cost_units": job.cost_units, "used": sum(self._by_addon.values()), "state": self._machine.state}
+        return JobEvent(
+            job_id=job.pk,
+            kind=kind,
+            from_status=job.status,
+            to_status=job.status,
+            reason=reason,
+            actor_kind=SCHEDULER.kind,
+            actor_name=SCHEDULER.name,
+            data=facts,
+        )
+
+
+def costs() -> Counter[str]:
+    """The cost units that are at work or reserved, by addon: jobs, leases, and direct calls, even if they wait."""
+    connection = db.connection()
+    (rows,) = dialect(connection).execute_together(connection, (_costs(connection.vendor), None))
+    if any(late for *_, late in rows) and contracts.end_dead():
+        (rows,) = dialect(connection).execute_together(connection, (_costs(connection.vendor), None))
+    found: Counter[str] = Counter()
+    for addon_id, cost, _late in rows:
+        found[addon_id] += int(cost)
+    return found
+
+
+@cache
+def _costs(vendor: str) -> str:
+    now = {"postgresql": "statement_timestamp()", "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now')"}[vendor]
+    return f"""
+    SELECT addon_id, sum(cost_units), late FROM (
+        SELECT addon_id, cost_units, false AS late FROM jobscheduler_job WHERE status IN ('DISPATCHING', 'RUNNING')
+        UNION ALL
+        SELECT addon_id, cost_units, expires_at < {now} FROM jobscheduler_lease
+        WHERE ended_at IS NULL AND (kind = 'DIRECT' OR granted_at IS NOT NULL)
+    ) active GROUP BY addon_id, late
+    """  # noqa: S608 — our own words
+
+
+def _machine(row: Any) -> Snapshot:
+    state, held_sec = snapshot.state(row)
+    said = conf.ADMISSION
+    return Snapshot(
+        state=state,
+        held_sec=held_sec,
+        load=row.load,
+        cpu=row.cpu,
+        memory=row.memory,
+        capacity_max=said.capacity_max,
+        quiet_load=said.quiet_load,
+        busy_load=said.busy_load,
+        streak_sec=said.streak_sec,
+        max_cost_per_addon=said.max_cost_per_addon,
+        deadline_near_sec=said.deadline_near_sec,
+    )
+
+
+def _candidate(job: Job, now: datetime) -> Candidate:
+    urgent = job.time_sensitive and job.deadline_at is not None
+    return Candidate(
+        tenant=job.tenant,
+        job_type=job.job_type,
+        resource=job.resource,
+        addon_id=job.addon_id,
+        cost_units=job.cost_units,
+        priority=job.priority,
+        constraints=frozenset(name for name, said in job.constraints.items() if said),
+        expected_duration_sec=job.expected_duration_sec,
+        deadline_in_sec=(job.deadline_at - now).total_seconds() if urgent and job.deadline_at else None,
+    )

@@ -1,0 +1,150 @@
+"""Remote workers, as they see us: submit an intent, ask what may start, start it, keep the lease, say how it ended.
+
+A side door beside `services`: parse, then one verb of the engine. The words are those of addons (payload, DONE, …).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from functools import lru_cache, partial
+from typing import Any
+from uuid import UUID
+
+from django.utils.translation import gettext as _
+
+from jobs import parsing, services, submission
+from jobs.actors import Actor
+from jobs.engine import offers, remote, starts, upkeep
+from jobs.engine.moves import get
+from jobs.engine.starts import Holder, Start
+from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState
+from jobs.models import Job
+from jobs.registry import Handler, Options, registry
+from jobs.remote_words import ENDS, WANTED, beat, optional, word
+from jobs.states import Status, StopMode, allowed
+
+OUR_WORDS = {"payload": "params", "earliest_start_at": "not_before"}
+THEIR_WORDS = {ours: theirs for theirs, ours in OUR_WORDS.items()}
+NOT_STARTED = (Status.PENDING, Status.QUEUED, Status.DISPATCHING)
+MOST_SLOTS = 10_000
+MOST_PID = 2**32
+HANDED_BACK = "handed back by its worker"
+
+
+def submit(said: Mapping[str, Any], *, actor: Actor) -> tuple[Job, bool]:
+    """Keep a job intent. A type that is not registered here is for remote workers: its payload is theirs to judge.
+
+    Returns the job, and whether it was made now.
+    """
+    fields = {OUR_WORDS.get(name, name): value for name, value in said.items()}
+    name = parsing.identifier(fields.pop("job_type", None), "job_type")
+    parsing.identifier(fields.get("addon_id"), "addon_id")
+    params, key = fields.pop("params", None), fields.pop("idempotency_key", None)
+    try:
+        form = submission.Form(name, fields, handler=_handler(name))
+        values = form.values(params, key)
+        job = services.submit_values(values, actor=actor)
+        return job, job.pk == values["id"]
+    except InvalidInput as error:
+        raise _in_their_words(error) from None
+
+
+def dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
+    """What an addon may start: reserved for it before, or now, up to so many, in dispatch order."""
+    upkeep.before_offers()
+    offers.note_poll(addon_id, tenant, most)
+    offers.offer(addon_id, tenant, most - offers.offered(addon_id, tenant).count())
+    return list(offers.offered(addon_id, tenant)[:most])
+
+
+def kick(*, tenant: str | None) -> int:
+    """Make offers to every addon that is there, without waiting for its next poll. Returns how many were made."""
+    upkeep.before_offers()
+    return offers.kick(tenant)
+
+
+def start(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> Job:
+    holder = Holder(
+        api_token,
+        parsing.identifier(said.get("worker_id"), "worker_id"),
+        optional(said, "slot", partial(parsing.integer, minimum=0, maximum=MOST_SLOTS - 1)) or 0,
+    )
+    pid = optional(said, "pid", partial(parsing.integer, minimum=1, maximum=MOST_PID))
+    host = optional(said, "host", parsing.identifier)
+    return remote.start(job_id, holder, pid=pid, host=host)
+
+
+def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Job:
+    """Renew a lease. Returns its job, which may have been asked to stop."""
+    return remote.beat(_start_of(lease_id, api_token), beat(said))
+
+
+def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
+    """Say how a job ended; said again, nothing changes."""
+    try:
+        begun = _start_of(parsing.text(said.get("lease_id"), "lease_id"), api_token, of=job_id)
+    except NotFound:
+        _require_started(job_id)
+        raise
+    state = said.get("state")
+    if state not in ENDS:
+        raise InvalidInput("state", _("must be one of %s") % ", ".join(ENDS), "enum")
+    remote.complete(begun, word(state, said), wanted=WANTED.get(state))
+
+
+def release(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> None:
+    """A job's lease is given up only by handing the job back."""
+    begun = _start_of(lease_id, api_token)
+    if not optional(said, "hand_back", parsing.boolean):
+        raise ReportWithComplete(_("This is the lease of a job: say how the job ended, or hand it back."))
+    remote.hand_back(begun, reason=HANDED_BACK)
+
+
+def asked_to_stop(job: Job) -> tuple[bool, str]:
+    """What a heartbeat learns. Past its budget a job must stop, whatever else was asked."""
+    if remote.is_over_budget(job):
+        return True, str(StopMode.CANCEL)
+    return job.cancel_requested, job.cancel_mode
+
+
+def _start_of(lease_id: Any, api_token: UUID, *, of: UUID | None = None) -> Start:
+    """A lease is nobody's business but the API token's that started with it."""
+    begun = starts.find(parsing.job_id(lease_id))
+    if begun is None or begun.holder.api_token != api_token or of not in (None, begun.job_id):
+        raise NotFound(_("There is no such lease."))
+    return begun
+
+
+def _require_started(job_id: UUID) -> None:
+    job = get(job_id)
+    if job.status in NOT_STARTED:
+        raise WrongState(f"Job {job_id} was not started.", status=job.status, allowed=allowed(job.status))
+
+
+def _handler(name: str) -> Handler[..., Any]:
+    try:
+        return registry.get(name)
+    except UnknownJobType:
+        return _opaque(name)
+
+
+def _anything(**payload: Any) -> None:
+    """What a type takes that only remote workers know."""
+
+
+_ANY_TYPE: Handler[..., Any] = Handler(_anything, None, Options(remote=True))
+
+
+@lru_cache(maxsize=1024)
+def _opaque(name: str) -> Handler[..., Any]:
+    handler = copy(_ANY_TYPE)
+    handler.name = name
+    return handler
+
+
+def _in_their_words(error: InvalidInput) -> InvalidInput:
+    def renamed(loc: list[Any]) -> list[Any]:
+        return [THEIR_WORDS.get(loc[0], loc[0]), *loc[1:]] if loc else loc
+
+    return type(error).of([{**each, "loc": renamed(each["loc"])} for each in error.errors])

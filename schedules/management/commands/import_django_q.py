@@ -1,0 +1,48 @@
+"""`manage.py import_django_q`: brings the schedules of django-q2 over, each once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from jobs import cli
+from schedules.importing import Imported, bring_over
+
+HEADINGS = ("SOURCE", "NAME", "WHEN", "RESULT")
+
+
+class Command(cli.CliCommand):
+    help = (
+        "Brings the schedules of django-q2 over. What was brought over before is left alone; sources are disabled "
+        "with --disable-source, never deleted. Exit code 1 if some could not be brought over."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--dry-run", action="store_true", help="Only say what would be done.")
+        parser.add_argument("--disable-source", action="store_true", help="Let django-q2 no longer fire them.")
+        parser.add_argument("--tenant", default="default")
+        cli.add_json(parser)
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        how = {"dry_run": given["dry_run"], "disable_source": given["disable_source"]}
+        found = bring_over(tenant=given["tenant"], actor=cli.actor(), **how)
+        if given["json"]:
+            self.write_json([each.document() for each in found])
+        else:
+            self._show(found)
+        refused = sum(each.result == "refused" for each in found)
+        if refused:
+            told = ngettext("%d schedule was not brought over.", "%d schedules were not brought over.", refused)
+            raise CommandError(told % refused, returncode=cli.REFUSED)
+
+    def _show(self, found: list[Imported]) -> None:
+        self.write_table(HEADINGS, [(each.source, each.name, each.when, _told(each)) for each in found])
+        if any(each.result == "made" and each.fires_twice for each in found):
+            self.stderr.write(_("Both fire now, until django-q2 is stopped or --disable-source is said."))
+
+
+def _told(each: Imported) -> str:
+    return "; ".join([f"{each.result}: {each.reason}" if each.reason else each.result, *each.warnings])

@@ -1,0 +1,180 @@
+"""Schedules of django-q2 in our own words: all its eleven types. Reads what it is given and imports nothing of it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from jobs.contrib.django_q import Source
+from jobs.errors import InvalidInput, JobSchedulerError
+from jobs.registry import Handler, registry
+from jobs.signature import CONTEXT
+from schedules import fields, zones
+from schedules.models import CatchUp
+
+DAYS_IN_EVERY_MONTH = 28
+TWO_WEEKS_SEC = 14 * 86_400
+MONTHS_APART = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
+
+
+class Unreadable(JobSchedulerError):
+    """This one cannot be brought over, and why."""
+
+
+@dataclass
+class Translation:
+    values: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
+
+
+def source_name(source: Source) -> str:
+    return f"q2:{source.id}"
+
+
+def translated(source: Source, *, zone: str, makes_up: bool) -> Translation:
+    """What `services.create` takes, or Unreadable. `zone` is where django-q2 reads its times."""
+    warnings = _warnings(source)
+    rule = _rule(source, zone, warnings)
+    handler = _handler(source.func)
+    params = _params(source, handler, warnings)
+    catch_up = CatchUp.ALL if makes_up and "cron" not in source.schedule_type.lower() else CatchUp.LATEST
+    values = {
+        "name": (source.name or source.func)[:200],
+        "job_type": handler.name,
+        "params": params,
+        "fire_time_param": source.intended_date_kwarg or None,
+        "max_fires": source.repeats if source.repeats > 0 and source.schedule_type != "O" else None,
+        "enabled": source.repeats != 0,
+        "catch_up": str(CatchUp.LATEST if source.schedule_type == "C" else catch_up),
+        **rule,
+    }
+    return Translation(values, warnings)
+
+
+def _rule(source: Source, zone: str, warnings: list[str]) -> dict[str, Any]:
+    kind = source.schedule_type
+    if kind == "C":
+        return {"cron": _cron(source.cron), "timezone": zone}
+    if source.next_run is None:
+        raise Unreadable(_("it has no next run"))
+    if kind == "O":
+        return {"run_at": source.next_run}
+    if kind == "I":
+        return {"every_sec": 60 * (source.minutes or 1), "anchor_at": source.next_run}
+    if kind == "BW":
+        if not _is_steady(zone):
+            warnings.append(_("counted in real time: where clocks change it moves by what they change"))
+        return {"every_sec": TWO_WEEKS_SEC, "anchor_at": source.next_run, "timezone": zone}
+    return {"cron": _calendar(kind, source.next_run.astimezone(zones.zone(zone)), warnings), "timezone": zone}
+
+
+def _calendar(kind: str, first: datetime, warnings: list[str]) -> str:
+    """Cron for what is said by its first time and a step."""
+    at = f"{first.minute} {first.hour}"
+    if kind in ("H", "D", "W"):
+        return {"H": f"{first.minute} * * * *", "D": f"{at} * * *", "W": f"{at} * * {first.isoweekday() % 7}"}[kind]
+    if kind not in MONTHS_APART:
+        raise Unreadable(_("its type “%s” is unknown") % kind)
+    step = MONTHS_APART[kind]
+    months = sorted({(first.month - 1 + step * each) % 12 + 1 for each in range(12)})
+    if first.day > (DAYS_IN_EVERY_MONTH if kind != "Y" or first.month == 2 else 31):
+        warnings.append(_("months without a day %d are left out; django-q2 takes their last day") % first.day)
+    return f"{at} {first.day} {'*' if step == 1 else ','.join(map(str, months))} *"
+
+
+def _cron(written: str | None) -> str:
+    try:
+        return fields.cron(written or "")
+    except InvalidInput as error:
+        raise Unreadable(str(error)) from None
+
+
+def _handler(func: str) -> Handler[..., Any]:
+    """By its name, or by where its function is."""
+    for name in registry.names():
+        if func in (name, registry.get(name).place, *registry.get(name).options.aliases):
+            return registry.get(name)
+    raise Unreadable(_("“%s” is no job type here: put @job on it") % func[:200])
+
+
+def _params(source: Source, handler: Handler[..., Any], warnings: list[str]) -> dict[str, Any]:
+    named = _keywords(source.kwargs)
+    if named.pop("q_options", None):
+        warnings.append(_("its q_options stay behind"))
+    names = [name for name in inspect.signature(handler.__wrapped__).parameters if name != CONTEXT]
+    positional = _positional(source.args)
+    if len(positional) > len(names):
+        raise Unreadable(_("it passes more arguments than the function has"))
+    given = dict(zip(names, positional, strict=False))
+    if twice := given.keys() & named.keys():
+        raise Unreadable(_("it passes “%s” twice") % min(twice))
+    return {name: _plain(value) for name, value in {**given, **named}.items()}
+
+
+def _positional(written: str | None) -> tuple[Any, ...]:
+    """As django-q2 reads them: a single value is a tuple of one."""
+    if not written:
+        return ()
+    value = _literal(written)
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _keywords(written: str | None) -> dict[str, Any]:
+    """Either a dict, or what stands between the brackets of a call."""
+    if not written:
+        return {}
+    try:
+        value = _literal(written)
+    except Unreadable:
+        value = _call(written)
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise Unreadable(_("its keyword arguments cannot be read"))
+    return value
+
+
+def _call(written: str) -> dict[str, Any]:
+    try:
+        call: Any = ast.parse(f"f({written})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise Unreadable(_("its keyword arguments cannot be read"))
+        return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise Unreadable(_("its keyword arguments cannot be read")) from None
+
+
+def _literal(written: str) -> Any:
+    try:
+        return ast.literal_eval(written)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        raise Unreadable(_("its arguments cannot be read")) from None
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists; whatever else JSON has no word for is refused when the schedule is made."""
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _warnings(source: Source) -> list[str]:
+    found = []
+    if source.hook:
+        found.append(_("its hook “%s” is not called: use a webhook, or make it a job") % source.hook[:100])
+    if source.cluster:
+        found.append(_("its cluster “%s” means nothing here: use a resource") % source.cluster[:100])
+    return found
+
+
+def _is_steady(zone: str) -> bool:
+    return zone == "UTC" or zone.startswith("Etc/")
+
+
+def unused_name(wanted: str, source: Source, taken: Iterable[str]) -> str:
+    """The name it had, or one that tells where it comes from."""
+    return wanted if wanted not in set(taken) else f"{wanted[:170]} ({source_name(source)})"

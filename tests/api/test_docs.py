@@ -1,0 +1,55 @@
+"""Every curl example of docs/api.md runs as it stands, against a server."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import job, tokens
+from jobs.models import Job
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)
+
+
+@job("story.generate")
+def generate(topic: str, words: int = 500) -> str:
+    return topic * words
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.django_db(transaction=True)
+def test_the_examples_of_the_page_run(live_server: Any, tmp_path: Path) -> None:
+    blocks = BLOCK.findall(PAGE.read_text())
+    assert len(blocks) >= 9
+    _, written = tokens.create("me", scopes=["read", "submit", "operate"])
+    env = {**os.environ, "URL": live_server.url, "TOKEN": written}
+    said = [run(script, env, tmp_path) for script in growing(blocks)]
+    assert said[0].startswith('{"items":')
+    assert "Idempotent-Replayed: true" in said[2]
+    assert '"count":2' in said[3]
+    assert said[5].strip() == "304"
+    assert '"status":"CANCELLED"' in said[7]
+    assert [code in said[8] for code in ('"wrong_state"', '"body","priority"', '"unauthorized"')] == [True] * 3
+    assert "Deprecation: @" in said[9]
+    assert Job.objects.filter(idempotency_key="order-4711").count() == 1
+
+
+def growing(blocks: list[str]) -> list[str]:
+    """Each block with the variables that those before it have set, but not what they did."""
+    names = "declare -p JOB TAG 2>/dev/null >state || true\n"
+    return [f"set -euo pipefail\n[ -f state ] && . ./state\n{block}\n{names}" for block in blocks]
+
+
+def run(script: str, env: dict[str, str], home: Path) -> str:
+    ended = subprocess.run(
+        ["bash", "-c", script], env=env, cwd=home, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.returncode == 0, f"{script}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout

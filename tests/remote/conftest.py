@@ -1,0 +1,27 @@
+"""Remote workers without any limit in their way, unless a test says otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs.engine import recovery, upkeep
+from tests.remote.working import Remote
+
+
+@pytest.fixture(autouse=True)
+def unlimited(settings: Any) -> None:
+    settings.JOBSCHEDULER = {"LIMITS": {"global": None}}
+
+
+@pytest.fixture
+def remote() -> Remote:
+    return Remote()
+
+
+@pytest.fixture(autouse=True)
+def first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has just started: nothing was swept yet."""
+    monkeypatch.setattr(upkeep, "_sweeper", recovery.Sweeper())
+    monkeypatch.setattr(upkeep, "_next_sweep", 0.0)

@@ -1,0 +1,229 @@
+"""Foreign, stale and guessed leases get 404 or 409 and change nothing; one's own calls, repeated, get the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db.models.functions import Now
+
+from jobs import services
+from jobs.engine.recovery import Sweeper
+from jobs.models import Job, JobEvent
+from jobs.states import Status
+from tests.api.calling import Api
+from tests.remote.working import QUEUE, Remote, job
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+
+Lease = dict[str, Any]
+
+
+def stored() -> dict[str, list[dict[str, Any]]]:
+    """All but the tokens, whose last use is noted."""
+    return {model: rows for model, rows in everything().items() if model != "ApiToken"}
+
+
+# ---------------------------------------------------------------------- whose lease it is, and how it came to be
+
+
+def guessed(remote: Remote) -> tuple[Remote, Lease]:
+    return remote, {**remote.begin(), "lease_id": str(uuid4())}
+
+
+def malformed(remote: Remote) -> tuple[Remote, Lease]:
+    return remote, {**remote.begin(), "lease_id": "not-a-lease"}
+
+
+def of_another_token(remote: Remote) -> tuple[Remote, Lease]:
+    return Remote(Api("work"), worker=remote.worker), remote.begin()
+
+
+def of_another_tenant(remote: Remote) -> tuple[Remote, Lease]:
+    return Remote(Api("work", tenant="acme"), worker=remote.worker), remote.begin()
+
+
+def of_all_tenants(remote: Remote) -> tuple[Remote, Lease]:
+    return Remote(Api("admin", tenant=None), worker=remote.worker), remote.begin()
+
+
+def of_a_local_worker(remote: Remote) -> tuple[Remote, Lease]:
+    """The lease token of a job that no remote worker has."""
+    lease = remote.begin()
+    token = uuid4()
+    Job.objects.filter(pk=lease["job_id"]).update(lease_token=token, lease_owner="worker@host:b:n:1:2#0")
+    return remote, {**lease, "lease_id": str(token)}
+
+
+def recovered(remote: Remote) -> tuple[Remote, Lease]:
+    lease = remote.begin()
+    long_ago = Now() - timedelta(days=1)
+    Job.objects.filter(pk=lease["job_id"]).update(lease_expires_at=long_ago, beat_clock=None)
+    sweeper = Sweeper()
+    sweeper._is_surely_over = lambda *_: True  # type: ignore[method-assign]
+    assert sweeper.sweep() == 1
+    return remote, lease
+
+
+def retaken(remote: Remote) -> tuple[Remote, Lease]:
+    """Handed back, and started again by somebody else."""
+    lease = remote.begin()
+    remote.release(lease, hand_back=True)
+    other = Remote(remote.api, worker="indexer-2")
+    other.start(other.polled()[0])
+    return remote, lease
+
+
+def ended(remote: Remote) -> tuple[Remote, Lease]:
+    lease = remote.begin()
+    remote.complete(lease, "SKIPPED")
+    return remote, lease
+
+
+def paused(remote: Remote) -> tuple[Remote, Lease]:
+    lease = remote.begin()
+    services.pause(lease["job_id"])
+    remote.complete(lease, "PAUSED")
+    return remote, lease
+
+
+FOREIGN = (guessed, malformed, of_another_token, of_another_tenant, of_all_tenants, of_a_local_worker)
+STALE = (recovered, retaken, ended, paused)
+CALLS: dict[str, Callable[[Remote, Lease], Any]] = {
+    "heartbeat": lambda who, lease: who.beat(lease, progress=0.9, tokens_used=9, logs=[{"message": "x"}]),
+    "complete": lambda who, lease: who.complete(lease, "DONE", artifacts={"stolen": True}),
+    "fail": lambda who, lease: who.complete(lease, "FAILED", error="no"),
+    "hand back": lambda who, lease: who.release(lease, hand_back=True),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("lease_of", FOREIGN, ids=lambda each: each.__name__)
+def test_a_lease_that_is_not_one_s_own_is_404_and_changes_nothing(remote: Remote, lease_of: Any, call: str) -> None:
+    who, lease = lease_of(remote)
+    before = stored()
+    refused = CALLS[call](who, lease)
+    assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
+    assert stored() == before
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("lease_of", STALE, ids=lambda each: each.__name__)
+def test_a_lease_that_is_over_is_409_and_changes_nothing(remote: Remote, lease_of: Any, call: str) -> None:
+    who, lease = lease_of(remote)
+    before = stored()
+    refused = CALLS[call](who, lease)
+    assert (refused.status_code, refused.json()["code"]) == (409, "lease_lost")
+    assert stored() == before
+
+
+def test_a_job_that_was_not_started_cannot_be_completed(remote: Remote) -> None:
+    for lease_id in (str(uuid4()), "nonsense"):
+        for polls in (0, 1):
+            job_id = remote.submit()
+            for _ in range(polls):
+                remote.poll()
+            before = stored()
+            refused = remote.complete({"job_id": job_id, "lease_id": lease_id})
+            assert (refused.status_code, refused.json()["code"]) == (409, "wrong_state")
+            assert stored() == before
+
+
+def test_a_lease_is_good_for_its_own_job_only(remote: Remote) -> None:
+    mine, other = remote.begin(slot=0), remote.begin(slot=1)
+    before = stored()
+    assert remote.complete({"job_id": other["job_id"], "lease_id": mine["lease_id"]}).status_code == 404
+    assert stored() == before
+
+
+# ---------------------------------------------------------------------- starting
+
+
+def test_one_s_own_start_repeated_gets_the_same_answer(remote: Remote) -> None:
+    job_id = remote.submit()
+    remote.poll()
+    first = remote.try_start(job_id, pid=1)
+    before = stored()
+    again = remote.try_start(job_id, pid=1)
+    assert (again.status_code, again.content) == (200, first.content)
+    assert stored() == before
+
+
+@pytest.mark.parametrize(
+    ("other", "slot"),
+    [
+        (lambda api: Remote(api, worker="indexer-2"), 0),
+        (lambda api: Remote(api), 1),
+        (lambda api: Remote(Api("work")), 0),
+    ],
+    ids=["another worker", "another slot", "another token"],
+)
+def test_somebody_else_s_start_is_refused(remote: Remote, other: Any, slot: int) -> None:
+    lease = remote.begin()
+    before = stored()
+    refused = other(remote.api).try_start(lease["job_id"], slot)
+    assert (refused.status_code, refused.json()["code"]) == (409, "wrong_state")
+    assert stored() == before
+
+
+def test_a_slot_has_one_job_at_a_time(remote: Remote) -> None:
+    lease = remote.begin()
+    other = remote.submit()
+    assert other in remote.polled()
+    before = stored()
+    refused = remote.try_start(other)
+    assert (refused.status_code, refused.json()["code"]) == (409, "slot_busy")
+    assert stored() == before
+    remote.complete(lease)
+    remote.start(other)
+
+
+@pytest.mark.parametrize("status", [each for each in Status if each not in (Status.DISPATCHING, Status.RUNNING)])
+def test_only_what_was_offered_can_be_started(remote: Remote, status: Status) -> None:
+    from tests.factories import job_in
+
+    there = job_in(status, remote=True)
+    before = stored()
+    refused = remote.try_start(there.pk)
+    assert (refused.status_code, refused.json()["state"]) == (409, status)
+    assert stored() == before
+
+
+def test_another_tenant_s_job_cannot_be_started(remote: Remote) -> None:
+    job_id = remote.submit()
+    remote.poll()
+    assert Remote(Api("work", tenant="acme")).try_start(job_id).status_code == 404
+    assert job(job_id).status == Status.DISPATCHING
+
+
+# ---------------------------------------------------------------------- saying it again
+
+
+@pytest.mark.parametrize("state", ["DONE", "SKIPPED", "FAILED", "CANCELED", "PAUSED"])
+def test_an_end_that_is_said_again_gets_the_same_answer(remote: Remote, state: str) -> None:
+    lease = remote.begin(max_retries=2)
+    if state in ("CANCELED", "PAUSED"):
+        {"CANCELED": services.cancel, "PAUSED": services.pause}[state](lease["job_id"])
+    first = remote.complete(lease, state, artifacts={"x": 1})
+    before = stored()
+    again = remote.complete(lease, state, artifacts={"x": 1})
+    assert (first.status_code, again.status_code, again.content) == (200, 200, first.content)
+    assert stored() == before
+    assert JobEvent.objects.filter(job_id=lease["job_id"], token=lease["lease_id"]).count() == 2
+
+
+def test_another_word_after_the_end_is_refused(remote: Remote) -> None:
+    lease = remote.begin()
+    remote.complete(lease, "DONE")
+    refused = remote.complete(lease, "FAILED")
+    assert (refused.status_code, refused.json()["code"]) == (409, "lease_lost")
+    assert job(lease).status == Status.COMPLETED
+
+
+def test_a_worker_whose_job_was_recovered_hears_so_and_not_that_it_is_done(remote: Remote) -> None:
+    who, lease = recovered(remote)
+    assert who.complete(lease, "FAILED", error="lease expired").status_code == 409

@@ -1,0 +1,65 @@
+"""A remote worker by hand: one call of the API each, with what it answers."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from jobs.models import Job
+from tests.api.calling import Api
+
+QUEUE, LEASE = "/system/scheduler/queue", "/system/scheduler/lease"
+ADDON = "visuals"
+INDEXING: dict[str, Any] = {"addon_id": ADDON, "job_type": "indexing", "payload": {"path": "/some/dir"}}
+
+
+class Remote:
+    """`worker` is its name; two with the same API token are two `Remote`s over one `Api`."""
+
+    def __init__(self, api: Api | None = None, worker: str = "indexer-1", addon: str = ADDON) -> None:
+        self.api = api or Api("work", "submit", "read", "operate")
+        self.worker, self.addon = worker, addon
+
+    def submit(self, **fields: Any) -> UUID:
+        answer = self.api.post(f"{QUEUE}/jobs/submit", {**INDEXING, "addon_id": self.addon, **fields})
+        assert answer.status_code == 201, answer.content
+        return UUID(answer.json()["job_id"])
+
+    def poll(self, limit: int = 10) -> list[dict[str, Any]]:
+        answer = self.api.get(f"{QUEUE}/dispatchable?addon_id={self.addon}&limit={limit}")
+        assert answer.status_code == 200, answer.content
+        items: list[dict[str, Any]] = answer.json()["items"]
+        return items
+
+    def polled(self, limit: int = 10) -> list[UUID]:
+        return [UUID(each["job_id"]) for each in self.poll(limit)]
+
+    def try_start(self, job_id: Any, slot: int = 0, **more: Any) -> Any:
+        return self.api.post(f"{QUEUE}/jobs/{job_id}/start", {"worker_id": self.worker, "slot": slot, **more})
+
+    def start(self, job_id: Any, slot: int = 0, **more: Any) -> dict[str, Any]:
+        answer = self.try_start(job_id, slot, **more)
+        assert answer.status_code == 200, answer.content
+        told: dict[str, Any] = answer.json()
+        return told
+
+    def begin(self, slot: int = 0, **fields: Any) -> dict[str, Any]:
+        """A job of its own: submitted, offered and started."""
+        job_id = self.submit(**fields)
+        assert job_id in self.polled(500)
+        return self.start(job_id, slot)
+
+    def beat(self, lease: dict[str, Any], **said: Any) -> Any:
+        return self.api.post(f"{LEASE}/{lease['lease_id']}/heartbeat", said)
+
+    def complete(self, lease: dict[str, Any], state: str = "DONE", **said: Any) -> Any:
+        body = {"lease_id": lease["lease_id"], "state": state, **said}
+        return self.api.post(f"{QUEUE}/jobs/{lease['job_id']}/complete", body)
+
+    def release(self, lease: dict[str, Any], **said: Any) -> Any:
+        return self.api.post(f"{LEASE}/{lease['lease_id']}/release", said)
+
+
+def job(of: Any) -> Job:
+    """By its id, or by a lease on it."""
+    return Job.objects.get(pk=of["job_id"] if isinstance(of, dict) else of)

@@ -1,0 +1,246 @@
+"""Schedules in the console: written through the same gates, operated by permission, past and future on the page."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.utils import timezone
+
+from jobs.models import Job
+from schedules import services
+from schedules.firing import fire_due
+from schedules.models import Schedule, ScheduleFire
+from tests.admin.pages import choose, list_of, page_of, said
+from tests.admin.people import logged_in, reader
+from tests.admin.test_lists import queries_of
+from tests.factories import JobTemplateFactory, ScheduleFactory
+from tests.schedules.making import NOON, TYPE, every_minute, fired, schedule
+from tests.snapshots import everything
+
+ADD = {
+    "name": "nightly",
+    "tenant": "default",
+    "enabled": "on",
+    "job_type": TYPE,
+    "params": '{"a": 1}',
+    "cron": "0 3 * * *",
+    "timezone": "Europe/Berlin",
+    "catch_up": "latest",
+    "catch_up_max": "10",
+    "misfire_grace_sec": "60",
+    "overlap": "allow",
+    "jitter_sec": "0",
+}
+
+
+def add(client: Client, **data: str) -> Any:
+    return client.post(f"{list_of(Schedule)}add/", {**ADD, **data})
+
+
+def errors(response: Any) -> dict[str, str]:
+    assert response.status_code == 200
+    return {name: " ".join(told) for name, told in response.context["adminform"].form.errors.items()}
+
+
+def verb_url(row: Schedule, verb: str) -> str:
+    return page_of(row).replace("/change/", f"/verb/{verb}/")
+
+
+def test_a_schedule_written_here_is_as_one_of_the_api(boss: Client) -> None:
+    assert boss.get(f"{list_of(Schedule)}add/").status_code == 200
+    assert add(boss, priority="75", target="book-1").status_code == 302
+    row = Schedule.objects.get()
+    assert (row.cron, row.timezone, row.params, row.priority, row.target) == (
+        "0 3 * * *",
+        "Europe/Berlin",
+        {"a": 1},
+        75,
+        "book-1",
+    )
+    assert row.next_fire_at is not None
+    assert LogEntry.objects.get().object_id == str(row.pk)
+
+
+def test_the_other_rules_and_a_template(boss: Client) -> None:
+    template = JobTemplateFactory.create(name="preset", job_type=TYPE)
+    assert add(boss, cron="", every_sec="90", template=str(template.pk), job_type="").status_code == 302
+    once = {"cron": "", "run_at_0": "2099-01-01", "run_at_1": "00:00:00"}
+    assert add(boss, name="once", **once).status_code == 302
+    every, single = Schedule.objects.order_by("pk")
+    assert (every.every_sec, every.template, every.job_type) == (90, template, "")
+    assert every.anchor_at is not None
+    assert single.next_fire_at == single.run_at
+
+
+@pytest.mark.parametrize(
+    ("field", "data", "why"),
+    [
+        ("cron", {"cron": "61 * * * *"}, "bad field: minute"),
+        ("cron", {"cron": "0 0 31 2 *"}, "never comes due"),
+        ("cron", {"cron": ""}, "exactly one of"),
+        ("every_sec", {"every_sec": "60"}, "exactly one of"),
+        ("every_sec", {"cron": "", "every_sec": "0"}, ""),
+        ("every_sec", {"cron": "", "every_sec": "9" * 5000}, ""),
+        ("timezone", {"timezone": "Mars/Phobos"}, "There is no time zone"),
+        ("timezone", {"timezone": "../../etc/passwd"}, "There is no time zone"),
+        ("job_type", {"job_type": ""}, "either a job type or a template"),
+        ("job_type", {"job_type": "no.such.type"}, ""),
+        ("params", {"params": "["}, ""),
+        ("params", {"job_type": "tests.note", "params": '{"text": 5}'}, "text"),
+        ("run_at", {"cron": "", "run_at_0": "2020-01-01", "run_at_1": "00:00"}, "has passed"),
+        ("target", {"target": "a/b"}, "slash"),
+        ("tenant", {"tenant": "a b"}, ""),
+        ("name", {"name": "a\tb"}, "control"),
+        ("name", {"name": ""}, ""),
+        ("catch_up", {"catch_up": "some"}, ""),
+        ("catch_up_max", {"catch_up_max": "0"}, ""),
+        ("priority", {"priority": "101"}, ""),
+        ("jitter_sec", {"jitter_sec": "-1"}, ""),
+    ],
+)
+def test_nonsense_is_refused_at_its_field_with_the_reason(field: str, data: Any, why: str, boss: Client) -> None:
+    before = everything()
+    found = errors(add(boss, **data))
+    assert (set(found), why in found[field]) == ({field}, True), found
+    assert everything() == before
+    row = schedule(name="there")
+    before = everything()
+    if field != "tenant":
+        boss.post(page_of(row), {**ADD, **data})
+        assert everything() == before
+
+
+def test_two_cannot_share_a_name(boss: Client) -> None:
+    assert add(boss).status_code == 302
+    assert errors(add(boss))
+    other = schedule(name="other")
+    boss.post(page_of(other), {**ADD, "name": "nightly"})
+    other.refresh_from_db()
+    assert other.name == "other"
+
+
+def test_an_edit_changes_what_was_changed_and_nothing_else(boss: Client) -> None:
+    row = schedule(name="nightly", cron="0 3 * * *", params={"password": "hunter2", "a": 1}, timezone="Europe/Berlin")
+    next_fire_at = row.next_fire_at
+    shown = boss.get(page_of(row)).context["adminform"].form["params"].value()
+    assert "hunter2" not in shown
+    assert boss.post(page_of(row), {**ADD, "params": shown.replace("1", "2"), "priority": "3"}).status_code == 302
+    row.refresh_from_db()
+    assert (row.params, row.priority, row.next_fire_at, row.edited) == (
+        {"password": "hunter2", "a": 2},
+        3,
+        next_fire_at,
+        True,
+    )
+    boss.post(page_of(row), {**ADD, "params": shown, "cron": "30 4 * * *"})
+    row.refresh_from_db()
+    assert row.next_fire_at != next_fire_at
+
+
+def test_who_may_not_see_params_does_not_overwrite_them(db: Any) -> None:
+    editor = logged_in(reader("editor", "change_schedule"))
+    row = schedule(name="nightly", params={"text": "kept"})
+    assert "kept" not in editor.get(page_of(row)).content.decode()
+    assert editor.post(page_of(row), {**ADD, "params": '{"text": "mine"}'}).status_code == 302
+    row.refresh_from_db()
+    assert (row.cron, row.params) == ("0 3 * * *", {"text": "kept"})
+
+
+def test_a_reader_reads_and_changes_nothing(looker: Client) -> None:
+    row = every_minute()
+    before = everything()
+    assert looker.get(page_of(row)).status_code == 200
+    assert looker.post(page_of(row), ADD).status_code == 403
+    assert add(looker).status_code == 403
+    for verb in ("trigger", "skip", "enable", "disable"):
+        assert looker.post(verb_url(row, verb)).status_code == 403
+        choose(looker, verb, [row])
+    assert everything() == before
+
+
+VERBS = {"trigger": "triggered", "skip": "skips a fire", "enable": "enabled", "disable": "disabled"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_takes_its_own_permission_as_an_action_and_as_a_button(verb: str, db: Any) -> None:
+    rows = [every_minute(timezone.now() + timedelta(days=1)) for _ in range(2)]
+    if verb == "enable":
+        for row in rows:
+            services.disable(row.pk)
+    client = logged_in(reader("operator", f"{verb}_schedule"))
+    others = logged_in(reader("another", *(f"{other}_schedule" for other in VERBS if other != verb)))
+    assert others.post(verb_url(rows[0], verb)).status_code == 403
+    assert [each.name for each, _url in client.get(page_of(rows[0])).context["verbs"]] == [verb]
+    told = said(choose(client, verb, rows[:1], reason="as agreed"))
+    assert f"1 schedule {VERBS[verb]}" in told
+    assert client.post(verb_url(rows[1], verb)).status_code == 302
+    assert client.get(verb_url(rows[1], verb)).status_code == 405
+    if verb == "trigger":
+        assert {job.schedule_id for job in Job.objects.all()} == {row.pk for row in rows}
+    else:
+        for row in rows:
+            row.refresh_from_db()
+        assert {row.enabled for row in rows} == {verb != "disable"}
+
+
+def test_a_verb_that_cannot_says_why(boss: Client) -> None:
+    silent, broken = schedule(enabled=False, name="silent"), ScheduleFactory.create(job_type="gone", name="broken")
+    told = said(choose(boss, "skip", [silent]))
+    assert "0 schedules skip a fire" in told
+    assert "“silent” has no next fire to skip" in told
+    assert "gone" in said(choose(boss, "trigger", [broken]))
+
+
+def test_the_page_shows_what_comes_and_what_was(boss: Client) -> None:
+    row = every_minute(cron="30 2 * * *", timezone="Europe/Berlin", misfire_grace_sec=3600)
+    Schedule.objects.filter(pk=row.pk).update(next_fire_at="2027-03-27T01:30:00Z")
+    page = boss.get(page_of(row)).content.decode()
+    assert "2027-03-27T02:30:00+01:00" in page
+    assert "02:30 does not exist on this day" in page
+    assert "It has not fired yet." in page
+    other = every_minute(NOON)
+    fire_due(NOON)
+    page = boss.get(page_of(other)).content.decode()
+    assert str(fired(other)[0].date()) in page
+    assert str(ScheduleFire.objects.get(schedule=other).job_id) in page
+    assert "clocks" in boss.get(list_of(Schedule)).content.decode() or row.next_fire_at is not None
+
+
+def test_a_broken_row_can_be_opened_listed_and_mended(boss: Client) -> None:
+    row = ScheduleFactory.create(
+        name="broken", cron="nonsense", timezone="Mars/Phobos", job_type="gone", next_fire_at=NOON
+    )
+    assert boss.get(list_of(Schedule)).status_code == 200
+    page = boss.get(page_of(row)).content.decode()
+    assert "This schedule is broken" in page
+    assert boss.post(page_of(row), ADD).status_code == 302
+    row.refresh_from_db()
+    assert (row.cron, row.job_type) == ("0 3 * * *", TYPE)
+
+
+def test_deleting_goes_through_the_services_and_lists_no_fires(boss: Client) -> None:
+    row, other = every_minute(), every_minute()
+    fire_due(NOON)
+    url = page_of(row).replace("/change/", "/delete/")
+    few = queries_of(boss, url)
+    ScheduleFire.objects.bulk_create(
+        [ScheduleFire(schedule=row, fire_time=NOON - timedelta(minutes=n)) for n in range(1, 300)]
+    )
+    assert queries_of(boss, url) == few
+    assert boss.post(url, {"post": "yes"}).status_code == 302
+    choose(boss, "delete_selected", [other], post="yes")
+    assert not Schedule.objects.exists()
+    assert not ScheduleFire.objects.exists()
+    assert Job.objects.filter(schedule=None).count() == 2
+
+
+def test_a_page_takes_as_many_queries_for_many_fires_as_for_few(boss: Client) -> None:
+    row = every_minute(misfire_grace_sec=3600)
+    fire_due(NOON)
+    few = queries_of(boss, page_of(row))
+    fire_due(NOON + timedelta(minutes=30))
+    assert queries_of(boss, page_of(row)) == few

@@ -1,0 +1,256 @@
+"""No URL, however it is spelled and whatever its name resolves to, makes us talk to a private network."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from jobs.errors import InvalidInput
+from tests.webhooks.conftest import Settings
+from tests.webhooks.scenes import completed, deliveries, endpoint, round_of_sending
+from webhooks import addresses, services
+from webhooks.models import WebhookEndpoint
+
+pytestmark = pytest.mark.django_db
+
+PUBLIC = "93.184.216.34"
+# What cannot be saved. Each is also put into the database behind our back, and refused again when it is to be sent to.
+UNSAVEABLE = {
+    "loopback": "http://127.0.0.1/",
+    "loopback, another": "http://127.8.9.10/",
+    "loopback, short": "http://127.1/",
+    "loopback, decimal": "http://2130706433/",
+    "loopback, hex": "http://0x7f000001/",
+    "loopback, hex parts": "http://0x7f.0x0.0x0.0x1/",
+    "loopback, octal": "http://0177.0.0.1/",
+    "loopback, long octal": "http://017700000001/",
+    "loopback, zero-padded": "http://127.000.000.001/",
+    "loopback, mixed": "http://0x7f.1/",
+    "loopback, full-width digits": "http://１２７.０.０.１/",
+    "loopback, circled digits": "http://①②⑦.⓪.⓪.①/",
+    "loopback, other dots": "http://127。0。0。1/",
+    "loopback, percent-encoded": "http://%31%32%37.0.0.1/",
+    "loopback, trailing dot": "http://127.0.0.1./",
+    "loopback, IPv6": "http://[::1]/",
+    "loopback, IPv6 spelled out": "http://[0:0:0:0:0:0:0:1]/",
+    "loopback by name": "http://localhost/",
+    "loopback by name and dot": "http://localhost./",
+    "loopback by subdomain": "http://a.localhost/",
+    "this host": "http://0.0.0.0/",
+    "this host, short": "http://0/",
+    "this host, IPv6": "http://[::]/",
+    "private, 10": "http://10.0.0.1/",
+    "private, 172": "http://172.16.0.1/",
+    "private, 192": "https://192.168.1.1/",
+    "unique local": "http://[fd00::1]/",
+    "site local": "http://[fec0::1]/",
+    "link-local, cloud metadata": "http://169.254.169.254/latest/meta-data/",
+    "link-local, decimal": "http://2852039166/",
+    "link-local, IPv6": "http://[fe80::1]/",
+    "link-local with a zone": "http://[fe80::1%25eth0]/",
+    "shared by carriers": "http://100.64.0.1/",
+    "benchmarking": "http://198.18.0.1/",
+    "documentation": "http://203.0.113.1/",
+    "multicast": "http://224.0.0.1/",
+    "multicast, IPv6": "http://[ff02::1]/",
+    "broadcast": "http://255.255.255.255/",
+    "mapped": "http://[::ffff:127.0.0.1]/",
+    "mapped, hex": "http://[::ffff:7f00:1]/",
+    "compatible": "http://[::127.0.0.1]/",
+    "translated": "http://[::ffff:0:127.0.0.1]/",
+    "NAT64": "http://[64:ff9b::7f00:1]/",
+    "NAT64, local use": "http://[64:ff9b:1::7f00:1]/",
+    "6to4": "http://[2002:7f00:1::]/",
+    "Teredo": "http://[2001:0:53aa:64c:0:0:80ff:fffe]/",
+    "user name": "http://user@example.org/",
+    "user name and password": "http://user:pass@example.org/",
+    "user name that looks like a host": "http://example.org@127.0.0.1/",
+    "backslash": "http://example.org\\@127.0.0.1/",
+    "port of a database": "http://example.org:5432/",
+    "port of mail": "http://example.org:25/",
+    "port 0": "http://example.org:0/",
+    "port too large": "http://example.org:65536/",
+    "file": "file:///etc/passwd",
+    "ftp": "ftp://example.org/",
+    "gopher": "gopher://example.org/",
+    "no scheme": "//example.org/",
+    "no host": "http:///hook",
+    "javascript": "javascript:alert(1)",
+    "line break": "http://example.org/\r\nX-Injected: 1",
+    "space": "http://example.org/ HTTP/1.1",
+    "tab in the host": "http://127.0\t.0.1/",
+    "NUL": "http://example.org/\0",
+    "fragment": "http://example.org/#@127.0.0.1/",
+    "wildcard host": "http://*.example.org/",
+    "ends in a number": "http://example.org.127/",
+    "intranet zone": "http://db.internal/",
+}
+# What a name can resolve to; the name itself says nothing.
+UNSENDABLE = {
+    "loopback": ["127.0.0.1"],
+    "loopback, IPv6": ["::1"],
+    "private": ["10.1.2.3"],
+    "link-local": ["169.254.169.254"],
+    "carrier": ["100.100.100.200"],
+    "unique local": ["fd12::1"],
+    "mapped": ["::ffff:10.0.0.1"],
+    "NAT64": ["64:ff9b::a00:1"],
+    "6to4": ["2002:a00:1::"],
+    "one of many": [PUBLIC, "10.1.2.3"],
+    "one of many, IPv6": [PUBLIC, "fe80::1"],
+    "no address": [],
+}
+
+
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Whatever anybody tries to connect to over IP; nothing is."""
+    tried: list[Any] = []
+
+    def connect(self: socket.socket, address: Any) -> None:
+        tried.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    return tried
+
+
+def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
+    """A resolver that gives another answer each time it is asked, then the last one for good."""
+    asked: list[str] = []
+    left = list(answers)
+
+    def getaddrinfo(host: Any, port: Any, *_: Any, **__: Any) -> list[Any]:
+        asked.append(str(host))
+        found = left.pop(0) if len(left) > 1 else left[0]
+        return [
+            (socket.AF_INET6 if ":" in each else socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))
+            for each in found
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return asked
+
+
+def sneaked_in(url: str) -> None:
+    made = endpoint("https://example.org/", "job.completed")
+    WebhookEndpoint.objects.filter(pk=made.pk).update(url=url)
+
+
+@pytest.mark.parametrize("name", UNSAVEABLE)
+def test_a_hostile_url_is_refused_when_it_is_saved_with_a_reason(name: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        services.create(UNSAVEABLE[name], ["*"])
+    (error,) = refused.value.errors
+    assert error["loc"] == ["url"]
+    assert len(str(error["msg"])) > 10
+    assert not WebhookEndpoint.objects.exists()
+
+
+@pytest.mark.parametrize("name", [each for each in UNSAVEABLE if "\0" not in UNSAVEABLE[each]])
+def test_a_hostile_url_that_is_in_the_database_is_not_contacted(
+    name: str, connected: list[Any], told: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
+    resolving(monkeypatch, [PUBLIC])
+    sneaked_in(UNSAVEABLE[name])
+    completed()
+    round_of_sending()
+    (delivery,) = deliveries()
+    assert connected == []
+    assert delivery.status == "FAILED"
+    assert len(delivery.error) > 10
+
+
+@pytest.mark.parametrize("name", UNSENDABLE)
+def test_a_name_is_not_contacted_unless_all_its_addresses_are_public(
+    name: str, connected: list[Any], told: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
+    asked = resolving(monkeypatch, UNSENDABLE[name])
+    endpoint("https://rebind.example.org/", "job.completed")
+    completed()
+    round_of_sending()
+    (delivery,) = deliveries()
+    assert (connected, asked) == ([], ["rebind.example.org"])
+    assert "rebind.example.org" in delivery.error
+
+
+def test_a_name_that_changes_its_answer_is_asked_once_and_what_was_checked_is_what_is_connected(
+    connected: list[Any], told: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
+    asked = resolving(monkeypatch, [PUBLIC], ["127.0.0.1"])
+    endpoint("https://rebind.example.org/", "job.completed")
+    completed()
+    round_of_sending()
+    assert asked == ["rebind.example.org"]
+    assert connected == [(PUBLIC, 443)]
+
+
+def test_a_later_try_judges_the_name_anew(
+    connected: list[Any], told: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=3)
+    resolving(monkeypatch, [PUBLIC], ["127.0.0.1"], [PUBLIC], ["10.0.0.1"])
+    endpoint("https://rebind.example.org/", "job.completed")
+    completed()
+    round_of_sending()
+    assert connected == [(PUBLIC, 443), (PUBLIC, 443)]
+
+
+def test_without_the_check_the_private_address_would_be_contacted(
+    connected: list[Any], told: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
+    monkeypatch.setattr(addresses, "is_public", lambda address: True)
+    resolving(monkeypatch, ["10.1.2.3"])
+    endpoint("https://rebind.example.org/", "job.completed")
+    completed()
+    round_of_sending()
+    assert connected == [("10.1.2.3", 443)]
+
+
+def test_a_resolver_that_does_not_answer_is_not_waited_for(told: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    over = threading.Event()
+    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0, WEBHOOK_TIMEOUT_SEC=0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [] if over.wait(60) else [])
+    endpoint("https://slow.example.org/", "job.completed")
+    completed()
+    round_of_sending()
+    over.set()
+    assert "could not be resolved in time" in deliveries()[0].error
+
+
+SAVEABLE = {
+    "https://example.org": ("https", "example.org", 443, "/"),
+    "http://example.org:443/": ("http", "example.org", 443, "/"),
+    "https://EXAMPLE.org:/a?b=c": ("https", "example.org", 443, "/a?b=c"),
+    "https://example.org./": ("https", "example.org", 443, "/"),
+    "https://bücher.example/größe?q=ä": ("https", "xn--bcher-kva.example", 443, "/gr%C3%B6%C3%9Fe?q=%C3%A4"),
+    f"https://{PUBLIC}/": ("https", PUBLIC, 443, "/"),
+    "https://[2606:2800:220:1:248:1893:25c8:1946]/x": ("https", "2606:2800:220:1:248:1893:25c8:1946", 443, "/x"),
+    "https://a_b.example.org/": ("https", "a_b.example.org", 443, "/"),
+}
+
+
+@pytest.mark.parametrize("url", SAVEABLE)
+def test_an_ordinary_url_is_taken_apart_once(url: str) -> None:
+    found = addresses.destination(url)
+    assert (found.scheme, found.host, found.port, found.target) == SAVEABLE[url]
+
+
+def test_ports_are_the_settings_and_private_networks_are_for_those_who_ask(told: Settings) -> None:
+    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_PORTS=(8443,))
+    assert addresses.destination("https://example.org:8443/").port == 8443
+    with pytest.raises(addresses.Refused, match="has port 443; allowed are 8443"):
+        addresses.destination("https://example.org/")
+    told(WEBHOOK_ALLOW_PRIVATE=True, WEBHOOK_PORTS=(8443,))
+    for url in ("http://127.0.0.1:9/", "http://10.0.0.1/", "http://localhost:8000/", "http://[::1]:81/"):
+        assert addresses.destination(url).port
+    with pytest.raises(addresses.Refused):
+        addresses.destination("http://2130706433/")
