@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from jobs import db, parsing
 from jobs.actors import PYTHON, Actor
 from jobs.contrib import django_q
-from jobs.errors import InvalidInput, JobSchedulerError
+from jobs.errors import JobSchedulerError
+from jobs.shapes import moment
 from schedules import fields, q2, services
 from schedules.models import Schedule
 
@@ -46,26 +49,24 @@ def _bring(
     source: django_q.Source, zone: str, tenant: str, is_known: bool, dry_run: bool, disable_source: bool, actor: Actor
 ) -> Imported:
     told = Imported(q2.source_name(source), source.name or source.func, fires_twice=source.repeats != 0)
-    if is_known:
-        told.result = "known"
-    else:
-        try:
-            _translate(told, source, zone, tenant, dry_run, actor)
-        except JobSchedulerError as error:
-            told.result, told.reason = "refused", str(error)
-            return told
-    if disable_source and not dry_run and django_q.disable([source.id]):
-        told.fires_twice = False
-        told.warnings.append("source disabled")
+    try:
+        with db.atomic():
+            if is_known:
+                told.result = "known"
+            else:
+                _translate(told, source, zone, tenant, dry_run, actor)
+            if disable_source and not dry_run and django_q.disable([source.id]):
+                told.warnings.append(_("its source was disabled"))
+                told.fires_twice = False
+    except JobSchedulerError as error:
+        told.result, told.reason = "refused", str(error)
     return told
 
 
-def _translate(
-    told: Imported, source: django_q.Source, zone: str, tenant: str, dry_run: bool, actor: Actor
-) -> None:
+def _translate(told: Imported, source: django_q.Source, zone: str, tenant: str, dry_run: bool, actor: Actor) -> None:
     found = q2.translated(source, zone=zone, makes_up=django_q.makes_up_for_missed())
     told.warnings += found.warnings
-    told.when = str(found.values.get("cron") or found.values.get("every_sec") or found.values.get("run_at"))
+    told.when = _when(found.values)
     taken = Schedule.objects.using(db.alias()).filter(tenant=tenant).values_list("name", flat=True)
     found.values["name"] = told.name = q2.unused_name(found.values["name"], source, taken)
     services.require_sense_of(found.values, tenant=tenant)
@@ -75,4 +76,7 @@ def _translate(
     services.create(found.values, tenant=tenant, actor=actor, source=told.source)
 
 
-__all__ = ["Imported", "InvalidInput", "bring_over"]
+def _when(values: dict[str, Any]) -> str:
+    if "cron" in values:
+        return f"{values['cron']} {values['timezone']}"
+    return f"every {values['every_sec']} s" if "every_sec" in values else f"once, at {moment(values['run_at'])}"

@@ -6,7 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -20,6 +20,7 @@ from schedules.models import CatchUp
 
 DAYS_IN_EVERY_MONTH = 28
 TWO_WEEKS_SEC = 14 * 86_400
+A_YEAR = timedelta(days=366)
 MONTHS_APART = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
 
 
@@ -43,7 +44,7 @@ def translated(source: Source, *, zone: str, makes_up: bool) -> Translation:
     rule = _rule(source, zone, warnings)
     handler = _handler(source.func)
     params = _params(source, handler, warnings)
-    catch_up = CatchUp.ALL if makes_up and "cron" not in source.schedule_type.lower() else CatchUp.LATEST
+    catch_up = CatchUp.ALL if makes_up and source.schedule_type != "C" else CatchUp.LATEST  # its crons count from now
     values = {
         "name": (source.name or source.func)[:200],
         "job_type": handler.name,
@@ -51,7 +52,7 @@ def translated(source: Source, *, zone: str, makes_up: bool) -> Translation:
         "fire_time_param": source.intended_date_kwarg or None,
         "max_fires": source.repeats if source.repeats > 0 and source.schedule_type != "O" else None,
         "enabled": source.repeats != 0,
-        "catch_up": str(CatchUp.LATEST if source.schedule_type == "C" else catch_up),
+        "catch_up": str(catch_up),
         **rule,
     }
     return Translation(values, warnings)
@@ -68,7 +69,7 @@ def _rule(source: Source, zone: str, warnings: list[str]) -> dict[str, Any]:
     if kind == "I":
         return {"every_sec": 60 * (source.minutes or 1), "anchor_at": source.next_run}
     if kind == "BW":
-        if not _is_steady(zone):
+        if zones.change_between(zones.zone(zone), source.next_run, source.next_run + A_YEAR) is not None:
             warnings.append(_("counted in real time: where clocks change it moves by what they change"))
         return {"every_sec": TWO_WEEKS_SEC, "anchor_at": source.next_run, "timezone": zone}
     return {"cron": _calendar(kind, source.next_run.astimezone(zones.zone(zone)), warnings), "timezone": zone}
@@ -107,7 +108,8 @@ def _params(source: Source, handler: Handler[..., Any], warnings: list[str]) -> 
     named = _keywords(source.kwargs)
     if named.pop("q_options", None):
         warnings.append(_("its q_options stay behind"))
-    names = [name for name in inspect.signature(handler.__wrapped__).parameters if name != CONTEXT]
+    taken = inspect.signature(handler.__wrapped__).parameters.values()
+    names = [each.name for each in taken if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != CONTEXT]
     positional = _positional(source.args)
     if len(positional) > len(names):
         raise Unreadable(_("it passes more arguments than the function has"))
@@ -169,10 +171,6 @@ def _warnings(source: Source) -> list[str]:
     if source.cluster:
         found.append(_("its cluster “%s” means nothing here: use a resource") % source.cluster[:100])
     return found
-
-
-def _is_steady(zone: str) -> bool:
-    return zone == "UTC" or zone.startswith("Etc/")
 
 
 def unused_name(wanted: str, source: Source, taken: Iterable[str]) -> str:

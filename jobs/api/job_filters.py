@@ -104,7 +104,7 @@ def _way(status: str, asked: JobFilters, also: Q) -> Walk:
     if status in RARE:
         return Walk(_born(asked).filter(status__in=literals(RARE), status=status), also)
     if status in ACTIVE:
-        return Walk(_born(asked).filter(status__in=literals(sorted(ACTIVE)), status=status), also)
+        return Walk(_born(asked).filter(status__in=literals(sorted(ACTIVE)), status=status), also, few=True)
     if status == Status.COMPLETED:  # whose runs are not buried under whatever waits
         return Walk(_born(asked, "run__pk").filter(run__isnull=False), also & Q(status=status), "run__pk")
     return Walk(_born(asked), also & Q(status=status))

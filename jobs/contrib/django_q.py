@@ -14,7 +14,7 @@ from typing import Any
 
 from django.apps import apps
 from django.conf import settings
-from django.db import transaction
+from django.db import router, transaction
 from django.utils.translation import gettext as _
 
 from jobs.engine import housekeeping
@@ -64,7 +64,6 @@ def tick() -> None:
             raise
         except Exception:
             logger.exception("duty %s failed", each.name)
-        _last_done[0] = each.name
 
 
 def install(*, minutes: int = 1, cluster: str | None = None) -> bool:
@@ -81,7 +80,7 @@ def install(*, minutes: int = 1, cluster: str | None = None) -> bool:
         "cluster": cluster,
         "intended_date_kwarg": None,
     }
-    with transaction.atomic(using=model.objects.db):
+    with transaction.atomic(using=router.db_for_write(model)):
         known = list(model.objects.filter(name=TICK_NAME).order_by("pk").values_list("pk", flat=True))
         model.objects.filter(pk__in=known[1:]).delete()  # its names are not unique; two of ours would tick twice
         model.objects.update_or_create(name=TICK_NAME, defaults=row)
@@ -124,11 +123,7 @@ def _model() -> Any:
 
 
 def _in_turn() -> list[housekeeping.Duty]:
-    """Our duties, beginning after the one that was done last: none is always the one that is left."""
+    """Our duties, beginning with another one each minute: none is always the one that is left."""
     duties = housekeeping.duties()
-    names = [each.name for each in duties]
-    start = names.index(_last_done[0]) + 1 if _last_done[0] in names else 0
+    start = int(time.time() // 60) % max(len(duties), 1)
     return [*duties[start:], *duties[:start]]
-
-
-_last_done = [""]

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
-from jobs import db, ids
+from jobs import db
 from jobs.engine import contracts
 from jobs.engine.doorman import Round, is_open
 from jobs.engine.moves import from_now
@@ -41,18 +41,20 @@ def request(
 
     It lives LEASE_SEC unless it is heartbeated. A denial is the same one until its time to ask again has come.
     """
-    said = sorted(name for name, value in (constraints or {}).items() if value)
-    fields = {"tenant": tenant, "job_type": job_type, "resource": resource, "addon_id": addon_id}
-    facts = {**fields, "cost_units": cost_units, "priority": priority, "expected_duration_sec": expected_duration_sec}
-    lease = Lease(
-        kind=LeaseKind.ADMISSION,
-        owner=owner,
-        flow_id=ids.flow_id(*fields.values()),
-        constraints=dict.fromkeys(said, True),
-        **facts,
+    said = frozenset(name for name, value in (constraints or {}).items() if value)
+    candidate = Candidate(
+        tenant=tenant,
+        job_type=job_type,
+        resource=resource,
+        addon_id=addon_id,
+        cost_units=cost_units,
+        priority=priority,
+        constraints=said,
+        expected_duration_sec=expected_duration_sec,
     )
     with db.atomic():
-        return _granted(lease) if is_open() else _decided(lease, Candidate(**facts, constraints=frozenset(said)))
+        lease = contracts.lease_for(candidate, LeaseKind.ADMISSION, owner)
+        return _granted(lease) if is_open() else _decided(lease, candidate)
 
 
 def heartbeat(lease_id: UUID, *, owner: str) -> datetime:
@@ -100,12 +102,8 @@ def _refused(lease: Lease, verdict: Denied) -> Denied:
 
 
 def _granted(lease: Lease) -> Granted:
-    lease.granted_at = Now()
-    for name, value in contracts.renewed().items():
-        setattr(lease, name, value)
-    lease.save(using=db.alias(), force_insert=True)
-    lease.refresh_from_db(using=db.alias(), fields=["expires_at"])
-    return Granted(lease.pk, lease.expires_at)
+    stored = contracts.store(lease, granted_at=Now())
+    return Granted(stored.pk, stored.expires_at)
 
 
 def _own(lease_id: UUID, owner: str) -> Lease:

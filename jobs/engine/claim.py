@@ -7,7 +7,7 @@ after the lock: in the same statement it would be older than the lock, and limit
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -16,19 +16,19 @@ from uuid import UUID
 from django.db.models import Exists, Q
 
 from jobs import db, hooks
-from jobs.conf import conf
-from jobs.engine import groups, limits
+from jobs.engine import contracts, deadlines, dispatching, groups, limits, wakeup
+from jobs.engine.choosing import Condition as Condition
+from jobs.engine.choosing import Look, choose
+from jobs.engine.choosing import candidates as candidates
+from jobs.engine.limits import has_builtin_policy
 from jobs.engine.sql import Statement, compiled, dialect
 from jobs.engine.sql.columns import CLAIMED
 from jobs.models import ConcurrencyLimit, Job
 from jobs.models.job import JobQuerySet
-from jobs.policies.concurrency import Blocked, Flow, InUse, Limit, Limits, room
+from jobs.policies.concurrency import InUse, Limit, room
 from jobs.states import EventKind, Status
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 25, 50, 100, 200, 500)
-WINDOW = 1000  # how many ready jobs are looked at before the walk over flows begins
-Condition = tuple[str, Sequence[Any]]  # SQL and its parameters; empty: always true
-Look = Callable[[int, Sequence[Limit]], list[tuple[UUID, Flow]]]  # so many jobs that no closed limit names
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,10 @@ class Claimer:
         self.worker = worker
         self.life = worker if life is None else life  # the worker with its incarnation; leases are in its name
         self.serves = serves
-        self.saturated = False  # some limit had no room left
+        self.saturated = False  # some limit had no room left, or somebody was not admitted
         self._limited = True
+        self._denied = False  # somebody was not admitted
+        self._used = 0  # cost units, when admission was last asked
 
     def claim(self, slots: Sequence[int], *, lease_sec: float) -> list[Claim]:
         """Take up to one job per slot number, in dispatch order, within every limit."""
@@ -107,23 +109,43 @@ class Claimer:
         return _started([_claim(row) for row in rows])
 
     def _is_plain(self) -> bool:
-        return not self.serves.choosy and has_builtin_policy()
+        return not self.serves.choosy and dispatching.is_plain()
 
     def _claim(self, most: int, slots: Sequence[int], lease_sec: float) -> list[Claim]:
         plain = self._is_plain()
         if not self._limited and plain:
             claims = self._take(_unlimited(most, self.serves), slots, lease_sec)
-            if claims:
+            if claims or not limits.are_in_force():
+                self.saturated = False
                 return claims
         with db.atomic() as connection:
             in_force, in_use = limits.locked(all_of_them=not has_builtin_policy())
             looked, self._limited = not self._limited and plain, bool(in_force) or not plain
             if looked and not self._limited:
                 return []
-            pick = _pick(connection, most, self.serves, in_force, in_use)
+            contracts.call_next(in_force, in_use)
+            self._denied = False
+            if dispatching.is_plain():
+                pick = _pick(connection, most, self.serves, in_force, in_use)
+            else:
+                pick = self._ask(connection, most, in_force, in_use)
             claims = self._take(pick, slots, lease_sec) if pick is not None else []
-            self.saturated = any(room(limit, in_use) == 0 for limit in in_force if not limit.paused)
+            full = any(room(limit, in_use) == 0 for limit in in_force if not limit.paused)
+            self.saturated = full or self._denied
             return claims
+
+    def _ask(self, connection: Any, most: int, in_force: Sequence[Limit], in_use: InUse) -> Statement | None:
+        """As `_pick`, where admission or fairness have a say. What they decided is written in this transaction."""
+        asking = dispatching.Round(connection, _served(self.serves))
+        chosen = asking.choose(most, in_force, in_use)
+        free = _locking(Job.objects.using(db.alias()).ready().filter(deadlines.in_time(), pk__in=chosen))
+        held = [row["id"] for row in free] if chosen else []  # nobody can take them from us now
+        asking.settle(held)
+        self._denied = asking.has_denied
+        if asking.used < self._used and len(held) < most:  # what came free may be for others
+            wakeup.notify(wakeup.READY)
+        self._used = asking.used
+        return _by_id(held)
 
     def _take(self, pick: Statement, slots: Sequence[int], lease_sec: float) -> list[Claim]:
         said, connection = (*pick, self.life, slots, self.worker, lease_sec), db.connection()
@@ -143,11 +165,6 @@ def _started(claims: list[Claim]) -> list[Claim]:
     if groups_begun := {each.group_id for each in claims if each.group_id is not None}:
         groups.mark_started(groups_begun)
     return claims
-
-
-def has_builtin_policy() -> bool:
-    """Only the built-in policy is known to say no more than the limits do; any other is asked about every job."""
-    return type(conf.policy("CONCURRENCY_POLICY")) is Limits
 
 
 def batch_size(free: int) -> int:
@@ -196,65 +213,20 @@ def _unlimited(most: int, serves: Serves) -> Statement:
 
 
 def _by_id(ids: Sequence[UUID]) -> Statement | None:
-    return compiled(_locking(Job.objects.using(db.alias()).ready().filter(pk__in=ids))) if ids else None
+    return (
+        compiled(_locking(Job.objects.using(db.alias()).ready().filter(deadlines.in_time(), pk__in=ids)))
+        if ids
+        else None
+    )
 
 
 def _ready(serves: Serves) -> Any:
-    return _locking(Job.objects.using(db.alias()).ready().filter(serves.condition()))
+    return _locking(Job.objects.using(db.alias()).ready().filter(deadlines.in_time(), serves.condition()))
 
 
 def _locking(jobs: JobQuerySet) -> Any:
     ordered = jobs.in_dispatch_order().select_for_update(skip_locked=True)
     return ordered.values("id", "priority", "position", "created_at")
-
-
-def choose(most: int, look: Look, in_force: Sequence[Limit], in_use: InUse) -> list[UUID]:
-    """Greedy, in dispatch order; a limit that fills up closes its flows, and the walk goes on without them."""
-    policy = conf.policy("CONCURRENCY_POLICY")
-    chosen: list[UUID] = []
-    closed = [limit for limit in in_force if room(limit, in_use) == 0]
-    while len(chosen) < most:
-        filled: list[Limit] = []
-        for job_id, flow in look(most + len(chosen), closed):
-            if job_id in chosen or len(chosen) == most:
-                continue
-            blocked: Blocked | None = policy.blocked(flow, in_force, in_use)
-            if blocked is not None:
-                filled.append(blocked.limit)
-            else:
-                chosen.append(job_id)
-                in_use.add(flow)
-        if not filled:
-            break
-        closed += filled
-    return chosen
-
-
-def candidates(connection: Any, wanted: Condition, *, remote: bool = False, along: Condition = ("", ())) -> Look:
-    """Ready jobs of open flows, in dispatch order: from a window first; from the heads of flows if that is short.
-
-    The window lies `along` an index; `wanted` is what is judged row by row.
-    """
-
-    def look(most: int, closed: Sequence[Limit]) -> list[tuple[UUID, Flow]]:
-        conditions, params = joined(along, wanted, open_flows(closed))
-        which = joined(("remote" if remote else "NOT remote", ()), along)[0]
-        with connection.cursor() as cursor:
-            cursor.execute(_WINDOW.format(which=which, conditions=conditions, most=most), [*along[1], *params])
-            rows = cursor.fetchall()
-        if len(rows) < most:
-            rows = dialect(connection).pick_heads(connection, conditions, params, most, remote=remote)
-        return [(row[0] if isinstance(row[0], UUID) else UUID(hex=row[0]), Flow(*row[1:])) for row in rows]
-
-    return look
-
-
-_WINDOW = f"""
-    SELECT id, tenant, job_type, resource, addon_id FROM (
-        SELECT id, tenant, job_type, resource, addon_id FROM jobscheduler_job WHERE gate = 3 AND {{which}}
-        ORDER BY priority DESC, position, created_at, id LIMIT {WINDOW}
-    ) near WHERE {{conditions}} LIMIT {{most:d}}
-"""
 
 
 def _candidates(connection: Any, serves: Serves) -> Look:
@@ -270,28 +242,6 @@ def _served(serves: Serves) -> Condition:
         clauses.append("tenant = %s")
         params.append(serves.tenant)
     return " AND ".join(clauses), params
-
-
-def open_flows(closed: Sequence[Limit]) -> Condition:
-    """SQL for: a flow that no closed limit names."""
-    clauses: list[str] = []
-    params: list[str] = []
-    for limit in closed:
-        if limit.scope == "global":
-            clauses.append("1 = 0")
-        else:
-            clauses.append(f"{_COLUMN[limit.scope]} <> %s")
-            params.append(limit.key)
-    return " AND ".join(clauses), params
-
-
-def joined(*conditions: Condition) -> Condition:
-    """All of them; an empty one says nothing."""
-    said = [each for each in conditions if each[0]]
-    return " AND ".join(sql for sql, _ in said), [value for _, params in said for value in params]
-
-
-_COLUMN = {"job_type": "job_type", "resource": "resource", "tenant": "tenant", "addon": "addon_id"}
 
 
 def _marks(values: Sequence[str]) -> str:

@@ -19,7 +19,10 @@ from jobs.conf import conf
 from jobs.engine import wakeup
 from jobs.engine.identity import Identity, Life, beat_clock, seconds_since
 from jobs.engine.moves import from_now
+from jobs.ids import flow_id
 from jobs.models import Lease, LeaseKind
+from jobs.policies.admission import Candidate
+from jobs.policies.concurrency import InUse, Limit
 
 logger = logging.getLogger("jobs.engine.contracts")
 EXPIRED = "lease expired"
@@ -36,6 +39,32 @@ def renewed() -> dict[str, Any]:
     """What a lease says when it has just been heard of."""
     steady = {"beat_clock": beat_clock()} if db.is_sqlite() else {}
     return {"expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **steady}
+
+
+def lease_for(candidate: Candidate, kind: LeaseKind, owner: str) -> Lease:
+    """A new one, not stored yet."""
+    flow = (candidate.tenant, candidate.job_type, candidate.resource, candidate.addon_id)
+    return Lease(
+        kind=kind,
+        tenant=candidate.tenant,
+        job_type=candidate.job_type,
+        resource=candidate.resource,
+        addon_id=candidate.addon_id,
+        flow_id=flow_id(*flow),
+        cost_units=candidate.cost_units,
+        priority=candidate.priority,
+        constraints=dict.fromkeys(sorted(candidate.constraints), True),
+        expected_duration_sec=candidate.expected_duration_sec,
+        owner=owner[:300],
+    )
+
+
+def store(lease: Lease, **fields: Any) -> Lease:
+    """Insert it as one that has just been heard of; as it is in the database then."""
+    for name, value in {**renewed(), **fields}.items():
+        setattr(lease, name, value)
+    lease.save(using=db.alias(), force_insert=True)
+    return Lease.objects.using(db.alias()).get(pk=lease.pk)
 
 
 def beat(ids: Sequence[UUID]) -> set[UUID]:
@@ -75,6 +104,13 @@ def end_dead() -> int:
         if ended:
             _announce()
         return len(ended)
+
+
+def call_next(limits: Sequence[Limit], in_use: InUse) -> None:
+    """Tell direct calls that wait if there is room: who found the limits shut for the queue has counted anyway."""
+    reserved = [limit for limit in limits if limit.reserved]
+    if reserved and all(limit.max is None or in_use.of(limit) < limit.max for limit in reserved):
+        wakeup.notify(ROOM)
 
 
 def _is_dead(lease: Lease) -> bool:

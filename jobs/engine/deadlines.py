@@ -31,7 +31,7 @@ def in_time() -> Q:
 def not_too_late() -> Q:
     """The same for offers: a job that was offered before may never have been started."""
     unstarted = ~Exists(JobRun.objects.filter(job_id=OuterRef("pk")))
-    return ~(Q(time_sensitive=True, deadline_at__lte=Now()) & unstarted)
+    return ~(Q(time_sensitive=True, deadline_at__lte=Now()) & Q(unstarted))
 
 
 class Keeper:

@@ -6,7 +6,7 @@ Who decides holds the snapshot's row, so that no cost unit is given away twice. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
@@ -49,10 +49,14 @@ class Round:
         self._known: dict[UUID, Job] = {}
         self._urgent: int | None = None  # the priority of a job near its deadline that capacity is kept for
 
+    @property
+    def used(self) -> int:
+        return self._by_addon.total()
+
     def decide(self, candidate: Candidate) -> Approved | Denied:
         """By the figures as they are, with what was admitted in this round."""
-        used = {"used": sum(self._by_addon.values()), "used_by_addon": self._by_addon}
-        verdict: Approved | Denied = self._policy.decide(candidate, replace(self._machine, **used))
+        now = replace(self._machine, used=self.used, used_by_addon=self._by_addon)
+        verdict: Approved | Denied = self._policy.decide(candidate, now)
         return verdict
 
     def add(self, candidate: Candidate) -> None:
@@ -80,10 +84,10 @@ class Round:
             self._urgent = candidate.priority
         return False
 
-    def record(self, admitted: Iterable[UUID]) -> None:
+    def record(self, admitted: Mapping[UUID, str]) -> None:
         """Write the decisions that are new: a denied job says why and when it is asked about again."""
         self._record_denied()
-        events = [self._event(self._known[job_id], EventKind.ADMITTED) for job_id in admitted]
+        events = [self._event(self._known[job_id], EventKind.ADMITTED, why) for job_id, why in admitted.items()]
         JobEvent.objects.using(db.alias()).bulk_create(events)
 
     def _is_urgent(self, candidate: Candidate) -> bool:
@@ -113,7 +117,7 @@ class Round:
         return job.recheck_at is None or job.recheck_at <= self.now or job.status_reason != verdict.reason
 
     def _event(self, job: Job, kind: EventKind, reason: str = "") -> JobEvent:
-        facts = {"cost_units": job.cost_units, "used": sum(self._by_addon.values()), "state": self._machine.state}
+        facts = {"cost_units": job.cost_units, "used": self.used, "state": self._machine.state}
         return JobEvent(
             job_id=job.pk,
             kind=kind,

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import lanes, offers, recovery, retention
+from jobs.engine import folding, lanes, offers, recovery, retention
 from jobs.engine.connections import MISSING, Outage
 
 logger = logging.getLogger("jobs.engine.housekeeping")
@@ -126,3 +126,4 @@ duty("recovery", _sweeper.sweep, every_sec=_sweeper.pause_sec)
 duty("withdraw", offers.tidy, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
 duty("lanes", _wake_and_promote, every_sec=lambda: 30 * conf.POLL_SEC)  # a worker that may claim does so more often
 duty("retention", retention.one_round, every_sec=retention.pause_sec)
+duty("folding", folding.one_round, every_sec=folding.pause_sec)

@@ -39,7 +39,12 @@ def wake_due() -> int:
         return int(dialect(connection).wake_due(connection, BATCH))
 
 
-def seconds_until_due() -> float | None:
+class Ahead(NamedTuple):
+    due_sec: float | None  # until the next job's time comes
+    marked: bool  # whether some lane has changed
+
+
+def look_ahead() -> Ahead:
+    """What a worker with nothing to do has to know, in one look."""
     connection = db.connection()
-    until: float | None = dialect(connection).seconds_until_due(connection)
-    return until
+    return Ahead(*dialect(connection).look_ahead(connection))

@@ -15,7 +15,7 @@ from jobs.conf import conf
 from jobs.engine import contracts
 from jobs.engine.sql import Statement, compiled, dialect
 from jobs.models import ConcurrencyLimit, LimitScope
-from jobs.policies.concurrency import Flow, InUse, Limit
+from jobs.policies.concurrency import Flow, InUse, Limit, Limits
 
 logger = logging.getLogger("jobs.engine.limits")
 
@@ -26,6 +26,11 @@ class Survey(NamedTuple):
     limits: list[Limit]
     in_use: InUse
     waiting: list[Flow]
+
+
+def has_builtin_policy() -> bool:
+    """Only the built-in policy is known to say no more than the limits do; any other is asked about every job."""
+    return type(conf.policy("CONCURRENCY_POLICY")) is Limits
 
 
 def configured() -> dict[tuple[str, str], int | None]:
@@ -57,6 +62,11 @@ def ensure() -> None:
     """Where no worker has ever started, nobody has made the rows yet."""
     if not ConcurrencyLimit.objects.using(db.alias()).filter(scope=LimitScope.GLOBAL).exists():
         sync()
+
+
+def are_in_force() -> bool:
+    """A look without a lock: an idle worker that knows of none asks this much."""
+    return ConcurrencyLimit.objects.using(db.alias()).filter(Q(max__isnull=False) | Q(paused=True)).exists()
 
 
 def locked(*, all_of_them: bool = False) -> tuple[list[Limit], InUse]:

@@ -41,7 +41,7 @@ def recover_now_and_then() -> None:
 
 def _wake_due() -> None:
     for _round in range(ROUNDS):
-        until = lanes.seconds_until_due()
+        until = lanes.look_ahead().due_sec
         if until is None or until > 0:
             return
         lanes.wake_due()

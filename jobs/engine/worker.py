@@ -284,22 +284,21 @@ class Worker:
     def _open_gates(self) -> bool:
         """Let forward what waited for its time or its lane, if there may be any. Whether it looked for times."""
         is_time = self._is_time()
-        if is_time:
-            self._lanes_changed |= time.monotonic() >= self._poll_at
-            if self._look_again_later():
-                self._lanes_changed |= lanes.wake_due() > 0
-                self._look_again_later()
+        if is_time and self._look_again_later():
+            self._lanes_changed |= lanes.wake_due() > 0
+            self._look_again_later()
         if self._lanes_changed:
             self._lanes_changed = lanes.promote_round().is_unfinished
         return is_time
 
     def _look_again_later(self) -> bool:
-        """Says whether the time of some job has come already."""
+        """Looks at times and lanes. Says whether the time of some job has come already."""
         now = time.monotonic()
         often = self._claimer.saturated or not self.listener.listening  # nobody says when a limit has room again
         pause = conf.POLL_SEC * (1 if often else 10)
         self._poll_at = now + pause * random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
-        due = lanes.seconds_until_due()
+        due, marked = lanes.look_ahead()
+        self._lanes_changed |= marked
         self._due_at = self._poll_at if due is None else now + max(due, 0.0)
         return due is not None and due <= 0
 

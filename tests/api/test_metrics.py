@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from jobs import metrics, services
 from jobs.engine import folding
 from jobs.metrics import exposition, labels
-from jobs.models import Job
+from jobs.models import Job, JobMinute
 from jobs.models.rollup import BUCKETS_SEC
 from jobs.states import TERMINAL, Status
 from tests import sample_jobs
@@ -175,6 +175,23 @@ def test_counters_survive_folding_and_pruning(counters: list[Any]) -> None:
     Job.objects.filter(pk=job.pk).update(retry_of=None)
     Job.objects.filter(pk=job.pk)._raw_delete("default")
     counters.append(counted())
+
+
+def test_old_minutes_become_hours_and_then_days_whatever_is_forgotten(counters: list[Any]) -> None:
+    now = datetime.now(UTC).replace(minute=30, second=0, microsecond=0)
+    ages = [timedelta(hours=hours) for hours in (0, 25, 30, 30, 24 * 20, 24 * 50)]
+    for number, age in enumerate(ages):
+        for minute in (0, 1):
+            at = now - age + timedelta(minutes=minute)
+            JobMinuteFactory(minute=at, worker=f"w{number}", jobs=2, wait_sec=1 / 3, run_sec=1 / 7, recovered=1)
+    counters.append(counted())
+    assert folding.one_round() == "3 hours, 1 days"
+    counters.append(counted())
+    assert folding.one_round() == "0 hours, 0 days"
+
+    kept = [(row.worker, row.jobs) for row in JobMinute.objects.order_by("-minute", "worker")]
+    assert kept[:4] == [("w0", 2), ("w0", 2), ("w1", 2), ("w1", 2)]
+    assert kept[4:] == [("@hour", 8), ("@hour", 4), ("@day", 4)]
 
 
 def test_names_that_nobody_declared_share_one_label() -> None:

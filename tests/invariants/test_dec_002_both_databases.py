@@ -22,7 +22,7 @@ STATEMENTS = (
     "pick_heads",
     "promote",
     "wake_due",
-    "seconds_until_due",
+    "look_ahead",
     "beat",
     "finish_jobs",
     "count_ends",

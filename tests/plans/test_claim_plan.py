@@ -111,7 +111,7 @@ def test_lanes_and_due_times_are_looked_up_by_index(queue: None) -> None:
         ask("INSERT INTO jobscheduler_lanemark (lane_id) VALUES (%s)", [uuid4()])
         lanes.promote()
         lanes.wake_due()
-        lanes.seconds_until_due()
+        lanes.look_ahead()
 
     require_no_walk(statements(work))
 

@@ -1,4 +1,4 @@
-"""Foreign, stale and guessed leases get 404 or 409 and change nothing; one's own calls, repeated, get the same answer."""
+"""Foreign, stale and guessed leases get 404 or 409 and change nothing; one's own calls, repeated, get one answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.engine.recovery import Sweeper
 from jobs.models import Job, JobEvent
 from jobs.states import Status
 from tests.api.calling import Api
-from tests.remote.working import QUEUE, Remote, job
+from tests.remote.working import Remote, job
 from tests.snapshots import everything
 
 pytestmark = pytest.mark.django_db
@@ -93,6 +93,7 @@ def paused(remote: Remote) -> tuple[Remote, Lease]:
 
 FOREIGN = (guessed, malformed, of_another_token, of_another_tenant, of_all_tenants, of_a_local_worker)
 STALE = (recovered, retaken, ended, paused)
+ITS_OWN_WORD = ((retaken, "hand back"), (paused, "hand back"))  # giving up what was stopped is what happened to it
 CALLS: dict[str, Callable[[Remote, Lease], Any]] = {
     "heartbeat": lambda who, lease: who.beat(lease, progress=0.9, tokens_used=9, logs=[{"message": "x"}]),
     "complete": lambda who, lease: who.complete(lease, "DONE", artifacts={"stolen": True}),
@@ -117,7 +118,8 @@ def test_a_lease_that_is_over_is_409_and_changes_nothing(remote: Remote, lease_o
     who, lease = lease_of(remote)
     before = stored()
     refused = CALLS[call](who, lease)
-    assert (refused.status_code, refused.json()["code"]) == (409, "lease_lost")
+    told = (200, None) if (lease_of, call) in ITS_OWN_WORD else (409, "lease_lost")
+    assert (refused.status_code, refused.json().get("code")) == told
     assert stored() == before
 
 

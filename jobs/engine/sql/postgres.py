@@ -309,12 +309,14 @@ def wake_due(connection: Any, most: int) -> int:
     return int(execute(connection, sql, [])[0][0])
 
 
-def seconds_until_due(connection: Any) -> float | None:
-    sql = (
-        f"SELECT extract(epoch FROM min(coalesce(recheck_at, not_before)) - {NOW}) FROM jobscheduler_job WHERE gate = 1"
-    )
-    (until,) = execute(connection, sql, [])[0]
-    return None if until is None else float(until)
+def look_ahead(connection: Any) -> tuple[float | None, bool]:
+    """Seconds until the next job's time comes, and whether some lane has a mark."""
+    sql = f"""
+    SELECT (SELECT extract(epoch FROM min(coalesce(recheck_at, not_before)) - {NOW}) FROM jobscheduler_job WHERE gate = 1),
+           EXISTS (SELECT 1 FROM jobscheduler_lanemark)
+    """
+    ((until, marked),) = execute(connection, sql, [])
+    return None if until is None else float(until), marked
 
 
 def beat(

@@ -180,11 +180,13 @@ def wake_due(connection: Any, most: int) -> int:
     return len(woken)
 
 
-def seconds_until_due(connection: Any) -> float | None:
+def look_ahead(connection: Any) -> tuple[float | None, bool]:
+    """Seconds until the next job's time comes, and whether some lane has a mark."""
+    due = "SELECT min(coalesce(recheck_at, not_before)) FROM jobscheduler_job WHERE gate = 1"
     with connection.cursor() as cursor:
-        cursor.execute("SELECT min(coalesce(recheck_at, not_before)) FROM jobscheduler_job WHERE gate = 1")
-        (due,) = cursor.fetchone()
-    return None if due is None else (moment(due) - timezone.now()).total_seconds()
+        cursor.execute(f"SELECT ({due}), EXISTS (SELECT 1 FROM jobscheduler_lanemark)")
+        due_at, marked = cursor.fetchone()
+    return None if due_at is None else (moment(due_at) - timezone.now()).total_seconds(), bool(marked)
 
 
 def beat(

@@ -1,0 +1,149 @@
+"""The next slot for a direct call: what runs goes on, the queue waits, direct calls keep their order.
+
+A reservation is a lease. While it waits, the limits its type falls under have no room for the queue; it is granted under
+the same lock that claims count under, so limits hold exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models.functions import Now
+from django.utils.translation import gettext as _
+
+from jobs import db
+from jobs.conf import conf
+from jobs.engine import contracts, doorman, limits
+from jobs.engine.identity import Identity
+from jobs.errors import InvalidOperationError, NoSlot
+from jobs.models import Lease, LeaseKind
+from jobs.policies.admission import Candidate, Denied
+from jobs.policies.concurrency import Flow, Limit
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """What a direct call waits for, in words; `for_good` if waiting will not help."""
+
+    message: str
+    for_good: bool = False
+
+
+def reserve(candidate: Candidate, owner: str) -> Lease:
+    """Stand in line, or take a slot at once. Others must see it: not inside a transaction."""
+    with _durable():
+        lease = contracts.lease_for(candidate, LeaseKind.DIRECT, owner)
+        lease.process = Identity.mine().slot(0)[:300]
+        obstacle = _obstacle(lease, lock=True)
+        if obstacle is not None and obstacle.for_good:
+            raise NoSlot(obstacle.message)
+        return contracts.store(lease, **({"granted_at": Now()} if obstacle is None else {}))
+
+
+def try_grant(lease: Lease) -> Obstacle | None:
+    """Take the slot if it is this one's turn; else what it waits for. Looks before it locks."""
+    obstacle = _obstacle(lease, lock=False)
+    if obstacle is not None:
+        return obstacle
+    with _durable():
+        obstacle = _obstacle(lease, lock=True)
+        if obstacle is None and not contracts.live().filter(pk=lease.pk).update(granted_at=Now()):
+            return Obstacle(_("The reservation was lost: it was not renewed in time."), for_good=True)
+    return obstacle
+
+
+def flow_of(lease: Lease) -> Flow:
+    return Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
+
+
+def _obstacle(lease: Lease, *, lock: bool) -> Obstacle | None:
+    found = limits.survey(lock=lock, all_of_them=not limits.has_builtin_policy())
+    mine = flow_of(lease)
+    for limit in found.limits:
+        if limit.paused and limit.names(mine):
+            return Obstacle(_("“%s” is paused.") % _named(limit), for_good=True)
+    line = _ahead_of(lease) if found.waiting else []
+    blocked = _walk([*map(flow_of, line), mine], found)
+    if blocked is not None:
+        return blocked
+    return _not_admitted(lease, line) if lock else None
+
+
+def _walk(line: Sequence[Flow], found: limits.Survey) -> Obstacle | None:
+    """Let those in line take their slots in order, in thought; what stands in the way of the last one."""
+    policy = conf.policy("CONCURRENCY_POLICY")
+    held_back: list[Flow] = []
+    obstacle: Obstacle | None = None
+    for flow in line:
+        blocked = policy.blocked(flow, found.limits, found.in_use)
+        behind = any(_share_a_limit(flow, other, found.limits) for other in held_back)
+        obstacle = None
+        if blocked is not None:
+            obstacle = Obstacle(_("“%s” has no free slot.") % _named(blocked.limit))
+        elif behind:
+            obstacle = Obstacle(_("Another direct call goes first."))
+        if obstacle is None:
+            found.in_use.add(flow)
+        else:
+            held_back.append(flow)
+    return obstacle
+
+
+def _not_admitted(lease: Lease, line: Sequence[Lease]) -> Obstacle | None:
+    """Ask admission, where it is not open to all. What waits is counted as reserved: one's own, and what is behind."""
+    if doorman.is_open():
+        return None
+    asking = doorman.Round()
+    ahead = {other.pk for other in line}
+    for other in _waiting():
+        if other.pk not in ahead:
+            asking.forgive(other.addon_id, other.cost_units)
+    verdict = asking.decide(_candidate(lease))
+    return Obstacle(verdict.reason) if isinstance(verdict, Denied) else None
+
+
+def _share_a_limit(one: Flow, other: Flow, in_force: Sequence[Limit]) -> bool:
+    bounds = [limit for limit in in_force if limit.max is not None]
+    return any(limit.names(one) and limit.names(other) for limit in bounds)
+
+
+def _ahead_of(lease: Lease) -> list[Lease]:
+    ahead: list[Lease] = []
+    for each in _waiting():
+        if each.pk == lease.pk:
+            break
+        ahead.append(each)
+    return ahead
+
+
+def _waiting() -> Sequence[Lease]:
+    waiting = contracts.live().filter(kind=LeaseKind.DIRECT, granted_at__isnull=True)
+    return list(waiting.order_by("requested_at", "pk"))
+
+
+def _candidate(lease: Lease) -> Candidate:
+    return Candidate(
+        tenant=lease.tenant,
+        job_type=lease.job_type,
+        resource=lease.resource,
+        addon_id=lease.addon_id,
+        cost_units=lease.cost_units,
+        priority=lease.priority,
+        constraints=frozenset(lease.constraints),
+        expected_duration_sec=lease.expected_duration_sec,
+    )
+
+
+def _named(limit: Limit) -> str:
+    return f"{limit.scope} {limit.key}".strip()
+
+
+def _durable() -> transaction.Atomic:
+    connection = db.connection()
+    inside = [each for each in connection.atomic_blocks if not getattr(each, "_from_testcase", False)]
+    if inside:
+        raise InvalidOperationError(_("A direct call cannot wait for its turn inside a transaction of its caller."))
+    return db.atomic()

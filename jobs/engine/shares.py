@@ -1,0 +1,126 @@
+"""Fair shares: within one priority, addons (or tenants) take turns by their weights.
+
+Start-time fair queueing. Every share has an account of what it was served, in virtual time; whoever is furthest behind
+goes first. Who was idle does not save up: an account never lags behind the clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from jobs import db
+from jobs.conf import conf
+from jobs.engine import snapshot
+from jobs.engine.choosing import Condition, as_uuid, joined, open_flows
+from jobs.engine.sql.flows import first_of_each
+from jobs.models import ShareAccount, SystemSnapshot
+from jobs.policies.concurrency import Flow, Limit
+from jobs.policies.fairness import Share
+
+
+class Ready(NamedTuple):
+    id: UUID
+    flow: Flow
+    priority: int
+    share: Share
+
+
+def are_on() -> bool:
+    policy = conf.policy("FAIRNESS_POLICY")
+    return policy is not None and bool(getattr(policy, "shares", False))
+
+
+class Turns:
+    """One round, under the snapshot's lock, which also keeps the accounts."""
+
+    def __init__(self, connection: Any, wanted: Condition, *, remote: bool = False) -> None:
+        self._policy = conf.policy("FAIRNESS_POLICY")
+        self._connection, self._wanted, self._remote = connection, wanted, remote
+        self._row = snapshot.lock()
+        self._found: list[Ready] = []
+
+    def look(self, most: int, closed: Sequence[Limit]) -> list[tuple[UUID, Flow]]:
+        """As `choosing.candidates`, with turns within each priority."""
+        conditions, params = joined(self._wanted, open_flows(closed))
+        rows = first_of_each(self._connection, conditions or "1 = 1", params, most, remote=self._remote)
+        self._found = [self._ready(row) for row in rows]
+        served = _accounts(each.share.key for each in self._found)
+        return [(each.id, each.flow) for each in take_turns(self._found, served, self._row.share_clock)[:most]]
+
+    def settle(self, taken: Iterable[UUID]) -> dict[UUID, str]:
+        """Charge the shares for what was taken. Returns why some of it went before others."""
+        chosen = set(taken)
+        self._charge(each.share for each in self._found if each.id in chosen)
+        return {each.id: f"fair share: the turn of {each.share.key}" for each in overtakers(self._found, chosen)}
+
+    def _charge(self, shares: Iterable[Share]) -> None:
+        due = list(shares)
+        if not due:
+            return
+        served = dict(_accounts(share.key for share in due))
+        clock = self._row.share_clock
+        for share in due:
+            clock = _serve(share, served, clock)
+        rows = [ShareAccount(key=key, served=value) for key, value in sorted(served.items())]
+        accounts = ShareAccount.objects.using(db.alias())
+        accounts.bulk_create(rows, update_conflicts=True, unique_fields=["key"], update_fields=["served"])
+        SystemSnapshot.objects.using(db.alias()).filter(pk=self._row.pk).update(share_clock=clock)
+
+    def _ready(self, row: Sequence[Any]) -> Ready:
+        flow = Flow(*row[1:5])
+        return Ready(as_uuid(row[0]), flow, row[5], self._policy.share(flow))
+
+
+def take_turns(found: Sequence[Ready], served: Mapping[str, float], clock: float) -> list[Ready]:
+    """The same jobs; those of one priority in the order of their shares' turns. `found` is in dispatch order."""
+    accounts, ordered = dict(served), []
+    for _priority, level in groupby(found, key=lambda each: each.priority):
+        queues: dict[str, deque[Ready]] = {}
+        for each in level:
+            queues.setdefault(each.share.key, deque()).append(each)
+        place = {key: n for n, key in enumerate(queues)}  # in a tie, whoever stands first
+        while queues:
+            key = min(queues, key=lambda key: (max(accounts.get(key, 0.0), clock), place[key]))
+            head = queues[key].popleft()
+            clock = _serve(head.share, accounts, clock)
+            ordered.append(head)
+            if not queues[key]:
+                del queues[key]
+    return ordered
+
+
+def overtakers(found: Sequence[Ready], chosen: set[UUID]) -> list[Ready]:
+    """Of those that were chosen, who went before an earlier one of the same priority and another share."""
+    passed_over: dict[int, set[str]] = {}
+    ahead: list[Ready] = []
+    for each in found:
+        if each.id not in chosen:
+            passed_over.setdefault(each.priority, set()).add(each.share.key)
+        elif passed_over.get(each.priority, set()) - {each.share.key}:
+            ahead.append(each)
+    return ahead
+
+
+def forget_idle() -> int:
+    """Accounts that are not ahead of the clock say nothing. Returns how many went."""
+    clock = SystemSnapshot.objects.using(db.alias()).values_list("share_clock", flat=True).first()
+    if clock is None:
+        return 0
+    idle = ShareAccount.objects.using(db.alias()).filter(served__lte=clock)
+    return idle.delete()[0] if idle.exists() else 0
+
+
+def _serve(share: Share, accounts: dict[str, float], clock: float) -> float:
+    """One turn; returns the clock, which is when the turn began."""
+    start = max(accounts.get(share.key, 0.0), clock)
+    accounts[share.key] = start + 1.0 / share.weight
+    return start
+
+
+def _accounts(keys: Iterable[str]) -> dict[str, float]:
+    rows = ShareAccount.objects.using(db.alias()).filter(key__in=set(keys))
+    return dict(rows.values_list("key", "served"))

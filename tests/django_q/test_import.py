@@ -1,0 +1,216 @@
+"""Schedules of django-q2 brought over: all its types, each once, and what cannot come says why."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
+from typing import Any
+
+import pytest
+from django_q.conf import Conf
+from django_q.models import Schedule as Theirs
+
+from schedules.models import Schedule
+from schedules.triggers import from_on, trigger_of
+from tests import sample_jobs
+from tests.commands.saying import call
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+
+FUNC = f"{sample_jobs.__name__}.{sample_jobs.note.__qualname__}"
+BERLIN = "Europe/Berlin"
+NEXT = datetime(2027, 1, 14, 2, 37, tzinfo=UTC)  # 03:37 in Berlin, a Thursday
+
+
+@pytest.fixture(autouse=True)
+def _in_berlin(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.Q_CLUSTER = {**settings.Q_CLUSTER, "time_zone": BERLIN}
+    monkeypatch.setattr(Conf, "TIME_ZONE", BERLIN)
+
+
+def theirs(**columns: Any) -> Theirs:
+    """Past its own `save`, which wants croniter for crons."""
+    row = Theirs(**{"name": "report", "func": FUNC, "kwargs": "text='x'", "next_run": NEXT, **columns})
+    return Theirs.objects.bulk_create([row])[0]
+
+
+def ours() -> Schedule:
+    return Schedule.objects.get()
+
+
+TYPES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("O", {}, {"run_at": NEXT}),
+    ("I", {"minutes": 15}, {"every_sec": 900, "anchor_at": NEXT}),
+    ("I", {"minutes": None}, {"every_sec": 60, "anchor_at": NEXT}),
+    ("H", {}, {"cron": "37 * * * *", "timezone": BERLIN}),
+    ("D", {}, {"cron": "37 3 * * *", "timezone": BERLIN}),
+    ("W", {}, {"cron": "37 3 * * 4", "timezone": BERLIN}),
+    ("BW", {}, {"every_sec": 1_209_600, "anchor_at": NEXT}),
+    ("M", {}, {"cron": "37 3 14 * *", "timezone": BERLIN}),
+    ("BM", {}, {"cron": "37 3 14 1,3,5,7,9,11 *", "timezone": BERLIN}),
+    ("Q", {}, {"cron": "37 3 14 1,4,7,10 *", "timezone": BERLIN}),
+    ("Y", {}, {"cron": "37 3 14 1 *", "timezone": BERLIN}),
+    ("C", {"cron": "30 4 * * 1-5", "next_run": None}, {"cron": "30 4 * * 1-5", "timezone": BERLIN}),
+]
+
+
+def test_these_are_all_the_types_there_are() -> None:
+    assert {kind for kind, _, _ in TYPES} == {kind for kind, _ in Theirs.TYPE}
+
+
+@pytest.mark.parametrize(("kind", "columns", "expected"), TYPES)
+def test_each_type_becomes_its_rule(kind: str, columns: dict[str, Any], expected: dict[str, Any]) -> None:
+    source = theirs(schedule_type=kind, **columns)
+    assert call("import_django_q").code == 0
+    row = ours()
+    assert {name: getattr(row, name) for name in expected} == expected
+    assert (row.source, row.name, row.job_type, row.params) == (
+        f"q2:{source.pk}",
+        "report",
+        "tests.note",
+        {"text": "x"},
+    )
+    assert (row.enabled, row.max_fires, row.catch_up) == (True, None, "latest" if kind == "C" else "all")
+
+
+@pytest.mark.parametrize("kind", ["I", "D", "W", "M", "BM", "Q", "Y"])
+def test_it_fires_when_django_q2_would_have(kind: str) -> None:
+    source = theirs(schedule_type=kind, minutes=90)
+    call("import_django_q")
+    expected, at = [], NEXT
+    for _ in range(40):
+        expected.append(at)
+        at = source.calculate_next_run(at)
+    assert list(islice(from_on(trigger_of(ours()), NEXT), 40)) == expected
+
+
+def test_every_two_weeks_keeps_its_real_distance_and_says_so() -> None:
+    theirs(schedule_type="BW")
+    said = call("import_django_q")
+    assert "counted in real time" in said.out
+    times = list(islice(from_on(trigger_of(ours()), NEXT), 20))
+    assert {b - a for a, b in pairwise(times)} == {timedelta(days=14)}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "params"),
+    [
+        ("'x'", None, {"text": "x"}),
+        ("'x', 3", None, {"text": "x", "times": 3}),
+        ("('x', 3)", None, {"text": "x", "times": 3}),
+        ("", "{'text': 'x', 'times': 2}", {"text": "x", "times": 2}),
+        (None, "text='x', times=2", {"text": "x", "times": 2}),
+        ("'x'", "times=2", {"text": "x", "times": 2}),
+        ("'x'", "q_options={'timeout': 5}", {"text": "x"}),
+        ("'x'", "{'q_options': {'group': 'g'}, 'times': 2}", {"text": "x", "times": 2}),
+    ],
+)
+def test_arguments_become_params_by_name(args: str | None, kwargs: str | None, params: dict[str, Any]) -> None:
+    theirs(schedule_type="D", args=args, kwargs=kwargs)
+    said = call("import_django_q")
+    assert (said.code, ours().params) == (0, params)
+    assert ("q_options stay behind" in said.out) == ("q_options" in (kwargs or ""))
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"func": "shop.tasks.gone"}, "is no job type here: put @job on it"),
+        ({"func": "os.system"}, "is no job type here"),
+        ({"args": "1 +"}, "its arguments cannot be read"),
+        ({"args": "open('/etc/passwd')"}, "its arguments cannot be read"),
+        ({"args": "'x', 2, 3"}, "more arguments than the function has"),
+        ({"args": "'x'", "kwargs": "text='y'"}, "passes “text” twice"),
+        ({"kwargs": "text="}, "its keyword arguments cannot be read"),
+        ({"kwargs": "*x"}, "its keyword arguments cannot be read"),
+        ({"kwargs": "['text']"}, "its keyword arguments cannot be read"),
+        ({"kwargs": "__import__('os').abort()"}, "its keyword arguments cannot be read"),
+        ({"kwargs": "(" * 5000}, "cannot be read"),
+        ({"kwargs": "text=5"}, "params"),
+        ({"kwargs": "text=b'x'"}, "params"),
+        ({"kwargs": None}, "params.text"),
+        ({"schedule_type": "C", "cron": "0 0 31 2 *"}, "never comes due"),
+        ({"schedule_type": "C", "cron": None}, "cron"),
+        ({"schedule_type": "O", "next_run": datetime(2020, 1, 1, tzinfo=UTC)}, "has passed"),
+        ({"schedule_type": "D", "next_run": None}, "it has no next run"),
+        ({"schedule_type": "X"}, "its type “X” is unknown"),
+    ],
+)
+def test_what_cannot_come_says_why_and_stops_no_other(columns: dict[str, Any], why: str) -> None:
+    theirs(**{"schedule_type": "D", "name": "bad", **columns})
+    good = theirs(name="good", schedule_type="H")
+    said = call("import_django_q", "--disable-source")
+    assert (said.code, why in said.out) == (1, True), said.out
+    assert "1 schedule was not brought over." in said.err
+    assert ours().name == "good"
+    assert list(Theirs.objects.exclude(repeats=0).exclude(pk=good.pk).values_list("pk")) != []
+
+
+def test_repeats_and_what_is_over() -> None:
+    for number, repeats in enumerate((-1, -7, 3, 0)):
+        theirs(name=f"r{number}", schedule_type="H", repeats=repeats)
+    call("import_django_q")
+    assert list(Schedule.objects.order_by("name").values_list("max_fires", "enabled")) == [
+        (None, True),
+        (None, True),
+        (3, True),
+        (None, False),
+    ]
+
+
+def test_hooks_clusters_and_days_that_not_every_month_has_are_warned_of() -> None:
+    theirs(schedule_type="M", hook="shop.done", cluster="big", next_run=datetime(2027, 1, 31, 12, tzinfo=UTC))
+    said = call("import_django_q").out
+    for warning in ("its hook “shop.done” is not called", "its cluster “big” means nothing", "months without a day 31"):
+        assert warning in said
+
+
+def test_the_intended_date_becomes_the_param_for_the_due_time() -> None:
+    theirs(schedule_type="D", func=f"{sample_jobs.__name__}.anything", kwargs=None, intended_date_kwarg="when")
+    call("import_django_q")
+    assert ours().fire_time_param == "when"
+
+
+def test_a_dry_run_changes_nothing_and_says_the_same() -> None:
+    theirs(schedule_type="D")
+    before, rows = everything(), list(Theirs.objects.values())
+    said = call("import_django_q", "--dry-run", "--disable-source")
+    assert (said.code, "would be made" in said.out) == (0, True)
+    assert (everything(), list(Theirs.objects.values())) == (before, rows)
+
+
+def test_importing_again_leaves_what_came_over_alone() -> None:
+    theirs(schedule_type="D")
+    call("import_django_q")
+    Schedule.objects.update(name="mine", cron="0 5 * * *")
+    before = everything()
+    said = call("import_django_q", "--json")
+    assert [each["result"] for each in said.json] == ["known"]
+    assert everything() == before
+
+
+def test_sources_are_disabled_and_never_deleted() -> None:
+    source = theirs(schedule_type="D")
+    said = call("import_django_q")
+    assert "Both fire now" in said.err
+    said = call("import_django_q", "--disable-source")
+    assert ("its source was disabled" in said.out, "Both fire now" in said.err) == (True, False)
+    source.refresh_from_db()
+    assert source.repeats == 0
+    assert ours().enabled
+
+
+def test_two_of_one_name_come_over_as_two() -> None:
+    for _ in range(2):
+        theirs(schedule_type="D")
+    theirs(schedule_type="D", name=None)
+    assert call("import_django_q").code == 0
+    names = set(Schedule.objects.values_list("name", flat=True))
+    assert {"report", FUNC} <= names
+    assert any(name.startswith("report (q2:") for name in names)
+
+
+def test_our_own_tick_is_no_schedule_to_bring_over() -> None:
+    call("install_django_q")
+    assert call("import_django_q", "--json").json == []

@@ -1,0 +1,96 @@
+"""A real qcluster drives the housekeeping of a site that has no worker; stopping it loses nothing."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+from django_q.models import OrmQ, Task
+from django_q.models import Schedule as Theirs
+
+from jobs.engine.identity import Identity
+from jobs.models import Job
+from jobs.states import Status
+from schedules.models import Schedule, ScheduleFire
+from tests.commands.saying import call
+from tests.factories import JobFactory
+from tests.schedules.making import every_minute, fired, require_job_iff_fire
+from tests.worker.harness import MANAGE, until
+
+STORY_SEC, STOP_SEC = 40.0, 30.0
+GONE = replace(Identity.mine("worker-1"), started="1")  # no such process can live any more
+
+
+@contextmanager
+def qcluster(env: dict[str, str], home: Path) -> Iterator[Path]:
+    """Signalled by its own pid only: told as a group, it would hang. It must stop by itself."""
+    told = {**env, "DJANGO_SETTINGS_MODULE": "tests.django_q.cluster_settings"}
+    log = home / f"qcluster-{uuid4().hex[:6]}.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, str(MANAGE), "qcluster"],
+            env=told,
+            cwd=MANAGE.parent,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield log
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            ended = process.wait(STOP_SEC)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the cluster did not stop:\n{log.read_text()}") from None
+        assert ended == 0, log.read_text()
+
+
+def orphan() -> Job:
+    """Running in a process that is gone, its lease long over."""
+    long_ago = timezone.now() - timedelta(hours=1)
+    return JobFactory.create(
+        running=True, lease_owner=GONE.slot(0), lease_expires_at=long_ago, heartbeat_at=long_ago, job_type="sample.noop"
+    )
+
+
+@pytest.mark.timeout(180)
+def test_a_qcluster_fires_schedules_and_recovers_orphans_and_stopping_it_loses_nothing(
+    process_env: dict[str, str], tmp_path: Path
+) -> None:
+    row = every_minute(timezone.now().replace(second=0, microsecond=0), job_type="sample.noop")
+    lost = orphan()
+    assert call("install_django_q").code == 0
+    with qcluster(process_env, tmp_path) as log:
+        until(lambda: ScheduleFire.objects.exists(), STORY_SEC, lambda: log.read_text())
+        until(lambda: Job.objects.filter(pk=lost.pk, status=Status.FAILED).exists(), STORY_SEC, lambda: log.read_text())
+    lost.refresh_from_db()
+    assert (lost.status_reason, lost.retried_by.status) == ("lease expired", Status.QUEUED)
+    require_job_iff_fire()
+    assert not Task.objects.exists()  # it keeps no record of ticks
+
+    seen = len(fired(row))
+    Schedule.objects.update(next_fire_at=timezone.now() - timedelta(hours=1))  # it came due while nobody looked
+    Theirs.objects.update(next_run=timezone.now())
+    with qcluster(process_env, tmp_path) as log:
+        until(lambda: len(fired(row)) > seen, STORY_SEC, lambda: log.read_text())
+    require_job_iff_fire()
+    until(lambda: not OrmQ.objects.exists(), 5, "no tick is left behind")
+
+
+def test_a_tick_that_is_delivered_twice_fires_once(process_env: dict[str, str]) -> None:
+    from jobs.contrib import django_q
+
+    row = every_minute(timezone.now().replace(second=0, microsecond=0))
+    django_q.tick()
+    django_q.tick()
+    assert len(fired(row)) == 1

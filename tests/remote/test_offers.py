@@ -1,0 +1,308 @@
+"""Offers: in dispatch order, within lanes and limits, to those who ask, and taken back from those who do not start."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection
+from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from jobs import limits, services, targets
+from jobs.engine import offers
+from jobs.engine.claim import Claimer, Serves
+from jobs.engine.housekeeping import tick
+from jobs.models import Gate, Job, JobEvent, Poller
+from jobs.policies.concurrency import Blocked, Flow, InUse, Limit
+from jobs.states import EventKind, Status
+from tests import sample_jobs
+from tests.api.calling import Api
+from tests.factories import SAMPLE_TYPE
+from tests.remote.working import QUEUE, Remote, job
+from tests.snapshots import kinds_of
+
+pytestmark = pytest.mark.django_db
+assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+
+
+def claim_local() -> list[Any]:
+    return Claimer("local", Serves((SAMPLE_TYPE,))).claim([0, 1, 2, 3], lease_sec=30)
+
+
+# ---------------------------------------------------------------------- which, and in which order
+
+
+def test_offers_follow_the_dispatch_order(remote: Remote) -> None:
+    low, first, second = remote.submit(priority="LOW"), remote.submit(), remote.submit()
+    urgent = remote.submit(priority="URGENT")
+    assert remote.polled() == [urgent, first, second, low]
+
+
+def test_no_more_than_asked_for_and_what_was_offered_comes_first(remote: Remote) -> None:
+    first, second, third = (remote.submit() for _ in range(3))
+    assert remote.polled(2) == [first, second]
+    assert remote.polled(2) == [first, second]
+    assert remote.polled(3) == [first, second, third]
+    assert kinds_of(job(first)).count(EventKind.DISPATCHING) == 1
+
+
+def test_an_addon_is_offered_its_own_jobs_of_its_own_tenant_only() -> None:
+    ours, theirs = Remote(Api("work", "submit")), Remote(Api("work", "submit"), addon="sounds")
+    elsewhere = Remote(Api("work", "submit", tenant="acme"))
+    mine, sound, foreign = ours.submit(), theirs.submit(), elsewhere.submit()
+    assert (ours.polled(), theirs.polled(), elsewhere.polled()) == ([mine], [sound], [foreign])
+
+
+def test_a_token_of_all_tenants_is_offered_those_of_all() -> None:
+    one, two = (Remote(Api("submit", tenant=name)).submit() for name in ("acme", "globex"))
+    assert Remote(Api("work", tenant=None)).polled() == [one, two]
+
+
+def test_local_jobs_are_not_offered_and_remote_ones_not_claimed(remote: Remote) -> None:
+    local = services.enqueue(SAMPLE_TYPE, {"text": "x"}, addon_id="visuals")
+    there = remote.submit()
+    assert [each.id for each in claim_local()] == [local.pk]
+    assert remote.polled() == [there]
+
+
+def test_what_is_not_due_is_not_offered_until_it_is(remote: Remote) -> None:
+    later = remote.submit(earliest_start_at=(timezone.now() + timedelta(hours=1)).isoformat())
+    assert remote.polled() == []
+    Job.objects.filter(pk=later).update(not_before=Now() - timedelta(seconds=1))
+    assert remote.polled() == [later]
+
+
+def test_a_lane_is_offered_one_job_at_a_time_in_order(remote: Remote) -> None:
+    first, second, beside = remote.submit(target="book-1"), remote.submit(target="book-1"), remote.submit(target="b-2")
+    assert remote.polled() == [first, beside]
+    lease = remote.start(first)
+    assert remote.polled() == [beside]
+    remote.complete(lease)
+    assert remote.polled() == [second, beside]
+
+
+def test_a_paused_lane_is_not_offered(remote: Remote) -> None:
+    first = remote.submit(target="book-1")
+    targets.pause("book-1")
+    assert remote.polled() == []
+    targets.unpause("book-1")
+    assert remote.polled() == [first]
+
+
+# ---------------------------------------------------------------------- limits
+
+
+def test_without_any_worker_ever_started_the_default_limit_holds(remote: Remote, settings: Any) -> None:
+    """DEC-011: one at a time."""
+    settings.JOBSCHEDULER = {}
+    first, second = remote.submit(), remote.submit()
+    assert remote.polled() == [first]
+    lease = remote.start(first)
+    assert remote.polled() == []
+    remote.complete(lease)
+    assert remote.polled() == [second]
+
+
+def test_an_offer_counts_as_much_as_a_running_job(remote: Remote, settings: Any) -> None:
+    settings.JOBSCHEDULER = {"LIMITS": {"global": 2}}
+    services.enqueue(SAMPLE_TYPE, {"text": "x"}, priority="LOW")
+    for _ in range(3):
+        remote.submit()
+    assert len(remote.polled()) == 2
+    assert claim_local() == []
+
+
+def test_what_runs_locally_leaves_less_to_offer(remote: Remote, settings: Any) -> None:
+    settings.JOBSCHEDULER = {"LIMITS": {"global": 2}}
+    limits.set_maximum("global", maximum=2)
+    services.enqueue(SAMPLE_TYPE, {"text": "x"})
+    for _ in range(3):
+        remote.submit()
+    assert len(claim_local()) == 1
+    assert len(remote.polled()) == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "key"), [("job_type", "indexing"), ("resource", "gpu"), ("addon", "visuals"), ("tenant", "default")]
+)
+def test_every_scope_holds_within_one_batch_of_offers(remote: Remote, scope: str, key: str) -> None:
+    limits.set_maximum(scope, key, maximum=2)
+    for _ in range(4):
+        remote.submit(resource="gpu")
+    assert len(remote.polled()) == 2
+    assert Job.objects.filter(status=Status.DISPATCHING).count() == 2
+
+
+def test_a_paused_scope_is_offered_nothing(remote: Remote) -> None:
+    remote.submit()
+    limits.pause("job_type", "indexing")
+    assert remote.polled() == []
+    limits.unpause("job_type", "indexing")
+    assert len(remote.polled()) == 1
+
+
+def test_what_stands_behind_thousands_of_a_full_type_is_found(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.engine.claim._WINDOW", _window(5))
+    limits.set_maximum("job_type", "indexing", maximum=1)
+    crowd = [remote.submit() for _ in range(20)]
+    behind = remote.submit(job_type="rendering")
+    assert remote.polled() == [crowd[0], behind]
+
+
+def test_a_tenant_behind_thousands_of_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.engine.claim._WINDOW", _window(5))
+    crowd, few = (Remote(Api("work", "submit", tenant=name)) for name in ("acme", "globex"))
+    for _ in range(20):
+        crowd.submit()
+    wanted = few.submit()
+    assert few.polled() == [wanted]
+
+
+def _window(rows: int) -> str:
+    from jobs.engine import claim
+
+    return claim._WINDOW.replace(f"LIMIT {claim.WINDOW}", f"LIMIT {rows}")
+
+
+class NeverIndexing:
+    """A host's own policy: says no to one type, whatever the limits say."""
+
+    def blocked(self, flow: Flow, limits: list[Limit], in_use: InUse) -> Blocked | None:
+        return Blocked(Limit("job_type", "indexing", 1), 0) if flow.job_type == "indexing" else None
+
+
+def test_a_policy_of_the_host_is_asked(remote: Remote, settings: Any) -> None:
+    settings.JOBSCHEDULER = {"CONCURRENCY_POLICY": f"{__name__}.NeverIndexing", "LIMITS": {"global": None}}
+    remote.submit()
+    other = remote.submit(job_type="rendering")
+    assert remote.polled() == [other]
+
+
+# ---------------------------------------------------------------------- taken back
+
+
+def let_time_pass(job_id: UUID) -> None:
+    """As if the reservation had run out."""
+    Job.objects.filter(pk=job_id).update(reserved_until=Now() - timedelta(seconds=1))
+
+
+def backoff_of(job_id: UUID) -> float:
+    waiting = job(job_id)
+    assert (waiting.status, waiting.gate) == (Status.QUEUED, Gate.TIME)
+    assert waiting.recheck_at is not None
+    withdrawn = JobEvent.objects.filter(job_id=job_id, kind=EventKind.WITHDRAWN).latest("id").at
+    return float((waiting.recheck_at - withdrawn).total_seconds())
+
+
+def test_an_offer_that_nobody_starts_is_taken_back_and_made_again_later_and_later(remote: Remote) -> None:
+    job_id = remote.submit()
+    waits = []
+    for _ in range(7):
+        assert remote.polled() == [job_id]
+        let_time_pass(job_id)
+        assert remote.polled() == []
+        waits.append(round(backoff_of(job_id)))
+        Job.objects.filter(pk=job_id).update(recheck_at=Now() - timedelta(seconds=1))
+    assert waits == [30, 60, 120, 240, 480, 600, 600]
+
+
+def test_a_start_lets_the_waiting_begin_anew(remote: Remote) -> None:
+    job_id = remote.submit()
+    for _ in range(3):
+        remote.poll()
+        let_time_pass(job_id)
+        remote.poll()
+        Job.objects.filter(pk=job_id).update(recheck_at=Now() - timedelta(seconds=1))
+    remote.poll()
+    remote.release(remote.start(job_id), hand_back=True)
+    remote.poll()
+    let_time_pass(job_id)
+    remote.poll()
+    assert round(backoff_of(job_id)) == 30
+
+
+def test_a_tick_takes_offers_back_too(remote: Remote) -> None:
+    job_id = remote.submit()
+    remote.poll()
+    let_time_pass(job_id)
+    assert tick()["withdraw"] == 1
+    assert job(job_id).status == Status.QUEUED
+    shown = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
+    assert (shown["state"], shown["next_earliest_start_at"] is not None) == ("QUEUED", True)
+
+
+def test_a_withdrawn_job_keeps_its_lane_shut_while_it_waits(remote: Remote) -> None:
+    first, second = remote.submit(target="book-1"), remote.submit(target="book-1")
+    remote.poll()
+    let_time_pass(first)
+    assert remote.polled() == []
+    Job.objects.filter(pk=first).update(recheck_at=Now() - timedelta(seconds=1))
+    assert remote.polled() == [first]
+    assert job(second).status == Status.QUEUED
+
+
+def test_what_was_offered_can_be_cancelled_and_paused(remote: Remote) -> None:
+    cancelled, paused = remote.submit(), remote.submit()
+    remote.poll()
+    services.cancel(cancelled)
+    services.pause(paused)
+    assert remote.polled() == []
+    for job_id in (cancelled, paused):
+        assert remote.try_start(job_id).status_code == 409
+
+
+# ---------------------------------------------------------------------- kick
+
+
+def test_a_kick_makes_offers_to_who_asked_lately(remote: Remote) -> None:
+    assert remote.polled(2) == []
+    for _ in range(3):
+        remote.submit()
+    assert remote.api.post(f"{QUEUE}/kick").json() == {"dispatched": 2}
+    assert remote.api.post(f"{QUEUE}/kick").json() == {"dispatched": 0}
+    assert Job.objects.filter(status=Status.DISPATCHING).count() == 2
+
+
+def test_a_kick_offers_nothing_to_who_is_gone(remote: Remote) -> None:
+    remote.poll()
+    Poller.objects.update(polled_at=Now() - timedelta(seconds=31))
+    remote.submit()
+    assert remote.api.post(f"{QUEUE}/kick").json() == {"dispatched": 0}
+
+
+def test_a_kick_reaches_its_own_tenant_only() -> None:
+    ours, theirs = (Remote(Api("work", "submit", "operate", tenant=name)) for name in ("acme", "globex"))
+    for each in (ours, theirs):
+        each.poll()
+        each.submit()
+    assert ours.api.post(f"{QUEUE}/kick").json() == {"dispatched": 1}
+    assert set(Job.objects.filter(status=Status.DISPATCHING).values_list("tenant", flat=True)) == {"acme"}
+    assert Api("operate", tenant=None).post(f"{QUEUE}/kick").json() == {"dispatched": 1}
+
+
+def test_a_poller_of_all_tenants_is_kicked_within_the_caller_s(remote: Remote) -> None:
+    Remote(Api("work", tenant=None)).poll()
+    for tenant in ("acme", "globex"):
+        Remote(Api("submit", tenant=tenant)).submit()
+    assert Api("operate", tenant="acme").post(f"{QUEUE}/kick").json() == {"dispatched": 1}
+
+
+def test_pollers_that_fell_silent_are_forgotten(remote: Remote) -> None:
+    remote.poll()
+    offers.tidy()
+    assert Poller.objects.count() == 1
+    Poller.objects.update(polled_at=Now() - timedelta(days=2))
+    offers.tidy()
+    assert Poller.objects.count() == 0
+
+
+def test_an_idle_poll_writes_nothing(remote: Remote) -> None:
+    remote.poll()
+    with CaptureQueriesContext(connection) as said:
+        assert remote.poll() == []
+    written = [each["sql"] for each in said if not each["sql"].startswith("SELECT")]
+    assert written == []

@@ -1,0 +1,265 @@
+"""The queue in the words of addons: submitting, looking, listing, cancelling; and whatever makes no sense in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from jobs import services
+from jobs.api.remote_bodies import IntentOut, StartOut
+from jobs.models import Job, JobEvent
+from jobs.states import Status
+from tests import sample_jobs
+from tests.api.calling import Api, wrong_fields
+from tests.factories import SAMPLE_TYPE, job_in
+from tests.remote.working import INDEXING, LEASE, QUEUE, Remote, job
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+
+SUBMIT = f"{QUEUE}/jobs/submit"
+WORDS = {
+    Status.PENDING: "QUEUED",
+    Status.QUEUED: "QUEUED",
+    Status.DISPATCHING: "DISPATCHING",
+    Status.RUNNING: "RUNNING",
+    Status.PAUSED: "PAUSED",
+    Status.COMPLETED: "DONE",
+    Status.FAILED: "FAILED",
+    Status.SKIPPED: "SKIPPED",
+    Status.CANCELLED: "CANCELED",
+}
+
+
+def test_everything_that_can_be_said_is_kept(remote: Remote) -> None:
+    said = {
+        "cost_units": 30,
+        "priority": "HIGH",
+        "constraints": {"cpu_heavy": True, "disk_write_heavy": False, "network_heavy": False},
+        "expected_duration_sec": 120,
+        "payload": {"path": "/some/dir", "anything": [1, {"at": None}]},
+        "time_sensitive": True,
+        "deadline_at": "2031-01-01T00:00:00Z",
+        "max_runtime_sec": 60,
+        "tags": ["a"],
+        "target": "book-1",
+    }
+    start = {"earliest_start_at": "2030-12-28T23:00:00+01:00"}
+    job_id = remote.submit(**said, **start, resource="gpu", token_limit=5, max_retries=1)
+    shown = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
+    assert {name: shown[name] for name in said} == {**said, "priority": 75}
+    assert shown["next_earliest_start_at"] == "2030-12-28T22:00:00Z"
+    kept = job(job_id)
+    assert (kept.remote, kept.resource, kept.token_limit, kept.max_retries) == (True, "gpu", 5, 1)
+
+
+def test_a_submission_answers_with_id_and_state_alone(remote: Remote) -> None:
+    answer = remote.api.post(SUBMIT, INDEXING)
+    assert answer.status_code == 201
+    assert answer.json() == {"job_id": str(Job.objects.get().pk), "state": "QUEUED"}
+
+
+def test_a_type_that_is_registered_here_is_what_it_was_registered_as(remote: Remote) -> None:
+    job_id = remote.submit(job_type=SAMPLE_TYPE, payload={"text": "x"})
+    assert not job(job_id).remote
+    refused = remote.api.post(SUBMIT, {**INDEXING, "job_type": SAMPLE_TYPE, "payload": {"txt": 1}})
+    assert ["body", "payload", "text"] in wrong_fields(refused)
+
+
+def test_the_same_key_and_body_make_one_job(remote: Remote) -> None:
+    key = {"Idempotency-Key": "k1"}
+    first = remote.api.post(SUBMIT, INDEXING, **key)
+    again = remote.api.post(SUBMIT, {**INDEXING, "idempotency_key": "k1"})
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert ("Idempotent-Replayed" in first, again["Idempotent-Replayed"]) == (False, "true")
+    remote.poll()
+    assert remote.api.post(SUBMIT, INDEXING, **key).json()["state"] == "DISPATCHING"
+    other = remote.api.post(SUBMIT, {**INDEXING, "payload": {}}, **key)
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_key_reused")
+    assert Job.objects.count() == 1
+
+
+def test_who_submitted_it_is_in_the_trail(remote: Remote) -> None:
+    event = JobEvent.objects.get(job_id=remote.submit())
+    assert (event.actor_kind, event.actor_name) == ("token", "tests")
+
+
+def test_tenants_are_kept_apart() -> None:
+    everywhere, ours = Api("submit", "read", tenant=None), Api("submit", "read", tenant="acme")
+    job_id = everywhere.post(SUBMIT, {**INDEXING, "tenant": "globex"}).json()["job_id"]
+    assert job(job_id).tenant == "globex"
+    assert ours.post(SUBMIT, {**INDEXING, "tenant": "globex"}).status_code == 403
+    assert ours.get(f"{QUEUE}/jobs/{job_id}").status_code == 404
+    assert ours.post(f"{QUEUE}/jobs/{job_id}/cancel").status_code == 404
+    assert ours.get(f"{QUEUE}/jobs").json()["items"] == []
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_job_in_any_state_is_shown_in_the_words_of_addons(remote: Remote, status: Status) -> None:
+    there = job_in(status, target="book-1")
+    shown = remote.api.get(f"{QUEUE}/jobs/{there.pk}").json()
+    assert set(shown) == set(IntentOut.model_fields)
+    assert shown["state"] == WORDS[status]
+    assert (shown["lease_id"] is not None) == (status == Status.RUNNING)
+
+
+def test_a_start_has_the_documented_fields(remote: Remote) -> None:
+    assert set(remote.begin()) == set(StartOut.model_fields)
+
+
+@pytest.mark.parametrize("state", sorted(set(WORDS.values())))
+def test_lists_can_be_of_one_state(remote: Remote, state: str) -> None:
+    made = {status: str(job_in(status).pk) for status in Status}
+    listed = remote.api.walk(f"{QUEUE}/jobs?state={state}", 1)
+    assert {each["job_id"] for each in listed} == {made[status] for status, word in WORDS.items() if word == state}
+    assert {each["state"] for each in listed} == {state}
+
+
+def test_lists_are_newest_first_and_of_one_addon_if_asked(remote: Remote) -> None:
+    first, second = remote.submit(), remote.submit()
+    third = Remote(remote.api, addon="sounds").submit()
+    assert [each["job_id"] for each in remote.api.walk(f"{QUEUE}/jobs", 2)] == [str(third), str(second), str(first)]
+    assert [each["job_id"] for each in remote.api.walk(f"{QUEUE}/jobs?addon_id=sounds", 2)] == [str(third)]
+
+
+@pytest.mark.parametrize(
+    ("status", "state"), [(Status.QUEUED, "CANCELED"), (Status.DISPATCHING, "CANCELED"), (Status.RUNNING, "RUNNING")]
+)
+def test_what_waits_is_cancelled_and_what_runs_is_asked(remote: Remote, status: Status, state: str) -> None:
+    there = job_in(status)
+    told = remote.api.post(f"{QUEUE}/jobs/{there.pk}/cancel", {"reason": "not needed"})
+    assert (told.status_code, told.json()["state"], told.json()["reason"]) == (200, state, "not needed")
+    assert job(there.pk).cancel_requested == (status == Status.RUNNING)
+
+
+def test_what_has_ended_cannot_be_cancelled(remote: Remote) -> None:
+    there = job_in(Status.COMPLETED)
+    refused = remote.api.post(f"{QUEUE}/jobs/{there.pk}/cancel")
+    assert (refused.status_code, refused.json()["code"]) == (409, "wrong_state")
+
+
+def test_a_retry_of_an_unknown_type_is_for_remote_workers_too(remote: Remote) -> None:
+    lease = remote.begin(max_retries=0)
+    remote.complete(lease, "FAILED")
+    assert services.retry(lease["job_id"]).remote
+
+
+# ---------------------------------------------------------------------- what makes no sense
+
+WRONG: list[tuple[str, dict[str, Any], list[Any]]] = [
+    (SUBMIT, {"job_type": "x"}, ["addon_id"]),
+    (SUBMIT, {"addon_id": "a"}, ["job_type"]),
+    (SUBMIT, {**INDEXING, "addon_id": ""}, ["addon_id"]),
+    (SUBMIT, {**INDEXING, "addon_id": 5}, ["addon_id"]),
+    (SUBMIT, {**INDEXING, "job_type": "a\nb"}, ["job_type"]),
+    (SUBMIT, {**INDEXING, "job_type": "x" * 201}, ["job_type"]),
+    (SUBMIT, {**INDEXING, "payload": [1]}, ["payload"]),
+    (SUBMIT, {**INDEXING, "payload": "text"}, ["payload"]),
+    (SUBMIT, {**INDEXING, "payload": {"a": {"b": "\ud800"}}}, ["payload", "a", "b"]),
+    (SUBMIT, {**INDEXING, "cost_units": 101}, ["cost_units"]),
+    (SUBMIT, {**INDEXING, "priority": "HIGHEST"}, ["priority"]),
+    (SUBMIT, {**INDEXING, "constraints": {"gpu_heavy": True}}, ["constraints", "gpu_heavy"]),
+    (SUBMIT, {**INDEXING, "constraints": {"cpu_heavy": 1}}, ["constraints", "cpu_heavy"]),
+    (SUBMIT, {**INDEXING, "expected_duration_sec": 0}, ["expected_duration_sec"]),
+    (SUBMIT, {**INDEXING, "earliest_start_at": "tomorrow"}, ["earliest_start_at"]),
+    (SUBMIT, {**INDEXING, "earliest_start_at": "2030-01-01T00:00:00"}, ["earliest_start_at"]),
+    (
+        SUBMIT,
+        {**INDEXING, "earliest_start_at": "2030-01-02T00:00:00Z", "deadline_at": "2030-01-01T00:00:00Z"},
+        ["deadline_at"],
+    ),
+    (SUBMIT, {**INDEXING, "max_runtime_sec": -1}, ["max_runtime_sec"]),
+    (SUBMIT, {**INDEXING, "tags": ["x" * 65]}, ["tags", 0]),
+    (SUBMIT, {**INDEXING, "params": {}}, ["params"]),
+    (SUBMIT, {**INDEXING, "not_before": None}, ["not_before"]),
+    (SUBMIT, {**INDEXING, "template": "x"}, ["template"]),
+    (SUBMIT, {**INDEXING, "state": "DONE"}, ["state"]),
+    (SUBMIT, {**INDEXING, "lease_id": "x"}, ["lease_id"]),
+    (SUBMIT, {**INDEXING, "idempotency_key": "é"}, ["idempotency_key"]),
+    (f"{QUEUE}/kick", {"now": True}, ["now"]),
+    ("start", {}, ["worker_id"]),
+    ("start", {"worker_id": ""}, ["worker_id"]),
+    ("start", {"worker_id": "x" * 201}, ["worker_id"]),
+    ("start", {"worker_id": "a\0b"}, ["worker_id"]),
+    ("start", {"worker_id": "w", "slot": -1}, ["slot"]),
+    ("start", {"worker_id": "w", "slot": 10_000}, ["slot"]),
+    ("start", {"worker_id": "w", "slot": True}, ["slot"]),
+    ("start", {"worker_id": "w", "pid": 0}, ["pid"]),
+    ("start", {"worker_id": "w", "pid": "1"}, ["pid"]),
+    ("start", {"worker_id": "w", "host": 5}, ["host"]),
+    ("start", {"worker_id": "w", "lease_token": "x"}, ["lease_token"]),
+    ("complete", {"state": "DONE"}, ["lease_id"]),
+    ("complete", {"lease_id": 5, "state": "DONE"}, ["lease_id"]),
+    ("complete", {"state": "COMPLETED"}, ["state"]),
+    ("complete", {"state": ["DONE"]}, ["state"]),
+    ("complete", {}, ["state"]),
+    ("complete", {"state": "DONE", "exit_code": 2**31}, ["exit_code"]),
+    ("complete", {"state": "DONE", "exit_code": "0"}, ["exit_code"]),
+    ("complete", {"state": "FAILED", "error": {"a": 1}}, ["error"]),
+    ("complete", {"state": "DONE", "artifacts": [1]}, ["artifacts"]),
+    ("complete", {"state": "DONE", "worker": "x"}, ["worker"]),
+    ("heartbeat", {"progress": 1.01}, ["progress"]),
+    ("heartbeat", {"progress": -0.1}, ["progress"]),
+    ("heartbeat", {"progress": "0.5"}, ["progress"]),
+    ("heartbeat", {"message": 5}, ["message"]),
+    ("heartbeat", {"tokens_used": -1}, ["tokens_used"]),
+    ("heartbeat", {"tokens_used": 1.5}, ["tokens_used"]),
+    ("heartbeat", {"logs": {}}, ["logs"]),
+    ("heartbeat", {"logs": ["line"]}, ["logs", 0]),
+    ("heartbeat", {"logs": [{"message": "x"}, {"level": "INFO"}]}, ["logs", 1, "message"]),
+    ("heartbeat", {"logs": [{"message": "x", "level": "x" * 17}]}, ["logs", 0, "level"]),
+    ("heartbeat", {"logs": [{"message": "x", "at": "now"}]}, ["logs", 0, "at"]),
+    ("heartbeat", {"logs": [{"message": "x", "colour": "red"}]}, ["logs", 0, "colour"]),
+    ("heartbeat", {"logs": [{"message": "x"}] * 1001}, ["logs"]),
+    ("heartbeat", {"lease_expires_at": "2030-01-01T00:00:00Z"}, ["lease_expires_at"]),
+    ("release", {"hand_back": "yes"}, ["hand_back"]),
+]
+
+
+@pytest.mark.parametrize(("where", "said", "loc"), WRONG, ids=str)
+def test_what_makes_no_sense_names_the_field_and_changes_nothing(
+    remote: Remote, where: str, said: dict[str, Any], loc: list[Any]
+) -> None:
+    path, body = where, said
+    if where in ("start", "complete", "heartbeat", "release"):
+        lease = remote.begin()
+        waiting = remote.submit()
+        remote.poll()
+        path = {
+            "start": f"{QUEUE}/jobs/{waiting}/start",
+            "complete": f"{QUEUE}/jobs/{lease['job_id']}/complete",
+            "heartbeat": f"{LEASE}/{lease['lease_id']}/heartbeat",
+            "release": f"{LEASE}/{lease['lease_id']}/release",
+        }[where]
+        if where == "complete" and loc != ["lease_id"]:
+            body = {"lease_id": lease["lease_id"], **said}
+    before = {model: rows for model, rows in everything().items() if model != "ApiToken"}
+    refused = remote.api.client.post(
+        f"/api{path}", json.dumps(body), content_type="application/json", headers=remote.api.headers
+    )
+    assert wrong_fields(refused) == [["body", *loc]]
+    assert {model: rows for model, rows in everything().items() if model != "ApiToken"} == before
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (f"{QUEUE}/dispatchable?addon_id=", "addon_id"),
+        (f"{QUEUE}/dispatchable?limit=0", "limit"),
+        (f"{QUEUE}/dispatchable?limit=501", "limit"),
+        (f"{QUEUE}/dispatchable?limit=-1", "limit"),
+        (f"{QUEUE}/dispatchable?limit=x", "limit"),
+        (f"{QUEUE}/dispatchable?cursor=x", "cursor"),
+        (f"{QUEUE}/dispatchable?tenant=acme", "tenant"),
+        (f"{QUEUE}/jobs?state=PENDING", "state"),
+        (f"{QUEUE}/jobs?state=COMPLETED", "state"),
+        (f"{QUEUE}/jobs?status=QUEUED", "status"),
+        (f"{QUEUE}/jobs?limit=0", "limit"),
+        (f"{QUEUE}/jobs?cursor=x", "cursor"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_named(remote: Remote, path: str, name: str) -> None:
+    assert wrong_fields(remote.api.get(path)) == [["query", name]]

@@ -1,0 +1,78 @@
+"""Deliveries go with their job; a job stays while somebody is still to be told of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobs import groups
+from jobs.engine import housekeeping
+from jobs.engine.retention import Pruning
+from jobs.models import Job, JobGroup
+from tests import executor
+from tests.commands.aging import age
+from tests.factories import WebhookAttemptFactory
+from tests.webhooks.conftest import Settings
+from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint
+from webhooks import fanout, services
+from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookMessage
+
+pytestmark = pytest.mark.django_db
+
+
+def prune() -> None:
+    age(days=40)
+    Pruning(timedelta(days=30)).go()
+
+
+def test_a_job_with_something_owed_or_pending_is_never_pruned() -> None:
+    endpoint("https://example.org/", "job.completed")
+    job = completed()
+    prune()
+    assert Job.objects.filter(pk=job.pk).exists()
+    fanout.hand_out(urgent=True)
+    prune()
+    assert Job.objects.filter(pk=job.pk).exists()
+
+
+@pytest.mark.parametrize("status", ["DELIVERED", "FAILED"])
+def test_what_was_told_of_a_job_goes_with_it(status: str) -> None:
+    endpoint("https://example.org/", "job.completed")
+    completed()
+    fanout.hand_out(urgent=True)
+    WebhookDelivery.objects.update(status=status, next_try_at=None)
+    WebhookAttemptFactory.create(delivery=deliveries()[0])
+    prune()
+    assert not Job.objects.exists()
+    for model in (WebhookMessage, WebhookDelivery, WebhookAttempt):
+        assert not model.objects.exists(), model
+
+
+def test_a_group_stays_and_goes_likewise() -> None:
+    endpoint("https://example.org/", "group.finished")
+    groups.create([{"job_type": TYPE}])
+    taken = executor.take_next()
+    assert taken is not None
+    executor.complete(taken)
+    prune()
+    assert JobGroup.objects.exists()
+    fanout.hand_out(urgent=True)
+    WebhookDelivery.objects.update(status="DELIVERED", next_try_at=None)
+    prune()
+    assert not JobGroup.objects.exists()
+    assert not WebhookMessage.objects.exists()
+
+
+def test_tests_go_by_their_own_age(told: Settings) -> None:
+    made = endpoint()
+    services.send_test(made.pk)
+    duty = next(each for each in housekeeping.duties() if each.name == "webhook tests")
+    assert duty.run() == "off"
+    told(RETENTION_DAYS=30)
+    age(days=40)
+    assert duty.run() == 0  # still pending
+    WebhookDelivery.objects.update(status="FAILED", next_try_at=None)
+    services.send_test(made.pk)
+    assert duty.run() == 1
+    assert [each.status for each in deliveries()] == ["PENDING"]

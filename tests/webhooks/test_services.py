@@ -1,0 +1,157 @@
+"""Endpoints and deliveries as people keep them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+
+from jobs.errors import InvalidInput, NotFound
+from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory
+from tests.webhooks.conftest import Settings
+from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint
+from webhooks import fanout, leases, services
+from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
+
+pytestmark = pytest.mark.django_db
+
+BAD_EVENTS: list[Any] = [[], "job.completed", None, {}, ["job.finished"], ["job.completed", 1], ["JOB.COMPLETED"], [[]]]
+
+
+@pytest.mark.parametrize("said", BAD_EVENTS)
+def test_events_must_be_known(said: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        services.create(ANYWHERE, said)
+    assert refused.value.errors[0]["loc"][0] == "events"
+
+
+def test_events_are_kept_once_each_in_their_order() -> None:
+    made, _ = services.create(ANYWHERE, ["job.failed", "*", "job.failed"])
+    assert made.events == ["job.failed", "*"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"url": "http://127.0.0.1/"}, "url"),
+        ({"url": None}, "url"),
+        ({"url": 1}, "url"),
+        ({"events": []}, "events"),
+        ({"enabled": "yes"}, "enabled"),
+        ({"enabled": None}, "enabled"),
+        ({"secret": "mine"}, "secret"),
+        ({"tenant": "acme"}, "tenant"),
+    ],
+)
+def test_an_edit_that_makes_no_sense_changes_nothing(changes: dict[str, Any], field: str) -> None:
+    made = endpoint()
+    with pytest.raises(InvalidInput) as refused:
+        services.update(made.pk, changes)
+    assert refused.value.errors[0]["loc"] == [field]
+    assert services.get(made.pk).url == ANYWHERE
+
+
+def test_what_is_another_tenants_is_not_there() -> None:
+    made = endpoint(tenant="acme")
+    delivery = WebhookDeliveryFactory.create(endpoint=made)
+    for call in (
+        lambda: services.get(made.pk, tenant="default"),
+        lambda: services.update(made.pk, {"enabled": False}, tenant="default"),
+        lambda: services.delete(made.pk, tenant="default"),
+        lambda: services.rotate_secret(made.pk, tenant="default"),
+        lambda: services.send_test(made.pk, tenant="default"),
+        lambda: services.resend(delivery.pk, tenant="default"),
+        lambda: services.resend_failed(made.pk, tenant="default"),
+        lambda: services.get(uuid4()),
+        lambda: services.get("nonsense"),
+        lambda: services.resend("nonsense"),
+    ):
+        with pytest.raises(NotFound):
+            call()
+    assert services.get(made.pk, tenant="acme").enabled
+
+
+def test_disabling_ends_what_was_owed_and_enabling_gives_a_fresh_start() -> None:
+    made = endpoint(failures=7, open_until=timezone.now() + timedelta(hours=1))
+    WebhookDeliveryFactory.create_batch(3, endpoint=made)
+    on_the_wire = WebhookDeliveryFactory.create(
+        endpoint=made, lease_token=uuid4(), lease_expires_at=timezone.now() + timedelta(minutes=1)
+    )
+    services.update(made.pk, {"enabled": False})
+    assert sorted(each.status for each in deliveries()) == ["FAILED"] * 3 + ["PENDING"]
+    assert services.get_delivery(on_the_wire.pk).status == "PENDING"
+    enabled = services.update(made.pk, {"enabled": True})
+    assert (enabled.failures, enabled.open_until, enabled.disabled_reason) == (0, None, "")
+
+
+def test_a_test_is_a_delivery_like_any_other() -> None:
+    made = endpoint("https://example.org/", "job.failed")
+    delivery = services.send_test(made.pk)
+    assert (delivery.event, delivery.status, delivery.job_id) == ("webhook.test", "PENDING", None)
+    (task,) = leases.take(1)
+    assert b'"type":"webhook.test"' in task.body
+
+
+def test_a_disabled_endpoint_is_neither_tested_nor_resent_to() -> None:
+    made = endpoint(enabled=False)
+    delivery = WebhookDeliveryFactory.create(endpoint=made, failed=True)
+    for call in (
+        lambda: services.send_test(made.pk),
+        lambda: services.resend(delivery.pk),
+        lambda: services.resend_failed(made.pk),
+    ):
+        with pytest.raises(services.Disabled):
+            call()
+
+
+def test_all_that_failed_at_an_endpoint_can_be_resent_at_once(told: Settings) -> None:
+    made, other = endpoint(), endpoint()
+    WebhookDeliveryFactory.create_batch(5, endpoint=made, failed=True)
+    WebhookDeliveryFactory.create_batch(2, endpoint=made, delivered=True)
+    WebhookDeliveryFactory.create(endpoint=other, failed=True)
+    told(API_BULK_LIMIT=3)
+    assert [services.resend_failed(made.pk) for _ in range(3)] == [3, 2, 0]
+    assert sorted(each.status for each in deliveries(endpoint=made)) == ["DELIVERED"] * 2 + ["PENDING"] * 5
+    assert deliveries(endpoint=other)[0].status == "FAILED"
+
+
+def test_resending_can_be_limited_to_what_was_made_since() -> None:
+    made = endpoint()
+    WebhookDeliveryFactory.create(endpoint=made, failed=True)
+    assert services.resend_failed(made.pk, since=timezone.now() + timedelta(minutes=1)) == 0
+    assert services.resend_failed(made.pk, since=timezone.now() - timedelta(minutes=1)) == 1
+
+
+def test_what_is_on_the_wire_is_not_resent_beside_itself() -> None:
+    made = endpoint()
+    delivery = WebhookDeliveryFactory.create(endpoint=made)
+    (task,) = leases.take(1)
+    services.resend(delivery.pk)
+    assert leases.take(10) == []
+    assert WebhookDelivery.objects.get().lease_token == task.token
+
+
+def test_a_deleted_endpoint_takes_all_that_is_its_own_along() -> None:
+    made, other = endpoint("https://example.org/", "job.completed"), endpoint("https://example.org/", "job.completed")
+    completed()
+    fanout.hand_out(urgent=True)
+    WebhookAttemptFactory.create(delivery=deliveries(endpoint=made)[0])
+    services.send_test(made.pk)
+    services.delete(made.pk)
+    assert [each.pk for each in WebhookEndpoint.objects.all()] == [other.pk]
+    assert [each.endpoint_id for each in deliveries()] == [other.pk]
+    assert (WebhookAttempt.objects.count(), WebhookMessage.objects.count()) == (0, 1)
+    services.delete(other.pk)
+    assert WebhookMessage.objects.count() == 0
+
+
+def test_a_tenant_has_no_more_endpoints_than_a_message_can_reasonably_carry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "MOST_ENDPOINTS", 2)
+    endpoint()
+    endpoint()
+    with pytest.raises(services.TooMany):
+        endpoint()
+    endpoint(tenant="acme")
