@@ -5,15 +5,17 @@ JobSchedulerError
 │   ├── UnknownJobType
 │   └── InvalidParams
 ├── NotFound                                                                      (404)
-└── Conflict                   sensible, but not now                              (409)
-    ├── WrongState             the verb does not start from this state
-    │   └── LiveTail           the chain already has a live job at its end
-    ├── InvalidOperationError  it would break an invariant
-    ├── IdempotencyKeyReused   same key, another body
-    ├── LeaseLost              the executor's token no longer holds the job
-    ├── SlotBusy               a remote worker's slot has another job
-    ├── NotAsked               a stop was reported that nobody asked for
-    └── ReportWithComplete     a job's lease ends with its job, not by itself
+├── Conflict                   sensible, but not now                              (409)
+│   ├── WrongState             the verb does not start from this state
+│   │   └── LiveTail           the chain already has a live job at its end
+│   ├── InvalidOperationError  it would break an invariant
+│   ├── IdempotencyKeyReused   same key, another body
+│   ├── LeaseLost              the executor's token no longer holds the job
+│   ├── SlotBusy               a remote worker's slot has another job
+│   ├── NotAsked               a stop was reported that nobody asked for
+│   └── ReportWithComplete     a job's lease ends with its job, not by itself
+├── NoSlot                     no slot came free for a direct call in time        (503)
+└── HandlerFailed              a handler that was called directly raised          (502)
 
 raised by handlers
 ├── Skip                       nothing to do: end SKIPPED
@@ -112,6 +114,18 @@ class NotAsked(Conflict):
 
 class ReportWithComplete(Conflict):
     code = "report_with_complete"
+
+
+class NoSlot(JobSchedulerError):
+    code = "no_slot"
+
+    def __init__(self, message: str, *, retry_after_sec: float = 5.0) -> None:
+        super().__init__(message)
+        self.retry_after_sec = retry_after_sec
+
+
+class HandlerFailed(JobSchedulerError):
+    code = "handler_failed"
 
 
 class Skip(Exception):

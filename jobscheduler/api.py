@@ -16,6 +16,7 @@ ROUTERS = (
     "jobs.api.trail.router",
     "jobs.api.runs.router",
     "jobs.api.groups.router",
+    "jobs.api.direct.router",
     "jobs.api.targets.router",
     "jobs.api.templates.router",
     "schedules.api.router",

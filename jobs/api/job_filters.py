@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from django.db.models import BooleanField, F, Func, Q, Value
@@ -21,7 +21,7 @@ from jobs.api.schemas import ID_SCHEMA, SHOWN_STATUSES, words
 from jobs.api.walks import Walk
 from jobs.errors import NotFound
 from jobs.literals import literals
-from jobs.models import Job
+from jobs.models import Job, JobRun
 from jobs.models.job import RARE, JobQuerySet
 from jobs.states import ACTIVE, Status
 
@@ -106,17 +106,27 @@ def _way(status: str, asked: JobFilters, also: Q) -> Walk:
     if status in ACTIVE:
         return Walk(_born(asked).filter(status__in=literals(sorted(ACTIVE)), status=status), also, few=True)
     if status == Status.COMPLETED:  # whose runs are not buried under whatever waits
-        return Walk(_born(asked, "run__pk").filter(run__isnull=False), also & Q(status=status), "run__pk")
+        runs = _aged(JobRun.objects.using(db.alias()), asked)
+        jobs = _aged(_jobs(), asked, "run__pk").filter(run__isnull=False)
+        return Walk(jobs, also & Q(status=status), "run__pk", joined="pk", measure=runs)
     return Walk(_born(asked), also & Q(status=status))
 
 
-def _born(asked: JobFilters, name: str = "pk") -> JobQuerySet:
-    jobs = Job.objects.using(db.alias())
+def _born(asked: JobFilters) -> JobQuerySet:
+    return _aged(_jobs(), asked)
+
+
+def _aged(rows: Any, asked: JobFilters, key: str = "pk") -> Any:
+    """Those of about the age that was asked for, along the key."""
     if asked.created_after is not None:
-        jobs = jobs.filter(**{f"{name}__gte": clock.first_id(asked.created_after - CLOCK_SLACK)})
+        rows = rows.filter(**{f"{key}__gte": clock.first_id(asked.created_after - CLOCK_SLACK)})
     if asked.created_before is not None:
-        jobs = jobs.filter(**{f"{name}__lt": clock.first_id(asked.created_before + CLOCK_SLACK)})
-    return jobs
+        rows = rows.filter(**{f"{key}__lt": clock.first_id(asked.created_before + CLOCK_SLACK)})
+    return rows
+
+
+def _jobs() -> JobQuerySet:
+    return Job.objects.using(db.alias())
 
 
 def _in(statuses: list[str]) -> Q:

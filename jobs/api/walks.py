@@ -7,7 +7,7 @@ and hands back the place that it has come to: the page is short then, and the ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -26,11 +26,13 @@ class Walk:
     key: str = "pk"
     joined: str = ""  # the same key in a table beside: no database carries the edge over to it by itself
     few: bool = False  # so few rows that all are read: asked for an order, SQLite would walk the table in that order
+    measure: QuerySet[Any] | None = None  # what the window is counted in, by its own key, if not in the rows themselves
 
     def before(self, place: UUID | None) -> Walk:
         if place is None:
             return self
-        return Walk(self.along.filter(**{f"{self.key}__lt": place}), self.also, self.key, self.joined, self.few)
+        measure = None if self.measure is None else self.measure.filter(pk__lt=place)
+        return replace(self, along=self.along.filter(**{f"{self.key}__lt": place}), measure=measure)
 
     def look(self, wanted: int, window: int) -> tuple[list[UUID], UUID | None]:
         """The first ids, and the place where the window ended, if it did before the rows did."""
@@ -43,7 +45,8 @@ class Walk:
         return list(self._keys(rows)[:wanted]), edge
 
     def _edge(self, window: int) -> UUID | None:
-        found: UUID | None = self._keys(self.along)[window - 1 : window].first()
+        counted = self._keys(self.along) if self.measure is None else Walk(self.measure)._keys(self.measure)
+        found: UUID | None = counted[window - 1 : window].first()
         return found
 
     def _keys(self, rows: QuerySet[Any]) -> Any:

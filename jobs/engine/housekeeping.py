@@ -15,7 +15,7 @@ from typing import Protocol
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import folding, lanes, offers, recovery, retention
+from jobs.engine import aging, contracts, deadlines, folding, lanes, offers, recovery, retention, shares, snapshot
 from jobs.engine.connections import MISSING, Outage
 
 logger = logging.getLogger("jobs.engine.housekeeping")
@@ -43,6 +43,8 @@ class Duty:
 
 _duties: dict[str, Duty] = {}
 _sweeper = recovery.Sweeper()
+_ager = aging.Ager()
+_late = deadlines.Keeper()
 
 
 def duty(
@@ -127,3 +129,8 @@ duty("withdraw", offers.tidy, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 
 duty("lanes", _wake_and_promote, every_sec=lambda: 30 * conf.POLL_SEC)  # a worker that may claim does so more often
 duty("retention", retention.one_round, every_sec=retention.pause_sec)
 duty("folding", folding.one_round, every_sec=folding.pause_sec)
+duty("deadlines", _late.skip_late, every_sec=_late.pause_sec)
+duty("leases", contracts.end_dead, every_sec=lambda: conf.RECOVERY_SEC)
+duty("snapshot", snapshot.write, every_sec=lambda: snapshot.EVERY_SEC)
+duty("aging", _ager.age, every_sec=_ager.pause_sec)
+duty("shares", shares.forget_idle, every_sec=lambda: 60.0)

@@ -17,12 +17,12 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
-from jobs.engine import lifecycle, limits
-from jobs.engine.claim import Condition, candidates, choose, has_builtin_policy
+from jobs.engine import contracts, deadlines, dispatching, lifecycle, limits
+from jobs.engine.choosing import Condition
 from jobs.engine.moves import jobs
 from jobs.errors import WrongState
 from jobs.literals import Literal
-from jobs.models import Gate, JobEvent, Poller
+from jobs.models import Gate, Job, JobEvent, Poller
 from jobs.models.job import JobQuerySet
 from jobs.states import EventKind, Status
 
@@ -45,9 +45,7 @@ def offer(addon_id: str, tenant: str | None, most: int) -> int:
     limits.ensure()
     try:
         with db.atomic() as connection:
-            chosen = _choose(connection, addon_id, tenant, most)
-            free = _ready(addon_id, tenant).filter(pk__in=chosen).in_dispatch_order()
-            taken = list(free.select_for_update(skip_locked=True))
+            taken = _take(connection, addon_id, tenant, most)
             for job in taken:
                 lifecycle.offer_locked(job, actor=SCHEDULER, reserve_sec=conf.DISPATCH_TIMEOUT_SEC)
             return len(taken)
@@ -120,8 +118,14 @@ def _ready(addon_id: str, tenant: str | None) -> JobQuerySet:
     return found if tenant is None else found.filter(tenant=tenant)
 
 
-def _choose(connection: Any, addon_id: str, tenant: str | None, most: int) -> list[UUID]:
-    in_force, in_use = limits.locked(all_of_them=not has_builtin_policy())
+def _take(connection: Any, addon_id: str, tenant: str | None, most: int) -> list[Job]:
+    """Choose as a claim does, and take what nobody has in hand."""
+    in_force, in_use = limits.locked(all_of_them=not limits.has_builtin_policy())
+    contracts.call_next(in_force, in_use)
     of_tenant: Condition = ("", ()) if tenant is None else ("tenant = %s", [tenant])
-    look = candidates(connection, of_tenant, remote=True, along=("addon_id = %s", [addon_id]))
-    return choose(most, look, in_force, in_use)
+    asking = dispatching.Round(connection, of_tenant, remote=True, along=("addon_id = %s", [addon_id]))
+    chosen = asking.choose(most, in_force, in_use)
+    free = _ready(addon_id, tenant).filter(deadlines.not_too_late(), pk__in=chosen).in_dispatch_order()
+    taken = list(free.select_for_update(skip_locked=True, of=("self",)))
+    asking.settle([job.pk for job in taken])
+    return taken

@@ -1,16 +1,16 @@
 """The next slot for a direct call: what runs goes on, the queue waits, direct calls keep their order.
 
-A reservation is a lease. While it waits, the limits its type falls under have no room for the queue; it is granted under
-the same lock that claims count under, so limits hold exactly.
+A reservation is a lease. While it waits, the limits its type falls under have no room for the queue; it is granted
+under the same lock that claims count under, so limits hold exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from uuid import UUID
+from typing import Any
 
-from django.db import transaction
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
@@ -141,7 +141,7 @@ def _named(limit: Limit) -> str:
     return f"{limit.scope} {limit.key}".strip()
 
 
-def _durable() -> transaction.Atomic:
+def _durable() -> AbstractContextManager[Any]:
     connection = db.connection()
     inside = [each for each in connection.atomic_blocks if not getattr(each, "_from_testcase", False)]
     if inside:

@@ -1,47 +1,60 @@
 """What a worker does beside its jobs, as far as a request can do it at little cost.
 
-Remote workers need no local one: whoever asks for offers sees to lanes, due times, late offers and dead leases first.
+Remote workers need no local one: whoever asks for offers sees to dead leases, deadlines, late offers, due times and
+lanes first.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from jobs import db
-from jobs.engine import lanes, offers, recovery
+from jobs.engine import deadlines, lanes, offers, recovery
 from jobs.models import LaneMark
 
 ROUNDS = 4  # of lanes and of due times: the rest is for the next request
 
-_sweeper = recovery.Sweeper()
-_sweeping = threading.Lock()
-_next_sweep = 0.0
+
+class Occasional:
+    """A duty that is done as often as one worker would do it, however many requests there are."""
+
+    def __init__(self, run: Callable[[], object], pause_sec: Callable[[], float]) -> None:
+        self._run, self._pause_sec = run, pause_sec
+        self._busy = threading.Lock()
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        if time.monotonic() < self._next or not self._busy.acquire(blocking=False):
+            return
+        try:
+            self._run()
+            self._next = time.monotonic() + self._pause_sec()
+        finally:
+            self._busy.release()
+
+
+def duties() -> list[Occasional]:
+    sweeper, keeper = recovery.Sweeper(), deadlines.Keeper()
+    return [Occasional(sweeper.sweep, sweeper.pause_sec), Occasional(keeper.skip_late, keeper.pause_sec)]
+
+
+_duties = duties()
 
 
 def before_offers() -> None:
     """Looks before it writes: a poll that finds nothing to do should not wait for the only writer of SQLite."""
-    recover_now_and_then()
+    for duty in _duties:
+        duty()
     offers.withdraw_late()
     _wake_due()
     _promote()
 
 
-def recover_now_and_then() -> None:
-    """As often as a worker would, whoever asks and however many do."""
-    global _next_sweep
-    if time.monotonic() < _next_sweep or not _sweeping.acquire(blocking=False):
-        return
-    try:
-        _sweeper.sweep()
-        _next_sweep = time.monotonic() + _sweeper.pause_sec()
-    finally:
-        _sweeping.release()
-
-
 def _wake_due() -> None:
     for _round in range(ROUNDS):
-        until = lanes.look_ahead().due_sec
+        until = lanes.seconds_until_due()
         if until is None or until > 0:
             return
         lanes.wake_due()

@@ -136,6 +136,7 @@ class Worker:
 
     def _begin(self) -> None:
         limits.sync()
+        limits.warn_of_idle_slots(self.options.concurrency, self.options.serves)
         recovered = recovery.recover_former_life(self.me)
         if recovered:
             logger.warning("recovered %d jobs of a former life of worker %s", recovered, self.me.name)

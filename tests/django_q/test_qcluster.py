@@ -67,7 +67,7 @@ def orphan() -> Job:
 def test_a_qcluster_fires_schedules_and_recovers_orphans_and_stopping_it_loses_nothing(
     process_env: dict[str, str], tmp_path: Path
 ) -> None:
-    row = every_minute(timezone.now().replace(second=0, microsecond=0), job_type="sample.noop")
+    row = every_minute(timezone.now().replace(second=0, microsecond=0), job_type="sample.noop", catch_up="all")
     lost = orphan()
     assert call("install_django_q").code == 0
     with qcluster(process_env, tmp_path) as log:

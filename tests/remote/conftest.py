@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobs.engine import recovery, upkeep
+from jobs.engine import upkeep
 from tests.remote.working import Remote
 
 
@@ -16,12 +16,11 @@ def unlimited(settings: Any) -> None:
 
 
 @pytest.fixture
-def remote() -> Remote:
+def remote(db: None) -> Remote:
     return Remote()
 
 
 @pytest.fixture(autouse=True)
 def first_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has just started: nothing was swept yet."""
-    monkeypatch.setattr(upkeep, "_sweeper", recovery.Sweeper())
-    monkeypatch.setattr(upkeep, "_next_sweep", 0.0)
+    """As in a process that has just started: nothing was looked after yet."""
+    monkeypatch.setattr(upkeep, "_duties", upkeep.duties())

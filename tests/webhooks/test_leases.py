@@ -44,7 +44,10 @@ def test_no_more_than_four_an_endpoint_are_out_at_once_over_all_senders() -> Non
     due(10)
     due(10)
     taken = leases.take(100)
-    assert sorted(sum(each.endpoint_id == pk for each in taken) for pk in {each.endpoint_id for each in taken}) == [4, 4]
+    assert sorted(sum(each.endpoint_id == pk for each in taken) for pk in {each.endpoint_id for each in taken}) == [
+        4,
+        4,
+    ]
     leases.record([answered(taken[0])])
     (another,) = leases.take(100)
     assert another.endpoint_id == taken[0].endpoint_id

@@ -1,0 +1,94 @@
+"""Direct execution over HTTP: a handler runs in the caller's request, in the next free slot; there is no job."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from django.http import HttpResponse
+from ninja import Router
+from pydantic import ConfigDict, Field, WithJsonSchema
+
+from jobs import direct, errors, parsing
+from jobs.api import fields as f
+from jobs.api.answers import answer
+from jobs.api.bodies import Optional, Said
+from jobs.api.callers import ApiRequest
+from jobs.api.operations import operation
+from jobs.api.problems import Refusal
+from jobs.api.schemas import Out
+from jobs.conf import conf
+from jobs.redaction import redact
+from jobs.salvage import salvage_json
+
+router = Router(tags=["direct"])
+
+RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
+
+
+class HandlerFailed(Refusal):
+    code, status = errors.HandlerFailed.code, HTTPStatus.BAD_GATEWAY
+
+
+class NoSlot(Refusal):
+    code, status = errors.NoSlot.code, HTTPStatus.SERVICE_UNAVAILABLE
+
+    def __init__(self, error: errors.NoSlot) -> None:
+        super().__init__(str(error), Retry_After=str(max(math.ceil(error.retry_after_sec), 1)))
+
+
+class DirectIn(Said):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"params": {"topic": "sea"}}]})
+
+    params: f.Params | None = None
+    wait_sec: Annotated[Any, WithJsonSchema({"type": "number", "minimum": 0})] | None = Field(
+        default=None, description="How long to wait for a slot, if that is shorter than what the settings allow."
+    )
+
+
+class DirectOut(Out):
+    result: Annotated[Any, WithJsonSchema({})] = Field(
+        description="What the handler returned, secrets masked. Null where the caller may not see payloads."
+    )
+    waited_ms: int = Field(description="How long the call waited for its slot.")
+    ran_ms: int
+    skipped: str | None = Field(default=None, description="Why there was nothing to do; absent if there was.")
+
+
+@router.post(
+    "/direct/{job_type}",
+    **operation(
+        "direct_run",
+        DirectOut,
+        scope="submit",
+        body="optional",
+        problems=[502],
+        summary="Run a handler now, without a job",
+    ),
+)
+def direct_run(
+    request: ApiRequest,
+    job_type: Annotated[str, WithJsonSchema(f.NAME)],
+    body: Annotated[DirectIn, Optional()],
+) -> HttpResponse:
+    """Takes the next slot in the limits that the type falls under: what runs goes on, then direct calls in their
+    order, then the queue (DEC-004). No slot in time: 503 `no_slot`. The handler raised: 502 `handler_failed`."""
+    caller, said = request.auth, body.said()
+    try:
+        done = direct.execute(
+            job_type, said.get("params"), wait=_wait(said), tenant=caller.tenant_for(None), actor=caller.actor
+        )
+    except errors.NoSlot as error:
+        raise NoSlot(error) from None
+    except errors.HandlerFailed as error:
+        raise HandlerFailed(str(error)) from None
+    result = redact(salvage_json(done.result)) if caller.payload else None
+    skipped = {} if done.skipped is None else {"skipped": done.skipped}
+    return answer({"result": result, "waited_ms": done.waited_ms, "ran_ms": done.ran_ms, **skipped})
+
+
+def _wait(said: dict[str, Any]) -> float:
+    asked = said.get("wait_sec")
+    longest = float(conf.DIRECT_WAIT_SEC)
+    return longest if asked is None else min(parsing.number(asked, "wait_sec", minimum=0), longest)

@@ -1,0 +1,230 @@
+"""Direct execution: run a handler here and now, in the next free slot, without a job.
+
+    jobs.direct.run("story.generate", {"topic": "sea"}, wait=30)
+
+    with jobs.direct.slot("story.generate", wait=60):
+        ...  # whatever falls under the limits of that type
+
+Order is always: what runs, direct calls as they came, then the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError, InterfaceError
+from django.utils.translation import gettext as _
+
+from jobs import parsing
+from jobs.actors import PYTHON, Actor
+from jobs.conf import conf
+from jobs.engine import contracts, reservations
+from jobs.engine.context import Context, current
+from jobs.engine.lease_keeper import keeper
+from jobs.engine.waiting_room import Ear
+from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded
+from jobs.models import Lease
+from jobs.policies.admission import Candidate
+from jobs.registry import Handler, registry
+from jobs.salvage import salvage_text
+from jobs.setting_rules import YEAR_SEC
+from jobs.submission import NORMAL
+
+logger = logging.getLogger("jobs.direct")
+OUTCOME_LENGTH = 2000
+
+
+@dataclass
+class Slot:
+    """A slot that is ours until its block ends. `lost`: it no longer is; stop what needs it."""
+
+    lease_id: UUID
+    waited_ms: int = 0
+    outcome: str = ""  # how it ended, where that is known better than by what was raised
+    lost: bool = False
+    ctx: Context | None = None
+
+    def lose(self) -> None:
+        self.lost = True
+        if self.ctx is not None:
+            self.ctx.request_stop(None)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a direct call came to; `skipped` is why there was nothing to do."""
+
+    result: Any
+    skipped: str | None
+    waited_ms: int
+    ran_ms: int
+
+
+def run(
+    job_type: str, params: Any = None, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON
+) -> Any:
+    """Run the handler in the next slot and return what it returned. What it raises, it raises here.
+
+    NoSlot, if none comes free within `wait` seconds (default: DIRECT_WAIT_SEC).
+    """
+    handler, given = _called(job_type, params)
+    with slot(job_type, wait=wait, tenant=tenant, actor=actor) as mine:
+        return _call(handler, given, mine)
+
+
+def execute(
+    job_type: str, params: Any = None, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON
+) -> Answer:
+    """As `run`, told as a document: a skip is an answer, and whatever the handler raises is a HandlerFailed."""
+    handler, given = _called(job_type, params)
+    with slot(job_type, wait=wait, tenant=tenant, actor=actor) as mine:
+        began = time.monotonic()
+        result, skipped = _told(handler, given, mine)
+        ran_ms = round((time.monotonic() - began) * 1000)
+    return Answer(result, skipped, mine.waited_ms, ran_ms)
+
+
+@contextmanager
+def slot(job_type: str, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON) -> Iterator[Slot]:
+    """Hold a slot under the limits that this type falls under, for as long as the block runs.
+
+    Outside of any transaction of the caller's: others must see the reservation.
+    """
+    candidate = _candidate(registry.get(parsing.identifier(job_type, "job_type")), parsing.tenant(tenant))
+    patience = conf.DIRECT_WAIT_SEC if wait is None else parsing.number(wait, "wait", minimum=0, maximum=YEAR_SEC)
+    mine = _taken(candidate, actor, patience)
+    try:
+        yield mine
+    except BaseException as error:
+        mine.outcome = mine.outcome or _outcome(error)
+        raise
+    finally:
+        _leave(mine.lease_id, mine.outcome or "completed")
+
+
+def _taken(candidate: Candidate, actor: Actor, patience: float) -> Slot:
+    """A granted slot; or NoSlot, and nothing is left behind."""
+    began = time.monotonic()
+    lease = reservations.reserve(candidate, actor.name or str(actor.kind))
+    mine = Slot(lease.pk)
+    keeper.keep(lease.pk, mine.lose)
+    try:
+        if lease.granted_at is None:
+            _wait(lease, began, patience)
+    except BaseException as error:
+        _leave(lease.pk, _outcome(error))
+        raise
+    mine.waited_ms = round((time.monotonic() - began) * 1000)
+    return mine
+
+
+def _wait(lease: Lease, began: float, patience: float) -> None:
+    with Ear() as ear:
+        while (obstacle := reservations.try_grant(lease)) is not None:
+            if obstacle.for_good:
+                raise NoSlot(obstacle.message)
+            left = began + patience - time.monotonic()
+            if left <= 0:
+                raise NoSlot(
+                    _("No slot came free within %(sec)g s: %(why)s") % {"sec": patience, "why": obstacle.message}
+                )
+            ear.wait(left)
+
+
+def _leave(lease_id: UUID, outcome: str) -> None:
+    """Free the slot. If the database cannot be told, the lease runs out by itself."""
+    keeper.drop(lease_id)
+    try:
+        contracts.end(lease_id, outcome)
+    except (DatabaseError, InterfaceError) as error:
+        logger.warning("the end of the direct call %s was not recorded, its lease runs out: %s", lease_id, error)
+
+
+def _called(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str, Any]]:
+    handler = registry.get(parsing.identifier(job_type, "job_type"))
+    if handler.options.remote:
+        raise InvalidInput("job_type", _("runs on remote workers only"), "remote_job_type")
+    given = parsing.json_object({} if params is None else params, "params")
+    handler.signature.validate(given)
+    return handler, given
+
+
+def _candidate(handler: Handler[..., Any], tenant: str) -> Candidate:
+    options = handler.options
+    return Candidate(
+        tenant=tenant,
+        job_type=handler.name,
+        resource=options.resource,
+        cost_units=1 if options.cost_units is None else options.cost_units,
+        priority=NORMAL if options.priority is None else options.priority,
+        constraints=frozenset(name for name, said in (options.constraints or {}).items() if said),
+    )
+
+
+def _told(handler: Handler[..., Any], given: dict[str, Any], mine: Slot) -> tuple[Any, str | None]:
+    """What it returned, and why it was skipped."""
+    try:
+        return _call(handler, given, mine), None
+    except Skip as skip:
+        mine.outcome = _outcome(skip)
+        return None, salvage_text(str(skip), OUTCOME_LENGTH)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        logger.warning("the direct call of %s failed", handler.name, exc_info=error)
+        mine.outcome = _outcome(error)
+        raise HandlerFailed(_said(error)) from error
+
+
+def _call(handler: Handler[..., Any], params: dict[str, Any], mine: Slot) -> Any:
+    limit = conf.TOKEN_LIMIT if handler.options.token_limit is None else handler.options.token_limit
+    mine.ctx = ctx = Context(job_id=None, params=params, token_limit=limit)
+    if mine.lost:
+        ctx.request_stop(None)
+    call = partial(handler, *((ctx,) if handler.takes_ctx else ()), **handler.signature.arguments(params))
+    token = current.set(ctx)
+    try:
+        with _timed(ctx, handler.options.max_runtime_sec):
+            result = asyncio.run(call()) if handler.is_async else call()
+    finally:
+        current.reset(token)
+    if ctx.over_token_limit:
+        raise TokenLimitExceeded(f"{ctx.tokens_used} tokens used, {ctx.token_limit} allowed")
+    return result
+
+
+@contextmanager
+def _timed(ctx: Context, seconds: float | None) -> Iterator[None]:
+    """Past its time the handler is asked to stop. In the caller's own thread it cannot be made to."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, ctx.request_stop, [None])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _outcome(error: BaseException) -> str:
+    if isinstance(error, Skip):
+        return salvage_text(f"skipped: {error}", OUTCOME_LENGTH)
+    if isinstance(error, NoSlot):
+        return "gave up waiting"
+    return salvage_text(f"failed: {_said(error)}", OUTCOME_LENGTH)
+
+
+def _said(error: BaseException) -> str:
+    lines = salvage_text(str(error), 500).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
