@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from datetime import datetime
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.utils.translation import gettext as _
 
 from jobs import parsing, services, submission
 from jobs.actors import Actor
-from jobs.engine import offers, remote, starts, upkeep
+from jobs.engine import admission, offers, remote, starts, upkeep
+from jobs.engine.admission import Granted
 from jobs.engine.moves import get
 from jobs.engine.starts import Holder, Start
 from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState
 from jobs.models import Job
+from jobs.policies.admission import Denied
 from jobs.registry import Handler, Options, registry
 from jobs.remote_words import ENDS, WANTED, beat, optional, word
 from jobs.states import Status, StopMode, allowed
@@ -30,6 +33,20 @@ NOT_STARTED = (Status.PENDING, Status.QUEUED, Status.DISPATCHING)
 MOST_SLOTS = 10_000
 MOST_PID = 2**32
 HANDED_BACK = "handed back by its worker"
+ASKED = ("cost_units", "priority", "constraints", "expected_duration_sec")
+REQUESTED = {
+    "addon_id": parsing.identifier,
+    "job_type": parsing.identifier,
+    **{name: submission.GATES[name] for name in ASKED},
+}
+
+
+class Kept(NamedTuple):
+    """What a heartbeat is answered."""
+
+    expires_at: datetime
+    cancel_requested: bool = False
+    cancel_mode: str = ""
 
 
 def submit(said: Mapping[str, Any], *, actor: Actor) -> tuple[Job, bool]:
@@ -75,9 +92,14 @@ def start(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> Job:
     return remote.start(job_id, holder, pid=pid, host=host)
 
 
-def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Job:
-    """Renew a lease. Returns its job, which may have been asked to stop."""
-    return remote.beat(_start_of(lease_id, api_token), beat(said))
+def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Kept:
+    """Renew a lease: a job's, or one that counts in admission only and has nothing else to say."""
+    known, news = parsing.job_id(lease_id), beat(said)
+    if (begun := starts.find(known)) is None:
+        return Kept(admission.heartbeat(known, owner=_applicant(api_token)))
+    job = remote.beat(_own(begun, api_token), news)
+    assert job.lease_expires_at is not None
+    return Kept(job.lease_expires_at, *_asked_to_stop(job))
 
 
 def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
@@ -94,24 +116,45 @@ def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
 
 
 def release(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> None:
-    """A job's lease is given up only by handing the job back."""
-    begun = _start_of(lease_id, api_token)
-    if not optional(said, "hand_back", parsing.boolean):
+    """Give a lease up. A job's ends with its job, unless the job is handed back."""
+    known, hand_back = parsing.job_id(lease_id), optional(said, "hand_back", parsing.boolean)
+    if (begun := starts.find(known)) is None:
+        return admission.release(known, owner=_applicant(api_token))
+    mine = _own(begun, api_token)
+    if not hand_back:
         raise ReportWithComplete(_("This is the lease of a job: say how the job ended, or hand it back."))
-    remote.hand_back(begun, reason=HANDED_BACK)
+    return remote.hand_back(mine, reason=HANDED_BACK)
 
 
-def asked_to_stop(job: Job) -> tuple[bool, str]:
+def request(said: Mapping[str, Any], api_token: UUID, *, tenant: str) -> Granted | Denied:
+    """Ask to do some work that has no job here."""
+    fields = {**said, "addon_id": said.get("addon_id") or "", "job_type": said.get("job_type") or ""}
+    clean = {name: REQUESTED[name](value, name) for name, value in fields.items() if value is not None}
+    return admission.request(owner=_applicant(api_token), tenant=tenant, **clean)
+
+
+def _applicant(api_token: UUID) -> str:
+    """Who holds a lease without a job: whoever has the API token."""
+    return f"r:{api_token}"
+
+
+def _asked_to_stop(job: Job) -> tuple[bool, str]:
     """What a heartbeat learns. Past its budget a job must stop, whatever else was asked."""
     if remote.is_over_budget(job):
         return True, str(StopMode.CANCEL)
     return job.cancel_requested, job.cancel_mode
 
 
-def _start_of(lease_id: Any, api_token: UUID, *, of: UUID | None = None) -> Start:
-    """A lease is nobody's business but the API token's that started with it."""
+def _start_of(lease_id: Any, api_token: UUID, *, of: UUID) -> Start:
     begun = starts.find(parsing.job_id(lease_id))
-    if begun is None or begun.holder.api_token != api_token or of not in (None, begun.job_id):
+    if begun is None or begun.job_id != of:
+        raise NotFound(_("There is no such lease."))
+    return _own(begun, api_token)
+
+
+def _own(begun: Start, api_token: UUID) -> Start:
+    """A lease is nobody's business but the API token's that started with it."""
+    if begun.holder.api_token != api_token:
         raise NotFound(_("There is no such lease."))
     return begun
 

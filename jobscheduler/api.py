@@ -20,6 +20,7 @@ ROUTERS = (
     "jobs.api.targets.router",
     "jobs.api.templates.router",
     "schedules.api.router",
+    "webhooks.api.router",
     "jobs.api.job_types.router",
     "jobs.api.workers.router",
     "jobs.api.limits.router",

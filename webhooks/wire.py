@@ -61,7 +61,7 @@ def post(
             connection.request("POST", place.target, body, headers)
         response = http.client.HTTPConnection.getresponse(connection)
         if wire.is_over:  # the library takes what there was of a head for the whole
-            raise http.client.RemoteDisconnected
+            raise http.client.RemoteDisconnected("within the head")
         return Answer(response.status, _head(response), _body(response), response.headers.get("Retry-After"))
     except (OSError, http.client.HTTPException, exceptions.HTTPError, ValueError) as error:
         raise NotAnswered(_why(error, wire)) from None

@@ -20,6 +20,8 @@ from jobs.api.operations import operation
 from jobs.api.pages import MOST
 from jobs.api.queries import Asked, Question, gated, whole
 from jobs.api.remote_bodies import (
+    AdmissionIn,
+    AdmissionOut,
     BeatIn,
     BeatOut,
     CompleteIn,
@@ -32,6 +34,7 @@ from jobs.api.remote_bodies import (
     StartOut,
 )
 from jobs.api.schemas import ID_SCHEMA
+from jobs.engine.admission import Granted
 from jobs.shapes import moment
 
 router = Router(tags=["remote workers"])
@@ -103,15 +106,30 @@ def queue_complete(request: ApiRequest, job_id: JobId, body: Annotated[CompleteI
 
 
 @router.post(
+    f"{LEASE}/request",
+    **operation("lease_request", AdmissionOut, scope="work", body=True, summary="Ask whether some work may start now"),
+)
+def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, Document()]) -> HttpResponse:
+    """For work that has no job here: it counts in admission as long as its lease is kept by heartbeats, and in no
+    other limit. A denial says when to ask again, and stays the same until then."""
+    said = body.said()
+    tenant = request.auth.tenant_for(said.pop("tenant", None))
+    verdict = remote.request(said, _token(request), tenant=tenant)
+    if isinstance(verdict, Granted):
+        lease = {"lease_id": str(verdict.lease_id), "lease_expires_at": moment(verdict.expires_at)}
+        return answer({"approved": True, **lease})
+    return answer({"approved": False, "reason": verdict.reason, "retry_after_sec": verdict.retry_after_sec})
+
+
+@router.post(
     f"{LEASE}/{{lease_id}}/heartbeat",
     **operation("lease_heartbeat", BeatOut, scope="work", body="optional", problems=[404, 409], summary="Keep a lease"),
 )
 def lease_heartbeat(request: ApiRequest, lease_id: LeaseId, body: Annotated[BeatIn, Optional()]) -> HttpResponse:
     """Also says how far the work is, and learns whether it should stop. 409: the lease is over, stop at once."""
-    job = remote.heartbeat(lease_id, _token(request), body.said())
-    requested, mode = remote.asked_to_stop(job)
-    expires = moment(job.lease_expires_at)
-    return answer({"lease_expires_at": expires, "cancel_requested": requested, "cancel_mode": mode})
+    kept = remote.heartbeat(lease_id, _token(request), body.said())
+    told = {"cancel_requested": kept.cancel_requested, "cancel_mode": kept.cancel_mode}
+    return answer({"lease_expires_at": moment(kept.expires_at), **told})
 
 
 @router.post(
@@ -121,8 +139,9 @@ def lease_heartbeat(request: ApiRequest, lease_id: LeaseId, body: Annotated[Beat
     ),
 )
 def lease_release(request: ApiRequest, lease_id: LeaseId, body: Annotated[ReleaseIn, Optional()]) -> HttpResponse:
-    """Of a job's lease only with `hand_back`: the job waits for another worker, its run stays open and its checkpoint
-    is kept. Without it a job's lease ends with `complete`: 409 `report_with_complete`."""
+    """Frees an admission lease; doing so again changes nothing. A job's lease ends with `complete` (409
+    `report_with_complete`), unless the job is handed back: then it waits for another worker, its run stays open and its
+    checkpoint is kept."""
     remote.release(lease_id, _token(request), body.said())
     return answer({"released": True})
 

@@ -112,6 +112,26 @@ class ReleaseIn(Said):
     hand_back: f.Flag | None = None
 
 
+class AdmissionIn(Said):
+    """Work that an addon would do itself, outside of the queue."""
+
+    model_config = needing(
+        *("addon_id", "job_type"),
+        addon_id="visuals",
+        job_type="preview",
+        cost_units=30,
+        constraints={"cpu_heavy": True},
+    )
+
+    addon_id: f.Name | None = None
+    job_type: f.Name | None = None
+    cost_units: f.CostUnits | None = None
+    priority: f.Priority | None = None
+    constraints: f.Constraints | None = None
+    expected_duration_sec: f.Duration | None = None
+    tenant: f.Tenant | None = None
+
+
 class IntentOut(Out):
     """A job in the words of addons. `lease_id` is of use only with the API token that started it."""
 
@@ -171,6 +191,16 @@ class BeatOut(Out):
     lease_expires_at: Time
     cancel_requested: bool
     cancel_mode: Annotated[str, WithJsonSchema(words(["", *StopMode]))]
+
+
+class AdmissionOut(Out):
+    """Approved: `lease_id` and `lease_expires_at`. Denied: `reason` and `retry_after_sec`."""
+
+    approved: bool
+    lease_id: Id | None = None
+    lease_expires_at: Time | None = None
+    reason: str | None = None
+    retry_after_sec: float | None = None
 
 
 class ReleaseOut(Out):

@@ -17,9 +17,7 @@ from django.db.models import Exists, Q
 
 from jobs import db, hooks
 from jobs.engine import contracts, deadlines, dispatching, groups, limits, wakeup
-from jobs.engine.choosing import Condition as Condition
-from jobs.engine.choosing import Look, choose
-from jobs.engine.choosing import candidates as candidates
+from jobs.engine.choosing import Condition, Look, candidates, choose
 from jobs.engine.limits import has_builtin_policy
 from jobs.engine.sql import Statement, compiled, dialect
 from jobs.engine.sql.columns import CLAIMED

@@ -89,7 +89,7 @@ def _events() -> QuerySet[JobEvent]:
 
 
 def _start(event: JobEvent) -> Start:
-    data = event.data
+    data: dict[str, Any] = event.data or {}
     holder = Holder(UUID(data["api_token_id"]), data["worker"], data["slot"])
     assert event.token is not None
     return Start(event.job_id, event.token, holder, event.at, data.get("pid"), data.get("host"), data.get("clock"))

@@ -10,9 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from jobs import db
 from jobs.engine import deadlines, lanes, offers, recovery
-from jobs.models import LaneMark
 
 ROUNDS = 4  # of lanes and of due times: the rest is for the next request
 
@@ -48,20 +46,17 @@ def before_offers() -> None:
     for duty in _duties:
         duty()
     offers.withdraw_late()
-    _wake_due()
-    _promote()
+    _open_gates()
 
 
-def _wake_due() -> None:
+def _open_gates() -> None:
+    """Let forward what waited for its time or its lane."""
     for _round in range(ROUNDS):
-        until = lanes.seconds_until_due()
-        if until is None or until > 0:
+        ahead = lanes.look_ahead()
+        due = ahead.due_sec is not None and ahead.due_sec <= 0
+        if due:
+            lanes.wake_due()
+        if due or ahead.marked:
+            lanes.promote_round()
+        else:
             return
-        lanes.wake_due()
-
-
-def _promote() -> None:
-    for _round in range(ROUNDS):
-        if not LaneMark.objects.using(db.alias()).exists():
-            return
-        lanes.promote_round()

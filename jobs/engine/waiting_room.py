@@ -15,7 +15,7 @@ FIRST_LOOK_SEC, LAST_LOOK_SEC = 0.02, 0.5
 
 
 class Ear:
-    """On the caller's own connection, outside of any transaction; elsewhere it only waits, a little longer each time."""
+    """On the caller's own connection, if it is in no transaction; elsewhere it only waits, longer each time."""
 
     def __init__(self) -> None:
         self._connection: Any = db.connection()

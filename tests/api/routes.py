@@ -61,6 +61,8 @@ MAKERS: dict[str, Callable[[str], Any]] = {
     "group_id": lambda tenant: factories.JobGroupFactory.create(tenant=tenant).pk,
     "template_id": lambda tenant: factories.JobTemplateFactory.create(tenant=tenant).pk,
     "schedule_id": lambda tenant: factories.ScheduleFactory.create(tenant=tenant).pk,
+    "endpoint_id": lambda tenant: factories.WebhookEndpointFactory.create(tenant=tenant).pk,
+    "delivery_id": lambda tenant: factories.WebhookDeliveryFactory.create(endpoint__tenant=tenant).pk,
 }
 
 

@@ -1,0 +1,131 @@
+"""Admission holds for offers as for claims; and leases for work that has no job."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+
+from jobs.models import Job, JobEvent, Lease
+from jobs.policies.admission import Approved, Candidate, Denied, Snapshot
+from jobs.states import EventKind, Status
+from tests.api.calling import Api, wrong_fields
+from tests.remote.working import LEASE, Remote, job
+from tests.snapshots import kinds_of
+
+pytestmark = pytest.mark.django_db
+TOTAL = 100
+
+
+class AtMost:
+    """Cost units up to a hundred, however the machine is doing."""
+
+    def decide(self, job: Candidate, snapshot: Snapshot) -> Approved | Denied:
+        return Approved() if snapshot.used + job.cost_units <= TOTAL else Denied("full", 2.0)
+
+
+@pytest.fixture
+def bounded(settings: Any) -> None:
+    settings.JOBSCHEDULER = {"LIMITS": {"global": None}, "ADMISSION_POLICY": f"{__name__}.AtMost"}
+
+
+def ask(remote: Remote, **fields: Any) -> Any:
+    return remote.api.post(f"{LEASE}/request", {"addon_id": remote.addon, "job_type": "preview", **fields})
+
+
+def used() -> int:
+    return sum(Job.objects.filter(status__in=[Status.DISPATCHING, Status.RUNNING]).values_list("cost_units", flat=True))
+
+
+@pytest.mark.usefixtures("bounded")
+def test_offers_never_cost_more_than_the_capacity(remote: Remote) -> None:
+    ids = [remote.submit(cost_units=30) for _ in range(5)]
+    assert remote.polled() == ids[:3]
+    assert remote.polled() == ids[:3]
+    lease = remote.start(ids[0])
+    assert remote.polled() == ids[1:3]
+    remote.complete(lease)
+    assert remote.polled() == ids[1:4]
+    assert used() == 90
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_denial_is_recorded_once_as_long_as_it_says_the_same(remote: Remote) -> None:
+    remote.submit(cost_units=90)
+    denied = remote.submit(cost_units=20)
+    for _ in range(3):
+        remote.poll()
+    assert kinds_of(job(denied)) == ["SUBMITTED", "DENIED"]
+    assert JobEvent.objects.get(job_id=denied, kind=EventKind.DENIED).reason == "full"
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_smaller_job_behind_one_that_does_not_fit_is_offered(remote: Remote) -> None:
+    large, _too_large, small = (remote.submit(cost_units=cost) for cost in (60, 50, 40))
+    assert remote.polled() == [large, small]
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_lease_without_a_job_counts_in_admission_until_it_is_released(remote: Remote) -> None:
+    job_id = remote.submit(cost_units=30)
+    granted = ask(remote, cost_units=80)
+    assert granted.status_code == 200
+    assert set(granted.json()) == {"approved", "lease_id", "lease_expires_at"}
+    assert granted.json()["approved"] is True
+    assert remote.polled() == []
+    denied = ask(remote, cost_units=30).json()
+    assert (denied["approved"], denied["reason"]) == (False, "full")
+    assert 0 < denied["retry_after_sec"] <= 2
+    for _again in range(2):
+        assert remote.release(granted.json()).json() == {"released": True}
+    assert remote.polled() == [job_id]
+
+
+def test_without_a_policy_every_lease_is_granted(remote: Remote) -> None:
+    assert [ask(remote, cost_units=100).json()["approved"] for _ in range(3)] == [True] * 3
+
+
+def test_a_heartbeat_keeps_such_a_lease(remote: Remote) -> None:
+    lease = ask(remote, constraints={"cpu_heavy": True}, priority="HIGH", expected_duration_sec=5).json()
+    Lease.objects.update(expires_at=Now() + timedelta(seconds=1))
+    told = remote.beat(lease).json()
+    assert told["lease_expires_at"] > lease["lease_expires_at"]
+    assert (told["cancel_requested"], told["cancel_mode"]) == (False, "")
+
+
+def test_a_lease_that_was_released_cannot_be_kept(remote: Remote) -> None:
+    lease = ask(remote).json()
+    remote.release(lease)
+    refused = remote.beat(lease)
+    assert (refused.status_code, refused.json()["code"]) == (409, "lease_lost")
+
+
+@pytest.mark.parametrize("tenant", ["default", "acme", None])
+def test_somebody_else_s_lease_is_not_there(remote: Remote, tenant: str | None) -> None:
+    lease = ask(remote).json()
+    other = Remote(Api("work", tenant=tenant))
+    assert (other.beat(lease).status_code, other.release(lease).status_code) == (404, 404)
+    assert remote.beat(lease).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("said", "loc"),
+    [
+        ({"addon_id": None}, "addon_id"),
+        ({"addon_id": 5}, "addon_id"),
+        ({"job_type": ""}, "job_type"),
+        ({"cost_units": 101}, "cost_units"),
+        ({"priority": "MOST"}, "priority"),
+        ({"constraints": []}, "constraints"),
+        ({"expected_duration_sec": -1}, "expected_duration_sec"),
+        ({"payload": {}}, "payload"),
+    ],
+)
+def test_a_request_that_makes_no_sense_names_the_field(remote: Remote, said: dict[str, Any], loc: str) -> None:
+    assert wrong_fields(ask(remote, **said)) == [["body", loc]]
+
+
+def test_a_request_for_another_tenant_is_refused(remote: Remote) -> None:
+    assert ask(remote, tenant="acme").status_code == 403

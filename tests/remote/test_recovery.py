@@ -1,0 +1,186 @@
+"""What becomes of leases that nobody keeps, and of jobs that run for too long."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from jobs import direct, services
+from jobs.engine import identity
+from jobs.engine.deadlines import PASSED
+from jobs.engine.identity import Identity
+from jobs.engine.recovery import Sweeper
+from jobs.models import Job, JobEvent
+from jobs.states import Cause, EventKind, Status
+from tests import sample_jobs
+from tests.factories import SAMPLE_TYPE
+from tests.remote.working import Remote, job
+
+pytestmark = pytest.mark.django_db
+assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+
+SPOOF = "r@host:0123456789abcdef:4026531836:1:1"  # reads like a worker of ours whose process is gone
+
+
+def silent(lease: dict[str, Any], seconds: float) -> None:
+    """As if its last heartbeat had come so long ago."""
+    then = Now() - timedelta(seconds=seconds)
+    clock = f"{identity.boot_id()}/{identity.time.monotonic() - seconds:.3f}" if _is_sqlite() else None
+    Job.objects.filter(pk=lease["job_id"]).update(
+        lease_expires_at=then + timedelta(seconds=30), heartbeat_at=then, beat_clock=clock
+    )
+
+
+def _is_sqlite() -> bool:
+    return connection.vendor == "sqlite"
+
+
+def test_a_lease_that_nobody_keeps_is_recovered_like_a_local_one(remote: Remote) -> None:
+    lease = remote.begin()
+    remote.beat(lease, checkpoint={"page": 7})
+    silent(lease, 60)
+    assert Sweeper().sweep() == 1
+    ended = job(lease)
+    assert (ended.status, ended.status_reason, ended.run.error) == (Status.FAILED, "lease expired", "lease expired")
+    event = JobEvent.objects.get(job_id=ended.pk, kind=EventKind.FAILED)
+    assert (event.data["cause"], event.data["worker"]) == (Cause.LEASE_EXPIRED, "indexer-1")
+    retry = Job.objects.get(retry_of=ended)
+    assert (retry.status, retry.remote, retry.checkpoint) == (Status.QUEUED, True, {"page": 7})
+
+
+def test_who_held_it_is_told_as_it_said_itself(remote: Remote) -> None:
+    job_id = remote.submit()
+    remote.poll()
+    lease = remote.start(job_id, pid=4711, host="box-3")
+    silent(lease, 60)
+    Sweeper().sweep()
+    data = JobEvent.objects.get(job_id=job_id, kind=EventKind.FAILED).data
+    assert (data["worker"], data["host"], data["pid"]) == ("indexer-1", "box-3", 4711)
+
+
+def test_a_lease_within_its_grace_is_left_alone(remote: Remote) -> None:
+    lease = remote.begin()
+    silent(lease, 35)
+    assert Sweeper().sweep() == 0
+    assert remote.beat(lease).status_code == 200
+
+
+@pytest.mark.parametrize(("verb", "ended"), [(services.cancel, Status.CANCELLED), (services.pause, Status.PAUSED)])
+def test_a_stop_request_outlives_the_worker(remote: Remote, verb: Any, ended: Status) -> None:
+    lease = remote.begin()
+    verb(lease["job_id"])
+    silent(lease, 60)
+    assert Sweeper().sweep() == 1
+    assert job(lease).status == ended
+    assert not Job.objects.filter(retry_of_id=lease["job_id"]).exists()
+
+
+def test_a_poll_recovers_what_others_left_where_no_worker_runs(remote: Remote) -> None:
+    lease = remote.begin(max_retries=1)
+    silent(lease, 60)
+    Remote(remote.api, worker="indexer-2", addon="another").poll()
+    assert job(lease).status == Status.RUNNING  # it was swept a moment ago, when it was polled for the first time
+
+
+def test_the_first_poll_of_a_web_process_recovers_what_others_left(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jobs.engine import upkeep
+
+    lease = remote.begin()
+    silent(lease, 60)
+    monkeypatch.setattr(upkeep, "_duties", upkeep.duties())
+    remote.poll()
+    assert job(lease).status == Status.FAILED
+
+
+@pytest.mark.sqlite_only
+def test_a_clock_that_jumps_ahead_ends_no_lease_and_no_runtime(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = remote.begin(max_runtime_sec=600)
+    later = timezone.now() + timedelta(days=1)
+    monkeypatch.setattr(timezone, "now", lambda: later)
+    Job.objects.filter(pk=lease["job_id"]).update(lease_expires_at=later - timedelta(hours=1))
+    assert Sweeper().sweep() == 0
+    assert remote.beat(lease).status_code == 200
+    assert job(lease).status == Status.RUNNING
+
+
+# ---------------------------------------------------------------------- running for too long
+
+
+def running_since(lease: dict[str, Any], seconds: float) -> None:
+    """As if it had been started so long ago. Events are never rewritten, so the limit moves instead of the start."""
+    begun = JobEvent.objects.get(job_id=lease["job_id"], kind=EventKind.RUNNING)
+    passed = 1e-6 if _is_sqlite() else max((timezone.now() - begun.at).total_seconds() / 2, 1e-6)
+    Job.objects.filter(pk=lease["job_id"]).update(max_runtime_sec=min(passed, 1.0 / seconds))
+
+
+def test_past_its_runtime_a_job_fails_and_its_lease_is_void(remote: Remote) -> None:
+    lease = remote.begin(max_runtime_sec=600)
+    assert Sweeper().sweep() == 0
+    running_since(lease, 601)
+    assert Sweeper().sweep() == 1
+    ended = job(lease)
+    assert (ended.status, ended.status_reason) == (Status.FAILED, "timeout")
+    assert JobEvent.objects.get(job_id=ended.pk, kind=EventKind.FAILED).data["cause"] == Cause.TIMEOUT
+    assert Job.objects.filter(retry_of=ended).exists()
+    assert remote.complete(lease).status_code == 409
+
+
+def test_a_heartbeat_past_the_runtime_ends_the_job_itself(remote: Remote) -> None:
+    lease = remote.begin(max_runtime_sec=600)
+    assert remote.beat(lease).status_code == 200
+    running_since(lease, 601)
+    refused = remote.beat(lease, progress=0.9)
+    assert (refused.status_code, refused.json()["code"]) == (409, "lease_lost")
+    assert (job(lease).status, job(lease).status_reason) == (Status.FAILED, "timeout")
+
+
+def test_the_runtime_is_counted_anew_after_a_pause(remote: Remote) -> None:
+    lease = remote.begin(max_runtime_sec=600)
+    services.pause(lease["job_id"])
+    remote.complete(lease, "PAUSED")
+    services.resume(lease["job_id"])
+    remote.poll()
+    again = remote.start(lease["job_id"])
+    begun = JobEvent.objects.filter(job_id=lease["job_id"], kind=EventKind.RUNNING)
+    assert begun.count() == 2
+    assert begun.get(token=again["lease_id"]).at == begun.latest("id").at
+    assert Sweeper().sweep() == 0
+
+
+# ---------------------------------------------------------------------- what a worker says of itself is not believed
+
+
+def test_a_remote_worker_cannot_pass_for_one_of_ours(remote: Remote) -> None:
+    pretender = Remote(remote.api, worker=SPOOF)
+    lease = pretender.begin()
+    owner = job(lease).lease_owner
+    assert owner is not None
+    assert Identity.of_owner(owner) is None
+    silent(lease, 35)
+    assert Sweeper().sweep() == 0
+
+
+# ---------------------------------------------------------------------- with everything else
+
+
+def test_a_time_sensitive_job_is_not_offered_too_late_and_ends_skipped(remote: Remote) -> None:
+    late = remote.submit(time_sensitive=True, deadline_at="2031-01-01T00:00:00Z")
+    Job.objects.filter(pk=late).update(deadline_at=Now() - timedelta(seconds=1))
+    assert remote.polled() == []
+    assert (job(late).status, job(late).status_reason) == (Status.SKIPPED, PASSED)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_while_a_direct_call_has_the_slot_nothing_is_offered(remote: Remote, settings: Any) -> None:
+    settings.JOBSCHEDULER = {"LIMITS": {"global": 1}}
+    waiting = remote.submit()
+    with direct.slot(SAMPLE_TYPE, wait=0):
+        assert remote.polled() == []
+    assert remote.polled() == [waiting]

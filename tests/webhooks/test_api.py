@@ -1,0 +1,176 @@
+"""Webhooks over HTTP: endpoints, their deliveries, tests, rotation and resending."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.calling import Api, wrong_fields
+from tests.factories import WebhookDeliveryFactory
+from tests.webhooks.conftest import Settings
+from tests.webhooks.scenes import completed, deliveries, endpoint, round_of_sending
+from webhooks import services
+from webhooks.models import WebhookEndpoint
+
+pytestmark = pytest.mark.django_db
+BODY = {"url": "https://example.org/hook", "events": ["job.completed", "job.failed"]}
+ENDPOINT = {
+    *("id", "tenant", "url", "events", "enabled", "disabled_reason"),
+    *("failures", "open_until", "old_secret_until", "created_at"),
+}
+DELIVERY = {
+    *("id", "endpoint_id", "event", "job_id", "group_id", "status", "attempts", "next_try_at", "response_status"),
+    *("error", "created_at", "delivered_at"),
+}
+
+
+def test_a_life_of_an_endpoint() -> None:
+    api = Api()
+    made = api.post("/webhooks", BODY)
+    assert (made.status_code, set(made.json())) == (201, ENDPOINT | {"secret"})
+    assert made.json()["secret"].startswith("whsec_")
+    path = f"/webhooks/{made.json()['id']}"
+    assert set(api.get(path).json()) == ENDPOINT
+    assert api.get("/webhooks").json()["items"] == [api.get(path).json()]
+    changed = api.patch(path, {"events": ["*"], "enabled": False})
+    assert (changed.status_code, changed.json()["events"], changed.json()["enabled"]) == (200, ["*"], False)
+    assert (api.delete(path).status_code, api.get(path).status_code) == (204, 404)
+
+
+def test_a_secret_is_shown_when_it_is_made_and_when_it_is_replaced_and_never_else() -> None:
+    api = Api()
+    made = api.post("/webhooks", BODY).json()
+    path = f"/webhooks/{made['id']}"
+    rotated = api.post(f"{path}/rotate-secret")
+    assert (rotated.status_code, rotated.json()["secret"] == made["secret"]) == (200, False)
+    assert rotated.json()["old_secret_until"] is not None
+    for answer in (api.get(path), api.get("/webhooks"), api.patch(path, {"enabled": True})):
+        assert (b"whsec_" in answer.content, b'"secret"' in answer.content) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({**BODY, "url": "http://169.254.169.254/"}, ["body", "url"]),
+        ({**BODY, "url": "http://2130706433/"}, ["body", "url"]),
+        ({**BODY, "url": 7}, ["body", "url"]),
+        ({**BODY, "url": "x" * 3000}, ["body", "url"]),
+        ({**BODY, "events": []}, ["body", "events"]),
+        ({**BODY, "events": ["job.done"]}, ["body", "events", 0]),
+        ({**BODY, "enabled": 1}, ["body", "enabled"]),
+        ({**BODY, "secret": "mine"}, ["body", "secret"]),
+        ({"url": "https://example.org/"}, ["body", "events"]),
+        ({"events": ["*"]}, ["body", "url"]),
+        ({**BODY, "tenant": "a b"}, ["body", "tenant"]),
+    ],
+)
+def test_a_bad_endpoint_is_refused_by_its_field(body: Any, field: list[Any]) -> None:
+    assert wrong_fields(Api(tenant=None).post("/webhooks", body)) == [field]
+    assert not WebhookEndpoint.objects.exists()
+
+
+def test_a_test_delivery_can_be_followed_to_its_end(receive: Any) -> None:
+    api, there = Api(), receive()
+    made = api.post("/webhooks", {**BODY, "url": there.url}).json()
+    sent = api.post(f"/webhooks/{made['id']}/test")
+    assert (sent.status_code, set(sent.json()), sent.json()["status"]) == (201, DELIVERY, "PENDING")
+    round_of_sending()
+    found = api.get(f"/webhook-deliveries/{sent.json()['id']}").json()
+    assert (found["status"], found["response_status"], found["attempts"]) == ("DELIVERED", 200, 1)
+    assert there.seen[0].verify(made["secret"])["type"] == "webhook.test"
+
+
+def test_deliveries_are_listed_by_endpoint_newest_first_and_by_status(receive: Any) -> None:
+    api, there = Api(), receive()
+    made = endpoint(there.url, "job.completed")
+    jobs = [completed() for _ in range(5)]
+    WebhookDeliveryFactory.create()  # another endpoint's
+    round_of_sending()
+    WebhookDeliveryFactory.create(endpoint=made, failed=True)
+    listed = api.walk(f"/webhooks/{made.pk}/deliveries", 2)
+    assert len(listed) == 6
+    assert [each["id"] for each in listed] == sorted((each["id"] for each in listed), reverse=True)
+    assert {each["job_id"] for each in listed[1:]} == {str(job.pk) for job in jobs}
+    failed = api.get(f"/webhooks/{made.pk}/deliveries?status=FAILED").json()["items"]
+    assert [each["id"] for each in failed] == [listed[0]["id"]]
+    assert api.get(f"/webhooks/{made.pk}/deliveries?status=LOST").status_code == 422
+
+
+def test_what_failed_is_resent_one_by_one_or_all_at_once() -> None:
+    api = Api("operate")
+    made = endpoint()
+    WebhookDeliveryFactory.create_batch(3, endpoint=made, failed=True)
+    first = deliveries()[0]
+    answer = api.post(f"/webhook-deliveries/{first.pk}/resend")
+    assert (answer.status_code, answer.json()["status"]) == (200, "PENDING")
+    assert api.post(f"/webhooks/{made.pk}/resend-failed", {"since": "2030-01-01T00:00:00Z"}).json() == {"count": 0}
+    assert api.post(f"/webhooks/{made.pk}/resend-failed").json() == {"count": 2}
+    assert api.post(f"/webhooks/{made.pk}/resend-failed", {"since": "yesterday"}).status_code == 422
+
+
+def test_a_disabled_endpoint_answers_409_to_tests_and_resends() -> None:
+    api = Api()
+    made = endpoint(enabled=False)
+    delivery = WebhookDeliveryFactory.create(endpoint=made, failed=True)
+    for path in (
+        f"/webhooks/{made.pk}/test",
+        f"/webhooks/{made.pk}/resend-failed",
+        f"/webhook-deliveries/{delivery.pk}/resend",
+    ):
+        answer = api.post(path)
+        assert (answer.status_code, answer.json()["code"]) == (409, "endpoint_disabled")
+
+
+def test_what_is_another_tenants_is_404_and_a_foreign_tenant_in_the_body_403() -> None:
+    theirs = endpoint(tenant="acme")
+    delivery = WebhookDeliveryFactory.create(endpoint=theirs)
+    api = Api()
+    for method, path in (
+        ("get", f"/webhooks/{theirs.pk}"),
+        ("patch", f"/webhooks/{theirs.pk}"),
+        ("delete", f"/webhooks/{theirs.pk}"),
+        ("get", f"/webhooks/{theirs.pk}/deliveries"),
+        ("post", f"/webhooks/{theirs.pk}/test"),
+        ("post", f"/webhooks/{theirs.pk}/rotate-secret"),
+        ("post", f"/webhooks/{theirs.pk}/resend-failed"),
+        ("get", f"/webhook-deliveries/{delivery.pk}"),
+        ("post", f"/webhook-deliveries/{delivery.pk}/resend"),
+    ):
+        answer = api.send(method, path, {"enabled": False} if method == "patch" else None)
+        assert answer.status_code == 404, path
+    assert api.get("/webhooks").json()["items"] == []
+    assert api.post("/webhooks", {**BODY, "tenant": "acme"}).status_code == 403
+    assert Api(tenant="acme").get(f"/webhooks/{theirs.pk}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("scope", "allowed"),
+    [("read", {"list", "get"}), ("operate", {"resend"}), ("submit", set()), ("work", set()), ("admin", {"all"})],
+)
+def test_scopes(scope: str, allowed: set[str]) -> None:
+    made = endpoint()
+    delivery = WebhookDeliveryFactory.create(endpoint=made, failed=True)
+    api = Api(scope)
+    codes = {
+        "list": api.get("/webhooks").status_code,
+        "get": api.get(f"/webhooks/{made.pk}").status_code,
+        "resend": api.post(f"/webhook-deliveries/{delivery.pk}/resend").status_code,
+        "test": api.post(f"/webhooks/{made.pk}/test").status_code,
+        "rotate": api.post(f"/webhooks/{made.pk}/rotate-secret").status_code,
+        "create": api.post("/webhooks", BODY).status_code,
+        "update": api.patch(f"/webhooks/{made.pk}", {}).status_code,
+        "delete": api.delete(f"/webhooks/{made.pk}").status_code,
+    }
+    assert {name for name, code in codes.items() if code < 300} == (set(codes) if "all" in allowed else allowed)
+    assert {code for code in codes.values() if code >= 300} <= {403}
+
+
+def test_a_jobs_list_takes_one_statement_for_all_deliveries(django_assert_num_queries: Any, told: Settings) -> None:
+    from webhooks import counts
+
+    endpoint("https://example.org/", "*")
+    ids = [completed().pk for _ in range(4)]
+    with django_assert_num_queries(1):
+        assert {each["pending"] for each in counts.of_jobs(ids).values()} == {3}
+    assert services.of(None).count() == 1

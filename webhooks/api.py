@@ -1,0 +1,182 @@
+"""Webhooks: who is told of jobs, and what became of each delivery."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.http import HttpResponse
+from ninja import Router
+from pydantic import WithJsonSchema
+
+from jobs.api.answers import answer, nothing, tagged
+from jobs.api.bodies import Document, Optional
+from jobs.api.callers import ApiRequest
+from jobs.api.operations import operation
+from jobs.api.pages import Order, page
+from jobs.api.queries import Asked
+from jobs.api.schemas import ID_SCHEMA
+from webhooks import services, shapes
+from webhooks.api_documents import (
+    DeliveryFilters,
+    DeliveryOut,
+    DeliveryPage,
+    EndpointEdits,
+    EndpointFilters,
+    EndpointIn,
+    EndpointOut,
+    EndpointPage,
+    ListedEndpointOut,
+    ResendIn,
+    ResentOut,
+)
+from webhooks.models import WebhookDelivery, WebhookEndpoint
+
+router = Router(tags=["webhooks"])
+EndpointId = Annotated[str, WithJsonSchema(ID_SCHEMA)]
+DeliveryId = Annotated[str, WithJsonSchema(ID_SCHEMA)]
+NEWEST_FIRST = Order(WebhookEndpoint, ("-id",))
+LATEST_FIRST = Order(WebhookDelivery, ("-id",))
+RESEND = "jobscheduler_webhooks.resend_delivery"
+
+
+@router.get("/webhooks", **operation("webhooks_list", EndpointPage, summary="List endpoints"))
+def webhooks_list(request: ApiRequest, asked: Annotated[EndpointFilters, Asked()]) -> HttpResponse:
+    """Newest first. Secrets are never shown again."""
+    rows = services.of(request.auth.tenant)
+    if asked.tenant is not None:
+        rows = rows.filter(tenant=asked.tenant)
+    if asked.enabled is not None:
+        rows = rows.filter(enabled=asked.enabled == "true")
+    return answer(page(request.auth, "webhooks_list", asked, rows, NEWEST_FIRST, shapes.endpoint))
+
+
+@router.post(
+    "/webhooks",
+    **operation(
+        "webhooks_create", {201: EndpointOut}, scope="admin", body=True, problems=[409], summary="Make an endpoint"
+    ),
+)
+def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, Document()]) -> HttpResponse:
+    """The answer has the secret that signs its deliveries: keep it, it is not shown again."""
+    said = body.said()
+    tenant = request.auth.tenant_for(said.pop("tenant", None))
+    url, events, enabled = said.get("url"), said.get("events"), said.get("enabled", True)
+    made, secret = services.create(url, events, tenant=tenant, enabled=enabled, actor=request.auth.actor)
+    return answer(shapes.endpoint(made, secret), 201)
+
+
+@router.get(
+    "/webhooks/{endpoint_id}",
+    **operation("webhooks_get", ListedEndpointOut, problems=[404], cached=True, summary="Look at an endpoint"),
+)
+def webhooks_get(request: ApiRequest, endpoint_id: EndpointId) -> HttpResponse:
+    return tagged(request, shapes.endpoint(services.get(endpoint_id, tenant=request.auth.tenant)))
+
+
+@router.patch(
+    "/webhooks/{endpoint_id}",
+    **operation(
+        "webhooks_update", ListedEndpointOut, scope="admin", body=True, problems=[404], summary="Change an endpoint"
+    ),
+)
+def webhooks_update(
+    request: ApiRequest, endpoint_id: EndpointId, body: Annotated[EndpointEdits, Document()]
+) -> HttpResponse:
+    """What is said changes; events from now on go by it."""
+    caller = request.auth
+    return answer(shapes.endpoint(services.update(endpoint_id, body.said(), tenant=caller.tenant, actor=caller.actor)))
+
+
+@router.delete(
+    "/webhooks/{endpoint_id}",
+    **operation("webhooks_delete", {204: None}, scope="admin", problems=[404], summary="Delete an endpoint"),
+)
+def webhooks_delete(request: ApiRequest, endpoint_id: EndpointId) -> HttpResponse:
+    """With all its deliveries."""
+    services.delete(endpoint_id, tenant=request.auth.tenant, actor=request.auth.actor)
+    return nothing()
+
+
+@router.get(
+    "/webhooks/{endpoint_id}/deliveries",
+    **operation("webhooks_deliveries", DeliveryPage, problems=[404], summary="List deliveries"),
+)
+def webhooks_deliveries(
+    request: ApiRequest, endpoint_id: EndpointId, asked: Annotated[DeliveryFilters, Asked()]
+) -> HttpResponse:
+    """Newest first. What has just happened may take a moment to be handed out."""
+    known = services.get(endpoint_id, tenant=request.auth.tenant)
+    rows = services.deliveries(None).filter(endpoint_id=known.pk)
+    if asked.status is not None:
+        rows = rows.filter(status=asked.status)
+    return answer(page(request.auth, "webhooks_deliveries", asked, rows, LATEST_FIRST, shapes.delivery, of=known.pk))
+
+
+@router.post(
+    "/webhooks/{endpoint_id}/test",
+    **operation(
+        "webhooks_test", {201: DeliveryOut}, scope="admin", problems=[404, 409], summary="Send a test delivery"
+    ),
+)
+def webhooks_test(request: ApiRequest, endpoint_id: EndpointId) -> HttpResponse:
+    """An event `webhook.test`, sent as all others are: look at the delivery a moment later. 409 while disabled."""
+    caller = request.auth
+    sent = services.send_test(endpoint_id, tenant=caller.tenant, actor=caller.actor)
+    return answer(shapes.delivery(sent), 201)
+
+
+@router.post(
+    "/webhooks/{endpoint_id}/rotate-secret",
+    **operation("webhooks_rotate_secret", EndpointOut, scope="admin", problems=[404], summary="Replace the secret"),
+)
+def webhooks_rotate_secret(request: ApiRequest, endpoint_id: EndpointId) -> HttpResponse:
+    """The former secret signs along for 24 hours, so that the receiver can change over."""
+    caller = request.auth
+    changed, secret = services.rotate_secret(endpoint_id, tenant=caller.tenant, actor=caller.actor)
+    return answer(shapes.endpoint(changed, secret))
+
+
+@router.post(
+    "/webhooks/{endpoint_id}/resend-failed",
+    **operation(
+        "webhooks_resend_failed",
+        ResentOut,
+        scope="operate",
+        permission=RESEND,
+        body="optional",
+        problems=[404, 409],
+        summary="Resend all that failed",
+    ),
+)
+def webhooks_resend_failed(
+    request: ApiRequest, endpoint_id: EndpointId, body: Annotated[ResendIn, Optional()]
+) -> HttpResponse:
+    """The oldest first, no more than API_BULK_LIMIT at once; asked again, the next ones."""
+    caller = request.auth
+    count = services.resend_failed(endpoint_id, since=body.since, tenant=caller.tenant, actor=caller.actor)
+    return answer({"count": count})
+
+
+@router.get(
+    "/webhook-deliveries/{delivery_id}",
+    **operation("webhook_deliveries_get", DeliveryOut, problems=[404], cached=True, summary="Look at a delivery"),
+)
+def webhook_deliveries_get(request: ApiRequest, delivery_id: DeliveryId) -> HttpResponse:
+    return tagged(request, shapes.delivery(services.get_delivery(delivery_id, tenant=request.auth.tenant)))
+
+
+@router.post(
+    "/webhook-deliveries/{delivery_id}/resend",
+    **operation(
+        "webhook_deliveries_resend",
+        DeliveryOut,
+        scope="operate",
+        permission=RESEND,
+        problems=[404, 409],
+        summary="Send a delivery again",
+    ),
+)
+def webhook_deliveries_resend(request: ApiRequest, delivery_id: DeliveryId) -> HttpResponse:
+    """Now, whatever became of it, with the same `webhook-id` and the same bytes, and with all retries anew."""
+    caller = request.auth
+    return answer(shapes.delivery(services.resend(delivery_id, tenant=caller.tenant, actor=caller.actor)))
