@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db import DatabaseError
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
@@ -67,8 +68,12 @@ def find(written: str) -> ApiToken | None:
 
 def note_use(token: ApiToken) -> None:
     """When it was last used, to the minute: a request that only reads should not have to write."""
-    if getattr(token, "use_unnoted", True):
+    if not getattr(token, "use_unnoted", True):
+        return
+    try:
         _tokens().filter(pk=token.pk).update(last_used_at=Now())
+    except DatabaseError as error:  # a database that can only be read can still be read
+        logger.warning("the use of token %s was not noted: %s", token.prefix, error)
 
 
 def revoke(token_id: UUID, *, actor: Actor = PYTHON) -> ApiToken:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from django.db.models import Model, Q, QuerySet
+from django.utils.translation import gettext as _
 
 from jobs import parsing
 from jobs.api import cursors
@@ -58,7 +59,7 @@ class Order:
     def restored(self, place: Sequence[Any]) -> list[Any]:
         """Our own words back from a cursor."""
         if len(place) != len(self.fields):
-            raise InvalidInput(["query", "cursor"], "is not a cursor of this list", "cursor")
+            raise InvalidInput(["query", "cursor"], _("is not a cursor of this list"), "cursor")
         return [self._column(name).to_python(value) for name, value in zip(self.fields, place, strict=True)]
 
     def _not_before(self, value: Any) -> Q:

@@ -16,12 +16,14 @@ from django.utils.translation import gettext as _
 
 from jobs import errors
 from jobs.api.answers import dump
+from jobs.logs import visible
 
 logger = logging.getLogger("jobs.api")
 
 MEDIA_TYPE = "application/problem+json"
 PLACES = ("body", "query", "header", "path")
 OUTAGE_RETRY_SEC = 5
+MOST_ERRORS, LONGEST = 50, 2000  # what is sent back of a mistake does not grow with the mistake
 
 
 class Refusal(errors.JobSchedulerError):
@@ -113,16 +115,17 @@ def _nowhere(error: Any) -> HttpResponse:
 
 
 def _invalid(error: Any) -> HttpResponse:
-    listed = [{**each, "loc": _placed(each["loc"]), "msg": str(each["msg"])} for each in error.errors]
+    listed = [{**each, "loc": _placed(each["loc"]), "msg": str(each["msg"])} for each in error.errors[:MOST_ERRORS]]
     malformed = all(each["type"] == "json_invalid" for each in listed)
     status = HTTPStatus.BAD_REQUEST if malformed else HTTPStatus.UNPROCESSABLE_ENTITY
     code = "malformed_json" if malformed else error.code
-    return problem(status, code, str(error), {"errors": listed})
+    return problem(status, code, str(error)[:LONGEST], {"errors": listed})
 
 
 def _placed(loc: list[Any]) -> list[Any]:
-    """What a service refuses came in the body."""
-    return loc if loc and loc[0] in PLACES else ["body", *loc]
+    """What a service refuses came in the body. Names in it are the caller's own, and may be of any length."""
+    short = [step[:100] if isinstance(step, str) else step for step in loc]
+    return short if short and short[0] in PLACES else ["body", *short]
 
 
 def _conflict(error: Any) -> HttpResponse:
@@ -135,7 +138,8 @@ def _conflict(error: Any) -> HttpResponse:
 
 
 def _outage(error: Any) -> HttpResponse:
-    logger.error("the database did not answer: %s", str(error).strip().splitlines()[:1])
+    first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    logger.error("the database did not answer: %s", first_line)
     detail = _("The database does not answer. Nothing was changed unless you were told so; try again.")
     return problem(
         HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", detail, headers={"Retry-After": str(OUTAGE_RETRY_SEC)}
@@ -153,7 +157,7 @@ def _denied(error: Any) -> HttpResponse:
 def _unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
     """The id is all that leaves the house; the log has the rest under it."""
     error_id = secrets.token_hex(8)
-    logger.error("error %s in %s %s", error_id, request.method, request.path, exc_info=error)
+    logger.error("error %s in %s %s", error_id, request.method, visible(request.path), exc_info=error)
     detail = _("Something went wrong on our side. The log has it under this id.")
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", detail, {"error_id": error_id})
 

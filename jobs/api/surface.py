@@ -12,6 +12,7 @@ from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path, re_path
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, ValidationError, ValidationErrorContext
 
@@ -24,10 +25,10 @@ View = Callable[..., HttpResponseBase]
 CREDENTIALS = ("Authorization", "X-API-Key", "Cookie", "Accept-Language")
 # Pydantic judges only which fields there are; these are our words for it.
 STRUCTURE = {
-    "model_type": ("must be an object", "dict_type"),
-    "model_attributes_type": ("must be an object", "dict_type"),
-    "extra_forbidden": ("is not a field here", "extra_forbidden"),
-    "missing": ("is missing", "missing"),
+    "model_type": (gettext_noop("must be an object"), "dict_type"),
+    "model_attributes_type": (gettext_noop("must be an object"), "dict_type"),
+    "extra_forbidden": (gettext_noop("is not a field here"), "extra_forbidden"),
+    "missing": (gettext_noop("is missing"), "missing"),
 }
 
 

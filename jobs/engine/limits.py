@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -75,7 +75,7 @@ def locked(*, all_of_them: bool = False) -> tuple[list[Limit], InUse]:
     Who counts next, counts after us. A limit under which a direct call waits has no room for the queue.
     """
     found = survey(all_of_them=all_of_them)
-    return shut_for_queue(found.limits, found.waiting), found.in_use
+    return (_shut(found, all_of_them) if found.waiting else found.limits), found.in_use
 
 
 def survey(*, lock: bool = True, all_of_them: bool = False) -> Survey:
@@ -90,10 +90,15 @@ def survey(*, lock: bool = True, all_of_them: bool = False) -> Survey:
     return Survey(limits, InUse(active), [Flow(*row[:4]) for row in counted if row[WHAT] == "waits"])
 
 
-def shut_for_queue(limits: Iterable[Limit], waiting: Sequence[Flow]) -> list[Limit]:
-    if not waiting:
-        return list(limits)
-    return [replace(limit, reserved=True) if any(map(limit.names, waiting)) else limit for limit in limits]
+def _shut(found: Survey, of_another_policy: bool) -> list[Limit]:
+    """The limits as the queue sees them while direct calls wait. Another policy may have limits that no row tells of:
+    there the types themselves are shut, too."""
+    limits = [
+        replace(limit, reserved=True) if limit.max is not None and any(map(limit.names, found.waiting)) else limit
+        for limit in found.limits
+    ]
+    types = sorted({flow.job_type for flow in found.waiting}) if of_another_policy else []
+    return [*limits, *(Limit("job_type", each, None, reserved=True) for each in types)]
 
 
 def most_at_once(types: Sequence[str], resources: Sequence[str] | None, tenant: str | None) -> tuple[int, Limit] | None:

@@ -27,7 +27,7 @@ class Ear:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self._connection.connection is not None and not self._connection.connection.closed:
+        if self._listens and self._connection.connection is not None and self._connection.is_usable():
             self._say("UNLISTEN")
 
     def wait(self, seconds: float) -> None:

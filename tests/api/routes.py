@@ -60,6 +60,7 @@ MAKERS: dict[str, Callable[[str], Any]] = {
     "key": lambda tenant: factories.TargetFactory.create(tenant=tenant).key,
     "group_id": lambda tenant: factories.JobGroupFactory.create(tenant=tenant).pk,
     "template_id": lambda tenant: factories.JobTemplateFactory.create(tenant=tenant).pk,
+    "lease_id": lambda tenant: factories.LeaseFactory.create(tenant=tenant).pk,
     "schedule_id": lambda tenant: factories.ScheduleFactory.create(tenant=tenant).pk,
     "endpoint_id": lambda tenant: factories.WebhookEndpointFactory.create(tenant=tenant).pk,
     "delivery_id": lambda tenant: factories.WebhookDeliveryFactory.create(endpoint__tenant=tenant).pk,

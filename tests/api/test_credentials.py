@@ -27,7 +27,7 @@ OF_ALL = [each for each in EVERY if not each.values[0].names_an_object]
 # What a caller of one tenant gets from routes that belong to no tenant.
 FOR_ALL_TENANTS_ONLY = {"workers_list", "limits_put"}
 MAKES_ITS_OWN = {"targets_pause"}  # a target is named by its tenant, and need not have been used
-SHARED = {"job_types_list", "limits_list", "stats_get", "schedules_preview_cron"}
+SHARED = {"job_types_list", "limits_list", "stats_get", "schedules_preview_cron", "queue_kick"}
 NEW = {"job_type": "tests.note", "params": {"text": "x"}, "tenant": "default"}
 OF_ANOTHER_TENANT: dict[str, Any] = {
     "jobs_create": NEW,
@@ -35,6 +35,8 @@ OF_ANOTHER_TENANT: dict[str, Any] = {
     "templates_create": {"name": "theirs", "job_type": "tests.note", "tenant": "default"},
     "schedules_create": {"name": "theirs", "cron": "@daily", **NEW},
     "legacy_jobs_create": NEW,
+    "queue_submit": {"addon_id": "visuals", "job_type": "indexing", "tenant": "default"},
+    "lease_request": {"addon_id": "visuals", "job_type": "indexing", "tenant": "default"},
     "limits_put": {"scope": "global", "max": 1},
 }
 

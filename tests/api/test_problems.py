@@ -134,6 +134,15 @@ def test_what_pydantic_refuses_is_told_in_our_form() -> None:
 
 
 @pytest.mark.django_db
+def test_an_answer_does_not_grow_with_the_mistake() -> None:
+    api = Api("submit")
+    for body in ({str(n) * 50: 1 for n in range(5000)}, {"x" * 500_000: 1}):
+        refused = api.post("/jobs", body)
+        assert refused.status_code == 422
+        assert len(refused.content) < 50_000
+
+
+@pytest.mark.django_db
 def test_details_speak_the_callers_language_and_codes_do_not() -> None:
     told = Client().get("/api/jobs", headers={"Accept-Language": "de"}).json()
     assert told["code"] == "unauthorized"

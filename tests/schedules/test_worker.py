@@ -1,0 +1,111 @@
+"""A real worker fires what is due by itself, on the dot, also what was made while it slept; and idles cheaply."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobs.models import Job
+from jobs.states import EventKind, Status
+from schedules import services
+from schedules.models import Schedule
+from schedules.ticking import Ticker
+from tests.schedules.making import fired, jobs_of, require_job_iff_fire, schedule
+from tests.worker.harness import STEADY, Fleet, await_status, database_now, event, until
+
+SOON_SEC = 6.0  # less than what a scheduler that nobody tells anything would sleep
+
+
+def test_a_schedule_that_is_made_while_the_scheduler_sleeps_fires_at_its_time(fleet: Fleet) -> None:
+    fleet.start(settings=STEADY)
+    due = database_now() + timedelta(seconds=2)
+    row = schedule(run_at=due, job_type="sample.noop")
+    until(lambda: jobs_of(row), what=fleet.logs)
+    (job,) = jobs_of(row)
+    await_status(job.pk, Status.COMPLETED, fleet=fleet)
+    late = (event(job.pk, EventKind.SUBMITTED).at - due).total_seconds()
+    assert 0 <= late < SOON_SEC
+
+
+def test_two_workers_fire_every_second_once_until_it_is_disabled(fleet: Fleet) -> None:
+    fleet.start_many(2, settings=STEADY)
+    row = schedule(every_sec=1, job_type="sample.noop", overlap="skip")
+    until(lambda: len(fired(row)) >= 5, what=fleet.logs)
+    services.disable(row.pk)
+    times = fired(row)
+    assert [b - a for a, b in pairwise(times)] == [timedelta(seconds=1)] * (len(times) - 1)
+    until(lambda: not Job.objects.filter(status=Status.QUEUED).exists(), what=fleet.logs)
+    assert fired(row) == times
+    require_job_iff_fire()
+    assert " broken" not in fleet.logs()
+
+
+def test_a_worker_that_starts_makes_up_for_what_was_missed(fleet: Fleet) -> None:
+    row = schedule(cron="* * * * *", job_type="sample.noop", catch_up="all", catch_up_max=3)
+    Schedule.objects.update(next_fire_at=database_now().replace(second=0, microsecond=0) - timedelta(hours=1))
+    fleet.start(settings=STEADY)
+    until(lambda: Job.objects.filter(schedule=row, status=Status.COMPLETED).count() >= 3, what=fleet.logs)
+
+
+@pytest.mark.django_db
+class TestPace:
+    def ask(self, ticker: Ticker) -> int:
+        """As a housekeeper does."""
+        with CaptureQueriesContext(connection) as captured:
+            ticker.pause_sec()
+            ticker.tick()
+        return len([each for each in captured if "jobscheduler_schedule" in each["sql"]])
+
+    def test_a_housekeeper_that_comes_by_often_asks_the_database_seldom(self) -> None:
+        ticker = Ticker()
+        schedule(cron="0 3 1 1 *")
+        self.ask(ticker)
+        assert [self.ask(ticker) for _ in range(20)] == [0] * 20
+        assert 0 < ticker.pause_sec() <= 1.0
+
+    def test_one_question_is_enough_to_know_that_nothing_is_due(self) -> None:
+        ticker = Ticker()
+        self.ask(ticker)
+        ticker.hasten()
+        assert self.ask(ticker) == 1
+
+    def test_who_is_told_of_a_change_looks_again(self) -> None:
+        ticker = Ticker()
+        self.ask(ticker)
+        ticker.hasten()
+        assert ticker.pause_sec() < 0.1
+        assert self.ask(ticker) > 0
+
+    def test_news_that_come_while_it_looks_are_not_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from schedules import ticking
+
+        ticker, look = Ticker(), ticking._next_due
+
+        def told_meanwhile() -> Any:
+            found = look()
+            ticker.hasten()
+            return found
+
+        monkeypatch.setattr(ticking, "_next_due", told_meanwhile)
+        ticker.tick()
+        monkeypatch.undo()
+        assert self.ask(ticker) > 0
+
+    def test_a_tick_that_somebody_asks_for_always_looks(self) -> None:
+        ticker = Ticker()
+        ticker.tick()
+        row = schedule()
+        Schedule.objects.filter(pk=row.pk).update(next_fire_at=database_now() - timedelta(seconds=1))
+        assert ticker.tick() == 1
+
+    def test_it_wakes_for_the_next_due_time_and_not_a_second_later(self) -> None:
+        ticker = Ticker()
+        row = schedule()
+        Schedule.objects.filter(pk=row.pk).update(next_fire_at=database_now() + timedelta(seconds=0.5))
+        ticker.tick()
+        assert ticker.pause_sec() < 0.6
