@@ -30,7 +30,7 @@ from jobs.states import Status, StopMode, allowed
 OUR_WORDS = {"payload": "params", "earliest_start_at": "not_before"}
 THEIR_WORDS = {ours: theirs for theirs, ours in OUR_WORDS.items()}
 NOT_STARTED = (Status.PENDING, Status.QUEUED, Status.DISPATCHING)
-MOST_SLOTS = 10_000
+MOST_SLOTS, MOST_BEFORE = 10_000, 500
 MOST_PID = 2**32
 HANDED_BACK = "handed back by its worker"
 ASKED = ("cost_units", "priority", "constraints", "expected_duration_sec")
@@ -68,11 +68,16 @@ def submit(said: Mapping[str, Any], *, actor: Actor) -> tuple[Job, bool]:
 
 
 def dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
-    """What an addon may start: reserved for it before, or now, up to so many, in dispatch order."""
+    """What an addon may start: up to so many that are offered now, and after them what it was offered before.
+
+    In this order, because those before are somebody's who is about to start them; only if nothing else is there do
+    the addon's workers try for each other's.
+    """
     upkeep.before_offers()
     offers.note_poll(addon_id, tenant, most)
-    offers.offer(addon_id, tenant, most - offers.offered(addon_id, tenant).count())
-    return list(offers.offered(addon_id, tenant)[:most])
+    new = offers.offer(addon_id, tenant, most)
+    before = offers.offered(addon_id, tenant).exclude(pk__in=[job.pk for job in new])
+    return [*new, *before[:MOST_BEFORE]]
 
 
 def kick(*, tenant: str | None) -> int:

@@ -76,6 +76,8 @@ class EndpointIn(EndpointEdits):
 
 
 class ResendIn(Said):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"since": "2030-01-31T12:00:00Z"}]})
+
     since: f.Moment | None = Field(default=None, description="Only what was made since then.")
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -141,6 +141,20 @@ def resend(delivery_id: UUID | str, *, tenant: str | None = None, actor: Actor =
     return get_delivery(delivery.pk)
 
 
+def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor = PYTHON) -> int:
+    """Those of them whose endpoints are enabled; returns how many."""
+    with db.atomic():
+        enabled = of(tenant).filter(deliveries__in=list(ids), enabled=True).distinct().values_list("pk", flat=True)
+        locked = list(
+            of(tenant).filter(pk__in=list(enabled), enabled=True).order_by("pk").select_for_update(no_key=True)
+        )
+        rows = _deliveries().filter(endpoint_id__in=[each.pk for each in locked])
+        resent = sum(_again(rows.filter(pk__in=ids[start : start + CHUNK])) for start in range(0, len(ids), CHUNK))
+    outbox.tell_senders()
+    logger.info("%d webhook deliveries resent by %s", resent, actor.name or actor.kind)
+    return resent
+
+
 def resend_failed(
     endpoint_id: UUID | str, *, since: datetime | None = None, tenant: str | None = None, actor: Actor = PYTHON
 ) -> int:
@@ -151,9 +165,8 @@ def resend_failed(
         if since is not None:
             failed = failed.filter(pk__gte=clock.first_id(parsing.moment(since, "since")))
         ids = list(failed.order_by("pk").values_list("pk", flat=True)[: conf.API_BULK_LIMIT])
-        resent = sum(
-            _again(_deliveries().filter(pk__in=ids[start : start + CHUNK])) for start in range(0, len(ids), CHUNK)
-        )
+        parts = (ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK))
+        resent = sum(_again(_deliveries().filter(pk__in=part)) for part in parts)
     outbox.tell_senders()
     _log(endpoint, f"resent {resent} failed deliveries", actor)
     return resent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib.admin.utils import unquote
@@ -21,6 +22,14 @@ from jobs.models import Job, JobEvent, JobLog, JobRun, Target
 from jobs.models.job import STATUS_CHOICES
 
 SHOWN = 50
+Section = Callable[["JobAdmin", HttpRequest, Job], SafeString | None]
+_sections: list[Section] = []
+
+
+def show_on_page(section: Section) -> None:
+    """Register what another app shows on a job's page: HTML, or None where there is nothing to show."""
+    if section not in _sections:
+        _sections.append(section)
 
 
 class JobAdmin(JobVerbs):
@@ -179,6 +188,7 @@ class JobAdmin(JobVerbs):
             "logs": JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN] if payload else [],
             "logs_url": self._all_of(JobLog, job),
             "shown": SHOWN,
+            "more": [html for section in _sections if (html := section(self, request, job)) is not None],
         }
 
     def _verb_url(self, job: Job, verb: str) -> str:

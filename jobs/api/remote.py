@@ -59,8 +59,9 @@ class Poll(Question):
     **operation("queue_dispatchable", IntentPage, scope="work", summary="What an addon may start"),
 )
 def queue_dispatchable(request: ApiRequest, asked: Annotated[Poll, Asked()]) -> HttpResponse:
-    """Reserves up to `limit` jobs of the addon, those that it was offered before included, within lanes, limits and
-    admission. What nobody starts in time is taken back. Ask for as many as you can start."""
+    """Reserves up to `limit` jobs of the addon, within lanes, limits and admission; after them it lists what the addon
+    was offered before and nobody has started yet. What nobody starts in time is taken back: ask for as many as you can
+    start, and start them in this order."""
     rows = remote.dispatchable(asked.addon_id, tenant=request.auth.tenant, most=asked.limit)
     return answer({"items": remote_shaping.several(rows, request.auth, bare=True), "next_cursor": None})
 

@@ -38,20 +38,19 @@ def offered(addon_id: str, tenant: str | None) -> JobQuerySet:
     return reserved if tenant is None else reserved.filter(tenant=tenant)
 
 
-def offer(addon_id: str, tenant: str | None, most: int) -> int:
-    """Reserve up to so many ready jobs of an addon. Returns how many."""
+def offer(addon_id: str, tenant: str | None, most: int) -> list[Job]:
+    """Reserve up to so many ready jobs of an addon, in dispatch order."""
     if most < 1 or not _ready(addon_id, tenant).exists():
-        return 0
+        return []
     limits.ensure()
     try:
         with db.atomic() as connection:
             taken = _take(connection, addon_id, tenant, most)
-            for job in taken:
-                lifecycle.offer_locked(job, actor=SCHEDULER, reserve_sec=conf.DISPATCH_TIMEOUT_SEC)
-            return len(taken)
+            reserve_sec = conf.DISPATCH_TIMEOUT_SEC
+            return [lifecycle.offer_locked(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in taken]
     except IntegrityError:  # the net under the lanes; whoever asks again gets the rest
         logger.exception("offers to addon %r were refused by the database", addon_id)
-        return 0
+        return []
 
 
 def tidy() -> int:
@@ -109,7 +108,7 @@ def kick(tenant: str | None) -> int:
     for poller in Poller.objects.using(db.alias()).filter(polled_at__gt=lately).order_by("pk"):
         if tenant is None or poller.tenant in ("", tenant):
             theirs = poller.tenant or tenant
-            made += offer(poller.addon_id, theirs, poller.most - offered(poller.addon_id, theirs).count())
+            made += len(offer(poller.addon_id, theirs, poller.most - offered(poller.addon_id, theirs).count()))
     return made
 
 

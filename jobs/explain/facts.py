@@ -51,7 +51,7 @@ def gather(job_id: UUID) -> Facts:
     job = _jobs().annotate(**told).select_related("group", "lane").filter(pk=job_id).first()
     if job is None:
         raise NotFound(f"There is no job {job_id}.")
-    facts = Facts(job, job.asked_at)  # type: ignore[attr-defined]
+    facts = Facts(job, job.asked_at)
     if job.status in LIVE and job.status != Status.RUNNING:
         facts.events = _events(job)
     if job.status == Status.PENDING:

@@ -12,6 +12,7 @@ def one_of_each() -> list[Model]:
     job = factories.JobFactory.create(failed=True, in_lane=True, in_group=True)
     schedule = factories.ScheduleFactory.create()
     endpoint = factories.WebhookEndpointFactory.create()
+    delivery = factories.WebhookDeliveryFactory.create(endpoint=endpoint, job_id=job.pk, group_id=job.group_id)
     return [
         job,
         job.run,
@@ -34,7 +35,9 @@ def one_of_each() -> list[Model]:
         factories.ScheduleFactory.create(job_type="", template=factories.JobTemplateFactory.create()),
         factories.ScheduleFireFactory.create(schedule=schedule, job=job),
         endpoint,
-        factories.WebhookDeliveryFactory.create(endpoint=endpoint, job_id=job.pk, group_id=job.group_id),
+        delivery,
+        delivery.message,
+        factories.WebhookAttemptFactory.create(delivery=delivery),
     ]
 
 

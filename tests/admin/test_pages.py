@@ -15,9 +15,16 @@ from tests.admin.people import OURS
 from tests.admin.rows import one_of_each
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory, JobTemplateFactory
 from tests.snapshots import everything
+from webhooks.models import WebhookEndpoint
 
 SHOWN = [model for label in OURS for model in apps.get_app_config(label).get_models() if model is not LaneMark]
-EDITED = (JobTemplate, ConcurrencyLimit, ApiToken, Schedule)  # a token is only made here: see test_tokens
+EDITED = (
+    JobTemplate,
+    ConcurrencyLimit,
+    ApiToken,
+    Schedule,
+    WebhookEndpoint,
+)  # a token is only made here: see test_tokens
 
 
 def test_every_entity_is_in_the_admin() -> None:

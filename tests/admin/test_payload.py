@@ -129,10 +129,9 @@ def hostile_rows() -> list[Model]:
         factories.WebhookDeliveryFactory.create(
             event=short[:32],
             error=text,
-            response_head=text,
-            response_body=text,
             body=b'{"a": "<script>alert(1)</script>"}',
         ),
+        factories.WebhookAttemptFactory.create(error=text, response_head=text, response_body=text),
     ]
 
 

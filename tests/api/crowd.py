@@ -17,7 +17,7 @@ from tests.factories import SAMPLE_TYPE
 LIVE = 0.1
 TYPES = (SAMPLE_TYPE, "tests.anything", "crowd.mail", "crowd.report")
 TENANTS = ("default", "default", "default", "other")
-TARGETS = 1000
+A_TARGET = 100  # jobs, of a tenth of all targets; nobody uses the others
 MONTH_MS = 30 * 86_400_000
 KINDS = 4 * len(TENANTS)  # after so many rows, types and tenants repeat
 
@@ -38,8 +38,12 @@ class Crowd:
     def live(self) -> int:
         return round(self.jobs * LIVE)
 
+    @property
+    def targets(self) -> int:
+        return self.jobs // A_TARGET
+
     def fill(self) -> None:
-        Target.objects.bulk_create(_targets())
+        Target.objects.bulk_create(_targets(self.targets))
         self._insert("jobscheduler_job", self._job(), f"SELECT n FROM ({self._numbers(self.jobs)}) AS s")
         self._insert(
             "jobscheduler_jobrun", self._run(), "SELECT * FROM jobscheduler_job WHERE dispatched_at IS NOT NULL"
@@ -68,7 +72,11 @@ class Crowd:
                      WHEN n % 100 = 3 THEN 'SKIPPED' ELSE 'COMPLETED' END"""
         json = "" if self.is_sqlite else "::jsonb"
         held = f"({running} OR {paused} OR {pending})"
-        at, target, tenant = self._time("n"), f"'target ' || (n % {TARGETS})", self._by_kind(TENANTS, each=len(TYPES))
+        at, target, tenant = (
+            self._time("n"),
+            f"'target ' || (n % {self.targets})",
+            self._by_kind(TENANTS, each=len(TYPES)),
+        )
         lane = f"(SELECT t.id FROM jobscheduler_target t WHERE t.tenant = {tenant} AND t.key = {target})"
         return {
             "id": self._id("n"),
@@ -180,8 +188,8 @@ class Crowd:
         return f"CASE n % {KINDS} {' '.join(f'WHEN {n} THEN {flow}' for n, flow in enumerate(flows))} END"
 
 
-def _targets() -> list[Target]:
-    places = [(tenant, f"target {n}") for tenant in sorted(set(TENANTS)) for n in range(TARGETS)]
+def _targets(count: int) -> list[Target]:
+    places = [(tenant, f"target {n}") for tenant in sorted(set(TENANTS)) for n in range(count)]
     return [Target(id=ids.lane_id(tenant, key), tenant=tenant, key=key) for tenant, key in places]
 
 

@@ -34,6 +34,7 @@ OF_ANOTHER_TENANT: dict[str, Any] = {
     "jobs_create_many": {"jobs": [NEW]},
     "templates_create": {"name": "theirs", "job_type": "tests.note", "tenant": "default"},
     "schedules_create": {"name": "theirs", "cron": "@daily", **NEW},
+    "webhooks_create": {"url": "https://example.org/", "events": ["*"], "tenant": "default"},
     "legacy_jobs_create": NEW,
     "queue_submit": {"addon_id": "visuals", "job_type": "indexing", "tenant": "default"},
     "lease_request": {"addon_id": "visuals", "job_type": "indexing", "tenant": "default"},

@@ -60,6 +60,7 @@ SUITES: dict[str, Suite] = {
         long={"groups": 300, "sabotage": "unlocked_groups"},
         small={"groups": 60, "sabotage": "unlocked_groups"},
     ),
+    "remote": Suite("remote", long={"jobs": 2000, "lanes": 40}, small={"jobs": 80, "lanes": 8}),
     "shutdowns": Suite("shutdowns", long={"rounds": 100}, small={"rounds": 5}),
     "lanes": Suite("lanes", long={"seconds": 15.0}, small={"seconds": 5.0}),
     "kills": Suite("kills", long={"jobs": 3000, "seconds": 120.0}, small={"jobs": 150, "seconds": 10.0}),

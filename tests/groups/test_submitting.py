@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from jobs import group, groups
 from jobs.errors import IdempotencyKeyReused, InvalidInput, UnknownJobType
@@ -50,11 +51,12 @@ def test_a_group_is_part_of_the_callers_transaction() -> None:
     assert not Job.objects.exists()
 
 
-def test_a_thousand_members_cost_as_many_statements_as_ten(django_assert_max_num_queries: Any) -> None:
-    with django_assert_max_num_queries(9):
+def test_a_thousand_members_cost_as_many_statements_as_ten() -> None:
+    with CaptureQueriesContext(connection) as few:
         groups.create([ITEM] * 10, mode="sequential")
-    with django_assert_max_num_queries(9):
+    with CaptureQueriesContext(connection) as many:
         groups.create([ITEM] * 1000, mode="sequential")
+    assert len(many) <= len(few)
 
 
 BAD: dict[str, tuple[Any, dict[str, Any], list[str | int]]] = {

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, models, transaction
 
 from jobs.models import Job
+from schedules import services
+from schedules.firing import fire_due
 from schedules.models import Schedule
 from tests.factories import JobFactory, ScheduleFactory, ScheduleFireFactory
 from tests.invariants.raw import execute
+from tests.schedules.making import NOON, every_minute, jobs_of
 from tests.snapshots import everything
 
 
@@ -31,6 +35,29 @@ def test_inv_005_integration_edits_and_the_end_of_a_schedule_leave_its_jobs_alon
     assert _row(job) == before
     schedule.delete()
     assert _row(job) == before | {"schedule_id": None}
+
+
+@pytest.mark.django_db
+def test_inv_005_integration_a_fire_copies_what_the_schedule_says_and_edits_reach_only_the_next() -> None:
+    row = every_minute(params={"text": ["then"]}, priority="LOW", target="book-1")
+    fire_due(NOON)
+    (first,) = jobs_of(row)
+    before = _row(first)
+    services.update(row.pk, {"params": {"text": ["now"]}, "priority": "HIGH", "target": None})
+    services.disable(row.pk)
+    assert _row(first) == before
+    services.enable(row.pk)
+    Schedule.objects.update(next_fire_at=NOON + timedelta(minutes=1))
+    fire_due(NOON + timedelta(minutes=1))
+    _, second = jobs_of(row)
+    assert (first.params, second.params, second.priority, second.target) == (
+        {"text": ["then"]},
+        {"text": ["now"]},
+        75,
+        None,
+    )
+    services.delete(row.pk)
+    assert _row(first) == before | {"schedule_id": None}
 
 
 @pytest.mark.django_db

@@ -1,0 +1,86 @@
+"""Two remote workers, the Python and the shell example, and a local one: every job once, lanes and limits kept."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from typing import Any
+from uuid import UUID
+
+from jobs import remote, services
+from jobs.actors import PYTHON
+from jobs.models import JobRun
+from tests.chaos.crowded import judge_lanes, judge_runs, refusals
+from tests.chaos.verdict import Verdict
+from tests.remote.crew import ADDON, Crew
+from tests.worker.harness import STEADY, Fleet, await_all_ended
+from tests.worker.ledger import Stretch, most_at_once
+
+SLOTS, GLOBAL, RARE = 3, 6, 2
+LIMITS = {"global": GLOBAL, "job_type": {"remote.rare": RARE}}
+SETTINGS = {**STEADY, "LIMITS": LIMITS}
+LONGEST_SEC = 0.02
+
+
+def run(fleet: Fleet, chance: random.Random, *, jobs: int, lanes: int) -> Verdict:
+    verdict = Verdict()
+    order = submit(chance, jobs, lanes)
+    began = time.monotonic()
+    with Crew(fleet) as crew:
+        url = crew.serve(settings=SETTINGS)
+        crew.python_worker(url, f"--slots={SLOTS}")
+        crew.shell_worker(url)
+        fleet.start(f"--concurrency={SLOTS}", settings=SETTINGS)
+        await_all_ended(60 + jobs * 0.5, fleet)
+        verdict.broken += [f"{each.name}: {line}" for each in crew.programs for line in _complaints(each.output)]
+        print(crew.logs())
+    ran = fleet.ledger.stretches()
+    verdict.note(jobs=jobs, lanes=lanes, seconds=time.monotonic() - began)
+    judge_runs(verdict, ran, jobs)
+    judge_lanes(verdict, ran, order)
+    judge_limits(verdict, ran)
+    judge_shares(verdict)
+    verdict.broken += refusals(fleet)
+    return verdict
+
+
+def submit(chance: random.Random, jobs: int, lanes: int) -> dict[str, list[UUID]]:
+    """A third of them local, the others remote; half of them in lanes that both share. The order of each lane."""
+    order: dict[str, list[UUID]] = {}
+    for number in range(jobs):
+        lane = f"lane-{chance.randrange(lanes)}" if chance.random() < 0.5 else None
+        params = {"lane": lane or "", "number": number, "seconds": chance.uniform(0, LONGEST_SEC)}
+        job_id = _submit(chance, params, {"target": lane, "priority": "NORMAL"})
+        if lane is not None:
+            order.setdefault(lane, []).append(job_id)
+    return order
+
+
+def _submit(chance: random.Random, params: dict[str, Any], fields: dict[str, Any]) -> UUID:
+    if chance.random() < 1 / 3:
+        return services.enqueue("sample.work", params, **fields).pk
+    kind = "remote.rare" if chance.random() < 0.2 else "remote.work"
+    intent = {"addon_id": ADDON, "job_type": kind, "payload": params, **fields}
+    return remote.submit(intent, actor=PYTHON)[0].pk
+
+
+def judge_limits(verdict: Verdict, ran: list[Stretch]) -> None:
+    rare = [each for each in ran if each.type == "remote.rare"]
+    for name, some, limit in (("at_once", ran, GLOBAL), ("rare_at_once", rare, RARE)):
+        most = most_at_once(some)
+        verdict.note(**{name: f"{most}/{limit}"})
+        verdict.require(most <= limit, f"{most} of {name.removesuffix('_at_once')} ran at once, {limit} are allowed")
+
+
+def judge_shares(verdict: Verdict) -> None:
+    """Each of the three had some of it."""
+    owners = JobRun.objects.values_list("worker", flat=True)
+    did = Counter(next((name for name in ("snake", "shell") if f":{name}#" in each), "local") for each in owners)
+    verdict.note(**did)
+    verdict.require(len(did) == 3, f"not all of them worked: {dict(did)}")
+
+
+def _complaints(printed: str) -> list[str]:
+    words = ("Traceback", "Error", "deadlock", "lease is lost", "no answer", " 500 ", "(409)")
+    return [line for line in printed.splitlines() if any(word in line for word in words)]

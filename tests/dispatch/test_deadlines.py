@@ -1,0 +1,105 @@
+"""A time-sensitive job that was not started in time is never started: it ends SKIPPED, and says so."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from jobs import services
+from jobs.engine import housekeeping
+from jobs.engine.claim import Claimer, Serves
+from jobs.engine.deadlines import PASSED, Keeper
+from jobs.models import Job, JobRun
+from jobs.policies.concurrency import Limits
+from jobs.states import Status
+from tests import executor, sample_jobs
+from tests.factories import ConcurrencyLimitFactory
+from tests.snapshots import events_of
+
+pytestmark = pytest.mark.django_db
+TYPE = sample_jobs.anything.name
+LATE = timedelta(seconds=-1)
+
+
+def enqueue(due: timedelta, **fields: Any) -> Job:
+    """With a deadline that far from now, whenever it was submitted."""
+    job = services.enqueue(TYPE, deadline_at=timezone.now() + timedelta(days=1), **{"time_sensitive": True, **fields})
+    Job.objects.filter(pk=job.pk).update(deadline_at=timezone.now() + due)
+    return Job.objects.get(pk=job.pk)
+
+
+def status(job: Job) -> str:
+    return Job.objects.get(pk=job.pk).status
+
+
+def test_what_is_late_ends_skipped_with_the_reason_and_without_a_run() -> None:
+    late, in_time = enqueue(LATE), enqueue(timedelta(minutes=1))
+    careless = enqueue(LATE, time_sensitive=False)
+    assert Keeper().skip_late() == 1
+    found = Job.objects.get(pk=late.pk)
+    assert (found.status, found.status_reason) == (Status.SKIPPED, PASSED)
+    assert not JobRun.objects.exists()
+    last = events_of(late)[-1]
+    assert (last.kind, last.reason, last.actor_kind) == ("SKIPPED", PASSED, "scheduler")
+    assert (status(in_time), status(careless)) == (Status.QUEUED, Status.QUEUED)
+
+
+def test_it_is_a_duty_of_the_housekeeping() -> None:
+    late = enqueue(LATE)
+    housekeeping.tick()
+    assert status(late) == Status.SKIPPED
+
+
+@pytest.mark.parametrize("limited", [None, "roomy", "tight", "policy"])
+def test_a_claim_never_starts_what_is_late_even_before_the_housekeeping(limited: str | None, settings: Any) -> None:
+    """On every way that a claim can go."""
+    if limited == "roomy":
+        ConcurrencyLimitFactory.create(scope="global", key="", max=50)
+    if limited == "tight":
+        ConcurrencyLimitFactory.create(scope="job_type", key=TYPE, max=2)
+    if limited == "policy":
+        settings.JOBSCHEDULER = {"CONCURRENCY_POLICY": f"{__name__}.Mine"}
+    late, fine = enqueue(LATE, priority="URGENT"), enqueue(timedelta(minutes=1))
+    for _ in range(2):
+        claimer = Claimer("w", Serves((TYPE,)), life="w@1")
+        assert [claim.id for claim in claimer.claim([0, 1, 2], lease_sec=30)] in ([fine.pk], [])
+    assert (status(late), status(fine)) == (Status.QUEUED, Status.RUNNING)
+
+
+class Mine(Limits):
+    pass
+
+
+def test_a_job_that_was_started_in_time_goes_on() -> None:
+    """Handed back by a worker that shut down, or paused by a person: it has begun."""
+    from jobs.engine import ending
+
+    job = executor.take(enqueue(timedelta(minutes=1)))
+    assert job.lease_token is not None
+    ending.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="shut down")
+    Job.objects.filter(pk=job.pk).update(deadline_at=timezone.now() + LATE)
+    assert Keeper().skip_late() == 0
+    executor.take(job)
+
+
+@pytest.mark.parametrize("held", [{"hold": True}, {"target": "book-1"}, {"not_before": timezone.now() + timedelta(1)}])
+def test_whatever_it_waits_for_it_is_too_late(held: dict[str, Any]) -> None:
+    late = services.enqueue(TYPE, time_sensitive=True, **held)
+    Job.objects.filter(pk=late.pk).update(deadline_at=timezone.now() + LATE)
+    assert Keeper().skip_late() == 1
+    assert status(late) == Status.SKIPPED
+
+
+def test_the_keeper_looks_again_when_the_next_deadline_passes() -> None:
+    keeper = Keeper()
+    keeper.skip_late()
+    assert keeper.pause_sec() == 5.0
+    enqueue(timedelta(seconds=2))
+    keeper.skip_late()
+    assert 0.5 <= keeper.pause_sec() <= 2.0
+    enqueue(LATE)
+    keeper.skip_late()
+    assert keeper.pause_sec() == 0.5

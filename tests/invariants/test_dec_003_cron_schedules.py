@@ -1,0 +1,42 @@
+"""DEC-003: cron expressions by a library, triggers by rows of our own; a trigger only ever makes our job."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobs.errors import InvalidInput
+from jobs.models import Job
+from schedules import services
+from schedules.cron import CronError, fields_of
+from schedules.firing import fire_due
+from schedules.models import Schedule, ScheduleFire
+from tests.schedules.making import NOON, every_minute, fired, minutes
+from tests.snapshots import everything
+
+
+def test_dec_003_unit_five_fields_and_names_are_understood() -> None:
+    assert fields_of("@daily") == fields_of("0 0 * * *") == "0 0 * * *"
+    with pytest.raises(CronError):
+        fields_of("0 0 * * * *")
+
+
+@pytest.mark.django_db
+def test_dec_003_integration_a_trigger_lives_in_our_tables_and_makes_our_job() -> None:
+    row = every_minute(misfire_grace_sec=3600)
+    assert fire_due(NOON + timedelta(minutes=2)) == 3
+    assert fired(row) == minutes(NOON, 3)
+    assert set(Job.objects.values_list("schedule_id", flat=True)) == {row.pk}
+    assert set(ScheduleFire.objects.values_list("job_id", flat=True)) == set(Job.objects.values_list("pk", flat=True))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("cron", ["0 0 31 2 *", "61 * * * *", "@reboot", "nightly"])
+def test_dec_003_error_what_never_comes_or_makes_no_sense_is_refused(cron: str) -> None:
+    before = everything()
+    with pytest.raises(InvalidInput) as refused:
+        services.create({"name": "nightly", "cron": cron, "job_type": "tests.anything"})
+    assert refused.value.errors[0]["loc"] == ["cron"]
+    assert everything() == before
+    assert not Schedule.objects.exists()

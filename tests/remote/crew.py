@@ -1,0 +1,128 @@
+"""Real web servers and the example workers, on a test's database; whatever is left of them at the end is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from django.db import connection
+
+from jobs import tokens
+from tests.worker.harness import MANAGE, SHORT, START_SEC, STORY_SEC, Fleet, _as_environ, until
+
+EXAMPLES = MANAGE.parent / "examples"
+HANDLERS = Path(__file__).with_name("handlers.py")
+ADDON = "tools"
+POLL_SEC = 0.05
+SHELL_TOOLS = ("curl", "jq")
+
+
+class Program:
+    """One process in a session of its own. What it prints goes to a file."""
+
+    def __init__(self, name: str, command: Iterable[str], env: dict[str, str], home: Path, **options: Any) -> None:
+        self.name, self.printed = name, home / f"{name}.log"
+        with self.printed.open("w") as out:
+            self.process = subprocess.Popen(
+                list(command),
+                env=env,
+                cwd=MANAGE.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                **options,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        return self.printed.read_text()
+
+    def signal(self, number: int) -> None:
+        """Only ever to the process that we started and have not waited for yet."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """With all that it started: they share its session."""
+        if self.process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(START_SEC)
+
+    def ended(self, seconds: float = STORY_SEC) -> int:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} did not end in {seconds:g} s:\n{self.output}") from None
+
+
+class Crew:
+    """Web servers and remote workers beside the local workers of a fleet."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.programs: list[Program] = []
+        self.token = tokens.create("crew", tenant="default", scopes=["work", "submit", "read"])[1]
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for program in self.programs:
+            program.kill()
+
+    def serve(self, *, settings: dict[str, Any] = SHORT, sabotage: str = "") -> str:
+        """A web server and nothing else; the address of its API."""
+        env = {**self.fleet.env, **_as_environ(settings), "SABOTAGE": sabotage}
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port, descriptor = listening.getsockname()[1], listening.fileno()
+            command = [sys.executable, str(MANAGE), "runscheduler", f"--socket={descriptor}", "--threads=8"]
+            web = self._start("web", command, env, pass_fds=[descriptor])
+        until(lambda: _answers(port) or web.process.poll() is not None, START_SEC, lambda: web.output)
+        return f"http://127.0.0.1:{port}/api"
+
+    def python_worker(self, url: str, *options: str, name: str = "snake") -> Program:
+        told = ["--url", url, "--addon", ADDON, "--worker-id", name, "--poll-sec", str(POLL_SEC), *options]
+        command = [sys.executable, str(EXAMPLES / "remote_worker.py"), "--handlers", str(HANDLERS), *told]
+        return self._worker(name, command)
+
+    def shell_worker(self, url: str, *command: str, name: str = "shell") -> Program:
+        program = command or (sys.executable, "-I", str(HANDLERS))
+        told = ["/bin/sh", str(EXAMPLES / "remote_worker.sh"), url, ADDON, *program]
+        return self._worker(name, told, WORKER_ID=name, POLL_SEC=str(POLL_SEC))
+
+    def logs(self) -> str:
+        told = "\n".join(f"--- {each.printed.name}\n{each.output[-6000:]}" for each in self.programs)
+        return f"{told}\n{self.fleet.logs()[-6000:]}"
+
+    def _worker(self, name: str, command: list[str], **more: str) -> Program:
+        worker = self._start(name, command, {**self.fleet.env, "SCHEDULER_TOKEN": self.token, **more})
+        until(lambda: " started" in worker.output, START_SEC, lambda: worker.output)
+        return worker
+
+    def _start(self, name: str, command: list[str], env: dict[str, str], **options: Any) -> Program:
+        number = sum(each.name.startswith(name) for each in self.programs)
+        program = Program(f"{name}-{number}" if number else name, command, env, self.fleet.home, **options)
+        self.programs.append(program)
+        connection.close()  # a test that waits for processes should not keep the database waiting for it
+        return program
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

@@ -1,0 +1,48 @@
+"""What a schedule has fired is remembered with its outcome, and forgotten when its jobs are."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from jobs.engine.retention import Pruning
+from jobs.models import Job
+from schedules import history
+from schedules.firing import fire_due
+from schedules.models import ScheduleFire
+from tests import executor
+from tests.schedules.making import NOON, every_minute, jobs_of
+
+pytestmark = pytest.mark.django_db
+
+
+def test_an_outcome_is_that_of_the_whole_chain() -> None:
+    row = every_minute(misfire_grace_sec=3600)
+    fire_due(NOON + timedelta(minutes=1))
+    first, second = jobs_of(row)
+    for _ in range(3):
+        first = executor.fail(executor.take(first), retry_in=0).retried_by
+        Job.objects.filter(pk=first.pk).update(gate=3, position=0)  # its time has come
+    executor.complete(executor.take(first))
+    executor.fail(executor.take(second))
+    latest, earliest = history.with_outcomes(history.fires_of(row))
+    assert (earliest.outcome, latest.outcome) == ("COMPLETED", "FAILED")
+    assert earliest.last is not None
+    assert (earliest.last.pk, earliest.fire.job_id == earliest.last.pk) == (first.pk, False)
+
+
+def test_a_fire_outlives_its_job_for_as_long_as_is_said(settings: Any) -> None:
+    row = every_minute(misfire_grace_sec=3600)
+    fire_due(NOON + timedelta(minutes=1))
+    executor.complete(executor.take(jobs_of(row)[0]))
+    assert Pruning(timedelta(0)).go()
+    assert [past.outcome for past in history.with_outcomes(history.fires_of(row))] == ["QUEUED", None]
+    assert history.forget_old() == 0
+    settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}
+    assert history.forget_old() == 0
+    ScheduleFire.objects.update(fired_at=timezone.now() - timedelta(days=31))
+    assert history.forget_old() == 1
+    assert [past.outcome for past in history.with_outcomes(history.fires_of(row))] == ["QUEUED"]

@@ -1,0 +1,201 @@
+"""Webhooks in the console: written through the same gates, secrets shown once, deliveries seen and sent again."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.test import Client
+
+from tests.admin.pages import list_of, page_of
+from tests.admin.people import logged_in, reader
+from tests.factories import JobFactory, WebhookAttemptFactory, WebhookDeliveryFactory
+from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint, round_of_sending
+from webhooks import fanout, services
+from webhooks.models import WebhookDelivery, WebhookEndpoint
+
+pytestmark = pytest.mark.django_db
+FORM = {"tenant": "default", "url": ANYWHERE, "events": ["job.completed", "job.failed"], "enabled": "on"}
+
+
+@pytest.fixture
+def boss() -> Client:
+    return logged_in(User.objects.create_superuser("boss"))
+
+
+@pytest.fixture
+def looker() -> Client:
+    return logged_in(reader("looker"))
+
+
+def button(row: Any, verb: str) -> str:
+    return page_of(row).replace("/change/", f"/verb/{verb}/")
+
+
+def secret_in(page: str) -> str:
+    found = re.search(r'id="secret">(whsec_[^<]+)<', page)
+    assert found, page
+    return found.group(1)
+
+
+def test_an_endpoint_is_made_and_its_secret_shown_on_the_answer_and_nowhere_else(boss: Client) -> None:
+    answer = boss.post(f"{list_of(WebhookEndpoint)}add/", FORM)
+    secret = secret_in(answer.content.decode())
+    assert (answer.status_code, answer["Cache-Control"]) == (200, "no-store")
+    made = WebhookEndpoint.objects.get()
+    assert (made.url, made.events, made.enabled) == (ANYWHERE, ["job.completed", "job.failed"], True)
+    for url in (page_of(made), list_of(WebhookEndpoint), page_of(made).replace("/change/", "/history/"), "/admin/"):
+        assert secret not in boss.get(url).content.decode()
+    assert secret not in str(list(LogEntry.objects.values()))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("url", "http://127.0.0.1/"),
+        ("url", "http://0x7f000001/"),
+        ("url", " https://example.org/"),
+        ("url", ""),
+        ("url", "x" * 3000),
+        ("events", []),
+        ("events", ["job.done"]),
+        ("tenant", "a b"),
+    ],
+)
+def test_what_the_api_refuses_the_form_refuses(field: str, value: Any, boss: Client) -> None:
+    answer = boss.post(f"{list_of(WebhookEndpoint)}add/", {**FORM, field: value})
+    assert (answer.status_code, WebhookEndpoint.objects.count()) == (200, 0)
+    assert field in answer.context["adminform"].form.errors
+
+
+def test_an_endpoint_is_changed_through_the_services(boss: Client) -> None:
+    made = endpoint(failures=7)
+    WebhookDeliveryFactory.create(endpoint=made)
+    answer = boss.post(page_of(made), {"url": "https://example.org/new", "events": ["*"]})
+    assert answer.status_code == 302
+    made.refresh_from_db()
+    assert (made.url, made.events, made.enabled, made.tenant) == ("https://example.org/new", ["*"], False, "default")
+    assert deliveries()[0].status == "FAILED"  # what a disabled endpoint was owed
+
+
+def test_an_endpoint_is_deleted_with_all_that_is_its_own(boss: Client) -> None:
+    made = endpoint()
+    WebhookDeliveryFactory.create_batch(3, endpoint=made)
+    boss.post(page_of(made).replace("/change/", "/delete/"), {"post": "yes"})
+    assert not WebhookEndpoint.objects.exists()
+    assert not WebhookDelivery.objects.exists()
+
+
+def test_a_test_is_sent_from_the_page(boss: Client, receive: Any) -> None:
+    there = receive()
+    made = endpoint(there.url, "job.failed")
+    assert "Send a test" in boss.get(page_of(made)).content.decode()
+    assert boss.post(button(made, "test")).status_code == 302
+    round_of_sending()
+    assert [each.type for each in there.seen] == ["webhook.test"]
+
+
+def test_a_secret_is_replaced_and_shown_on_the_answer(boss: Client, receive: Any) -> None:
+    there = receive()
+    made, first = services.create(there.url, ["job.completed"])
+    second = secret_in(boss.post(button(made, "rotate")).content.decode())
+    completed()
+    round_of_sending()
+    there.seen[0].verify(first)
+    there.seen[0].verify(second)
+
+
+def test_deliveries_are_resent_one_by_one_in_a_selection_and_all_that_failed(boss: Client) -> None:
+    made = endpoint()
+    rows = WebhookDeliveryFactory.create_batch(6, endpoint=made, failed=True)
+    boss.post(button(rows[0], "resend"))
+    chosen = {"action": "resend_selected", "_selected_action": [str(each.pk) for each in rows[1:3]]}
+    assert "2 deliveries are sent again." in boss.post(list_of(WebhookDelivery), chosen, follow=True).content.decode()
+    assert sorted(each.status for each in deliveries()) == ["FAILED"] * 3 + ["PENDING"] * 3
+    boss.post(button(made, "resend"))
+    assert {each.status for each in deliveries()} == {"PENDING"}
+    assert {each.pk for each in deliveries()} == {each.pk for each in rows}
+
+
+def test_nothing_is_resent_to_a_disabled_endpoint_and_it_says_so(boss: Client) -> None:
+    delivery = WebhookDeliveryFactory.create(endpoint=endpoint(enabled=False), failed=True)
+    page = boss.post(button(delivery, "resend"), follow=True).content.decode()
+    assert "This endpoint is disabled" in page
+    assert deliveries()[0].status == "FAILED"
+
+
+@pytest.mark.parametrize("verb", ["test", "rotate", "resend"])
+def test_a_reader_sees_every_page_and_can_press_nothing(verb: str, looker: Client) -> None:
+    made = endpoint()
+    delivery = WebhookDeliveryFactory.create(endpoint=made, failed=True)
+    before = WebhookEndpoint.objects.values().get()
+    assert looker.get(page_of(made)).status_code == looker.get(page_of(delivery)).status_code == 200
+    assert looker.post(button(made, verb)).status_code == 403
+    assert looker.post(button(delivery, "resend")).status_code == 403
+    assert looker.get(f"{list_of(WebhookEndpoint)}add/").status_code == 403
+    assert looker.post(page_of(made), {**FORM, "url": "https://example.org/evil"}).status_code == 403
+    assert WebhookEndpoint.objects.values().get() == before
+    assert deliveries()[0].status == "FAILED"
+
+
+@pytest.mark.parametrize(("verb", "codename"), [("test", "test_webhookendpoint"), ("rotate", "rotate_webhookendpoint")])
+def test_each_button_takes_its_own_permission(verb: str, codename: str) -> None:
+    made = endpoint()
+    client = logged_in(reader("operator", codename))
+    assert client.post(button(made, verb)).status_code in (200, 302)
+    for other in {"test", "rotate", "resend"} - {verb}:
+        assert client.post(button(made, other)).status_code == 403
+
+
+def test_buttons_are_for_post_and_for_what_there_is(boss: Client) -> None:
+    made = endpoint()
+    assert boss.get(button(made, "test")).status_code == 405
+    assert boss.post(button(made, "explode")).status_code == 404
+    assert (
+        boss.post(button(JobFactory.build(), "test").replace("jobs/job", "webhooks/webhookendpoint")).status_code == 404
+    )
+
+
+def test_a_delivery_page_shows_its_tries_and_their_answers_to_those_who_may_see_payload(
+    boss: Client, looker: Client
+) -> None:
+    tried = WebhookAttemptFactory.create(response_body="a very private answer", error="answered 500")
+    for client, may in ((boss, True), (looker, False)):
+        page = client.get(page_of(tried.delivery)).content.decode()
+        assert "answered 500" in page
+        assert ("a very private answer" in page, "HTTP/1.1 500" in page) == (may, may)
+
+
+def test_a_job_page_shows_its_deliveries_and_what_is_about_to_be_handed_out(boss: Client) -> None:
+    made = endpoint("https://example.org/", "job.completed")
+    job = completed()
+    assert "1 more is about to be handed out." in boss.get(page_of(job)).content.decode()
+    fanout.hand_out(urgent=True)
+    page = boss.get(page_of(job)).content.decode()
+    assert str(deliveries()[0].pk) in page
+    assert str(made.pk) in page
+    other = JobFactory.create()
+    assert "Webhook deliveries" not in boss.get(page_of(other)).content.decode()
+
+
+def test_who_may_not_see_deliveries_sees_none_on_the_job_page() -> None:
+    endpoint("https://example.org/", "job.completed")
+    job = completed()
+    fanout.hand_out(urgent=True)
+    client = logged_in(User.objects.create_user("narrow", is_staff=True))
+    from django.contrib.auth.models import Permission
+
+    User.objects.get(username="narrow").user_permissions.set(Permission.objects.filter(codename="view_job"))
+    page = client.get(page_of(job))
+    assert (page.status_code, "Webhook deliveries" in page.content.decode()) == (200, False)
+
+
+def test_the_success_of_the_last_day_is_shown(boss: Client) -> None:
+    made = endpoint()
+    WebhookDeliveryFactory.create_batch(3, endpoint=made, delivered=True)
+    WebhookDeliveryFactory.create(endpoint=made, failed=True)
+    WebhookDeliveryFactory.create(endpoint=made)
+    assert "75% (4)" in boss.get(page_of(made)).content.decode()

@@ -1,0 +1,23 @@
+"""Endpoints and deliveries in the console: `webhooks.admin.register(site)` shows them on any AdminSite."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from jobs.admin.job import show_on_page
+from jobs.admin.registration import Registration
+from webhooks.admin.deliveries import WebhookAttemptAdmin, WebhookDeliveryAdmin, WebhookMessageAdmin
+from webhooks.admin.endpoints import WebhookEndpointAdmin
+from webhooks.admin.of_job import deliveries_of_job
+from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
+
+register = Registration(
+    {
+        WebhookEndpoint: WebhookEndpointAdmin,
+        WebhookDelivery: WebhookDeliveryAdmin,
+        WebhookMessage: WebhookMessageAdmin,
+        WebhookAttempt: WebhookAttemptAdmin,
+    }
+)
+register.by_itself(admin.site)
+show_on_page(deliveries_of_job)

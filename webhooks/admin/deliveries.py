@@ -1,0 +1,152 @@
+"""Deliveries, their messages and their tries, to look at and to send again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import unquote
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext, pgettext_lazy
+
+from jobs import actors, db
+from jobs.admin.filters import CreatedFilter, one_of
+from jobs.admin.reading import StateAdmin, may_view_payload
+from jobs.admin.showing import first_line, json_text, link, shown, text_block
+from jobs.conf import conf
+from jobs.models import Job, JobGroup
+from webhooks import outbox, services
+from webhooks.admin.verbs import Buttons, Verb
+from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
+
+SHOWN = 50
+
+
+def _resend(self: WebhookDeliveryAdmin, request: HttpRequest, delivery: WebhookDelivery) -> None:
+    services.resend(delivery.pk, actor=actors.user(request.user))
+    self.resent(request, [delivery], 1)
+
+
+class Linked(StateAdmin):
+    @shown(_("job"))
+    def job_link(self, row: Any) -> SafeString | str | None:
+        return link(self.admin_site, Job, row.job_id)
+
+    @shown(_("group"))
+    def group_link(self, row: Any) -> SafeString | str | None:
+        return link(self.admin_site, JobGroup, row.group_id)
+
+
+class WebhookDeliveryAdmin(Buttons, Linked):
+    change_form_template = "webhooks/delivery_page.html"
+    actions = ["resend_selected"]
+    verbs = (Verb("resend", pgettext_lazy("verb", "Resend"), "resend_delivery", _resend),)
+    list_display = ("id", "event", "endpoint_link", "status", "attempts", "response_status", "next_try_at")
+    list_filter = (one_of("status", _("status"), DeliveryStatus.choices), CreatedFilter)
+    list_select_related = ("endpoint",)
+    list_defer = ("error", "endpoint__secret", "endpoint__old_secret")
+    sortable_by = ("id",)
+    qualifiers = {"job": "job_id", "group": "group_id", "endpoint": "endpoint", "event": "event"}
+    payload = ("shown_body",)
+    fieldsets = (
+        (None, {"fields": ("id", "event", "endpoint_link", "job_link", "group_link", "created_at")}),
+        (
+            _("State"),
+            {"fields": ("status", "attempts", "next_try_at", "delivered_at", "response_status", "shown_error")},
+        ),
+    )
+
+    @admin.action(permissions=["resend"], description=_("Resend selected deliveries"))
+    def resend_selected(self, request: HttpRequest, queryset: QuerySet[WebhookDelivery]) -> None:
+        chosen = list(queryset.order_by("pk")[: conf.CONSOLE_BULK_LIMIT])
+        count = services.resend_many([each.pk for each in chosen], actor=actors.user(request.user))
+        self.resent(request, chosen, count)
+
+    def has_resend_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(f"{self.opts.app_label}.resend_delivery")
+
+    def resent(self, request: HttpRequest, chosen: list[WebhookDelivery], count: int) -> None:
+        told = ngettext("%d delivery is sent again.", "%d deliveries are sent again.", count) % count
+        self.message_user(request, told, messages.SUCCESS if count == len(chosen) else messages.WARNING)
+        entries: Any = chosen
+        user_id: Any = request.user.pk
+        if entries:
+            LogEntry.objects.log_actions(user_id, entries, CHANGE, "resend")
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        delivery = self.get_object(request, unquote(object_id))
+        more: dict[str, Any] = {}
+        if delivery is not None:
+            tries = WebhookAttempt.objects.using(db.alias()).filter(delivery_id=delivery.pk).order_by("-pk")
+            hidden = () if may_view_payload(request) else ("response_head", "response_body")
+            more = {
+                "buttons": self.offered(request, delivery),
+                "tries": tries.defer(*hidden)[:SHOWN],
+                "may_view_payload": not hidden,
+            }
+        return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
+
+    @shown(_("endpoint"))
+    def endpoint_link(self, delivery: WebhookDelivery) -> SafeString | str | None:
+        return link(self.admin_site, WebhookEndpoint, delivery.endpoint_id, first_line(delivery.endpoint.url, 60))
+
+    @shown(_("error"))
+    def shown_error(self, delivery: WebhookDelivery) -> SafeString | None:
+        return text_block(delivery.error)
+
+    @shown(_("body"))
+    def shown_body(self, delivery: WebhookDelivery) -> SafeString | None:
+        return json_text(delivery.message.body)
+
+
+class WebhookMessageAdmin(Linked):
+    list_display = ("id", "event", "tenant", "job_link", "at", "still_owed")
+    list_filter = (CreatedFilter,)
+    list_defer = ("snapshot", "body")
+    sortable_by = ("id",)
+    qualifiers = {"job": "job_id", "group": "group_id"}
+    payload = ("shown_body",)
+    fieldsets = ((None, {"fields": ("id", "event", "tenant", "job_link", "group_link", "at", "still_owed")}),)
+
+    @shown(_("to be handed out to"))
+    def still_owed(self, message: WebhookMessage) -> int:
+        return len(outbox.unpack(message.owed))
+
+    @shown(_("body"))
+    def shown_body(self, message: WebhookMessage) -> SafeString | None:
+        return None if message.body is None else json_text(message.body)
+
+
+class WebhookAttemptAdmin(StateAdmin):
+    list_display = ("id", "delivery_link", "at", "response_status", "took_ms", "first_error")
+    list_defer = ("response_head", "response_body")
+    sortable_by = ("id",)
+    id_field = "delivery_id"
+    payload = ("shown_head", "shown_body")
+    fieldsets = ((None, {"fields": ("id", "delivery_link", "at", "took_ms", "response_status", "shown_error")}),)
+
+    @shown(_("delivery"))
+    def delivery_link(self, attempt: WebhookAttempt) -> SafeString | str | None:
+        return link(self.admin_site, WebhookDelivery, attempt.delivery_id)
+
+    @shown(_("error"))
+    def first_error(self, attempt: WebhookAttempt) -> str | None:
+        return first_line(attempt.error) or None
+
+    @shown(_("error"))
+    def shown_error(self, attempt: WebhookAttempt) -> SafeString | None:
+        return text_block(attempt.error)
+
+    @shown(_("response head"))
+    def shown_head(self, attempt: WebhookAttempt) -> SafeString | None:
+        return text_block(attempt.response_head)
+
+    @shown(_("response body"))
+    def shown_body(self, attempt: WebhookAttempt) -> SafeString | None:
+        return text_block(attempt.response_body)

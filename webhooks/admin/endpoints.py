@@ -1,0 +1,177 @@
+"""Endpoints: written through the services; a secret is shown once, on the page that answers its making."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext, pgettext_lazy
+
+from jobs import actors, clock, db
+from jobs.admin.filters import EnabledFilter
+from jobs.admin.reading import LeanAdmin
+from jobs.admin.showing import change_url, first_line, isolated, link, list_url, shown, text_block
+from jobs.errors import JobSchedulerError
+from webhooks import services
+from webhooks.admin.forms import EndpointForm
+from webhooks.admin.verbs import Buttons, Verb
+from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
+
+STATE = ("id", "shown_reason", "success", "failures", "open_until", "old_secret_until", "created_at")
+LATELY = 1000  # deliveries that a rate is made of
+
+
+def _test(self: WebhookEndpointAdmin, request: HttpRequest, endpoint: WebhookEndpoint) -> None:
+    delivery = services.send_test(endpoint.pk, actor=actors.user(request.user))
+    found = link(self.admin_site, WebhookDelivery, delivery.pk)
+    self.message_user(request, format_html("{} {}", _now("The test is on its way:"), found), messages.SUCCESS)
+    self.log_change(request, endpoint, "test")
+
+
+def _rotate(self: WebhookEndpointAdmin, request: HttpRequest, endpoint: WebhookEndpoint) -> HttpResponse:
+    changed, secret = services.rotate_secret(endpoint.pk, actor=actors.user(request.user))
+    self.log_change(request, endpoint, "rotate_secret")
+    return self.secret_page(request, changed, secret)
+
+
+def _resend(self: WebhookEndpointAdmin, request: HttpRequest, endpoint: WebhookEndpoint) -> None:
+    count = services.resend_failed(endpoint.pk, actor=actors.user(request.user))
+    told = ngettext("%d delivery is sent again.", "%d deliveries are sent again.", count) % count
+    self.message_user(request, told, messages.SUCCESS)
+    self.log_change(request, endpoint, f"resend_failed: {count}")
+
+
+class WebhookEndpointAdmin(Buttons, LeanAdmin):
+    """The secrets are no fields of any page."""
+
+    form = EndpointForm
+    change_form_template = "webhooks/endpoint_page.html"
+    verbs = (
+        Verb("test", pgettext_lazy("verb", "Send a test"), "test_webhookendpoint", _test),
+        Verb("rotate", pgettext_lazy("verb", "Replace the secret"), "rotate_webhookendpoint", _rotate),
+        Verb("resend", pgettext_lazy("verb", "Resend all that failed"), "resend_delivery", _resend),
+    )
+    list_display = ("shown_url", "tenant", "shown_events", "shown_state", "failures", "open_until")
+    list_filter = (EnabledFilter,)
+    list_defer = ("secret", "old_secret")
+    name_field = "url"
+    qualifiers = {"tenant": "tenant"}
+    readonly_fields = STATE
+
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
+        if obj is None:
+            return [(None, {"fields": ("tenant", "url", "events", "enabled")})]
+        if self.has_change_permission(request, obj):
+            return [(None, {"fields": ("tenant", "url", "events", "enabled")}), (_("State"), {"fields": STATE})]
+        shown_fields = ("tenant", "whole_url", "shown_events", "enabled")
+        return [(None, {"fields": shown_fields}), (_("State"), {"fields": STATE})]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
+        return (*self.readonly_fields, *(() if obj is None else ("tenant",)))
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        actor = actors.user(request.user)
+        if change:
+            services.update(obj.pk, form.said(), actor=actor)
+        else:
+            said = form.cleaned_data
+            made, obj.new_secret = services.create(
+                said["url"], said["events"], tenant=said["tenant"], enabled=said["enabled"], actor=actor
+            )
+            obj.pk = made.pk
+        obj.refresh_from_db(using=db.alias())
+
+    def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
+        return self.secret_page(request, obj, obj.new_secret)
+
+    def secret_page(self, request: HttpRequest, endpoint: WebhookEndpoint, secret: str) -> HttpResponse:
+        """Straight as the answer: a message would be kept in a cookie or a session until it is read."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _now("The new secret"),
+            "opts": self.opts,
+            "endpoint": endpoint,
+            "secret": secret,
+            "back": change_url(self.admin_site, WebhookEndpoint, endpoint.pk),
+        }
+        page = TemplateResponse(request, "webhooks/secret.html", context)
+        page["Cache-Control"] = "no-store"
+        return page
+
+    def delete_model(self, request: HttpRequest, obj: WebhookEndpoint) -> None:
+        services.delete(obj.pk, actor=actors.user(request.user))
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[WebhookEndpoint]) -> None:
+        for key in list(queryset.values_list("pk", flat=True)):
+            services.delete(key, actor=actors.user(request.user))
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, Any, Any]:
+        """Its deliveries go with it. They may be a million: nobody wants them listed one by one."""
+        listed = [isolated(str(endpoint)) for endpoint in objs]
+        missing = set() if self.has_delete_permission(request) else {str(self.opts.verbose_name)}
+        return listed, {str(self.opts.verbose_name_plural): len(listed)}, missing, []
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """What only the service can know may still refuse."""
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except JobSchedulerError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        endpoint = self.get_object(request, unquote(object_id))
+        more: dict[str, Any] = {}
+        if endpoint is not None:
+            more = {"buttons": self.offered(request, endpoint), "deliveries_url": self._deliveries_url(endpoint)}
+        return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
+
+    @shown(_("URL"))
+    def shown_url(self, endpoint: WebhookEndpoint) -> SafeString:
+        return isolated(first_line(endpoint.url))
+
+    @shown(_("URL"))
+    def whole_url(self, endpoint: WebhookEndpoint) -> SafeString:
+        return isolated(endpoint.url)
+
+    @shown(_("events"))
+    def shown_events(self, endpoint: WebhookEndpoint) -> SafeString:
+        return isolated(", ".join(map(str, endpoint.events)))
+
+    @shown(_("state"))
+    def shown_state(self, endpoint: WebhookEndpoint) -> SafeString:
+        if endpoint.enabled:
+            return isolated(_now("enabled"))
+        badge = format_html('<span class="jc-badge">{}</span>', _now("disabled"))
+        return format_html("{} {}", badge, isolated(first_line(endpoint.disabled_reason)))
+
+    @shown(_("disabled because"))
+    def shown_reason(self, endpoint: WebhookEndpoint) -> SafeString | None:
+        return text_block(endpoint.disabled_reason)
+
+    @shown(_("delivered within 24 hours"))
+    def success(self, endpoint: WebhookEndpoint) -> str | None:
+        """Of the last ones; a receiver of millions is not counted through."""
+        since = clock.first_id(clock.now() - timedelta(hours=24))
+        last = WebhookDelivery.objects.using(db.alias()).filter(endpoint_id=endpoint.pk, pk__gte=since)
+        ended = [each for each in last.order_by("-pk").values_list("status", flat=True)[:LATELY] if each != "PENDING"]
+        if not ended:
+            return None
+        return f"{ended.count(str(DeliveryStatus.DELIVERED)) / len(ended):.0%} ({len(ended)})"
+
+    def _deliveries_url(self, endpoint: WebhookEndpoint) -> str:
+        if not self.admin_site.is_registered(WebhookDelivery):
+            return ""
+        return f"{list_url(self.admin_site, WebhookDelivery)}?q=endpoint:{endpoint.pk}"
+
