@@ -21,10 +21,11 @@ OUR_APPS = ("jobs", "schedules", "webhooks")
 OUR_HOME = Path(__file__).resolve().parent.parent
 SETTING_IDS = {Kind.UNKNOWN: "jobs.E001", Kind.INVALID: "jobs.E002", Kind.HEARTBEAT: "jobs.E003"}
 POLICY_METHODS = {
-    "CONCURRENCY_POLICY": "blocked",
-    "ADMISSION_POLICY": "decide",
-    "RETRY_POLICY": "decide",
-    "GROUP_FAILURE_POLICY": "decide",
+    "CONCURRENCY_POLICY": ("blocked",),
+    "ADMISSION_POLICY": ("decide",),
+    "RETRY_POLICY": ("decide",),
+    "GROUP_FAILURE_POLICY": ("decide",),
+    "FAIRNESS_POLICY": ("aged", "share"),
 }
 SQLITE_TIMEOUT_SEC = 20
 
@@ -98,9 +99,9 @@ def policy_problem(key: str, path: str | None) -> str | None:
         policy = make_policy(key, path)
     except ImproperlyConfigured as error:
         return str(error)
-    method = POLICY_METHODS.get(key)
-    if method and not callable(getattr(policy, method, None)):
-        return f"JOBSCHEDULER: {key} {path!r} cannot be used (it has no method `{method}`)."
+    for method in POLICY_METHODS[key] if policy is not None else ():
+        if not callable(getattr(policy, method, None)):
+            return f"JOBSCHEDULER: {key} {path!r} cannot be used (it has no method `{method}`)."
     return None
 
 

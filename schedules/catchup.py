@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice, takewhile
 
 from schedules.models import CatchUp
-from schedules.triggers import Trigger, from_on, newest
+from schedules.triggers import Trigger, newest
 
 BUSY = timedelta(seconds=5)  # how late a scheduler may be without having been away
 AT_ONCE = 100  # what is more than this comes with the next rounds
@@ -40,8 +39,12 @@ def choose(
 
 
 def _in_time(trigger: Trigger, first: datetime, now: datetime) -> Choice:
-    due = list(islice(takewhile(lambda each: each <= now, from_on(trigger, first)), AT_ONCE))
-    return Choice(due, trigger.after(due[-1]))
+    due: list[datetime] = []
+    following: datetime | None = first
+    while following is not None and following <= now and len(due) < AT_ONCE:
+        due.append(following)
+        following = trigger.after(following)
+    return Choice(due, following)
 
 
 def _after_an_absence(trigger: Trigger, first: datetime, now: datetime, catch_up: str, most: int) -> Choice:

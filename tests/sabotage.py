@@ -100,6 +100,45 @@ def hear_groups() -> None:
     hooks.listen(hear, required=True)
 
 
+def forgetful() -> None:
+    """Does not know a remote worker's own start again when it is repeated."""
+    from uuid import uuid4
+
+    from jobs.engine.starts import Holder
+
+    Holder.owner = property(lambda self: f"r:{self.api_token}:{self.worker}-{uuid4()}#{self.slot}")  # type: ignore[assignment]
+
+
+def deaf_to_reservations() -> None:
+    """Counts direct calls that run, and takes the next slot from those that wait."""
+    from jobs.engine import limits
+
+    def without_those_who_wait(**how: Any) -> Any:
+        return survey(**how)._replace(waiting=[])
+
+    survey, limits.survey = limits.survey, without_those_who_wait
+
+
+def unlocked_admission() -> None:
+    """Counts what is used without locking the snapshot first."""
+    from jobs.engine import doorman, snapshot
+    from jobs.models import SystemSnapshot
+
+    def unlocked() -> Any:
+        from django.db.models.functions import Now
+
+        SystemSnapshot.objects.get_or_create(pk=SystemSnapshot.ONLY)
+        return SystemSnapshot.objects.annotate(now=Now()).get()
+
+    def counted() -> Any:
+        found = costs()
+        time.sleep(0.02)  # what it counted grows old
+        return found
+
+    snapshot.lock = unlocked
+    costs, doorman.costs = doorman.costs, counted
+
+
 KINDS: dict[str, Callable[[], None]] = {
     "blind": blind,
     "tokenless": tokenless,
@@ -108,6 +147,9 @@ KINDS: dict[str, Callable[[], None]] = {
     "breathless": breathless,
     "unlocked_groups": unlocked_groups,
     "hear_groups": hear_groups,
+    "deaf_to_reservations": deaf_to_reservations,
+    "unlocked_admission": unlocked_admission,
+    "forgetful": forgetful,
 }
 
 # The same number of parameters, and always true.

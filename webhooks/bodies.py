@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+from django.db import DatabaseError
 
 from jobs import db, groups, shapes
 from jobs.actors import SCHEDULER
@@ -17,6 +20,7 @@ from jobs.states import Status
 from webhooks import snapshots
 from webhooks.models import WebhookMessage
 
+logger = logging.getLogger("webhooks.bodies")
 MOST_BYTES = 256 * 1024
 TEXT_LENGTH = 10_000
 MEMBERS = 200
@@ -24,14 +28,16 @@ _ANYBODY = Caller(SCHEDULER)
 
 
 def made(messages: Sequence[WebhookMessage]) -> dict[UUID, bytes]:
-    """The bodies of messages about jobs, by the messages' ids."""
-    ended = {each.job_id for each in messages if each.snapshot is None and each.job_id is not None}
-    rows = shaping.with_relations(Job.objects.using(db.alias())).filter(pk__in=ended) if ended else []
-    row_of = {row.pk: row for row in rows}
-    jobs = {each.pk: _as_it_was(each, row_of) for each in messages}
-    told = [(pk, job) for pk, job in jobs.items() if job is not None]
-    documents = dict(zip((pk for pk, _ in told), shaping.jobs([job for _, job in told], _ANYBODY), strict=True))
-    return {each.pk: body(each.event, each.at, documents.get(each.pk, {"id": str(each.job_id)})) for each in messages}
+    """The bodies of messages about jobs, by the messages' ids. One that cannot be made must not keep the others."""
+    try:
+        return _made(messages)
+    except DatabaseError:
+        raise
+    except Exception:
+        if len(messages) > 1:
+            return {pk: text for each in messages for pk, text in made([each]).items()}
+        logger.exception("the body of message %s cannot be made; its job is told by its id alone", messages[0].pk)
+        return {each.pk: body(each.event, each.at, {"id": str(each.job_id), "truncated": True}) for each in messages}
 
 
 def of_group(group_id: UUID, event: str, at: datetime) -> bytes:
@@ -50,6 +56,15 @@ def body(event: str, at: datetime, data: dict[str, Any]) -> bytes:
         data = {**shorter(data), "truncated": True}
         written = dump({"type": event, "timestamp": shapes.moment(at), "data": data})
     return written
+
+
+def _made(messages: Sequence[WebhookMessage]) -> dict[UUID, bytes]:
+    ended = {each.job_id for each in messages if each.snapshot is None and each.job_id is not None}
+    rows = shaping.with_relations(Job.objects.using(db.alias())).filter(pk__in=ended) if ended else []
+    row_of = {row.pk: row for row in rows}
+    told = [(each.pk, job) for each in messages if (job := _as_it_was(each, row_of)) is not None]
+    documents = dict(zip((pk for pk, _ in told), shaping.jobs([job for _, job in told], _ANYBODY), strict=True))
+    return {each.pk: body(each.event, each.at, documents.get(each.pk, {"id": str(each.job_id)})) for each in messages}
 
 
 def _as_it_was(message: WebhookMessage, rows: dict[UUID, Job]) -> Job | None:

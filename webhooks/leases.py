@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,14 +13,13 @@ from django.db.models import BooleanField, Count, Exists, ExpressionWrapper, F, 
 from django.db.models.functions import Now
 
 from jobs import db
-from jobs.conf import conf
 from jobs.salvage import salvage_text
 from webhooks import circuits, sealing
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 logger = logging.getLogger("webhooks.leases")
 CONCURRENT = 4  # tries at one endpoint at once, over all senders
-SLACK_SEC = 15.0  # of a lease, beyond the longest that a try may take
+LEASE_SEC, RENEW_SEC = 6.0, 2.0  # a sender that dies holds up what it had in hand for no longer
 HEAD_LENGTH, ERROR_LENGTH = 16_384, 1000
 
 
@@ -66,10 +65,16 @@ def take(most: int) -> list[Task]:
             rows += ((each, row) for row in _due(each)[: max(room, 0)])
         token = uuid4()
         ids = [row.pk for _, row in rows]
-        lease = {"lease_token": token, "lease_expires_at": circuits.from_now(conf.WEBHOOK_TIMEOUT_SEC + SLACK_SEC)}
         if ids:
-            _deliveries().filter(pk__in=ids).update(**lease)
+            until = circuits.from_now(LEASE_SEC)
+            _deliveries().filter(pk__in=ids).update(lease_token=token, lease_expires_at=until)
     return [_task(each, row, token) for each, row in rows]
+
+
+def renew(tasks: Collection[Task]) -> None:
+    """While their answers are awaited. What is no longer ours stays so."""
+    mine = _deliveries().filter(pk__in=[each.id for each in tasks], lease_token__in={each.token for each in tasks})
+    mine.update(lease_expires_at=circuits.from_now(LEASE_SEC))
 
 
 def record(outcomes: Sequence[Outcome]) -> None:

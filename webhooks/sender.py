@@ -13,6 +13,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import DatabaseError
 
 from jobs import db
 from jobs.conf import conf
@@ -49,19 +52,19 @@ class Sender(threading.Thread):
         self.tried = 0
         self._answers: queue.SimpleQueue[leases.Outcome | None] = queue.SimpleQueue()
         self._unrecorded: list[leases.Outcome] = []
-        self._in_flight = 0
+        self._in_flight: dict[UUID, leases.Task] = {}
         self._end = threading.Event()
         self._outage = Outage(logger, "webhooks", self._end)
-        self._looked = self._look_at = 0.0  # by the steady clock, as are all here
+        self._looked = self._look_at = self._renewed = 0.0  # by the steady clock, as are all here
         self._rested_at = {"urgent": 0.0, "unhurried": 0.0}
 
     def run(self) -> None:
         outbox.on_news(self.nudge)
         while not self._end.is_set():
-            self._gather(max(self._look_at - time.monotonic(), 0.0))
+            self._gather(self._pause())
             with self._outage.survive():
                 short_timeouts(conf.LEASE_SEC * 2 / 3)
-                self._turn()
+                self._survive_turn()
         outbox.no_more_news(self.nudge)
         with self._outage.survive():
             self._await_answers(LAST_WORDS_SEC)
@@ -97,24 +100,44 @@ class Sender(threading.Thread):
         if outcome is None:
             self._look_at = min(self._look_at, self._looked + NEWS_SEC)
             return
-        self._in_flight -= 1
+        self._in_flight.pop(outcome.task.id, None)
         self._unrecorded.append(outcome)
         self._look_at = 0.0  # there is room for another
+
+    def _pause(self) -> float:
+        renew_at = self._renewed + leases.RENEW_SEC if self._in_flight else self._look_at
+        return max(min(self._look_at, renew_at) - time.monotonic(), 0.0)
 
     def _turn(self) -> bool:
         """Whether there was anything to do, or is something under way."""
         self._record()
+        self._renew()
         if time.monotonic() < self._look_at:
-            return self._in_flight > 0
+            return bool(self._in_flight)
         self._looked = time.monotonic()
         self._look_at = self._looked + conf.POLL_SEC
         seen = _glance()
         worked = self._hand_out(seen)
-        if seen.listening and self._in_flight < AT_ONCE:
-            worked |= self._start(leases.take(AT_ONCE - self._in_flight))
+        if seen.listening and (room := AT_ONCE - len(self._in_flight)) > 0:
+            worked |= self._start(leases.take(room))
         if not worked and not seen.listening:
             self._look_at = self._looked + conf.POLL_SEC * IDLE_POLLS
-        return worked or self._in_flight > 0
+        return worked or bool(self._in_flight)
+
+    def _survive_turn(self) -> None:
+        """A thread that nobody restarts must not end for a mistake of ours."""
+        try:
+            self._turn()
+        except DatabaseError:
+            raise
+        except Exception:
+            logger.exception("a turn failed; it is tried again")
+            self._look_at = time.monotonic() + conf.POLL_SEC
+
+    def _renew(self) -> None:
+        if self._in_flight and time.monotonic() >= self._renewed + leases.RENEW_SEC:
+            leases.renew(self._in_flight.values())
+            self._renewed = time.monotonic()
 
     def _record(self) -> None:
         if self._unrecorded:
@@ -135,7 +158,7 @@ class Sender(threading.Thread):
         began = time.monotonic()
         if began < self._rested_at[lane]:
             self._look_at = min(self._look_at, self._rested_at[lane])
-            return False
+            return True
         done = work()
         took = time.monotonic() - began
         self._rested_at[lane] = began + took + took * (HURRIED if done.received else UNHURRIED)
@@ -144,8 +167,10 @@ class Sender(threading.Thread):
         return done.messages > 0
 
     def _start(self, tasks: list[leases.Task]) -> bool:
+        if tasks and not self._in_flight:
+            self._renewed = time.monotonic()
         for task in tasks:
-            self._in_flight += 1
+            self._in_flight[task.id] = task
             threading.Thread(target=self._try, args=(task,), name=f"webhook {task.id}", daemon=True).start()
         return bool(tasks)
 
@@ -155,7 +180,8 @@ class Sender(threading.Thread):
     def _await_answers(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self._in_flight and (left := deadline - time.monotonic()) > 0:
-            self._gather(left)
+            self._gather(min(left, leases.RENEW_SEC))
+            self._renew()
         self._record()
 
 

@@ -42,6 +42,21 @@ def add_options(parser: CommandParser) -> None:
     parser.add_argument("--jitter", metavar="DURATION", help="Spread the starts over so long.")
     parser.add_argument("--fire-time-param", metavar="NAME", help="Give the handler the due time under this name.")
     parser.add_argument("--disabled", action="store_true", help="Make it, and let it wait to be enabled.")
+    _allow_any_order(parser)
+
+
+def _allow_any_order(parser: CommandParser) -> None:
+    """Params may stand behind options, too: argparse can do that, but not for the parser of a verb."""
+    plain = parser.parse_known_args
+
+    def parse(*args: Any, **kwargs: Any) -> Any:
+        parser.parse_known_args = plain  # type: ignore[method-assign]
+        try:
+            return parser.parse_known_intermixed_args(*args, **kwargs)
+        finally:
+            parser.parse_known_args = parse  # type: ignore[method-assign]
+
+    parser.parse_known_args = parse  # type: ignore[method-assign]
 
 
 def said(given: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,6 @@ def run(fleet: Fleet, chance: random.Random, *, jobs: int, lanes: int) -> Verdic
         fleet.start(f"--concurrency={SLOTS}", settings=SETTINGS)
         await_all_ended(60 + jobs * 0.5, fleet)
         verdict.broken += [f"{each.name}: {line}" for each in crew.programs for line in _complaints(each.output)]
-        print(crew.logs())
     ran = fleet.ledger.stretches()
     verdict.note(jobs=jobs, lanes=lanes, seconds=time.monotonic() - began)
     judge_runs(verdict, ran, jobs)

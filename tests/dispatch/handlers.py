@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs import Skip, job
+from jobs.errors import TokenLimitExceeded
 
 
 @job("direct.echo", resource="ollama")
@@ -36,7 +37,7 @@ def skip() -> None:
 def spend(ctx: Any, tokens: int) -> int:
     try:
         ctx.use_tokens(tokens)
-    except Exception:
+    except TokenLimitExceeded:
         return -1
     return tokens
 

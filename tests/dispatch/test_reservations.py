@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -25,9 +24,8 @@ PER_RESOURCE = {"LIMITS": {"global": None, "resource": {"ollama": 1, "remote": 2
 
 
 @pytest.fixture(autouse=True)
-def rows() -> Iterator[None]:
+def rows() -> None:
     limits.sync()
-    yield
 
 
 def reserve(resource: str = "default", job_type: str = TYPE, **facts: object) -> Lease:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from uuid import uuid4
 
 import pytest
 
 from jobs.engine.shares import Ready, overtakers, take_turns
 from jobs.policies.concurrency import Flow
-from jobs.policies.fairness import Aging, AgingFairShare, FairShare, FairnessPolicy, Strict, Waiting
+from jobs.policies.fairness import Aging, AgingFairShare, FairnessPolicy, FairShare, Strict, Waiting
 
 FLOW = Flow("default", "story", "default", "")
 
@@ -70,9 +69,9 @@ def spell(jobs: list[Ready]) -> str:
 @pytest.mark.parametrize(
     ("weights", "before", "after"),
     [
-        ({}, "aaaabb", "abab" + "aa"),
+        ({}, "aaaabb", "ababaa"),
         ({}, "aabbcc", "abcabc"),
-        ({"a": 2}, "aaaaaabbb", "aba" * 2 + "aba"),
+        ({"a": 2}, "aaaaaabbb", "abaabaaba"),
         ({}, "AAAb", "AAAb"),  # a priority is a priority
         ({}, "bAAa", "AAba"),
         ({}, "a", "a"),
@@ -82,18 +81,14 @@ def spell(jobs: list[Ready]) -> str:
 def test_shares_take_turns_within_a_priority(weights: dict[str, float], before: str, after: str) -> None:
     policy = FairShare(weights=weights)
     found = sorted(line(before, policy), key=lambda each: -each.priority)
-    turns = spell(take_turns(found, {}, 0.0))
-    if weights:
-        assert Counter(turns[:6]) == Counter(after[:6])
-    else:
-        assert turns == after
+    assert spell(take_turns(found, {}, 0.0)) == after
 
 
 def test_who_was_served_waits_and_who_was_idle_has_saved_nothing() -> None:
     policy = FairShare()
     found = line("aabb", policy)
     assert spell(take_turns(found, {"addon:a": 12.0}, 10.0)) == "bbaa"
-    assert spell(take_turns(found, {"addon:a": 11.0, "addon:b": 3.0}, 10.0)) == "baba"[:1] + "aba"
+    assert spell(take_turns(found, {"addon:a": 11.0, "addon:b": 3.0}, 10.0)) == "baba"
 
 
 def test_only_those_who_went_before_another_share_have_overtaken() -> None:

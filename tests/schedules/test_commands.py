@@ -49,6 +49,11 @@ def test_every_option_arrives_where_it_belongs() -> None:
     assert call("schedules", "add", "soon", TYPE, "--at", "+10m").code == 0
 
 
+def test_params_and_options_may_stand_in_any_order() -> None:
+    said = call("schedules", "add", "--cron", "@daily", "nightly", TYPE, "--priority", 3, "a=1", "--target", "t", "b=2")
+    assert (said.code, Schedule.objects.get().params) == (0, {"a": 1, "b": 2})
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -44,7 +44,7 @@ def secret_in(page: str) -> str:
 def test_an_endpoint_is_made_and_its_secret_shown_on_the_answer_and_nowhere_else(boss: Client) -> None:
     answer = boss.post(f"{list_of(WebhookEndpoint)}add/", FORM)
     secret = secret_in(answer.content.decode())
-    assert (answer.status_code, answer["Cache-Control"]) == (200, "no-store")
+    assert (answer.status_code, "no-store" in answer["Cache-Control"]) == (200, True)
     made = WebhookEndpoint.objects.get()
     assert (made.url, made.events, made.enabled) == (ANYWHERE, ["job.completed", "job.failed"], True)
     for url in (page_of(made), list_of(WebhookEndpoint), page_of(made).replace("/change/", "/history/"), "/admin/"):
@@ -178,7 +178,7 @@ def test_a_job_page_shows_its_deliveries_and_what_is_about_to_be_handed_out(boss
     assert str(deliveries()[0].pk) in page
     assert str(made.pk) in page
     other = JobFactory.create()
-    assert "Webhook deliveries" not in boss.get(page_of(other)).content.decode()
+    assert "job-webhooks" not in boss.get(page_of(other)).content.decode()
 
 
 def test_who_may_not_see_deliveries_sees_none_on_the_job_page() -> None:
@@ -190,7 +190,7 @@ def test_who_may_not_see_deliveries_sees_none_on_the_job_page() -> None:
 
     User.objects.get(username="narrow").user_permissions.set(Permission.objects.filter(codename="view_job"))
     page = client.get(page_of(job))
-    assert (page.status_code, "Webhook deliveries" in page.content.decode()) == (200, False)
+    assert (page.status_code, "job-webhooks" in page.content.decode()) == (200, False)
 
 
 def test_the_success_of_the_last_day_is_shown(boss: Client) -> None:

@@ -187,3 +187,14 @@ def test_how_a_jobs_deliveries_stand_is_part_of_its_shape() -> None:
     type(first).objects.filter(pk=second.pk).update(status="FAILED", next_try_at=None)
     assert shown(f"/jobs/{job.pk}")["webhooks"] == {"pending": 1, "delivered": 1, "failed": 1}
     assert Api(tenant=None).get(f"/jobs/{other.pk}").json()["webhooks"] == {"pending": 0, "delivered": 0, "failed": 0}
+
+
+def test_a_body_that_cannot_be_made_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    endpoint("https://example.org/", "job.queued")
+    spoilt, whole = enqueued(), enqueued()
+    WebhookMessage.objects.filter(job_id=spoilt.pk).update(snapshot="no JSON at all")
+    fanout.hand_out(urgent=True)
+    found = {each.job_id: json.loads(bytes(each.message.body or b""))["data"] for each in deliveries()}
+    assert found[spoilt.pk] == {"id": str(spoilt.pk), "truncated": True}
+    assert found[whole.pk]["status"] == "QUEUED"
+    assert "cannot be made" in caplog.text

@@ -174,4 +174,3 @@ class WebhookEndpointAdmin(Buttons, LeanAdmin):
         if not self.admin_site.is_registered(WebhookDelivery):
             return ""
         return f"{list_url(self.admin_site, WebhookDelivery)}?q=endpoint:{endpoint.pk}"
-

@@ -1,0 +1,60 @@
+"""Admission by capacity among many workers: with a hundred cost units and jobs of thirty, never more than three."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+from jobs import services
+from jobs.models import JobEvent
+from jobs.states import EventKind
+from tests.chaos.crowded import judge_runs, refusals
+from tests.chaos.verdict import Verdict
+from tests.worker.harness import STEADY, Fleet, await_all_ended
+from tests.worker.ledger import most_at_once
+
+WORKERS, SLOTS, MOST = 4, 4, 3
+SETTINGS = {
+    **STEADY,
+    "POLL_SEC": 0.05,
+    "LIMITS": {"global": None},
+    "ADMISSION_POLICY": "jobs.policies.admission.Capacity",
+    "ADMISSION": {"quiet_load": 900, "busy_load": 1000, "streak_sec": 0},  # whatever else this machine is doing
+}
+
+
+def run(fleet: Fleet, chance: random.Random, *, jobs: int, sabotage: str = "") -> Verdict:
+    verdict = Verdict()
+    items = [
+        {
+            "job_type": "sample.work",
+            "params": {"number": number, "seconds": chance.uniform(0.01, 0.08)},
+            "cost_units": 30,
+            "priority": chance.choice((25, 50, 75)),
+        }
+        for number in range(jobs)
+    ]
+    services.enqueue_many(items)
+    began = time.monotonic()
+    fleet.start_many(WORKERS, f"--concurrency={SLOTS}", settings=SETTINGS, sabotage=sabotage)
+    await_all_ended(60 + jobs, fleet)
+    ran = fleet.ledger.stretches()
+    most = most_at_once(ran)
+    verdict.note(jobs=jobs, at_once=f"{most}/{MOST}", seconds=time.monotonic() - began)
+    judge_runs(verdict, ran, jobs)
+    verdict.require(most <= MOST, f"{most} ran at once, {MOST} fit")
+    verdict.require(most == MOST, "the capacity was never used")
+    judge_events(verdict, jobs)
+    verdict.broken += refusals(fleet)
+    return verdict
+
+
+def judge_events(verdict: Verdict, jobs: int) -> None:
+    """There is one reason to be denied here: at most one event of it a job, however often it was asked about."""
+    denied = Counter(JobEvent.objects.filter(kind=EventKind.DENIED).values_list("job_id", flat=True))
+    admitted = Counter(JobEvent.objects.filter(kind=EventKind.ADMITTED).values_list("job_id", flat=True))
+    verdict.note(denied=denied.total())
+    verdict.require(max(denied.values(), default=0) <= 1, "a job was denied in more than one event")
+    verdict.require(denied.total() > 0, "nobody was ever denied")
+    verdict.require(set(admitted.values()) == {1} and len(admitted) == jobs, "not every job was admitted once")

@@ -1,0 +1,106 @@
+"""Direct calls against a busy queue, through a real web process: what runs, direct calls as they came, the queue."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+from jobs import services
+from jobs.models import Lease
+from jobs.states import Status
+from tests.chaos.verdict import Verdict
+from tests.dispatch.web import Web
+from tests.worker.harness import SHORT, STEADY, Fleet, await_all_ended, await_status, until
+
+ONE = {**STEADY, "LIMITS": {"global": 1}}
+
+
+def run(fleet: Fleet, chance: random.Random, *, rounds: int, sabotage: str = "") -> Verdict:
+    """One job runs, two are queued, two direct calls come: they run second and third, every time."""
+    verdict = Verdict()
+    fleet.start_many(2, "--concurrency=2", settings=ONE, sabotage=sabotage)
+    began, waited = time.monotonic(), 0
+    with Web(fleet, ONE) as web:
+        for number in range(rounds):
+            waited += one_round(verdict, fleet, web, number, patient=not sabotage)
+    verdict.note(rounds=rounds, seconds=time.monotonic() - began, waited_ms=waited // max(2 * rounds, 1))
+    verdict.require(not Lease.objects.filter(ended_at=None).exists(), "a reservation is left")
+    return verdict
+
+
+def one_round(verdict: Verdict, fleet: Fleet, web: Web, number: int, *, patient: bool) -> int:
+    """Returns how long its direct calls had waited, in milliseconds."""
+    gate = fleet.home / f"gate-{number}"
+    running = services.enqueue("sample.deaf", {"gate": str(gate)})
+    until(lambda: fleet.ledger.of(running.pk, "start"), what=fleet.logs)
+    queued = [services.enqueue("sample.work", {"number": 10 * number + n}, priority=p) for n, p in ((3, 100), (4, 50))]
+    calls = []
+    for place in (1, 2):
+        calls.append(web.call("sample.work", {"number": 10 * number + place, "seconds": 0.02}))
+        if patient:
+            until(lambda place=place: waiting() == place, what=f"call {place} of round {number} stands in line")
+    gate.touch()
+    answers = [call.done() for call in calls]
+    for job in queued:
+        await_status(job.pk, Status.COMPLETED, fleet=fleet)
+    expected = [f"job {running.pk}", *(f"number {10 * number + n}" for n in (1, 2, 3, 4))]
+    found = started(fleet, number, str(running.pk))
+    verdict.require(found == expected, f"round {number} ran as {found}")
+    told = [answer.get("result") if isinstance(answer, dict) else answer for answer in answers]
+    verdict.require(told == [10 * number + 1, 10 * number + 2], f"round {number} answered {answers}")
+    return sum(answer.get("waited_ms", 0) for answer in answers if isinstance(answer, dict))
+
+
+def started(fleet: Fleet, number: int, first: str) -> list[str]:
+    """What began in this round, in order."""
+    found = []
+    for line in sorted(fleet.ledger.lines("start"), key=lambda line: line["at"]):
+        if line["job"] == first:
+            found.append(f"job {first}")
+        elif line.get("number", -1) // 10 == number:
+            found.append(f"number {line['number']}")
+    return found
+
+
+def waiting() -> int:
+    return Lease.objects.filter(kind="DIRECT", granted_at=None, ended_at=None).count()
+
+
+def killed(
+    fleet: Fleet, chance: random.Random, *, rounds: int, waits: bool = False, housekeeping: bool = True
+) -> Verdict:
+    """The web process dies in the middle of a direct call, or while it waits: the queue goes on within the lease."""
+    verdict = Verdict()
+    settings: dict[str, Any] = {**SHORT, "POLL_SEC": 0.2, "LIMITS": {"global": 1}}
+    fleet.start(*([] if housekeeping else ["--no-housekeeping"]), settings=settings)
+    slowest = 0.0
+    for number in range(rounds):
+        slowest = max(slowest, one_kill(verdict, fleet, settings, number, waits))
+    verdict.note(rounds=rounds, slowest_sec=slowest)
+    return verdict
+
+
+def one_kill(verdict: Verdict, fleet: Fleet, settings: dict[str, Any], number: int, waits: bool) -> float:
+    gate = fleet.home / f"killed-{number}"
+    first = services.enqueue("sample.deaf", {"gate": str(gate)}) if waits else None
+    if first is not None:
+        until(lambda: fleet.ledger.of(first.pk, "start"), what=fleet.logs)
+    with Web(fleet, settings) as web:
+        web.call("sample.deaf", {"gate": str(fleet.home / "never")})
+        live = Lease.objects.filter(ended_at=None, granted_at__isnull=waits)
+        until(live.exists, what="the direct call has its lease")
+        queued = services.enqueue("sample.noop")
+        gate.touch()
+        if first is not None:
+            await_status(first.pk, Status.COMPLETED, fleet=fleet)
+            verdict.require(not fleet.ledger.of(queued.pk), "the queue overtook a direct call")
+        web.kill()
+    died = time.monotonic()
+    await_all_ended(60, fleet)
+    took = float(fleet.ledger.of(queued.pk, "start")[0]["at"]) - died
+    allowed = settings["LEASE_SEC"] + settings["POLL_SEC"] + 1
+    verdict.require(took <= allowed, f"the queue went on {took:.1f} s after the kill, {allowed:.1f} s are allowed")
+    (outcome,) = set(Lease.objects.values_list("outcome", flat=True))
+    verdict.require(outcome == "lease expired", f"the lease ended as {outcome!r}")
+    return took

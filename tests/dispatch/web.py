@@ -1,0 +1,88 @@
+"""The product's own web process, on a port of its own, and direct calls to it from threads."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from jobs import tokens
+from jobs.management.webserver import listen
+from tests.worker.harness import MANAGE, SHORT, START_SEC, Fleet, until
+from tests.worker.harness import _as_environ as as_environ
+
+CALL_SEC = 120
+
+
+class Web:
+    """Ends with its block, killed if it must be."""
+
+    def __init__(self, fleet: Fleet, settings: dict[str, Any] | None = None) -> None:
+        _, self._token = tokens.create("direct tests", tenant="default", scopes=("submit",))
+        listening = listen("127.0.0.1", 0)
+        descriptor, self.port = listening.fileno(), listening.getsockname()[1]
+        self.printed: Path = fleet.home / f"web-{self.port}.log"
+        with self.printed.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, str(MANAGE), "runscheduler", f"--socket={descriptor}", "--threads=8"],
+                env={**fleet.env, **as_environ(SHORT if settings is None else settings)},
+                cwd=MANAGE.parent,
+                pass_fds=[descriptor],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        listening.close()
+
+    def __enter__(self) -> Web:
+        until(self._answers, START_SEC, lambda: f"the web process serves:\n{self.printed.read_text()}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """As kill -9 does: no last words."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait(START_SEC)
+
+    def call(self, job_type: str, params: dict[str, Any]) -> Call:
+        return Call(f"http://127.0.0.1:{self.port}/api/direct/{job_type}", self._token, params)
+
+    def _answers(self) -> bool:
+        try:
+            return bool(urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5).status == 200)
+        except OSError:
+            return False
+
+
+class Call(threading.Thread):
+    """One request; `answer` is its document, or what went wrong."""
+
+    def __init__(self, url: str, token: str, params: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._request = urllib.request.Request(url, json.dumps({"params": params}).encode(), headers)
+        self.answer: Any = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with urllib.request.urlopen(self._request, timeout=CALL_SEC) as response:
+                self.answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            self.answer = json.load(error)
+        except OSError as error:
+            self.answer = error
+
+    def done(self) -> Any:
+        self.join(CALL_SEC)
+        assert not self.is_alive(), "the direct call was never answered"
+        return self.answer

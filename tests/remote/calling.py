@@ -1,0 +1,39 @@
+"""Plain HTTP to a server of its own, without a second try."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+Answer = tuple[int, bytes]
+
+
+class Caller:
+    """Plain HTTP, without a second try: None where no answer came."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url, self.headers = f"{url}/system/scheduler", {"Authorization": f"Bearer {token}"}
+
+    def get(self, path: str) -> Answer | None:
+        return self._ask(urllib.request.Request(self.url + path, headers=self.headers))
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer | None:
+        headers = {**self.headers, "Content-Type": "application/json"}
+        return self._ask(urllib.request.Request(self.url + path, json.dumps(body).encode(), headers))
+
+    def read(self, answer: Answer | None) -> dict[str, Any]:
+        assert answer is not None
+        assert answer[0] == 200, answer
+        return dict(json.loads(answer[1]))
+
+    def _ask(self, request: urllib.request.Request) -> Answer | None:
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, refusal.read()
+        except OSError:
+            return None

@@ -1,0 +1,146 @@
+"""Many at once: limits hold exactly over any number of servers and pollers, and a job is started by one of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection
+
+from jobs import remote
+from jobs.actors import PYTHON
+from jobs.models import Job, JobRun
+from jobs.states import Status
+from tests.remote.calling import Caller
+from tests.remote.crew import ADDON, Crew
+from tests.remote.working import Remote
+from tests.worker.conftest import fleet as fleet
+from tests.worker.harness import STEADY, Fleet, until
+
+SERVERS, POLLERS, JOBS, LIMIT = 2, 6, 40, 3
+LIMITED = {**STEADY, "LIMITS": {"global": LIMIT}}
+
+
+@pytest.fixture
+def crew(fleet: Fleet) -> Iterator[Crew]:
+    with Crew(fleet) as made:
+        yield made
+        print(made.logs())
+
+
+class Poller(threading.Thread):
+    """Takes whatever it is offered, holds it for a moment and completes it, until nothing is left."""
+
+    def __init__(self, number: int, url: str, token: str, done: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.who = {"worker_id": f"poller-{number}"}
+        self.caller, self.done = Caller(url, token), done
+        self.statuses: Counter[int] = Counter()
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.done.is_set():
+                offered = self.caller.read(self.caller.get(f"/queue/dispatchable?addon_id={ADDON}&limit={LIMIT}"))
+                for item in offered["items"]:
+                    self.take(item["job_id"])
+        except Exception as error:  # noqa: BLE001 — told to the test, which fails with it
+            self.failure = error
+
+    def take(self, job_id: str) -> None:
+        started = self.caller.post(f"/queue/jobs/{job_id}/start", self.who)
+        assert started is not None
+        self.statuses[started[0]] += 1
+        if started[0] == 200:
+            time.sleep(0.01)  # the work
+            lease = self.caller.read(started)["lease_id"]
+            self.caller.read(self.caller.post(f"/queue/jobs/{job_id}/complete", {"lease_id": lease, "state": "DONE"}))
+
+
+def drain(crew: Crew, sabotage: str = "") -> tuple[int, list[Poller]]:
+    """All of them over all servers. Returns the largest number of active jobs that was ever seen."""
+    for number in range(JOBS):
+        said: dict[str, Any] = {"addon_id": ADDON, "job_type": "remote.work", "payload": {"number": number}}
+        remote.submit(said, actor=PYTHON)
+    urls = [crew.serve(settings=LIMITED, sabotage=sabotage) for _ in range(SERVERS)]
+    done = threading.Event()
+    pollers = [Poller(number, urls[number % SERVERS], crew.token, done) for number in range(POLLERS)]
+    for poller in pollers:
+        poller.start()
+    most = 0
+
+    def is_drained() -> bool:
+        nonlocal most
+        most = max(most, Job.objects.active().count())
+        return not Job.objects.exclude(status=Status.COMPLETED).exists() or any(each.failure for each in pollers)
+
+    until(is_drained, 90, crew.logs)
+    done.set()
+    for poller in pollers:
+        poller.join()
+    assert [each.failure for each in pollers if each.failure] == []
+    return most, pollers
+
+
+def test_no_number_of_servers_and_pollers_exceeds_a_limit(crew: Crew) -> None:
+    most, pollers = drain(crew)
+    assert most <= LIMIT
+    assert sum((each.statuses for each in pollers), Counter())[200] == JOBS
+    assert set().union(*(each.statuses for each in pollers)) <= {200, 409}
+    assert JobRun.objects.filter(status=Status.COMPLETED).count() == JOBS
+
+
+@pytest.mark.pg_only  # on SQLite there is only one writer at a time: a count cannot grow old
+def test_offers_that_are_counted_without_a_lock_exceed_it(crew: Crew) -> None:
+    most, _ = drain(crew, sabotage="unlocked_limits")
+    assert most > LIMIT
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_job_is_started_by_one_of_many(settings: Any) -> None:
+    settings.JOBSCHEDULER = {"LIMITS": {"global": None}}
+    first = Remote()
+    job_id = first.submit()
+    first.poll()
+    answers: list[int] = []
+    together = threading.Barrier(8)
+
+    def try_it(number: int) -> None:
+        together.wait()
+        answers.append(Remote(first.api, worker=f"indexer-{number}").try_start(job_id).status_code)
+        connection.close()
+
+    _all_at_once(try_it, 8)
+    assert Counter(answers) == {200: 1, 409: 7}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_slot_gets_one_of_many_jobs(settings: Any) -> None:
+    settings.JOBSCHEDULER = {"LIMITS": {"global": None}}
+    worker = Remote()
+    ids: list[UUID] = [worker.submit() for _ in range(8)]
+    worker.poll()
+    codes: list[Any] = []
+    together = threading.Barrier(8)
+
+    def try_it(number: int) -> None:
+        together.wait()
+        codes.append(worker.try_start(ids[number]).json().get("code"))
+        connection.close()
+
+    _all_at_once(try_it, 8)
+    assert Counter(codes) == {None: 1, "slot_busy": 7}
+    assert Job.objects.filter(status=Status.RUNNING).count() == 1
+
+
+def _all_at_once(target: Any, threads: int) -> None:
+    running = [threading.Thread(target=target, args=(number,)) for number in range(threads)]
+    for each in running:
+        each.start()
+    for each in running:
+        each.join()
