@@ -4,6 +4,8 @@ VENV ?= .venv
 PORT ?= 8000
 HOST ?= 127.0.0.1
 ARGS ?=
+# Most tests wait for processes of their own: more of them than processors keep the processors busy.
+PARALLEL ?= 4
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
@@ -39,11 +41,11 @@ test: $(DEV)
 
 test-sqlite: $(DEV)
 	@echo "== SQLite"
-	@env -u DATABASE_URL $(PY) -m pytest $(ARGS)
+	@env -u DATABASE_URL $(PY) -m pytest --numprocesses $(PARALLEL) --dist worksteal $(ARGS)
 
 test-postgres: $(DEV)
 	@echo "== PostgreSQL"
-	@$(PY) -m tests.postgres $(PY) -m pytest $(ARGS)
+	@$(PY) -m tests.postgres $(PY) -m pytest --numprocesses $(PARALLEL) --dist worksteal $(ARGS)
 
 check: $(DEV)
 	$(PY) -m ruff check .
