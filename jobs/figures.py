@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.conf import conf
 from jobs.literals import literals
-from jobs.models import Gate, Job, JobMinute, Lease, Worker, WorkerState
+from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
 from jobs.models.job import RARE, JobQuerySet
 from jobs.policies.concurrency import Flow, InUse
 from jobs.states import ACTIVE, TERMINAL, Status
@@ -90,7 +90,8 @@ def present_workers() -> QuerySet[Worker]:
 def in_use() -> InUse:
     """What counts against the limits, as a claim counts it: active jobs, and leases of direct executions."""
     active = jobs().filter(status__in=literals(AT_WORK)).order_by().values_list(*FLOW).annotate(Count("pk"))
-    leases = Lease.objects.using(db.alias()).filter(ended_at__isnull=True, granted_at__isnull=False)
+    direct = Lease.objects.using(db.alias()).filter(kind=LeaseKind.DIRECT)
+    leases = direct.filter(ended_at__isnull=True, granted_at__isnull=False)
     held = leases.order_by().values_list(*FLOW).annotate(Count("pk"))
     return InUse([(Flow(*row[:4]), row[4]) for row in active.union(held, all=True)])
 

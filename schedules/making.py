@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from jobs import shapes, submission
+from jobs import parsing, shapes, submission
 from jobs.actors import Actor, ActorKind
 from schedules.models import Schedule
 
@@ -16,7 +16,7 @@ ACTOR = Actor(ActorKind.SCHEDULER, "schedules")
 
 def job_values(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> dict[str, Any]:
     """The values of one new job, or InvalidInput. A job that a person triggers has no fire time and no jitter."""
-    params = dict(schedule.params)
+    params = parsing.json_object(schedule.params, "params")
     if schedule.fire_time_param:
         params[schedule.fire_time_param] = shapes.moment(due)
     fields = {
@@ -32,5 +32,5 @@ def job_values(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> di
 
 def jitter(schedule_id: UUID, due: datetime, most_sec: int) -> timedelta:
     """From nothing up to `most_sec`, the same whoever fires: neighbours are spread, a due time is not moved."""
-    digest = hashlib.sha256(f"{schedule_id} {due.timestamp()}".encode()).digest()
+    digest = hashlib.sha256(f"{schedule_id} {shapes.moment(due)}".encode()).digest()
     return timedelta(seconds=round(most_sec * int.from_bytes(digest[:6]) / 2**48, 3))

@@ -140,7 +140,7 @@ class Claimer:
         held = [row["id"] for row in free] if chosen else []  # nobody can take them from us now
         asking.settle(held)
         self._denied = asking.has_denied
-        if asking.used < self._used and len(held) < most:  # what came free may be for others
+        if asking.used < self._used and not held:  # what came free may be for others
             wakeup.notify(wakeup.READY)
         self._used = asking.used
         return _by_id(held)

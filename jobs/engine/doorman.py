@@ -101,20 +101,25 @@ class Round:
         return Denied(AFTER_THE_URGENT, snapshot.EVERY_SEC)
 
     def _record_denied(self) -> None:
-        stale = [pk for pk, verdict in self.denied.items() if self._is_news(self._known[pk], verdict)]
-        stale = stale[:RECORDED_AT_ONCE]
-        held = jobs().filter(pk__in=stale, gate=Gate.READY).select_for_update(no_key=True, skip_locked=True)
-        events = []
-        for pk in held.values_list("pk", flat=True):
-            verdict, before = self.denied[pk], self._known[pk]
+        news = [pk for pk, verdict in self.denied.items() if self._is_news(self._known[pk], verdict)]
+        free = jobs().filter(pk__in=news[:RECORDED_AT_ONCE], gate=Gate.READY)
+        held = free.select_for_update(no_key=True, skip_locked=True).values_list("pk", flat=True) if news else ()
+        alike: dict[Denied, list[UUID]] = {}
+        for pk in held:
+            alike.setdefault(self.denied[pk], []).append(pk)
+        for verdict, same in alike.items():
             later = {"recheck_at": from_now(verdict.retry_after_sec), "status_reason": verdict.reason}
-            jobs().filter(pk=pk).update(**later)
-            if before.recheck_at is None or before.status_reason != verdict.reason:
-                events.append(self._event(before, EventKind.DENIED, verdict.reason))
-        JobEvent.objects.using(db.alias()).bulk_create(events)
+            jobs().filter(pk__in=same).update(**later)
+            changed = [self._known[pk] for pk in same if self._is_new(self._known[pk], verdict)]
+            events = [self._event(job, EventKind.DENIED, verdict.reason) for job in changed]
+            JobEvent.objects.using(db.alias()).bulk_create(events)
+
+    def _is_new(self, job: Job, verdict: Denied) -> bool:
+        return job.recheck_at is None or job.status_reason != verdict.reason
 
     def _is_news(self, job: Job, verdict: Denied) -> bool:
-        return job.recheck_at is None or job.recheck_at <= self.now or job.status_reason != verdict.reason
+        """A new decision, or an old one whose time to ask again has passed."""
+        return self._is_new(job, verdict) or (job.recheck_at is not None and job.recheck_at <= self.now)
 
     def _event(self, job: Job, kind: EventKind, reason: str = "") -> JobEvent:
         facts = {"cost_units": job.cost_units, "used": self.used, "state": self._machine.state}

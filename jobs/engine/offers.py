@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from jobs import db
@@ -101,15 +102,24 @@ def note_poll(addon_id: str, tenant: str | None, most: int) -> None:
     )
 
 
+def is_asked_for(job: Job) -> bool:
+    """Whether somebody who could start it has asked lately."""
+    return _asked_lately().filter(addon_id=job.addon_id, tenant__in=["", job.tenant]).exists()
+
+
 def kick(tenant: str | None) -> int:
     """Make offers now to every addon that asked lately. Returns how many were made."""
-    lately = Now() - timedelta(seconds=conf.DISPATCH_TIMEOUT_SEC)
     made = 0
-    for poller in Poller.objects.using(db.alias()).filter(polled_at__gt=lately).order_by("pk"):
+    for poller in _asked_lately().order_by("pk"):
         if tenant is None or poller.tenant in ("", tenant):
             theirs = poller.tenant or tenant
             made += len(offer(poller.addon_id, theirs, poller.most - offered(poller.addon_id, theirs).count()))
     return made
+
+
+def _asked_lately() -> QuerySet[Poller]:
+    lately = Now() - timedelta(seconds=conf.DISPATCH_TIMEOUT_SEC)
+    return Poller.objects.using(db.alias()).filter(polled_at__gt=lately)
 
 
 def _ready(addon_id: str, tenant: str | None) -> JobQuerySet:

@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 
 from jobs import db, figures
 from jobs.conf import conf
+from jobs.engine import offers
 from jobs.errors import NotFound
 from jobs.literals import literals
 from jobs.models import ConcurrencyLimit, Gate, GroupMode, Job, JobEvent, Lease, LeaseKind, Target, Worker, WorkerState
@@ -33,6 +34,7 @@ class Facts:
     in_use: InUse = field(default_factory=InUse)
     reservations: list[Lease] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=list)  # those that serve it
+    is_asked_for: bool = True  # by a remote worker, if it is for one
 
     @property
     def flow(self) -> Flow:
@@ -69,7 +71,10 @@ def _gather_queue(facts: Facts) -> None:
     facts.limits = [each for each in _limits() if each.key == facts.flow.key(each.scope)]
     facts.in_use = figures.in_use()
     facts.reservations = [each for each in _reservations() if _shares_a_limit(each, facts)]
-    facts.workers = [worker for worker in _workers() if serves(worker, job)]
+    if job.remote:
+        facts.is_asked_for = offers.is_asked_for(job)
+    else:
+        facts.workers = [worker for worker in _workers() if serves(worker, job)]
 
 
 def serves(worker: Worker, job: Job) -> bool:

@@ -128,6 +128,9 @@ def _its_limits(facts: Facts) -> Iterator[Reason]:
 def _its_workers(facts: Facts) -> Iterator[Reason]:
     if not facts.workers and not facts.job.remote:
         yield Reason("no_worker", _("no live worker serves %s") % facts.job.job_type)
+    if not facts.is_asked_for:
+        whose = _(" of addon %s") % facts.job.addon_id if facts.job.addon_id else ""
+        yield Reason("no_worker", _("no remote worker%s has asked for jobs lately") % whose)
 
 
 def _named(row: ConcurrencyLimit) -> str:

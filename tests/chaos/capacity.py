@@ -29,7 +29,7 @@ def run(fleet: Fleet, chance: random.Random, *, jobs: int, sabotage: str = "") -
     items = [
         {
             "job_type": "sample.work",
-            "params": {"number": number, "seconds": chance.uniform(0.01, 0.08)},
+            "params": {"number": number, "seconds": chance.uniform(0.05, 0.25)},
             "cost_units": 30,
             "priority": chance.choice((25, 50, 75)),
         }

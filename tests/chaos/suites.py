@@ -91,4 +91,5 @@ SUITES: dict[str, Suite] = {
         long={"crashes": 10, "down_sec": 5.0, "cuts": 20, "hangs": 3},
         small={"crashes": 2, "down_sec": 1.5, "cuts": 1, "hangs": 1},
     ),
+    "webhooks": Suite("webhooks", long={"events": 5000, "floods": 200}, small={"events": 200, "floods": 20}),
 }

@@ -16,6 +16,7 @@ from jobs import limits, services, targets
 from jobs.engine import offers
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.housekeeping import tick
+from jobs.explain import explain
 from jobs.models import Gate, Job, JobEvent, Poller
 from jobs.policies.concurrency import Blocked, Flow, InUse, Limit
 from jobs.states import EventKind, Status
@@ -289,6 +290,16 @@ def test_a_poller_of_all_tenants_is_kicked_within_the_caller_s(remote: Remote) -
     for tenant in ("acme", "globex"):
         Remote(Api("submit", tenant=tenant)).submit()
     assert Api("operate", tenant="acme").post(f"{QUEUE}/kick").json() == {"dispatched": 1}
+
+
+def test_a_job_that_nobody_asks_for_says_so(remote: Remote) -> None:
+    job_id = remote.submit()
+    (reason,) = explain(job_id).reasons
+    assert (reason.code, reason.message) == ("no_worker", "no remote worker of addon visuals has asked for jobs lately")
+    remote.poll()
+    services.pause(job_id)
+    services.resume(job_id)
+    assert explain(job_id).reasons == []
 
 
 def test_pollers_that_fell_silent_are_forgotten(remote: Remote) -> None:

@@ -174,6 +174,10 @@ def test_a_broken_row_is_shown_and_previewed_without_a_500(api: Api) -> None:
     assert api.post(f"{path}/trigger").status_code == 422
     assert api.patch(path, {"name": "other"}).status_code == 422
     assert api.patch(path, {"cron": "@daily", "timezone": "UTC", "job_type": TYPE}).status_code == 200
+    Schedule.objects.update(params="no object")
+    assert api.get(path).status_code == 200
+    assert api.post(f"{path}/trigger").status_code == 422
+    assert api.patch(path, {"params": {}}).status_code == 200
 
 
 def test_lists_are_filtered(api: Api) -> None:
