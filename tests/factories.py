@@ -39,6 +39,8 @@ from jobs.models import (
     LeaseKind,
     LimitScope,
     Poller,
+    ShareAccount,
+    SystemSnapshot,
     Target,
     Worker,
 )
@@ -216,6 +218,23 @@ class LeaseFactory(DjangoModelFactory[Lease]):
     flow_id = LazyAttribute(lambda o: ids.flow_id("default", o.job_type, "default", ""))
     owner = Sequence(lambda n: f"addon-{n}")
     expires_at = _ahead(seconds=30)
+
+
+class SystemSnapshotFactory(DjangoModelFactory[SystemSnapshot]):
+    """There is only ever one."""
+
+    class Meta:
+        model = SystemSnapshot
+        django_get_or_create = ("id",)
+
+    id = SystemSnapshot.ONLY
+
+
+class ShareAccountFactory(DjangoModelFactory[ShareAccount]):
+    class Meta:
+        model = ShareAccount
+
+    key = Sequence(lambda n: f"addon:{n}")
 
 
 class WorkerFactory(DjangoModelFactory[Worker]):

@@ -12,6 +12,7 @@ from jobs.admin.groups import JobGroupAdmin
 from jobs.admin.job import JobAdmin
 from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin, TargetAdmin
 from jobs.admin.registration import Registration
+from jobs.admin.system import SystemSnapshotAdmin
 from jobs.admin.templates import JobTemplateAdmin
 from jobs.admin.tokens import ApiTokenAdmin
 from jobs.admin.trail import JobEventAdmin, JobLogAdmin, JobRunAdmin
@@ -28,6 +29,7 @@ register = Registration(
         models.Target: TargetAdmin,
         models.ConcurrencyLimit: ConcurrencyLimitAdmin,
         models.Lease: LeaseAdmin,
+        models.SystemSnapshot: SystemSnapshotAdmin,
         models.Worker: WorkerAdmin,
         models.JobMinute: JobMinuteAdmin,
         models.ApiToken: ApiTokenAdmin,

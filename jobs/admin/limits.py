@@ -88,6 +88,7 @@ class LeaseAdmin(StateAdmin):
     qualifiers = {"type": "job_type", "owner": "owner", "tenant": "tenant", "addon": "addon_id"}
     fieldsets = (
         (None, {"fields": ("id", "kind", "shown_type", "tenant", "resource", "addon_id", "cost_units", "shown_owner")}),
+        (_("Asked for"), {"fields": ("priority", "constraints", "expected_duration_sec")}),
         (_("When"), {"fields": ("requested_at", "granted_at", "heartbeat_at", "expires_at", "ended_at")}),
         (_("Outcome"), {"fields": ("shown_outcome",)}),
     )

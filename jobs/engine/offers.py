@@ -41,7 +41,7 @@ def offered(addon_id: str, tenant: str | None) -> JobQuerySet:
 
 def offer(addon_id: str, tenant: str | None, most: int) -> list[Job]:
     """Reserve up to so many ready jobs of an addon, in dispatch order."""
-    if most < 1 or not _ready(addon_id, tenant).exists():
+    if most < 1 or not _is_any_ready(addon_id, tenant):
         return []
     limits.ensure()
     try:
@@ -125,6 +125,12 @@ def _asked_lately() -> QuerySet[Poller]:
 def _ready(addon_id: str, tenant: str | None) -> JobQuerySet:
     found = jobs().filter(gate=Literal(Gate.READY), remote=True, addon_id=addon_id)
     return found if tenant is None else found.filter(tenant=tenant)
+
+
+def _is_any_ready(addon_id: str, tenant: str | None) -> bool:
+    """Asked in dispatch order: without one the server may look for the first of them among all jobs ever."""
+    first = _ready(addon_id, tenant).in_dispatch_order().values_list("pk", flat=True)[:1]
+    return bool(list(first))
 
 
 def _take(connection: Any, addon_id: str, tenant: str | None, most: int) -> list[Job]:

@@ -27,6 +27,7 @@ def one_of_each() -> list[Model]:
         factories.TargetFactory.create(key=job.target),
         factories.ConcurrencyLimitFactory.create(),
         factories.LeaseFactory.create(),
+        factories.SystemSnapshotFactory.create(),
         factories.WorkerFactory.create(serves={"resources": ["default"]}),
         factories.JobMinuteFactory.create(),
         factories.ApiTokenFactory.create(),

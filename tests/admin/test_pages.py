@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.test import Client
 from django.urls import reverse
 
-from jobs.models import ApiToken, ConcurrencyLimit, Job, JobEvent, JobLog, JobTemplate, LaneMark
+from jobs.models import ApiToken, ConcurrencyLimit, Job, JobEvent, JobLog, JobTemplate, LaneMark, ShareAccount
 from schedules.models import Schedule
 from tests.admin.pages import list_of, page_of
 from tests.admin.people import OURS
@@ -17,7 +17,8 @@ from tests.factories import JobEventFactory, JobFactory, JobLogFactory, JobTempl
 from tests.snapshots import everything
 from webhooks.models import WebhookEndpoint
 
-SHOWN = [model for label in OURS for model in apps.get_app_config(label).get_models() if model is not LaneMark]
+INTERNAL = (LaneMark, ShareAccount)
+SHOWN = [model for label in OURS for model in apps.get_app_config(label).get_models() if model not in INTERNAL]
 EDITED = (
     JobTemplate,
     ConcurrencyLimit,

@@ -48,7 +48,7 @@ def test_inv_002_integration_a_run_belongs_to_the_first_claim_until_its_end() ->
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", ["running", "completed"])
-@pytest.mark.parametrize("change", [{"worker": "x"}, {"started_at": timezone.now() + timedelta(hours=1)}], ids=str)
+@pytest.mark.parametrize("change", [{"worker": "x"}, {"started_at": timezone.now() + timedelta(hours=1)}], ids=["worker", "started_at"])
 def test_inv_002_error_what_a_run_began_with_is_frozen(state: str, change: dict[str, Any]) -> None:
     _assert_refused(state, change)
 
@@ -64,7 +64,6 @@ def test_inv_002_error_what_a_run_began_with_is_frozen(state: str, change: dict[
         {"finished_at": timezone.now() + timedelta(hours=1)},
         {"status": "RUNNING", "finished_at": None},
     ],
-    ids=str,
 )
 def test_inv_002_error_an_ended_run_is_frozen_altogether(change: dict[str, Any]) -> None:
     _assert_refused("completed", change)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
-from uuid import uuid4
+from uuid import UUID
 
 import pytest
 from django.utils import timezone
@@ -121,17 +121,17 @@ SUBMISSIONS: list[tuple[str, dict[str, Any], Kind, Loc]] = [
 ]
 NOT_ANYBODYS: dict[str, Any] = {
     "status": "COMPLETED",
-    "lease_token": str(uuid4()),
+    "lease_token": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
     "lease_owner": "me",
-    "retry_of": str(uuid4()),
-    "retry_of_id": str(uuid4()),
+    "retry_of": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
+    "retry_of_id": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
     "attempt": 9,
-    "id": str(uuid4()),
+    "id": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
     "gate": 3,
     "dispatched_at": SOON,
     "resolved_at": SOON,
-    "group": str(uuid4()),
-    "schedule": str(uuid4()),
+    "group": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
+    "schedule": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
     "holds_lane": True,
     "base_priority": 1,
     "tokens_used": 0,
@@ -201,7 +201,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "move": lambda job_id, **more: services.move(job_id, to="top", **more),
     "update": lambda job_id, **more: services.update(job_id, {"tags": ["x"]}, **more),
 }
-NO_IDS = ["", "x", "0" * 31, "0" * 33, "123e4567", 7, None, b"x", ["x"], NUL, str(uuid4()) + "\n", uuid4()]
+NO_IDS = ["", "x", "0" * 31, "0" * 33, "123e4567", 7, None, b"x", ["x"], NUL, str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")) + "\n", UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")]
 
 
 @pytest.mark.parametrize("verb", VERBS)

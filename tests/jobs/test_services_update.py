@@ -169,7 +169,6 @@ def test_tags_can_be_changed_at_any_time(status: Status) -> None:
         ),
         ({"tags": ["x"], "status": "COMPLETED"}, ["status"]),
     ],
-    ids=str,
 )
 def test_a_bad_edit_is_refused_by_field_and_changes_nothing(changes: dict[str, Any], loc: list[str]) -> None:
     job = services.enqueue(TYPE, {"text": "a"})

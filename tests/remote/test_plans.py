@@ -1,0 +1,74 @@
+"""What remote workers ask again and again must not walk the queue: PostgreSQL's plans at 100,000 remote jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from pytest_django import DjangoDbBlocker
+
+from bench import filling
+from jobs import ids, remote
+from jobs.engine import offers, starts
+from jobs.models import ConcurrencyLimit, JobEvent
+from tests.plans.test_claim_plan import TABLE, ask, explain, explain_prepared, indexes, require_no_walk, statements
+
+pytestmark = [pytest.mark.pg_only, pytest.mark.django_db]
+
+JOBS = 100_000
+TYPES = ("plans.index", "plans.render")
+ADDON = "visuals"
+
+
+@pytest.fixture(scope="module")
+def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Ready remote jobs of two types, and as many of another addon."""
+    if connection.vendor != "postgresql":
+        yield
+        return
+    with django_db_blocker.unblock():
+        for addon in (ADDON, "sounds"):
+            for job_type in TYPES:
+                flow = str(ids.flow_id("default", job_type, "default", addon))
+                there = {"addon_id": f"'{addon}'", "remote": "true", "flow_id": flow}
+                filling.insert(connection, job_type, JOBS // 4, **there)
+        ask("ANALYZE")
+        yield
+        ask(f"TRUNCATE {TABLE} CASCADE")
+        ask("ANALYZE")
+        connection.close()
+
+
+def test_an_offer_walks_the_dispatch_order_of_its_addon(queue: None) -> None:
+    asked = statements(lambda: offers.offer(ADDON, "default", 5))
+    require_no_walk(asked)
+    (window,) = [each for each in asked if ") near WHERE" in each[0]]
+    assert indexes(explain(window)) == {"job_offerable"}
+
+
+def test_a_full_type_is_stepped_over_by_the_heads_of_flows(queue: None) -> None:
+    def offer() -> None:
+        ConcurrencyLimit.objects.create(scope="job_type", key=TYPES[0], max=1)
+        ask(f"UPDATE {TABLE} SET position = -1 WHERE job_type = %s AND addon_id = %s", [TYPES[0], ADDON])
+        assert len(offers.offer(ADDON, "default", 5)) == 5
+
+    asked = [each for each in statements(offer) if "SET position" not in each[0]]
+    (heads,) = [each for each in asked if "RECURSIVE head" in each[0]]
+    assert indexes(explain_prepared(heads)) == {"job_offerable_flow"}
+    require_no_walk(asked)
+
+
+def test_a_poll_with_all_its_housekeeping_walks_nothing(queue: None) -> None:
+    require_no_walk(statements(lambda: remote.dispatchable(ADDON, tenant="default", most=5)))
+
+
+def test_a_lease_is_found_by_its_id(queue: None) -> None:
+    JobEvent.objects.bulk_create(
+        [JobEvent(job_id=uuid4(), kind="RUNNING", actor_kind="worker") for _ in range(5000)]
+        + [JobEvent(job_id=uuid4(), kind="COMPLETED", actor_kind="worker", token=uuid4()) for _ in range(5000)]
+    )
+    ask("ANALYZE jobscheduler_jobevent")
+    sql, params = starts._events().filter(token=uuid4()).query.sql_with_params()
+    assert indexes(explain((sql, params))) == {"jobevent_of_lease"}
