@@ -45,7 +45,11 @@ def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("owner", [ME, replace(GONE, host="elsewhere"), replace(GONE, name="worker-2")], ids=["alive", "elsewhere", "another"])
+@pytest.mark.parametrize(
+    "owner",
+    [ME, replace(GONE, host="elsewhere"), replace(GONE, name="worker-2")],
+    ids=["alive", "elsewhere", "another"],
+)
 def test_dec_008_error_what_is_not_proven_gone_is_left_alone(owner: Identity) -> None:
     JobFactory.create(running=True, lease_owner=owner.slot(0))
     before = everything()

@@ -48,7 +48,9 @@ def test_inv_002_integration_a_run_belongs_to_the_first_claim_until_its_end() ->
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", ["running", "completed"])
-@pytest.mark.parametrize("change", [{"worker": "x"}, {"started_at": timezone.now() + timedelta(hours=1)}], ids=["worker", "started_at"])
+@pytest.mark.parametrize(
+    "change", [{"worker": "x"}, {"started_at": timezone.now() + timedelta(hours=1)}], ids=["worker", "started_at"]
+)
 def test_inv_002_error_what_a_run_began_with_is_frozen(state: str, change: dict[str, Any]) -> None:
     _assert_refused(state, change)
 

@@ -19,6 +19,7 @@ from tests.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 
+NOBODY = UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")  # the id of no job
 NOTE, ANY, AT = sample_jobs.note.name, sample_jobs.anything.name, sample_jobs.at.name
 NUL, LONE = "a\0b", "a\ud800b"
 SOON = timezone.now() + timedelta(hours=1)
@@ -121,17 +122,17 @@ SUBMISSIONS: list[tuple[str, dict[str, Any], Kind, Loc]] = [
 ]
 NOT_ANYBODYS: dict[str, Any] = {
     "status": "COMPLETED",
-    "lease_token": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
+    "lease_token": str(NOBODY),
     "lease_owner": "me",
-    "retry_of": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
-    "retry_of_id": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
+    "retry_of": str(NOBODY),
+    "retry_of_id": str(NOBODY),
     "attempt": 9,
-    "id": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
+    "id": str(NOBODY),
     "gate": 3,
     "dispatched_at": SOON,
     "resolved_at": SOON,
-    "group": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
-    "schedule": str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")),
+    "group": str(NOBODY),
+    "schedule": str(NOBODY),
     "holds_lane": True,
     "base_priority": 1,
     "tokens_used": 0,
@@ -201,7 +202,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "move": lambda job_id, **more: services.move(job_id, to="top", **more),
     "update": lambda job_id, **more: services.update(job_id, {"tags": ["x"]}, **more),
 }
-NO_IDS = ["", "x", "0" * 31, "0" * 33, "123e4567", 7, None, b"x", ["x"], NUL, str(UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")) + "\n", UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")]
+NO_IDS = ["", "x", "0" * 31, "0" * 33, "123e4567", 7, None, b"x", ["x"], NUL, str(NOBODY) + "\n", NOBODY]
 
 
 @pytest.mark.parametrize("verb", VERBS)

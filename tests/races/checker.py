@@ -35,7 +35,8 @@ def answers_broken(answers: Iterable[dict[str, Any]]) -> Iterator[str]:
         yield from answer.get("unexpected", [answer.get("crashed")])
         acknowledged.update((UUID(job), UUID(token)) for job, token in answer.get("recorded", []))
         finished.update((group, round_) for group, round_ in answer.get("groups_finished", []))
-    told = JobEvent.objects.filter(token__isnull=False).exclude(kind=EventKind.RUNNING)  # a remote start keeps its lease
+    # A remote start keeps its lease, too.
+    told = JobEvent.objects.filter(token__isnull=False).exclude(kind=EventKind.RUNNING)
     in_trail: Counter[Any] = Counter(told.values_list("job_id", "token"))
     for job, token in acknowledged.keys() | in_trail.keys():
         if (said := acknowledged[job, token]) != (kept := in_trail[job, token]):
