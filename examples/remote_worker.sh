@@ -103,6 +103,7 @@ addon=$(jq -rn --arg addon "$addon" '$addon | @uri')
 say "worker $worker started"
 while [ -z "$leaving" ]; do
     call poll GET "$queue/dispatchable?addon_id=$addon&limit=1" || continue
+    [ -z "$leaving" ] || break
     job=$(got poll '.items[0].job_id')
     if [ "$status" != 200 ] || [ -z "$job" ]; then
         [ "$status" = 200 ] || say "cannot ask for jobs: $(got poll .detail)"
