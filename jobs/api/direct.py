@@ -24,8 +24,6 @@ from jobs.salvage import salvage_json
 
 router = Router(tags=["direct"])
 
-RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
-
 
 class HandlerFailed(Refusal):
     code, status = errors.HandlerFailed.code, HTTPStatus.BAD_GATEWAY
@@ -79,6 +77,8 @@ def direct_run(
         done = direct.execute(
             job_type, said.get("params"), wait=_wait(said), tenant=caller.tenant_for(None), actor=caller.actor
         )
+    except errors.UnknownJobType as error:
+        raise error.under("path") from None
     except errors.NoSlot as error:
         raise NoSlot(error) from None
     except errors.HandlerFailed as error:

@@ -80,7 +80,7 @@ class Claimer:
         self.serves = serves
         self.saturated = False  # some limit had no room left, or somebody was not admitted
         self._limited = True
-        self._denied = False  # somebody was not admitted
+        self.denied = False  # somebody was not admitted
         self._used = 0  # cost units, when admission was last asked
 
     def claim(self, slots: Sequence[int], *, lease_sec: float) -> list[Claim]:
@@ -122,14 +122,14 @@ class Claimer:
             if looked and not self._limited:
                 return []
             contracts.call_next(in_force, in_use)
-            self._denied = False
+            self.denied = False
             if dispatching.is_plain():
                 pick = _pick(connection, most, self.serves, in_force, in_use)
             else:
                 pick = self._ask(connection, most, in_force, in_use)
             claims = self._take(pick, slots, lease_sec) if pick is not None else []
             full = any(room(limit, in_use) == 0 for limit in in_force if not limit.paused)
-            self.saturated = full or self._denied
+            self.saturated = full or self.denied
             return claims
 
     def _ask(self, connection: Any, most: int, in_force: Sequence[Limit], in_use: InUse) -> Statement | None:
@@ -139,7 +139,7 @@ class Claimer:
         free = _locking(Job.objects.using(db.alias()).ready().filter(deadlines.in_time(), pk__in=chosen))
         held = [row["id"] for row in free] if chosen else []  # nobody can take them from us now
         asking.settle(held)
-        self._denied = asking.has_denied
+        self.denied = asking.has_denied
         if asking.used < self._used and not held:  # what came free may be for others
             wakeup.notify(wakeup.READY)
         self._used = asking.used

@@ -44,6 +44,7 @@ CAPTURED = (logging.getLogger(), logging.getLogger("jobs.run"))
 LINGER_SEC = 0.002  # how long the first end of a batch waits for company
 BACKLOG_SEC = 0.001  # how soon jobs that wait for a thread are looked after
 SOON_SEC = 0.05  # when to look again at lanes that somebody else had in hand
+RECHECK_SEC = 1.8  # when to ask again about jobs that were not admitted
 FOREIGN_SEC = 30.0  # how often we look whether jobs that are not ours stand in the queue
 
 
@@ -297,6 +298,8 @@ class Worker:
         now = time.monotonic()
         often = self._claimer.saturated or not self.listener.listening  # nobody says when a limit has room again
         pause = conf.POLL_SEC * (1 if often else 10)
+        if self._claimer.denied:
+            pause = min(pause, RECHECK_SEC)
         self._poll_at = now + pause * random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
         due, marked = lanes.look_ahead()
         self._lanes_changed |= marked

@@ -27,11 +27,12 @@ OF_ALL = [each for each in EVERY if not each.values[0].names_an_object]
 # What a caller of one tenant gets from routes that belong to no tenant.
 FOR_ALL_TENANTS_ONLY = {"workers_list", "limits_put"}
 MAKES_ITS_OWN = {"targets_pause"}  # a target is named by its tenant, and need not have been used
-SHARED = {"job_types_list", "limits_list", "stats_get", "schedules_preview_cron", "queue_kick"}
+SHARED = {"direct_run", "job_types_list", "limits_list", "stats_get", "schedules_preview_cron", "queue_kick"}
 NEW = {"job_type": "tests.note", "params": {"text": "x"}, "tenant": "default"}
 OF_ANOTHER_TENANT: dict[str, Any] = {
     "jobs_create": NEW,
     "jobs_create_many": {"jobs": [NEW]},
+    "groups_create": {"jobs": [{"job_type": "tests.note", "params": {"text": "x"}}], "tenant": "default"},
     "templates_create": {"name": "theirs", "job_type": "tests.note", "tenant": "default"},
     "schedules_create": {"name": "theirs", "cron": "@daily", **NEW},
     "webhooks_create": {"url": "https://example.org/", "events": ["*"], "tenant": "default"},
