@@ -25,6 +25,7 @@ PARTS = {
     "latency": "bench.latency",
     "claim_cost": "bench.claim_cost",
     "worker_cost": "bench.worker_cost",
+    "webhooks": "bench.webhooks",
     "api": "bench.api",
     "peers": "bench.peers.race",
 }

@@ -98,8 +98,8 @@ def record(outcomes: Sequence[Outcome]) -> None:
 
 def give_up_disabled(endpoint_id: UUID) -> int:
     """What a disabled endpoint was still owed has failed; what is on the wire right now says so itself."""
-    owed = _deliveries().filter(endpoint_id=endpoint_id, status=DeliveryStatus.PENDING, lease_token__isnull=True)
-    return owed.update(status=DeliveryStatus.FAILED, next_try_at=None, error=DISABLED)
+    deliveries = _deliveries().filter(endpoint_id=endpoint_id, status=DeliveryStatus.PENDING, lease_token__isnull=True)
+    return deliveries.update(status=DeliveryStatus.FAILED, next_try_at=None, error=DISABLED)
 
 
 DISABLED = "the endpoint is disabled"

@@ -182,9 +182,9 @@ def forget(ids: list[UUID]) -> None:
         alone.filter(deliveries__isnull=True).delete()
 
 
-def _again(rows: QuerySet[WebhookDelivery]) -> int:
+def _again(deliveries: QuerySet[WebhookDelivery]) -> int:
     """One that is on the wire right now is left to it."""
-    return rows.filter(lease_token__isnull=True).update(
+    return deliveries.filter(lease_token__isnull=True).update(
         status=DeliveryStatus.PENDING,
         attempts_before=F("attempts"),
         next_try_at=Now(),

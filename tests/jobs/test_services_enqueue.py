@@ -203,4 +203,4 @@ def test_ten_thousand_jobs_are_one_call_and_no_more_statements_than_a_hundred(fi
     few, many = statements(100), statements(10_000)
     assert Job.objects.count() == 10_100
     assert few < 12
-    assert many == few
+    assert many <= few + 2  # whether anybody wants to hear of jobs is looked up now and then
