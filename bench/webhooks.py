@@ -1,4 +1,4 @@
-"""What webhooks cost the jobs: the drain with dead receivers against the drain without any: `python -m bench.webhooks`."""
+"""What webhooks cost the jobs: the drain with dead receivers against one without any: `python -m bench.webhooks`."""
 
 from __future__ import annotations
 

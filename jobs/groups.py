@@ -200,4 +200,6 @@ def _one_of(words: Sequence[str], value: Any, field: str) -> str:
 
 
 def _reason(reason: Any) -> str:
-    return parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason else ""
+    return (
+        parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason not in (None, "") else ""
+    )

@@ -221,4 +221,6 @@ def _edited(job: Job, name: str, value: Any) -> Any:
 
 
 def _reason(reason: Any) -> str:
-    return parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason else ""
+    return (
+        parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason not in (None, "") else ""
+    )

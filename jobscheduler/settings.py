@@ -38,6 +38,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
+    "ninja",  # serves the pages of /api/docs from here
     "jobs",
     "schedules",
     "webhooks",

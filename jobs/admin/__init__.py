@@ -11,6 +11,7 @@ from jobs import models
 from jobs.admin.groups import JobGroupAdmin
 from jobs.admin.job import JobAdmin
 from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin, TargetAdmin
+from jobs.admin.pollers import PollerAdmin
 from jobs.admin.registration import Registration
 from jobs.admin.system import SystemSnapshotAdmin
 from jobs.admin.templates import JobTemplateAdmin
@@ -31,6 +32,7 @@ register = Registration(
         models.Lease: LeaseAdmin,
         models.SystemSnapshot: SystemSnapshotAdmin,
         models.Worker: WorkerAdmin,
+        models.Poller: PollerAdmin,
         models.JobMinute: JobMinuteAdmin,
         models.ApiToken: ApiTokenAdmin,
     }

@@ -64,7 +64,7 @@ def _intent(row: Job, begun: Start | None) -> dict[str, Any]:
         "state": state_of(row),
         "attempts": row.attempt,
         "next_earliest_start_at": moment(row.recheck_at or row.not_before),
-        "lease_id": None if row.lease_token is None else str(row.lease_token),
+        "lease_id": None if begun is None else str(begun.lease_id),
         "pid": None if begun is None else begun.pid,
         "reason": row.status_reason,
     }

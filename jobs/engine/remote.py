@@ -67,8 +67,9 @@ def start(job_id: UUID, holder: Holder, *, pid: int | None = None, host: str | N
                 lease_sec=conf.LEASE_SEC,
                 data=starts.told(holder, pid, host),
             )
-    except IntegrityError:  # the slot got a job since we looked; the database is the judge
-        raise _slot_busy(holder) from None
+    except IntegrityError:
+        _require_free(holder)  # it got a job since we looked; the database is the judge
+        raise
 
 
 def beat(start: Start, said: Beat) -> Job:
@@ -155,11 +156,7 @@ def _retry_in(job: Job) -> float | None:
 
 def _require_free(holder: Holder) -> None:
     if jobs().filter(status=Literal(str(Status.RUNNING)), lease_owner=holder.owner).exists():
-        raise _slot_busy(holder)
-
-
-def _slot_busy(holder: Holder) -> SlotBusy:
-    return SlotBusy(f"Slot {holder.slot} of worker {holder.worker} has another job.")
+        raise SlotBusy(f"Slot {holder.slot} of worker {holder.worker} has another job.")
 
 
 def _lost() -> LeaseLost:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from jobs.conf import conf
 from jobs.engine import deadlines, lanes, offers, recovery
 
 ROUNDS = 4  # of lanes and of due times: the rest is for the next request
@@ -34,8 +35,13 @@ class Occasional:
 
 
 def duties() -> list[Occasional]:
-    sweeper, keeper = recovery.Sweeper(), deadlines.Keeper()
-    return [Occasional(sweeper.sweep, sweeper.pause_sec), Occasional(keeper.skip_late, keeper.pause_sec)]
+    keeper = deadlines.Keeper()
+    return [Occasional(_sweep, lambda: conf.RECOVERY_SEC), Occasional(keeper.skip_late, keeper.pause_sec)]
+
+
+def _sweep() -> None:
+    """As `manage.py recover`, without a memory: between two requests any time may pass."""
+    recovery.Sweeper().sweep()
 
 
 _duties = duties()

@@ -29,6 +29,7 @@ def one_of_each() -> list[Model]:
         factories.LeaseFactory.create(),
         factories.SystemSnapshotFactory.create(),
         factories.WorkerFactory.create(serves={"resources": ["default"]}),
+        factories.PollerFactory.create(),
         factories.JobMinuteFactory.create(),
         factories.ApiTokenFactory.create(),
         schedule,

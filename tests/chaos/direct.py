@@ -23,13 +23,13 @@ def run(fleet: Fleet, chance: random.Random, *, rounds: int, sabotage: str = "")
     began, waited = time.monotonic(), 0
     with Web(fleet, ONE) as web:
         for number in range(rounds):
-            waited += one_round(verdict, fleet, web, number, patient=not sabotage)
+            waited += one_round(verdict, fleet, web, number)
     verdict.note(rounds=rounds, seconds=time.monotonic() - began, waited_ms=waited // max(2 * rounds, 1))
     verdict.require(not Lease.objects.filter(ended_at=None).exists(), "a reservation is left")
     return verdict
 
 
-def one_round(verdict: Verdict, fleet: Fleet, web: Web, number: int, *, patient: bool) -> int:
+def one_round(verdict: Verdict, fleet: Fleet, web: Web, number: int) -> int:
     """Returns how long its direct calls had waited, in milliseconds."""
     gate = fleet.home / f"gate-{number}"
     running = services.enqueue("sample.deaf", {"gate": str(gate)})
@@ -38,8 +38,7 @@ def one_round(verdict: Verdict, fleet: Fleet, web: Web, number: int, *, patient:
     calls = []
     for place in (1, 2):
         calls.append(web.call("sample.work", {"number": 10 * number + place, "seconds": 0.02}))
-        if patient:
-            until(lambda place=place: waiting() == place, what=f"call {place} of round {number} stands in line")
+        until(lambda place=place: waiting() == place, what=f"call {place} of round {number} stands in line")
     gate.touch()
     answers = [call.done() for call in calls]
     for job in queued:

@@ -80,14 +80,14 @@ def test_a_stop_request_outlives_the_worker(remote: Remote, verb: Any, ended: St
     assert not Job.objects.filter(retry_of_id=lease["job_id"]).exists()
 
 
-def test_a_poll_recovers_what_others_left_where_no_worker_runs(remote: Remote) -> None:
+def test_polls_do_not_sweep_more_often_than_a_worker_would(remote: Remote) -> None:
     lease = remote.begin(max_retries=1)
     silent(lease, 60)
     Remote(remote.api, worker="indexer-2", addon="another").poll()
-    assert job(lease).status == Status.RUNNING  # it was swept a moment ago, when it was polled for the first time
+    assert job(lease).status == Status.RUNNING  # everything was swept a moment ago, with the first poll
 
 
-def test_the_first_poll_of_a_web_process_recovers_what_others_left(
+def test_a_poll_recovers_what_others_left_where_no_worker_runs(
     remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from jobs.engine import upkeep
