@@ -24,7 +24,7 @@ from tests.worker.harness import MANAGE, Fleet
 
 BEGIN = datetime(2026, 6, 15, tzinfo=UTC)
 DAY_SEC = 86_400
-PATIENCE_SEC = 600
+PATIENCE_SEC = 1800
 FORK = multiprocessing.get_context("fork")
 
 

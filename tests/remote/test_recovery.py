@@ -87,9 +87,7 @@ def test_polls_do_not_sweep_more_often_than_a_worker_would(remote: Remote) -> No
     assert job(lease).status == Status.RUNNING  # everything was swept a moment ago, with the first poll
 
 
-def test_a_poll_recovers_what_others_left_where_no_worker_runs(
-    remote: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_poll_recovers_what_others_left_where_no_worker_runs(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     from jobs.engine import upkeep
 
     lease = remote.begin()
