@@ -36,8 +36,8 @@ def test_list_counts_what_is_in_use_as_a_claim_does(settings: Any) -> None:
     JobFactory.create(running=True, job_type="odd", resource="gpu")
     JobFactory.create(dispatching=True, job_type="odd")
     JobFactory.create(job_type="odd")
-    LeaseFactory.create(job_type="odd", granted_at="2030-01-01T00:00:00Z")
-    LeaseFactory.create(job_type="odd")
+    LeaseFactory.create(kind="DIRECT", job_type="odd", granted_at="2030-01-01T00:00:00Z")
+    LeaseFactory.create(kind="DIRECT", job_type="odd")
 
     listed = call("limits", "list", "--json").json
 
