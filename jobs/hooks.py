@@ -4,7 +4,7 @@ A hook gets all moves of one transaction step at once, so that it can answer wit
 runs in a savepoint: when it fails, that is logged and counted and the move stands. A `required` hook (our own
 outbox) is part of the move: when it fails, the move fails.
 
-Being told takes a transaction around the move. A hook with an `interest` spares the engine's busiest statements that: see
+Being told takes a transaction around the move. A hook with an `interest` spares our busiest statements that: see
 `Interest`.
 """
 

@@ -91,7 +91,7 @@ class Claimer:
         return _started(self._claim(most, slots, lease_sec))
 
     def statement(self, slots: Sequence[int], *, lease_sec: float) -> Statement | None:
-        """The claim as one statement, to be sent with others, as long as no limit is in force and no hook in between."""
+        """The claim as one statement, to be sent with others, while no limit is in force and no hook in between."""
         most = batch_size(len(slots))
         if not most or not self.serves.types or self._limited or not self._is_plain():
             return None

@@ -50,7 +50,7 @@ def finish(ends: Sequence[End], *, actor: Actor) -> dict[UUID, Verdict]:
 
 
 def finish_and(claim: Statement, ends: Sequence[End], *, actor: Actor) -> tuple[dict[UUID, Verdict], list[Any]]:
-    """Finish jobs that have no group, and run a claim, in one round trip and one transaction if no hook is in between."""
+    """Finish jobs that have no group, and run a claim, in one round trip and one transaction if no hook is between."""
     rows, connection = [_row(end) for end in ends], db.connection()
     sql, clauses = dialect(connection), hooks.for_ends(*_kinds(rows))
     if clauses is None:
