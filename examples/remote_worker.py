@@ -229,7 +229,7 @@ class Worker:
 
     def _take(self, slot: int) -> Job | None:
         with self._turn:
-            for item in self.scheduler.call("GET", self._question)["items"]:
+            for item in self.scheduler.once("GET", self._question)["items"]:
                 who = {"worker_id": self.worker_id, "slot": slot, "pid": os.getpid(), "host": socket.gethostname()}
                 sent = time.monotonic()
                 try:

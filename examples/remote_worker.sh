@@ -14,40 +14,46 @@ queue=$url/system/scheduler/queue leases=$url/system/scheduler/lease
 worker=${WORKER_ID:-$(hostname)-$$} poll_sec=${POLL_SEC:-1}
 home=$(mktemp -d) || exit 1
 trap 'rm -rf "$home"' EXIT
-leaving='' pid=''
+leaving='' pid='' patience_sec=10
 trap 'leaving=1; [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null' TERM INT
 
 say() { echo "$(date +%H:%M:%S) $*" >&2; }
 
-# call NAME METHOD URL [BODY]: the answer is in $home/NAME, its status in $status. Every call may be repeated, so one
-# whose answer got lost is.
-call() {
+# ask NAME METHOD URL [BODY]: the answer is in $home/NAME, its status in $status; 000 if there was none.
+ask() {
     name=$1 method=$2 address=$3
     printf '%s' "${4:-}" >"$home/$name.body"
     [ $# -lt 4 ] || address="$address --data-binary @$home/$name.body"
-    pause=0.1
-    for again in 1 2 3 4 5 6 7 8; do
-        # shellcheck disable=SC2086 # the address may carry an option
-        status=$(curl --silent --max-time 10 --output "$home/$name" --write-out '%{http_code}' --request "$method" \
-            --header "Authorization: Bearer $SCHEDULER_TOKEN" --header 'Content-Type: application/json' $address)
+    # shellcheck disable=SC2086 # the address may carry an option
+    status=$(curl --silent --max-time "$patience_sec" --output "$home/$name" --write-out '%{http_code}' --request "$method" \
+        --header "Authorization: Bearer $SCHEDULER_TOKEN" --header 'Content-Type: application/json' $address)
+}
+
+# call …: the same until there is an answer. Every call may be repeated, so one whose answer got lost is.
+call() {
+    for pause in 0.1 1 2 3 4 5 6 7; do
+        ask "$@"
         case $status in 000 | 429 | 5??) sleep "$pause" ;; *) return 0 ;; esac
-        pause=$again
     done
-    say "no answer from $method $3 (status $status)"
+    say "no answer from $2 $3 (status $status)"
     return 1
 }
 
 got() { jq -r "$2 // empty" "$home/$1"; }
 
-# keep: beats until the lease is lost; a stop request ends the program.
+# keep: beats until the lease is lost, or may be; a stop request ends the program.
 keep() {
     trap 'kill $! 2>/dev/null; exit' TERM
+    patience_sec=$beat_sec missed=0
     while sleep "$beat_sec" & wait $!; do
-        call beat POST "$leases/$lease/heartbeat" '{}' || continue
+        ask beat POST "$leases/$lease/heartbeat" '{}'
         case $status in
         200) mode=$(got beat 'if .cancel_requested then .cancel_mode else empty end') ;;
-        *) mode=LOST ;;
+        404 | 409) mode=LOST ;;
+        *) mode='' missed=$((missed + 1)) ;; # no answer: the next beat may get through
         esac
+        [ "$status" != 200 ] || missed=0
+        [ "$missed" -lt "$most_missed" ] || mode=LOST # somebody else may have the job soon: stop before that
         [ -n "$mode" ] || continue
         echo "$mode" >"$home/stop"
         kill -TERM "$pid" 2>/dev/null
@@ -67,6 +73,7 @@ report() {
 
 run() {
     lease=$(got start .lease_id) beat_sec=$(got start .heartbeat_sec)
+    most_missed=$(got start '.lease_sec / .heartbeat_sec / 2 | floor') # a beat and its wait take two of these
     jq -c .payload "$home/start" >"$home/in"
     rm -f "$home/stop"
     JOB_ID=$job JOB_TYPE=$type ATTEMPT=$(got start .attempt) FENCE=$(got start .fence) \
@@ -102,11 +109,15 @@ who=$(jq -n --arg worker_id "$worker" --argjson pid $$ --arg host "$(hostname)" 
 addon=$(jq -rn --arg addon "$addon" '$addon | @uri')
 say "worker $worker started"
 while [ -z "$leaving" ]; do
-    call poll GET "$queue/dispatchable?addon_id=$addon&limit=1" || continue
+    ask poll GET "$queue/dispatchable?addon_id=$addon&limit=1"
     [ -z "$leaving" ] || break
-    job=$(got poll '.items[0].job_id')
-    if [ "$status" != 200 ] || [ -z "$job" ]; then
-        [ "$status" = 200 ] || say "cannot ask for jobs: $(got poll .detail)"
+    job=''
+    case $status in
+    200) job=$(got poll '.items[0].job_id') ;;
+    000) say "no answer from $url" ;;
+    *) say "cannot ask for jobs: $status $(got poll .detail)" ;;
+    esac
+    if [ -z "$job" ]; then
         sleep "$poll_sec"
         continue
     fi

@@ -25,4 +25,8 @@ def __getattr__(name: str) -> Any:
         from jobs.groups import group
 
         return group
+    if name == "direct":
+        from importlib import import_module
+
+        return import_module("jobs.direct")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,8 +4,7 @@ A hook gets all moves of one transaction step at once, so that it can answer wit
 runs in a savepoint: when it fails, that is logged and counted and the move stands. A `required` hook (our own
 outbox) is part of the move: when it fails, the move fails.
 
-Being told takes a transaction around the move. A hook whose `interest` may be nobody's at the moment spares the engine
-that: see `Interest`.
+Being told takes a transaction around the move. A hook with an `interest` spares the engine's busiest statements that.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Interest(Protocol):
     """What a hook wants to hear, where that is for rows to say which anybody may change at any time.
 
     A guess from memory may only say which way to try first. Such a hook is left untold only where the statement that
-    makes the move finds in its own snapshot that nobody wants to hear of it.
+    makes the move finds in its own snapshot that nobody wants to hear of it; or that statement tells it by itself.
     """
 
     def expected(self, *kinds: EventKind) -> bool:
@@ -64,6 +63,24 @@ class Interest(Protocol):
 
     def unwanted(self, *kinds: EventKind) -> str:
         """SQL without parameters, true while nobody wants any of these."""
+
+    def along_ends(self) -> str:
+        """SQL without parameters: common table expressions, each after a comma, that write down whatever somebody
+        wants to hear of `ended (id, tenant, status, retried, retry_id)`."""
+
+    def along_claims(self) -> str:
+        """Likewise, of `took`, whose columns are CLAIMED and CLAIM_TOLD."""
+
+
+@dataclass(frozen=True)
+class Clauses:
+    """What a single statement needs so that no hook has to be called for its moves."""
+
+    guard: str = ""  # where it is false, nothing may change, and hooks have to be called after all
+    along: str = ""  # tells them within the statement
+
+
+NO_CLAUSES = Clauses()
 
 
 @dataclass(frozen=True)
@@ -93,18 +110,18 @@ def anyone_listens() -> bool:
     return bool(_listeners)
 
 
-def must_tell(*kinds: EventKind) -> bool:
-    """Whether to open a transaction in which moves of these kinds are told. If not, the move needs the `guard`."""
-    return any(each.interest is None or each.interest.expected(*kinds) for each in _listeners)
+def for_births() -> Clauses | None:
+    """None, here and below: open a transaction, make the moves in it, and `tell`."""
+    return _clauses((), lambda interest: "", (EventKind.SUBMITTED,))
 
 
-def guard(*kinds: EventKind) -> str:
-    """SQL for the one statement that makes moves of these kinds untold: where it is false, nothing may change.
+def for_claims() -> Clauses | None:
+    return _clauses((EventKind.RUNNING,), lambda interest: interest.along_claims(), ())
 
-    Empty if no hook could want to hear of them. A statement that changed nothing must be tried again in a transaction,
-    with the hooks told.
-    """
-    return " AND ".join(each.interest.unwanted(*kinds) for each in _listeners if each.interest is not None)
+
+def for_ends(ends: Sequence[EventKind], births: Sequence[EventKind] = ()) -> Clauses | None:
+    """`births` are those of the retries that the same statement makes."""
+    return _clauses(ends, lambda interest: interest.along_ends(), births)
 
 
 def look_again(*kinds: EventKind) -> bool:
@@ -119,6 +136,22 @@ def tell(events: Sequence[Event]) -> None:
             listener.hook(events)
         else:
             _tell_guest(listener.hook, events)
+
+
+def _clauses(
+    kinds: Sequence[EventKind], along: Callable[[Interest], str], others: Sequence[EventKind]
+) -> Clauses | None:
+    """`kinds` can be told within the statement, `others` cannot."""
+    guards, written = [], ""
+    for listener in _listeners:
+        interest = listener.interest
+        if interest is None or interest.expected(*others):
+            return None
+        is_wanted = interest.expected(*kinds)
+        written += along(interest) if is_wanted else ""
+        if unsaid := (*others,) if is_wanted else (*kinds, *others):
+            guards.append(interest.unwanted(*unsaid))
+    return Clauses(" AND ".join(guards), written)
 
 
 def _tell_guest(hook: Hook, events: Sequence[Event]) -> None:

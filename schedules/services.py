@@ -6,32 +6,28 @@ Ids may be UUIDs or their text; `tenant` None is every tenant; `actor` says who 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from jobs import clock, db, parsing, shapes, submission
 from jobs.actors import PYTHON, Actor
-from jobs.engine import wakeup
 from jobs.engine.submit import submit
-from jobs.errors import Conflict, InvalidInput, NotFound
-from jobs.models import Job, JobTemplate
-from jobs.presets import NameTaken
+from jobs.errors import Conflict, InvalidInput
+from jobs.models import Job
 from jobs.services import REASON_LENGTH
 from schedules import fields
+from schedules.changing import absent, apply, changing, found_in, save, switch_on, with_rule
+from schedules.changing import of as of
 from schedules.firing import settle
 from schedules.making import job_values
 from schedules.models import Schedule
-from schedules.rules import first_due, is_spent, next_due, refusing_nonsense, require_sense, rule
+from schedules.rules import next_due, require_sense, rule
 
 logger = logging.getLogger("jobs.schedules")
-CHANGED = "schedules"  # what schedulers that sleep are told when somebody has changed a schedule
 LET_GO_AT_ONCE = 500
 
 
@@ -46,20 +42,14 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
     clean = fields.clean(values, {})
     with db.atomic():
         schedule = Schedule(tenant=parsing.tenant(tenant), source=source)
-        _apply(schedule, clean, clock.now())
-        _save(schedule)
+        apply(schedule, clean, clock.now())
+        save(schedule)
     _log(schedule, "made", actor)
     return schedule
 
 
-def of(tenant: str | None) -> QuerySet[Schedule]:
-    """The schedules of one tenant, or all."""
-    found = Schedule.objects.using(db.alias()).select_related("template")
-    return found if tenant is None else found.filter(tenant=tenant)
-
-
 def get(schedule_id: UUID | str, *, tenant: str | None = None) -> Schedule:
-    return _found(of(tenant), schedule_id)
+    return found_in(of(tenant), schedule_id)
 
 
 def named(name: str, *, tenant: str = "default") -> Schedule:
@@ -75,12 +65,12 @@ def update(
 
     A new rule counts from now on; what came due before is fired by the old one first, and not lost.
     """
-    with _changing(schedule_id, tenant) as schedule:
+    with changing(schedule_id, tenant) as schedule:
         clean, now = fields.clean(changes, schedule.params), clock.now()
-        if rule(schedule) != rule(_changed(schedule, clean)):
+        if rule(schedule) != rule(with_rule(schedule, clean)):
             settle(schedule, now)
             schedule.refresh_from_db(using=db.alias())
-        _apply(schedule, clean, now)
+        apply(schedule, clean, now)
         schedule.edited = True
     _log(schedule, "changed", actor)
     return schedule
@@ -90,7 +80,7 @@ def require_sense_of(values: Mapping[str, Any], *, tenant: str, schedule_id: UUI
     """InvalidInput for what `create` (or `update`, of this schedule) would refuse. Changes nothing."""
     with db.atomic():
         known = Schedule(tenant=parsing.tenant(tenant)) if schedule_id is None else get(schedule_id)
-        _apply(known, fields.clean(values, known.params), clock.now())
+        apply(known, fields.clean(values, known.params), clock.now())
 
 
 def enable(
@@ -98,10 +88,10 @@ def enable(
 ) -> Schedule:
     """It fires again from its next due time on. What came due while it was disabled is not made up for."""
     _reason(reason)
-    with _changing(schedule_id, tenant) as schedule:
+    with changing(schedule_id, tenant) as schedule:
         if not schedule.enabled:
             require_sense(schedule, clock.now())
-            _switch_on(schedule, clock.now())
+            switch_on(schedule, clock.now())
     _log(schedule, "enabled", actor)
     return schedule
 
@@ -111,7 +101,7 @@ def disable(
 ) -> Schedule:
     """It fires no more, not even what is due at this moment."""
     why = _reason(reason)
-    with _changing(schedule_id, tenant) as schedule:
+    with changing(schedule_id, tenant) as schedule:
         schedule.disabled_reason = why or (schedule.disabled_reason if not schedule.enabled else "")
         schedule.enabled, schedule.next_fire_at = False, None
     _log(schedule, "disabled", actor)
@@ -123,7 +113,7 @@ def skip_next(
 ) -> Schedule:
     """Leave out the next fire; the one after it comes as usual."""
     why = _reason(reason)
-    with _changing(schedule_id, tenant) as schedule:
+    with changing(schedule_id, tenant) as schedule:
         if not schedule.enabled or schedule.next_fire_at is None:
             raise NothingToSkip(_("“%s” has no next fire to skip.") % schedule.name)
         skipped = schedule.next_fire_at
@@ -144,7 +134,7 @@ def trigger(
         with db.atomic():
             submit([submission.row(values)], actor=actor, reason=why or f"schedule {schedule.name} was triggered")
     except IntegrityError:  # the foreign key: it was deleted meanwhile
-        raise _absent() from None
+        raise absent() from None
     return Job.objects.using(db.alias()).get(pk=values["id"])
 
 
@@ -158,86 +148,6 @@ def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor =
     with db.atomic():
         Schedule.objects.using(db.alias()).filter(pk=schedule.pk).delete()
     _log(schedule, "deleted", actor)
-
-
-@contextmanager
-def _changing(schedule_id: UUID | str, tenant: str | None) -> Iterator[Schedule]:
-    """The row, locked: schedulers pass it by, and other changes wait."""
-    with refusing_nonsense(), db.atomic():
-        schedule = _found(of(tenant).select_for_update(no_key=True, of=("self",)), schedule_id)
-        yield schedule
-        _save(schedule)
-
-
-def _found(schedules: QuerySet[Schedule], schedule_id: UUID | str) -> Schedule:
-    try:
-        found = schedules.filter(pk=parsing.job_id(schedule_id)).first()
-    except NotFound:
-        raise _absent() from None
-    if found is None:
-        raise _absent()
-    return found
-
-
-def _absent() -> NotFound:
-    return NotFound(_("There is no such schedule."))
-
-
-def _apply(schedule: Schedule, clean: dict[str, Any], now: datetime) -> None:
-    """Make the schedule what was said, and set it to its next due time where that has to change."""
-    before, was_enabled = rule(schedule), schedule.enabled
-    _assign(schedule, clean)
-    if schedule.every_sec is not None and schedule.anchor_at is None:
-        schedule.anchor_at = now.replace(microsecond=0)
-    require_sense(schedule, now)
-    if not schedule.enabled:
-        schedule.next_fire_at = None
-    elif schedule._state.adding or rule(schedule) != before:
-        schedule.next_fire_at = first_due(schedule, now)
-    elif not was_enabled:
-        _switch_on(schedule, now)
-    elif is_spent(schedule):
-        schedule.next_fire_at = None
-    elif schedule.next_fire_at is None:  # it may fire more often now
-        schedule.next_fire_at = next_due(schedule, now)
-
-
-def _switch_on(schedule: Schedule, now: datetime) -> None:
-    schedule.enabled, schedule.disabled_reason = True, ""
-    schedule.next_fire_at = next_due(schedule, now)
-
-
-def _changed(schedule: Schedule, clean: dict[str, Any]) -> Schedule:
-    """Its rule as it would be, to compare."""
-    return Schedule(**{name: clean.get(name, getattr(schedule, name)) for name in fields.RULE})
-
-
-def _assign(schedule: Schedule, clean: dict[str, Any]) -> None:
-    for name, value in clean.items():
-        if name == "template":
-            schedule.template = None if value is None else _template(value, schedule.tenant)
-        else:
-            setattr(schedule, name, value)
-    if schedule.enabled:
-        schedule.disabled_reason = ""
-
-
-def _template(name: str, tenant: str) -> JobTemplate:
-    """Locked, so that it cannot be deleted before we have said that we need it."""
-    known = submission.find_template(name, tenant)
-    locked = JobTemplate.objects.using(db.alias()).select_for_update(no_key=True).filter(pk=known.pk).first()
-    return locked or submission.find_template(name, tenant)
-
-
-def _save(schedule: Schedule) -> None:
-    try:
-        with db.atomic():
-            schedule.save(using=db.alias())
-    except IntegrityError:
-        said = {"name": schedule.name, "tenant": schedule.tenant}
-        raise NameTaken(_("Tenant %(tenant)s already has a schedule “%(name)s”.") % said) from None
-    schedule.refresh_from_db(using=db.alias())
-    wakeup.notify(CHANGED)
 
 
 def _reason(reason: Any) -> str:

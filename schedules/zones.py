@@ -12,7 +12,6 @@ from django.utils.translation import gettext as _
 NAME_LENGTH = 64
 _NO_PLACES = frozenset({"localtime", "posixrules", "Factory"})  # of this host, or of nowhere
 _DAY = timedelta(days=1)
-_SECOND = timedelta(seconds=1)
 
 
 class UnknownZone(ValueError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -59,19 +61,26 @@ def body(event: str, at: datetime, data: dict[str, Any]) -> bytes:
 
 
 def _made(messages: Sequence[WebhookMessage]) -> dict[UUID, bytes]:
-    ended = {each.job_id for each in messages if each.snapshot is None and each.job_id is not None}
-    rows = shaping.with_relations(Job.objects.using(db.alias())).filter(pk__in=ended) if ended else []
-    row_of = {row.pk: row for row in rows}
-    told = [(each.pk, job) for each in messages if (job := _as_it_was(each, row_of)) is not None]
+    told = [(each.pk, job) for each, job in _as_they_were(messages) if job is not None]
     documents = dict(zip((pk for pk, _ in told), shaping.jobs([job for _, job in told], _ANYBODY), strict=True))
     return {each.pk: body(each.event, each.at, documents.get(each.pk, {"id": str(each.job_id)})) for each in messages}
 
 
-def _as_it_was(message: WebhookMessage, rows: dict[UUID, Job]) -> Job | None:
-    if message.snapshot is not None:
-        return snapshots.restore(message.snapshot)
-    job = rows.get(message.job_id) if message.job_id is not None else None
-    return None if job is None else _as_it_ended(job, message.retried_by)
+def _as_they_were(messages: Sequence[WebhookMessage]) -> Iterator[tuple[WebhookMessage, Job | None]]:
+    read = [each for each in messages if each.snapshot is None or not snapshots.is_whole(each.snapshot)]
+    ids = {each.job_id for each in read if each.job_id is not None}
+    rows = shaping.with_relations(Job.objects.using(db.alias())).filter(pk__in=ids) if ids else []
+    row_of = {row.pk: row for row in rows}
+    times = Counter(each.job_id for each in messages)
+    for each in messages:
+        row = row_of.get(each.job_id) if each.job_id is not None else None
+        row = copy.deepcopy(row) if times[each.job_id] > 1 else row  # it is turned back for each of them
+        if each.snapshot is None:
+            yield each, None if row is None else _as_it_ended(row, each.retried_by)
+        elif snapshots.is_whole(each.snapshot):
+            yield each, snapshots.restore(each.snapshot)
+        else:
+            yield each, None if row is None else snapshots.turned_back(each.snapshot, row)
 
 
 def _as_it_ended(job: Job, retried_by: UUID | None) -> Job:

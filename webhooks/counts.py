@@ -9,8 +9,8 @@ from uuid import UUID
 from django.db.models import CharField, Count, F, Func, IntegerField, QuerySet, Sum, Value
 
 from jobs import db
+from webhooks.audiences import ID_BYTES
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookMessage
-from webhooks.outbox import ID_BYTES
 
 
 def of_jobs(ids: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
@@ -28,7 +28,7 @@ def _handed_out(ids: Sequence[UUID]) -> QuerySet[Any, Any]:
 
 
 def _owed(ids: Sequence[UUID]) -> QuerySet[Any, Any]:
-    rows = WebhookMessage.objects.using(db.alias()).filter(job_id__in=ids, owed__isnull=False).order_by()
+    rows = WebhookMessage.objects.using(db.alias()).filter(job_id__in=ids, audience__isnull=False).order_by()
     said = Value(str(DeliveryStatus.PENDING), output_field=CharField())
-    endpoints = Func(F("owed"), function="length", output_field=IntegerField()) / ID_BYTES
+    endpoints = Func(F("audience__endpoints"), function="length", output_field=IntegerField()) / ID_BYTES
     return rows.values("job_id").annotate(said=said, number=Sum(endpoints)).values_list("job_id", "said", "number")

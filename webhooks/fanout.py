@@ -1,64 +1,114 @@
-"""Hands messages out: makes the body, once, and a delivery for each endpoint that is owed it."""
+"""Hands messages out: makes the body, once, and a delivery for each endpoint that is owed it.
+
+Messages of one audience stand in one lane. A lane moves while one of its endpoints has room for more; where all of them
+are busy it waits, and where none of them answers it is in no hurry.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery
 
 from jobs import db
-from webhooks import bodies, circuits, outbox
+from webhooks import audiences, bodies, circuits
 from webhooks.leases import DISABLED
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
-BATCH = 200
+ROOM = 100  # deliveries that may wait at an endpoint while more messages are owed to it
+MESSAGES, DELIVERIES = 200, 500  # a batch
+LANES = 100
 
 
 @dataclass(frozen=True)
-class HandedOut:
-    messages: int = 0
-    received: bool = False  # somebody is there to receive one of them
+class State:
+    """How an endpoint stands."""
+
+    enabled: bool
+    answers: bool
+    has_room: bool
 
 
-def hand_out(*, urgent: bool, most: int = BATCH) -> HandedOut:
-    """One batch of the oldest, in one transaction; what other senders have in hand is theirs."""
+@dataclass(frozen=True)
+class Lanes:
+    """Audiences that are owed something, by how soon they get it. Those that are busy are in neither."""
+
+    urgent: list[UUID]
+    unhurried: list[UUID]
+
+
+def lanes() -> Lanes:
+    members = audiences.members(_owed_to())
+    state = _states({endpoint for endpoints in members.values() for endpoint in endpoints})
+    urgent, unhurried = [], []
+    for audience, endpoints in members.items():
+        answering = [state[each] for each in endpoints if each in state and state[each].enabled and state[each].answers]
+        if any(each.has_room for each in answering):
+            urgent.append(audience)
+        elif not answering:
+            unhurried.append(audience)
+    return Lanes(urgent, unhurried)
+
+
+def hand_out(lane: UUID) -> int:
+    """One batch of the oldest, in one transaction; what other senders have in hand is theirs. How many messages."""
     with db.atomic() as connection:
-        messages = list(_owed(urgent)[:most])
-        if not messages:
-            return HandedOut()
-        owed = {each.pk: outbox.unpack(each.owed) for each in messages}
-        known = _failures({endpoint for ids in owed.values() for endpoint in ids})
-        _keep_bodies(connection, [each for each in messages if not known.keys().isdisjoint(owed[each.pk])])
-        _forget([pk for pk, ids in owed.items() if known.keys().isdisjoint(ids)])
-        WebhookDelivery.objects.using(db.alias()).bulk_create(
-            _delivery(each, endpoint, is_enabled=known[endpoint] is not None)
-            for each in messages
-            for endpoint in owed[each.pk]
-            if endpoint in known
-        )
-    return HandedOut(len(messages), any(each is not None and not circuits.is_broken(each) for each in known.values()))
+        endpoints = audiences.members([lane]).get(lane, [])
+        enabled = dict(_endpoints(endpoints).values_list("pk", "enabled"))
+        most = max(1, min(MESSAGES, DELIVERIES // max(len(enabled), 1)))
+        messages = list(_owed(lane)[:most])
+        if messages and not enabled:  # all of them are deleted
+            WebhookMessage.objects.using(db.alias()).filter(pk__in=[each.pk for each in messages]).delete()
+        elif messages:
+            _keep_bodies(connection, messages)
+            WebhookDelivery.objects.using(db.alias()).bulk_create(
+                _delivery(each, endpoint, is_enabled=enabled[endpoint]) for each in messages for endpoint in enabled
+            )
+    return len(messages)
 
 
-def _owed(urgent: bool) -> QuerySet[WebhookMessage]:
-    rows = WebhookMessage.objects.using(db.alias()).filter(owed__isnull=False, urgent=urgent)
-    return rows.order_by("pk").select_for_update(skip_locked=True)
+def _owed_to() -> list[UUID]:
+    """The audiences of what is owed. Where there are too many to look at, some of them: they all get their turn."""
+    found = _owed_from(UUID(int=0))
+    return found if len(found) < LANES else _owed_from(uuid4()) or found
 
 
-def _failures(ids: set[UUID]) -> dict[UUID, int | None]:
-    """Of each endpoint, in a row; None of one that is disabled. One that was deleted meanwhile is owed nothing."""
-    rows = WebhookEndpoint.objects.using(db.alias()).filter(pk__in=ids)
-    return {
-        pk: failures if enabled else None for pk, enabled, failures in rows.values_list("pk", "enabled", "failures")
-    }
+def _owed_from(start: UUID) -> list[UUID]:
+    """From one to the next along the index, however many messages each has."""
+    connection = db.connection()
+    with connection.cursor() as cursor:
+        cursor.execute(_OWED_FROM, [WebhookMessage._meta.pk.get_db_prep_value(start, connection)])
+        return [each if isinstance(each, UUID) else UUID(hex=each) for (each,) in cursor.fetchall()]
 
 
-def _forget(ids: Sequence[UUID]) -> None:
-    """Messages whose endpoints are all gone."""
-    if ids:
-        WebhookMessage.objects.using(db.alias()).filter(pk__in=ids).delete()
+_NEXT = f"SELECT audience_id FROM {WebhookMessage._meta.db_table} WHERE audience_id"  # noqa: S608 — our own words
+_OWED_FROM = f"""
+    WITH RECURSIVE lane(audience) AS (
+        SELECT * FROM ({_NEXT} >= %s ORDER BY audience_id LIMIT 1) AS first
+        UNION ALL
+        SELECT ({_NEXT} > lane.audience ORDER BY audience_id LIMIT 1) FROM lane WHERE lane.audience IS NOT NULL
+    )
+    SELECT audience FROM lane WHERE audience IS NOT NULL LIMIT {LANES:d}
+"""  # noqa: S608
+
+
+def _states(ids: Collection[UUID]) -> dict[UUID, State]:
+    waiting = WebhookDelivery.objects.filter(endpoint_id=OuterRef("pk"), status=DeliveryStatus.PENDING).order_by()
+    last = Subquery(waiting.values("pk")[ROOM - 1 : ROOM])
+    rows = _endpoints(ids).annotate(last=last).values_list("pk", "enabled", "failures", "last")
+    return {pk: State(enabled, not circuits.is_broken(failures), full is None) for pk, enabled, failures, full in rows}
+
+
+def _endpoints(ids: Iterable[UUID]) -> QuerySet[WebhookEndpoint]:
+    return WebhookEndpoint.objects.using(db.alias()).filter(pk__in=list(ids))
+
+
+def _owed(lane: UUID) -> QuerySet[WebhookMessage]:
+    rows = WebhookMessage.objects.using(db.alias()).filter(audience_id=lane).order_by("pk")
+    return rows.select_for_update(skip_locked=True)
 
 
 def _keep_bodies(connection: Any, messages: Sequence[WebhookMessage]) -> None:
@@ -69,7 +119,7 @@ def _keep_bodies(connection: Any, messages: Sequence[WebhookMessage]) -> None:
         cursor.executemany(_KEEP, rows)
 
 
-_KEEP = f"UPDATE {WebhookMessage._meta.db_table} SET body = %s, owed = NULL, snapshot = NULL WHERE id = %s"  # noqa: S608
+_KEEP = f"UPDATE {WebhookMessage._meta.db_table} SET body = %s, audience_id = NULL, snapshot = NULL WHERE id = %s"  # noqa: S608
 
 
 def _delivery(message: WebhookMessage, endpoint: UUID, *, is_enabled: bool) -> WebhookDelivery:

@@ -41,6 +41,21 @@ class WebhookEndpoint(models.Model):
         return self.url
 
 
+class WebhookAudience(models.Model):
+    """A set of endpoints that were owed the same event: its id is derived from theirs, so it never changes."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    endpoints = models.BinaryField(editable=False)  # their ids, 16 bytes each
+
+    class Meta:
+        db_table = "jobscheduler_webhookaudience"
+        verbose_name = _("webhook audience")
+        verbose_name_plural = _("webhook audiences")
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
 class WebhookMessage(models.Model):
     """The outbox: what happened, written with the move itself, and whom it is owed to.
 
@@ -55,9 +70,17 @@ class WebhookMessage(models.Model):
     group_id = models.UUIDField(_("group"), null=True, blank=True)
     retried_by = models.UUIDField(_("retried by"), null=True, blank=True)
     at = models.DateTimeField(_("at"), db_default=Now())
+    audience = models.ForeignKey(  # until it is handed out
+        WebhookAudience,
+        models.DO_NOTHING,
+        null=True,
+        blank=True,
+        db_constraint=False,  # audiences are never deleted, and a check for each row would cost more than the row
+        db_index=False,
+        related_name="messages",
+        verbose_name=_("owed to"),
+    )
     snapshot = models.TextField(null=True, editable=False)
-    owed = models.BinaryField(null=True, editable=False)  # endpoints that have no delivery yet, 16 bytes each
-    urgent = models.BooleanField(default=True, editable=False)  # one of them was there to receive it
     body = models.BinaryField(_("body"), null=True, editable=False)
 
     class Meta:
@@ -66,12 +89,14 @@ class WebhookMessage(models.Model):
         verbose_name_plural = _("webhook messages")
         ordering = ("-id",)
         indexes = [
-            models.Index(fields=("urgent", "id"), condition=Q(owed__isnull=False), name="message_owed"),
+            models.Index(fields=("audience", "id"), condition=Q(audience__isnull=False), name="message_owed"),
             models.Index(fields=("job_id",), condition=Q(job_id__isnull=False), name="message_of_job"),
             models.Index(fields=("group_id",), condition=Q(group_id__isnull=False), name="message_of_group"),
         ]
         constraints = [
-            models.CheckConstraint(name="message_owed_or_made", condition=Q(owed__isnull=False) | Q(body__isnull=False))
+            models.CheckConstraint(
+                name="message_owed_or_made", condition=Q(audience__isnull=False) | Q(body__isnull=False)
+            )
         ]
 
     def __str__(self) -> str:

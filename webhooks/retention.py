@@ -19,7 +19,7 @@ def keep(ids: Sequence[UUID]) -> Iterable[UUID]:
     """Of these jobs or groups, those that somebody is still to be told of."""
     kept: set[UUID] = set()
     for name in ("job_id", "group_id"):
-        owed = WebhookMessage.objects.using(db.alias()).filter(**{f"{name}__in": ids}, owed__isnull=False)
+        owed = WebhookMessage.objects.using(db.alias()).filter(**{f"{name}__in": ids}, audience__isnull=False)
         pending = WebhookDelivery.objects.using(db.alias()).filter(
             **{f"message__{name}__in": ids}, status=DeliveryStatus.PENDING
         )
@@ -38,7 +38,7 @@ def forget_tests() -> object:
         return "off"
     horizon = clock.first_id(clock.now() - timedelta(days=conf.RETENTION_DAYS))
     old = WebhookMessage.objects.using(db.alias()).filter(pk__lt=horizon, job_id__isnull=True, group_id__isnull=True)
-    old = old.filter(owed__isnull=True).exclude(deliveries__status=DeliveryStatus.PENDING)
+    old = old.filter(audience__isnull=True).exclude(deliveries__status=DeliveryStatus.PENDING)
     with db.atomic():
         return _delete(old.order_by("pk")[:BATCH])
 

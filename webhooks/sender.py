@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import queue
+import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -30,18 +32,14 @@ IDLE_POLLS = 10  # so many times rarer is looked where no endpoint listens
 LAST_WORDS_SEC = 1.0  # how long an ending process waits for answers that are under way
 ROUND_SEC = 5.0  # how long one round of `manage.py tick` begins new tries
 SPARED = 500
-HURRIED, UNHURRIED = (
-    1,
-    19,
-)  # so many times longer is rested than was worked; the latter for receivers that are not there
+HURRIED, UNHURRIED = 1, 39  # so many times longer is rested than was worked; the latter where nobody would receive
 
 
 @dataclass(frozen=True)
 class Glance:
     """What there may be to do."""
 
-    urgent: bool  # messages to hand out
-    unhurried: bool
+    owed: bool
     listening: bool  # endpoints that are enabled
     broken: bool
 
@@ -97,8 +95,8 @@ class Sender(threading.Thread):
                 self._take_in(self._answers.get_nowait())
 
     def _take_in(self, outcome: leases.Outcome | None) -> None:
-        if outcome is None:
-            self._look_at = min(self._look_at, self._looked + NEWS_SEC)
+        if outcome is None:  # what it announces may be a moment away from its commit
+            self._look_at = min(self._look_at, time.monotonic() + NEWS_SEC)
             return
         self._in_flight.pop(outcome.task.id, None)
         self._unrecorded.append(outcome)
@@ -146,25 +144,28 @@ class Sender(threading.Thread):
             self._unrecorded = []
 
     def _hand_out(self, seen: Glance) -> bool:
-        worked = False
-        if seen.urgent:
-            worked |= self._chore("urgent", lambda: fanout.hand_out(urgent=True))
-        if seen.unhurried or seen.broken:
-            worked |= self._chore("unhurried", lambda: _unhurried(seen))
-        return worked
+        """Of what is owed and of what nobody could be told; whether there is any."""
+        lanes = fanout.lanes() if seen.owed else fanout.Lanes([], [])
+        worked = self._chore("urgent", HURRIED, [partial(fanout.hand_out, lane) for lane in lanes.urgent])
+        unhurried: list[Callable[[], int]] = [partial(fanout.hand_out, lane) for lane in lanes.unhurried]
+        if seen.broken:
+            unhurried.append(partial(circuits.count_unreached, SPARED))
+        return self._chore("unhurried", UNHURRIED, unhurried) or worked
 
-    def _chore(self, lane: str, work: Callable[[], fanout.HandedOut]) -> bool:
+    def _chore(self, name: str, rest: int, works: Sequence[Callable[[], int]]) -> bool:
         """Work that nobody waits for at this very moment takes no more than its share of the time."""
         began = time.monotonic()
-        if began < self._rested_at[lane]:
-            self._look_at = min(self._look_at, self._rested_at[lane])
-            return True
-        done = work()
-        took = time.monotonic() - began
-        self._rested_at[lane] = began + took + took * (HURRIED if done.received else UNHURRIED)
-        if done.messages:
-            self._look_at = min(self._look_at, self._rested_at[lane])
-        return done.messages > 0
+        if not works:
+            return False
+        if began >= self._rested_at[name]:
+            some = random.sample(works, min(len(works), AT_ONCE))  # all get their turn
+            done = sum(work() for work in some)
+            took = time.monotonic() - began
+            self._rested_at[name] = began + took * (1 + rest)
+            if not done:
+                return False
+        self._look_at = min(self._look_at, self._rested_at[name])
+        return True
 
     def _start(self, tasks: list[leases.Task]) -> bool:
         if tasks and not self._in_flight:
@@ -191,18 +192,11 @@ def _glance() -> Glance:
         return Glance(*map(bool, cursor.fetchone()))
 
 
-_OWED = f"SELECT 1 FROM {WebhookMessage._meta.db_table} WHERE owed IS NOT NULL"  # noqa: S608 — our own words
+_OWED = f"SELECT 1 FROM {WebhookMessage._meta.db_table} WHERE audience_id IS NOT NULL"  # noqa: S608 — our own words
 _ENABLED = f"SELECT 1 FROM {WebhookEndpoint._meta.db_table} WHERE enabled"  # noqa: S608
 _GLANCE = f"""
-    SELECT EXISTS ({_OWED} AND urgent), EXISTS ({_OWED} AND NOT urgent),
-           EXISTS ({_ENABLED}), EXISTS ({_ENABLED} AND failures >= {circuits.BREAK_AFTER:d})
+    SELECT EXISTS ({_OWED}), EXISTS ({_ENABLED}), EXISTS ({_ENABLED} AND failures >= {circuits.BREAK_AFTER:d})
 """
-
-
-def _unhurried(seen: Glance) -> fanout.HandedOut:
-    handed = fanout.hand_out(urgent=False) if seen.unhurried else fanout.HandedOut()
-    spared = circuits.count_unreached(SPARED) if seen.broken else 0
-    return fanout.HandedOut(handed.messages + spared, handed.received)
 
 
 def one_round() -> str:

@@ -178,7 +178,7 @@ def forget(ids: list[UUID]) -> None:
         messages = list(_deliveries().filter(pk__in=ids).values_list("message_id", flat=True))
         WebhookAttempt.objects.using(db.alias()).filter(delivery_id__in=ids)._raw_delete(db.alias())
         _deliveries().filter(pk__in=ids)._raw_delete(db.alias())
-        alone = WebhookMessage.objects.using(db.alias()).filter(pk__in=messages, owed__isnull=True)
+        alone = WebhookMessage.objects.using(db.alias()).filter(pk__in=messages, audience__isnull=True)
         alone.filter(deliveries__isnull=True).delete()
 
 

@@ -91,14 +91,15 @@ class Claimer:
         return _started(self._claim(most, slots, lease_sec))
 
     def statement(self, slots: Sequence[int], *, lease_sec: float) -> Statement | None:
-        """The claim as one statement, to be sent with others, as long as no limit is in force and no hook listens."""
+        """The claim as one statement, to be sent with others, while no limit is in force and no hook must be called."""
         most = batch_size(len(slots))
         if not most or not self.serves.types or self._limited or not self._is_plain():
             return None
-        if db.is_sqlite() or hooks.must_tell(EventKind.RUNNING):
+        clauses = None if db.is_sqlite() else hooks.for_claims()
+        if clauses is None:
             return None
         claim: Statement = dialect(db.connection()).claim_statement(
-            *_unlimited(most, self.serves), self.life, slots, self.worker, lease_sec, hooks.guard(EventKind.RUNNING)
+            *_unlimited(most, self.serves), self.life, slots, self.worker, lease_sec, clauses
         )
         return claim
 
@@ -147,10 +148,11 @@ class Claimer:
 
     def _take(self, pick: Statement, slots: Sequence[int], lease_sec: float) -> list[Claim]:
         said, connection = (*pick, self.life, slots, self.worker, lease_sec), db.connection()
-        if not db.is_sqlite() and not hooks.must_tell(EventKind.RUNNING):
-            rows = dialect(connection).claim_jobs(connection, *said, hooks.guard(EventKind.RUNNING))
-            if rows or not hooks.look_again(EventKind.RUNNING):
-                return [_claim(row) for row in rows]
+        clauses = None if db.is_sqlite() else hooks.for_claims()
+        if clauses is not None:
+            rows = dialect(connection).claim_jobs(connection, *said, clauses)
+            refused = not rows and bool(clauses.guard) and hooks.look_again(EventKind.RUNNING)
+            return self._take(pick, slots, lease_sec) if refused else [_claim(row) for row in rows]
         with db.atomic():
             claims = [_claim(row) for row in dialect(connection).claim_jobs(connection, *said)]
             if hooks.anyone_listens():

@@ -67,13 +67,14 @@ def store(lease: Lease, **fields: Any) -> Lease:
     return Lease.objects.using(db.alias()).get(pk=lease.pk)
 
 
-def beat(ids: Sequence[UUID]) -> set[UUID]:
-    """Renew these leases; returns those that still are."""
+def beat(ids: Sequence[UUID]) -> tuple[set[UUID], set[UUID]]:
+    """Renew these leases. Returns those that were, and those that are over; the rest is in somebody's hand just now."""
     with db.atomic():
         rows = live().filter(pk__in=ids).order_by("pk").select_for_update(no_key=True, skip_locked=True)
-        kept = list(rows.values_list("pk", flat=True))
+        kept = set(rows.values_list("pk", flat=True))
         live().filter(pk__in=kept).update(**renewed())
-    return {*kept, *live().filter(pk__in=set(ids) - set(kept)).values_list("pk", flat=True)}
+    missing = set(ids) - kept
+    return kept, missing - set(live().filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
 
 
 def end(lease_id: UUID, outcome: str) -> bool:
@@ -87,23 +88,27 @@ def end(lease_id: UUID, outcome: str) -> bool:
 
 def end_dead() -> int:
     """End leases that nobody renews any more; a denial that has run its time is forgotten. Returns how many ended."""
+    suspects = _dead(live())
+    if not suspects:
+        return 0
     with db.atomic():
-        over = Q(expires_at__lt=Now()) | ~Q(process="")
-        rows = live().filter(over).order_by("pk").select_for_update(no_key=True, skip_locked=True)
-        dead = [row for row in rows.annotate(now=Now()) if _is_dead(row)]
-        if not dead:
-            return 0
-        forgotten = [row.pk for row in dead if row.kind == LeaseKind.ADMISSION and row.granted_at is None]
+        free = live().filter(pk__in=[row.pk for row in suspects]).order_by("pk")
+        dead = _dead(free.select_for_update(no_key=True, skip_locked=True))  # it may have been renewed since we looked
+        forgotten = {row.pk for row in dead if row.kind == LeaseKind.ADMISSION and row.granted_at is None}
         live().filter(pk__in=forgotten).delete()
         ended = [row for row in dead if row.pk not in forgotten]
-        for row in ended:
-            logger.warning(
-                "lease %s (%s, %s) of %s is over: nobody renews it", row.pk, row.kind, row.job_type, row.owner
-            )
         live().filter(pk__in=[row.pk for row in ended]).update(ended_at=Now(), outcome=EXPIRED)
         if ended:
             _announce()
-        return len(ended)
+    for row in ended:
+        told = (row.pk, row.kind, row.job_type, row.owner)
+        logger.warning("lease %s (%s, %s) of %s is over: nobody renews it", *told)
+    return len(ended)
+
+
+def _dead(leases: QuerySet[Lease]) -> list[Lease]:
+    over = Q(expires_at__lt=Now()) | ~Q(process="")
+    return [row for row in leases.filter(over).annotate(now=Now()) if _is_dead(row)]
 
 
 def call_next(limits: Sequence[Limit], in_use: InUse) -> None:

@@ -50,13 +50,12 @@ def finish(ends: Sequence[End], *, actor: Actor) -> dict[UUID, Verdict]:
 
 
 def finish_and(claim: Statement, ends: Sequence[End], *, actor: Actor) -> tuple[dict[UUID, Verdict], list[Any]]:
-    """Finish jobs that have no group, and run a claim, in one round trip and one transaction if no hook listens."""
+    """Finish jobs that have no group, and run a claim: in one round trip and transaction, if no hook must be called."""
     rows, connection = [_row(end) for end in ends], db.connection()
-    sql, kinds = dialect(connection), _kinds(rows)
-    if hooks.must_tell(*kinds):
+    sql, clauses = dialect(connection), hooks.for_ends(*_kinds(rows))
+    if clauses is None:
         return _record_told(rows, actor), sql.execute(connection, *claim)
-    guard = hooks.guard(*kinds)
-    answers, claimed = sql.execute_together(connection, sql.finish_statement(rows, *_signed(actor), guard), claim)
+    answers, claimed = sql.execute_together(connection, sql.finish_statement(rows, *_signed(actor), clauses), claim)
     return (_settled(answers) if answers else _record_told(rows, actor)), claimed
 
 
@@ -109,9 +108,9 @@ def _expire_stopped(job: Job, error: str, data: dict[str, Any]) -> None:
 
 def _finish(ends: Sequence[End], actor: Actor) -> dict[UUID, Verdict]:
     rows, connection = [_row(end) for end in ends], db.connection()
-    if not db.is_sqlite() and not hooks.must_tell(*_kinds(rows)):
-        guard = hooks.guard(*_kinds(rows))
-        answers = dialect(connection).finish_jobs(connection, rows, *_signed(actor), guard)
+    clauses = None if db.is_sqlite() else hooks.for_ends(*_kinds(rows))
+    if clauses is not None:
+        answers = dialect(connection).finish_jobs(connection, rows, *_signed(actor), clauses)
         if answers:  # an end is always answered, unless the guard refused
             return _settled(answers)
     return _record_told(rows, actor)
@@ -167,10 +166,10 @@ def _row(end: End, data: dict[str, Any] | None = None) -> tuple[Any, ...]:
             return (end.job_id, end.token, "FAILED", reason, error, exit_code, art, kept, retry_in, retry_id)
 
 
-def _kinds(rows: list[tuple[Any, ...]]) -> list[EventKind]:
+def _kinds(rows: list[tuple[Any, ...]]) -> tuple[list[EventKind], list[EventKind]]:
     """What these ends are told as, and their retries."""
-    born = [EventKind.SUBMITTED] if any(row[9] is not None for row in rows) else []
-    return sorted({EventKind(row[2]) for row in rows}) + born
+    births = [EventKind.SUBMITTED] if any(row[9] is not None for row in rows) else []
+    return sorted({EventKind(row[2]) for row in rows}), births
 
 
 def _moves(row: tuple[Any, ...], answer: tuple[Any, ...]) -> Iterator[hooks.Moved]:

@@ -74,8 +74,8 @@ class Keeper:
         with self._lock:
             ids = list(self._kept)
         until = _deadline()
-        renewed = contracts.beat(ids) if ids else set()
-        for lease_id in ids:
+        renewed, over = contracts.beat(ids) if ids else (set(), set())
+        for lease_id in renewed | over:
             with self._lock:
                 kept = self._kept.get(lease_id)
             if kept is None:

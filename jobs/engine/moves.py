@@ -107,7 +107,7 @@ def queued_gate() -> Case:
 
 def regate(job: Job) -> None:
     """Judge again what a QUEUED job waits behind, after its own fields have changed."""
-    jobs().filter(pk=job.pk, status=Status.QUEUED).update(gate=queued_gate())
+    jobs().filter(pk=job.pk, status=Status.QUEUED).update(gate=queued_gate(), recheck_at=None)
     journal.mark(job.lane_id)
     wakeup.notify(wakeup.READY)
 

@@ -35,6 +35,7 @@ class Obstacle:
 def reserve(candidate: Candidate, owner: str) -> Lease:
     """Stand in line, or take a slot at once. Others must see it: not inside a transaction."""
     with _durable():
+        limits.ensure()
         lease = contracts.lease_for(candidate, LeaseKind.DIRECT, owner)
         lease.process = Identity.mine().slot(0)[:300]
         obstacle = _obstacle(lease, lock=True)

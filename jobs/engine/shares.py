@@ -19,7 +19,9 @@ from jobs.engine.choosing import Condition, as_uuid, joined, open_flows
 from jobs.engine.sql.flows import first_of_each
 from jobs.models import ShareAccount, SystemSnapshot
 from jobs.policies.concurrency import Flow, Limit
-from jobs.policies.fairness import Share
+from jobs.policies.fairness import LEAST_WEIGHT, Share
+
+KEY_LENGTH = 220
 
 
 class Ready(NamedTuple):
@@ -72,7 +74,9 @@ class Turns:
 
     def _ready(self, row: Sequence[Any]) -> Ready:
         flow = Flow(*row[1:5])
-        return Ready(as_uuid(row[0]), flow, row[5], self._policy.share(flow))
+        said: Share = self._policy.share(flow)
+        share = Share(said.key[:KEY_LENGTH], max(said.weight, LEAST_WEIGHT))
+        return Ready(as_uuid(row[0]), flow, row[5], share)
 
 
 def take_turns(found: Sequence[Ready], served: Mapping[str, float], clock: float) -> list[Ready]:

@@ -58,10 +58,15 @@ def is_needed() -> bool:
     return type(conf.policy("ADMISSION_POLICY")) is not Open
 
 
-def write() -> bool:
-    """The duty: measure, if the housekeeping lease is ours or nobody's. Says whether it was."""
+def one_round() -> str:
+    """The duty. Says what it did."""
     if not is_needed():
-        return False
+        return "off"
+    return "measured" if write() else "measured by another"
+
+
+def write() -> bool:
+    """Measure, if the housekeeping lease is ours or nobody's. Says whether it was."""
     found = measure()
     with db.atomic():
         row = lock()

@@ -64,10 +64,10 @@ def dump(value: Any) -> str:
 
 def _submit(rows: Sequence[Row], actor: Actor, reason: str) -> list[Any]:
     connection, who = db.connection(), (str(actor.kind), actor.name)
-    if not db.is_sqlite() and not hooks.must_tell(EventKind.SUBMITTED):
-        guard = hooks.guard(EventKind.SUBMITTED)
-        born: list[Any] = dialect(connection).insert_jobs(connection, rows, who, reason, guard)
-        if born or not guard:  # none: all keys are taken, or the guard refused
+    clauses = None if db.is_sqlite() else hooks.for_births()
+    if clauses is not None:
+        born: list[Any] = dialect(connection).insert_jobs(connection, rows, who, reason, clauses.guard)
+        if born or not clauses.guard:  # none: all keys are taken, or the guard refused
             return born
     with db.atomic():
         born = dialect(connection).insert_jobs(connection, rows, who, reason)

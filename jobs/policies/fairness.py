@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 from jobs.policies.concurrency import Flow
 
 HIGHEST = 100
+LEAST_WEIGHT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class FairShare(Strict):
 
     def share(self, flow: Flow) -> Share:
         key = flow.key(self.among)
-        return Share(f"{self.among}:{key}", max(self.weights.get(key, 1.0), 1e-6))
+        return Share(f"{self.among}:{key}", max(self.weights.get(key, 1.0), LEAST_WEIGHT))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -92,6 +93,7 @@ def judge(verdict: Verdict, minutes: int) -> None:
 
 
 def main(text: str) -> None:
+    die_with_parent()
     plan = json.loads(text)
     if plan["sabotage"]:
         take_the_guards_out()
@@ -130,6 +132,7 @@ def _start(clock: Any, stop: Any) -> Any:
 
 def _fire_on(clock: Any, stop: Any) -> None:
     """As a housekeeper does: whoever waited too long for a lock comes back."""
+    die_with_parent()
     from jobs.engine.connections import MISSING
     from schedules.firing import fire_due
 
@@ -139,6 +142,12 @@ def _fire_on(clock: Any, stop: Any) -> None:
             made = fire_due(datetime.fromtimestamp(clock.value, UTC))
         if not made:
             time.sleep(0.01)  # leave the machine to the others
+
+
+def die_with_parent() -> None:
+    """Whoever is killed takes along what it has started."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _await_all_fired(end: datetime) -> None:

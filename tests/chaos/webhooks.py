@@ -178,7 +178,7 @@ def _submit(chance: random.Random, number: int) -> tuple[set[str], set[str]]:
 
 def _await_delivery(verdict: Verdict, fleet: Fleet, committed: set[str], patience: float) -> None:
     open_jobs = Job.objects.exclude(status__in=sorted(TERMINAL))
-    owed = WebhookMessage.objects.filter(owed__isnull=False)
+    owed = WebhookMessage.objects.filter(audience__isnull=False)
     undelivered = WebhookDelivery.objects.exclude(status="DELIVERED")
     began = time.monotonic()
 

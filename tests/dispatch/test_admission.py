@@ -17,7 +17,7 @@ from jobs.engine import admission, contracts, limits, snapshot
 from jobs.engine.admission import Granted
 from jobs.engine.snapshot import Measured
 from jobs.errors import LeaseLost, NoSlot, NotFound
-from jobs.models import Job, Lease, SystemSnapshot
+from jobs.models import Gate, Job, Lease, SystemSnapshot
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot, State
 from jobs.states import Status
 from tests import executor, sample_jobs
@@ -143,7 +143,7 @@ def test_limits_and_admission_both_have_their_say(capacity: None) -> None:
         executor.take(jobs[2])
 
 
-def test_a_direct_call_asks_too_and_what_waits_is_kept_for_it(capacity: None) -> None:
+def test_a_direct_call_asks_too(capacity: None) -> None:
     running = executor.take(enqueue(100))
     with pytest.raises(NoSlot, match="capacity"):
         direct.run("direct.echo", wait=0)
@@ -197,6 +197,16 @@ def test_the_order_among_those_who_were_denied_stays(sulking: type[Sulking]) -> 
     sulking.reason = ""
     executor.take(first)
     executor.take(second)
+
+
+def test_a_denied_job_that_is_put_off_waits_for_its_own_time(sulking: type[Sulking]) -> None:
+    job = enqueue()
+    executor.take_next()
+    services.update(job.pk, {"not_before": timezone.now() + timedelta(hours=1)})
+    put_off = fresh(job)
+    assert (put_off.gate, put_off.recheck_at) == (Gate.TIME, None)
+    sulking.reason = ""
+    assert executor.take_next() is None
 
 
 def test_open_admission_records_nothing() -> None:
@@ -312,5 +322,5 @@ def test_real_figures_are_measured() -> None:
 
 def test_nobody_measures_where_everything_is_admitted() -> None:
     assert type(conf.policy("ADMISSION_POLICY")).__name__ == "Open"
-    assert not snapshot.write()
+    assert snapshot.one_round() == "off"
     assert not SystemSnapshot.objects.exists()

@@ -11,6 +11,7 @@ import pytest
 from django.db import connections, transaction
 from django.test import override_settings
 
+import jobs
 from jobs import actors, direct, services
 from jobs.engine import contracts, limits
 from jobs.errors import HandlerFailed, InvalidInput, InvalidOperationError, NoSlot, Skip, TokenLimitExceeded
@@ -42,6 +43,12 @@ def test_it_returns_what_the_handler_returned_and_makes_no_job() -> None:
     assert row.granted_at is not None
     assert row.ended_at is not None
     assert row.outcome == "completed"
+
+
+@pytest.mark.django_db
+def test_the_limits_of_the_settings_hold_where_no_worker_has_ever_started() -> None:
+    with jobs.direct.slot("direct.echo", wait=0), pytest.raises(NoSlot):
+        jobs.direct.run("direct.echo", wait=0)
 
 
 @pytest.mark.django_db

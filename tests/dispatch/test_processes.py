@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +17,8 @@ from jobs import services
 from jobs.models import Job, JobEvent
 from jobs.states import EventKind, Status
 from tests.chaos import capacity, direct
-from tests.worker.harness import STEADY, Fleet, await_all_ended, await_status, until
+from tests.worker.harness import MANAGE, STEADY, Fleet, await_all_ended, await_status, until
+from tests.worker.ledger import most_at_once
 
 HIGH_WAITING = 12
 HIGH = {"job_type": "sample.work", "params": {"seconds": 0.01}, "priority": "HIGH"}
@@ -107,6 +110,21 @@ def flood() -> Iterator[None]:
     finally:
         over.set()
         thread.join(30)
+
+
+def test_con_002_the_recipe_in_the_docs_gives_each_resource_its_own(fleet: Fleet) -> None:
+    recipe = re.search(r"JOBSCHEDULER_LIMITS='(.+?)'", (MANAGE.parent / "docs" / "dispatch.md").read_text())
+    assert recipe is not None
+    pools = ("ollama", "remote", "remote") * 8
+    items = [{"job_type": "sample.work", "params": {"pool": p, "seconds": 0.1}, "resource": p} for p in pools]
+    services.enqueue_many(items)
+    fleet.start_many(2, "--concurrency=4", settings={**STEADY, "LIMITS": json.loads(recipe.group(1))})
+    await_all_ended(60, fleet)
+    ran = fleet.ledger.stretches()
+    assert len(ran) == len(items)
+    most = {pool: most_at_once(each for each in ran if each.facts["pool"] == pool) for pool in set(pools)}
+    assert most == {"ollama": 1, "remote": 2}
+    assert most_at_once(ran) == 3
 
 
 def test_a_worker_with_more_slots_than_the_limits_allow_says_so_once(fleet: Fleet) -> None:

@@ -119,7 +119,7 @@ def test_a_lease_that_was_ended_cannot_be_renewed() -> None:
     lease = reserve()
     past(lease)
     assert contracts.end_dead() == 1
-    assert contracts.beat([lease.pk]) == set()
+    assert contracts.beat([lease.pk]) == (set(), {lease.pk})
     assert not contracts.end(lease.pk, "completed")
     lease.refresh_from_db()
     assert lease.outcome == contracts.EXPIRED
@@ -128,7 +128,7 @@ def test_a_lease_that_was_ended_cannot_be_renewed() -> None:
 def test_a_renewed_lease_lives_on() -> None:
     lease = reserve()
     past(lease)
-    assert contracts.beat([lease.pk]) == {lease.pk}
+    assert contracts.beat([lease.pk]) == ({lease.pk}, set())
     assert contracts.end_dead() == 0
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from django.db import connection
 
 from jobs import tokens
+from tests.postgres import _die_with_parent
 from tests.worker.harness import MANAGE, SHORT, START_SEC, STORY_SEC, Fleet, _as_environ, until
 
 EXAMPLES = MANAGE.parent / "examples"
@@ -39,6 +40,7 @@ class Program:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_die_with_parent,
                 **options,
             )
 

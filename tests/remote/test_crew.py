@@ -147,6 +147,16 @@ def test_a_stop_request_reaches_the_program(
 
 
 @each_example
+def test_a_worker_that_is_cut_off_stops_by_itself(crew: Crew, tmp_path: Path, worker: Start) -> None:
+    job_id = submit(payload={"gate": str(tmp_path / "never")})
+    there = worker(crew, crew.serve())
+    until(lambda: started(crew, job_id), what=crew.logs)
+    crew.programs[0].kill()
+    until(lambda: "the lease is lost" in there.output, what=crew.logs)
+    assert job(job_id).status == Status.RUNNING  # nobody was there to recover it
+
+
+@each_example
 def test_a_worker_that_is_told_to_leave_hands_its_job_back(crew: Crew, tmp_path: Path, worker: Start) -> None:
     gate = tmp_path / "gate"
     job_id = submit(payload={"gate": str(gate)})

@@ -176,6 +176,13 @@ def test_edits_that_leave_the_rule_alone_leave_the_next_fire_alone() -> None:
     assert services.update(row.pk, {"cron": "@hourly"}).next_fire_at != NOON
 
 
+def test_a_schedule_may_go_from_one_kind_of_rule_to_another() -> None:
+    row = schedule(every_sec=60)
+    assert services.update(row.pk, {"every_sec": None, "cron": "@daily"}).anchor_at is None
+    again = services.update(row.pk, {"cron": None, "every_sec": 90})
+    assert (again.every_sec, again.anchor_at is not None, again.next_fire_at is not None) == (90, True, True)
+
+
 def test_a_broken_schedule_can_be_mended() -> None:
     row = ScheduleFactory.create(job_type="no.such.type", next_fire_at=NOON)
     fire_due(NOON)

@@ -16,9 +16,9 @@ Settings = Callable[..., None]
 @pytest.fixture(autouse=True)
 def _knows_nothing() -> Iterator[None]:
     """What one test's endpoints wanted is not remembered in the next."""
-    listening.__init__()  # type: ignore[misc]
+    listening.forget()
     yield
-    listening.__init__()  # type: ignore[misc]
+    listening.forget()
 
 
 @pytest.fixture

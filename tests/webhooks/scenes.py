@@ -8,7 +8,7 @@ from jobs import services as jobs
 from jobs.models import Job
 from jobs.outcomes import Completed
 from tests import executor, sample_jobs
-from webhooks import services
+from webhooks import fanout, services
 from webhooks.models import WebhookDelivery, WebhookEndpoint, WebhookMessage
 from webhooks.sender import Sender
 
@@ -36,6 +36,15 @@ def completed(**said: Any) -> Job:
 
 def failed_job(**said: Any) -> Job:
     return executor.fail(executor.take(enqueued(**said)))
+
+
+def handed_out() -> int:
+    """Hand out all that is owed, to whomever; how many messages that were."""
+    number = 0
+    for lane in fanout._owed_to():
+        while batch := fanout.hand_out(lane):
+            number += batch
+    return number
 
 
 def round_of_sending() -> Sender:

@@ -13,8 +13,8 @@ from django.test import Client
 from tests.admin.pages import list_of, page_of
 from tests.admin.people import logged_in, reader
 from tests.factories import JobFactory, WebhookAttemptFactory, WebhookDeliveryFactory
-from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint, round_of_sending
-from webhooks import fanout, services
+from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint, handed_out, round_of_sending
+from webhooks import services
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db
@@ -173,7 +173,7 @@ def test_a_job_page_shows_its_deliveries_and_what_is_about_to_be_handed_out(boss
     made = endpoint("https://example.org/", "job.completed")
     job = completed()
     assert "1 more is about to be handed out." in boss.get(page_of(job)).content.decode()
-    fanout.hand_out(urgent=True)
+    handed_out()
     page = boss.get(page_of(job)).content.decode()
     assert str(deliveries()[0].pk) in page
     assert str(made.pk) in page
@@ -184,7 +184,7 @@ def test_a_job_page_shows_its_deliveries_and_what_is_about_to_be_handed_out(boss
 def test_who_may_not_see_deliveries_sees_none_on_the_job_page() -> None:
     endpoint("https://example.org/", "job.completed")
     job = completed()
-    fanout.hand_out(urgent=True)
+    handed_out()
     client = logged_in(User.objects.create_user("narrow", is_staff=True))
     from django.contrib.auth.models import Permission
 

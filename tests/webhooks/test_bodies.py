@@ -14,8 +14,8 @@ from jobs.outcomes import Completed
 from tests import executor
 from tests.api.calling import Api
 from tests.factories import JobTemplateFactory
-from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, enqueued, failed_job
-from webhooks import bodies, fanout
+from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, enqueued, failed_job, handed_out
+from webhooks import bodies
 from webhooks.models import WebhookMessage
 
 pytestmark = pytest.mark.django_db
@@ -24,8 +24,7 @@ AS_IT_GOES = {"webhooks"}  # how its deliveries stand has changed by the time th
 
 def told(event: str) -> dict[str, Any]:
     """The one document of this event."""
-    while fanout.hand_out(urgent=True).messages:
-        pass
+    handed_out()
     (message,) = WebhookMessage.objects.filter(event=event)
     document: dict[str, Any] = json.loads(bytes(message.body or b""))
     assert (document["type"], list(document)) == (event, ["type", "timestamp", "data"])
@@ -161,10 +160,10 @@ def test_a_body_is_stored_once_for_all_endpoints() -> None:
     for _ in range(3):
         endpoint("https://example.org/", "job.completed")
     completed()
-    fanout.hand_out(urgent=True)
+    handed_out()
     assert WebhookMessage.objects.count() == 1
     assert len({bytes(each.message.body or b"") for each in deliveries()}) == 1
-    assert WebhookMessage.objects.filter(owed__isnull=False).count() == 0
+    assert WebhookMessage.objects.filter(audience__isnull=False).count() == 0
     assert WebhookMessage.objects.filter(snapshot__isnull=False).count() == 0
 
 
@@ -181,7 +180,7 @@ def test_how_a_jobs_deliveries_stand_is_part_of_its_shape() -> None:
     endpoint("https://example.org/", "job.completed")
     job, other = completed(), completed(tenant="acme")
     assert shown(f"/jobs/{job.pk}")["webhooks"] == {"pending": 3, "delivered": 0, "failed": 0}
-    fanout.hand_out(urgent=True)
+    handed_out()
     first, second, _ = deliveries()
     type(first).objects.filter(pk=first.pk).update(status="DELIVERED", next_try_at=None)
     type(first).objects.filter(pk=second.pk).update(status="FAILED", next_try_at=None)
@@ -193,7 +192,7 @@ def test_a_body_that_cannot_be_made_does_not_keep_the_others(caplog: pytest.LogC
     endpoint("https://example.org/", "job.queued")
     spoilt, whole = enqueued(), enqueued()
     WebhookMessage.objects.filter(job_id=spoilt.pk).update(snapshot="no JSON at all")
-    fanout.hand_out(urgent=True)
+    handed_out()
     found = {each.job_id: json.loads(bytes(each.message.body or b""))["data"] for each in deliveries()}
     assert found[spoilt.pk] == {"id": str(spoilt.pk), "truncated": True}
     assert found[whole.pk]["status"] == "QUEUED"

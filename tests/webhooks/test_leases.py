@@ -13,8 +13,9 @@ from django.utils import timezone
 
 from tests.factories import WebhookDeliveryFactory
 from tests.webhooks.receiver import Receiver
-from tests.webhooks.scenes import completed, deliveries, endpoint, round_of_sending
-from webhooks import circuits, fanout, leases
+from tests.webhooks.scenes import completed, deliveries, endpoint, handed_out, round_of_sending
+from tests.worker.harness import until
+from webhooks import audiences, circuits, fanout, leases
 from webhooks.leases import Outcome
 from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from webhooks.sender import Sender
@@ -176,18 +177,29 @@ def test_what_became_due_after_the_failure_is_not_counted_by_it() -> None:
     assert there
 
 
-def test_messages_for_receivers_that_are_not_there_wait_for_those_that_are(receive: Receive) -> None:
-    dead = endpoint("http://127.0.0.1:1/", "job.completed", failures=9)
-    for _ in range(3):
-        completed()
-    there = receive()
-    endpoint(there.url, "job.completed")
-    last = completed()
-    assert fanout.hand_out(urgent=True).messages == 1
-    assert {each.job_id for each in deliveries()} == {last.pk}
-    handed = fanout.hand_out(urgent=False)
-    assert (handed.messages, handed.received) == (3, False)
-    assert len(deliveries(endpoint=dead)) == 4
+def test_lanes_move_where_somebody_has_room_wait_where_all_are_busy_and_are_in_no_hurry_where_nobody_answers() -> None:
+    dead = endpoint("http://example.org/", "job.completed", tenant="dead", failures=9)
+    busy = endpoint("http://example.org/", "job.completed", tenant="busy")
+    free = endpoint("http://example.org/", "job.completed", tenant="free")
+    both = endpoint("http://example.org/", "job.completed", tenant="both", failures=9)
+    also = endpoint("http://example.org/", "job.completed", tenant="both")
+    WebhookDeliveryFactory.create_batch(fanout.ROOM, endpoint=busy)
+    WebhookDeliveryFactory.create_batch(fanout.ROOM - 1, endpoint=free)
+    for tenant in ("dead", "busy", "free", "both"):
+        completed(tenant=tenant)
+    lanes = fanout.lanes()
+    assert set(lanes.urgent) == {audiences.key(audiences.pack(each)) for each in ([free.pk], [both.pk, also.pk])}
+    assert set(lanes.unhurried) == {audiences.key(audiences.pack([dead.pk]))}
+
+
+def test_of_more_lanes_than_can_be_looked_at_all_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "LANES", 2)
+    monkeypatch.setattr(fanout, "_OWED_FROM", fanout._OWED_FROM.replace("LIMIT 100", "LIMIT 2"))
+    for number in range(8):
+        endpoint("http://example.org/", "job.completed", tenant=f"t{number}")
+        completed(tenant=f"t{number}")
+    seen: set[Any] = set()
+    until(lambda: seen.update(fanout._owed_to()) or len(seen) == 8)
 
 
 def test_an_endpoint_that_was_disabled_or_deleted_meanwhile_is_sent_nothing() -> None:
@@ -195,8 +207,7 @@ def test_an_endpoint_that_was_disabled_or_deleted_meanwhile_is_sent_nothing() ->
     completed()
     WebhookEndpoint.objects.filter(pk=disabled.pk).update(enabled=False)
     WebhookEndpoint.objects.filter(pk=deleted.pk).delete()
-    while fanout.hand_out(urgent=True).messages:
-        pass
+    handed_out()
     (failed,) = deliveries()
     assert (failed.endpoint_id, failed.status, failed.error) == (disabled.pk, "FAILED", "the endpoint is disabled")
     assert failed.message.event == "job.completed"

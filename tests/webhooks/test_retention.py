@@ -14,8 +14,8 @@ from tests import executor
 from tests.commands.aging import born
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookMessageFactory
 from tests.webhooks.conftest import Settings
-from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint
-from webhooks import fanout, services
+from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, handed_out
+from webhooks import services
 from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookMessage
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +31,7 @@ def test_a_job_with_something_owed_or_pending_is_never_pruned() -> None:
     job = completed()
     prune()
     assert Job.objects.filter(pk=job.pk).exists()
-    fanout.hand_out(urgent=True)
+    handed_out()
     prune()
     assert Job.objects.filter(pk=job.pk).exists()
 
@@ -40,7 +40,7 @@ def test_a_job_with_something_owed_or_pending_is_never_pruned() -> None:
 def test_what_was_told_of_a_job_goes_with_it(status: str) -> None:
     endpoint("https://example.org/", "job.completed")
     completed()
-    fanout.hand_out(urgent=True)
+    handed_out()
     WebhookDelivery.objects.update(status=status, next_try_at=None)
     WebhookAttemptFactory.create(delivery=deliveries()[0])
     prune()
@@ -57,7 +57,7 @@ def test_a_group_stays_and_goes_likewise() -> None:
     executor.complete(taken)
     prune()
     assert JobGroup.objects.exists()
-    fanout.hand_out(urgent=True)
+    handed_out()
     WebhookDelivery.objects.update(status="DELIVERED", next_try_at=None)
     prune()
     assert not JobGroup.objects.exists()

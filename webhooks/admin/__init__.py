@@ -6,10 +6,15 @@ from django.contrib import admin
 
 from jobs.admin.job import show_on_page
 from jobs.admin.registration import Registration
-from webhooks.admin.deliveries import WebhookAttemptAdmin, WebhookDeliveryAdmin, WebhookMessageAdmin
+from webhooks.admin.deliveries import (
+    WebhookAttemptAdmin,
+    WebhookAudienceAdmin,
+    WebhookDeliveryAdmin,
+    WebhookMessageAdmin,
+)
 from webhooks.admin.endpoints import WebhookEndpointAdmin
 from webhooks.admin.of_job import deliveries_of_job
-from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
+from webhooks.models import WebhookAttempt, WebhookAudience, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 register = Registration(
     {
@@ -17,6 +22,7 @@ register = Registration(
         WebhookDelivery: WebhookDeliveryAdmin,
         WebhookMessage: WebhookMessageAdmin,
         WebhookAttempt: WebhookAttemptAdmin,
+        WebhookAudience: WebhookAudienceAdmin,
     }
 )
 register.by_itself(admin.site)

@@ -19,9 +19,16 @@ from jobs.admin.reading import StateAdmin, may_view_payload
 from jobs.admin.showing import first_line, json_text, link, shown, text_block
 from jobs.conf import conf
 from jobs.models import Job, JobGroup
-from webhooks import outbox, services
+from webhooks import audiences, services
 from webhooks.admin.verbs import Buttons, Verb
-from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
+from webhooks.models import (
+    DeliveryStatus,
+    WebhookAttempt,
+    WebhookAudience,
+    WebhookDelivery,
+    WebhookEndpoint,
+    WebhookMessage,
+)
 
 SHOWN = 50
 
@@ -108,6 +115,7 @@ class WebhookDeliveryAdmin(Buttons, Linked):
 class WebhookMessageAdmin(Linked):
     list_display = ("id", "event", "tenant", "job_link", "at", "still_owed")
     list_filter = (CreatedFilter,)
+    list_select_related = ("audience",)
     list_defer = ("snapshot", "body")
     sortable_by = ("id",)
     qualifiers = {"job": "job_id", "group": "group_id"}
@@ -116,7 +124,7 @@ class WebhookMessageAdmin(Linked):
 
     @shown(_("to be handed out to"))
     def still_owed(self, message: WebhookMessage) -> int:
-        return len(outbox.unpack(message.owed))
+        return 0 if message.audience is None else len(audiences.unpack(message.audience.endpoints))
 
     @shown(_("body"))
     def shown_body(self, message: WebhookMessage) -> SafeString | None:
@@ -150,3 +158,12 @@ class WebhookAttemptAdmin(StateAdmin):
     @shown(_("response body"))
     def shown_body(self, attempt: WebhookAttempt) -> SafeString | None:
         return text_block(attempt.response_body)
+
+
+class WebhookAudienceAdmin(StateAdmin):
+    list_display = ("id", "shown_size")
+    fieldsets = ((None, {"fields": ("id", "shown_size")}),)
+
+    @shown(_("endpoints"))
+    def shown_size(self, audience: WebhookAudience) -> int:
+        return len(audiences.unpack(audience.endpoints))

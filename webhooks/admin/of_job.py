@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from jobs import db
 from jobs.admin.showing import first_line, link, list_url
 from jobs.models import Job
-from webhooks import outbox
+from webhooks import audiences
 from webhooks.models import WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 SHOWN = 50
@@ -24,8 +24,8 @@ def deliveries_of_job(admin: Any, request: HttpRequest, job: Job) -> SafeString 
         return None
     rows = WebhookDelivery.objects.using(db.alias()).filter(job_id=job.pk).select_related("endpoint").order_by("-pk")
     found = list(rows.defer("endpoint__secret", "endpoint__old_secret")[:SHOWN])
-    owed = WebhookMessage.objects.using(db.alias()).filter(job_id=job.pk, owed__isnull=False)
-    waiting = sum(len(outbox.unpack(each)) for each in owed.values_list("owed", flat=True))
+    owed = WebhookMessage.objects.using(db.alias()).filter(job_id=job.pk, audience__isnull=False)
+    waiting = sum(len(audiences.unpack(each)) for each in owed.values_list("audience__endpoints", flat=True))
     if not found and not waiting:
         return None
     site = admin.admin_site

@@ -97,6 +97,8 @@ CLAIMED = (
     "retry_of_id",
     "traceparent",
 )
+# What else a hook may tell of a job that was claimed just now.
+CLAIM_TOLD = ("lease_expires_at", "heartbeat_at", "priority", "tags", "progress", "progress_message")
 
 # A lane `t` is shut while its operator paused it, or one of its jobs holds it without waiting to run.
 CLOSED_LANE = """(t.paused OR EXISTS (

@@ -9,33 +9,36 @@ from typing import Any
 from uuid import UUID
 
 from jobs.engine.sql import Statement
-from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, LANE_HEAD, SUBMISSION
+from jobs.engine.sql.columns import BLANK, CLAIM_TOLD, CLAIMED, CLOSED_LANE, LANE_HEAD, SUBMISSION
 from jobs.engine.sql.postgres_insert import insert_jobs as insert_jobs
 from jobs.engine.sql.prepared import NOW, execute
 from jobs.engine.sql.prepared import execute_together as execute_together
 from jobs.engine.sql.rollup import ADD_UP, INTO
+from jobs.hooks import NO_CLAUSES, Clauses
 from jobs.models.rollup import BUCKETS_SEC
 
 _BUCKETS = f"ARRAY[{', '.join(map(str, BUCKETS_SEC))}]::double precision[]"
 
 
 def finish_jobs(
-    connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str, guard: str = ""
+    connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str, clauses: Clauses = NO_CLAUSES
 ) -> list[Any]:
     """Record ends (id, token, status, reason, error, exit_code, artifacts, data, retry_in, retry_id).
 
     Returns a row an end: id, verdict (done | replay | lost), tenant, retried_by, in a group? None at all if the
-    guard (SQL) is false.
+    guard of the clauses is false.
     """
-    return execute(connection, *finish_statement(ends, actor, writer, guard))
+    return execute(connection, *finish_statement(ends, actor, writer, clauses))
 
 
-def finish_statement(ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str, guard: str = "") -> Statement:
+def finish_statement(
+    ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str, clauses: Clauses = NO_CLAUSES
+) -> Statement:
     retries = any(end[8] is not None for end in ends)
     given = f"[{','.join(map(_as_json, ends))}]"
     ids = uuid_array([end[0] for end in ends])
     params = {"ends": given, "ids": ids, "actor_kind": actor[0], "actor": actor[1], "writer": writer}
-    return _finish(retries, guard), params
+    return _finish(retries, clauses), params
 
 
 def _as_json(end: Sequence[Any]) -> str:
@@ -57,7 +60,7 @@ def uuid_array(ids: Sequence[UUID]) -> str:
 
 
 @cache
-def _finish(retries: bool, guard: str) -> str:
+def _finish(retries: bool, clauses: Clauses) -> str:
     kept = [f"j.{name}" for name in ("base_priority", "position", "attempt", "checkpoint", *SUBMISSION)]
     told = ["j.job_type", "j.tenant", "j.resource", "j.lane_id", "j.group_id"]
     returned = ", ".join(dict.fromkeys([*told, *kept] if retries else told))  # as the row is under its lock
@@ -83,7 +86,7 @@ def _finish(retries: bool, guard: str) -> str:
         FROM json_to_recordset(%(ends)s::json) AS t(
             id uuid, token uuid, status text, reason text, error text, exit_code integer, artifacts jsonb, data jsonb,
             retry_in double precision, retry_id uuid)
-        WHERE {guard or "true"}
+        WHERE {clauses.guard or "true"}
     ),
     ended AS (
         UPDATE jobscheduler_job j
@@ -122,7 +125,7 @@ def _finish(retries: bool, guard: str) -> str:
                count(*), sum(waited), sum(ran), sum(retried), sum(recovered)
         FROM run GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
         {ADD_UP}
-    )
+    ){clauses.along}
     SELECT g.id,
            CASE WHEN e.id IS NOT NULL THEN 'done'
                 WHEN EXISTS (SELECT 1 FROM jobscheduler_jobevent x WHERE x.job_id = g.id AND x.token = g.token AND x.kind = g.status
@@ -141,13 +144,13 @@ def claim_jobs(
     slots: Sequence[int],
     worker: str,
     lease_sec: float,
-    guard: str = "",
+    clauses: Clauses = NO_CLAUSES,
 ) -> list[Any]:
     """Take the rows that `pick` (a compiled queryset of ids, locked) names, a slot each. Returns CLAIMED + artifacts.
 
-    Takes none if the guard (SQL) is false.
+    Takes none if the guard of the clauses is false.
     """
-    return execute(connection, *claim_statement(pick, params, life, slots, worker, lease_sec, guard))
+    return execute(connection, *claim_statement(pick, params, life, slots, worker, lease_sec, clauses))
 
 
 def claim_statement(
@@ -157,14 +160,15 @@ def claim_statement(
     slots: Sequence[int],
     worker: str,
     lease_sec: float,
-    guard: str = "",
+    clauses: Clauses = NO_CLAUSES,
 ) -> Statement:
     numbers = f"{{{','.join(map(str, slots))}}}"
-    return _claim(pick, guard), [*params, life, numbers, lease_sec, worker, worker]
+    return _claim(pick, clauses), [*params, life, numbers, lease_sec, worker, worker]
 
 
 @cache
-def _claim(pick: str, guard: str) -> str:
+def _claim(pick: str, clauses: Clauses) -> str:
+    returned = (*CLAIMED, *(CLAIM_TOLD if clauses.along else ()))
     return f"""
     WITH pick AS MATERIALIZED ({pick}),
     took AS (
@@ -175,8 +179,8 @@ def _claim(pick: str, guard: str) -> str:
             dispatched_at = coalesce(j.dispatched_at, {NOW}), fence = j.fence + 1, holds_lane = (j.lane_id IS NOT NULL)
         FROM (SELECT id, row_number() OVER (ORDER BY priority DESC, position, created_at, id) AS slot FROM pick) p
         WHERE j.id = ANY(ARRAY(SELECT id FROM pick)) AND j.id = p.id  -- the array makes it an index walk at any size
-          AND {guard or "true"}
-        RETURNING {", ".join(f"j.{name}" for name in CLAIMED)}
+          AND {clauses.guard or "true"}
+        RETURNING {", ".join(f"j.{name}" for name in returned)}
     ),
     run AS (
         INSERT INTO jobscheduler_jobrun (job_id, status, started_at, error, artifacts, worker)
@@ -185,8 +189,8 @@ def _claim(pick: str, guard: str) -> str:
     event AS (
         INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, reason, actor_kind, actor_name)
         SELECT id, {NOW}, 'RUNNING', 'QUEUED', 'RUNNING', '', 'worker', %s FROM took
-    )
-    SELECT took.*, (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = took.id) FROM took
+    ){clauses.along}
+    SELECT {", ".join(CLAIMED)}, (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = took.id) FROM took
     """
 
 

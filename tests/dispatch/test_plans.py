@@ -1,0 +1,65 @@
+"""What is asked again and again where admission, fairness or deadlines are used must not walk the queue either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from jobs.engine.aging import Ager
+from jobs.engine.claim import Claimer, Serves
+from jobs.engine.deadlines import Keeper
+from jobs.models import ConcurrencyLimit
+from tests.factories import LeaseFactory
+from tests.plans.test_claim_plan import SLOTS, TYPES, ask, explain, indexes, queue, require_no_walk, statements
+
+pytestmark = [pytest.mark.pg_only, pytest.mark.django_db, pytest.mark.usefixtures("queue")]
+assert queue
+OPEN = {"LIMITS": {"global": None}}
+CAPACITY = {
+    **OPEN,
+    "ADMISSION_POLICY": "jobs.policies.admission.Capacity",
+    "ADMISSION": {"quiet_load": 900, "busy_load": 1000, "capacity_max": 5},
+}
+SHARES = {**OPEN, "FAIRNESS_POLICY": "jobs.policies.fairness.FairShare"}
+AGING = {**OPEN, "FAIRNESS_POLICY": "jobs.policies.fairness.Aging"}
+
+
+def claim() -> None:
+    Claimer("plans", Serves(TYPES)).claim(SLOTS, lease_sec=30)
+
+
+def late() -> None:
+    ahead = "SELECT id FROM jobscheduler_job WHERE gate = 3 LIMIT 20"
+    sql = f"UPDATE jobscheduler_job SET time_sensitive = true, deadline_at = now() WHERE id IN ({ahead})"
+    ask(sql)
+    Keeper().skip_late()
+
+
+@pytest.mark.parametrize(
+    ("settings", "work"),
+    [(CAPACITY, claim), (SHARES, claim), (AGING, lambda: Ager().age()), (OPEN, late)],
+    ids=["admission", "fair shares", "aging", "deadlines"],
+)
+def test_nothing_is_read_but_what_is_needed(settings: dict[str, Any], work: Callable[[], object]) -> None:
+    with override_settings(JOBSCHEDULER=settings):
+        asked = [each for each in statements(work) if "SET time_sensitive" not in each[0]]
+    assert asked
+    require_no_walk(asked)
+
+
+def test_what_is_late_is_found_by_its_own_index() -> None:
+    asked = [each for each in statements(late) if "deadline_at" in each[0] and each[0].startswith("SELECT")]
+    assert any("job_deadline" in indexes(explain(each)) for each in asked), asked
+
+
+def test_a_direct_call_that_waits_costs_a_claim_no_statement_more() -> None:
+    ConcurrencyLimit.objects.create(scope="global", max=1000)
+    ConcurrencyLimit.objects.create(scope="job_type", key="other", max=1)
+    before = len(statements(claim))
+    LeaseFactory.create(kind="DIRECT", job_type="other", granted_at=None)
+    ConcurrencyLimit.objects.filter(scope="global").delete()
+    ConcurrencyLimit.objects.create(scope="job_type", key=TYPES[0], max=1000)
+    assert len(statements(claim)) <= before + 1, "a window instead of the plain walk"
