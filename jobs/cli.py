@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 from django.utils.translation import gettext as _
 
-from jobs import actors, clock, parsing
+from jobs import actors, checks, clock, parsing
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.logs import visible
 
@@ -30,6 +30,8 @@ _PART = re.compile(r"([0-9.]+)([smhdw])")
 
 class CliCommand(BaseCommand):
     """A command that says what went wrong in one line and an exit code: 1 refused or not found, 2 bad input."""
+
+    requires_system_checks = [checks.TAG]  # all of them would load every URL of the site, API included, each time
 
     def execute(self, *args: Any, **options: Any) -> Any:
         with told_in_one_line():

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from pathlib import Path
 
 import pytest
 from django.db import connection
+
+logging.getLogger("factory").setLevel(logging.WARNING)  # it spells everything that it makes, asked or not
+# The many processes that tests start need not compile everything anew, each time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "bytecode")
 
 
 def pytest_report_header() -> str:

@@ -46,7 +46,7 @@ from jobs.models import (
 )
 from jobs.states import ACTIVE, TERMINAL, EventKind, Status
 from schedules.models import Schedule, ScheduleFire
-from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
+from webhooks.models import WebhookAttempt, WebhookAudience, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 SAMPLE_TYPE = "tests.note"  # see `tests.sample_jobs`
 HOLDS_ITS_LANE = (*ACTIVE, Status.PAUSED)
@@ -302,6 +302,14 @@ class WebhookEndpointFactory(DjangoModelFactory[WebhookEndpoint]):
     url = Sequence(lambda n: f"https://example.org/hook/{n}")
     events = LazyFunction(lambda: ["job.completed"])
     secret = b"sealed"
+
+
+class WebhookAudienceFactory(DjangoModelFactory[WebhookAudience]):
+    class Meta:
+        model = WebhookAudience
+
+    id = LazyFunction(uuid4)
+    endpoints = b""
 
 
 class WebhookMessageFactory(DjangoModelFactory[WebhookMessage]):

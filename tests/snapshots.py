@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.apps import apps
+from django.db import connection
+from django.db.models import Model
 
 from jobs.models import Job, JobEvent
 
@@ -14,7 +16,14 @@ OURS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
 def everything() -> dict[str, list[dict[str, Any]]]:
     """Every row of every table of ours."""
     models = [model for label in OURS for model in apps.get_app_config(label).get_models()]
-    return {model.__name__: list(model._base_manager.order_by("pk").values()) for model in models}
+    with connection.cursor() as cursor:
+        return {model.__name__: _rows(cursor, model) for model in models}
+
+
+def _rows(cursor: Any, model: type[Model]) -> list[dict[str, Any]]:
+    cursor.execute(f'SELECT * FROM "{model._meta.db_table}" ORDER BY "{model._meta.pk.column}"')
+    columns = [each[0] for each in cursor.description]
+    return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
 
 
 def events_of(job: Job) -> list[JobEvent]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import psycopg
 from django.db import transaction
 
 from jobs.engine.sql import Statement
@@ -18,20 +17,24 @@ def execute(connection: Any, sql: str, params: Any) -> list[Any]:
         with connection.cursor() as cursor:
             cursor.execute(sql, params)
             return cursor.fetchall()
+    from psycopg import Cursor
+
     raw = _ready(connection)
     with connection.wrap_database_errors:
-        return psycopg.Cursor(raw).execute(sql, params, prepare=_may_prepare(connection)).fetchall()
+        return Cursor(raw).execute(sql, params, prepare=_may_prepare(connection)).fetchall()
 
 
 def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
     """Run statements in one round trip, and as one transaction."""
-    if connection.queries_logged or connection.execute_wrappers or not psycopg.Pipeline.is_supported():
+    from psycopg import Cursor, Pipeline
+
+    if connection.queries_logged or connection.execute_wrappers or not Pipeline.is_supported():
         with transaction.atomic(using=connection.alias):
             return [execute(connection, *each) for each in statements]
     raw = _ready(connection)
     with connection.wrap_database_errors:
         with raw.pipeline():  # up to its end the server treats what it gets as one transaction
-            cursors = [psycopg.Cursor(raw).execute(*each, prepare=_may_prepare(connection)) for each in statements]
+            cursors = [Cursor(raw).execute(*each, prepare=_may_prepare(connection)) for each in statements]
         return [cursor.fetchall() for cursor in cursors]
 
 

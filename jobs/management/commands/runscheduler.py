@@ -17,6 +17,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.urls import NoReverseMatch, reverse
 
+from jobs.checks import TAG
 from jobs.conf import conf
 from jobs.management import webserver
 from jobs.management.children import Child
@@ -27,6 +28,7 @@ REPEAT_SEC = 1  # one Ctrl-C can arrive twice, from the terminal and from make
 
 
 class Command(BaseCommand):
+    requires_system_checks = [TAG]
     help = "Runs the web server and a worker in one terminal; Ctrl-C ends both gracefully, a second one at once."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -23,6 +23,7 @@ BAD_INPUT = 2
 
 
 class Command(BaseCommand):
+    requires_system_checks = [checks.TAG]
     help = "Claims jobs and runs them until it is told to stop (SIGTERM or Ctrl-C; twice: at once)."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

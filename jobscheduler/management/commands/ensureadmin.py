@@ -13,6 +13,7 @@ from django.db import OperationalError
 
 
 class Command(BaseCommand):
+    requires_system_checks = ["jobs"]
     help = (
         "Makes an administrator if there is none: ADMIN_USERNAME (default admin) with ADMIN_PASSWORD, "
         "or with a generated password that is printed once."
