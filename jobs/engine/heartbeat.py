@@ -118,7 +118,7 @@ class Watchdog(threading.Thread):
         self._end.set()
 
     def _judge(self, held: Held, now: float) -> None:
-        if not held.lost and now > held.deadline:
+        if now > held.deadline and not (held.lost or held.returned):  # a handler that has returned cannot do harm
             logger.warning("lease of job %s may run out before it is renewed; stopping its handler", held.id)
             held.lose()
         limit, started = held.claim.max_runtime_sec, held.started

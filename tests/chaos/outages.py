@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import DatabaseError, InterfaceError, connection
 
 from jobs import services
-from jobs.models import Job
+from jobs.models import Job, JobEvent
 from jobs.states import EventKind, Status
 from tests.chaos.crashable import Server, Wire
 from tests.chaos.verdict import Verdict
@@ -228,5 +228,15 @@ def judge_nothing_lost(verdict: Verdict, fleet: Fleet, workers: list[WorkerProce
         f"job {each.pk}: {each.status_reason}" for each in expired.exclude(status_reason="lease expired")
     ]
     calls = [each.job for each in fleet.ledger.stretches()]
-    verdict.broken += [f"job {each} ran {calls.count(each)} times" for each in set(calls) if calls.count(each) > 1]
+    verdict.broken += [
+        f"{told(each, fleet)} ran {calls.count(each)} times" for each in set(calls) if calls.count(each) > 1
+    ]
     verdict.broken += [f"{each.printed.name} ended" for each in workers if not each.alive]
+
+
+def told(job_id: Any, fleet: Fleet) -> str:
+    """A job with its trail, and what the workers said of it."""
+    trail = JobEvent.objects.filter(job_id=job_id).order_by("id").values_list("kind", "at", "reason")
+    steps = "; ".join(f"{kind} {at:%H:%M:%S.%f} {reason}" for kind, at, reason in trail)
+    lines = [line for line in fleet.logs().splitlines() if str(job_id) in line]
+    return f"job {job_id} ({steps}; {'; '.join(lines)})"
