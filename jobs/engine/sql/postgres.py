@@ -128,8 +128,8 @@ def _finish(retries: bool, clauses: Clauses) -> str:
     ){clauses.along}
     SELECT g.id,
            CASE WHEN e.id IS NOT NULL THEN 'done'
-                WHEN EXISTS (SELECT 1 FROM jobscheduler_jobevent x WHERE x.job_id = g.id AND x.token = g.token AND x.kind = g.status
-                             AND x.actor_kind = %(actor_kind)s AND x.actor_name = %(actor)s) THEN 'replay'
+                WHEN (SELECT true FROM jobscheduler_jobevent x WHERE x.job_id = g.id AND x.token = g.token AND x.kind = g.status
+                        AND x.actor_kind = %(actor_kind)s AND x.actor_name = %(actor)s LIMIT 1) THEN 'replay' -- EXISTS may hash all events
                 ELSE 'lost' END,
            e.tenant, CASE WHEN e.retried THEN e.retry_id END, e.group_id IS NOT NULL
     FROM given g LEFT JOIN ended e ON e.id = g.id
