@@ -1,7 +1,7 @@
 """Secrets at rest: encrypted with a key that is not in the database (WEBHOOK_SECRET_KEY, else SECRET_KEY).
 
 A keystream from HMAC-SHA256 in counter mode, then HMAC-SHA256 over nonce and ciphertext; a fresh nonce and fresh keys
-for every sealing. Nothing beyond the standard library: see docs/decisions/0009-webhook-secrets.md.
+for every sealing. Nothing beyond the standard library: see docs/decisions/0011-webhooks.md.
 """
 
 from __future__ import annotations

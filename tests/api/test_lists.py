@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs.api import walks
+from jobs.api import queue_order, walks
 from jobs.models import Job
 from jobs.states import Status
 from tests.api.calling import Api, wrong_fields
@@ -142,7 +142,11 @@ def test_the_queue_is_in_the_order_of_dispatch(api: Api) -> None:
         assert [item["id"] for item in api.walk("/jobs?order=queue", limit)] == order
 
 
-def test_the_queue_of_several_tenants_is_one_order_for_who_sees_them_all(api: Api) -> None:
+@pytest.mark.parametrize("most", [100, 2])
+def test_the_queue_of_several_tenants_is_one_order_for_who_sees_them_all(
+    api: Api, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(queue_order, "MOST_QUEUES", most)  # beyond it they are not merged but sorted
     jobs = [JobFactory.create(tenant=tenant, position=n) for n, tenant in enumerate(("b", "a", "c", "a"))]
     assert [item["id"] for item in api.walk("/jobs?order=queue", 1)] == [str(job.pk) for job in jobs]
     assert ids(api.get("/jobs?order=queue&tenant=a")) == [str(jobs[1].pk), str(jobs[3].pk)]
