@@ -28,7 +28,7 @@ from webhooks.models import WebhookEndpoint, WebhookMessage
 logger = logging.getLogger("webhooks.sender")
 AT_ONCE = 32  # receivers talked to at the same time
 NEWS_SEC = 0.1  # news that come in quick succession are looked at together
-IDLE_POLLS = 10  # so many times rarer is looked where no endpoint listens
+IDLE_POLLS, UNTOLD_POLLS = 30, 10  # so many times rarer is looked where no endpoint listens; SQLite tells no news
 LAST_WORDS_SEC = 1.0  # how long an ending process waits for answers that are under way
 ROUND_SEC = 5.0  # how long one round of `manage.py tick` begins new tries
 SPARED = 500
@@ -119,7 +119,7 @@ class Sender(threading.Thread):
         if seen.listening and (room := AT_ONCE - len(self._in_flight)) > 0:
             worked |= self._start(leases.take(room))
         if not worked and not seen.listening:
-            self._look_at = self._looked + conf.POLL_SEC * IDLE_POLLS
+            self._look_at = self._looked + conf.POLL_SEC * (UNTOLD_POLLS if db.is_sqlite() else IDLE_POLLS)
         return worked or bool(self._in_flight)
 
     def _survive_turn(self) -> None:

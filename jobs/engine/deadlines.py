@@ -20,7 +20,7 @@ from jobs.states import Status
 logger = logging.getLogger("jobs.engine.deadlines")
 PASSED = "its deadline passed before it could start"
 AT_ONCE = 500
-SOONEST_SEC, LATEST_SEC = 0.5, 5.0
+SOONEST_SEC, LATEST_SEC = 0.5, 15.0
 
 
 def in_time() -> Q:
@@ -45,19 +45,21 @@ class Keeper:
 
     def skip_late(self) -> int:
         """One round. Returns how many jobs it ended."""
+        until = _until_first(_waiting())
+        if until > 0:
+            self._pause = min(max(until, SOONEST_SEC), LATEST_SEC)
+            return 0
         late = _waiting().filter(deadline_at__lte=Now(), run__isnull=True).order_by("deadline_at")
         found = list(late.values_list("pk", flat=True)[:AT_ONCE])
-        skipped = sum(_skip(job_id) for job_id in found)
-        self._pause = SOONEST_SEC if found else _until_next()
-        return skipped
+        upcoming = 0.0 if found else _until_first(_waiting().filter(deadline_at__gt=Now()))
+        self._pause = min(max(upcoming, SOONEST_SEC), LATEST_SEC)
+        return sum(_skip(job_id) for job_id in found)
 
 
-def _until_next() -> float:
-    upcoming = _waiting().filter(deadline_at__gt=Now()).order_by("deadline_at").values_list("deadline_at", flat=True)
-    deadline = upcoming.first()
-    if deadline is None:
-        return LATEST_SEC
-    return min(max((deadline - clock.now()).total_seconds(), SOONEST_SEC), LATEST_SEC)
+def _until_first(jobs: JobQuerySet) -> float:
+    """Seconds until the first of their deadlines."""
+    first = jobs.order_by("deadline_at").filter(deadline_at__isnull=False).values_list("deadline_at", flat=True).first()
+    return LATEST_SEC if first is None else (first - clock.now()).total_seconds()
 
 
 def _skip(job_id: Any) -> int:

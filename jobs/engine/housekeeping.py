@@ -125,12 +125,13 @@ def _wake_and_promote() -> int:
 
 
 duty("recovery", _sweeper.sweep, every_sec=_sweeper.pause_sec)
-duty("withdraw", offers.tidy, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
+duty("withdraw", offers.withdraw_late, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
+duty("pollers", offers.forget_silent, every_sec=lambda: 3600.0)
 duty("lanes", _wake_and_promote, every_sec=lambda: 30 * conf.POLL_SEC)  # a worker that may claim does so more often
 duty("retention", retention.one_round, every_sec=retention.pause_sec)
 duty("folding", folding.one_round, every_sec=folding.pause_sec)
 duty("deadlines", _late.skip_late, every_sec=_late.pause_sec)
-duty("leases", contracts.end_dead, every_sec=lambda: conf.RECOVERY_SEC)
+duty("leases", contracts.end_dead, every_sec=lambda: conf.LEASE_SEC / 2)  # whoever finds a limit full does so at once
 duty("snapshot", snapshot.one_round, every_sec=lambda: snapshot.EVERY_SEC)
 duty("aging", _ager.age, every_sec=_ager.pause_sec)
 duty("shares", shares.forget_idle, every_sec=lambda: 60.0)

@@ -42,6 +42,7 @@ def wake_due() -> int:
 class Ahead(NamedTuple):
     due_sec: float | None  # until the next job's time comes
     marked: bool  # whether some lane has changed
+    ready: bool  # whether some job could be claimed, by somebody
 
 
 def look_ahead() -> Ahead:

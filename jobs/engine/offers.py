@@ -54,12 +54,9 @@ def offer(addon_id: str, tenant: str | None, most: int) -> list[Job]:
         return []
 
 
-def tidy() -> int:
-    """The housekeeping duty. Returns how many offers it took back."""
-    silent = Poller.objects.using(db.alias()).filter(polled_at__lt=Now() - FORGET)
-    if silent.exists():
-        silent.delete()
-    return withdraw_late()
+def forget_silent() -> int:
+    """Forget who has not asked for a long time. Returns how many."""
+    return Poller.objects.using(db.alias()).filter(polled_at__lt=Now() - FORGET).delete()[0]
 
 
 def withdraw_late() -> int:

@@ -63,12 +63,14 @@ class Sweeper:
         if slept and self._spared:  # suspend or SIGSTOP, and maybe of everyone: let the others beat first
             logger.warning("nothing was swept for %.0f s; leases get one more round", gap)
             return 0
+        self._quiet = not Job.objects.using(db.alias()).running().exists()
+        if self._quiet:
+            return 0
         candidates = list(_expired()[: BATCH * 50])
-        self._quiet = not candidates and not Job.objects.using(db.alias()).running().exists()
         if db.connection().vendor == "sqlite":
             candidates = [job for job in candidates if self._is_surely_over(job, now)]
         self._seen = {pk: seen for pk, seen in self._seen.items() if now - seen.since < FORGET_SEC}
-        late = 0 if self._quiet else end_overdue(starts.overdue())
+        late = end_overdue(starts.overdue())
         return late + _end(candidates, _expired, Cause.LEASE_EXPIRED, "lease expired")
 
     def _is_surely_over(self, job: Job, now: float) -> bool:

@@ -97,6 +97,7 @@ class Worker:
         self._poll_at = 0.0  # look at everything, whether or not somebody told us
         self._due_at = 0.0  # the next job's time comes
         self._lanes_changed = True
+        self._nothing_ready = False  # as far as we looked, just now
         self._foreign_at = 0.0
         self._claimer = Claimer(self.me.name, options.serves, self.me.incarnation)
 
@@ -273,6 +274,9 @@ class Worker:
     def _claim(self) -> None:
         self._look_for_foreign_work()
         looked = self._open_gates()
+        if looked and self._nothing_ready:
+            self._hungry = False
+            return
         slots = self._slots(batch_size(self._free()))
         sent = time.monotonic()
         claims = self._claimer.claim(slots, lease_sec=conf.LEASE_SEC)
@@ -291,6 +295,7 @@ class Worker:
             self._look_again_later()
         if self._lanes_changed:
             self._lanes_changed = lanes.promote_round().is_unfinished
+            self._nothing_ready = False
         return is_time
 
     def _look_again_later(self) -> bool:
@@ -301,10 +306,11 @@ class Worker:
         if self._claimer.denied:
             pause = min(pause, RECHECK_SEC)
         self._poll_at = now + pause * random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
-        due, marked = lanes.look_ahead()
-        self._lanes_changed |= marked
-        self._due_at = self._poll_at if due is None else now + max(due, 0.0)
-        return due is not None and due <= 0
+        ahead = lanes.look_ahead()
+        self._lanes_changed |= ahead.marked
+        self._nothing_ready = not ahead.ready
+        self._due_at = self._poll_at if ahead.due_sec is None else now + max(ahead.due_sec, 0.0)
+        return ahead.due_sec is not None and ahead.due_sec <= 0
 
     def _start_all(self, claims: Sequence[Claim], sent: float) -> None:
         for each in claims:

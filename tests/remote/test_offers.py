@@ -304,10 +304,10 @@ def test_a_job_that_nobody_asks_for_says_so(remote: Remote) -> None:
 
 def test_pollers_that_fell_silent_are_forgotten(remote: Remote) -> None:
     remote.poll()
-    offers.tidy()
+    offers.forget_silent()
     assert Poller.objects.count() == 1
     Poller.objects.update(polled_at=Now() - timedelta(days=2))
-    offers.tidy()
+    offers.forget_silent()
     assert Poller.objects.count() == 0
 
 

@@ -313,14 +313,14 @@ def wake_due(connection: Any, most: int) -> int:
     return int(execute(connection, sql, [])[0][0])
 
 
-def look_ahead(connection: Any) -> tuple[float | None, bool]:
-    """Seconds until the next job's time comes, and whether some lane has a mark."""
+def look_ahead(connection: Any) -> tuple[float | None, bool, bool]:
+    """Seconds until the next job's time comes, whether some lane has a mark, and whether some job is ready."""
     sql = f"""
     SELECT (SELECT extract(epoch FROM min(coalesce(recheck_at, not_before)) - {NOW}) FROM jobscheduler_job WHERE gate = 1),
-           EXISTS (SELECT 1 FROM jobscheduler_lanemark)
+           EXISTS (SELECT 1 FROM jobscheduler_lanemark), EXISTS (SELECT 1 FROM jobscheduler_job WHERE gate = 3 AND NOT remote)
     """
-    ((until, marked),) = execute(connection, sql, [])
-    return None if until is None else float(until), marked
+    ((until, marked, ready),) = execute(connection, sql, [])
+    return None if until is None else float(until), marked, ready
 
 
 def beat(

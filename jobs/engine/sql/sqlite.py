@@ -180,13 +180,15 @@ def wake_due(connection: Any, most: int) -> int:
     return len(woken)
 
 
-def look_ahead(connection: Any) -> tuple[float | None, bool]:
-    """Seconds until the next job's time comes, and whether some lane has a mark."""
+def look_ahead(connection: Any) -> tuple[float | None, bool, bool]:
+    """Seconds until the next job's time comes, whether some lane has a mark, and whether some job is ready."""
     due = "SELECT min(coalesce(recheck_at, not_before)) FROM jobscheduler_job WHERE gate = 1"
+    ready = "SELECT 1 FROM jobscheduler_job WHERE gate = 3 AND NOT remote"
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT ({due}), EXISTS (SELECT 1 FROM jobscheduler_lanemark)")
-        due_at, marked = cursor.fetchone()
-    return None if due_at is None else (moment(due_at) - timezone.now()).total_seconds(), bool(marked)
+        cursor.execute(f"SELECT ({due}), EXISTS (SELECT 1 FROM jobscheduler_lanemark), EXISTS ({ready})")
+        due_at, marked, is_ready = cursor.fetchone()
+    until = None if due_at is None else (moment(due_at) - timezone.now()).total_seconds()
+    return until, bool(marked), bool(is_ready)
 
 
 def beat(
