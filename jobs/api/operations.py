@@ -34,12 +34,13 @@ def operation(
     as {name: {schema, description}}.
     """
     refused = {*ALWAYS, *problems, *(WITH_BODY if body else ())}
+    told = {**dict.fromkeys(sorted(refused)), 422: Problem}  # a model each would take ninja half a second to make
     answers = response if isinstance(response, dict) else {200: response}
     return {
         "operation_id": name,
         "url_name": name,
         "auth": needs(scope, permission),
-        "response": {**answers, **({304: None} if cached else {}), **dict.fromkeys(sorted(refused), Problem)},
+        "response": {**answers, **({304: None} if cached else {}), **told},
         "openapi_extra": {
             **(openapi_extra or {}),
             **_headers({**(headers or {}), **({"If-None-Match": IF_NONE_MATCH} if cached else {})}),
