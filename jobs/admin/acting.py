@@ -15,6 +15,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from jobs import actors, db
+from jobs.admin import console
 from jobs.admin.forms import ReasonForm
 from jobs.admin.reading import StateAdmin
 from jobs.admin.showing import change_url, link
@@ -85,7 +86,8 @@ class JobVerbs(StateAdmin):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.verb_view)
         name = f"{self.opts.app_label}_{self.opts.model_name}_verb"
-        return [path("<path:object_id>/verb/<slug:verb>/", view, name=name), *super().get_urls()]
+        own = path("<path:object_id>/verb/<slug:verb>/", view, name=name)
+        return [*console.urls(self), own, *super().get_urls()]
 
     def _perform_chunk(self, request: HttpRequest, jobs: list[Job], tally: Tally) -> None:
         reason = request.POST.get("reason", "").strip()

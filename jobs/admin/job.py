@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.acting import JobVerbs
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, one_of
+from jobs.admin.marks import badge
 from jobs.admin.reading import may_view_payload
 from jobs.admin.showing import duration, first_line, isolated, json_block, link, list_url, pretty, shortened, shown
 from jobs.admin.verbs import offered
@@ -114,11 +115,9 @@ class JobAdmin(JobVerbs):
 
     @shown(_("status"))
     def shown_status(self, job: Job) -> SafeString:
-        tries = format_html(" {}/{}", job.attempt, job.max_retries + 1) if job.attempt > 1 else ""
-        badge = format_html(
-            '<span class="jc-badge jc-{}">{}{}</span>', job.status.lower(), job.get_status_display(), tries
-        )
-        return format_html("{} {}", badge, isolated(first_line(job.status_reason))) if job.status_reason else badge
+        tries = f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else ""
+        shown = badge(job.status, tries)
+        return format_html("{} {}", shown, isolated(first_line(job.status_reason))) if job.status_reason else shown
 
     @shown(_("run time"))
     def run_time(self, job: Job) -> str | None:
