@@ -58,8 +58,14 @@ def _jobs() -> list[dict[str, Any]]:
     closed = [("demo.mail", {"to": f"reader-{number}@closed.example"}) for number in range(3)]
     files = [("demo.import", {"path": f"orders-{number}.csv", "rows": number % 3 * 100}) for number in range(6)]
     prints = [("demo.print", {"copies": number + 1, "burns": number == 3}) for number in range(6)]
-    plain = [{"job_type": kind, "params": params} for kind, params in (*reports, *mails, *closed, *files, *prints)]
-    stuck = {"job_type": "demo.mail", "params": {"to": "editor@closed.example"}, "target": "demo-book-2"}
+    plain: list[dict[str, Any]] = [
+        {"job_type": kind, "params": params} for kind, params in (*reports, *mails, *closed, *files, *prints)
+    ]
+    stuck: dict[str, Any] = {
+        "job_type": "demo.mail",
+        "params": {"to": "editor@closed.example"},
+        "target": "demo-book-2",
+    }
     return [{**each, "tenant": TENANT, "tags": ["demo"]} for each in (*plain, stuck)]
 
 
