@@ -5,27 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin import console, job_page, live
+from jobs import db
+from jobs.admin import console, job_list, job_page, live
 from jobs.admin.acting import JobVerbs
-from jobs.admin.filters import CreatedFilter, JobTypeFilter, one_of
-from jobs.admin.marks import badge
+from jobs.admin.filters import AttentionFilter, CreatedFilter, JobTypeFilter, StatusFilter
 from jobs.admin.showing import duration, first_line, isolated, json_block, link, shortened, shown
 from jobs.models import Job, JobRun, Target
-from jobs.models.job import STATUS_CHOICES
 
 FOLDED = ("collapse",)
 
 
 class JobAdmin(JobVerbs):
     change_form_template = "jobs/job_page.html"
-    list_display = ("id", "job_type", "shown_target", "shown_status", "created_at", "run_time")
-    list_filter = (one_of("status", _("status"), STATUS_CHOICES), CreatedFilter, JobTypeFilter)
+    change_list_template = "jobs/job_list.html"
+    list_display = ("id", "work", "shown_target", "shown_status", "when", "run_time")
+    list_filter = (StatusFilter, AttentionFilter, CreatedFilter, JobTypeFilter)
     sortable_by = ("id",)
     list_select_related = ("run",)
     list_defer = ("params", "tags", "constraints", "checkpoint", "retry_policy", "run__error", "run__artifacts")
@@ -105,6 +106,21 @@ class JobAdmin(JobVerbs):
         ),
     )
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return job_list.JobChangeList
+
+    @db.non_atomic
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        if request.method != "GET" or not self.has_view_permission(request):
+            return super().changelist_view(request, extra_context)
+        mark = live.latest_event()
+        if live.is_unchanged(request, mark):
+            return live.not_modified(request, mark)
+        shown = {**live.context(request, mark), "places": console.places(self.admin_site, request)}
+        shown |= {"tabs": job_list.tabs(self, request), "paused": job_list.paused()}
+        shown["counts_url"] = console.url_of(self.admin_site, "counts")
+        return live.stamped(super().changelist_view(request, {**shown, **(extra_context or {})}), request, mark)
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -130,11 +146,17 @@ class JobAdmin(JobVerbs):
     def shown_target(self, job: Job) -> SafeString | None:
         return isolated(first_line(job.target, 60)) if job.target is not None else None
 
+    @shown(_("job type"))
+    def work(self, job: Job) -> SafeString:
+        return job_list.work(job)
+
     @shown(_("status"))
     def shown_status(self, job: Job) -> SafeString:
-        tries = f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else ""
-        shown = badge(job.status, tries)
-        return format_html("{} {}", shown, isolated(first_line(job.status_reason))) if job.status_reason else shown
+        return job_list.state(job, timezone.now())
+
+    @shown(_("when"))
+    def when(self, job: Job) -> SafeString | None:
+        return job_list.moment(job, timezone.now())
 
     @shown(_("run time"))
     def run_time(self, job: Job) -> str | None:
