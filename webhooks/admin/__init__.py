@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from jobs.admin.job import show_on_page
+from jobs.admin.job_page import show_on_page
 from jobs.admin.registration import Registration
 from webhooks.admin.deliveries import (
     WebhookAttemptAdmin,

@@ -52,8 +52,10 @@
       if (old && old.innerHTML !== fresh.innerHTML) {
         const open = new Set([...old.querySelectorAll("details[open][id]")].map((each) => each.id));
         const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
+        const typed = [...old.querySelectorAll("input[type=text][id], textarea[id]")].map((each) => [each.id, each.value]);
         old.replaceChildren(...document.importNode(fresh, true).childNodes);
         for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+        for (const [id, value] of typed) if (value && document.getElementById(id)) document.getElementById(id).value = value;
         if (focused) document.getElementById(focused)?.focus();
       }
     }
