@@ -18,7 +18,6 @@ from schedules.admin import preview
 
 class Previewing(LeanAdmin):
     class Media:
-        css = {"all": ("jobs/console.css", "jobs/screens.css")}
         js = ("schedules/preview.js",)
 
     def preview_view(self, request: HttpRequest) -> HttpResponse:
