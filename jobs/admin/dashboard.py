@@ -20,7 +20,7 @@ from jobs.admin.failures import recent
 from jobs.admin.marks import ICONS
 from jobs.admin.resources import CHANGE_LIMITS, rows
 from jobs.admin.rollups import WINDOWS, Slot, Window
-from jobs.admin.showing import link, list_url
+from jobs.admin.showing import link, list_url, short_id
 from jobs.census import Census
 from jobs.models import Gate, Job, Worker
 from jobs.models.job import STATUS_LABELS
@@ -76,7 +76,7 @@ def _lately(admin: ModelAdmin, request: HttpRequest, window: Window) -> dict[str
         "runs": plots.latency(slots, "runs"),
         "table": [_numbers(slot) for slot in slots if slot.outcomes],
         "total": rollups.total(slots),
-        "failures": [(each, link(admin.admin_site, Job, each.sample)) for each in recent()],
+        "failures": [(each, link(admin.admin_site, Job, each.sample, short_id(each.sample))) for each in recent()],
         "may_retry": request.user.has_perm(f"{APP}.retry_job"),
         "list_url": list_url(admin.admin_site, Job),
     }

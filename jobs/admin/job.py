@@ -16,7 +16,7 @@ from jobs import db
 from jobs.admin import console, job_list, job_page, live
 from jobs.admin.acting import JobVerbs
 from jobs.admin.filters import AttentionFilter, CreatedFilter, JobTypeFilter, StatusFilter
-from jobs.admin.showing import duration, first_line, isolated, json_block, link, shortened, shown
+from jobs.admin.showing import duration, first_line, isolated, json_block, link, short_id, shortened, shown
 from jobs.models import Job, JobRun, Target
 
 FOLDED = ("collapse",)
@@ -25,9 +25,9 @@ FOLDED = ("collapse",)
 class JobAdmin(JobVerbs):
     change_form_template = "jobs/job_page.html"
     change_list_template = "jobs/job_list.html"
-    list_display = ("id", "work", "shown_target", "shown_status", "when", "run_time")
+    list_display = ("short_id", "work", "shown_target", "shown_status", "when", "run_time")
     list_filter = (StatusFilter, AttentionFilter, CreatedFilter, JobTypeFilter)
-    sortable_by = ("id",)
+    sortable_by = ("short_id",)
     list_select_related = ("run",)
     list_defer = ("params", "tags", "constraints", "checkpoint", "retry_policy", "run__error", "run__artifacts")
     qualifiers = {
@@ -145,6 +145,10 @@ class JobAdmin(JobVerbs):
     @shown(_("target"))
     def shown_target(self, job: Job) -> SafeString | None:
         return isolated(first_line(job.target, 60)) if job.target is not None else None
+
+    @shown(_("job"), ordering="id")
+    def short_id(self, job: Job) -> SafeString:
+        return format_html('<span title="{}">{}</span>', job.pk, short_id(job.pk))
 
     @shown(_("job type"))
     def work(self, job: Job) -> SafeString:

@@ -18,7 +18,7 @@ from jobs import census, db
 from jobs.admin.console import screen
 from jobs.admin.marks import ICONS, badge, roughly, when
 from jobs.admin.reading import LeanChangeList, may_view_payload
-from jobs.admin.showing import first_line, isolated, list_url, pretty
+from jobs.admin.showing import first_line, isolated, list_url, one_line
 from jobs.explain import listed
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun
 from jobs.models.job import STATUS_LABELS
@@ -58,7 +58,7 @@ def _params(jobs: list[Job]) -> dict[UUID, str]:
     """In one line. Large ones are not read, and none is cut before its secrets are masked."""
     rows = Job.objects.using(db.alias()).filter(pk__in=[job.pk for job in jobs]).order_by()
     small = rows.annotate(size=StoredSize(F("params"))).filter(size__lte=SMALL)
-    found = {pk: first_line(" ".join(pretty(params).split()), 80) for pk, params in small.values_list("pk", "params")}
+    found = {pk: first_line(one_line(params), 80) for pk, params in small.values_list("pk", "params")}
     return {job.pk: found.get(job.pk, _("(long params)")) for job in jobs}
 
 

@@ -16,7 +16,7 @@ from jobs.models.rollup import BUCKETS_SEC
 if TYPE_CHECKING:
     from datetime import datetime
 
-WIDTH, HEIGHT, LEFT, BOTTOM = 640, 160, 44, 16
+WIDTH, HEIGHT, LEFT, BOTTOM = 440, 150, 44, 18
 TOP_BUCKET = len(BUCKETS_SEC)
 
 
@@ -32,10 +32,7 @@ def throughput(slots: Sequence[Slot], marks: Sequence[tuple[datetime, str]] = ()
 
 def latency(slots: Sequence[Slot], part: str) -> SafeString:
     """p50 and p95 of what the rollup's buckets say; a bucket's step is about as large everywhere."""
-    curves = [
-        format_html('<polyline class="{}" points="{}"/>', kind, _points(slots, part, share))
-        for share, kind in ((0.5, "jc-curve"), (0.95, "jc-curve-2"))
-    ]
+    curves = [_curve(slots, part, share, kind) for share, kind in ((0.5, "jc-curve"), (0.95, "jc-curve-2"))]
     shapes = format_html("{}{}", mark_safe("".join(curves)), _axes(slots, bound(TOP_BUCKET - 1)))  # noqa: S308
     return _svg(shapes, _("Time that jobs waited") if part == "waits" else _("Time that jobs ran"))
 
@@ -80,14 +77,22 @@ def _deploy(slots: Sequence[Slot], at: datetime, word: str) -> SafeString:
     return format_html(line, word, x, x, HEIGHT - BOTTOM)
 
 
-def _points(slots: Sequence[Slot], part: str, share: float) -> str:
+def _curve(slots: Sequence[Slot], part: str, share: float, kind: str) -> SafeString:
+    """A line, and a dot wherever something was measured: one alone would be no line."""
+    found = _points(slots, part, share)
+    dots = format_html_join("", '<circle class="{}" cx="{}" cy="{}" r="2"/>', ((kind, *each) for each in found))
+    return format_html('<polyline class="{}" points="{}"/>{}', kind, " ".join(map(",".join, found)), dots)
+
+
+def _points(slots: Sequence[Slot], part: str, share: float) -> list[tuple[str, str]]:
     width, room = (WIDTH - LEFT) / max(len(slots) - 1, 1), HEIGHT - BOTTOM - 10
     found = []
     for index, slot in enumerate(slots):
         bucket = percentile(getattr(slot, part), share)
         if bucket is not None:
-            found.append(f"{LEFT + index * width:.1f},{HEIGHT - BOTTOM - room * (bucket + 0.5) / (TOP_BUCKET + 1):.1f}")
-    return " ".join(found)
+            y = HEIGHT - BOTTOM - room * (bucket + 0.5) / (TOP_BUCKET + 1)
+            found.append((f"{LEFT + index * width:.1f}", f"{y:.1f}"))
+    return found
 
 
 def _axes(slots: Sequence[Slot], top: str) -> SafeString:

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from jobs import actors, db, figures, ids, services
 from jobs.admin import live
 from jobs.admin.console import APP, render, screen, url_of
-from jobs.admin.showing import first_line, link
+from jobs.admin.showing import first_line, link, short_id
 from jobs.errors import JobSchedulerError
 from jobs.explain import listed
 from jobs.literals import literals
@@ -102,7 +102,7 @@ def _rows(admin: ModelAdmin, asked: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for index, job in enumerate(found):
         before, after = _peer(found, index - 1, job), _peer(found, index + 1, job)
-        shown = {"link": link(admin.admin_site, Job, job.pk), "type": first_line(job.job_type, 60)}
+        shown = {"link": link(admin.admin_site, Job, job.pk, short_id(job.pk)), "type": first_line(job.job_type, 60)}
         moves = {"before": before, "after": after, "url": url_of(admin.admin_site, "move", job.pk)}
         rows.append({"job": job, "place": start + index + 1, "why": whys.get(job.pk, ""), **shown, **moves})
     return rows[asked["from"] - start :]
