@@ -65,7 +65,7 @@ class Signature:
         return self._typed(to_json(params))
 
     def coerce_text(self, pairs: Mapping[str, str]) -> dict[str, Any]:
-        """`key=value` words as JSON values. What cannot be read stays text, for `validate` to refuse by name."""
+        """`key=value` words as JSON values. What does not fit is left for `validate` to refuse by name."""
         return {name: _read(text, self._hints.get(name, self._extra)) for name, text in pairs.items()}
 
     def schema(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _read(text: str, hint: Any) -> Any:
         return None
     if _fits(adapter, text):
         return text
-    return parsed if _fits(adapter, parsed) else _loosely(adapter, text)
+    return parsed if _fits(adapter, parsed) else _loosely(adapter, text, parsed)
 
 
 def _parsed(text: str) -> Any:
@@ -190,13 +190,16 @@ def _parsed(text: str) -> Any:
     return value
 
 
-def _loosely(adapter: TypeAdapter[Any], text: str) -> Any:
-    """yes, on, +5, 1_000: what people write where a program wants a boolean or a number."""
+def _loosely(adapter: TypeAdapter[Any], text: str, parsed: Any) -> Any:
+    """yes, on, +5, 1_000: what people write where a program wants a boolean or a number.
+
+    What is wrong in any case is refused as what it is: a number out of range is no bad number.
+    """
     try:
         value = adapter.dump_python(adapter.validate_strings(text), mode="json")
     except ValueError:
-        return text
-    return value if _fits(adapter, value) else text
+        return parsed
+    return value if _fits(adapter, value) else parsed
 
 
 def _fits(adapter: TypeAdapter[Any], value: Any) -> bool:

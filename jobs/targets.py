@@ -93,7 +93,7 @@ def bring_in() -> None:
 def states(targets: Sequence[Target]) -> list[TargetState]:
     """What goes on in each of these lanes, in two queries."""
     lanes = [target.pk for target in targets]
-    jobs = Job.objects.using(db.alias()).filter(lane_id__in=lanes)
+    jobs = Job.objects.using(db.alias()).filter(lane_id__in=lanes).defer("params", "checkpoint")
     holders: dict[UUID, Job] = {job.lane_id: job for job in jobs.filter(holds_lane=True) if job.lane_id}
     waiting = jobs.filter(gate__in=literals(figures.IN_LANE)).order_by().values_list("lane_id")
     counts = {lane: (n, oldest) for lane, n, oldest in waiting.annotate(Count("pk"), Min("created_at"))}

@@ -20,9 +20,14 @@ class UnknownZone(ValueError):
 
 def zone(name: str) -> ZoneInfo:
     """The zone of this name. Nothing but a known name is ever looked up, so no path leads anywhere."""
-    if name not in _names():
+    if name not in names_of_zones():
         raise UnknownZone(_unknown(name))
     return ZoneInfo(name)
+
+
+@cache
+def names_of_zones() -> frozenset[str]:
+    return frozenset(available_timezones()) - _NO_PLACES
 
 
 def change_between(place: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
@@ -54,14 +59,9 @@ def _change(place: ZoneInfo, before: datetime, after: datetime) -> datetime:
     return datetime.fromtimestamp(high, UTC)
 
 
-@cache
-def _names() -> frozenset[str]:
-    return frozenset(available_timezones()) - _NO_PLACES
-
-
 def _unknown(name: str) -> str:
     message = _("There is no time zone “%s”.") % name[:NAME_LENGTH]
-    near = difflib.get_close_matches(name[:NAME_LENGTH], _names(), 1)
+    near = difflib.get_close_matches(name[:NAME_LENGTH], names_of_zones(), 1)
     if near:
         message += " " + _("Did you mean “%s”?") % near[0]
     return message

@@ -15,6 +15,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "bytecode")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--screenshots", action="store_true", help="write the pictures of the documentation anew")
+
+
 def pytest_report_header() -> str:
     return f"database: {connection.vendor}"
 

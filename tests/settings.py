@@ -11,7 +11,7 @@ os.environ.setdefault("SECRET_KEY", "only for tests")
 
 from jobs.conf import from_environ
 from jobscheduler.settings import *  # noqa: F403
-from jobscheduler.settings import DATABASES, INSTALLED_APPS
+from jobscheduler.settings import DATABASES, INSTALLED_APPS, MIDDLEWARE
 
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # A file, unlike SQLite's memory, can be shared by the threads and processes of a test.
@@ -27,4 +27,5 @@ STORAGES = {
 }
 WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = True  # nothing is collected for tests
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.sample"]
+MIDDLEWARE = [*MIDDLEWARE, "tests.browser.csp.strict"]
 JOBSCHEDULER: dict[str, object] = from_environ(os.environ)  # the children of a test may be told shorter times

@@ -15,19 +15,21 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from jobs import actors, db
-from jobs.admin.forms import ReasonForm
+from jobs.admin import bulk, console
+from jobs.admin.forms import DryRunForm
 from jobs.admin.reading import StateAdmin
 from jobs.admin.showing import change_url, link
-from jobs.admin.verbs import VERBS, Tally, Verb, carry_out, chosen
+from jobs.admin.verbs import PRIORITY, VERBS, Tally, Verb, carry_out, chosen
 from jobs.conf import conf
+from jobs.errors import InvalidInput
 from jobs.models import Job
 
 CHUNK = 500
 
 
 def _action(verb: Verb) -> Any:
-    def run(self: JobVerbs, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        self.perform(request, verb, queryset)
+    def run(self: JobVerbs, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        return self.act(request, verb, queryset)
 
     run.__name__ = verb.name
     return admin.action(permissions=[verb.name], description=verb.action)(run)
@@ -43,8 +45,8 @@ def _permission(verb: str) -> Any:
 class JobVerbs(StateAdmin):
     """Each verb takes its own permission, and goes through the services with the user as its actor."""
 
-    actions = [_action(verb) for verb in VERBS.values()]
-    action_form = ReasonForm
+    actions = [_action(verb) for verb in (*VERBS.values(), PRIORITY)]
+    action_form = DryRunForm
 
     has_release_permission = _permission("release")
     has_pause_permission = _permission("pause")
@@ -52,12 +54,25 @@ class JobVerbs(StateAdmin):
     has_retry_permission = _permission("retry")
     has_resolve_permission = _permission("resolve")
     has_cancel_permission = _permission("cancel")
+    has_change_priority_permission = _permission("reorder")
 
     def may(self, request: HttpRequest, verb: Verb) -> bool:
         return bool(getattr(self, f"has_{verb.name}_permission")(request))
 
-    def perform(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Job]) -> None:
+    def act(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Do it, or first show what it would do."""
         jobs, left = chosen(queryset, conf.CONSOLE_BULK_LIMIT)
+        if not bulk.is_agreed(request, verb, len(jobs)):
+            return bulk.confirmation(self, request, verb, jobs, left)
+        if verb is PRIORITY:
+            try:
+                verb = bulk.with_priority(request, verb)
+            except InvalidInput as error:
+                return bulk.confirmation(self, request, verb, jobs, left, error.errors[0]["msg"])
+        self.perform(request, verb, jobs, left)
+        return None
+
+    def perform(self, request: HttpRequest, verb: Verb, jobs: list[Job], left: int = 0) -> None:
         tally = Tally(verb, left=left)
         for start in range(0, len(jobs), CHUNK):
             self._perform_chunk(request, jobs[start : start + CHUNK], tally)
@@ -79,13 +94,14 @@ class JobVerbs(StateAdmin):
         job = self.get_object(request, unquote(object_id))
         if job is None:
             raise Http404
-        self.perform(request, VERBS[verb], Job.objects.filter(pk=job.pk))
+        self.perform(request, VERBS[verb], [job])
         return HttpResponseRedirect(change_url(self.admin_site, Job, job.pk))
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.verb_view)
         name = f"{self.opts.app_label}_{self.opts.model_name}_verb"
-        return [path("<path:object_id>/verb/<slug:verb>/", view, name=name), *super().get_urls()]
+        own = path("<path:object_id>/verb/<slug:verb>/", view, name=name)
+        return [*console.urls(self), own, *super().get_urls()]
 
     def _perform_chunk(self, request: HttpRequest, jobs: list[Job], tally: Tally) -> None:
         reason = request.POST.get("reason", "").strip()

@@ -9,11 +9,16 @@ from uuid import UUID
 
 from django.contrib.admin import ModelAdmin, SimpleListFilter
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from jobs.literals import Literal, literals
+from jobs.models import Gate
+from jobs.models.job import RARE, STATUS_CHOICES
 from jobs.registry import registry
+from jobs.states import ACTIVE, Status
 
 
 class KnownValues(SimpleListFilter):
@@ -87,3 +92,41 @@ class CreatedFilter(KnownValues):
     def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
         milliseconds = int((timezone.now() - self.ages[value]).timestamp() * 1000)
         return queryset.filter(pk__gte=UUID(int=milliseconds << 80))
+
+
+class StatusFilter(KnownValues):
+    """Each status along its own index: the condition of a partial one must be repeated word for word."""
+
+    title = _("status")
+    parameter_name = field = "status"
+    known = STATUS_CHOICES
+
+    def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
+        for part in (RARE, [Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
+            if value in part:
+                return queryset.filter(status__in=literals(part), status=value)
+        return queryset.filter(status=value)
+
+
+class AttentionFilter(KnownValues):
+    """What a person may have to look after."""
+
+    title = _("attention")
+    parameter_name = "attention"
+    known = (
+        ("blocking", _("Blocks its target")),
+        ("stuck", _("Runs without a sign of life")),
+        ("timed", _("Waits for its time")),
+        ("late", _("Ready for over a minute")),
+    )
+
+    def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
+        if value == "blocking":
+            return queryset.filter(holds_lane=True, status__in=[Status.PAUSED, Status.FAILED])
+        if value == "stuck":
+            active = queryset.filter(status__in=literals(sorted(ACTIVE)))
+            return active.filter(status=Status.RUNNING, lease_expires_at__lt=Now())
+        if value == "timed":
+            return queryset.filter(gate=Literal(Gate.TIME))
+        ready = queryset.filter(gate=Literal(Gate.READY), remote=False)
+        return ready.filter(created_at__lt=Now() - timedelta(minutes=1))

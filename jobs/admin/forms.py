@@ -30,6 +30,10 @@ class ReasonForm(ActionForm):
     )
 
 
+class DryRunForm(ReasonForm):
+    dry_run = forms.BooleanField(label=_("Only say what would happen"), required=False)
+
+
 class JsonField(forms.Field):
     """JSON as text, read by our own strict parser. Django's field fails on deep nesting and on endless digits."""
 

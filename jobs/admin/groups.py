@@ -1,36 +1,85 @@
-"""Groups, as their members have made them."""
+"""Groups, as their members have made them: how far each is, and the verbs for the rest of it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.db.models import Count, QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import actors, db, groups
+from jobs import groups
+from jobs.actors import Actor
+from jobs.admin.buttons import Button, ButtonAdmin
+from jobs.admin.console import APP
 from jobs.admin.filters import CreatedFilter, one_of
-from jobs.admin.forms import ReasonForm
-from jobs.admin.reading import StateAdmin
+from jobs.admin.marks import mark, when
+from jobs.admin.reading import LeanChangeList, StateAdmin
+from jobs.admin.shares import share_bar
 from jobs.admin.showing import isolated, list_url, shown
-from jobs.conf import conf
-from jobs.errors import JobSchedulerError
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
-from jobs.models.job import STATUS_LABELS
-from jobs.states import Status
 
-FEW = 5
+CHANGED = ngettext_lazy("%(count)d group changed", "%(count)d groups changed", "count")
+SIGNS = {
+    GroupStatus.COMPLETED: ("good", "✓"),
+    GroupStatus.FAILED: ("bad", "✗"),
+    GroupStatus.PARTIAL: ("warn", "!"),
+    GroupStatus.RUNNING: ("running", "▶"),
+    GroupStatus.CANCELLED: ("cancelled", "⊘"),
+    GroupStatus.PENDING: ("pending", "◌"),
+}
 
 
-class JobGroupAdmin(StateAdmin):
-    actions = ["cancel", "retry"]
-    action_form = ReasonForm
-    list_display = ("id", "shown_name", "tenant", "mode", "on_failure", "status", "created_at", "finished_at")
+def _cancel(group: JobGroup, *, reason: str, actor: Actor) -> None:
+    groups.cancel(group.pk, reason=reason, actor=actor)
+
+
+def _retry(group: JobGroup, *, reason: str, actor: Actor) -> None:
+    groups.retry(group.pk, reason=reason, actor=actor)
+
+
+class GroupChangeList(LeanChangeList):
+    """The members of all groups on a page are counted together."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        found = groups.progress(group.pk for group in self.result_list)
+        for group in self.result_list:
+            group.counted = found[group.pk]["by_status"]
+
+
+class JobGroupAdmin(ButtonAdmin, StateAdmin):
+    change_list_template = "jobs/list_that_teaches.html"
+    nothing_yet = _(
+        "There are no groups. Jobs that belong together are submitted with group([…]).enqueue(), by the API or with "
+        "“manage.py groups create”."
+    )
+    buttons = (
+        Button(
+            "cancel",
+            pgettext_lazy("verb", "Cancel the rest"),
+            _("Cancel the rest of selected groups"),
+            CHANGED,
+            f"{APP}.cancel_jobgroup",
+            _cancel,
+            lambda group: not group.is_terminal,
+            grave=True,
+        ),
+        Button(
+            "retry",
+            pgettext_lazy("verb", "Retry what failed"),
+            _("Retry what did not end well in selected groups"),
+            CHANGED,
+            f"{APP}.retry_jobgroup",
+            _retry,
+            lambda group: group.is_terminal and group.status != GroupStatus.COMPLETED,
+        ),
+    )
+    list_display = ("id", "shown_name", "shown_status", "members", "shown_mode", "created", "finished")
+    list_per_page = 20
     list_filter = (
         one_of("status", _("status"), GroupStatus.choices),
         one_of("mode", _("mode"), GroupMode.choices),
@@ -42,58 +91,41 @@ class JobGroupAdmin(StateAdmin):
         (None, {"fields": ("id", "shown_name", "tenant", "mode", "on_failure")}),
         (
             _("State"),
-            {"fields": ("status", "cancel_requested", "round", "created_at", "finished_at", "members")},
+            {"fields": ("shown_status", "cancel_requested", "round", "created_at", "finished_at", "members")},
         ),
     )
 
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm(f"{self.opts.app_label}.cancel_jobgroup")
-
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm(f"{self.opts.app_label}.retry_jobgroup")
-
-    @admin.action(permissions=["cancel"], description=_("Cancel selected groups"))
-    def cancel(self, request: HttpRequest, queryset: QuerySet[JobGroup]) -> None:
-        self._perform(request, queryset, groups.cancel)
-
-    @admin.action(permissions=["retry"], description=_("Retry what did not end well in selected groups"))
-    def retry(self, request: HttpRequest, queryset: QuerySet[JobGroup]) -> None:
-        self._perform(request, queryset, groups.retry)
-
-    @db.non_atomic
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        return super().changelist_view(request, extra_context)
-
-    def _perform(self, request: HttpRequest, queryset: QuerySet[JobGroup], verb: Any) -> None:
-        """Each group in its own transaction, so that one that cannot does not undo the others."""
-        done: list[JobGroup] = []
-        refused: list[str] = []
-        reason = request.POST.get("reason", "").strip()
-        for group in queryset.order_by("pk")[: conf.CONSOLE_BULK_LIMIT]:
-            try:
-                done.append(verb(group.pk, reason=reason, actor=actors.user(request.user)))
-            except JobSchedulerError as error:
-                refused.append(str(error))
-        told = ngettext("%(count)d group changed", "%(count)d groups changed", len(done)) % {"count": len(done)}
-        level = messages.WARNING if refused else messages.SUCCESS
-        self.message_user(request, " ".join([f"{told}.", *refused[:FEW]]), level)
-        if done:
-            user_id: Any = request.user.pk
-            listed: Any = done
-            LogEntry.objects.log_actions(user_id, listed, CHANGE, f"{verb.__name__}: {reason}".rstrip(": "))
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
+        return GroupChangeList
 
     @shown(_("name"))
     def shown_name(self, group: JobGroup) -> SafeString | None:
         return isolated(group.name) if group.name else None
 
-    @shown(_("jobs"))
+    @shown(_("status"))
+    def shown_status(self, group: JobGroup) -> SafeString:
+        kind, icon = SIGNS[GroupStatus(group.status)]
+        return mark(kind, group.get_status_display(), icon)
+
+    @shown(_("mode"))
+    def shown_mode(self, group: JobGroup) -> str:
+        return f"{group.get_mode_display()}, {group.get_on_failure_display().lower()}"
+
+    @shown(_("created"))
+    def created(self, group: JobGroup) -> SafeString | None:
+        return when(group.created_at)
+
+    @shown(_("finished"))
+    def finished(self, group: JobGroup) -> SafeString | None:
+        return when(group.finished_at)
+
+    @shown(_("progress"))
     def members(self, group: JobGroup) -> SafeString | None:
-        """How many jobs are in which state, retried ones included; the list has them all."""
-        counted = Job.objects.filter(group_id=group.pk).values_list("status").annotate(Count("pk")).order_by()
-        lines = [(STATUS_LABELS[Status(status)], count) for status, count in sorted(counted)]
-        if not lines:
-            return None
-        summary = format_html_join(", ", "{}: {}", lines)
-        if not self.admin_site.is_registered(Job):
-            return summary
-        return format_html('<a href="{}?q=group:{}">{}</a>', list_url(self.admin_site, Job), group.pk, summary)
+        """How many places are in which state; the list has all jobs, retried ones included."""
+        counted = getattr(group, "counted", None)
+        if counted is None:
+            counted = groups.progress([group.pk])[group.pk]["by_status"]
+        bar = share_bar(counted)
+        if bar is None or not self.admin_site.is_registered(Job):
+            return bar
+        return format_html('<a href="{}?q=group:{}">{}</a>', list_url(self.admin_site, Job), group.pk, bar)

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from jobs import db
+from jobs.admin import console, job_list, job_page, live
 from jobs.admin.acting import JobVerbs
-from jobs.admin.filters import CreatedFilter, JobTypeFilter, one_of
-from jobs.admin.reading import may_view_payload
-from jobs.admin.showing import duration, first_line, isolated, json_block, link, list_url, pretty, shortened, shown
-from jobs.admin.verbs import offered
-from jobs.models import Job, JobEvent, JobLog, JobRun, Target
-from jobs.models.job import STATUS_CHOICES
+from jobs.admin.filters import AttentionFilter, CreatedFilter, JobTypeFilter, StatusFilter
+from jobs.admin.showing import duration, first_line, isolated, json_block, link, short_id, shortened, shown
+from jobs.models import Job, JobRun, Target
 
-SHOWN = 50
-Section = Callable[["JobAdmin", HttpRequest, Job], SafeString | None]
-_sections: list[Section] = []
-
-
-def show_on_page(section: Section) -> None:
-    """Register what another app shows on a job's page: HTML, or None where there is nothing to show."""
-    if section not in _sections:
-        _sections.append(section)
+FOLDED = ("collapse",)
 
 
 class JobAdmin(JobVerbs):
     change_form_template = "jobs/job_page.html"
-    list_display = ("id", "job_type", "shown_target", "shown_status", "created_at", "run_time")
-    list_filter = (one_of("status", _("status"), STATUS_CHOICES), CreatedFilter, JobTypeFilter)
-    sortable_by = ("id",)
+    change_list_template = "jobs/job_list.html"
+    list_display = ("short_id", "work", "shown_target", "shown_status", "when", "run_time")
+    list_filter = (StatusFilter, AttentionFilter, CreatedFilter, JobTypeFilter)
+    sortable_by = ("short_id",)
     list_select_related = ("run",)
     list_defer = ("params", "tags", "constraints", "checkpoint", "retry_policy", "run__error", "run__artifacts")
     qualifiers = {
@@ -49,9 +40,14 @@ class JobAdmin(JobVerbs):
         "group": "group",
         "schedule": "schedule",
     }
-    payload = ("shown_params", "shown_checkpoint")
     fieldsets = (
-        (_("What"), {"fields": ("id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags")}),
+        (
+            _("What"),
+            {
+                "fields": ("id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
+                "classes": FOLDED,
+            },
+        ),
         (
             _("State"),
             {
@@ -64,7 +60,8 @@ class JobAdmin(JobVerbs):
                     "stop_request",
                     "shown_progress",
                     "resolved_at",
-                )
+                ),
+                "classes": FOLDED,
             },
         ),
         (
@@ -75,16 +72,23 @@ class JobAdmin(JobVerbs):
                     ("created_at", "not_before", "recheck_at", "dispatched_at"),
                     ("deadline_at", "time_sensitive"),
                     ("expected_duration_sec", "max_runtime_sec"),
-                )
+                ),
+                "classes": FOLDED,
             },
         ),
         (
             _("How much"),
-            {"fields": (("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used"))},
+            {
+                "fields": (("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
+                "classes": FOLDED,
+            },
         ),
         (
             _("Who runs it"),
-            {"fields": (("remote", "lease_owner", "fence"), ("lease_expires_at", "heartbeat_at", "reserved_until"))},
+            {
+                "fields": (("remote", "lease_owner", "fence"), ("lease_expires_at", "heartbeat_at", "reserved_until")),
+                "classes": FOLDED,
+            },
         ),
         (
             _("Where it comes from"),
@@ -96,29 +100,67 @@ class JobAdmin(JobVerbs):
                     ("group", "group_index"),
                     ("schedule", "fire_time"),
                     "idempotency_key",
-                )
+                ),
+                "classes": FOLDED,
             },
         ),
     )
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return job_list.JobChangeList
+
+    @db.non_atomic
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        if request.method != "GET" or not self.has_view_permission(request):
+            return super().changelist_view(request, extra_context)
+        mark = live.latest_event()
+        if live.is_unchanged(request, mark):
+            return live.not_modified(request, mark)
+        shown = {**live.context(request, mark), "places": console.places(self.admin_site, request)}
+        shown |= {"tabs": job_list.tabs(self, request), "paused": job_list.paused()}
+        shown["counts_url"] = console.url_of(self.admin_site, "counts")
+        return live.stamped(super().changelist_view(request, {**shown, **(extra_context or {})}), request, mark)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         job = self.get_object(request, unquote(object_id))
-        sections = {} if job is None else self._sections(request, job)
-        return super().change_view(request, object_id, form_url, {**sections, **(extra_context or {})})
+        if job is None or not self.has_view_permission(request, job) or request.method != "GET":
+            return super().change_view(request, object_id, form_url, extra_context)
+        mark = job_page.mark(job.pk)
+        if live.is_unchanged(request, mark):
+            return live.not_modified(request, mark)
+        shown = {**live.context(request, mark), "places": console.places(self.admin_site, request)}
+        shown |= job_page.page(self, request, job)
+        response = super().change_view(request, object_id, form_url, {**shown, **(extra_context or {})})
+        return live.stamped(response, request, mark)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
+        """Once per page, not once for each part of it."""
+        known: dict[str, Job | None] = request.__dict__.setdefault("_jobs_of_page", {})
+        if object_id not in known:
+            known[object_id] = super().get_object(request, object_id, from_field)
+        return known[object_id]
 
     @shown(_("target"))
     def shown_target(self, job: Job) -> SafeString | None:
         return isolated(first_line(job.target, 60)) if job.target is not None else None
 
+    @shown(_("job"), ordering="id")
+    def short_id(self, job: Job) -> SafeString:
+        return format_html('<span title="{}">{}</span>', job.pk, short_id(job.pk))
+
+    @shown(_("job type"))
+    def work(self, job: Job) -> SafeString:
+        return job_list.work(job)
+
     @shown(_("status"))
     def shown_status(self, job: Job) -> SafeString:
-        tries = format_html(" {}/{}", job.attempt, job.max_retries + 1) if job.attempt > 1 else ""
-        badge = format_html(
-            '<span class="jc-badge jc-{}">{}{}</span>', job.status.lower(), job.get_status_display(), tries
-        )
-        return format_html("{} {}", badge, isolated(first_line(job.status_reason))) if job.status_reason else badge
+        return job_list.state(job, timezone.now())
+
+    @shown(_("when"))
+    def when(self, job: Job) -> SafeString | None:
+        return job_list.moment(job, timezone.now())
 
     @shown(_("run time"))
     def run_time(self, job: Job) -> str | None:
@@ -163,37 +205,3 @@ class JobAdmin(JobVerbs):
     def retried_by_link(self, job: Job) -> SafeString | str | None:
         newer: Job | None = getattr(job, "retried_by", None)
         return None if newer is None else link(self.admin_site, Job, newer.pk)
-
-    @shown(_("params"))
-    def shown_params(self, job: Job) -> SafeString | None:
-        return json_block(job.params)
-
-    @shown(_("checkpoint"))
-    def shown_checkpoint(self, job: Job) -> SafeString | None:
-        return json_block(job.checkpoint)
-
-    def _sections(self, request: HttpRequest, job: Job) -> dict[str, Any]:
-        """What the page shows beside the fields; never more than the last 50 of anything."""
-        payload = may_view_payload(request)
-        run: JobRun | None = getattr(job, "run", None)
-        return {
-            "may_view_payload": payload,
-            "verbs": [(verb, self._verb_url(job, verb.name)) for verb in offered(job) if self.may(request, verb)],
-            "run": run,
-            "run_time": self.run_time(job),
-            "run_error": shortened(run.error) if run else "",
-            "run_artifacts": shortened(pretty(run.artifacts)) if run and payload else "",
-            "events": JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN],
-            "events_url": self._all_of(JobEvent, job),
-            "logs": JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN] if payload else [],
-            "logs_url": self._all_of(JobLog, job),
-            "shown": SHOWN,
-            "more": [html for section in _sections if (html := section(self, request, job)) is not None],
-        }
-
-    def _verb_url(self, job: Job, verb: str) -> str:
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_verb"
-        return reverse(name, args=[job.pk, verb], current_app=self.admin_site.name)
-
-    def _all_of(self, model: type[JobEvent] | type[JobLog], job: Job) -> str:
-        return f"{list_url(self.admin_site, model)}?q={job.pk}" if self.admin_site.is_registered(model) else ""

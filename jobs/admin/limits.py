@@ -1,36 +1,113 @@
-"""What bounds the work: limits, which an operator may set and pause here, targets and leases."""
+"""What bounds the work: limits, which an operator may set and pause here, and leases."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.db.models import Model
 from django.db.models.functions import Now
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import actors
+from jobs import actors, figures, limits
+from jobs.actors import Actor
+from jobs.admin.buttons import Button, ButtonAdmin
+from jobs.admin.console import APP
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, one_of
 from jobs.admin.forms import LimitForm
-from jobs.admin.reading import LeanAdmin, StateAdmin
+from jobs.admin.reading import LeanChangeList, StateAdmin
 from jobs.admin.showing import isolated, shown, text_block
+from jobs.admin.targets import TargetAdmin as TargetAdmin
+from jobs.admin.targets import paused_by
 from jobs.engine import wakeup
-from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope, Target
+from jobs.explain.facts import as_limit
+from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope
+
+CHANGE = f"{APP}.change_limits"
 
 
-class ConcurrencyLimitAdmin(LeanAdmin):
+class MaximumForm(forms.ModelForm):
+    """A limit's maximum, changed in the list."""
+
+    max = forms.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
+
+    class Meta:
+        model = ConcurrencyLimit
+        fields = ("max",)
+
+
+class LimitChangeList(LeanChangeList):
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        active = figures.in_use()
+        self.result_list = self.result_list.all()  # a queryset, which the forms of its rows need
+        for row in self.result_list:
+            row.used = active.of(as_limit(row))
+
+
+def _pause(limit: ConcurrencyLimit, *, reason: str, actor: Actor) -> None:
+    limits.pause(limit.scope, limit.key, reason=reason, actor=actor)
+
+
+def _unpause(limit: ConcurrencyLimit, *, reason: str, actor: Actor) -> None:
+    limits.unpause(limit.scope, limit.key, actor=actor)
+
+
+def _reset(limit: ConcurrencyLimit, *, reason: str, actor: Actor) -> None:
+    limits.reset(limit.scope, limit.key, reason=reason, actor=actor)
+
+
+class ConcurrencyLimitAdmin(ButtonAdmin):
     """Not deleted but put back: a limit that no longer overrides the settings says what they say."""
 
-    actions = None
     form = LimitForm
-    list_display = ("shown_limit", "max", "overridden", "paused", "paused_by", "paused_at")
+    change_list_template = "jobs/list_that_teaches.html"
+    nothing_yet = _(
+        "No limit has a row yet. Those of the settings appear when the first worker starts; add one here to set or "
+        "pause a resource, a job type, a tenant or an addon."
+    )
+    buttons = (
+        Button(
+            "pause",
+            pgettext_lazy("verb", "Pause"),
+            _("Pause selected limits: nothing more starts under them"),
+            ngettext_lazy("%(count)d limit paused", "%(count)d limits paused", "count"),
+            CHANGE,
+            _pause,
+            lambda limit: not limit.paused,
+        ),
+        Button(
+            "unpause",
+            pgettext_lazy("verb", "Unpause"),
+            _("Unpause selected limits"),
+            ngettext_lazy("%(count)d limit unpaused", "%(count)d limits unpaused", "count"),
+            CHANGE,
+            _unpause,
+            lambda limit: limit.paused,
+        ),
+        Button(
+            "reset",
+            pgettext_lazy("verb", "Put back to the settings"),
+            _("Put selected limits back to the settings"),
+            ngettext_lazy("%(count)d limit put back", "%(count)d limits put back", "count"),
+            CHANGE,
+            _reset,
+            lambda limit: limit.overridden,
+        ),
+    )
+    list_display = ("shown_limit", "max", "in_use", "source", "shown_pause")
+    list_editable = ("max",)
     list_filter = (one_of("scope", _("scope"), LimitScope.choices), PausedFilter)
     ordering = ("scope", "key")
     name_field = "key"
-    readonly_fields = ("paused_by", "paused_at")
+    readonly_fields = ("paused_by", "paused_at", "in_use")
     fieldsets = (
-        (None, {"fields": ("scope", "key", "max", "overridden")}),
+        (None, {"fields": ("scope", "key", "max", "overridden", "in_use")}),
         (_("Pause"), {"fields": ("paused", "reason", "paused_by", "paused_at")}),
     )
 
@@ -38,7 +115,7 @@ class ConcurrencyLimitAdmin(LeanAdmin):
         return self.has_change_permission(request)
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return request.user.has_perm(f"{self.opts.app_label}.change_limits")
+        return request.user.has_perm(CHANGE)
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return super().has_view_permission(request, obj) or self.has_change_permission(request, obj)
@@ -46,10 +123,18 @@ class ConcurrencyLimitAdmin(LeanAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
+        return LimitChangeList
+
+    def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return MaximumForm
+
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
         return (*self.readonly_fields, *(("scope", "key") if obj else ()))
 
     def save_model(self, request: HttpRequest, obj: ConcurrencyLimit, form: Any, change: bool) -> None:
+        if isinstance(form, MaximumForm):
+            obj.overridden = True
         if "paused" in form.changed_data:
             obj.paused_by = actors.user(request.user).name if obj.paused else ""
             obj.paused_at = Now() if obj.paused else None
@@ -60,25 +145,24 @@ class ConcurrencyLimitAdmin(LeanAdmin):
     def shown_limit(self, limit: ConcurrencyLimit) -> SafeString:
         return isolated(f"{limit.get_scope_display()} {limit.key}".strip())
 
+    @shown(_("in use"))
+    def in_use(self, limit: ConcurrencyLimit) -> SafeString | str | None:
+        if limit._state.adding:
+            return None
+        known = getattr(limit, "used", None)
+        used = figures.in_use().of(as_limit(limit)) if known is None else known
+        if limit.max is None:
+            return str(used)
+        gauge = '<meter class="jc-meter" min="0" max="{}" value="{}">{}</meter> {} / {}'
+        return format_html(gauge, limit.max, min(used, limit.max), used, used, limit.max)
 
-class TargetAdmin(StateAdmin):
-    list_display = ("shown_key", "tenant", "paused", "paused_by", "paused_at", "created_at")
-    list_filter = (PausedFilter,)
-    ordering = ("tenant", "key")
-    name_field = "key"
-    qualifiers = {"tenant": "tenant"}
-    fieldsets = (
-        (None, {"fields": ("id", "tenant", "shown_key", "created_at")}),
-        (_("Pause"), {"fields": ("paused", "paused_by", "paused_at", "shown_reason")}),
-    )
+    @shown(_("set by"))
+    def source(self, limit: ConcurrencyLimit) -> str:
+        return _now("an operator") if limit.overridden else _now("the settings")
 
-    @shown(_("key"))
-    def shown_key(self, target: Target) -> SafeString:
-        return isolated(target.key)
-
-    @shown(_("reason"))
-    def shown_reason(self, target: Target) -> SafeString | None:
-        return text_block(target.reason)
+    @shown(_("pause"))
+    def shown_pause(self, limit: ConcurrencyLimit) -> SafeString | None:
+        return paused_by(limit)
 
 
 class LeaseAdmin(StateAdmin):

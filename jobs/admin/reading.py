@@ -48,7 +48,7 @@ class LeanAdmin(QualifiedSearch):
     payload_columns: ClassVar[tuple[str, ...]] = ()
 
     class Media:
-        css = {"all": ("jobs/console.css",)}
+        css = {"all": ("jobs/console.css", "jobs/screens.css")}
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return LeanChangeList

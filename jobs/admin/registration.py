@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.db.models import Model
 
+from jobs.admin.console import list_first
 from jobs.conf import configured, read
 
 
@@ -20,6 +21,7 @@ class Registration:
         for model, model_admin in self.admins.items():
             if not site.is_registered(model):
                 site.register(model, model_admin)
+        list_first(site)
 
     def by_itself(self, site: AdminSite) -> None:
         found, _problems = read(configured())  # what is wrong with the settings is for the system checks to say

@@ -29,7 +29,7 @@ LONGEST = 65_536
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-def shown(description: Any) -> Callable[[Callable[[Any, Any], Any]], Any]:
+def shown(description: Any, ordering: str | None = None) -> Callable[[Callable[[Any, Any], Any]], Any]:
     """A column or read-only field made by a method. None is shown as any empty value is, on pages as in lists."""
 
     def decorate(method: Callable[[Any, Any], Any]) -> Any:
@@ -38,7 +38,7 @@ def shown(description: Any) -> Callable[[Callable[[Any, Any], Any]], Any]:
             value = method(self, row)
             return self.get_empty_value_display() if value is None else value
 
-        return display(description=description)(show)
+        return display(description=description, ordering=ordering)(show)
 
     return decorate
 
@@ -82,8 +82,17 @@ def json_block(value: Any) -> SafeString | None:
 
 def pretty(value: Any) -> str:
     """JSON to read, with its secrets masked."""
-    written = json.dumps(redact(value), indent=2, ensure_ascii=False)
-    return _DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+    return _spelled(json.dumps(redact(value), indent=2, ensure_ascii=False))
+
+
+def one_line(value: Any) -> str:
+    """JSON in one line, with its secrets masked."""
+    return _spelled(json.dumps(redact(value), ensure_ascii=False))
+
+
+def short_id(pk: Any) -> str:
+    """The end of an id, which differs even among those that were made at the same time."""
+    return f"…{str(pk)[-12:]}"
 
 
 def json_text(data: Any) -> SafeString | None:
@@ -107,3 +116,7 @@ def duration(span: timedelta) -> str:
     if seconds < 60:
         return _("%s s") % f"{seconds:.3g}"
     return str(timedelta(seconds=int(seconds)))
+
+
+def _spelled(written: str) -> str:
+    return _DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written)

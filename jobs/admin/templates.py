@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib.admin.utils import unquote
 from django.db.models import Model
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from jobs.admin.enqueueing import run_url
 from jobs.admin.filters import JobTypeFilter
 from jobs.admin.forms import JobTemplateForm
 from jobs.admin.reading import LeanAdmin, may_view_payload
@@ -18,6 +20,7 @@ from jobs.models import JobTemplate
 
 class JobTemplateAdmin(LeanAdmin):
     form = JobTemplateForm
+    change_form_template = "jobs/template_page.html"
     list_display = ("shown_name", "tenant", "job_type", "priority", "resource", "created_at")
     list_filter = (JobTypeFilter,)
     list_defer = ("params", "retry_policy", "tags")
@@ -31,6 +34,13 @@ class JobTemplateAdmin(LeanAdmin):
             (_("When"), {"fields": ("priority", "target", "max_runtime_sec", "retry_policy")}),
             (_("How much"), {"fields": ("resource", "cost_units", "token_limit", "tags")}),
         ]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        template = self.get_object(request, unquote(object_id))
+        more = {} if template is None else {"run_url": run_url(self, request, template)}
+        return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
 
     @shown(_("name"))
     def shown_name(self, template: JobTemplate) -> SafeString:

@@ -30,6 +30,7 @@ class Verb:
     name: str
     button: StrPromise
     action: StrPromise
+    will: Any
     done: Any
     call: Callable[..., Job]
 
@@ -41,6 +42,7 @@ VERBS: dict[str, Verb] = {
             "release",
             pgettext_lazy("verb", "Release"),
             gettext_lazy("Release selected held jobs"),
+            ngettext_lazy("%(count)d will be released", "%(count)d will be released", "count"),
             ngettext_lazy("%(count)d job released", "%(count)d jobs released", "count"),
             services.release,
         ),
@@ -48,6 +50,7 @@ VERBS: dict[str, Verb] = {
             "pause",
             pgettext_lazy("verb", "Pause"),
             gettext_lazy("Pause selected jobs"),
+            ngettext_lazy("%(count)d will be paused", "%(count)d will be paused", "count"),
             ngettext_lazy("%(count)d job paused", "%(count)d jobs paused", "count"),
             services.pause,
         ),
@@ -55,6 +58,7 @@ VERBS: dict[str, Verb] = {
             "resume",
             pgettext_lazy("verb", "Resume"),
             gettext_lazy("Resume selected jobs"),
+            ngettext_lazy("%(count)d will be resumed", "%(count)d will be resumed", "count"),
             ngettext_lazy("%(count)d job resumed", "%(count)d jobs resumed", "count"),
             services.resume,
         ),
@@ -62,6 +66,7 @@ VERBS: dict[str, Verb] = {
             "retry",
             pgettext_lazy("verb", "Retry"),
             gettext_lazy("Retry selected jobs"),
+            ngettext_lazy("%(count)d will be retried", "%(count)d will be retried", "count"),
             ngettext_lazy("%(count)d job retried", "%(count)d jobs retried", "count"),
             services.retry,
         ),
@@ -69,6 +74,7 @@ VERBS: dict[str, Verb] = {
             "resolve",
             pgettext_lazy("verb", "Resolve"),
             gettext_lazy("Resolve selected failed jobs"),
+            ngettext_lazy("%(count)d will be resolved", "%(count)d will be resolved", "count"),
             ngettext_lazy("%(count)d job resolved", "%(count)d jobs resolved", "count"),
             services.resolve,
         ),
@@ -76,11 +82,22 @@ VERBS: dict[str, Verb] = {
             "cancel",
             pgettext_lazy("verb", "Cancel"),
             gettext_lazy("Cancel selected jobs"),
+            ngettext_lazy("%(count)d will be cancelled", "%(count)d will be cancelled", "count"),
             ngettext_lazy("%(count)d job cancelled", "%(count)d jobs cancelled", "count"),
             services.cancel,
         ),
     )
 }
+
+
+PRIORITY = Verb(
+    "change_priority",
+    gettext_lazy("Change priority"),
+    gettext_lazy("Change priority of selected jobs"),
+    ngettext_lazy("%(count)d will be changed", "%(count)d will be changed", "count"),
+    ngettext_lazy("%(count)d job changed", "%(count)d jobs changed", "count"),
+    services.update,  # with the number that is asked for
+)
 
 
 @dataclass
@@ -149,10 +166,10 @@ def why(verb: str, error: JobSchedulerError) -> str:
     if isinstance(error, NotFound):
         return _("no longer there")
     if isinstance(error, LiveTail):
-        return _("already followed by a job that is %s") % _status(error.status)
+        return _("already followed by a job that is %s") % status_word(error.status)
     if isinstance(error, WrongState) and arrow(verb, error.status) is None:
         still = error.status in (Status.PENDING, Status.QUEUED)
-        return (_("still %s") if still else _("already %s")) % _status(error.status)
+        return (_("still %s") if still else _("already %s")) % status_word(error.status)
     return str(error).rstrip(".")
 
 
@@ -176,5 +193,6 @@ def _skipped(why: str, job_ids: list[UUID]) -> str:
     return f"{text} ({', '.join(map(str, job_ids))})" if count <= FEW else text
 
 
-def _status(status: str) -> str:
+def status_word(status: str) -> str:
+    """In the middle of a sentence."""
     return str(STATUS_LABELS[Status(status)]).lower()

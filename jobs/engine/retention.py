@@ -97,7 +97,7 @@ class Pruning:
             kept = self._kept(list(chain.from_iterable(chains.values())))
             ids = [each for members in chains.values() if kept.isdisjoint(members) for each in members]
             if not self.dry_run:
-                _delete_jobs(ids)
+                delete_jobs(ids)
         return len(ids)
 
     def _whole_chains(self, roots: Iterable[UUID]) -> dict[UUID, list[UUID]]:
@@ -143,7 +143,7 @@ class Pruning:
             if self._kept(ids) or kept_by_others(JobGroup, [group]) or kept_by_keepers([group]):
                 return
             if not self.dry_run:
-                _delete_jobs(ids)
+                delete_jobs(ids)
                 let_go(JobGroup, [group])
                 take_along([group])
                 JobGroup.objects.using(db.alias()).filter(pk=group)._raw_delete(db.alias())
@@ -208,7 +208,7 @@ def pause_sec() -> float:
     return BUSY_SEC if _under_way is not None else IDLE_SEC
 
 
-def _delete_jobs(ids: Sequence[UUID]) -> None:
+def delete_jobs(ids: Sequence[UUID]) -> None:
     """Set by set, what refers to jobs first. `_raw_delete`, because `delete` would load and collect each row."""
     using = db.alias()
     for part in _parts(ids):

@@ -65,6 +65,8 @@ class Entry:
             key = Worker._meta.pk.get_db_prep_value(self._row.pk, db.connection())
             cursor.execute(_BEAT, [busy, stuck, self.state, key])
             self.request = next((request for (request,) in cursor.fetchall()), "")
+        if self.state in (WorkerState.RUNNING, WorkerState.QUIET):
+            self.state = WorkerState.QUIET if self.request == WorkerState.QUIET else WorkerState.RUNNING
         self._shown, self._beaten = shown, time.monotonic()
 
     def leave(self) -> None:

@@ -44,6 +44,10 @@ class Facts:
     def slots(self) -> int:
         return sum(max(worker.slots - worker.stuck, 0) for worker in self.workers)
 
+    def shares_a_limit(self, lease: Lease) -> bool:
+        theirs = Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
+        return any(limit.key == theirs.key(limit.scope) for limit in self.limits)
+
     def last(self, kind: EventKind) -> JobEvent | None:
         return self.events.get(kind)
 
@@ -68,13 +72,13 @@ def _gather_queue(facts: Facts) -> None:
     if job.lane_id is not None:
         facts.target = job.lane  # None where it has not been used yet
         facts.lane = _lane(job)
-    facts.limits = [each for each in _limits() if each.key == facts.flow.key(each.scope)]
+    facts.limits = [each for each in in_force() if each.key == facts.flow.key(each.scope)]
     facts.in_use = figures.in_use()
-    facts.reservations = [each for each in _reservations() if _shares_a_limit(each, facts)]
+    facts.reservations = [each for each in waiting_calls() if facts.shares_a_limit(each)]
     if job.remote:
         facts.is_asked_for = offers.is_asked_for(job)
     else:
-        facts.workers = [worker for worker in _workers() if serves(worker, job)]
+        facts.workers = [worker for worker in working() if serves(worker, job)]
 
 
 def serves(worker: Worker, job: Job) -> bool:
@@ -116,22 +120,17 @@ _HOLDER = _OF_LANE.filter(holds_lane=True).order_by("-pk").values("pk")[:1]
 _HEAD = _OF_LANE.filter(gate__in=literals([Gate.LANE, Gate.READY])).in_dispatch_order().values("pk")[:1]
 
 
-def _limits() -> list[ConcurrencyLimit]:
-    in_force = ConcurrencyLimit.objects.using(db.alias()).filter(Q(max__isnull=False) | Q(paused=True))
-    return list(in_force.order_by("pk"))
+def in_force() -> list[ConcurrencyLimit]:
+    rows = ConcurrencyLimit.objects.using(db.alias()).filter(Q(max__isnull=False) | Q(paused=True))
+    return list(rows.order_by("pk"))
 
 
-def _reservations() -> list[Lease]:
+def waiting_calls() -> list[Lease]:
     waiting = Lease.objects.using(db.alias()).filter(ended_at__isnull=True, granted_at__isnull=True)
     return list(waiting.filter(kind=LeaseKind.DIRECT, expires_at__gt=Now()).order_by("pk")[:100])
 
 
-def _shares_a_limit(lease: Lease, facts: Facts) -> bool:
-    theirs = Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
-    return any(limit.key == theirs.key(limit.scope) for limit in facts.limits)
-
-
-def _workers() -> list[Worker]:
+def working() -> list[Worker]:
     heard = Now() - timedelta(seconds=conf.LEASE_SEC)
     rows = Worker.objects.using(db.alias()).filter(heartbeat_at__gt=heard, state=WorkerState.RUNNING, request="")
     return list(rows)

@@ -47,7 +47,7 @@ def of(facts: Facts) -> list[Reason]:
         case Status.DISPATCHING:
             return [_dispatching(facts)]
         case Status.QUEUED:
-            return [*_its_time(facts), *_its_lane(facts), *_its_limits(facts), *_its_workers(facts)]
+            return [*its_time(facts), *_its_lane(facts), *its_limits(facts), *its_workers(facts)]
     return []
 
 
@@ -73,7 +73,7 @@ def _dispatching(facts: Facts) -> Reason:
     return Reason("dispatching", message, until=until)
 
 
-def _its_time(facts: Facts) -> Iterator[Reason]:
+def its_time(facts: Facts) -> Iterator[Reason]:
     job = facts.job
     if job.recheck_at is not None and job.recheck_at > facts.now:
         event = facts.last(EventKind.DENIED)
@@ -112,7 +112,7 @@ def _occupied(key: str, other: Job) -> Reason:
     return Reason("target_busy", _("target %(target)s: job %(job)s goes first") % told, other.pk)
 
 
-def _its_limits(facts: Facts) -> Iterator[Reason]:
+def its_limits(facts: Facts) -> Iterator[Reason]:
     for row in facts.limits:
         if row.paused:
             message = _("%s is paused") % _named(row) + _by(row.paused_by, row.paused_at, row.reason)
@@ -125,7 +125,7 @@ def _its_limits(facts: Facts) -> Iterator[Reason]:
         yield Reason("reservation", message, since=lease.requested_at, by=lease.owner)
 
 
-def _its_workers(facts: Facts) -> Iterator[Reason]:
+def its_workers(facts: Facts) -> Iterator[Reason]:
     if not facts.workers and not facts.job.remote:
         yield Reason("no_worker", _("no live worker serves %s") % facts.job.job_type)
     if not facts.is_asked_for:

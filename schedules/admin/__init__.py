@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from django.contrib import admin
 
+from jobs.admin.alerts import alert_from
+from jobs.admin.dashboard import show_on_dashboard
 from jobs.admin.registration import Registration
 from schedules.admin.fires import ScheduleFireAdmin
 from schedules.admin.schedule import ScheduleAdmin
+from schedules.admin.upcoming import lateness, next_fires
 from schedules.models import Schedule, ScheduleFire
 
 register = Registration({Schedule: ScheduleAdmin, ScheduleFire: ScheduleFireAdmin})
 register.by_itself(admin.site)
+show_on_dashboard(next_fires)
+alert_from(lateness)

@@ -13,6 +13,7 @@ from jobs.models import JobTemplate
 from jobs.registry import registry
 from schedules import services
 from schedules.models import CatchUp, Schedule
+from schedules.zones import NAME_LENGTH, names_of_zones
 
 SAID = (
     *("name", "cron", "timezone", "every_sec", "anchor_at", "run_at", "max_fires", "enabled", "job_type", "template"),
@@ -38,6 +39,13 @@ class ScheduleForm(forms.ModelForm):
         label=_("Template"), required=False, queryset=JobTemplate.objects.defer("params", "retry_policy", "tags")
     )
     params = JsonField(label=_("Params"), required=False)
+    timezone = forms.CharField(  # judged by the services, which say what was meant
+        label=_("Time zone"),
+        max_length=NAME_LENGTH,
+        initial="UTC",
+        widget=forms.Select,
+        help_text=_("Where cron is read."),
+    )
     catch_up = forms.ChoiceField(
         label=_("Catch-up"), choices=CATCH_UP, help_text=_("What is made up for after an absence of the scheduler.")
     )
@@ -47,7 +55,6 @@ class ScheduleForm(forms.ModelForm):
         fields = ("tenant", *SAID)
         help_texts = {
             "cron": _("Five fields, or @daily and the like; or say an interval or a single time below."),
-            "timezone": _("Where cron is read: an IANA name such as Europe/Berlin."),
             "anchor_at": _("What the interval is counted from. Empty: from now."),
             "misfire_grace_sec": _("How late is still in time."),
             "jitter_sec": _("Spreads the starts over so long; due times stay."),
@@ -58,6 +65,9 @@ class ScheduleForm(forms.ModelForm):
         if isinstance(choice := self.fields.get("job_type"), forms.ChoiceField):
             names = {*registry.names(), self.instance.job_type} - {""}
             choice.choices = [("", "---------"), *((name, name) for name in sorted(names))]
+        if "timezone" in self.fields:
+            zones = sorted({*names_of_zones(), self.instance.timezone or "UTC"})
+            self.fields["timezone"].widget.choices = [(name, name) for name in zones]
 
     def said(self) -> dict[str, Any]:
         """What services take: every field of a new schedule, and of one that is there what was changed.

@@ -9,26 +9,26 @@ from django.contrib.admin.utils import unquote
 from django.db.models import Model, OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.formats import localize
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.timezone import localtime
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from jobs import actors, db
 from jobs.admin.filters import EnabledFilter, JobTypeFilter
-from jobs.admin.reading import may_view_payload
+from jobs.admin.marks import badge, mark, when
+from jobs.admin.reading import LeanChangeList, may_view_payload
 from jobs.admin.showing import first_line, isolated, json_block, link, list_url, shown, text_block
 from jobs.errors import JobSchedulerError
 from jobs.models import Job, JobTemplate
-from jobs.models.job import STATUS_LABELS
-from jobs.states import Status
 from schedules import forecast, history, services
+from schedules.admin import preview, recent
 from schedules.admin.forms import ScheduleForm
+from schedules.admin.previewing import Previewing
 from schedules.admin.verbs import ScheduleVerbs, offered
 from schedules.models import Schedule, ScheduleFire
 from schedules.rules import Broken
+from schedules.words import in_words
 
 NEXT, PAST = 10, 20
 STATE = (
@@ -44,10 +44,25 @@ STATE = (
 )
 
 
-class ScheduleAdmin(ScheduleVerbs):
+class ScheduleChangeList(LeanChangeList):
+    """Gives each row of a page its last fires: few statements for all of them together."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        fired = recent.of([schedule.pk for schedule in self.result_list])
+        for schedule in self.result_list:
+            schedule.recent = fired.get(schedule.pk, [])
+
+
+class ScheduleAdmin(Previewing, ScheduleVerbs):
     form = ScheduleForm
     change_form_template = "schedules/schedule_page.html"
-    list_display = ("shown_name", "tenant", "what", "when", "shown_state", "last_fire_at", "last_outcome", "next_fire")
+    change_list_template = "jobs/list_that_teaches.html"
+    nothing_yet = _(
+        'Nothing is scheduled. Add a schedule here, or declare one in code: @job("report", cron="0 9 * * 1-5").'
+    )
+    list_display = ("shown_name", "what", "shown_rule", "last", "next_fire", "last_fires", "shown_state")
     list_filter = (EnabledFilter, JobTypeFilter)
     list_select_related = ("template",)
     list_defer = ("params", "template__params", "template__retry_policy", "template__tags")
@@ -57,7 +72,7 @@ class ScheduleAdmin(ScheduleVerbs):
     readonly_fields = STATE
     shown_fieldsets = (
         (_("What"), {"fields": ("shown_name", "tenant", "what", "priority", "target", "resource", "fire_time_param")}),
-        (_("When"), {"fields": ("when", "run_at", "anchor_at", "max_fires", "enabled")}),
+        (_("When"), {"fields": ("shown_rule", "run_at", "anchor_at", "max_fires", "enabled")}),
         (_("If late"), {"fields": ("catch_up", "catch_up_max", "overlap", "misfire_grace_sec", "jitter_sec")}),
         (_("State"), {"fields": STATE}),
     )
@@ -119,9 +134,14 @@ class ScheduleAdmin(ScheduleVerbs):
         sections = {} if schedule is None else self._sections(request, schedule)
         return super().change_view(request, object_id, form_url, {**sections, **(extra_context or {})})
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
+        return ScheduleChangeList
+
     @shown(_("name"))
     def shown_name(self, schedule: Schedule) -> SafeString:
-        return isolated(schedule.name)
+        if schedule.tenant == "default":
+            return isolated(schedule.name)
+        return format_html('{} <span class="jc-mark">{}</span>', isolated(schedule.name), isolated(schedule.tenant))
 
     @shown(_("job type or template"))
     def what(self, schedule: Schedule) -> SafeString | str | None:
@@ -131,28 +151,30 @@ class ScheduleAdmin(ScheduleVerbs):
         return link(self.admin_site, JobTemplate, template.pk, template.name)
 
     @shown(_("when"))
-    def when(self, schedule: Schedule) -> SafeString:
-        if schedule.cron is not None:
-            return format_html("{} {}", isolated(schedule.cron), isolated(schedule.timezone))
-        if schedule.every_sec is not None:
-            return isolated(_now("every %d s") % schedule.every_sec)
-        return isolated(_now("once"))
+    def shown_rule(self, schedule: Schedule) -> SafeString:
+        """In words, and as it is written."""
+        if schedule.cron is None:
+            return isolated(in_words(schedule))
+        written = format_html("{} <samp>{}</samp>", isolated(schedule.timezone), isolated(schedule.cron))
+        words = in_words(schedule)
+        return format_html('{}<br><span class="jc-small jc-muted">{}</span>', words, written) if words else written
 
     @shown(_("state"))
     def shown_state(self, schedule: Schedule) -> SafeString:
         if schedule.enabled:
-            return isolated(_now("enabled"))
-        badge = format_html('<span class="jc-badge">{}</span>', _now("disabled"))
-        return format_html("{} {}", badge, isolated(first_line(schedule.disabled_reason)))
+            return mark("good", _now("enabled"), "✓")
+        why = isolated(first_line(schedule.disabled_reason))
+        return format_html("{} {}", mark("plain", _now("disabled"), "⊘"), why)
 
-    @shown(_("last outcome"))
-    def last_outcome(self, schedule: Schedule) -> SafeString | None:
+    @shown(_("last"))
+    def last(self, schedule: Schedule) -> SafeString | None:
+        """When it fired, and what became of it."""
         status = getattr(schedule, "last_status", None)
-        if not status:
+        if schedule.last_fire_at is None:
             return None
-        return format_html('<span class="jc-badge jc-{}">{}</span>', status.lower(), STATUS_LABELS[Status(status)])
+        return format_html("{} {}", badge(status) if status else "", when(schedule.last_fire_at))
 
-    @shown(_("next fire"))
+    @shown(_("next"))
     def next_fire(self, schedule: Schedule) -> SafeString | None:
         """With a word if clocks change on that day."""
         if schedule.next_fire_at is None:
@@ -161,7 +183,11 @@ class ScheduleAdmin(ScheduleVerbs):
             notes = [coming.note for coming in forecast.of_schedule(schedule, 1) if coming.note]
         except Broken:
             notes = []
-        return format_html("{} {}", localize(localtime(schedule.next_fire_at)), isolated(notes[0]) if notes else "")
+        return format_html("{} {}", when(schedule.next_fire_at), isolated(notes[0]) if notes else "")
+
+    @shown(_("last 30 fires"))
+    def last_fires(self, schedule: Schedule) -> SafeString | None:
+        return recent.spark(getattr(schedule, "recent", ()))
 
     @shown(_("disabled because"))
     def shown_reason(self, schedule: Schedule) -> SafeString | None:
@@ -177,18 +203,17 @@ class ScheduleAdmin(ScheduleVerbs):
 
     def _sections(self, request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
         """What the page shows beside the fields."""
-        problem, coming = "", []
         try:
-            coming = forecast.of_schedule(schedule, NEXT)
+            shown_next = preview.of_schedule(schedule, NEXT)
         except Broken as error:
-            problem = str(error)
+            shown_next = preview.Preview(problem=str(error))
         past = history.with_outcomes(history.fires_of(schedule)[:PAST])
         return {
             "verbs": [
                 (verb, self._verb_url(schedule, verb.name)) for verb in offered(schedule) if self.may(request, verb)
             ],
-            "problem": problem,
-            "coming": coming,
+            "preview": shown_next,
+            "spark": recent.spark(recent.of([schedule.pk]).get(schedule.pk, ())),
             "past": [(each, link(self.admin_site, Job, each.fire.job_id)) for each in past],
             "fires_url": self._all_fires(schedule) if len(past) == PAST else "",
         }

@@ -19,9 +19,9 @@ def page_of(row: Model) -> str:
 
 
 def choose(client: Client, action: str, rows: Any, **data: Any) -> Any:
-    """Tick some rows in their list and choose an action for them."""
+    """Tick some rows in their list, choose an action for them, and agree to it."""
     rows = list(rows)
-    post = {"action": action, "_selected_action": [str(row.pk) for row in rows], "index": 0, **data}
+    post = {"confirmed": "1", "action": action, "_selected_action": [str(row.pk) for row in rows], "index": 0, **data}
     return client.post(list_of(type(rows[0])), post)
 
 

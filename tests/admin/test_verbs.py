@@ -177,7 +177,7 @@ def test_a_bulk_action_stops_at_its_limit_and_says_how_many_are_left(boss: Clien
 
 def test_all_that_match_a_filter_can_be_chosen_at_once(boss: Client) -> None:
     failed, done = [job_in(Status.FAILED) for _ in range(3)], job_in(Status.COMPLETED)
-    post = {"action": "retry", "select_across": "1", "_selected_action": [failed[0].pk]}
+    post = {"confirmed": "1", "action": "retry", "select_across": "1", "_selected_action": [failed[0].pk]}
     response = boss.post(f"{list_of(Job)}?status=FAILED", post)
     assert said(response) == "3 jobs retried."
     assert not Job.objects.filter(retry_of=done).exists()

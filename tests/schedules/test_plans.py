@@ -14,6 +14,7 @@ from pytest_django import DjangoDbBlocker
 
 from jobs.ids import uuid7
 from schedules import history, services
+from schedules.admin import recent
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from schedules.ticking import Ticker
@@ -74,13 +75,14 @@ def test_looking_and_firing_walk_no_table(history_of_years: Schedule) -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("what", ["fires", "next page", "forgotten", "delete"])
+@pytest.mark.parametrize("what", ["fires", "next page", "glance", "forgotten", "delete"])
 def test_the_history_of_one_schedule_is_found_by_index(history_of_years: Schedule, what: str, settings: Any) -> None:
     settings.JOBSCHEDULER = {"RETENTION_DAYS": 1}
     fires = history.fires_of(history_of_years)
     work: dict[str, Callable[[], object]] = {
         "fires": lambda: history.with_outcomes(fires[:50]),
         "next page": lambda: list(fires.filter(fire_time__lt=NOON - timedelta(minutes=900))[:50]),
+        "glance": lambda: recent.of(list(Schedule.objects.order_by("pk").values_list("pk", flat=True)[:50])),
         "forgotten": history.forget_old,
         "delete": lambda: services.delete(history_of_years.pk),
     }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from jobs.admin.job import show_on_page
+from jobs.admin.alerts import alert_from
+from jobs.admin.job_page import show_on_page
 from jobs.admin.registration import Registration
+from webhooks.admin.alerting import disabled
 from webhooks.admin.deliveries import (
     WebhookAttemptAdmin,
     WebhookAudienceAdmin,
@@ -27,3 +29,4 @@ register = Registration(
 )
 register.by_itself(admin.site)
 show_on_page(deliveries_of_job)
+alert_from(disabled)

@@ -1,0 +1,108 @@
+"""What somebody should look at now: only what is true, each with a link to where it can be mended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.contrib.admin import AdminSite
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from jobs import figures
+from jobs.admin.marks import roughly
+from jobs.admin.showing import list_url
+from jobs.census import Census
+from jobs.conf import configured, read
+from jobs.figures import Workforce
+from jobs.models import Job, Worker, WorkerState
+from jobs.states import Status
+
+LATE = timedelta(minutes=5)  # for a job that could start at once
+FEW, TWICE = 10, 2
+
+
+@dataclass(frozen=True)
+class Alert:
+    message: str
+    url: str = ""
+    word: str = ""
+    is_bad: bool = True
+
+
+Source = Callable[[AdminSite, HttpRequest], Iterator[Alert]]
+_sources: list[Source] = []
+
+
+def alert_from(source: Source) -> None:
+    """Register what another app has to say at the top of the dashboard."""
+    if source not in _sources:
+        _sources.append(source)
+
+
+def alerts(
+    site: AdminSite, request: HttpRequest, counted: Census, force: Workforce, hour: Counter[str], day: Counter[str]
+) -> list[Alert]:
+    jobs = list_url(site, Job)
+    found = [
+        *_settings(),
+        *_workers(site, counted, force),
+        *_leases(jobs),
+        *_blocked(jobs),
+        *_late(jobs, counted),
+        *_failing(jobs, hour, day),
+    ]
+    return found + [alert for source in _sources for alert in source(site, request)]
+
+
+def _settings() -> Iterator[Alert]:
+    for problem in read(configured())[1][:3]:
+        yield Alert(str(problem))
+
+
+def _workers(site: AdminSite, counted: Census, force: Workforce) -> Iterator[Alert]:
+    url = list_url(site, Worker) if site.is_registered(Worker) else ""
+    waits = sum(kind.jobs for kind in counted.live if kind.is_due)
+    if waits and not force.states[WorkerState.RUNNING]:
+        yield Alert(_("No worker is running, and %d jobs wait.") % waits, url, _("Workers"))
+    if silent := force.states[figures.SILENT]:
+        told = ngettext("%d worker has not been heard of.", "%d workers have not been heard of.", silent) % silent
+        yield Alert(told, url, _("Workers"), is_bad=False)
+    if force.stuck:
+        yield Alert(_("%d slots of workers hang in jobs that do not stop.") % force.stuck, url, _("Workers"))
+
+
+def _leases(jobs: str) -> Iterator[Alert]:
+    if late := figures.expired_leases():
+        told = ngettext("%d job runs without a sign of life.", "%d jobs run without a sign of life.", late) % late
+        yield Alert(told, f"{jobs}?attention=stuck", _("Show"))
+
+
+def _blocked(jobs: str) -> Iterator[Alert]:
+    if blocked := figures.blocked_targets():
+        told = ngettext("%d target is blocked by a job that needs you.", "%d targets are blocked.", blocked) % blocked
+        yield Alert(told, f"{jobs}?attention=blocking", _("Show"), is_bad=False)
+
+
+def _late(jobs: str, counted: Census) -> Iterator[Alert]:
+    ready = [kind.since for kind in counted.live if kind.is_ready]
+    age = timedelta(seconds=counted.age_sec(min(ready))) if ready else timedelta(0)
+    if age > LATE:
+        told = _("The oldest job that could start has been waiting for %s.") % roughly(age)
+        yield Alert(told, f"{jobs}?attention=late", _("Show"), is_bad=False)
+
+
+def _failing(jobs: str, hour: Counter[str], day: Counter[str]) -> Iterator[Alert]:
+    """The last hour against the day before it."""
+    earlier = day - hour
+    failed, before = hour[Status.FAILED], earlier[Status.FAILED]
+    if failed < FEW:
+        return
+    usual = before / earlier.total() if earlier.total() else 0.0
+    if failed / hour.total() > TWICE * usual:
+        told = {"failed": failed, "all": hour.total()}
+        message = _("%(failed)d of %(all)d jobs failed in the last hour, more than usual.") % told
+        yield Alert(message, f"{jobs}?status=FAILED&created=1h", _("Show"))

@@ -1,0 +1,157 @@
+"""A new job from the console: of any job type, by a form that its handler's signature makes, or from a template."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import ModelAdmin
+from django.contrib.admin.models import ADDITION, LogEntry
+from django.contrib.admin.widgets import AdminTextInputWidget
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.html import format_html
+from django.utils.translation import gettext as _now
+from django.utils.translation import gettext_lazy as _
+
+from jobs import actors, db, services
+from jobs.admin import params
+from jobs.admin.console import APP, render, screen, url_of
+from jobs.admin.reading import may_view_payload
+from jobs.admin.showing import change_url, link
+from jobs.errors import InvalidInput, JobSchedulerError
+from jobs.models import Job, JobTemplate
+from jobs.redaction import redact
+from jobs.registry import Handler, registry
+from jobs.services import REASON_LENGTH
+
+BOTH = ("GET", "HEAD", "POST")
+PRIORITIES = [("", "---------"), *((name, name) for name in ("LOW", "NORMAL", "HIGH", "URGENT"))]
+OURS = ("tenant", "target", "resource", "priority", "not_before", "hold", "tags", "idempotency_key")
+
+
+def _text(label: Any, help_text: Any = "", length: int = 255) -> forms.CharField:
+    return forms.CharField(
+        label=label, required=False, max_length=length, help_text=help_text, widget=AdminTextInputWidget
+    )
+
+
+class SubmissionForm(forms.Form):
+    """What a submission says beside its params; those are added for each job type."""
+
+    tenant = _text(_("Tenant"), _("Empty: default."), 64)
+    target = _text(_("Target"), _("Jobs of one target run one after another."), 200)
+    resource = _text(_("Resource"), _("Empty: as the handler says."), 200)
+    priority = forms.ChoiceField(label=_("Priority"), required=False, choices=PRIORITIES)
+    not_before = forms.DateTimeField(
+        label=_("Not before"), required=False, widget=forms.DateTimeInput(attrs={"type": "datetime-local"})
+    )
+    tags = _text(_("Tags"), _("Separated by commas."), 2000)
+    idempotency_key = _text(_("Idempotency key"), _("The same key and params give the same job."))
+    hold = forms.BooleanField(label=_("Hold it until it is released"), required=False)
+    reason = _text(_("Reason"), length=REASON_LENGTH)
+
+    def __init__(
+        self, handler: Handler[..., Any], *args: Any, preset: Any = None, hidden: Any = None, **kwargs: Any
+    ) -> None:
+        """`preset` is what stands in the fields at first, `hidden` the same with the secrets that it masks."""
+        super().__init__(*args, **kwargs)
+        self.handler, self.hidden = handler, hidden or {}
+        self.fields = {**params.fields_of(handler, preset), **self.fields}
+
+    def submission(self) -> dict[str, Any]:
+        """What `services.enqueue` takes beside job type or template."""
+        found = {name: self.cleaned_data[name] or None for name in OURS if name in self.fields}
+        found["tags"] = [tag.strip() for tag in (found.get("tags") or "").split(",") if tag.strip()] or None
+        return {**found, "params": params.said(self.handler, self, self.hidden), "reason": self.cleaned_data["reason"]}
+
+
+@screen("enqueue", _("New job"), permission=f"{APP}.add_job", methods=BOTH)
+def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
+    """Without a job type it asks for one; an unknown one is told, never an error page."""
+    asked = (request.POST.get("job_type") or request.GET.get("job_type") or "")[:200]
+    handler, problem = None, ""
+    if asked:
+        try:
+            handler = registry.get(asked)
+        except InvalidInput as error:
+            problem = error.errors[0]["msg"]
+    form = None if handler is None else SubmissionForm(handler, _posted(request))
+    if handler is not None and form is not None and request.method == "POST":
+        made = _submitted(request, form, job_type=handler.name)
+        if made is not None:
+            return _done(admin, request, made)
+    context = {"form": form, **_told(handler), "problem": problem, "types": registry.names()}
+    return render(admin, request, "jobs/console/enqueue.html", context, title=_("New job"))
+
+
+@screen(
+    "template-run",
+    _("Run a template"),
+    permission=f"{APP}.run_jobtemplate",
+    route="template-run/<uuid:template_id>/",
+    methods=BOTH,
+    listed=False,
+)
+def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> HttpResponse:
+    """Its params stand in the form as far as this person may see them; what stays untouched is the template's."""
+    template = JobTemplate.objects.using(db.alias()).filter(pk=template_id).first()
+    if template is None:
+        raise Http404
+    context: dict[str, Any] = {
+        "template": template,
+        "back": link(admin.admin_site, JobTemplate, template.pk, template.name),
+    }
+    try:
+        handler = registry.get(template.job_type)
+    except InvalidInput as error:
+        context["problem"] = error.errors[0]["msg"]
+        return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
+    preset = redact(template.params) if may_view_payload(request) else dict.fromkeys(template.params, "")
+    form = SubmissionForm(handler, _posted(request), preset=preset, hidden=template.params)
+    del form.fields["tenant"]
+    if request.method == "POST":
+        made = _submitted(request, form, template=template.name, tenant=template.tenant)
+        if made is not None:
+            return _done(admin, request, made)
+    context |= {"form": form, **_told(handler)}
+    return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
+
+
+def run_url(admin: ModelAdmin, request: HttpRequest, template: JobTemplate) -> str:
+    """Where a template is run; empty for those who may not."""
+    if not request.user.has_perm(f"{APP}.run_jobtemplate") or not admin.admin_site.is_registered(Job):
+        return ""
+    return url_of(admin.admin_site, "template-run", template.pk)
+
+
+def _told(handler: Handler[..., Any] | None) -> dict[str, str]:
+    """Never the handler itself: a template calls what can be called, and it would run."""
+    return {} if handler is None else {"job_type": handler.name, "doc": handler.doc}
+
+
+def _posted(request: HttpRequest) -> Any:
+    return request.POST if request.method == "POST" else None
+
+
+def _submitted(request: HttpRequest, form: SubmissionForm, **what: Any) -> Job | None:
+    """None, and errors in the form, if it is refused."""
+    if not form.is_valid():
+        return None
+    try:
+        return services.enqueue(actor=actors.user(request.user), **{**form.submission(), **what})
+    except InvalidInput as error:
+        params.refuse(form, error)
+    except JobSchedulerError as error:
+        form.add_error(None, str(error))
+    return None
+
+
+def _done(admin: ModelAdmin, request: HttpRequest, job: Job) -> HttpResponse:
+    told = format_html("{} {}", _now("Submitted:"), link(admin.admin_site, Job, job.pk) or job.pk)
+    messages.success(request, told)
+    user_id: Any = request.user.pk
+    entries: Any = [job]
+    LogEntry.objects.log_actions(user_id, entries, ADDITION, "enqueue")
+    return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))

@@ -1,0 +1,125 @@
+"""Fields for a handler's parameters, made of its own signature. What is typed is read as on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
+from django.utils.translation import gettext as _
+
+from jobs import parsing
+from jobs.admin.showing import pretty
+from jobs.errors import InvalidInput
+from jobs.redaction import restore
+from jobs.registry import Handler
+
+PREFIX = "param-"  # a parameter may have any name, also that of a field of ours
+MORE = "more_params"
+LONGEST = 1_000_000
+
+
+class TextField(forms.CharField):
+    """Lines end as they were shown; a browser would send them with another end."""
+
+    def to_python(self, value: Any) -> Any:
+        return super().to_python(value.replace("\r\n", "\n") if isinstance(value, str) else value)
+
+
+def fields_of(handler: Handler[..., Any], preset: Mapping[str, Any] | None = None) -> dict[str, forms.Field]:
+    """A field for each parameter, in their order; `preset` is what a template says, as this person may see it."""
+    schema = handler.signature.schema()
+    required = set(schema.get("required", ()))
+    shown = preset or {}
+    made = {
+        PREFIX + name: _field(name, _resolved(each, schema), name in required and name not in shown, shown)
+        for name, each in schema.get("properties", {}).items()
+    }
+    if schema.get("additionalProperties", False) is not False:
+        made[MORE] = forms.CharField(
+            label=_("Further params"),
+            required=False,
+            max_length=LONGEST,
+            widget=AdminTextareaWidget(attrs={"rows": 3}),
+            help_text=_("An object in JSON: this job type takes params of any name."),
+        )
+    return made
+
+
+def said(handler: Handler[..., Any], form: forms.BaseForm, preset: Mapping[str, Any]) -> dict[str, Any]:
+    """The params that were typed. A field that stands as it stood says nothing; a mask in one that does not is still
+    what it hides in `preset`. InvalidInput for bad JSON."""
+    written = {
+        name.removeprefix(PREFIX): form.cleaned_data[name]
+        for name in form.fields
+        if name.startswith(PREFIX) and name in form.changed_data and form.cleaned_data.get(name) not in (None, "")
+    }
+    more = form.cleaned_data.get(MORE) or "{}"
+    further = parsing.json_object(parsing.decode_json(more, MORE), MORE)
+    typed = {**further, **handler.signature.coerce_text(written)}
+    restored: dict[str, Any] = restore(typed, preset, "params")
+    return restored
+
+
+def refuse(form: forms.BaseForm, error: InvalidInput) -> None:
+    """Each thing that is wrong beside the field that it is about."""
+    for each in error.errors:
+        place = [str(step) for step in each["loc"]]
+        name, rest = (place[0], place[1:]) if place else ("", [])
+        if name == "params" and rest:
+            name, rest = PREFIX + rest[0], rest[1:]
+        where = name if name in form.fields else None
+        before = rest if where else place
+        form.add_error(where, f"{'.'.join(before)}: {each['msg']}" if before else each["msg"])
+
+
+def _field(name: str, schema: dict[str, Any], required: bool, shown: Mapping[str, Any]) -> forms.Field:
+    told: dict[str, Any] = {
+        "label": name,
+        "required": required,
+        "initial": _written(shown[name]) if name in shown else None,
+        "help_text": _help(schema),
+    }
+    if (choices := _choices(schema)) is not None:
+        return forms.ChoiceField(choices=[("", "---------"), *choices], **told)
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        return forms.CharField(max_length=400, widget=AdminTextInputWidget(attrs={"inputmode": "decimal"}), **told)
+    if kind == "string" and schema.get("maxLength", 1000) <= 200:
+        return TextField(max_length=LONGEST, strip=False, widget=AdminTextInputWidget, **told)
+    rows = 2 if kind == "string" else 3
+    return TextField(max_length=LONGEST, strip=False, widget=AdminTextareaWidget(attrs={"rows": rows}), **told)
+
+
+def _choices(schema: dict[str, Any]) -> list[tuple[str, str]] | None:
+    if schema.get("type") == "boolean":
+        return [("true", _("Yes")), ("false", _("No"))]
+    values = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
+    return None if values is None else [(_written(each), _written(each)) for each in values]
+
+
+def _help(schema: dict[str, Any]) -> str:
+    """What kind of value it takes, and what it is without one."""
+    kinds = [schema, *schema.get("anyOf", ())]
+    named = [str(each.get("format") or each["type"]) for each in kinds if each.get("type")]
+    bounds = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
+    limits = [f"{sign} {schema[bound]}" for bound, sign in bounds if bound in schema]
+    told = [", ".join([" | ".join(named), *limits]) if named else _("JSON, or plain text")]
+    if schema.get("description"):
+        told.insert(0, str(schema["description"]))
+    if "default" in schema:
+        told.append(_("Empty: %s") % _written(schema["default"])[:200])
+    return ". ".join(each for each in told if each)
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else (pretty(value) if isinstance(value, dict | list) else json.dumps(value))
+
+
+def _resolved(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    """An enum class stands behind a reference."""
+    reference = schema.get("$ref", "")
+    found = whole.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {}) if reference else {}
+    return {**found, **schema}

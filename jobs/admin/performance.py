@@ -1,0 +1,111 @@
+"""How each job type does, from the rollup only: how many ran, how many failed, how long they waited and ran."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib.admin import ModelAdmin
+from django.db.models import Sum
+from django.db.models.functions import TruncHour, TruncMinute
+from django.http import HttpRequest, HttpResponse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from jobs import clock, db
+from jobs.admin.console import render, screen
+from jobs.admin.plots import sparkline
+from jobs.admin.rollups import MINUTE, WINDOWS, Window, bound, percentile
+from jobs.admin.showing import list_url
+from jobs.models import Job, JobMinute
+from jobs.registry import registry
+from jobs.states import Status
+
+MOST = 200  # job types on the page: the busiest
+
+
+@dataclass
+class Kind:
+    """One job type within the window."""
+
+    name: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    waits: Counter[int] = field(default_factory=Counter)
+    runs: Counter[int] = field(default_factory=Counter)
+    ran_sec: float = 0.0
+    over_time: list[int] = field(default_factory=list)
+
+    @property
+    def ended(self) -> int:
+        return self.outcomes.total()
+
+    @property
+    def started(self) -> int:
+        return sum(jobs for bucket, jobs in self.runs.items() if bucket >= 0)
+
+    @property
+    def failed_percent(self) -> str:
+        """Of those that came to an end of their own."""
+        failed = self.outcomes[Status.FAILED]
+        whole = failed + self.outcomes[Status.COMPLETED] + self.outcomes[Status.SKIPPED]
+        return f"{100 * failed / whole:.1f} %" if whole else "-"
+
+    @property
+    def mean_run(self) -> str:
+        return f"{self.ran_sec / self.started:.3g} s" if self.started else "-"
+
+    def told(self, part: str, share: float) -> str:
+        bucket = percentile(getattr(self, part), share)
+        return "-" if bucket is None else bound(bucket)
+
+
+def kinds(window: Window, now: datetime) -> list[Kind]:
+    """The busiest first; two statements, whatever there is."""
+    starts = {start: index for index, start in enumerate(window.starts(now))}
+    minutes: Any = JobMinute.objects.using(db.alias()).filter(minute__gte=min(starts)).order_by()
+    found: dict[str, Kind] = {}
+    key = ("job_type", "outcome", "wait_bucket", "run_bucket")
+    for name, outcome, wait, run, jobs, ran in minutes.values_list(*key).annotate(Sum("jobs"), Sum("run_sec")):
+        kind = found.setdefault(name, Kind(name, over_time=[0] * len(starts)))
+        kind.outcomes[outcome] += jobs
+        kind.waits[wait] += jobs
+        kind.runs[run] += jobs
+        kind.ran_sec += ran
+    trunc = TruncMinute if window.slot == MINUTE else TruncHour
+    slots = minutes.annotate(slot=trunc("minute", tzinfo=UTC)).values_list("job_type", "slot").annotate(Sum("jobs"))
+    for name, slot, jobs in slots:
+        if slot in starts and name in found:  # a slot may have come while we read
+            found[name].over_time[starts[slot]] += jobs
+    return sorted(found.values(), key=lambda kind: (-kind.ended, kind.name))[:MOST]
+
+
+@screen("performance", gettext_lazy("Performance"))
+def performance(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
+    window = WINDOWS.get(request.GET.get("window", ""), WINDOWS["24h"])
+    known = set(registry.names())
+    context = {
+        "windows": [(name, name == window.name) for name in WINDOWS],
+        "kinds": [_row(admin, kind, kind.name in known) for kind in kinds(window, clock.now())],
+        "most": MOST,
+    }
+    return render(admin, request, "jobs/console/performance.html", context, title=_("Performance"))
+
+
+def _row(admin: ModelAdmin, kind: Kind, is_known: bool) -> dict[str, Any]:
+    """The list can filter by the job types of the registry; any other is searched for."""
+    asked = {"job_type": kind.name} if is_known else {"q": f'type:"{kind.name}"'}
+    return {
+        "name": kind.name,
+        "url": f"{list_url(admin.admin_site, Job)}?{urlencode(asked)}",
+        "ended": kind.ended,
+        "failed": kind.failed_percent,
+        "failing": kind.outcomes[Status.FAILED] > 0,
+        "run_50": kind.told("runs", 0.5),
+        "run_95": kind.told("runs", 0.95),
+        "mean": kind.mean_run,
+        "wait_95": kind.told("waits", 0.95),
+        "spark": sparkline(kind.over_time, _("%(name)s: jobs that ended, over time") % {"name": kind.name}),
+    }

@@ -1,0 +1,197 @@
+"""Targets: who holds each lane, what keeps it shut, who waits in it and how long; and the verbs that open it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy, pgettext_lazy
+
+from jobs import figures, services, targets
+from jobs.actors import Actor
+from jobs.admin.buttons import Button, ButtonAdmin
+from jobs.admin.console import APP
+from jobs.admin.filters import KnownValues, PausedFilter
+from jobs.admin.marks import badge, mark, when
+from jobs.admin.reading import LeanChangeList, StateAdmin
+from jobs.admin.showing import first_line, isolated, link, list_url, shown, text_block
+from jobs.errors import Conflict
+from jobs.literals import literals
+from jobs.models import Job, Target
+from jobs.states import Status
+from jobs.targets import TargetState
+
+WAITING = 20
+
+
+def _state(target: Target) -> TargetState:
+    """Looked up for a whole page at once where there is one."""
+    known: TargetState | None = getattr(target, "lane_state", None)
+    return targets.states([target])[0] if known is None else known
+
+
+def _is_failed(target: Target) -> bool:
+    holder = _state(target).blocked_by
+    return holder is not None and holder.status == Status.FAILED
+
+
+def _pause(target: Target, *, reason: str, actor: Actor) -> None:
+    targets.pause(target.key, tenant=target.tenant, reason=reason, actor=actor)
+
+
+def _unpause(target: Target, *, reason: str, actor: Actor) -> None:
+    targets.unpause(target.key, tenant=target.tenant, actor=actor)
+
+
+def _resolve(target: Target, *, reason: str, actor: Actor) -> None:
+    holder = targets.states([target])[0].blocked_by
+    if holder is None or holder.status != Status.FAILED:
+        raise Conflict(_now("no failed job blocks it"))
+    services.resolve(holder.pk, reason=reason, actor=actor)
+
+
+class BlockedFilter(KnownValues):
+    title = _("blocked")
+    parameter_name = "blocked"
+    known = (("1", _("Yes")),)
+
+    def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
+        shut = Job.objects.filter(holds_lane=True, status__in=literals([Status.FAILED, Status.PAUSED])).order_by()
+        return queryset.filter(pk__in=shut.values("lane_id"))
+
+
+class TargetChangeList(LeanChangeList):
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        for target, state in zip(self.result_list, targets.states(self.result_list), strict=True):
+            target.lane_state = state
+
+
+class TargetAdmin(ButtonAdmin, StateAdmin):
+    change_list_template = "jobs/list_that_teaches.html"
+    nothing_yet = _(
+        "No target has been used. Jobs of one target run one after another: submit one with a target, such as a book, "
+        "a customer or a device."
+    )
+    buttons = (
+        Button(
+            "pause",
+            pgettext_lazy("verb", "Pause"),
+            _("Pause selected targets"),
+            ngettext_lazy("%(count)d target paused", "%(count)d targets paused", "count"),
+            f"{APP}.pause_target",
+            _pause,
+            lambda target: not target.paused,
+        ),
+        Button(
+            "unpause",
+            pgettext_lazy("verb", "Unpause"),
+            _("Unpause selected targets"),
+            ngettext_lazy("%(count)d target unpaused", "%(count)d targets unpaused", "count"),
+            f"{APP}.pause_target",
+            _unpause,
+            lambda target: target.paused,
+        ),
+        Button(
+            "resolve",
+            pgettext_lazy("verb", "Resolve"),
+            _("Resolve what failed and blocks selected targets"),
+            ngettext_lazy("%(count)d target opened", "%(count)d targets opened", "count"),
+            f"{APP}.resolve_job",
+            _resolve,
+            _is_failed,
+            grave=True,
+        ),
+    )
+    list_display = ("shown_key", "shown_holder", "queued", "oldest", "shown_pause")
+    list_filter = (PausedFilter, BlockedFilter)
+    ordering = ("tenant", "key")
+    name_field = "key"
+    qualifiers = {"tenant": "tenant"}
+    fieldsets = (
+        (None, {"fields": ("id", "tenant", "shown_key", "created_at")}),
+        (_("Lane"), {"fields": ("shown_holder", "queued", "oldest")}),
+        (_("Pause"), {"fields": ("paused", "paused_by", "paused_at", "shown_reason")}),
+    )
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
+        return TargetChangeList
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        target = super().get_object(request, object_id, from_field)
+        if target is not None:
+            target.lane_state = targets.states([target])[0]
+        return target
+
+    def sections(self, request: HttpRequest, row: Target) -> dict[str, Any]:
+        lane = figures.jobs().filter(lane_id=row.pk, gate__in=literals(figures.IN_LANE)).in_dispatch_order()
+        jobs = list(lane.defer("params", "checkpoint")[:WAITING])
+        listed = self.admin_site.is_registered(Job)
+        waiting = {
+            "id": "target-queue",
+            "title": _now("Who waits, in order"),
+            "headings": [_now("Job"), _now("Type"), _now("Priority"), _now("Submitted")],
+            "rows": [
+                (link(self.admin_site, Job, job.pk), isolated(job.job_type), job.priority, when(job.created_at))
+                for job in jobs
+            ],
+            "empty": _now("Nobody waits."),
+            "more": f'{list_url(self.admin_site, Job)}?q=target:"{row.key}"' if listed and '"' not in row.key else "",
+            "more_word": _now("All jobs of this target"),
+        }
+        return {"beside": [waiting]}
+
+    @shown(_("target"))
+    def shown_key(self, target: Target) -> SafeString:
+        if target.tenant == "default":
+            return isolated(target.key)
+        return format_html('{} <span class="jc-mark">{}</span>', isolated(target.key), isolated(target.tenant))
+
+    @shown(_("lane"))
+    def shown_holder(self, target: Target) -> SafeString:
+        """Who holds it, and what keeps it shut."""
+        state = _state(target)
+        if state.holder is None:
+            return mark("plain", _now("paused") if target.paused else _now("free"), "‖" if target.paused else "○")
+        held = format_html("{} {}", badge(state.holder.status), link(self.admin_site, Job, state.holder.pk) or "")
+        if state.blocked_by is None:
+            return held
+        why = isolated(first_line(state.holder.status_reason))
+        blocked = mark("bad", _now("blocked until it is resumed, retried or resolved"), "✗")
+        return format_html('{}<br>{} <span class="jc-small jc-error">{}</span>', held, blocked, why)
+
+    @shown(_("queued"))
+    def queued(self, target: Target) -> int:
+        return _state(target).queued
+
+    @shown(_("oldest wait"))
+    def oldest(self, target: Target) -> SafeString | None:
+        return when(_state(target).oldest_queued_at)
+
+    @shown(_("pause"))
+    def shown_pause(self, target: Target) -> SafeString | None:
+        return paused_by(target)
+
+    @shown(_("reason"))
+    def shown_reason(self, target: Target) -> SafeString | None:
+        return text_block(target.reason)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        if request.method == "GET" and self.has_view_permission(request):
+            targets.bring_in()  # lanes whose jobs came a moment ago are shown, too
+        return super().changelist_view(request, extra_context)
+
+
+def paused_by(row: Any) -> SafeString | None:
+    """Of a target or a limit: that it is paused, by whom, since when and why."""
+    if not row.paused:
+        return None
+    parts = (mark("warn", _now("paused"), "‖"), isolated(row.paused_by), when(row.paused_at) or "")
+    why = isolated(first_line(row.reason))
+    return format_html('{} {} {}<br><span class="jc-small">{}</span>', *parts, why)

@@ -1,0 +1,134 @@
+"""What the demo has behind it: a week in the rollup, and jobs that a worker of this process has really run."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from math import sin, tau
+from typing import Any
+
+from jobs import clock, db, groups, services
+from jobs.actors import Actor
+from jobs.demo import TENANT, handlers
+from jobs.engine.claim import Serves
+from jobs.engine.folding import HOUR, MINUTES_KEPT
+from jobs.engine.worker import Options, Worker
+from jobs.models import JobMinute
+from jobs.models.rollup import BUCKETS_SEC
+from jobs.registry import registry
+from jobs.states import Status
+
+WORKER = "demo"
+STEP, WEEK = timedelta(minutes=5), timedelta(days=7)
+# Job type, its resource, jobs an hour, how many of a hundred fail, usual wait and run in seconds.
+USUAL = (
+    ("demo.mail", "demo-mail", 120, 4, 0.4, 0.3),
+    ("demo.report", "demo-cpu", 18, 1, 3.0, 40.0),
+    ("demo.import", "demo-cpu", 6, 0, 20.0, 240.0),
+    ("demo.print", "demo-printer", 30, 15, 1.5, 4.0),
+)
+
+
+def live_through(actor: Actor) -> None:
+    JobMinute.objects.using(db.alias()).bulk_create(_minutes(clock.now()), batch_size=500)
+    services.enqueue_many(_jobs(), actor=actor)
+    _groups(actor)
+    work(burst=True)
+
+
+def work(*, burst: bool, housekeeping: bool = False, concurrency: int = 1) -> int:
+    """Run the demo's jobs in this process; without `burst` until it is told to stop."""
+    handlers.make_known()
+    serves = Serves(tuple(registry.local_names()), tenant=TENANT, choosy=True)
+    options = Options(None, concurrency, serves, burst=burst, housekeeping=housekeeping)
+    worker = Worker(options)
+    if burst:
+        with _quietly():
+            return worker.run()
+    worker.listen_to_signals()
+    return worker.run()
+
+
+def _jobs() -> list[dict[str, Any]]:
+    reports = [("demo.report", {"month": f"2026-{month:02d}"}) for month in range(1, 10)]
+    mails = [("demo.mail", {"to": f"reader-{number}@open.example", "token": "secret"}) for number in range(12)]
+    closed = [("demo.mail", {"to": f"reader-{number}@closed.example"}) for number in range(3)]
+    files = [("demo.import", {"path": f"orders-{number}.csv", "rows": number % 3 * 100}) for number in range(6)]
+    prints = [("demo.print", {"copies": number + 1, "burns": number == 3}) for number in range(6)]
+    plain: list[dict[str, Any]] = [
+        {"job_type": kind, "params": params} for kind, params in (*reports, *mails, *closed, *files, *prints)
+    ]
+    stuck: dict[str, Any] = {
+        "job_type": "demo.mail",
+        "params": {"to": "editor@closed.example"},
+        "target": "demo-book-2",
+    }
+    return [{**each, "tenant": TENANT, "tags": ["demo"]} for each in (*plain, stuck)]
+
+
+def _groups(actor: Actor) -> None:
+    def chapter(to: str) -> dict[str, Any]:
+        return {"job_type": "demo.mail", "params": {"to": to}}
+
+    fine = [chapter(f"chapter-{number}@open.example") for number in range(5)]
+    groups.create(fine, name="demo: five chapters", tenant=TENANT, actor=actor)
+    mixed = [*fine[:3], chapter("chapter-4@closed.example")]
+    groups.create(mixed, name="demo: one chapter lost", on_failure="continue", tenant=TENANT, actor=actor)
+
+
+def _minutes(now: datetime) -> Iterator[JobMinute]:
+    """A week of ups and downs. What is older than a day stands by the hour, as housekeeping would have folded it."""
+    dice = random.Random(7)  # noqa: S311 — the same picture every time
+    hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    folded = hour - MINUTES_KEPT
+    moment = hour - WEEK
+    while moment < now - STEP:
+        is_folded = moment < folded
+        span = timedelta(hours=1) if is_folded else STEP
+        tide = 1.2 + sin(moment.timestamp() / 86_400 * tau)
+        for kind, resource, hourly, failing, wait, run in USUAL:
+            jobs = round(hourly * tide * (span / timedelta(hours=1)) * dice.uniform(0.6, 1.4))
+            failed = sum(dice.random() * 100 < failing for _ in range(jobs))
+            for outcome, number in ((Status.COMPLETED, jobs - failed), (Status.FAILED, failed)):
+                if number:
+                    times = (wait * dice.uniform(0.5, 4), run * dice.uniform(0.5, 2))
+                    yield _minute(moment, HOUR if is_folded else WORKER, kind, resource, outcome, number, times)
+        moment += span
+
+
+def _minute(
+    minute: datetime, worker: str, kind: str, resource: str, outcome: Status, jobs: int, times: tuple[float, float]
+) -> JobMinute:
+    wait, run = times
+    return JobMinute(
+        minute=minute,
+        worker=worker,
+        tenant=TENANT,
+        resource=resource,
+        job_type=kind,
+        outcome=str(outcome),
+        wait_bucket=_bucket(wait),
+        run_bucket=_bucket(run),
+        jobs=jobs,
+        wait_sec=jobs * wait,
+        run_sec=jobs * run,
+    )
+
+
+def _bucket(seconds: float) -> int:
+    return sum(seconds > bound for bound in BUCKETS_SEC)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """What a worker says of each job, and of each that fails on purpose, is not news here."""
+    logger = logging.getLogger("jobs")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,80 @@
+"""Why the jobs of one page wait, in one line each and a handful of statements for all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from jobs import db, figures
+from jobs.explain.facts import Facts, in_force, serves, waiting_calls, working
+from jobs.explain.reasons import its_limits, its_time, its_workers
+from jobs.models import ConcurrencyLimit, Gate, Job, Lease, Target, Worker
+from jobs.policies.concurrency import InUse
+from jobs.states import ACTIVE, Status
+
+WAITING = (Status.PENDING, Status.QUEUED)
+
+
+def brief(jobs: Sequence[Job]) -> dict[UUID, str]:
+    """For each job that waits, its first reason; nothing for those that are only not the first."""
+    waiting = [job for job in jobs if job.status in WAITING]
+    if not waiting:
+        return {}
+    scene = _Scene(waiting)
+    found = {job.pk: scene.reason(job) for job in waiting}
+    return {pk: reason for pk, reason in found.items() if reason}
+
+
+class _Scene:
+    """What is looked up once for all of them."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        lanes = {job.lane_id for job in jobs if job.lane_id is not None and job.gate != Gate.CLOSED}
+        self.now = timezone.now()
+        self.targets = {each.pk: each for each in _targets(lanes)}
+        self.holders = {each.lane_id: each for each in _holders(lanes)}
+        self.limits: list[ConcurrencyLimit] = in_force()
+        self.in_use: InUse = figures.in_use()
+        self.calls: list[Lease] = waiting_calls()
+        self.workers: list[Worker] = working()
+
+    def reason(self, job: Job) -> str:
+        if job.status == Status.PENDING:
+            return _("held back by a person") if job.hold else _("waits for its turn in its group")
+        facts = self._facts(job)
+        first = next(its_time(facts), None)
+        if first is None and (lane := self._lane(job)):
+            return lane
+        first = first or next(its_limits(facts), None) or next(its_workers(facts), None)
+        return first.message if first else ""
+
+    def _facts(self, job: Job) -> Facts:
+        facts = Facts(job, self.now, in_use=self.in_use)
+        facts.limits = [each for each in self.limits if each.key == facts.flow.key(each.scope)]
+        facts.reservations = [each for each in self.calls if facts.shares_a_limit(each)]
+        facts.workers = [] if job.remote else [worker for worker in self.workers if serves(worker, job)]
+        return facts
+
+    def _lane(self, job: Job) -> str:
+        if job.lane_id is None:
+            return ""
+        target, holder = self.targets.get(job.lane_id), self.holders.get(job.lane_id)
+        if target is not None and target.paused:
+            return _("its target is paused")
+        if holder is not None and holder.pk not in (job.pk, job.retry_of_id):
+            if holder.blocks_target:
+                return _("its target is blocked by a job that is %s") % holder.get_status_display().lower()
+            return _("its target is busy") if holder.status in ACTIVE else _("another job of its target goes first")
+        return _("others of its target go first") if job.gate == Gate.LANE else ""
+
+
+def _targets(lanes: set[UUID]) -> Iterable[Target]:
+    return Target.objects.using(db.alias()).filter(pk__in=lanes) if lanes else ()
+
+
+def _holders(lanes: set[UUID]) -> Iterable[Job]:
+    told = ("lane_id", "holds_lane", "status")
+    return Job.objects.using(db.alias()).filter(lane_id__in=lanes, holds_lane=True).only(*told) if lanes else ()

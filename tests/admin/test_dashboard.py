@@ -1,0 +1,175 @@
+"""The dashboard: alerts only when true, numbers that are links, plots from the rollup, and a switch per resource."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.db import connection
+from django.test import Client, RequestFactory
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+import tests.sample_jobs  # noqa: F401
+from jobs import limits, services
+from jobs.models import Job
+from jobs.states import Status
+from tests.admin.pages import list_of, page_of, said
+from tests.admin.people import logged_in, reader
+from tests.factories import JobMinuteFactory, ScheduleFactory, WebhookEndpointFactory, WorkerFactory, job_in
+from tests.snapshots import everything
+
+MOST_STATEMENTS = 30
+
+
+def place(name: str, *args: Any) -> str:
+    return reverse(f"admin:jobscheduler_jobs_{name}", args=args)
+
+
+def messages_of(client: Client) -> str:
+    return " ".join(alert.message for alert in client.get(place("dashboard")).context["alerts"])
+
+
+def test_it_is_the_first_entry_of_the_app_list(boss: Client, looker: Client) -> None:
+    for client in (boss, looker):
+        page = client.get(reverse("admin:index"))
+        ours = next(app for app in page.context["app_list"] if app["app_label"] == "jobscheduler_jobs")
+        assert (str(ours["models"][0]["name"]), ours["models"][0]["admin_url"]) == ("Dashboard", place("dashboard"))
+        assert page.context["app_list"] == client.get(reverse("admin:index")).context["app_list"]
+
+
+def test_who_may_not_see_jobs_is_shown_no_screen(client: Client, django_user_model: Any) -> None:
+    client.force_login(django_user_model.objects.create_user("staff", is_staff=True))
+    assert [client.get(place(name)).status_code for name in ("dashboard", "queue", "counts")] == [403, 403, 403]
+    request = RequestFactory().get("/")
+    request.user = django_user_model.objects.get()
+    assert "Dashboard" not in str(admin.site.get_app_list(request))
+
+
+def test_an_empty_install_is_told_three_steps_and_no_alarm(boss: Client) -> None:
+    page = boss.get(place("dashboard"))
+    assert (page.context["is_new"], page.context["alerts"], "manage.py worker" in page.content.decode()) == (
+        True,
+        [],
+        True,
+    )
+
+
+def test_each_card_counts_what_its_link_lists(boss: Client) -> None:
+    for status in (Status.QUEUED, Status.QUEUED, Status.RUNNING, Status.PAUSED, Status.PENDING):
+        job_in(status)
+    job_in(Status.FAILED, in_lane=True)
+    services.enqueue("tests.note", {"text": "later"}, not_before=timezone.now() + timedelta(hours=1))
+    cards = boss.get(place("dashboard")).context["cards"]
+    for card in cards[:6]:
+        assert boss.get(card["url"]).context["cl"].result_count == card["count"], card
+
+
+def test_alerts_say_what_is_true_and_nothing_else(boss: Client) -> None:
+    now = timezone.now()
+    assert messages_of(boss) == ""
+    job_in(Status.QUEUED, created_at=now - timedelta(minutes=20))
+    job_in(Status.RUNNING, lease_expires_at=now - timedelta(minutes=5))
+    job_in(Status.FAILED, in_lane=True)
+    ScheduleFactory.create(next_fire_at=now - timedelta(minutes=10))
+    WebhookEndpointFactory.create(enabled=False, disabled_reason="gone")
+    JobMinuteFactory.create(minute=now - timedelta(minutes=2), outcome="FAILED", jobs=50)
+    said = messages_of(boss)
+    expected = (
+        "No worker is running",
+        "without a sign of life",
+        "target is blocked",
+        "has been waiting for 20 min",
+        "50 of 50 jobs failed",
+        "Schedules are late",
+        "endpoint was disabled",
+    )
+    assert [words for words in expected if words not in said] == []
+    WorkerFactory.create()
+    assert "No worker is running" not in messages_of(boss)
+
+
+@pytest.mark.parametrize("window", ["1h", "24h", "7d", "nonsense", ""])
+def test_every_window_plots_what_the_rollup_has(window: str, boss: Client) -> None:
+    JobMinuteFactory.create(minute=timezone.now() - timedelta(minutes=5), outcome="COMPLETED", jobs=7)
+    JobMinuteFactory.create(minute=timezone.now() - timedelta(minutes=5), outcome="FAILED", jobs=3)
+    page = boss.get(place("dashboard"), {"window": window})
+    assert (page.context["total"]["COMPLETED"], page.context["total"]["FAILED"]) == (7, 3)
+    assert "7 completed, 3 failed, 0 other" in page.content.decode()
+
+
+def test_failures_that_look_alike_stand_together_and_are_retried_together(boss: Client) -> None:
+    trace = 'Traceback:\n  File "/site-packages/x.py", line 9\n  File "/app/{}.py", line {}\n{}: boom\n'
+    alike = [job_in(Status.FAILED, run__error=trace.format("mail", 3, "ValueError")) for _ in range(3)]
+    job_in(Status.FAILED, run__error=trace.format("mail", 7, "KeyError"))
+    job_in(Status.FAILED, resolved_at=timezone.now())
+    failures = [each for each, _ in boss.get(place("dashboard")).context["failures"]]
+    assert [(each.error, each.place, each.count) for each in failures] == [
+        ("ValueError", "mail.py:3", 3),
+        ("KeyError", "mail.py:7", 1),
+    ]
+    post = {"action": "retry", "index": "0", "dry_run": "on", "_selected_action": failures[0].job_ids}
+    page = boss.post(list_of(Job), post)
+    assert str(page.context["forecast"]) == "3 jobs: 3 will be retried."
+    assert set(failures[0].job_ids) == {job.pk for job in alike}
+
+
+def test_the_next_fires_are_shown_in_order(boss: Client) -> None:
+    now = timezone.now()
+    later = ScheduleFactory.create(name="later", next_fire_at=now + timedelta(hours=3))
+    sooner = ScheduleFactory.create(name="sooner", next_fire_at=now + timedelta(minutes=10))
+    ScheduleFactory.create(name="never", enabled=False, next_fire_at=None)
+    page = boss.get(place("dashboard")).content.decode()
+    assert page.index(page_of(sooner)) < page.index(page_of(later))
+    assert ">never<" not in page
+
+
+def test_a_resource_is_paused_and_resumed_by_those_who_may(db: Any, looker: Client) -> None:
+    services.enqueue("tests.note", {"text": "a"}, resource="smtp")
+    client = logged_in(reader("operator", "change_limits"))
+    response = client.post(place("resource", "pause"), {"key": "smtp", "reason": "maintenance"})
+    assert (response["Location"], said(response)) == (place("dashboard"), "Resource smtp is paused; what runs goes on.")
+    state = limits.state("resource", "smtp")
+    assert (state.paused, state.paused_by, state.reason) == (True, "operator", "maintenance")
+    row = next(row for row in client.get(place("dashboard")).context["resources"] if row.name == "smtp")
+    assert (row.queued, row.is_paused, row.reason) == (1, True, "maintenance")
+    client.post(place("resource", "resume"), {"key": "smtp"})
+    assert not limits.state("resource", "smtp").paused
+    before = everything()
+    assert looker.post(place("resource", "pause"), {"key": "smtp"}).status_code == 403
+    assert 'action="' + place("resource", "pause") not in looker.get(place("dashboard")).content.decode()
+    assert client.get(place("resource", "pause")).status_code == 405
+    assert client.post(place("resource", "explode"), {"key": "smtp"}).status_code == 404
+    for key in ("", "a\nb", "x" * 300, "\0"):
+        assert client.post(place("resource", "pause"), {"key": key}).status_code == 302
+    assert client.post(place("resource", "pause"), {"key": "smtp", "reason": "x" * 5000}).status_code == 302
+    assert everything() == before
+
+
+def test_the_dashboard_takes_few_statements_however_much_goes_on(boss: Client) -> None:
+    def statements() -> int:
+        boss.get(place("dashboard"))
+        with CaptureQueriesContext(connection) as captured:
+            assert boss.get(place("dashboard")).status_code == 200
+        return len(captured)
+
+    job_in(Status.FAILED, in_lane=True), job_in(Status.QUEUED), WorkerFactory.create(), ScheduleFactory.create()
+    few = statements()
+    for number in range(20):
+        job_in(Status.FAILED, in_lane=True), job_in(Status.QUEUED, resource=f"pool-{number}")
+        ScheduleFactory.create(), JobMinuteFactory.create()
+    assert statements() == few <= MOST_STATEMENTS
+
+
+def test_a_dashboard_that_asks_for_itself_is_told_that_nothing_happened(boss: Client) -> None:
+    asked = {"X-Jobs-Live": "1"}
+    first = boss.get(place("dashboard"), headers=asked)
+    with CaptureQueriesContext(connection) as captured:
+        again = boss.get(place("dashboard"), headers={**asked, "If-None-Match": first["ETag"]})
+    assert (again.status_code, again.content) == (304, b"") or again["ETag"] != first["ETag"]
+    assert again.status_code == 200 or len(captured) <= 3  # who asks, and what happened last
+    services.enqueue("tests.note", {"text": "a"})
+    assert boss.get(place("dashboard"), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200

@@ -1,0 +1,210 @@
+"""The job list: what its rows say, its tabs, its filters, and verbs on many jobs with a dry run first."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+import tests.sample_jobs  # noqa: F401
+from jobs import limits, services, targets
+from jobs.models import Job
+from jobs.states import Status
+from tests.admin.pages import list_of, said
+from tests.admin.people import logged_in, reader
+from tests.factories import JobFactory, ScheduleFactory, WorkerFactory, job_in
+from tests.snapshots import events_of, everything
+
+SERVES = {"types": ["tests.note"]}
+
+
+def rows(client: Client, query: str = "") -> dict[Any, Any]:
+    return {job.pk: job for job in client.get(f"{list_of(Job)}{query}").context["cl"].result_list}
+
+
+def act(client: Client, action: str, jobs: list[Job], query: str = "", **data: Any) -> Any:
+    post = {"action": action, "_selected_action": [str(job.pk) for job in jobs], "index": 0, **data}
+    return client.post(f"{list_of(Job)}{query}", post)
+
+
+def test_a_row_says_why_its_job_waits(boss: Client) -> None:
+    note: Any = ("tests.note", {"text": "a"})
+    no_worker = services.enqueue(*note)
+    assert "no live worker serves tests.note" in rows(boss)[no_worker.pk].why
+    WorkerFactory.create(serves=SERVES)
+    timed = services.enqueue(*note, not_before=timezone.now() + timedelta(hours=2))
+    held = services.enqueue(*note, hold=True)
+    job_in(Status.FAILED, target="shut")
+    behind_failure = services.enqueue(*note, target="shut")
+    targets.pause("stopped")
+    at_paused_target = services.enqueue(*note, target="stopped")
+    found = rows(boss)
+    assert found[no_worker.pk].why == ""
+    assert found[timed.pk].why.startswith("its time comes at")
+    assert found[held.pk].why == "held back by a person"
+    assert found[behind_failure.pk].why == "its target is blocked by a job that is failed"
+    assert found[at_paused_target.pk].why == "its target is paused"
+    limits.pause("global", reason="stocktaking")
+    page = boss.get(list_of(Job))
+    assert "the global limit is paused" in {job.pk: job for job in page.context["cl"].result_list}[no_worker.pk].why
+    assert "stocktaking" in page.content.decode()
+
+
+def test_a_row_is_marked_by_what_is_special_about_its_job(boss: Client) -> None:
+    past = timezone.now() - timedelta(minutes=5)
+    job_in(Status.RUNNING, lease_expires_at=past)
+    job_in(Status.FAILED, in_lane=True)
+    JobFactory.create(schedule=ScheduleFactory.create(), in_group=True, attempt=2, max_retries=3)
+    page = boss.get(list_of(Job)).content.decode()
+    missing = [word for word in ("stuck", "blocks its target", "by schedule", "in a group", "2/4") if word not in page]
+    assert missing == []
+
+
+def test_params_are_in_one_line_masked_and_only_for_those_who_may_see_them(boss: Client, looker: Client) -> None:
+    JobFactory.create(params={"text": "hello", "password": "hunter2"})
+    JobFactory.create(params={"text": "x" * 5000})
+    page = boss.get(list_of(Job)).content.decode()
+    assert ("hello" in page, "hunter2" in page, "(long params)" in page, "xxxx" in page) == (True, False, True, False)
+    assert "hello" not in looker.get(list_of(Job)).content.decode()
+
+
+def test_the_tabs_count_every_status_in_one_call(boss: Client, looker: Client) -> None:
+    for status in (Status.QUEUED, Status.QUEUED, Status.RUNNING, Status.PAUSED):
+        job_in(status)
+    page = boss.get(f"{list_of(Job)}?status=RUNNING")
+    assert [tab["name"] for tab in page.context["tabs"] if tab["is_current"]] == ["RUNNING"]
+    counts = looker.get(page.context["counts_url"]).json()
+    assert set(counts) == set(Status)
+    assert (counts["QUEUED"], counts["RUNNING"], counts["PAUSED"]) == ("2", "1", "1")
+
+
+@pytest.mark.parametrize("status", Status)
+def test_each_tab_lists_its_status_only(status: Status, boss: Client) -> None:
+    jobs = {each: job_in(each) for each in Status}
+    assert set(rows(boss, f"?status={status}")) == {jobs[status].pk}
+
+
+def test_what_needs_attention_is_one_filter_away(boss: Client) -> None:
+    now = timezone.now()
+    wanted = {
+        "blocking": job_in(Status.FAILED, in_lane=True),
+        "stuck": job_in(Status.RUNNING, lease_expires_at=now - timedelta(minutes=5)),
+        "timed": JobFactory.create(not_before=now + timedelta(hours=1)),
+        "late": JobFactory.create(created_at=now - timedelta(minutes=5)),
+    }
+    job_in(Status.RUNNING), job_in(Status.FAILED), JobFactory.create()
+    for value, job in wanted.items():
+        assert set(rows(boss, f"?attention={value}")) == {job.pk}, value
+    assert len(rows(boss, "?attention=nonsense")) == 7
+
+
+def test_an_empty_list_says_why_it_is_empty(boss: Client) -> None:
+    assert "There are no jobs yet" in boss.get(list_of(Job)).content.decode()
+    job_in(Status.QUEUED)
+    assert "Nothing matches these filters" in boss.get(f"{list_of(Job)}?status=FAILED").content.decode()
+
+
+# -------------------------------------------------------------------------------------------------- many jobs at once
+
+
+def test_a_grave_verb_on_many_first_says_what_it_would_do(boss: Client) -> None:
+    ended, running = [job_in(Status.FAILED) for _ in range(3)], [job_in(Status.RUNNING) for _ in range(2)]
+    before = everything()
+    page = act(boss, "retry", [*ended, *running])
+    assert page.status_code == 200
+    assert str(page.context["forecast"]) == "5 jobs: 3 will be retried, 2 skipped because already running."
+    assert everything() == before
+    agreed = act(boss, "retry", [*ended, *running], confirmed="1", reason="as agreed")
+    assert said(agreed).startswith("3 jobs retried, 2 skipped: already running")
+    assert {events_of(job)[-1].reason for job in ended} == {"as agreed"}
+
+
+def test_the_page_that_asks_repeats_the_choice(boss: Client) -> None:
+    jobs = [job_in(Status.QUEUED) for _ in range(3)]
+    hidden = act(boss, "cancel", jobs, reason="why not").context["hidden"]
+    post: dict[str, Any] = {name: [str(value) for key, value in hidden if key == name] for name, _ in hidden}
+    response = boss.post(list_of(Job), {**post, "confirmed": "1"})
+    assert said(response) == "3 jobs cancelled."
+
+
+@pytest.mark.parametrize(
+    ("verb", "status", "count", "across", "asks"),
+    [
+        ("cancel", Status.QUEUED, 1, "0", False),
+        ("cancel", Status.QUEUED, 2, "0", True),
+        ("retry", Status.FAILED, 1, "0", False),
+        ("retry", Status.FAILED, 2, "0", True),
+        ("pause", Status.QUEUED, 2, "0", False),
+        ("pause", Status.QUEUED, 2, "1", True),
+        ("resume", Status.PAUSED, 2, "0", False),
+        ("release", Status.PENDING, 2, "0", False),
+        ("resolve", Status.FAILED, 2, "0", True),
+    ],
+)
+def test_only_what_is_dangerous_is_asked_twice(
+    verb: str, status: Status, count: int, across: str, asks: bool, boss: Client
+) -> None:
+    jobs = [job_in(status) for _ in range(count)]
+    response = act(boss, verb, jobs, select_across=across)
+    assert (response.status_code == 200) is asks
+
+
+def test_any_verb_can_be_tried_dry(boss: Client) -> None:
+    jobs = [job_in(Status.QUEUED), job_in(Status.COMPLETED)]
+    before = everything()
+    page = act(boss, "pause", jobs, dry_run="on")
+    assert str(page.context["forecast"]) == "2 jobs: 1 will be paused, 1 skipped because already completed."
+    assert everything() == before
+
+
+def test_what_is_foreseen_is_what_happens(boss: Client) -> None:
+    for verb in ("release", "pause", "resume", "retry", "resolve", "cancel"):
+        jobs = [job_in(status) for status in Status]
+        jobs.append(job_in(Status.PENDING, hold=False))
+        jobs.append(job_in(Status.RUNNING, cancel_requested=True, cancel_mode="CANCEL"))
+        jobs.append(job_in(Status.FAILED, resolved_at=timezone.now()))
+        followed = job_in(Status.FAILED)
+        JobFactory.create(retry_of=followed, attempt=2)
+        jobs.append(followed)
+        foreseen = act(boss, verb, jobs, dry_run="on").context["forecast"]
+        before = {job.pk: len(events_of(job)) for job in jobs}
+        act(boss, verb, jobs, confirmed="1")
+        changed = [job for job in jobs if len(events_of(job)) > before[job.pk]]
+        asked_before = [job for job in jobs if verb == "cancel" and job.cancel_requested]
+        assert len(changed) + len(asked_before) == foreseen.taken, verb
+
+
+def test_all_that_match_are_taken_up_to_the_limit_and_the_rest_is_told(boss: Client, settings: Any) -> None:
+    settings.JOBSCHEDULER = {"CONSOLE_BULK_LIMIT": 3}
+    jobs = [job_in(Status.FAILED) for _ in range(5)]
+    page = act(boss, "retry", jobs[:1], "?status=FAILED", select_across="1")
+    assert str(page.context["forecast"]) == "3 jobs: 3 will be retried."
+    assert "2 remain for the next time" in page.content.decode()
+    assert "2 not looked at" in said(act(boss, "retry", jobs[:1], "?status=FAILED", select_across="1", confirmed="1"))
+
+
+def test_priority_is_changed_for_many_by_those_who_may_reorder(db: Any) -> None:
+    client = logged_in(reader("operator", "reorder_job"))
+    jobs = [job_in(Status.QUEUED), job_in(Status.QUEUED), job_in(Status.COMPLETED)]
+    page = act(client, "change_priority", jobs)
+    assert str(page.context["forecast"]) == "3 jobs: 2 will be changed, 1 skipped because already started."
+    for wrong in ("", "101", "-1", "x", "9" * 50, "1.5"):
+        refused = act(client, "change_priority", jobs, confirmed="1", priority=wrong)
+        assert (refused.status_code, bool(refused.context["error"])) == (200, True), wrong
+    assert said(act(client, "change_priority", jobs, confirmed="1", priority="90")).startswith("2 jobs changed, 1 skip")
+    assert [Job.objects.get(pk=job.pk).priority for job in jobs] == [90, 90, 50]
+    assert (events_of(jobs[0])[-1].kind, events_of(jobs[0])[-1].actor_name) == ("UPDATED", "operator")
+
+
+def test_a_list_that_asks_for_itself_is_told_that_nothing_happened(boss: Client) -> None:
+    job = services.enqueue("tests.note", {"text": "a"})
+    asked = {"X-Jobs-Live": "1"}
+    first = boss.get(list_of(Job), headers=asked)
+    again = boss.get(list_of(Job), headers={**asked, "If-None-Match": first["ETag"]})
+    assert (again.status_code, again.content) == (304, b"") or again["ETag"] != first["ETag"]
+    services.pause(job.pk)
+    assert boss.get(list_of(Job), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200
+    assert boss.get(list_of(Job), headers={"If-None-Match": first["ETag"]}).status_code == 200  # a person reloads

@@ -1,0 +1,153 @@
+"""The page of one job: why it waits, its way, its kin, and the same work once more."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+import tests.sample_jobs  # noqa: F401  what is cloned must be a known type
+from jobs import services
+from jobs.models import Job
+from jobs.states import Status
+from tests.admin.pages import page_of, said
+from tests.admin.people import logged_in, reader
+from tests.admin.rows import one_of_each
+from tests.factories import JobEventFactory, JobFactory, JobLogFactory, job_in
+from tests.snapshots import events_of
+
+MOST_STATEMENTS = 30
+
+
+def clone_url(job: Job) -> str:
+    return page_of(job).replace("/change/", "/clone/")
+
+
+def shown(client: Client, job: Job) -> str:
+    return str(client.get(page_of(job)).content.decode())
+
+
+def test_a_job_that_waits_says_why_and_names_the_job_in_its_way(boss: Client) -> None:
+    failed = job_in(Status.FAILED, target="book-1", holds_lane=True)
+    waiting = services.enqueue("tests.note", {"text": "a"}, target="book-1")
+    page = shown(boss, waiting)
+    assert "target book-1 is blocked" in page
+    assert page_of(failed) in page
+
+
+def test_a_job_that_waits_for_its_time_shows_the_steps_ahead(boss: Client) -> None:
+    now = timezone.now()
+    times: Any = {"not_before": now + timedelta(hours=3), "deadline_at": now + timedelta(hours=9)}
+    page = boss.get(page_of(services.enqueue("tests.note", {"text": "a"}, **times)))
+    assert [str(step.word) for step in page.context["steps"]] == ["Submitted", "Due", "Too late to start"]
+    assert [step.is_future for step in page.context["steps"]] == [False, True, True]
+
+
+def test_each_step_tells_who_why_and_how_long(boss: Client) -> None:
+    job, start = job_in(Status.COMPLETED), timezone.now() - timedelta(hours=1)
+    for kind, after in (("SUBMITTED", 0), ("RUNNING", 20), ("COMPLETED", 80)):
+        at = start + timedelta(seconds=after)
+        JobEventFactory.create(job=job, kind=kind, at=at, actor_kind="user", actor_name="ada", reason=f"{kind} so")
+    steps = boss.get(page_of(job)).context["steps"]
+    assert [step.lasted for step in steps] == [timedelta(seconds=20), timedelta(seconds=60), None]
+    page = shown(boss, job)
+    assert ("user ada" in page, "RUNNING so" in page, "for 20 s" in page) == (True, True, True)
+
+
+def test_the_whole_retry_chain_is_on_the_page_of_each_of_its_jobs(boss: Client) -> None:
+    jobs = [job_in(Status.FAILED)]
+    for attempt in range(2, 6):
+        jobs.append(JobFactory.create(failed=True, retry_of=jobs[-1], attempt=attempt))
+    for job in (jobs[0], jobs[2], jobs[4]):
+        page = boss.get(page_of(job))
+        assert [each["job"].pk for each in page.context["chain"]] == [each.pk for each in jobs]
+        assert [each["job"].pk for each in page.context["chain"] if each["is_this"]] == [job.pk]
+
+
+def test_a_traceback_is_folded_and_its_last_line_is_not(boss: Client) -> None:
+    error = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no such book\n'
+    job = job_in(Status.FAILED, run__error=error)
+    page = boss.get(page_of(job))
+    assert page.context["error_line"] == "ValueError: no such book"
+    assert '<details id="job-traceback">' in page.content.decode()
+
+
+def test_a_running_job_shows_its_progress_and_what_cancel_does(boss: Client) -> None:
+    page = shown(boss, job_in(Status.RUNNING, progress=0.25, progress_message="a quarter"))
+    assert '<progress max="100" value="25">' in page
+    assert ("a quarter" in page, "CANCEL_TIMEOUT_SEC" in page) == (True, True)
+
+
+def test_who_may_not_see_the_payload_sees_neither_params_nor_artifacts_nor_logs(looker: Client) -> None:
+    hidden = {"params": {"text": "hidden-params"}, "run__artifacts": {"text": "hidden-artifact"}}
+    job = job_in(Status.COMPLETED, checkpoint={"at": "hidden-checkpoint"}, **hidden)
+    JobLogFactory.create(job=job, message="hidden-log")
+    page = shown(looker, job)
+    assert ("hidden-" in page, "Can see params, artifacts and logs" in page) == (False, True)
+    everything = shown(logged_in(reader("insider", "view_payload")), job)
+    assert [word for word in ("params", "checkpoint", "artifact", "log") if f"hidden-{word}" not in everything] == []
+
+
+def test_a_clone_does_the_same_work_as_a_job_of_its_own(db: Any) -> None:
+    client = logged_in(reader("operator", "add_job"))
+    told: Any = {"target": "book-1", "priority": 70, "tags": ["a"], "idempotency_key": "once", "max_retries": 1}
+    job = services.enqueue("tests.note", {"text": "hello"}, **told)
+    response = client.post(clone_url(job))
+    made = Job.objects.exclude(pk=job.pk).get()
+    assert response["Location"] == page_of(made)
+    same = ("job_type", "params", "target", "priority", "tags", "max_retries", "tenant")
+    assert {name: getattr(made, name) for name in same} == {name: getattr(job, name) for name in same}
+    assert (made.idempotency_key, made.retry_of_id, made.attempt) == (None, None, 1)
+    assert (events_of(made)[0].actor_name, events_of(made)[0].reason) == ("operator", f"clone of {job.pk}")
+    assert LogEntry.objects.get().object_id == str(made.pk)
+
+
+def test_a_clone_takes_a_permission_and_a_post(looker: Client, boss: Client) -> None:
+    job = job_in(Status.COMPLETED)
+    assert clone_url(job) not in shown(looker, job)
+    assert looker.post(clone_url(job)).status_code == 403
+    assert boss.get(clone_url(job)).status_code == 405
+    assert boss.post(clone_url(JobFactory.build())).status_code == 404
+    assert Job.objects.count() == 1
+
+
+def test_what_cannot_be_submitted_any_more_is_said_in_a_message(boss: Client) -> None:
+    job = job_in(Status.COMPLETED, job_type="long.gone")
+    response = boss.post(clone_url(job))
+    assert response["Location"] == page_of(job)
+    assert "could not be submitted again" in said(response)
+
+
+def test_a_page_takes_few_statements_however_much_there_is_to_show(boss: Client) -> None:
+    jobs = [row for row in one_of_each() if isinstance(row, Job)]
+    for job in jobs:
+        boss.get(page_of(job))
+        with CaptureQueriesContext(connection) as few:
+            boss.get(page_of(job))
+        assert len(few) <= MOST_STATEMENTS, (job.status, [each["sql"][:100] for each in few])
+    JobEventFactory.create_batch(40, job=jobs[0])
+    JobLogFactory.create_batch(40, job=jobs[0])
+    with CaptureQueriesContext(connection) as before:
+        boss.get(page_of(jobs[1]))
+    JobEventFactory.create_batch(40, job=jobs[1])
+    with CaptureQueriesContext(connection) as after:
+        boss.get(page_of(jobs[1]))
+    assert len(before) == len(after)
+
+
+@pytest.mark.parametrize("status", Status)
+def test_a_page_that_asks_for_itself_is_told_that_nothing_happened(status: Status, boss: Client) -> None:
+    job = job_in(status)
+    asked = {"X-Jobs-Live": "1"}
+    first = boss.get(page_of(job), headers=asked)
+    again = boss.get(page_of(job), headers={**asked, "If-None-Match": first["ETag"]})
+    # Between two minutes both answers are whole: ages are shown.
+    assert (again.status_code, again.content) == (304, b"") or again["ETag"] != first["ETag"]
+    Job.objects.filter(pk=job.pk).update(progress=0.5, progress_message="on")
+    assert boss.get(page_of(job), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200

@@ -1,0 +1,249 @@
+"""Workers, groups, audit and performance in the console."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from jobs import groups, services, workers
+from jobs.actors import Actor, ActorKind
+from jobs.admin import audit as auditing
+from jobs.engine.identity import Identity
+from jobs.engine.roster import Entry
+from jobs.engine.worker import Options
+from jobs.errors import Conflict, NotFound
+from jobs.models import JobGroup, JobMinute, Worker, WorkerState
+from jobs.states import Status
+from tests.admin.pages import list_of, page_of, said
+from tests.admin.people import logged_in, reader
+from tests.admin.test_lists import queries_of
+from tests.factories import JobEventFactory, JobFactory, JobMinuteFactory, WorkerFactory, job_in
+from tests.snapshots import everything
+
+ITEM = {"job_type": "sample.noop"}
+
+
+def verb_of(row: Any, verb: str) -> str:
+    return page_of(row).replace("/change/", f"/verb/{verb}/")
+
+
+def offered(client: Client, row: Any) -> list[str]:
+    return [button.name for button, _url in client.get(page_of(row)).context["buttons"]]
+
+
+def screen(name: str) -> str:
+    return reverse(f"admin:jobscheduler_jobs_{name}")
+
+
+# ------------------------------------------------------------------------------------------------ workers
+
+
+def at_work(**fields: Any) -> Worker:
+    worker = WorkerFactory.create(name="mailer", host="h1", version="1.0", slots=2, busy=1, **fields)
+    mine = Identity("mailer", "h1", "", "", worker.pid, "").slot(1)
+    JobFactory.create(running=True, lease_owner=mine, job_type="tests.note")
+    return worker
+
+
+def test_a_worker_shows_its_beat_its_slots_what_it_serves_and_what_it_has_in_hand(boss: Client) -> None:
+    worker = at_work(serves={"types": ["a", "b"], "resources": ["smtp"], "tenant": "acme"})
+    for page in (boss.get(list_of(Worker)), boss.get(page_of(worker))):
+        text = page.content.decode()
+        for told in ("mailer", "h1", "1/2", "tests.note", "jc-good"):
+            assert told in text, told
+    listed = boss.get(list_of(Worker)).content.decode()
+    assert "2 job types; smtp; tenant acme" in listed
+    assert "mixed" not in listed
+    WorkerFactory.create(version="2.0")
+    assert "mixed" in boss.get(list_of(Worker)).content.decode()
+
+
+@pytest.mark.parametrize(("age_sec", "kind"), [(1, "jc-good"), (20, "jc-warn"), (300, "jc-bad")])
+def test_a_beat_is_green_amber_or_red_by_the_lease(boss: Client, age_sec: int, kind: str) -> None:
+    WorkerFactory.create(heartbeat_at=timezone.now() - timedelta(seconds=age_sec))
+    assert f"jc-badge {kind}" in boss.get(list_of(Worker)).content.decode()
+
+
+def test_quiet_and_stop_are_requests_that_the_worker_reads_and_can_be_seen_waiting(db: Any) -> None:
+    client = logged_in(reader("operator", "stop_worker"))
+    worker = at_work()
+    assert offered(client, worker) == ["quiet", "stop"]
+    assert client.post(verb_of(worker, "quiet"), {"reason": "deploy"}).status_code == 302
+    worker.refresh_from_db()
+    assert (worker.request, worker.requested_at is not None) == (WorkerState.QUIET, True)
+    assert "asked to become: Quiet" in client.get(list_of(Worker)).content.decode()
+    assert offered(client, worker) == ["wake", "stop"]
+    client.post(verb_of(worker, "wake"))
+    assert "Nothing has been done yet." in client.post(verb_of(worker, "stop")).content.decode()
+    worker.refresh_from_db()
+    assert worker.request == ""
+    client.post(verb_of(worker, "stop"), {"confirmed": "1"})
+    worker.refresh_from_db()
+    assert worker.request == WorkerState.STOPPING
+    assert offered(client, worker) == []
+    assert "it is stopping already" in said(client.post(verb_of(worker, "wake")))
+    assert LogEntry.objects.count() == 3
+
+
+def test_a_worker_reads_its_request_with_a_beat_and_says_what_it_has_become(db: Any) -> None:
+    entry = Entry(Identity.mine("mailer"), Options())
+    entry.enter()
+    row = Worker.objects.get()
+    for wish, state in ((workers.quiet, WorkerState.QUIET), (workers.wake, WorkerState.RUNNING)):
+        wish(row.pk)
+        entry._beaten = 0.0
+        entry.beat(busy=0, stuck=0)
+        entry.beat(busy=1, stuck=0)
+        row.refresh_from_db()
+        assert (row.state, entry.request) == (state, "QUIET" if state == WorkerState.QUIET else "")
+        entry.beat(busy=0, stuck=0)
+
+
+def test_nobody_is_asked_who_cannot_hear(db: Any) -> None:
+    gone = WorkerFactory.create(state=WorkerState.STOPPED)
+    silent = WorkerFactory.create(heartbeat_at=timezone.now() - timedelta(hours=1))
+    for worker in (gone, silent):
+        with pytest.raises(Conflict):
+            workers.stop(worker.pk)
+    with pytest.raises(NotFound):
+        workers.stop(WorkerFactory.build().pk)
+
+
+def test_the_worker_list_takes_as_many_statements_for_many_as_for_few(boss: Client) -> None:
+    at_work()
+    few = queries_of(boss, list_of(Worker))
+    WorkerFactory.create_batch(20)
+    JobFactory.create_batch(20, running=True)
+    assert queries_of(boss, list_of(Worker)) == few <= 10
+
+
+# ------------------------------------------------------------------------------------------------ groups
+
+
+def test_a_group_shows_how_far_it_is_and_its_rest_is_cancelled_after_a_second_look(boss: Client) -> None:
+    made = groups.create([ITEM, ITEM, ITEM], name="chapters")
+    first = made.jobs.order_by("group_index").first()
+    services.cancel(first.pk)
+    for url in (list_of(JobGroup), page_of(made)):
+        page = boss.get(url).content.decode()
+        assert ("1 of 3 ended" in page, "jc-run-other" in page) == (True, True)
+    assert offered(boss, made) == ["cancel"]
+    assert "Nothing has been done yet." in boss.post(verb_of(made, "cancel")).content.decode()
+    boss.post(verb_of(made, "cancel"), {"confirmed": "1", "reason": "enough"})
+    made.refresh_from_db()
+    assert made.status == "CANCELLED"
+    assert offered(boss, made) == ["retry"]
+    boss.post(verb_of(made, "retry"))
+    made.refresh_from_db()
+    assert made.status == "RUNNING"
+
+
+def test_the_group_list_takes_as_many_statements_for_many_as_for_few(boss: Client) -> None:
+    groups.create([ITEM])
+    few = queries_of(boss, list_of(JobGroup))
+    for _ in range(10):
+        groups.create([ITEM] * 5)
+    assert queries_of(boss, list_of(JobGroup)) == few <= 10
+
+
+# ------------------------------------------------------------------------------------------------ audit
+
+
+def test_the_audit_shows_what_people_tokens_and_commands_did_and_nothing_of_the_scheduler(boss: Client) -> None:
+    job = services.enqueue("sample.noop", actor=Actor(ActorKind.TOKEN, "robot"))
+    services.pause(job.pk, reason="not now", actor=Actor(ActorKind.USER, "ann"))
+    services.resume(job.pk, actor=Actor(ActorKind.CLI, "root"))
+    job_in(Status.RUNNING)
+    JobEventFactory.create(job=job, actor_kind="worker", actor_name="mailer", reason="machine")
+    page = boss.get(screen("audit")).content.decode()
+    for told in ("robot", "ann", "root", "not now", "PAUSED", str(job.pk)):
+        assert told in page, told
+    assert "machine" not in page
+    shown = boss.get(screen("audit"), {"who": "user", "verb": "PAUSED", "name": "ann"}).context["events"]
+    assert [event.actor_name for event, _link in shown] == ["ann"]
+
+
+def test_the_audit_goes_back_stretch_by_stretch(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditing, "STRETCH", 10)
+    monkeypatch.setattr(auditing, "SHOWN", 3)
+    job = JobFactory.create()
+    rows = [
+        JobEventFactory.create(job=job, actor_kind="user" if number < 8 else "worker", actor_name=f"n{number}.")
+        for number in range(25)
+    ]
+    url, seen = screen("audit"), []
+    for _ in range(20):
+        page = boss.get(url)
+        seen += [event.pk for event, _link in page.context["events"]]
+        if not page.context["older"]:
+            break
+        url = screen("audit") + page.context["older"]
+    assert seen == [row.pk for row in reversed(rows[:8])]
+
+
+@pytest.mark.parametrize(
+    "query", ["before=x", "before=-1", "before=" + "9" * 40, "who=nobody&verb=x", "name=%00", "name=" + "x" * 900]
+)
+def test_odd_questions_are_answered_calmly(boss: Client, query: str) -> None:
+    JobEventFactory.create(actor_kind="user")
+    assert boss.get(f"{screen('audit')}?{query}").status_code == 200
+    assert boss.get(f"{screen('performance')}?{query.replace('before', 'window')}").status_code == 200
+
+
+def test_the_audit_takes_its_permission_and_changes_nothing(looker: Client, db: Any) -> None:
+    before = everything()
+    assert looker.get(screen("audit")).status_code == 200
+    assert looker.post(screen("audit")).status_code == 405
+    assert everything() == before
+
+
+# ------------------------------------------------------------------------------------------------ performance
+
+
+def test_performance_tells_of_each_job_type_how_it_does(boss: Client) -> None:
+    now = timezone.now().replace(second=0, microsecond=0)
+    for outcome, jobs, run in (("COMPLETED", 18, 2), ("FAILED", 2, 6), ("CANCELLED", 1, -1)):
+        JobMinuteFactory.create(
+            minute=now,
+            job_type="mail.send",
+            outcome=outcome,
+            jobs=jobs,
+            run_bucket=run,
+            wait_bucket=1,
+            run_sec=jobs * 0.5 if run >= 0 else 0,
+        )
+    JobMinuteFactory.create(minute=now - timedelta(days=3), job_type="old.one")
+    (row,) = boss.get(screen("performance")).context["kinds"]
+    told = {name: row[name] for name in ("name", "ended", "failed", "run_50", "run_95", "mean", "wait_95")}
+    assert told == {
+        "name": "mail.send",
+        "ended": 21,
+        "failed": "10.0 %",
+        "run_50": "≤ 500 ms",
+        "run_95": "≤ 1 min",
+        "mean": "0.5 s",
+        "wait_95": "≤ 100 ms",
+    }
+    assert len(boss.get(f"{screen('performance')}?window=7d").context["kinds"]) == 2
+
+
+def test_performance_asks_the_rollup_only_and_as_often_for_many_as_for_few(boss: Client) -> None:
+    JobMinuteFactory.create()
+    few = queries_of(boss, screen("performance"))
+    for number in range(20):
+        JobMinuteFactory.create(job_type=f"kind-{number}")
+    assert queries_of(boss, screen("performance")) == few <= 6
+
+
+def test_empty_screens_teach(boss: Client) -> None:
+    JobMinute.objects.all().delete()
+    assert "No job ended in this time." in boss.get(screen("performance")).content.decode()
+    assert "Nobody has done anything" in boss.get(screen("audit")).content.decode()
+    assert "manage.py worker" in boss.get(list_of(Worker)).content.decode()
+    assert "There are no groups." in boss.get(list_of(JobGroup)).content.decode()

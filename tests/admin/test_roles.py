@@ -1,0 +1,79 @@
+"""The roles at the console: who only looks sees every page, changes nothing and is offered nothing."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+from django.urls import reverse
+
+from jobs import roles
+from tests import factories
+from tests.admin.pages import list_of, page_of
+from tests.admin.people import logged_in
+from tests.admin.rows import one_of_each
+from tests.admin.test_pages import SHOWN
+from tests.snapshots import everything
+
+OFFERS = ("formaction", 'name="_save"', 'name="action"', 'class="addlink"', 'class="deletelink"', "/add/")
+SECRET = "only-for-some"
+
+
+def member(role: str) -> Client:
+    roles.make_all()
+    user = User.objects.create_user(role, is_staff=True)
+    user.groups.add(Group.objects.get(name=role))
+    return logged_in(user)
+
+
+def offers(page: str) -> list[str]:
+    """What a page lets one do, besides leaving, searching, or choosing a theme or a language."""
+    forms = [form for form in re.findall(r"<form[^>]*method=.post[^>]*>", page, re.I) if "logout" not in form]
+    shown = [form for form in forms if "changelist-form" not in form and "_form" not in form]
+    return [*shown, *(word for word in OFFERS if word in page)]
+
+
+@pytest.fixture
+def viewer(db: Any) -> Client:
+    return member("Job viewer")
+
+
+def test_a_viewer_sees_every_page_and_is_offered_nothing(viewer: Client) -> None:
+    rows = one_of_each()
+    for url in (*map(list_of, SHOWN), *map(page_of, rows), reverse("admin:index")):
+        page = viewer.get(url)
+        assert (page.status_code, offers(page.content.decode())) == (200, []), url
+
+
+def test_a_viewer_changes_nothing_whatever_is_posted(viewer: Client) -> None:
+    rows = one_of_each()
+    before = everything()
+    for row in rows:
+        for verb in ("cancel", "pause", "retry", "trigger", "resend", "quiet", "stop", "unpause", "run"):
+            assert viewer.post(f"{page_of(row).removesuffix('change/')}verb/{verb}/").status_code in (302, 403, 404)
+            viewer.post(list_of(type(row)), {"action": verb, "_selected_action": [row.pk]})
+    assert everything() == before
+
+
+@pytest.mark.parametrize(("role", "sees"), [("Job viewer", False), ("Job operator", True)])
+def test_payload_is_for_operators(role: str, sees: bool, db: Any) -> None:
+    params = {"note": SECRET}
+    job = factories.JobFactory.create(completed=True, started=False, params=params, checkpoint=params)
+    group = factories.JobGroupFactory.create()
+    factories.JobFactory.create(running=True, params=params, group=group, group_index=0)
+    rows = [
+        job,
+        factories.JobRunFactory.create(job=job, artifacts=params),
+        factories.JobTemplateFactory.create(params=params),
+        factories.ScheduleFactory.create(params=params),
+        factories.JobLogFactory.create(job=job, message=SECRET),
+    ]
+    client = member(role)
+    for row in rows:
+        assert (SECRET in client.get(page_of(row)).content.decode()) is sees, row
+    if not sees:
+        for model in SHOWN:
+            assert SECRET not in client.get(list_of(model)).content.decode(), model

@@ -1,0 +1,213 @@
+"""The console in a real browser, under the strict policy: what a person clicks, types, drags and sees."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.urls import reverse
+from playwright.sync_api import Page, expect
+
+from jobs import services
+from jobs.models import Job
+from jobs.states import Status
+from tests.admin.pages import list_of, page_of
+from tests.admin.people import reader
+from tests.admin.rows import one_of_each
+from tests.admin.test_pages import SHOWN
+from tests.browser.conftest import Opener
+from tests.factories import job_in
+from tests.worker.harness import STEADY, Fleet, await_status
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+SCREENS = ("dashboard", "queue")
+
+
+@pytest.fixture
+def boss(transactional_db: None) -> User:
+    return User.objects.create_superuser("boss")
+
+
+def place(name: str) -> str:
+    return reverse(f"admin:jobscheduler_jobs_{name}")
+
+
+def queued(count: int) -> list[Job]:
+    return [services.enqueue("sample.add", {"a": number, "b": 0}) for number in range(count)]
+
+
+def order(page: Page) -> list[str]:
+    return [str(each.get_attribute("data-job")) for each in page.locator("tr[data-job]").all()]
+
+
+def test_a_verb_on_the_list_and_on_the_job_page(open_as: Opener, boss: User) -> None:
+    job = queued(2)[0]
+    page = open_as(boss, list_of(Job))
+    page.locator(f'input[name="_selected_action"][value="{job.pk}"]').check()
+    page.get_by_label("Action:").select_option("pause")
+    page.get_by_label("Reason:").fill("later")
+    page.get_by_role("button", name="Go").click()
+    expect(page.get_by_text("1 job paused.")).to_be_visible()
+    page.locator(f'a[href*="{job.pk}"]').first.click()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("1 job resumed.")).to_be_visible()
+    expect(page.locator(".jc-timeline")).to_contain_text("later")
+    job.refresh_from_db()
+    assert job.status == Status.QUEUED
+
+
+def test_a_running_job_is_paused_and_resumed_by_its_buttons(open_as: Opener, boss: User, fleet: Fleet) -> None:
+    fleet.start("--name=one", settings=STEADY)
+    job = services.enqueue("sample.count", {"upto": 100_000, "pace": 0.05})
+    await_status(job.pk, Status.RUNNING, fleet=fleet)
+    page = open_as(boss, page_of(job))
+    page.get_by_role("button", name="Pause").click()
+    await_status(job.pk, Status.PAUSED, fleet=fleet)
+    expect(page.locator(".jc-facts .jc-paused")).to_be_visible()  # by itself: the page keeps fresh
+    page.get_by_role("button", name="Resume").click()
+    await_status(job.pk, Status.RUNNING, fleet=fleet)
+    page.get_by_role("button", name="Cancel").click()
+    await_status(job.pk, Status.CANCELLED, fleet=fleet)
+
+
+def test_a_queue_is_reordered_by_buttons_keys_and_drag(open_as: Opener, boss: User) -> None:
+    a, b, c = [str(job.pk) for job in queued(3)]
+    page = open_as(boss, place("queue"))
+    page.locator(f"#job-{c}").get_by_role("button", name="One place up").click()
+    page.wait_for_url(re.compile(f"#job-{c}$"))
+    assert order(page) == [a, c, b]
+    page.locator(f"#job-{c}").focus()
+    with page.expect_navigation():
+        page.keyboard.press("Alt+ArrowUp")
+    assert order(page) == [c, a, b]
+    with page.expect_navigation():
+        row = page.locator(f"#job-{b} td").first
+        row.drag_to(page.locator(f"#job-{c} td").first, target_position={"x": 5, "y": 2})
+    assert order(page) == [b, c, a]
+
+
+def test_many_jobs_are_retried_after_a_look_at_what_would_happen(open_as: Opener, boss: User) -> None:
+    [job_in(Status.FAILED) for _ in range(3)], job_in(Status.RUNNING)
+    page = open_as(boss, list_of(Job))
+    page.locator("#action-toggle").check()
+    page.get_by_label("Action:").select_option("retry")
+    page.get_by_role("button", name="Go").click()
+    expect(page.locator("#jc-forecast")).to_have_text("4 jobs: 3 will be retried, 1 skipped because already running.")
+    assert Job.objects.count() == 4
+    page.get_by_role("button", name="Retry").click()
+    expect(page.get_by_text("3 jobs retried, 1 skipped: already running")).to_be_visible()
+
+
+def test_a_list_keeps_itself_fresh_and_stops_while_somebody_chooses(open_as: Opener, boss: User) -> None:
+    first = queued(1)[0]
+    page = open_as(boss, list_of(Job))
+    page.locator(".jc-live-every").select_option("2")
+    services.pause(first.pk)
+    expect(page.locator("#result_list .jc-paused")).to_be_visible()
+    expect(page.locator('[data-count="PAUSED"]')).to_have_text("1")
+    page.locator("#result_list input.action-select").check()
+    with page.expect_response(lambda answer: answer.request.headers.get("x-jobs-live") == "1"):
+        services.resume(first.pk)
+        page.evaluate("document.querySelector('input.action-select:checked').blur()")
+        page.keyboard.press("r")
+    expect(page.locator("#result_list .jc-paused")).to_be_visible()
+    page.locator("#result_list input.action-select").uncheck()
+    page.evaluate("document.activeElement.blur()")
+    expect(page.locator("#result_list .jc-queued")).to_be_visible()
+    page.locator("#result_list input.action-select").check()
+    expect(page.locator(".action-counter")).to_contain_text("1 of 1")
+
+
+def test_a_reader_sees_everything_and_is_offered_nothing(open_as: Opener, transactional_db: None) -> None:
+    rows = [row for row in one_of_each() if isinstance(row, Job)]
+    page = open_as(reader("looker"), place("dashboard"))
+    for path in (place("dashboard"), place("queue"), list_of(Job), *(page_of(job) for job in rows)):
+        page.goto(path)
+        forms = page.locator(
+            '#content-main form[method="post"]:not(#changelist-form):not([id$="_form"]), .jc form[method="post"]'
+        )
+        assert forms.count() == 0, path
+        assert page.get_by_label("Action:").count() == 0, path
+
+
+def test_keys_lead_through_the_console(open_as: Opener, boss: User) -> None:
+    queued(1)
+    page = open_as(boss, place("dashboard"))
+    page.keyboard.type("gj")
+    page.wait_for_url(f"**{list_of(Job)}")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "searchbar"
+    page.keyboard.type("gd")  # in a field, keys are letters
+    assert page.locator("#searchbar").input_value() == "gd"
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("p")
+    expect(page.locator(".jc-live-state")).to_contain_text("paused")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.type("gq")
+    page.wait_for_url(f"**{place('queue')}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_breaks_the_policy_or_the_layout_in_light_and_dark(open_as: Opener, boss: User, scheme: str) -> None:
+    rows = one_of_each()
+    page = open_as(boss, place("dashboard"), color_scheme=scheme)
+    back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", back)[:3])) < 200) is (scheme == "dark")
+    paths = [*map(place, SCREENS), *map(list_of, SHOWN), *map(page_of, rows)]
+    for path in paths if scheme == "light" else paths[:3]:
+        answer = page.goto(path)
+        assert answer is not None
+        assert answer.ok, path
+    page.set_viewport_size({"width": 390, "height": 800})
+    for path in (*map(place, SCREENS), page_of(rows[0])):
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
+
+
+def test_every_verb_works_without_a_script(open_as: Opener, boss: User) -> None:
+    a, b = [str(job.pk) for job in queued(2)]
+    page = open_as(boss, place("queue"), java_script_enabled=False)
+    page.locator(f"#job-{b}").get_by_role("button", name="First of its priority").click()
+    assert order(page) == [b, a]
+    page.goto(page_of(Job.objects.get(pk=a)))
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("1 job cancelled.")).to_be_visible()
+
+
+def test_screenshots(open_as: Opener, boss: User, fleet: Fleet) -> None:
+    """Pictures for the documentation; only with `--screenshots`, see conftest."""
+    scene(fleet)
+    failed = Job.objects.filter(status=Status.FAILED).order_by("pk").last()
+    assert failed is not None
+    pictures: dict[str, tuple[str, dict[str, Any]]] = {
+        "dashboard": (place("dashboard"), {}),
+        "dashboard-dark": (place("dashboard"), {"color_scheme": "dark"}),
+        "jobs": (list_of(Job), {}),
+        "job": (page_of(failed), {}),
+        "queue": (place("queue"), {}),
+    }
+    for name, (path, options) in pictures.items():
+        page = open_as(boss, path, **options)
+        page.wait_for_load_state("networkidle")
+        page.screenshot(path=IMAGES / f"{name}.png")
+
+
+def scene(fleet: Fleet) -> None:
+    """A small installation at work."""
+    fleet.start("--name=worker-1", "--concurrency=4", settings=STEADY)
+    done = [services.enqueue("sample.add", {"a": number, "b": 1}) for number in range(40)]
+    broken = [services.enqueue("sample.hopeless", target=f"book-{number}", max_retries=0) for number in range(3)]
+    for job, status in [(done[-1], Status.COMPLETED), *((job, Status.FAILED) for job in broken)]:
+        await_status(job.pk, status, fleet=fleet)
+    counting = services.enqueue("sample.count", {"upto": 100_000, "pace": 0.05}, priority=90)
+    await_status(counting.pk, Status.RUNNING, fleet=fleet)
+    for number in range(3):
+        services.enqueue("sample.add", {"a": number, "b": 2}, target="book-1")
+    services.enqueue("sample.add", {"a": 1, "b": 1}, resource="smtp")
+    services.enqueue("sample.add", {"a": 1, "b": 1}, hold=True)

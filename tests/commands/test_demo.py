@@ -1,0 +1,96 @@
+"""`manage.py demo`: a living picture in a tenant of its own, and no trace of it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.apps import apps
+
+from jobs import demo, services
+from jobs.explain import explain
+from jobs.models import ConcurrencyLimit, GroupStatus, Job, JobGroup, JobMinute, JobTemplate
+from jobs.registry import registry
+from jobs.states import Status
+from schedules import history
+from schedules.models import Schedule
+from tests.commands.saying import call
+from tests.snapshots import everything
+from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
+
+pytestmark = pytest.mark.django_db(transaction=True)
+KEPT = ("Worker", "SystemSnapshot", "LaneMark", "WebhookAudience", "ConcurrencyLimit")  # who worked, and what it noted
+
+
+@pytest.fixture(autouse=True)
+def types_as_before() -> Iterator[None]:
+    """The demo's job types are known only to who has run it."""
+    before = dict(registry._handlers)
+    yield
+    registry._handlers = before
+
+
+def rows() -> dict[str, list[dict[str, Any]]]:
+    return {name: listed for name, listed in everything().items() if name not in KEPT}
+
+
+def test_it_shows_every_side_of_the_console_and_goes_without_a_trace() -> None:
+    own = services.enqueue("system.noop")
+    before = rows()
+    said = call("demo", "--force")
+    assert (said.code, "--clear" in said.out) == (0, True), said.err
+    shows_everything()
+    assert "is there already" in call("demo", "--force").err
+    assert call("demo", "--clear").code == 0
+    assert rows() == before
+    assert not ConcurrencyLimit.objects.filter(scope="resource").exists()
+    own.refresh_from_db()
+    assert own.status == Status.QUEUED
+    assert call("demo", "--clear").code == 1
+
+
+def shows_everything() -> None:
+    jobs = Job.objects.filter(tenant=demo.TENANT)
+    wanted = {"COMPLETED", "FAILED", "SKIPPED", "CANCELLED", "QUEUED", "PENDING", "PAUSED"}
+    assert set(jobs.values_list("status", flat=True)) >= wanted
+    codes = {
+        reason.code for job in jobs.exclude(status__in=["COMPLETED", "FAILED"]) for reason in explain(job.pk).reasons
+    }
+    wanted = {"not_before", "backoff", "held", "predecessor", "paused", "target_blocked", "target_paused"}
+    assert codes >= wanted | {"scope_paused", "no_worker"}
+    groups = set(JobGroup.objects.filter(tenant=demo.TENANT).values_list("status", flat=True))
+    assert groups >= {GroupStatus.COMPLETED, GroupStatus.PARTIAL}
+    pulse = Schedule.objects.get(tenant=demo.TENANT, name="demo: every minute")
+    outcomes = [past.outcome for past in history.with_outcomes(history.fires_of(pulse))]
+    assert (len(outcomes), outcomes.count("FAILED"), outcomes.count("COMPLETED")) == (30, 3, 27)
+    assert WebhookEndpoint.objects.filter(tenant=demo.TENANT).count() == 2
+    deliveries = WebhookDelivery.objects.filter(endpoint__tenant=demo.TENANT)
+    assert set(deliveries.values_list("status", flat=True)) == set(DeliveryStatus.values)
+    assert JobTemplate.objects.filter(tenant=demo.TENANT).exists()
+    assert JobMinute.objects.filter(tenant=demo.TENANT).count() > 1000
+
+
+def test_schedules_of_the_demo_name_job_types_that_every_worker_knows() -> None:
+    call("demo", "--force")
+    assert set(Schedule.objects.values_list("job_type", flat=True)) == {"system.sleep"}
+    call("demo", "--clear")
+
+
+def test_without_debug_it_must_be_meant() -> None:
+    before = everything()
+    said = call("demo")
+    assert (said.code, "--force" in said.err) == (1, True)
+    assert everything() == before
+
+
+def test_a_tenant_that_it_did_not_make_is_left_alone() -> None:
+    services.enqueue("system.noop", tenant=demo.TENANT)
+    before = rows()
+    assert call("demo", "--force").code == call("demo", "--clear").code == 1
+    assert rows() == before
+
+
+def test_each_app_of_ours_adds_its_part() -> None:
+    assert {part.__name__ for part in demo._parts()} == {"schedules.demo", "webhooks.demo"}
+    assert {apps.get_app_config(label).label for label in demo.NEIGHBOURS} == set(demo.NEIGHBOURS)

@@ -1,0 +1,167 @@
+"""Schedules in the console: rules in words, what a rule would do before it is saved, and the last fires at a glance."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from jobs.states import Status
+from schedules.admin import recent
+from schedules.models import Schedule, ScheduleFire
+from schedules.words import cron_in_words, every_in_words
+from tests.admin.pages import list_of, page_of
+from tests.admin.people import logged_in, reader
+from tests.admin.test_lists import queries_of
+from tests.factories import JobFactory, ScheduleFactory, job_in
+from tests.schedules.making import NOON, every_minute
+from tests.snapshots import everything
+
+
+def place() -> str:
+    return reverse("admin:jobscheduler_schedules_schedule_preview")
+
+
+def preview(client: Client, **typed: str) -> str:
+    answer = client.get(place(), {"fragment": "1", **typed})
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("cron", "words"),
+    [
+        ("0 9 * * 1-5", "At 09:00 on Monday through Friday"),
+        ("@daily", "At 00:00 every day"),
+        ("nonsense", ""),
+        ("0 0 31 2 *", ""),
+    ],
+)
+def test_a_cron_expression_is_said_in_words(cron: str, words: str) -> None:
+    assert cron_in_words(cron) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(1, "Every second"), (90, "Every 90 seconds"), (60, "Every 1 min"), (7200, "Every 2 h"), (86_400, "Every 1 d")],
+)
+def test_an_interval_is_said_in_its_largest_unit(seconds: int, words: str) -> None:
+    assert every_in_words(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ({"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}, "At 09:00 on Monday through Friday"),
+        ({"cron": "@monthly"}, "At 00:00 on the first day of every month"),
+        ({"every_sec": "90"}, "Every 90 seconds"),
+        ({"run_at_0": "2099-01-01", "run_at_1": "10:00"}, "2099-01-01 10:00:00"),
+        ({"cron": "61 * * * *"}, "has a bad field: minute"),
+        ({"cron": "0 0 31 2 *"}, "never comes due"),
+        ({"cron": "* * * * *", "timezone": "Mars/Phobos"}, "There is no time zone"),
+        ({"cron": "* * * * *", "timezone": "../../etc/passwd"}, "There is no time zone"),
+        ({"cron": "* * * * *", "every_sec": "5"}, "Say exactly one of"),
+        ({}, "Say exactly one of"),
+        ({"every_sec": "soon"}, "invalid literal"),
+        ({"every_sec": "0"}, "every_sec"),
+        ({"every_sec": "9" * 99}, "every_sec"),
+        ({"run_at_0": "2020-01-01", "run_at_1": "10:00"}, "Nothing is due any more."),
+        ({"run_at_0": "perhaps", "run_at_1": "10:00"}, "run_at: "),
+        ({"cron": "\0"}, "cron: "),
+        ({"cron": "<script>alert(1)</script>"}, "is no cron expression"),
+    ],
+)
+def test_the_preview_says_what_a_rule_would_do_or_what_is_wrong_with_it(
+    boss: Client, typed: dict[str, str], told: str
+) -> None:
+    page = preview(boss, **typed)
+    assert told in page
+    assert "<script" not in page
+
+
+def test_the_preview_shows_five_fires_there_and_in_utc_with_a_note_where_clocks_change(boss: Client) -> None:
+    page = preview(boss, cron="30 2 * 3 0L", timezone="Europe/Berlin")  # the last Sunday of March, every year
+    assert page.count("<time datetime=") == 10  # there, and how soon
+    assert [page.count(told) for told in ("03:00:00 CEST", " 01:00:00<", "02:30 does not exist on this day")] == [5] * 3
+
+
+def test_without_a_script_the_button_opens_the_preview_as_a_page_and_saves_nothing(boss: Client) -> None:
+    row = every_minute(cron="0 3 * * *")
+    before = everything()
+    page = boss.get(page_of(row)).content.decode()
+    assert f'formaction="{place()}"' in page
+    assert page.index('name="_save"') < page.index('name="_preview"')  # Enter saves
+    answer = boss.post(place(), {"cron": "0 9 * * *", "timezone": "UTC", "name": "x", "_preview": "1"})
+    assert (answer.status_code, "At 09:00 every day" in answer.content.decode()) == (200, True)
+    assert "<html" in answer.content.decode()
+    assert boss.put(place()).status_code == 405
+    assert everything() == before
+
+
+def test_who_may_not_write_is_offered_no_preview_but_sees_what_comes(looker: Client) -> None:
+    row = every_minute(cron="0 3 * * *")
+    page = looker.get(page_of(row)).content.decode()
+    assert ("_preview" in page, "At 03:00 every day" in page) == (False, True)
+    assert logged_in(reader("stranger")).get(place()).status_code == 200
+    client = Client()
+    assert client.get(place()).status_code == 302
+
+
+def test_the_form_offers_every_time_zone_and_keeps_one_that_is_gone(boss: Client) -> None:
+    row = ScheduleFactory.create(timezone="Mars/Phobos")
+    page = boss.get(page_of(row)).content.decode()
+    for zone in ("Europe/Berlin", "America/New_York", "UTC"):
+        assert f'<option value="{zone}">' in page
+    assert '<option value="Mars/Phobos" selected>' in page
+
+
+def fire(schedule: Schedule, statuses: list[Any]) -> None:
+    for minutes, status in enumerate(reversed(statuses)):
+        job = None if status is None else job_in(status)
+        ScheduleFire.objects.create(schedule=schedule, fire_time=NOON - timedelta(minutes=minutes), job=job)
+
+
+def test_the_list_shows_the_rule_in_words_the_last_fires_and_their_outcomes(boss: Client) -> None:
+    row = ScheduleFactory.create(name="nightly", cron="30 2 * * *", timezone="Europe/Berlin", tenant="acme")
+    fire(row, [Status.COMPLETED, Status.FAILED, None, Status.RUNNING])
+    page = boss.get(list_of(Schedule)).content.decode()
+    for told in ("At 02:30 every day", "Europe/Berlin", "30 2 * * *", "acme", "enabled"):
+        assert told in page, told
+    assert "The last 4 fires, 1 of them failed" in page
+    assert [kind in page for kind in ("jc-run-completed", "jc-run-failed", "jc-run-other", "jc-run-running")] == [
+        True
+    ] * 4
+
+
+def test_a_retry_that_did_well_makes_its_fire_a_good_one(db: Any) -> None:
+    row = ScheduleFactory.create()
+    failed = JobFactory.create(failed=True)
+    JobFactory.create(completed=True, retry_of=failed, attempt=2)
+    ScheduleFire.objects.create(schedule=row, fire_time=NOON, job=failed)
+    assert recent.of([row.pk]) == {row.pk: [(NOON, "COMPLETED")]}
+
+
+def test_only_the_last_thirty_fires_are_looked_at(db: Any) -> None:
+    busy, quiet, never = ScheduleFactory.create_batch(3)
+    fire(busy, [None] * 40)
+    fire(quiet, [None] * 2)
+    found = recent.of([busy.pk, quiet.pk, never.pk])
+    assert {key: len(fired) for key, fired in found.items()} == {busy.pk: 30, quiet.pk: 2}
+    assert found[busy.pk][-1][0] == NOON
+
+
+def test_the_list_takes_as_many_statements_for_many_schedules_and_fires_as_for_few(boss: Client) -> None:
+    fire(ScheduleFactory.create(), [Status.COMPLETED])
+    few = queries_of(boss, list_of(Schedule))
+    for row in ScheduleFactory.create_batch(12):
+        fire(row, [Status.COMPLETED] * 3)
+    assert queries_of(boss, list_of(Schedule)) == few <= 12
+
+
+def test_an_empty_list_says_what_to_do_and_a_filtered_one_how_to_undo_it(boss: Client) -> None:
+    assert "Nothing is scheduled." in boss.get(list_of(Schedule)).content.decode()
+    assert "Nothing matches these filters." in boss.get(f"{list_of(Schedule)}?q=x").content.decode()
+    assert "Nothing matches these filters." in boss.get(f"{list_of(Schedule)}?enabled=1").content.decode()

@@ -1,0 +1,77 @@
+"""The endpoints of the demo. Their host can never exist, so that nobody is sent anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from jobs import clock, db
+from jobs.actors import Actor
+from jobs.demo import TENANT
+from webhooks import audiences, events, fanout, services
+from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint
+
+SHOP, OLD = "https://shop.example.invalid/hooks/jobs", "https://former-shop.example.invalid/hooks"
+ANSWERS = {200: "HTTP/1.1 200 OK\ncontent-type: text/plain", 503: "HTTP/1.1 503 Service Unavailable\nretry-after: 60"}
+
+
+def prepare(actor: Actor) -> None:
+    services.create(SHOP, [events.COMPLETED, events.FAILED, events.GROUP_FINISHED], tenant=TENANT, actor=actor)
+    services.create(OLD, [events.FAILED], tenant=TENANT, actor=actor)
+
+
+def finish(actor: Actor) -> None:
+    """Hand out what the past owes, and say how it was received."""
+    endpoints = set(_endpoints().values_list("pk", flat=True))
+    with db.atomic():
+        for lane in _lanes(endpoints):
+            while fanout.hand_out(lane):
+                pass
+        _receive(list(WebhookDelivery.objects.using(db.alias()).filter(endpoint__in=endpoints).order_by("pk")))
+        _endpoints().filter(url=OLD).update(enabled=False, disabled_reason="demo: it answered 410 Gone")
+
+
+def clear(actor: Actor) -> None:
+    for key in list(_endpoints().values_list("pk", flat=True)):
+        services.delete(key, actor=actor)
+
+
+def _lanes(endpoints: set[UUID]) -> list[UUID]:
+    lanes = fanout.lanes()
+    members = audiences.members([*lanes.urgent, *lanes.unhurried])
+    return [lane for lane, listed in members.items() if endpoints & set(listed)]
+
+
+def _receive(deliveries: Sequence[WebhookDelivery]) -> None:
+    """Most of them well, one in nine not at all, and the last few after a pause."""
+    now = clock.now()
+    for number, each in enumerate(deliveries):
+        if each.endpoint.url == OLD or number % 9 == 8:
+            _settle(each, 503, status=DeliveryStatus.FAILED, next_try_at=None, attempts=4, error="answered 503")
+        elif number >= len(deliveries) - 3:
+            later = now + timedelta(hours=1)
+            _settle(each, 503, status=DeliveryStatus.PENDING, next_try_at=later, attempts=2, error="answered 503")
+        else:
+            done = {"status": DeliveryStatus.DELIVERED, "next_try_at": None, "delivered_at": now}
+            _settle(each, 200, **done, attempts=1)
+
+
+def _settle(delivery: WebhookDelivery, answer: int, **became: Any) -> None:
+    WebhookDelivery.objects.using(db.alias()).filter(pk=delivery.pk).update(response_status=answer, **became)
+    WebhookAttempt.objects.using(db.alias()).bulk_create(
+        WebhookAttempt(
+            delivery_id=delivery.pk,
+            took_ms=40 + 7 * attempt,
+            response_status=answer,
+            response_head=ANSWERS[answer],
+            response_body="ok" if answer == 200 else "try again later",
+            error=became.get("error", ""),
+        )
+        for attempt in range(became["attempts"])
+    )
+
+
+def _endpoints() -> Any:
+    return WebhookEndpoint.objects.using(db.alias()).filter(tenant=TENANT)
