@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.apps import AppConfig
@@ -22,6 +23,12 @@ class SchedulesConfig(AppConfig):
         housekeeping.duty("fires", history.forget_old, every_sec=history.pause_sec)
         wakeup.hear(changing.CHANGED, ticker.hasten)
         post_migrate.connect(_declare, sender=self, dispatch_uid="jobscheduler_schedules.declared")
+
+    def pass_time(self, begin: datetime, end: datetime) -> None:
+        """For `jobs.testing`: what falls due in between is fired."""
+        from schedules.passing import fire_between
+
+        fire_between(begin, end)
 
 
 def _declare(*, using: str, **_more: Any) -> None:
