@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -29,6 +30,12 @@ class SchedulesConfig(AppConfig):
         from schedules.passing import fire_between
 
         fire_between(begin, end)
+
+    def examine(self) -> Iterator[Any]:
+        """For `manage.py doctor`."""
+        from schedules.examining import examine
+
+        yield from examine()
 
 
 def _declare(*, using: str, **_more: Any) -> None:
