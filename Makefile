@@ -15,7 +15,7 @@ DEV := $(VENV)/.dev-installed
 # A terminal is waiting: running jobs get 5 s to stop before they are handed back.
 run: export JOBSCHEDULER_SHUTDOWN_GRACE_SEC ?= 5
 
-.PHONY: help run test test-sqlite test-postgres check format bench chaos docs clean
+.PHONY: help run test test-sqlite test-postgres check format matrix bench chaos docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make test     the whole suite on SQLite, then on PostgreSQL (ARGS= goes to pytest)"
 	@echo "make check    lint, format, types, architecture, migrations, system checks"
 	@echo "make format   mends what lint and format can mend"
+	@echo "make matrix   the built wheel in a foreign site on every Django and Python (ARGS=\"--django 6.1 --python 3.12\": one cell)"
 	@echo "make bench    benchmarks        make chaos    kills, crashes and crowds, about an hour (ARGS=--short)"
 	@echo "make docs     regenerates the generated pages of docs/"
 	@echo "make clean    removes .venv, builds and caches; keeps the database"
@@ -58,6 +59,9 @@ check: $(DEV)
 format: $(DEV)
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+matrix: $(DEV)
+	nice -n 19 $(PY) -m tests.matrix $(ARGS)
 
 bench: $(DEV)
 	$(PY) -m bench $(ARGS)

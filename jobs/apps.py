@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from contextlib import suppress
+
 from django.apps import AppConfig
+from django.conf import settings
+from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
 
@@ -15,3 +19,13 @@ class JobsConfig(AppConfig):
         from jobs.registry import registry
 
         registry.autodiscover()
+        _load_task_backends()
+
+
+def _load_task_backends() -> None:
+    """Our backend of `django.tasks`, if the site uses it: its tasks may be in modules that nobody imports here."""
+    for params in (getattr(settings, "TASKS", None) or {}).values():
+        path = str(params.get("BACKEND", ""))
+        if not path.startswith(("django.", "django_tasks.")):
+            with suppress(ImportError):  # which is for the site's own check to say
+                import_string(path)

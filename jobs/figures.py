@@ -93,7 +93,7 @@ def in_use() -> InUse:
     direct = Lease.objects.using(db.alias()).filter(kind=LeaseKind.DIRECT)
     leases = direct.filter(ended_at__isnull=True, granted_at__isnull=False)
     held = leases.order_by().values_list(*FLOW).annotate(Count("pk"))
-    return InUse([(Flow(*row[:4]), row[4]) for row in active.union(held, all=True)])
+    return InUse([(Flow(*row[:4]), row[4]) for row in active.union(held, all=True).order_by()])
 
 
 def recovered(within: timedelta, tenant: str | None = None) -> int:

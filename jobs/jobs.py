@@ -1,4 +1,7 @@
-"""Job types that every installation has: something to try a worker, a lane or a limit with."""
+"""Job types that every installation has: something to try a worker, a lane or a limit with.
+
+With SYSTEM_JOB_TYPES also those that need no code: management commands here, HTTP calls in `webhooks.jobs`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from jobs.commanding import command
+from jobs.conf import configured, read
 from jobs.registry import job
 
 
@@ -26,3 +31,7 @@ def sleep(ctx: Any, seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0) ->
         slept += step
         ctx.checkpoint(slept)
     return {"slept": slept}
+
+
+if read(configured())[0].SYSTEM_JOB_TYPES:  # what is wrong with the settings is for the system checks to say
+    job("system.command")(command)

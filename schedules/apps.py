@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from django.apps import AppConfig
@@ -22,6 +24,18 @@ class SchedulesConfig(AppConfig):
         housekeeping.duty("fires", history.forget_old, every_sec=history.pause_sec)
         wakeup.hear(changing.CHANGED, ticker.hasten)
         post_migrate.connect(_declare, sender=self, dispatch_uid="jobscheduler_schedules.declared")
+
+    def pass_time(self, begin: datetime, end: datetime) -> None:
+        """For `jobs.testing`: what falls due in between is fired."""
+        from schedules.passing import fire_between
+
+        fire_between(begin, end)
+
+    def examine(self) -> Iterator[Any]:
+        """For `manage.py doctor`."""
+        from schedules.examining import examine
+
+        yield from examine()
 
 
 def _declare(*, using: str, **_more: Any) -> None:

@@ -29,3 +29,11 @@ WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = True  # nothing is collected f
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.sample"]
 MIDDLEWARE = [*MIDDLEWARE, "tests.browser.csp.strict"]
 JOBSCHEDULER: dict[str, object] = from_environ(os.environ)  # the children of a test may be told shorter times
+TASKS = {
+    "default": {"BACKEND": "jobs.contrib.tasks.JobsBackend", "QUEUES": ["default", "mail"]},
+    "press": {
+        "BACKEND": "jobs.contrib.tasks.JobsBackend",
+        "QUEUES": [],
+        "OPTIONS": {"max_retries": 1, "tenant": "press"},
+    },
+}

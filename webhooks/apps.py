@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
@@ -21,3 +24,9 @@ class WebhooksConfig(AppConfig):
         keeping.goes_along(retention.go_along)
         housekeeping.duty("webhooks", sender.one_round, thread=sender.Sender)
         housekeeping.duty("webhook tests", retention.forget_tests, every_sec=lambda: 3600.0)
+
+    def examine(self) -> Iterator[Any]:
+        """For `manage.py doctor`."""
+        from webhooks.examining import examine
+
+        yield from examine()

@@ -16,7 +16,7 @@ from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookMessage
 def of_jobs(ids: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
     """Of those that have any. What is owed and not handed out yet is pending, too."""
     found: dict[UUID, dict[str, int]] = {}
-    for job_id, status, number in _handed_out(ids).union(_owed(ids), all=True):
+    for job_id, status, number in _handed_out(ids).union(_owed(ids), all=True).order_by():
         counted = found.setdefault(job_id, {"pending": 0, "delivered": 0, "failed": 0})
         counted[status.lower()] += number
     return found

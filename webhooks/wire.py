@@ -1,4 +1,4 @@
-"""One POST to one judged address: bounded in time, in the size of the answer's head and body, and in where it goes.
+"""One request to one judged address: bounded in time, in the size of the answer's head and body, and in where it goes.
 
 No redirects, no proxies but WEBHOOK_PROXY, no names: the connection is made to an address, while the Host header, SNI
 and the certificate check keep the name.
@@ -51,6 +51,7 @@ def post(
     *,
     deadline: float,
     proxy: str | None = None,
+    method: str = "POST",
 ) -> Answer:
     """`deadline` is by the monotonic clock, for all of it: connecting, sending, and however slowly the answer drips."""
     wire = _Wire(deadline, HEAD_BYTES + BODY_BYTES + SLACK_BYTES)
@@ -58,7 +59,7 @@ def post(
     try:
         connection = _connection(place, addresses, wire, proxy)
         with suppress(BrokenPipeError):  # who does not want all of it may still have answered
-            connection.request("POST", place.target, body, headers)
+            connection.request(method, place.target, body, headers)
         response = http.client.HTTPConnection.getresponse(connection)
         if wire.is_over:  # the library takes what there was of a head for the whole
             raise http.client.RemoteDisconnected("within the head")

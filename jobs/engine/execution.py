@@ -62,13 +62,18 @@ def failed(
 ) -> Failed:
     reason = _reason(error)
     return Failed(
-        error=salvage_text("".join(traceback.format_exception(error)), ERROR_LENGTH),
+        error=trace(error),
         reason=reason,
         cause=cause,
         exit_code=_exit_code(error),
         artifacts=salvage_json(artifacts),
         retry_in=decide_retry(job_type, **retry, cause=cause, error=error),
     )
+
+
+def trace(error: BaseException) -> str:
+    """The traceback as a run keeps it."""
+    return salvage_text("".join(traceback.format_exception(error)), ERROR_LENGTH)
 
 
 def _run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:

@@ -105,7 +105,7 @@ class EventLoop:
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="event-loop", daemon=True).start()
+            threading.Thread(target=_serve, args=[self._loop], name="event-loop", daemon=True).start()
         return self._loop
 
     def _spawn(self, loop: asyncio.AbstractEventLoop, held: Held) -> None:
@@ -121,6 +121,13 @@ class EventLoop:
 
         # Cancelled before its first step, the handler never ran: that is a stop like any other.
         self.done(held, Stopped() if task.cancelled() else task.result())
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Outcome]) -> None:

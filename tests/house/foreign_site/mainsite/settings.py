@@ -1,4 +1,5 @@
-"""Somebody else's site: its own user model, its own admin path, integer keys, and nothing of our settings."""
+"""Somebody else's site: its own user model, its own admin path, integer keys, its own way of writing numbers, perhaps a
+second database for the queue, and nothing of our settings."""
 
 import json
 import os
@@ -8,6 +9,8 @@ ALLOWED_HOSTS = ["testserver", "127.0.0.1"]
 ROOT_URLCONF = "mainsite.urls"
 AUTH_USER_MODEL = "accounts.Customer"
 USE_TZ = True
+USE_THOUSAND_SEPARATOR = True
+LANGUAGE_CODE = "de"
 TIME_ZONE = "America/New_York"
 DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
 
@@ -46,3 +49,6 @@ TEMPLATES = [
 ]
 STATIC_URL = "assets/"
 DATABASES = {"default": json.loads(os.environ["SITE_DATABASE"])}
+if "SITE_QUEUE" in os.environ:
+    DATABASES["queue"] = json.loads(os.environ["SITE_QUEUE"])
+    DATABASE_ROUTERS = ["mainsite.routers.QueueRouter"]

@@ -1,0 +1,155 @@
+"""The handler of each task: calls its function and tells the standard's signals.
+
+A task is a job type of its own, by its path. One in a module that a worker does not import by itself runs as
+`django.task`, which is told the path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.db import connections
+from django.utils.module_loading import import_string
+
+from jobs.conf import conf
+from jobs.contrib.tasks.compat import Task, TaskResult, TaskResultStatus, normalize_json, task_finished, task_started
+from jobs.contrib.tasks.task import JobsContext
+from jobs.errors import Skip
+from jobs.registry import Handler, Options, job, registry
+from jobs.states import Cause, StopMode
+
+ANYWHERE = "django.task"
+EXCEPTION = "exception"  # the artifact that keeps the class of what a task raised
+_known: dict[str, Task[..., Any]] = {}
+
+
+def job_type(task: Task[..., Any]) -> str:
+    """What jobs of this task are called. Makes it known to this process."""
+    path = task.module_path
+    if path not in _known or _known[path].func is not task.func:
+        _known[path] = task
+        if is_found_by_workers(task.func.__module__):
+            registry.add(Handler(_handler(task), path, Options()))
+    return path if is_found_by_workers(task.func.__module__) else ANYWHERE
+
+
+def is_found_by_workers(module: str) -> bool:
+    """Whether every process of this site imports the module when it starts."""
+    if not apps.ready:  # nobody enqueues yet, so being known under one name more does no harm
+        return True
+    return any(module == f"{app.name}.{name}" for app in apps.get_app_configs() for name in conf.AUTODISCOVER)
+
+
+def find(path: str) -> Task[..., Any]:
+    """The task at a path, imported if need be; LookupError, if there is none."""
+    if path not in _known:
+        try:
+            found = import_string(path)
+        except ImportError as error:
+            raise LookupError(f"There is no task {path}.") from error
+        if not isinstance(found, Task):
+            raise LookupError(f"{path} is not a task.")
+        _known[path] = found
+    return _known[path]
+
+
+@job(ANYWHERE)
+def anywhere(ctx: Any, path: str, args: list[Any] = [], kwargs: dict[str, Any] = {}, task: Any = None) -> Any:  # noqa: B006
+    """Runs a task of `django.tasks` by its path, wherever it is defined."""
+    found = find(path)
+    with _told(found, ctx) as result:
+        return _kept(result, found.call(*_arguments(found, ctx, result, args), **kwargs))
+
+
+def _handler(task: Task[..., Any]) -> Any:
+    made: Any = _async_handler(task) if inspect.iscoroutinefunction(task.func) else _sync_handler(task)
+    made.__module__, made.__qualname__ = task.func.__module__, task.func.__qualname__
+    made.__name__, made.__doc__ = task.func.__name__, task.func.__doc__
+    return made
+
+
+def _sync_handler(known: Task[..., Any]) -> Any:
+    def call(ctx: Any, args: list[Any] = [], kwargs: dict[str, Any] = {}, task: Any = None) -> Any:  # noqa: B006
+        with _told(known, ctx) as result:
+            return _kept(result, known.func(*_arguments(known, ctx, result, args), **kwargs))
+
+    return call
+
+
+def _async_handler(known: Task[..., Any]) -> Any:
+    async def call(ctx: Any, args: list[Any] = [], kwargs: dict[str, Any] = {}, task: Any = None) -> Any:  # noqa: B006
+        told = _told(known, ctx)
+        result = await sync_to_async(_entered)(told)
+        try:
+            value = _kept(result, await known.func(*_arguments(known, ctx, result, args), **kwargs))
+        except BaseException as error:
+            # Shielded: a second cancellation must not keep the signal from being sent.
+            await asyncio.shield(sync_to_async(told.__exit__)(type(error), error, error.__traceback__))
+            raise
+        await sync_to_async(told.__exit__)(None, None, None)
+        return value
+
+    return call
+
+
+def _entered(told: Any) -> TaskResult[Any]:
+    """In the thread that async code borrows for the database; nobody else looks after its connections."""
+    for each in connections.all(initialized_only=True):
+        if not each.in_atomic_block:
+            each.close_if_unusable_or_obsolete()
+    result: TaskResult[Any] = told.__enter__()
+    return result
+
+
+def _arguments(task: Task[..., Any], ctx: Any, result: TaskResult[Any], args: list[Any]) -> list[Any]:
+    return [JobsContext(task_result=result, job=ctx), *args] if task.takes_context else args
+
+
+def _kept(result: TaskResult[Any], value: Any) -> Any:
+    """What it returned, as the standard keeps it: JSON, or the task has failed."""
+    clean = normalize_json(value)
+    object.__setattr__(result, "_return_value", clean)
+    return clean
+
+
+@contextmanager
+def _told(task: Task[..., Any], ctx: Any) -> Iterator[TaskResult[Any]]:
+    """Tell that the task starts and, if this is its end, how it ended; within the except block, where loggers look."""
+    from jobs.contrib.tasks import results  # loads the models
+
+    chain = [] if ctx.job_id is None else results.chain_of(ctx.job_id)
+    result = results.of(chain) if chain else results.direct(task, ctx.params)
+    sender = type(task.get_backend())
+    task_started.send_robust(sender, task_result=result)
+    try:
+        yield result
+    except Skip:
+        results.conclude(result, TaskResultStatus.SUCCESSFUL)
+        task_finished.send_robust(sender, task_result=result)
+        raise
+    except BaseException as error:
+        ctx.artifact(EXCEPTION, f"{type(error).__module__}.{type(error).__qualname__}")
+        if not chain or _is_the_end(chain[-1], ctx, error):
+            results.conclude(result, TaskResultStatus.FAILED, error)
+            task_finished.send_robust(sender, task_result=result)
+        raise
+    results.conclude(result, TaskResultStatus.SUCCESSFUL)
+    task_finished.send_robust(sender, task_result=result)
+
+
+def _is_the_end(row: Any, ctx: Any, error: BaseException) -> bool:
+    """A task that is paused, handed back or retried is not finished."""
+    from jobs.engine.execution import decide_retry
+
+    if ctx.stop_mode == StopMode.CANCEL:
+        return True
+    if isinstance(error, asyncio.CancelledError) and ctx.cancelled:
+        return False
+    known = {"attempt": row.attempt, "max_retries": row.max_retries, "retry_policy": row.retry_policy}
+    return decide_retry(row.job_type, **known, cause=Cause.ERROR, error=error) is None

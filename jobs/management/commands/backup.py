@@ -1,0 +1,61 @@
+"""`manage.py backup PATH`: a copy of a SQLite database, taken beside running workers."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils.translation import gettext as _
+
+from jobs import cli, db
+
+PAGES_AT_ONCE = 1000
+
+
+class Command(cli.CliCommand):
+    help = "Copies the SQLite database to PATH while it is in use. On PostgreSQL it says how pg_dump does it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("path", type=Path, help="A file that does not exist yet.")
+        parser.add_argument("--force", action="store_true", help="Take the place of a file that does.")
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        path: Path = given["path"]
+        if not db.is_sqlite():
+            raise CommandError(_("This database is not SQLite. Run: %s") % _pg_dump(path), returncode=cli.REFUSED)
+        if path.exists() and not given["force"]:
+            raise CommandError(_("%s exists; say --force to replace it.") % path, returncode=cli.REFUSED)
+        try:
+            self._copy(path)
+        except (OSError, sqlite3.Error) as error:
+            raise CommandError(_("No copy was made: %s") % error, returncode=cli.REFUSED) from None
+        self.stdout.write(str(path))
+
+    def _copy(self, path: Path) -> None:
+        """Whole or not at all: under another name until it has been read back."""
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        db.connection().ensure_connection()
+        source: sqlite3.Connection = db.connection().connection
+        try:
+            partial.touch(mode=0o600)  # what is in there is nobody else's business
+            with closing(sqlite3.connect(partial)) as target:
+                source.backup(target, pages=PAGES_AT_ONCE)
+                target.execute("PRAGMA journal_mode=DELETE")  # one file is the whole copy
+                (verdict,) = target.execute("PRAGMA quick_check").fetchone()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
+            partial.replace(path)
+        finally:
+            with suppress(FileNotFoundError):
+                partial.unlink()
+
+
+def _pg_dump(path: Path) -> str:
+    named = db.connection().settings_dict
+    where = {"--host": named.get("HOST"), "--port": named.get("PORT"), "--username": named.get("USER")}
+    options = [f"{option}={value}" for option, value in where.items() if value]
+    return " ".join(["pg_dump", "--format=custom", *options, f"--file={path}", f"{named['NAME']}"])

@@ -1,0 +1,44 @@
+"""`manage.py doctor`: checks of a deployment, with an exit code."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils.translation import ngettext
+
+from jobs import cli
+from jobs.logs import visible
+from jobs.management.examining import Finding, Level, examine
+
+
+class Command(cli.CliCommand):
+    help = (
+        "Looks at settings, static files, database, migrations, clock, workers, limits, leases, schedules and webhooks."
+    )
+    requires_system_checks: list[str] = []  # they are among what is looked at
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--fail-level", choices=["warning", "error"], default="error", help="What makes it exit 1.")
+        cli.add_json(parser)
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        found = list(examine())
+        bad = [each for each in found if each.level == Level.ERROR]
+        if given["fail_level"] == "warning":
+            bad = [each for each in found if each.level != Level.OK]
+        if given["json"]:
+            self.write_json({"healthy": not bad, "findings": [asdict(each) for each in found]})
+        else:
+            for each in found:
+                self._write(each)
+        if bad:
+            told = ngettext("%d thing is wrong.", "%d things are wrong.", len(bad)) % len(bad)
+            raise CommandError(told, returncode=cli.REFUSED)
+
+    def _write(self, finding: Finding) -> None:
+        style = {Level.OK: self.style.SUCCESS, Level.WARNING: self.style.WARNING, Level.ERROR: self.style.ERROR}
+        self.stdout.write(f"{style[finding.level](f'{finding.level:8}')} {finding.topic}: {visible(finding.message)}")
+        if finding.hint:
+            self.stdout.write(f"{'':9}{finding.hint}")

@@ -1,0 +1,30 @@
+"""What `manage.py doctor` says of schedules: whether somebody fires them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db.models.functions import Now
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from jobs import db
+from jobs.management.examining import Finding, Findings, Level
+from schedules.firing import BROKEN
+from schedules.models import Schedule
+
+LATE_SEC = 60
+
+
+def examine() -> Findings:
+    rows = Schedule.objects.using(db.alias())
+    late = rows.filter(enabled=True, next_fire_at__lt=Now() - timedelta(seconds=LATE_SEC)).count()
+    broken = rows.filter(enabled=False, disabled_reason__startswith=BROKEN).count()
+    if late:
+        told = ngettext("%d is overdue by more than a minute", "%d are overdue by more than a minute", late) % late
+        yield Finding("schedules", Level.ERROR, told, _("Start a worker with housekeeping, or run `manage.py tick`."))
+    if broken:
+        told = ngettext("%d is broken and was disabled", "%d are broken and were disabled", broken) % broken
+        yield Finding("schedules", Level.WARNING, told, _("See `manage.py schedules list`."))
+    if not late and not broken:
+        yield Finding("schedules", Level.OK, _("none is overdue"))

@@ -1,0 +1,124 @@
+"""The doctor names what is wrong with a deployment, and says so with its exit code."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import override_settings
+from django.utils import timezone
+
+from jobs.models import Job, Worker
+from jobs.services import enqueue
+from schedules import services as schedules
+from schedules.models import Schedule
+from tests.commands.saying import Said, call, run
+from tests.executor import take
+from webhooks import services as webhooks
+from webhooks.models import WebhookEndpoint
+
+pytestmark = pytest.mark.django_db
+TOPICS = {
+    "settings",
+    "static",
+    "database",
+    "migrations",
+    "clock",
+    "workers",
+    "limits",
+    "leases",
+    "schedules",
+    "webhooks",
+}
+
+
+def said(level: str, topic: str) -> str:
+    """What the doctor says of a topic at this level; empty, if nothing."""
+    found = call("doctor", "--json").json["findings"]
+    return " ".join(each["message"] for each in found if (each["level"], each["topic"]) == (level, topic))
+
+
+def worker(**fields: Any) -> Worker:
+    return Worker.objects.create(**{"name": "w", "host": "h", "pid": 1, "version": "1", **fields})
+
+
+def test_a_sound_deployment_is_told_topic_by_topic_and_exits_0() -> None:
+    worker()
+    answer = call("doctor", "--json")
+    assert (answer.code, answer.json["healthy"]) == (0, True)
+    assert {each["topic"] for each in answer.json["findings"]} == TOPICS
+    assert "ok       workers: 1 heard from, 1 slots" in call("doctor").out
+
+
+def test_warnings_fail_only_if_asked() -> None:
+    assert said("warning", "workers") == "none was heard from"
+    assert [call("doctor", *level).code for level in ([], ["--fail-level", "warning"])] == [0, 1]
+
+
+def test_jobs_that_nobody_takes_are_an_error() -> None:
+    made = enqueue("system.noop")
+    Job.objects.filter(pk=made.pk).update(created_at=timezone.now() - timedelta(minutes=5))
+    worker(heartbeat_at=timezone.now() - timedelta(hours=1))
+    assert said("error", "workers") == "none was heard from"
+    assert call("doctor").code == 1
+
+
+def test_stuck_slots_idle_slots_and_mixed_versions_are_named() -> None:
+    worker(slots=3, stuck=2)
+    worker(name="v", version="2")
+    assert said("warning", "workers") == "2 slots are stuck of several versions: 1, 2"
+    assert said("warning", "limits") == "workers have 4 slots, the global limit is 1: the rest stay idle"
+
+
+def test_a_lease_that_nobody_recovers_is_an_error() -> None:
+    taken = take(enqueue("system.noop"))
+    Job.objects.filter(pk=taken.pk).update(lease_expires_at=timezone.now() - timedelta(hours=1))
+    assert said("error", "leases") == "1 job waits to be recovered"
+
+
+def test_schedules_that_nobody_fires_and_broken_ones_are_named() -> None:
+    for name in ("late", "broken"):
+        schedules.create({"name": name, "cron": "@daily", "job_type": "system.noop"})
+    rows = Schedule.objects
+    rows.filter(name="late").update(next_fire_at=timezone.now() - timedelta(hours=1))
+    rows.filter(name="broken").update(enabled=False, next_fire_at=None, disabled_reason="broken: no such zone")
+    assert said("error", "schedules") == "1 is overdue by more than a minute"
+    assert said("warning", "schedules") == "1 is broken and was disabled"
+
+
+def test_secrets_that_cannot_be_read_are_an_error() -> None:
+    with override_settings(JOBSCHEDULER={"WEBHOOK_SECRET_KEY": "a key of its own, now lost"}):
+        webhooks.create("https://example.com/", ["job.completed"])
+    assert WebhookEndpoint.objects.exists()
+    assert said("error", "webhooks") == "the secret of 1 cannot be read"
+    assert said("warning", "webhooks") == "secrets are sealed with SECRET_KEY"
+
+
+def test_settings_that_make_no_sense_are_told_and_nothing_breaks() -> None:
+    with override_settings(JOBSCHEDULER={"LEASE_SECS": 3}):
+        answer = call("doctor")
+    assert (answer.code, "jobs.E001" in answer.out) == (1, True)
+
+
+def test_files_that_were_not_collected_are_an_error(tmp_path: Any) -> None:
+    storages = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"}}
+    with override_settings(STORAGES=storages, STATIC_ROOT=str(tmp_path), DEBUG=False):
+        assert said("error", "static") == "the console's files have not been collected"
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/empty.sqlite3", "sqlite:////nowhere/at/all.sqlite3"])
+def test_a_database_without_tables_or_without_an_answer_is_told_in_lines(url: str, tmp_path: Any) -> None:
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": url.format(tmp_path)}
+    answer: Said = run(env, "doctor")
+    assert (answer.code, "Traceback" in answer.err) == (1, False)
+    assert ("migrations: jobscheduler_jobs 0001_jobs" in answer.out) == ("empty" in url)
+    assert ("database: does not answer" in answer.out) == ("nowhere" in url)
+
+
+@pytest.mark.pg_only
+def test_the_clock_of_a_server_is_compared_with_the_hosts() -> None:
+    assert connection.vendor == "postgresql"
+    assert "differs from this host's by" in said("ok", "clock")

@@ -1,0 +1,208 @@
+"""Job types that need no code: management commands and HTTP calls, within what the operator allows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.test import override_settings
+
+from jobs import commanding, job
+from jobs.errors import InvalidInput
+from jobs.models import Job, JobLog
+from jobs.registry import registry
+from jobs.services import cancel, enqueue
+from jobs.states import Status
+from jobs.testing import drain
+from schedules import services as schedules
+from tests.webhooks.receiver import hang, receiver
+from tests.webhooks.receiver import status as answers
+from tests.worker.harness import Fleet, await_status, until
+from webhooks import jobs as calling
+
+pytestmark = pytest.mark.django_db
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def allowed() -> Iterator[Any]:
+    """The types are registered when the setting is on at start; here it comes on later."""
+    with ExitStack() as stack:
+
+        def tell(**said: Any) -> None:
+            stack.enter_context(override_settings(JOBSCHEDULER={"SYSTEM_JOB_TYPES": True, **said}))
+
+        tell(COMMAND_ALLOW=["check", "sample_talk", "sample_exit", "sample_sleep"], WEBHOOK_ALLOW_PRIVATE=True)
+        with registered():
+            yield tell
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    before = registry._handlers
+    job("system.command")(commanding.command)
+    job("system.http")(calling.call)
+    try:
+        yield
+    finally:
+        registry._handlers = before
+
+
+def test_a_command_runs_in_a_process_and_its_output_is_the_jobs_log(allowed: Any) -> None:
+    enqueue("system.command", {"command": "sample_talk", "args": ["--word", "sea"]})
+    (ran,) = drain()
+    assert (ran.status, ran.run.artifacts) == (Status.COMPLETED, {"result": {"output": "said sea\nsaid it again"}})
+    assert list(JobLog.objects.order_by("id").values_list("message", flat=True)) == ["said sea", "said it again"]
+
+
+def test_a_command_that_fails_gives_the_job_its_exit_code_and_its_last_line(allowed: Any) -> None:
+    enqueue("system.command", {"command": "sample_exit", "args": ["3"]}, max_retries=0)
+    (ran,) = drain()
+    assert (ran.status, ran.run.exit_code) == (Status.FAILED, 3)
+    assert ran.status_reason == "CommandFailed: sample_exit ended with 3: CommandError: told to"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"command": "flush"},
+        {"command": "../check"},
+        {"command": ""},
+        {"command": "check", "args": ["--settings=evil"]},
+        {"command": "check", "args": ["--settings", "evil"]},
+        {"command": "check", "args": ["--pythonpath=/tmp"]},
+        {"command": "check", "args": ["--pyth=/tmp"]},
+        {"command": "check", "args": ["--se", "evil"]},
+        {"command": "check", "args": ["a\0b"]},
+        {"command": "check", "args": [1]},
+        {"command": "check", "args": "-v 3"},
+        {"command": "check", "env": {"A": "b"}},
+        {},
+    ],
+    ids=str,
+)
+def test_what_is_not_allowed_is_refused_at_the_gate(params: dict[str, Any], allowed: Any) -> None:
+    with pytest.raises(InvalidInput):
+        enqueue("system.command", params)
+    assert not Job.objects.exists()
+
+
+def test_a_command_that_is_no_longer_allowed_does_not_run(allowed: Any) -> None:
+    enqueue("system.command", {"command": "sample_talk"}, max_retries=0)
+    allowed(COMMAND_ALLOW=["check"])
+    (ran,) = drain()
+    assert (ran.status, "COMMAND_ALLOW" in ran.run.error) == (Status.FAILED, True)
+
+
+def test_the_types_exist_only_where_the_setting_is_on() -> None:
+    look = "import django; django.setup(); from jobs.registry import registry; print(registry.names())"
+    for said, there in (("True", True), ("False", False)):
+        env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "JOBSCHEDULER_SYSTEM_JOB_TYPES": said}
+        names = subprocess.check_output([sys.executable, "-c", look], env=env, cwd=ROOT, text=True)
+        assert ("'system.command'" in names, "'system.http'" in names) == (there, there)
+        assert "'system.noop'" in names
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_real_worker_ends_the_command_of_a_job_that_is_cancelled(process_env: dict[str, str], tmp_path: Path) -> None:
+    env = {**process_env, "JOBSCHEDULER_SYSTEM_JOB_TYPES": "True", "JOBSCHEDULER_COMMAND_ALLOW": "sample_sleep"}
+    note = tmp_path / "pid"
+    with override_settings(JOBSCHEDULER={"SYSTEM_JOB_TYPES": True, "COMMAND_ALLOW": ["sample_sleep"]}), registered():
+        made = enqueue("system.command", {"command": "sample_sleep", "args": [str(note)]})
+    with Fleet(env, tmp_path) as fleet:
+        fleet.start()
+        until(lambda: note.exists() and note.read_text().strip(), what=fleet.logs)
+        cancel(made.pk)
+        await_status(made.pk, Status.CANCELLED, fleet=fleet)
+    until(lambda: not _alive(int(note.read_text())), what="the command is gone")
+
+
+def test_it_can_be_scheduled_and_submitted_from_a_terminal(allowed: Any, capsys: Any) -> None:
+    made = schedules.create(
+        {"name": "talk", "cron": "@daily", "job_type": "system.command", "params": {"command": "sample_talk"}}
+    )
+    schedules.trigger(made.pk)
+    call_command("enqueue", "system.command", "command=sample_talk", 'args=["--word", "cli"]')
+    assert [each.run.artifacts["result"]["output"].split("\n")[0] for each in drain()] == ["said sea", "said cli"]
+
+
+# ---------------------------------------------------------------------- HTTP
+
+
+def test_a_call_sends_what_it_is_told_and_keeps_the_answer(allowed: Any) -> None:
+    with receiver() as there:
+        params = {"url": there.url, "headers": {"X-Word": "sea"}, "body": {"order": 7}}
+        enqueue("system.http", params)
+        (ran,) = drain()
+    (seen,) = there.seen
+    assert (seen.document, seen.headers["X-Word"]) == ({"order": 7}, "sea")
+    assert seen.headers["Content-Type"] == "application/json"
+    assert (ran.status, ran.run.artifacts["result"]) == (Status.COMPLETED, {"status": 200})
+
+
+@pytest.mark.parametrize(("status", "retried"), [(302, False), (404, False), (429, True), (503, True)])
+def test_what_is_not_2xx_fails_and_only_what_may_pass_is_retried(status: int, retried: bool, allowed: Any) -> None:
+    with receiver(answers(status, b"{}")) as there:
+        enqueue("system.http", {"url": there.url})
+        (ran,) = drain()
+    assert (ran.status, hasattr(ran, "retried_by")) == (Status.FAILED, retried)
+    assert ran.run.artifacts["response"] == {"status": status, "body": {}}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"url": "http://127.0.0.1/"},
+        {"url": "http://localhost/"},
+        {"url": "http://[::1]/"},
+        {"url": "http://169.254.169.254/latest/"},
+        {"url": "http://2130706433/"},
+        {"url": "http://user:word@example.com/"},
+        {"url": "ftp://example.com/"},
+        {"url": "file:///etc/passwd"},
+        {"url": "https://example.com:22/"},
+        {"url": "https://example.com/", "method": "TRACE"},
+        {"url": "https://example.com/", "headers": {"Host": "other"}},
+        {"url": "https://example.com/", "headers": {"content-LENGTH": "0"}},
+        {"url": "https://example.com/", "headers": {"X": "a\r\nHost: b"}},
+        {"url": "https://example.com/", "headers": {"X Y": "a"}},
+        {"url": "https://example.com/", "timeout_sec": 0},
+    ],
+    ids=lambda params: json.dumps(params)[:60],
+)
+def test_no_job_may_call_a_private_host_or_speak_for_the_library(params: dict[str, Any], allowed: Any) -> None:
+    allowed(WEBHOOK_ALLOW_PRIVATE=False)
+    with pytest.raises(InvalidInput):
+        enqueue("system.http", params)
+
+
+def test_a_name_that_turns_private_between_gate_and_call_is_refused(allowed: Any, monkeypatch: Any) -> None:
+    allowed(WEBHOOK_ALLOW_PRIVATE=False)
+    enqueue("system.http", {"url": "http://example.com/"}, max_retries=0)
+    monkeypatch.setattr("webhooks.addresses.resolve", lambda *where: ["10.0.0.1"])
+    (ran,) = drain()
+    assert "10.0.0.1, which is not a public address" in ran.status_reason
+
+
+def test_a_call_is_over_when_its_time_is(allowed: Any) -> None:
+    with receiver(hang) as there:
+        enqueue("system.http", {"url": there.url, "timeout_sec": 0.2}, max_retries=0)
+        (ran,) = drain()
+    assert "did not answer in time" in ran.status_reason
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIG_DFL)
+    except ProcessLookupError:
+        return False
+    return True

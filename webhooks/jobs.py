@@ -1,0 +1,109 @@
+"""The job type `system.http`, where SYSTEM_JOB_TYPES is on: one request, under the rules that webhooks go by."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Annotated, Any, Literal
+
+from django.utils.translation import gettext as _
+from pydantic import AfterValidator, Field
+
+from jobs import job
+from jobs.conf import conf, configured, read
+from jobs.errors import NoRetry
+from jobs.version import __version__
+from webhooks import addresses, wire
+
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+OURS = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "accept-encoding")
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,4000}")
+WORTH_A_RETRY = (408, 425, 429)
+LONGEST_SEC = 3600
+
+
+class Unanswered(Exception):
+    """No answer, or one that says: later."""
+
+
+def _url(value: str) -> str:
+    try:
+        addresses.destination(value)
+    except addresses.Refused as refusal:
+        raise ValueError(str(refusal)) from None
+    return value
+
+
+def _headers(given: dict[str, str]) -> dict[str, str]:
+    for name, value in given.items():
+        if not TOKEN.fullmatch(name) or not VALUE.fullmatch(value):
+            raise ValueError(_("has a header that HTTP does not allow"))
+        if name.lower() in OURS:
+            raise ValueError(_("has the header %s, which is not for a job to say") % name)
+    return given
+
+
+Url = Annotated[str, AfterValidator(_url)]
+Headers = Annotated[dict[str, str], Field(max_length=50), AfterValidator(_headers)]
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_SEC)]
+
+
+def call(
+    ctx: Any,
+    url: Url,
+    method: Method = "POST",
+    headers: Headers = {},  # noqa: B006
+    body: Any = None,
+    timeout_sec: Seconds | None = None,
+) -> dict[str, Any]:
+    """Makes one HTTP request; 2xx is success. Text is sent as it is, else as JSON. No redirects, no private hosts."""
+    if not conf.SYSTEM_JOB_TYPES:
+        raise NoRetry(_("SYSTEM_JOB_TYPES is off"))
+    deadline = time.monotonic() + (timeout_sec or conf.WEBHOOK_TIMEOUT_SEC)
+    content, kind = _content(body)
+    try:
+        place = addresses.destination(url)
+        found = addresses.checked(place, deadline - time.monotonic())
+        said = {"Host": place.host_header, "Accept-Encoding": "identity", **_completed(headers, kind)}
+        answer = wire.post(place, found, said, content, deadline=deadline, proxy=conf.WEBHOOK_PROXY, method=method)
+    except (addresses.Refused, wire.NotAnswered) as error:
+        raise Unanswered(f"{url}: {error}") from None
+    ctx.artifact("response", {"status": answer.status, "body": _read(answer)})
+    return _judged(url, answer)
+
+
+def _content(body: Any) -> tuple[bytes, str | None]:
+    if body is None:
+        return b"", None
+    if isinstance(body, str):
+        return body.encode(), "text/plain; charset=utf-8"
+    return json.dumps(body, separators=(",", ":")).encode(), "application/json"
+
+
+def _completed(headers: dict[str, str], kind: str | None) -> dict[str, str]:
+    known = {name.lower() for name in headers}
+    ours = {"User-Agent": f"jobscheduler/{__version__}", "Accept": "*/*", "Content-Type": kind}
+    return {**{name: said for name, said in ours.items() if said and name.lower() not in known}, **headers}
+
+
+def _read(answer: wire.Answer) -> Any:
+    """As JSON where it is JSON; of the rest what can be read."""
+    try:
+        return json.loads(answer.body)
+    except ValueError:
+        return answer.body.decode(errors="replace")
+
+
+def _judged(url: str, answer: wire.Answer) -> dict[str, Any]:
+    if 200 <= answer.status < 300:
+        return {"status": answer.status}
+    told = f"{url} answered {answer.status}"
+    if answer.status in WORTH_A_RETRY or answer.status >= 500:
+        raise Unanswered(told)
+    raise NoRetry(told)
+
+
+if read(configured())[0].SYSTEM_JOB_TYPES:
+    job("system.http")(call)
