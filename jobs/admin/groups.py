@@ -78,7 +78,7 @@ class JobGroupAdmin(ButtonAdmin, StateAdmin):
             lambda group: group.is_terminal and group.status != GroupStatus.COMPLETED,
         ),
     )
-    list_display = ("short_id", "shown_name", "shown_status", "members", "shown_mode", "created", "finished")
+    list_display = ("short_id", "shown_name", "shown_status", "members", "shown_mode", "created")
     list_per_page = 20
     list_filter = (
         one_of("status", _("status"), GroupStatus.choices),
@@ -118,10 +118,6 @@ class JobGroupAdmin(ButtonAdmin, StateAdmin):
     @shown(_("created"))
     def created(self, group: JobGroup) -> SafeString | None:
         return when(group.created_at)
-
-    @shown(_("finished"))
-    def finished(self, group: JobGroup) -> SafeString | None:
-        return when(group.finished_at)
 
     @shown(_("progress"))
     def members(self, group: JobGroup) -> SafeString | None:

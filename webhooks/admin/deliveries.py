@@ -9,6 +9,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
@@ -18,7 +19,7 @@ from jobs import actors, db
 from jobs.admin.filters import CreatedFilter, one_of
 from jobs.admin.marks import mark, when
 from jobs.admin.reading import StateAdmin, may_view_payload
-from jobs.admin.showing import first_line, json_text, link, shown, text_block
+from jobs.admin.showing import first_line, json_text, link, short_id, shown, text_block
 from jobs.conf import conf
 from jobs.models import Job, JobGroup
 from jobs.version import __version__
@@ -77,11 +78,11 @@ class WebhookDeliveryAdmin(Buttons, Linked):
     nothing_yet = _(
         "Nothing was sent yet. Deliveries appear here once an endpoint listens and something happens to a job."
     )
-    list_display = ("id", "event", "endpoint_link", "shown_status", "attempts", "took", "next_try")
+    list_display = ("short_id", "event", "endpoint_link", "shown_status", "attempts", "took", "next_try")
     list_filter = (one_of("status", _("status"), DeliveryStatus.choices), CreatedFilter)
     list_select_related = ("endpoint",)
     list_defer = ("error", "endpoint__secret", "endpoint__old_secret")
-    sortable_by = ("id",)
+    sortable_by = ("short_id",)
     qualifiers = {"job": "job_id", "group": "group_id", "endpoint": "endpoint", "event": "event"}
     payload = ("shown_body",)
     fieldsets = (
@@ -129,6 +130,10 @@ class WebhookDeliveryAdmin(Buttons, Linked):
         last = WebhookAttempt.objects.filter(delivery_id=OuterRef("pk")).order_by("-pk").values("took_ms")
         found: QuerySet[WebhookDelivery] = super().get_queryset(request).annotate(last_took_ms=Subquery(last[:1]))
         return found
+
+    @shown(_("delivery"), ordering="id")
+    def short_id(self, delivery: WebhookDelivery) -> SafeString:
+        return format_html('<span title="{}">{}</span>', delivery.pk, short_id(delivery.pk))
 
     @shown(_("status"))
     def shown_status(self, delivery: WebhookDelivery) -> SafeString:
