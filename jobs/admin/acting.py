@@ -47,6 +47,7 @@ class JobVerbs(StateAdmin):
 
     actions = [_action(verb) for verb in (*VERBS.values(), PRIORITY)]
     action_form = DryRunForm
+    has_screens = True
 
     has_release_permission = _permission("release")
     has_pause_permission = _permission("pause")

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy
 from jobs import db
 from jobs.actors import ActorKind
 from jobs.admin.console import APP, render, screen
-from jobs.admin.showing import link
+from jobs.admin.showing import link, short_id
 from jobs.models import Job, JobEvent
 from jobs.models.audit import ACTOR_CHOICES
 from jobs.states import EventKind
@@ -38,7 +38,7 @@ def audit(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         name: value for name in ("who", "name", "verb") if (value := request.GET.get(name, "")[:200])
     }
     context = {
-        "events": [(event, link(admin.admin_site, Job, event.job_id)) for event in events],
+        "events": [(event, link(admin.admin_site, Job, event.job_id, short_id(event.job_id))) for event in events],
         "older": f"?{urlencode({**said, 'before': reached})}" if reached > 1 else "",
         "stretch": STRETCH,
         "whos": [(kind, word, said.get("who") == kind) for kind, word in ACTOR_CHOICES if kind in WHO],

@@ -18,7 +18,7 @@ from jobs.admin.filters import CreatedFilter, one_of
 from jobs.admin.marks import mark, when
 from jobs.admin.reading import LeanChangeList, StateAdmin
 from jobs.admin.shares import share_bar
-from jobs.admin.showing import isolated, list_url, shown
+from jobs.admin.showing import isolated, list_url, short_id, shown
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 
 CHANGED = ngettext_lazy("%(count)d group changed", "%(count)d groups changed", "count")
@@ -78,14 +78,14 @@ class JobGroupAdmin(ButtonAdmin, StateAdmin):
             lambda group: group.is_terminal and group.status != GroupStatus.COMPLETED,
         ),
     )
-    list_display = ("id", "shown_name", "shown_status", "members", "shown_mode", "created", "finished")
+    list_display = ("short_id", "shown_name", "shown_status", "members", "shown_mode", "created")
     list_per_page = 20
     list_filter = (
         one_of("status", _("status"), GroupStatus.choices),
         one_of("mode", _("mode"), GroupMode.choices),
         CreatedFilter,
     )
-    sortable_by = ("id",)
+    sortable_by = ("short_id",)
     qualifiers = {"name": "name", "tenant": "tenant"}
     fieldsets = (
         (None, {"fields": ("id", "shown_name", "tenant", "mode", "on_failure")}),
@@ -97,6 +97,10 @@ class JobGroupAdmin(ButtonAdmin, StateAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
         return GroupChangeList
+
+    @shown(_("group"), ordering="id")
+    def short_id(self, group: JobGroup) -> SafeString:
+        return format_html('<span title="{}">{}</span>', group.pk, short_id(group.pk))
 
     @shown(_("name"))
     def shown_name(self, group: JobGroup) -> SafeString | None:
@@ -114,10 +118,6 @@ class JobGroupAdmin(ButtonAdmin, StateAdmin):
     @shown(_("created"))
     def created(self, group: JobGroup) -> SafeString | None:
         return when(group.created_at)
-
-    @shown(_("finished"))
-    def finished(self, group: JobGroup) -> SafeString | None:
-        return when(group.finished_at)
 
     @shown(_("progress"))
     def members(self, group: JobGroup) -> SafeString | None:

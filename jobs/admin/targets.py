@@ -19,7 +19,7 @@ from jobs.admin.console import APP
 from jobs.admin.filters import KnownValues, PausedFilter
 from jobs.admin.marks import badge, mark, when
 from jobs.admin.reading import LeanChangeList, StateAdmin
-from jobs.admin.showing import first_line, isolated, link, list_url, shown, text_block
+from jobs.admin.showing import first_line, isolated, link, list_url, short_id, shown, text_block
 from jobs.errors import Conflict
 from jobs.literals import literals
 from jobs.models import Job, Target
@@ -159,12 +159,14 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
         state = _state(target)
         if state.holder is None:
             return mark("plain", _now("paused") if target.paused else _now("free"), "‖" if target.paused else "○")
-        held = format_html("{} {}", badge(state.holder.status), link(self.admin_site, Job, state.holder.pk) or "")
+        holder = link(self.admin_site, Job, state.holder.pk, short_id(state.holder.pk))
+        held = format_html("{} {}", badge(state.holder.status), holder or "")
         if state.blocked_by is None:
             return held
         why = isolated(first_line(state.holder.status_reason))
-        blocked = mark("bad", _now("blocked until it is resumed, retried or resolved"), "✗")
-        return format_html('{}<br>{} <span class="jc-small jc-error">{}</span>', held, blocked, why)
+        blocked = mark("bad", _now("blocked"), "✗")
+        until = _now("until it is resumed, retried or resolved")
+        return format_html('{} {} <span class="jc-small">{}<br>{}</span>', blocked, held, until, why)
 
     @shown(_("queued"))
     def queued(self, target: Target) -> int:

@@ -7,21 +7,23 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.widgets import AdminTextInputWidget
-from django.db.models import Model, QuerySet
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils import timezone
 from django.utils.cache import add_never_cache_headers
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors, parsing, tokens
-from jobs.admin.reading import LeanAdmin
+from jobs.actors import Actor
+from jobs.admin.buttons import Button, ButtonAdmin
+from jobs.admin.marks import mark, when
 from jobs.admin.showing import change_url, isolated, shown
-from jobs.errors import InvalidInput
+from jobs.errors import Conflict, InvalidInput
 from jobs.models import ApiToken
 from jobs.models.token import SCOPES
 
@@ -87,12 +89,33 @@ class TokenForm(forms.ModelForm):
         return passed
 
 
-class ApiTokenAdmin(LeanAdmin):
+def _revoke(token: ApiToken, *, reason: str, actor: Actor) -> None:
+    if token.revoked_at is not None:
+        raise Conflict(_now("it was revoked before"))
+    tokens.revoke(token.pk, actor=actor)
+
+
+class ApiTokenAdmin(ButtonAdmin):
     """Nothing of a token is edited: whoever needs another one makes it and revokes the old one."""
 
     form = TokenForm
-    actions = ("revoke",)
-    list_display = ("shown_name", "prefix", "tenant", "shown_scopes", "last_used_at", "expires_at", "revoked_at")
+    change_list_template = "jobs/list_that_teaches.html"
+    nothing_yet = _(
+        "There are no tokens. Programs call the API with one: make it here or with “manage.py createtoken”."
+    )
+    buttons = (
+        Button(
+            "revoke",
+            pgettext_lazy("verb", "Revoke"),
+            _("Revoke selected tokens"),
+            ngettext_lazy("%(count)d token revoked", "%(count)d tokens revoked", "count"),
+            f"{APP}.change_apitoken",
+            _revoke,
+            lambda token: token.revoked_at is None,
+            grave=True,
+        ),
+    )
+    list_display = ("shown_name", "prefix", "shown_tenant", "shown_scopes", "shown_state", "used", "expires")
     name_field = "name"
     qualifiers = {"tenant": "tenant", "prefix": "prefix"}
     fieldsets = (
@@ -116,9 +139,6 @@ class ApiTokenAdmin(LeanAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
-
-    def has_revoke_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm(f"{APP}.change_apitoken")
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
         days = form.cleaned_data["days"]
@@ -146,21 +166,29 @@ class ApiTokenAdmin(LeanAdmin):
         add_never_cache_headers(response)
         return response
 
-    @admin.action(permissions=["revoke"], description=_("Revoke selected tokens"))
-    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> None:
-        chosen: Any = list(queryset.filter(revoked_at__isnull=True))
-        for token in chosen:
-            tokens.revoke(token.pk, actor=actors.user(request.user))
-        if chosen:
-            user_id: Any = request.user.pk
-            LogEntry.objects.log_actions(user_id, chosen, CHANGE, "revoke")
-        count = len(chosen)
-        told = ngettext("%(count)d token revoked.", "%(count)d tokens revoked.", count) % {"count": count}
-        self.message_user(request, told, messages.SUCCESS if count else messages.WARNING)
-
     @shown(_("name"))
     def shown_name(self, token: ApiToken) -> SafeString:
         return isolated(token.name)
+
+    @shown(_("tenant"))
+    def shown_tenant(self, token: ApiToken) -> SafeString | str:
+        return _now("all") if token.tenant is None else isolated(token.tenant)
+
+    @shown(_("state"))
+    def shown_state(self, token: ApiToken) -> SafeString:
+        if token.revoked_at is not None:
+            return mark("cancelled", _now("revoked"), "⊘")
+        if token.expires_at is not None and token.expires_at <= timezone.now():
+            return mark("warn", _now("expired"), "!")
+        return mark("good", _now("valid"), "✓")
+
+    @shown(_("last used"))
+    def used(self, token: ApiToken) -> SafeString | None:
+        return when(token.last_used_at)
+
+    @shown(_("expires"))
+    def expires(self, token: ApiToken) -> SafeString | None:
+        return when(token.expires_at)
 
     @shown(_("scopes"))
     def shown_scopes(self, token: ApiToken) -> SafeString:

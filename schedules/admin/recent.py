@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
 SHOWN = 30
-WIDTH, GAP, HEIGHT = 4, 1, 16
+WIDTH, GAP, HEIGHT = 3, 1, 16
 HEIGHTS = {Status.COMPLETED: 10, Status.FAILED: 16}  # told apart by more than their colour
 Fired = tuple[datetime, str | None]
 

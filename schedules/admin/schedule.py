@@ -62,7 +62,7 @@ class ScheduleAdmin(Previewing, ScheduleVerbs):
     nothing_yet = _(
         'Nothing is scheduled. Add a schedule here, or declare one in code: @job("report", cron="0 9 * * 1-5").'
     )
-    list_display = ("shown_name", "what", "shown_rule", "last", "next_fire", "last_fires", "shown_state")
+    list_display = ("shown_name", "what", "shown_rule", "last", "next_fire")
     list_filter = (EnabledFilter, JobTypeFilter)
     list_select_related = ("template",)
     list_defer = ("params", "template__params", "template__retry_policy", "template__tags")
@@ -92,7 +92,7 @@ class ScheduleAdmin(Previewing, ScheduleVerbs):
         params = ("params",) if obj is None or may_view_payload(request) else ()
         what = ("name", *(("tenant",) if obj is None else ()), "enabled", "job_type", "template", *params)
         more = ("fire_time_param", "priority", "target", "resource")
-        state = () if obj is None else ((_("State"), {"fields": ("tenant", *STATE)}),)
+        state = () if obj is None else ((_("State"), {"fields": ("tenant", *STATE), "classes": ("collapse",)}),)
         return [(_("What"), {"fields": (*what, *more)}), *self.edited_fieldsets, *state]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
@@ -166,17 +166,20 @@ class ScheduleAdmin(Previewing, ScheduleVerbs):
         why = isolated(first_line(schedule.disabled_reason))
         return format_html("{} {}", mark("plain", _now("disabled"), "⊘"), why)
 
-    @shown(_("last"))
+    @shown(_("last 30 fires"))
     def last(self, schedule: Schedule) -> SafeString | None:
-        """When it fired, and what became of it."""
-        status = getattr(schedule, "last_status", None)
+        """When it fired and what became of it, and the fires before."""
         if schedule.last_fire_at is None:
             return None
-        return format_html("{} {}", badge(status) if status else "", when(schedule.last_fire_at))
+        status = getattr(schedule, "last_status", None)
+        spark = recent.spark(getattr(schedule, "recent", ())) or ""
+        return format_html("{} {}<br>{}", badge(status) if status else "", when(schedule.last_fire_at), spark)
 
     @shown(_("next"))
     def next_fire(self, schedule: Schedule) -> SafeString | None:
-        """With a word if clocks change on that day."""
+        """With a word if clocks change on that day; of a disabled one, why."""
+        if not schedule.enabled:
+            return self.shown_state(schedule)
         if schedule.next_fire_at is None:
             return None
         try:
@@ -184,10 +187,6 @@ class ScheduleAdmin(Previewing, ScheduleVerbs):
         except Broken:
             notes = []
         return format_html("{} {}", when(schedule.next_fire_at), isolated(notes[0]) if notes else "")
-
-    @shown(_("last 30 fires"))
-    def last_fires(self, schedule: Schedule) -> SafeString | None:
-        return recent.spark(getattr(schedule, "recent", ()))
 
     @shown(_("disabled because"))
     def shown_reason(self, schedule: Schedule) -> SafeString | None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from django.db.models import Model
 from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
 
 from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.redaction import MASK
@@ -141,6 +143,27 @@ def test_markup_in_any_text_stays_text(boss: Client) -> None:
         assert "<script>alert" not in page, row
         assert "<img src=x" not in page, row
         assert "&lt;script&gt;" in page, row
+
+
+def test_markup_stays_text_on_every_screen_and_long_texts_stay_short(boss: Client) -> None:
+    for text in (HOSTILE, "x" * 1_000_000):
+        job = JobFactory.create(
+            failed=True, started=False, status_reason=text, job_type=text[:200], resource=text[:200], target=text[:200]
+        )
+        JobRunFactory.create(job=job, error=text)
+        JobFactory.create(job_type=text[:200], resource=text[:200], target=text[:200], tenant=text[:60])
+        factories.ConcurrencyLimitFactory.create(
+            scope="resource", key=text[:200], paused=True, paused_by=text[:200], reason=text
+        )
+        factories.ScheduleFactory.create(name=text[:200], next_fire_at=timezone.now())
+        asked = boss.post(
+            list_of(Job), {"action": "retry", "dry_run": "on", "_selected_action": [job.pk], "reason": text[:2000]}
+        )
+        screens = [boss.get(reverse(f"admin:jobscheduler_jobs_{name}")) for name in ("dashboard", "queue")]
+        for page in (asked, boss.get(list_of(Job)), *screens):
+            shown = page.content.decode()
+            assert (page.status_code, "<script>alert" in shown, "<img src=x" in shown) == (200, False, False)
+            assert (len(shown) < 150_000, shown.rstrip().endswith("</html>")) == (True, True)
 
 
 def test_a_direction_override_in_json_is_spelled_out(boss: Client) -> None:

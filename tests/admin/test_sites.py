@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.admin import AdminSite, ModelAdmin
+from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import reverse
 
 import jobs.admin
 import schedules.admin
 import webhooks.admin
+from jobs.admin import console
 from jobs.models import Job
 from jobs.states import Status
 from tests.admin.pages import said
@@ -65,6 +67,32 @@ def test_pages_of_a_custom_site_lead_nowhere_else(boss: Client) -> None:
             page = boss.get(url)
             assert page.status_code == 200, url
             assert re.findall(r'(?:href|action)="/admin/[^"]*', page.content.decode()) == [], url
+
+
+@pytest.mark.parametrize("site", ["backoffice", "narrow"])
+def test_screens_of_a_custom_site_lead_nowhere_else(site: str, boss: Client) -> None:
+    one_of_each()
+    for name in ("dashboard", "queue"):
+        page = boss.get(reverse(f"{site}:jobscheduler_jobs_{name}"))
+        assert page.status_code == 200
+        assert re.findall(r'(?:href|action)="/(?!static|backoffice|narrow)[^"]*', page.content.decode()) in (
+            [],
+            ['href="/'],
+        )
+    listed = boss.get(f"/{site}/").content.decode()
+    assert (f"/{site}/jobscheduler_jobs/job/dashboard/" in listed) is (site == "backoffice")
+
+
+def test_a_site_with_a_job_list_of_its_own_has_no_screens_and_no_broken_links(rf: Any, boss: Client) -> None:
+    class Own(ModelAdmin):
+        pass
+
+    site = AdminSite(name="own")
+    site.register(Job, Own)
+    jobs.admin.register(site)
+    request = rf.get("/")
+    request.user = get_user_model().objects.get()
+    assert console.listed(site, request) == []
 
 
 def test_verbs_work_on_a_custom_site_and_return_to_it(boss: Client) -> None:

@@ -108,3 +108,16 @@ def test_nothing_of_a_token_is_edited_or_deleted(boss: Client) -> None:
     assert boss.post(page_of(token), {"name": "other", "scopes": ["admin"]}).status_code == 403
     assert boss.post(page_of(token).replace("/change/", "/delete/"), {"post": "yes"}).status_code == 403
     assert everything() == before
+
+
+def test_a_token_says_whether_it_is_valid_and_is_revoked_from_its_page_after_a_second_look(boss: Client) -> None:
+    token, written = tokens.create("robot")
+    assert "valid" in boss.get(list_of(ApiToken)).content.decode()
+    url = page_of(token).replace("/change/", "/verb/revoke/")
+    assert url in boss.get(page_of(token)).content.decode()
+    assert "Nothing has been done yet." in boss.post(url).content.decode()
+    assert tokens.find(written) is not None
+    assert boss.post(url, {"confirmed": "1"}).status_code == 302
+    assert tokens.find(written) is None
+    assert "revoked" in boss.get(list_of(ApiToken)).content.decode()
+    assert url not in boss.get(page_of(token)).content.decode()

@@ -7,18 +7,22 @@ from typing import Any
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, pgettext_lazy
 
 from jobs import actors, db
 from jobs.admin.filters import CreatedFilter, one_of
+from jobs.admin.marks import mark, when
 from jobs.admin.reading import StateAdmin, may_view_payload
-from jobs.admin.showing import first_line, json_text, link, shown, text_block
+from jobs.admin.showing import first_line, json_text, link, short_id, shown, text_block
 from jobs.conf import conf
 from jobs.models import Job, JobGroup
+from jobs.version import __version__
 from webhooks import audiences, services
 from webhooks.admin.verbs import Buttons, Verb
 from webhooks.models import (
@@ -31,11 +35,29 @@ from webhooks.models import (
 )
 
 SHOWN = 50
+SIGNS = {
+    DeliveryStatus.DELIVERED: ("good", "✓"),
+    DeliveryStatus.FAILED: ("bad", "✗"),
+    DeliveryStatus.PENDING: ("pending", "○"),
+}
 
 
 def _resend(self: WebhookDeliveryAdmin, request: HttpRequest, delivery: WebhookDelivery) -> None:
     services.resend(delivery.pk, actor=actors.user(request.user))
     self.resent(request, [delivery], 1)
+
+
+def _request_head(delivery: WebhookDelivery) -> str:
+    """What every try of it says; the time and the signature are made anew for each."""
+    lines = (
+        f"POST {delivery.endpoint.url}",
+        "Content-Type: application/json",
+        f"User-Agent: jobscheduler-webhooks/{__version__}",
+        f"webhook-id: {delivery.pk}",
+        f"webhook-timestamp: {_now('the second of the try')}",
+        "webhook-signature: v1,…",
+    )
+    return "\n".join(lines)
 
 
 class Linked(StateAdmin):
@@ -52,18 +74,22 @@ class WebhookDeliveryAdmin(Buttons, Linked):
     change_form_template = "webhooks/delivery_page.html"
     actions = ["resend_selected"]
     verbs = (Verb("resend", pgettext_lazy("verb", "Resend"), "resend_delivery", _resend),)
-    list_display = ("id", "event", "endpoint_link", "status", "attempts", "response_status", "next_try_at")
+    change_list_template = "jobs/list_that_teaches.html"
+    nothing_yet = _(
+        "Nothing was sent yet. Deliveries appear here once an endpoint listens and something happens to a job."
+    )
+    list_display = ("short_id", "event", "endpoint_link", "shown_status", "attempts", "took", "next_try")
     list_filter = (one_of("status", _("status"), DeliveryStatus.choices), CreatedFilter)
     list_select_related = ("endpoint",)
     list_defer = ("error", "endpoint__secret", "endpoint__old_secret")
-    sortable_by = ("id",)
+    sortable_by = ("short_id",)
     qualifiers = {"job": "job_id", "group": "group_id", "endpoint": "endpoint", "event": "event"}
     payload = ("shown_body",)
     fieldsets = (
         (None, {"fields": ("id", "event", "endpoint_link", "job_link", "group_link", "created_at")}),
         (
             _("State"),
-            {"fields": ("status", "attempts", "next_try_at", "delivered_at", "response_status", "shown_error")},
+            {"fields": ("shown_status", "attempts", "next_try_at", "delivered_at", "shown_error")},
         ),
     )
 
@@ -96,8 +122,34 @@ class WebhookDeliveryAdmin(Buttons, Linked):
                 "buttons": self.offered(request, delivery),
                 "tries": tries.defer(*hidden)[:SHOWN],
                 "may_view_payload": not hidden,
+                "request_head": _request_head(delivery),
             }
         return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[WebhookDelivery]:
+        last = WebhookAttempt.objects.filter(delivery_id=OuterRef("pk")).order_by("-pk").values("took_ms")
+        found: QuerySet[WebhookDelivery] = super().get_queryset(request).annotate(last_took_ms=Subquery(last[:1]))
+        return found
+
+    @shown(_("delivery"), ordering="id")
+    def short_id(self, delivery: WebhookDelivery) -> SafeString:
+        return format_html('<span title="{}">{}</span>', delivery.pk, short_id(delivery.pk))
+
+    @shown(_("status"))
+    def shown_status(self, delivery: WebhookDelivery) -> SafeString:
+        """With what the receiver answered."""
+        kind, icon = SIGNS[DeliveryStatus(delivery.status)]
+        answered = "" if delivery.response_status is None else str(delivery.response_status)
+        return mark(kind, delivery.get_status_display(), icon, answered)
+
+    @shown(_("took"))
+    def took(self, delivery: WebhookDelivery) -> str | None:
+        milliseconds = getattr(delivery, "last_took_ms", None)
+        return None if milliseconds is None else f"{milliseconds} ms"
+
+    @shown(_("next try"))
+    def next_try(self, delivery: WebhookDelivery) -> SafeString | None:
+        return when(delivery.next_try_at)
 
     @shown(_("endpoint"))
     def endpoint_link(self, delivery: WebhookDelivery) -> SafeString | str | None:

@@ -18,10 +18,12 @@ from django.utils.translation import ngettext, pgettext_lazy
 
 from jobs import actors, clock, db
 from jobs.admin.filters import EnabledFilter
-from jobs.admin.reading import LeanAdmin
+from jobs.admin.marks import mark, when
+from jobs.admin.reading import LeanAdmin, LeanChangeList
 from jobs.admin.showing import change_url, first_line, isolated, link, list_url, shown, text_block
 from jobs.errors import JobSchedulerError
 from webhooks import services
+from webhooks.admin import rates
 from webhooks.admin.forms import EndpointForm
 from webhooks.admin.verbs import Buttons, Verb
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
@@ -50,17 +52,30 @@ def _resend(self: WebhookEndpointAdmin, request: HttpRequest, endpoint: WebhookE
     self.log_change(request, endpoint, f"resend_failed: {count}")
 
 
+class EndpointChangeList(LeanChangeList):
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        found = rates.lately([endpoint.pk for endpoint in self.result_list])
+        for endpoint in self.result_list:
+            endpoint.received = found.get(endpoint.pk)
+
+
 class WebhookEndpointAdmin(Buttons, LeanAdmin):
     """The secrets are no fields of any page."""
 
     form = EndpointForm
+    change_list_template = "jobs/list_that_teaches.html"
+    nothing_yet = _(
+        "Nobody is told of jobs yet. Add the address of a receiver and the events it wants; its secret is shown once."
+    )
     change_form_template = "webhooks/endpoint_page.html"
     verbs = (
         Verb("test", pgettext_lazy("verb", "Send a test"), "test_webhookendpoint", _test),
         Verb("rotate", pgettext_lazy("verb", "Replace the secret"), "rotate_webhookendpoint", _rotate),
         Verb("resend", pgettext_lazy("verb", "Resend all that failed"), "resend_delivery", _resend),
     )
-    list_display = ("shown_url", "tenant", "shown_events", "shown_state", "failures", "open_until")
+    list_display = ("shown_url", "shown_events", "shown_state", "lately", "failures", "rests")
     list_filter = (EnabledFilter,)
     list_defer = ("secret", "old_secret")
     name_field = "url"
@@ -137,9 +152,15 @@ class WebhookEndpointAdmin(Buttons, LeanAdmin):
             more = {"buttons": self.offered(request, endpoint), "deliveries_url": self._deliveries_url(endpoint)}
         return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
+        return EndpointChangeList
+
     @shown(_("URL"))
     def shown_url(self, endpoint: WebhookEndpoint) -> SafeString:
-        return isolated(first_line(endpoint.url))
+        if endpoint.tenant == "default":
+            return isolated(first_line(endpoint.url))
+        tenant = isolated(endpoint.tenant)
+        return format_html('{} <span class="jc-mark">{}</span>', isolated(first_line(endpoint.url)), tenant)
 
     @shown(_("URL"))
     def whole_url(self, endpoint: WebhookEndpoint) -> SafeString:
@@ -152,9 +173,20 @@ class WebhookEndpointAdmin(Buttons, LeanAdmin):
     @shown(_("state"))
     def shown_state(self, endpoint: WebhookEndpoint) -> SafeString:
         if endpoint.enabled:
-            return isolated(_now("enabled"))
-        badge = format_html('<span class="jc-badge">{}</span>', _now("disabled"))
-        return format_html("{} {}", badge, isolated(first_line(endpoint.disabled_reason)))
+            return mark("good", _now("enabled"), "✓")
+        why = isolated(first_line(endpoint.disabled_reason))
+        return format_html("{} {}", mark("bad", _now("disabled"), "⊘"), why)
+
+    @shown(_("received (24 h)"))
+    def lately(self, endpoint: WebhookEndpoint) -> str | None:
+        """Of the last hundred at most."""
+        received: tuple[int, int] | None = getattr(endpoint, "received", None)
+        return None if received is None else f"{received[0] / received[1]:.0%} ({received[1]})"
+
+    @shown(_("rests until"))
+    def rests(self, endpoint: WebhookEndpoint) -> SafeString | None:
+        """After failures in a row nothing is sent for a while."""
+        return when(endpoint.open_until)
 
     @shown(_("disabled because"))
     def shown_reason(self, endpoint: WebhookEndpoint) -> SafeString | None:

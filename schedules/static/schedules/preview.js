@@ -1,5 +1,5 @@
 // The page is complete without this: its Preview button opens a page. With it, the panel follows what is typed.
-(() => {
+document.addEventListener("DOMContentLoaded", () => {
   "use strict";
 
   const panel = document.querySelector("#schedule-preview[data-url]");
@@ -38,4 +38,4 @@
     event.preventDefault();
     show();
   });
-})();
+});

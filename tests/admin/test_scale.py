@@ -1,0 +1,75 @@
+"""At 100,000 jobs, a tenth of them live: every screen takes few statements, and none of them walks the history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from pytest_django import DjangoDbBlocker
+
+from jobs import census
+from jobs.models import Job
+from jobs.states import Status
+from tests.admin.pages import list_of
+from tests.admin.people import logged_in
+from tests.api.crowd import Crowd
+from tests.api.test_scale import _clear as clear
+from tests.api.test_scale import walks
+
+pytestmark = pytest.mark.django_db
+
+JOBS, MOST_STATEMENTS = 100_000, 30
+SCREENS = (
+    *(("dashboard", ""), ("dashboard", "?window=7d"), ("counts", "")),
+    *(("queue", ""), ("queue", "?priority=50"), ("queue", "?target=target%2010")),
+)
+LISTS = (
+    *("", *(f"?status={status}" for status in Status), "?created=24h", "?created=7d&status=COMPLETED"),
+    *(f"?attention={each}" for each in ("blocking", "stuck", "timed", "late")),
+)
+
+
+@pytest.fixture(scope="module")
+def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Crowd]:
+    with django_db_blocker.unblock():
+        made = Crowd(connection, JOBS)
+        made.fill()
+        yield made
+        census.forget()
+        clear()
+
+
+def asked(url: str) -> list[dict[str, Any]]:
+    client = logged_in(User.objects.create_superuser(f"boss-{User.objects.count()}"))
+    client.get(url)
+    census.forget()
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(url).status_code == 200
+    return list(captured)
+
+
+def urls(crowd: Crowd) -> list[str]:
+    pages = [f"{list_of(Job)}{crowd.id_of(n)}/change/" for n in (1, JOBS // 2, JOBS - 1, JOBS - JOBS // 20)]
+    screens = [reverse(f"admin:jobscheduler_jobs_{name}") + query for name, query in SCREENS]
+    return [*screens, *(f"{list_of(Job)}{query}" for query in LISTS), *pages]
+
+
+def found_in_history(sql: str) -> list[str]:
+    """Completed jobs are what history is made of: whoever looks for 10,000 of them by id has soon found them."""
+    return [] if "\"status\" = 'COMPLETED'" in sql else walks(sql)
+
+
+def test_no_screen_walks_the_history(crowd: Crowd) -> None:
+    wrong = []
+    for url in urls(crowd):
+        statements = asked(url)
+        wrong += [f"{url}: {len(statements)} statements"] * (len(statements) > MOST_STATEMENTS)
+        wrong += [
+            f"{url}: {each['sql'][:400]} {found}" for each in statements if (found := found_in_history(each["sql"]))
+        ]
+    assert "\n".join(wrong) == ""

@@ -1,0 +1,71 @@
+"""Webhooks at a glance: how well endpoints receive, how each delivery went, and what a request says."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from jobs import clock
+from tests.admin.pages import list_of, page_of
+from tests.admin.people import logged_in, reader
+from tests.admin.test_lists import queries_of
+from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookEndpointFactory
+from webhooks.admin import rates
+from webhooks.models import WebhookDelivery, WebhookEndpoint
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def boss() -> Client:
+    return logged_in(User.objects.create_superuser("boss"))
+
+
+def test_a_list_of_endpoints_says_how_well_they_received_of_late(boss: Client) -> None:
+    good, silent = WebhookEndpointFactory.create(), WebhookEndpointFactory.create(enabled=False, disabled_reason="gone")
+    WebhookDeliveryFactory.create_batch(3, endpoint=good, delivered=True)
+    WebhookDeliveryFactory.create(endpoint=good, failed=True)
+    WebhookDeliveryFactory.create(endpoint=good)
+    assert rates.lately([good.pk, silent.pk]) == {good.pk: (3, 4)}
+    page = boss.get(list_of(WebhookEndpoint)).content.decode()
+    assert ("75% (4)" in page, "gone" in page) == (True, True)
+
+
+def test_a_rate_is_made_of_the_last_hundred_within_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "LAST", 5)
+    endpoint = WebhookEndpointFactory.create()
+    WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, failed=True)
+    WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, delivered=True)
+    assert rates.lately([endpoint.pk]) == {endpoint.pk: (4, 5)}
+    WebhookDelivery.objects.all().delete()
+    old = clock.first_id(clock.now() - timedelta(days=2))
+    WebhookDeliveryFactory.create(id=old, endpoint=endpoint, failed=True)
+    assert rates.lately([endpoint.pk]) == rates.lately([]) == {}
+
+
+def test_a_delivery_shows_its_answer_its_time_and_its_request(boss: Client) -> None:
+    delivery = WebhookDeliveryFactory.create(failed=True)
+    WebhookAttemptFactory.create(delivery=delivery, took_ms=5)
+    WebhookAttemptFactory.create(delivery=delivery, took_ms=42)
+    page = boss.get(list_of(WebhookDelivery)).content.decode()
+    assert ("42 ms" in page, "Failed 500" in page) == (True, True)
+    page = boss.get(page_of(delivery)).content.decode()
+    assert (f"webhook-id: {delivery.pk}" in page, f"POST {delivery.endpoint.url}" in page) == (True, True)
+    assert "whsec_" not in page
+    assert logged_in(reader("looker")).get(page_of(delivery)).status_code == 200
+
+
+def test_lists_take_as_many_statements_for_many_as_for_few(boss: Client) -> None:
+    WebhookAttemptFactory.create()
+    few = {model: queries_of(boss, list_of(model)) for model in (WebhookEndpoint, WebhookDelivery)}
+    WebhookAttemptFactory.create_batch(20)
+    assert {model: queries_of(boss, list_of(model)) for model in few} == few
+    assert max(few.values()) <= 8
+
+
+def test_empty_lists_teach(boss: Client) -> None:
+    assert "Nobody is told of jobs yet." in boss.get(list_of(WebhookEndpoint)).content.decode()
+    assert "Nothing was sent yet." in boss.get(list_of(WebhookDelivery)).content.decode()
