@@ -11,9 +11,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 LIFECYCLE = HERE / "lifecycle.md"
 OPENAPI = HERE / "openapi.json"
+SETTINGS, COMMANDS = HERE / "reference" / "settings.md", HERE / "reference" / "commands.md"
 if str(HERE.parent) not in sys.path:
     sys.path.insert(0, str(HERE.parent))
 
+from docs import reference_pages  # noqa: E402
 from jobs.states import ARROWS, MEANING, TERMINAL, Arrow, Status  # noqa: E402
 
 BIRTH, END = "[*]", "[*]"
@@ -22,7 +24,9 @@ BIRTH, END = "[*]", "[*]"
 def main() -> None:
     LIFECYCLE.write_text(lifecycle_page())
     OPENAPI.write_text(openapi_document())
-    print(f"wrote {LIFECYCLE.name} and {OPENAPI.name}")
+    SETTINGS.write_text(reference_pages.settings_page())
+    COMMANDS.write_text(reference_pages.commands_page())
+    print(f"wrote {', '.join(page.name for page in (LIFECYCLE, OPENAPI, SETTINGS, COMMANDS))}")
 
 
 def openapi_document() -> str:

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 MARK = "HOUSE_TEST_MARK"
 
@@ -44,3 +45,10 @@ def _name(entry: Path) -> str:
         return f"{entry.name}: {(entry / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}"
     except OSError:
         return entry.name
+
+
+def run(command: list[object], **options: Any) -> str:
+    """What it printed; it must end well."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout

@@ -6,46 +6,19 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
-import sysconfig
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.db import connection
 from pytest_django.plugin import DjangoDbBlocker
 
+from tests.house.processes import run
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 FOREIGN_SITE = Path(__file__).parent / "foreign_site"
-SOURCES = ("jobs", "schedules", "webhooks", "jobscheduler", "templates", "tests")
 Manage = Callable[..., str]
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that no earlier build in the checkout leaks into it."""
-    source = tmp_path_factory.mktemp("source")
-    for name in SOURCES:
-        shutil.copytree(CHECKOUT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "manage.py"):
-        shutil.copy(CHECKOUT / name, source)
-    _run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source / "dist", source])
-    return next((source / "dist").glob("*.whl"))
-
-
-@pytest.fixture(scope="session")
-def foreign_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with the wheel installed; what the wheel needs is borrowed from the running environment."""
-    home = tmp_path_factory.mktemp("venv")
-    _run([sys.executable, "-m", "venv", "--without-pip", home])
-    python = home / "bin" / "python"
-    packages = _run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
-    Path(packages, "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    _run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel])
-    return python
 
 
 @pytest.fixture
@@ -86,7 +59,7 @@ def manage(
         "SITE_DATABASE": json.dumps(site_database),
         "PYTHONWARNINGS": "error::DeprecationWarning:jobs",
     }
-    return lambda *arguments: _run([foreign_python, site / "manage.py", *arguments], env=env, cwd=site)
+    return lambda *arguments: run([foreign_python, site / "manage.py", *arguments], env=env, cwd=site)
 
 
 def test_the_wheel_ships_our_packages_and_nothing_else(wheel: Path) -> None:
@@ -143,9 +116,3 @@ def test_a_foreign_site_migrates_checks_and_runs_a_job_of_its_own(
     manage("doctor")
     pages = ["/scheduler/healthz", "/scheduler/readyz", "/backoffice/", "/backoffice/jobscheduler_jobs/job/"]
     assert manage("visit", *pages).split() == [word for page in pages for word in ("200", page)]
-
-
-def _run(command: list[object], **options: Any) -> str:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
-    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
-    return done.stdout

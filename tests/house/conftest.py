@@ -1,0 +1,39 @@
+"""The built wheel, and a Python that has it: made once for all tests of the house."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.house.processes import run
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SOURCES = ("jobs", "schedules", "webhooks", "jobscheduler", "templates", "tests")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that no earlier build in the checkout leaks into it."""
+    source = tmp_path_factory.mktemp("source")
+    for name in SOURCES:
+        shutil.copytree(CHECKOUT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "manage.py"):
+        shutil.copy(CHECKOUT / name, source)
+    run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source / "dist", source])
+    return next((source / "dist").glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def foreign_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with the wheel installed; what the wheel needs is borrowed from the running environment."""
+    home = tmp_path_factory.mktemp("venv")
+    run([sys.executable, "-m", "venv", "--without-pip", home])
+    python = home / "bin" / "python"
+    packages = run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
+    Path(packages, "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel])
+    return python
