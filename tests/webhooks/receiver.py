@@ -76,7 +76,11 @@ class Handler(BaseHTTPRequestHandler):
             self.receiver.connections += 1
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        length = int(self.headers["Content-Length"])
+        body = self.rfile.read(length)
+        if len(body) < length:  # its sender was killed in the middle of it: nothing has arrived
+            self.close_connection = True
+            return
         with self.receiver.lock:
             self.receiver.seen.append(Seen(self.path, dict(self.headers), body))
             self.receiver.at_once += 1
