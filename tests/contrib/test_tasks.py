@@ -301,6 +301,17 @@ def test_a_task_may_be_submitted_by_name_and_called_as_it_is() -> None:
     assert tasks.add.call(2, 3) == tasks.add.func(2, 3) == 5
 
 
+@pytest.mark.parametrize("signature", ["", "forged", "a:b"])
+def test_nobody_but_the_site_itself_chooses_what_a_worker_imports(signature: str) -> None:
+    said = {"path": "antigravity.fly", "signature": signature}
+    job = services.enqueue("django.task", said)
+    assert [(each.status, hasattr(each, "retried_by")) for each in drain()] == [(Status.FAILED, False)]
+    assert "was not enqueued by this site" in Job.objects.get(pk=job.pk).status_reason
+    assert "antigravity" not in sys.modules
+    with pytest.raises(TaskResultDoesNotExist):
+        task_backends["default"].get_result(str(job.pk))
+
+
 def test_the_check_names_a_missing_app_and_an_unknown_option(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = JobsBackend("default", {"OPTIONS": {"colour": "red", "target": "x"}})
     assert [found.id for found in backend.check()] == ["jobs.E011"]

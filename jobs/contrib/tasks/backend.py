@@ -75,7 +75,9 @@ class JobsBackend(BaseTaskBackend):
     def _params(self, task: Task[..., Any], job_type: str, args: Any, kwargs: Any) -> dict[str, Any]:
         said = {"priority": task.priority, "queue_name": task.queue_name, "backend": self.alias}
         params = {**normalize_json({"args": args, "kwargs": kwargs}), "task": said}
-        return {"path": task.module_path, **params} if job_type == handlers.ANYWHERE else params
+        if job_type != handlers.ANYWHERE:
+            return params
+        return {"path": task.module_path, "signature": handlers.signature(task.module_path), **params}
 
     def _fields(self, task: Task[..., Any]) -> Any:
         said = {name: getattr(task, name, None) for name in EXTRAS}

@@ -14,13 +14,14 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
+from django.core.signing import BadSignature, Signer
 from django.db import connections
 from django.utils.module_loading import import_string
 
 from jobs.conf import conf
 from jobs.contrib.tasks.compat import Task, TaskResult, TaskResultStatus, normalize_json, task_finished, task_started
 from jobs.contrib.tasks.task import JobsContext
-from jobs.errors import Skip
+from jobs.errors import NoRetry, Skip
 from jobs.registry import Handler, Options, job, registry
 from jobs.states import Cause, StopMode
 
@@ -46,23 +47,45 @@ def is_found_by_workers(module: str) -> bool:
     return any(module == f"{app.name}.{name}" for app in apps.get_app_configs() for name in conf.AUTODISCOVER)
 
 
-def find(path: str) -> Task[..., Any]:
-    """The task at a path, imported if need be; LookupError, if there is none."""
+def known(path: str) -> Task[..., Any]:
+    """A task that this process has met; LookupError, if it has not."""
     if path not in _known:
-        try:
-            found = import_string(path)
-        except ImportError as error:
-            raise LookupError(f"There is no task {path}.") from error
-        if not isinstance(found, Task):
-            raise LookupError(f"{path} is not a task.")
-        _known[path] = found
+        raise LookupError(f"There is no task {path}.")
     return _known[path]
 
 
+def find(path: str, signature: str) -> Task[..., Any]:
+    """The task at a path, imported if need be. Only what `enqueue` has signed: nobody else chooses what we import."""
+    try:
+        Signer(salt=ANYWHERE).unsign(f"{path}:{signature}")
+    except BadSignature:
+        raise LookupError(f"{path} was not enqueued by this site.") from None
+    if path not in _known:
+        try:
+            _known[path] = import_string(path)
+        except ImportError as error:
+            raise LookupError(f"There is no task {path}.") from error
+    return _known[path]
+
+
+def signature(path: str) -> str:
+    return Signer(salt=ANYWHERE).signature(path)
+
+
 @job(ANYWHERE)
-def anywhere(ctx: Any, path: str, args: list[Any] = [], kwargs: dict[str, Any] = {}, task: Any = None) -> Any:  # noqa: B006
-    """Runs a task of `django.tasks` by its path, wherever it is defined."""
-    found = find(path)
+def anywhere(
+    ctx: Any,
+    path: str,
+    signature: str,
+    args: list[Any] = [],  # noqa: B006
+    kwargs: dict[str, Any] = {},  # noqa: B006
+    task: Any = None,
+) -> Any:
+    """Runs a task of `django.tasks` that this site has enqueued, wherever it is defined."""
+    try:
+        found = find(path, signature)
+    except LookupError as error:
+        raise NoRetry(str(error)) from None
     with _told(found, ctx) as result:
         return _kept(result, found.call(*_arguments(found, ctx, result, args), **kwargs))
 
@@ -74,20 +97,20 @@ def _handler(task: Task[..., Any]) -> Any:
     return made
 
 
-def _sync_handler(known: Task[..., Any]) -> Any:
+def _sync_handler(declared: Task[..., Any]) -> Any:
     def call(ctx: Any, args: list[Any] = [], kwargs: dict[str, Any] = {}, task: Any = None) -> Any:  # noqa: B006
-        with _told(known, ctx) as result:
-            return _kept(result, known.func(*_arguments(known, ctx, result, args), **kwargs))
+        with _told(declared, ctx) as result:
+            return _kept(result, declared.func(*_arguments(declared, ctx, result, args), **kwargs))
 
     return call
 
 
-def _async_handler(known: Task[..., Any]) -> Any:
+def _async_handler(declared: Task[..., Any]) -> Any:
     async def call(ctx: Any, args: list[Any] = [], kwargs: dict[str, Any] = {}, task: Any = None) -> Any:  # noqa: B006
-        told = _told(known, ctx)
+        told = _told(declared, ctx)
         result = await sync_to_async(_entered)(told)
         try:
-            value = _kept(result, await known.func(*_arguments(known, ctx, result, args), **kwargs))
+            value = _kept(result, await declared.func(*_arguments(declared, ctx, result, args), **kwargs))
         except BaseException as error:
             # Shielded: a second cancellation must not keep the signal from being sent.
             await asyncio.shield(sync_to_async(told.__exit__)(type(error), error, error.__traceback__))

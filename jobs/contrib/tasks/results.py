@@ -103,9 +103,9 @@ def conclude(result: TaskResult[Any], status: TaskResultStatus, error: BaseExcep
 
 def _task(first: Job) -> Task[..., Any]:
     """The task with what was said for this one call. Not validated anew: queues may have been renamed since."""
-    path = first.params.get("path", "") if first.job_type == handlers.ANYWHERE else first.job_type
-    known = handlers.find(str(path))
-    said = first.params.get("task", {})
+    known = _declared(first)
+    said = first.params.get("task")
+    said = said if isinstance(said, dict) else {}
     changes: dict[str, Any] = {
         "priority": said.get("priority", 2 * (first.base_priority - 50)),
         "queue_name": said.get("queue_name", first.resource),
@@ -117,6 +117,12 @@ def _task(first: Job) -> Task[..., Any]:
     for each in fields(known):
         object.__setattr__(made, each.name, changes.get(each.name, getattr(known, each.name)))
     return made
+
+
+def _declared(first: Job) -> Task[..., Any]:
+    if first.job_type != handlers.ANYWHERE:
+        return handlers.known(first.job_type)
+    return handlers.find(first.params["path"], first.params["signature"])
 
 
 def _status(last: Job) -> TaskResultStatus:
