@@ -148,7 +148,7 @@ class JobAdmin(JobVerbs):
 
     @shown(_("job"), ordering="id")
     def short_id(self, job: Job) -> SafeString:
-        return format_html('<span title="{}">{}</span>', job.pk, short_id(job.pk))
+        return format_html('<span class="jc-whole" title="{}">{}</span>', job.pk, short_id(job.pk))
 
     @shown(_("job type"))
     def work(self, job: Job) -> SafeString:

@@ -173,3 +173,12 @@ def test_a_dashboard_that_asks_for_itself_is_told_that_nothing_happened(boss: Cl
     assert again.status_code == 200 or len(captured) <= 3  # who asks, and what happened last
     services.enqueue("tests.note", {"text": "a"})
     assert boss.get(place("dashboard"), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200
+
+
+def test_grouped_digits_stay_out_of_what_a_browser_reads_as_a_number(boss: Client, settings: Any) -> None:
+    settings.USE_THOUSAND_SEPARATOR = True
+    limits.set_maximum("resource", "smtp", maximum=5000)
+    JobMinuteFactory.create(minute=timezone.now() - timedelta(minutes=5), outcome="COMPLETED", jobs=12_345)
+    page = boss.get(place("dashboard")).content.decode()
+    assert ('max="5000"' in page, "12,345" in page) == (True, True)
+    assert boss.get(place("queue"), {"from": "2000"}).status_code == 200

@@ -153,6 +153,7 @@ def test_keys_lead_through_the_console(open_as: Opener, boss: User) -> None:
     page.wait_for_url(f"**{place('queue')}")
 
 
+@pytest.mark.timeout(300)  # all pages there are, one after the other
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_breaks_the_policy_or_the_layout_in_light_and_dark(open_as: Opener, boss: User, scheme: str) -> None:
     rows = one_of_each()
