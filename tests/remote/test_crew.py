@@ -122,7 +122,9 @@ def test_a_remote_worker_frozen_past_its_lease_changes_nothing(crew: Crew, tmp_p
     await_status(successor(first).pk, Status.COMPLETED, fleet=crew.fleet)
     gate.touch()
     frozen.signal(signal.SIGCONT)
-    until(lambda: "lease is lost" in frozen.output, what=crew.logs)
+    until(
+        lambda: "lease is lost" in frozen.output or "lease_lost" in frozen.output, what=crew.logs
+    )  # a beat, or its end
     ends = JobEvent.objects.filter(kind__in=[EventKind.COMPLETED, EventKind.FAILED]).order_by("id")
     assert list(ends.values_list("kind", flat=True)) == [EventKind.FAILED, EventKind.COMPLETED]
 

@@ -13,8 +13,6 @@ from django.utils.translation import gettext as _
 
 from jobs import cli, db
 
-PAGES_AT_ONCE = 1000
-
 
 class Command(cli.CliCommand):
     help = "Copies the SQLite database to PATH while it is in use. On PostgreSQL it says how pg_dump does it."
@@ -43,7 +41,9 @@ class Command(cli.CliCommand):
         try:
             partial.touch(mode=0o600)  # what is in there is nobody else's business
             with closing(sqlite3.connect(partial)) as target:
-                source.backup(target, pages=PAGES_AT_ONCE)
+                source.backup(
+                    target
+                )  # in one go, from one snapshot: in steps, each write beside it would begin it anew
                 target.execute("PRAGMA journal_mode=DELETE")  # one file is the whole copy
                 (verdict,) = target.execute("PRAGMA quick_check").fetchone()
             if verdict != "ok":
