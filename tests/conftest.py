@@ -28,6 +28,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs PostgreSQL")
     if item.get_closest_marker("sqlite_only") and connection.vendor != "sqlite":
         pytest.skip("needs SQLite")
+    if item.get_closest_marker("once") and connection.vendor != "sqlite":
+        pytest.skip("is about no database")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.browser.conftest import Opener
 from tests.factories import job_in
 from tests.worker.harness import STEADY, Fleet, await_status
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 SCREENS = ("dashboard", "queue")
 

@@ -17,6 +17,8 @@ from django.utils.safestring import mark_safe
 from jobs import parsing
 from jobs.errors import InvalidInput, NotFound
 
+pytestmark = pytest.mark.once
+
 NAN, INFINITY = float("nan"), float("inf")
 SURROGATE = "\ud800"
 

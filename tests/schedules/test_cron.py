@@ -12,6 +12,8 @@ from schedules.cron import Cron, CronError, fields_of
 from schedules.zones import UnknownZone, zone
 from tests.schedules.debian_cron import due_times, whole_day
 
+pytestmark = pytest.mark.once
+
 EXPRESSIONS = (
     "30 2 * * *",
     "0 2 * * *",
