@@ -317,7 +317,9 @@ def look_ahead(connection: Any) -> tuple[float | None, bool, bool]:
     """Seconds until the next job's time comes, whether some lane has a mark, and whether some job is ready."""
     sql = f"""
     SELECT (SELECT extract(epoch FROM min(coalesce(recheck_at, not_before)) - {NOW}) FROM jobscheduler_job WHERE gate = 1),
-           EXISTS (SELECT 1 FROM jobscheduler_lanemark), EXISTS (SELECT 1 FROM jobscheduler_job WHERE gate = 3 AND NOT remote)
+           EXISTS (SELECT 1 FROM jobscheduler_lanemark),
+           (SELECT true FROM jobscheduler_job WHERE gate = 3 AND NOT remote
+            ORDER BY priority DESC, position, created_at, id LIMIT 1) IS NOT NULL -- the order makes it a look into its index
     """
     ((until, marked, ready),) = execute(connection, sql, [])
     return None if until is None else float(until), marked, ready

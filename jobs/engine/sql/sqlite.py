@@ -183,7 +183,9 @@ def wake_due(connection: Any, most: int) -> int:
 def look_ahead(connection: Any) -> tuple[float | None, bool, bool]:
     """Seconds until the next job's time comes, whether some lane has a mark, and whether some job is ready."""
     due = "SELECT min(coalesce(recheck_at, not_before)) FROM jobscheduler_job WHERE gate = 1"
-    ready = "SELECT 1 FROM jobscheduler_job WHERE gate = 3 AND NOT remote"
+    ready = (
+        "SELECT 1 FROM jobscheduler_job WHERE gate = 3 AND NOT remote ORDER BY priority DESC, position, created_at, id"
+    )
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT ({due}), EXISTS (SELECT 1 FROM jobscheduler_lanemark), EXISTS ({ready})")
         due_at, marked, is_ready = cursor.fetchone()
