@@ -5,9 +5,11 @@ Only children that a test starts are ever told; see `tests.sample.apps`.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from django.db.backends.signals import connection_created
@@ -77,11 +79,23 @@ def unlocked_groups() -> None:
             return ending._record([ending._row(end)], actor)
 
     def settle(job: Any) -> None:
-        time.sleep(0.02)  # the other one has written its end, too, and nobody sees both
         settled(job)
+        _meet(job)  # both have looked, neither has committed: nobody has seen both ends
 
     ending._finish_member = finish
     settled, groups.settle = groups.settle, settle
+
+
+def _meet(job: Any) -> None:
+    """Wait, in the middle of its end, for the other member of the pair to be in the middle of its own."""
+    from tests.sample.runs import VARIABLE
+
+    beside = f"{os.environ[VARIABLE]}-{job.group_id}"
+    mine, other = Path(f"{beside}-{job.group_index}"), Path(f"{beside}-{1 - job.group_index}")
+    mine.touch()
+    deadline = time.monotonic() + 2
+    while not other.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def hear_groups() -> None:

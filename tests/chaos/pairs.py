@@ -16,11 +16,12 @@ SLOTS = 20
 SIDES = ("sample.left", "sample.right")  # a worker for each: both members of a pair are at work at once
 
 
-def run(fleet: Fleet, chance: random.Random, *, groups: int, sabotage: str = "") -> Verdict:
+def run(fleet: Fleet, chance: random.Random, *, groups: int, sabotage: str = "", slots: int = SLOTS) -> Verdict:
+    """With one slot on each side the members of a pair are alone in ending, and do so side by side."""
     verdict = Verdict()
     told = ",".join(filter(None, ["hear_groups", sabotage]))
     how = {"settings": STEADY, "sabotage": told, "wait": False}
-    fleet.await_started(*[fleet.start(f"--types={side}", f"--concurrency={SLOTS}", **how) for side in SIDES])
+    fleet.await_started(*[fleet.start(f"--types={side}", f"--concurrency={slots}", **how) for side in SIDES])
     began = time.monotonic()
     for number in range(groups):
         group([{"job_type": side, "params": {"number": number}} for side in SIDES], name=f"pair {number}").enqueue()

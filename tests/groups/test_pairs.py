@@ -1,11 +1,10 @@
-"""Members that end in the same instant: the group ends once, and says so once.
-
-That it takes the lock is shown by `python -m tests.chaos pairs-unlocked`: too few pairs would not meet every time.
-"""
+"""Members that end in the same instant: the group ends once, and says so once."""
 
 from __future__ import annotations
 
 import random
+
+import pytest
 
 from tests.chaos import pairs
 from tests.worker.conftest import *  # noqa: F403 — fleets of real workers
@@ -16,3 +15,10 @@ def test_two_members_that_end_at_once_end_their_group_once(fleet: Fleet, chance:
     verdict = pairs.run(fleet, chance, groups=60)
     print(verdict)
     assert not verdict.broken, str(verdict)
+
+
+@pytest.mark.pg_only  # on SQLite there is only one writer at a time
+def test_without_the_groups_lock_some_group_never_ends(fleet: Fleet, chance: random.Random) -> None:
+    verdict = pairs.run(fleet, chance, groups=6, sabotage="unlocked_groups", slots=1)
+    print(verdict)
+    assert any("the groups ended as" in each for each in verdict.broken)
