@@ -15,6 +15,7 @@ SETTINGS, COMMANDS = HERE / "reference" / "settings.md", HERE / "reference" / "c
 if str(HERE.parent) not in sys.path:
     sys.path.insert(0, str(HERE.parent))
 
+# It is run as a file: only from here on is the project's root on the path.
 from docs import reference_pages  # noqa: E402
 from jobs.states import ARROWS, MEANING, TERMINAL, Arrow, Status  # noqa: E402
 

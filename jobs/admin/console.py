@@ -135,6 +135,7 @@ def list_first(site: AdminSite) -> None:
     """Let the site's app list begin, for our app, with our screens: they are no models, so no ModelAdmin can."""
     if getattr(site, "lists_job_screens", False):
         return
+    # A site has no hook for entries that are no models: the one method that makes its list is wrapped, once.
     site.lists_job_screens = True  # type: ignore[attr-defined]
     site.get_app_list = partial(_app_list, site, site.get_app_list)  # type: ignore[method-assign]
 

@@ -70,6 +70,7 @@ def _merged(queues: Sequence[JobQuerySet], most: int) -> Iterable[Any]:
     """The first rows of all of them. Each is a walk along its own index, which ends as soon as the others are ahead."""
     sorted_ones = [each.order_by(*DISPATCH_ORDER).values(*KEY, "matches")[:most] for each in queues]
     compiled = [each.query.get_compiler(using=db.alias()).as_sql() for each in sorted_ones]
+    # Compiled by Django, values apart; the rest is our own words.
     sql = " UNION ALL ".join(f"SELECT * FROM ({text}) q{number}" for number, (text, _) in enumerate(compiled))  # noqa: S608
     order = ", ".join(f"{name.removeprefix('-')} {'DESC' if name[0] == '-' else 'ASC'}" for name in DISPATCH_ORDER)
     params = [each for _, said in compiled for each in said]
@@ -105,7 +106,7 @@ def _tenants() -> list[str]:
         FROM known WHERE tenant IS NOT NULL AND number <= {MOST_QUEUES}
     )
     SELECT tenant FROM known WHERE tenant IS NOT NULL
-    """  # noqa: S608
+    """  # noqa: S608 — our own words and number
     with db.connection().cursor() as cursor:
         cursor.execute(sql)
         return [row[0] for row in cursor.fetchall()]
