@@ -27,6 +27,7 @@ PARTS = {
     "worker_cost": "bench.worker_cost",
     "webhooks": "bench.webhooks",
     "api": "bench.api",
+    "console": "bench.console",
     "peers": "bench.peers.race",
 }
 RESULTS = Path(__file__).parent / "results"

@@ -62,13 +62,15 @@ class Keeper:
 
     def _is_over(self) -> bool:
         """Waits for the next beat, or until there is nothing left to keep."""
-        self._changed.wait(conf.HEARTBEAT_SEC)
-        with self._lock:
-            if self._kept:
-                self._changed.clear()
-                return False
-            self._thread = None
-            return True
+        due = time.monotonic() + conf.HEARTBEAT_SEC
+        while (left := due - time.monotonic()) > 0:
+            self._changed.wait(left)
+            with self._lock:
+                if not self._kept:
+                    self._thread = None
+                    return True
+                self._changed.clear()  # what was left is kept by now: another one came
+        return False
 
     def _beat(self) -> None:
         with self._lock:

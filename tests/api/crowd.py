@@ -44,7 +44,9 @@ class Crowd:
 
     def fill(self) -> None:
         Target.objects.bulk_create(_targets(self.targets))
+        self._learn("ANALYZE jobscheduler_target")
         self._insert("jobscheduler_job", self._job(), f"SELECT n FROM ({self._numbers(self.jobs)}) AS s")
+        self._learn("ANALYZE jobscheduler_job")  # else foreign keys are looked up as they were in an empty table
         self._insert(
             "jobscheduler_jobrun", self._run(), "SELECT * FROM jobscheduler_job WHERE dispatched_at IS NOT NULL"
         )
@@ -53,9 +55,12 @@ class Crowd:
             "jobscheduler_joblog", self._log(), "SELECT * FROM jobscheduler_job WHERE dispatched_at IS NOT NULL"
         )
         self._insert("jobscheduler_jobminute", self._minute(), f"SELECT n FROM ({self._numbers(self._minutes())}) AS s")
+        self._learn("VACUUM ANALYZE")
+
+    def _learn(self, statement: str) -> None:
         if not self.is_sqlite:  # which nobody gives statistics
             with self.connection.cursor() as cursor:
-                cursor.execute("VACUUM ANALYZE")
+                cursor.execute(statement)
 
     def id_of(self, n: int) -> str:
         return f"{self._ms(n):012x}70008{n:015x}"

@@ -1,0 +1,60 @@
+"""Whether the console shows a million jobs as fast as ten thousand: `python -m bench.console`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from bench import growth
+from bench.growth import bars, report
+from bench.measure import Calibration, Rates
+
+__all__ = ["TITLE", "bars", "measure", "report"]
+
+TITLE = "Console: pages a second for one operator, at 10 k jobs and at 1 M, a tenth of them live"
+SCREENS = ("dashboard", "counts", "queue", "audit", "performance", "enqueue")
+OTHERS = ("target", "concurrencylimit", "worker", "jobgroup", "jobtemplate", "apitoken")
+
+
+def measure(calibration: Calibration, rounds: int | None) -> Rates:
+    return growth.measure(growth.Asked(_pages(), ("dashboard",), _operator), rounds)
+
+
+def _pages() -> dict[str, str]:
+    from django.urls import reverse
+
+    from jobs.models import Job
+    from jobs.states import Status
+
+    def of_job(what: str, *args: str) -> str:
+        return reverse(f"admin:{Job._meta.app_label}_{Job._meta.model_name}_{what}", args=args)
+
+    jobs = of_job("changelist")
+    screens = {name: reverse(f"admin:{Job._meta.app_label}_{name}") for name in SCREENS}
+    lists = {name: reverse(f"admin:{Job._meta.app_label}_{name}_changelist") for name in OTHERS}
+    return {
+        **screens,
+        "dashboard, 7 days": f"{screens['dashboard']}?window=7d",
+        "queue of a target": f"{screens['queue']}?target=target%2010",
+        "jobs": jobs,
+        **{f"jobs, {status}": f"{jobs}?status={status}" for status in Status},
+        "jobs, of the last day": f"{jobs}?created=24h",
+        **{f"jobs, {each}": f"{jobs}?attention={each}" for each in ("blocking", "stuck", "timed", "late")},
+        "a job": f"{jobs}{{job_id}}/change/",
+        **{f"list: {name}": path for name, path in lists.items()},
+    }
+
+
+def _operator() -> Any:
+    from django.contrib.auth import get_user_model
+    from django.test import Client
+
+    client = Client(SERVER_NAME="localhost")
+    client.force_login(get_user_model().objects.create_superuser("bench"))
+    return client
+
+
+if __name__ == "__main__":
+    from bench.__main__ import main
+
+    sys.exit(main(["console", *sys.argv[1:]]))
