@@ -43,7 +43,7 @@ logger = logging.getLogger("jobs.engine.worker")
 CAPTURED = (logging.getLogger(), logging.getLogger("jobs.run"))
 LINGER_SEC = 0.002  # how long the first end of a batch waits for company
 BACKLOG_SEC = 0.001  # how soon jobs that wait for a thread are looked after
-SOON_SEC = 0.05  # when to look again at lanes that somebody else had in hand
+SOON_SEC = 0.05  # when to look again at lanes, or at jobs, that somebody else had in hand
 RECHECK_SEC = 1.8  # when to ask again about jobs that were not admitted
 FOREIGN_SEC = 30.0  # how often we look whether jobs that are not ours stand in the queue
 
@@ -98,6 +98,7 @@ class Worker:
         self._due_at = 0.0  # the next job's time comes
         self._lanes_changed = True
         self._nothing_ready = False  # as far as we looked, just now
+        self._in_vain = 0  # how often in a row we looked and did not get what is ready
         self._foreign_at = 0.0
         self._claimer = Claimer(self.me.name, options.serves, self.me.incarnation)
 
@@ -112,6 +113,7 @@ class Worker:
                 with self._outage.survive():
                     short_timeouts(conf.LEASE_SEC * 2 / 3)
                     if self._outage.is_on:
+                        self._hungry = self._lanes_changed = True  # what we were about to learn, we did not
                         self._return_unknown_claims()
                     self._turn()
                 self._press()
@@ -199,7 +201,8 @@ class Worker:
         if not isinstance(event, News):
             self._ended.append(event)
             return True
-        self._hungry |= event != News.NONE
+        if event != News.NONE:
+            self._hungry, self._in_vain = True, 0
         self._lanes_changed |= event == News.LANES
         return False
 
@@ -261,6 +264,7 @@ class Worker:
             self._hungry = len(claims) == len(slots)
         if not self._hungry:
             self._look_again_later()
+            self._look_again_soon(len(claims))
         return True
 
     def _may_claim(self) -> bool:
@@ -282,8 +286,10 @@ class Worker:
         claims = self._claimer.claim(slots, lease_sec=conf.LEASE_SEC)
         self._hungry = len(claims) == len(slots)
         transaction.on_commit(lambda: self._start_all(claims, sent), using=db.alias())
-        if not self._hungry and not looked:
-            self._look_again_later()
+        if not self._hungry:
+            if not looked:
+                self._look_again_later()
+            self._look_again_soon(len(claims))
         if self._lanes_changed:
             self._poll_at = time.monotonic() + SOON_SEC
 
@@ -311,6 +317,12 @@ class Worker:
         self._nothing_ready = not ahead.ready
         self._due_at = self._poll_at if ahead.due_sec is None else now + max(ahead.due_sec, 0.0)
         return ahead.due_sec is not None and ahead.due_sec <= 0
+
+    def _look_again_soon(self, got: int) -> None:
+        """What is ready and was not for us: somebody may have had it in hand, for just that moment."""
+        self._in_vain = 0 if got or self._nothing_ready else self._in_vain + 1
+        if not self._nothing_ready and not self._claimer.saturated:
+            self._poll_at = min(self._poll_at, time.monotonic() + SOON_SEC * 2 ** min(self._in_vain, 16))
 
     def _start_all(self, claims: Sequence[Claim], sent: float) -> None:
         for each in claims:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobs import services, targets
-from jobs.models import Job
+from jobs.engine import wakeup
+from jobs.models import Gate, Job
 from jobs.states import EventKind, Status
-from tests.worker.harness import STEADY, Fleet, await_status, database_now, event
+from tests.worker.harness import STEADY, Fleet, await_status, database_now, event, until
 
 SOON_SEC = 6.0  # less than the fallback poll of one that listens
 
@@ -58,6 +65,41 @@ def test_room_in_a_limit_is_noticed_by_a_worker_of_other_types(fleet: Fleet) -> 
     await_status(second.pk, Status.COMPLETED, fleet=fleet)
     waited_for = event(second.pk, EventKind.RUNNING).at - event(first.pk, EventKind.COMPLETED).at
     assert 0 <= waited_for.total_seconds() < 0.5 + SOON_SEC
+
+
+@pytest.mark.pg_only
+def test_a_job_that_somebody_had_in_hand_when_it_was_announced_is_not_forgotten(fleet: Fleet) -> None:
+    """Nothing more is announced, and the fallback poll comes after ten minutes."""
+    fleet.start("--no-housekeeping", settings={**STEADY, "POLL_SEC": 60})
+    await_status(services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+    held = services.enqueue("sample.noop", not_before=database_now() + timedelta(hours=1))
+    with transaction.atomic():
+        Job.objects.select_for_update().filter(pk=held.pk).update(not_before=None, gate=Gate.READY)
+    with closing(connection.copy()) as holder, transaction_on(holder) as cursor:
+        cursor.execute("SELECT 1 FROM jobscheduler_job WHERE id = %s FOR UPDATE", [held.pk])
+        announced_at = database_now()
+        wakeup.notify(wakeup.READY)
+        until(lambda: looked_ahead_since(announced_at), what=fleet.logs)
+    await_status(held.pk, Status.COMPLETED, fleet=fleet)
+
+
+@contextmanager
+def transaction_on(holder: BaseDatabaseWrapper) -> Iterator[Any]:
+    holder.set_autocommit(False)
+    with holder.cursor() as cursor:
+        yield cursor
+    holder.rollback()
+
+
+def looked_ahead_since(moment: datetime) -> bool:
+    """Whether some worker has asked what comes next, and got its answer."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND state = 'idle' AND query LIKE '%%jobscheduler_lanemark%%' AND query_start > %s",
+            [moment],
+        )
+        return bool(cursor.fetchone()[0])
 
 
 def waited(made: Job) -> float:
