@@ -54,6 +54,7 @@ class Sender(threading.Thread):
         self._end = threading.Event()
         self._outage = Outage(logger, "webhooks", self._end)
         self._looked = self._look_at = self._renewed = 0.0  # by the steady clock, as are all here
+        self._resting_until = 0.0  # whatever the news
         self._rested_at = {"urgent": 0.0, "unhurried": 0.0}
 
     def run(self) -> None:
@@ -96,11 +97,11 @@ class Sender(threading.Thread):
 
     def _take_in(self, outcome: leases.Outcome | None) -> None:
         if outcome is None:  # what it announces may be a moment away from its commit
-            self._look_at = min(self._look_at, time.monotonic() + NEWS_SEC)
+            self._look_at = min(self._look_at, max(time.monotonic() + NEWS_SEC, self._resting_until))
             return
         self._in_flight.pop(outcome.task.id, None)
         self._unrecorded.append(outcome)
-        self._look_at = 0.0  # there is room for another
+        self._look_at = min(self._look_at, self._resting_until if outcome.error else 0.0)  # there is room for another
 
     def _pause(self) -> float:
         renew_at = self._renewed + leases.RENEW_SEC if self._in_flight else self._look_at
@@ -115,12 +116,21 @@ class Sender(threading.Thread):
         self._looked = time.monotonic()
         self._look_at = self._looked + conf.POLL_SEC
         seen = _glance()
-        worked = self._hand_out(seen)
+        lanes = fanout.lanes() if seen.owed else fanout.Lanes([], [])
+        reached = self._chore("urgent", HURRIED, [partial(fanout.hand_out, lane) for lane in lanes.urgent])
         if seen.listening and (room := AT_ONCE - len(self._in_flight)) > 0:
-            worked |= self._start(leases.take(room))
+            reached |= self._start(leases.take(room))
+        worked = self._count_the_absent(lanes, seen) or reached
         if not worked and not seen.listening:
             self._look_at = self._looked + conf.POLL_SEC * (UNTOLD_POLLS if db.is_sqlite() else IDLE_POLLS)
+        self._rest(reached)
         return worked or bool(self._in_flight)
+
+    def _rest(self, reached: bool) -> None:
+        """Where there is nobody whom anything could be told, looking for them takes no more than its share."""
+        took = 0.0 if reached else time.monotonic() - self._looked
+        self._resting_until = self._looked + min(took * UNHURRIED, conf.POLL_SEC)
+        self._look_at = max(self._look_at, self._resting_until)
 
     def _survive_turn(self) -> None:
         """A thread that nobody restarts must not end for a mistake of ours."""
@@ -143,14 +153,12 @@ class Sender(threading.Thread):
             self.tried += len(self._unrecorded)
             self._unrecorded = []
 
-    def _hand_out(self, seen: Glance) -> bool:
-        """Of what is owed and of what nobody could be told; whether there is any."""
-        lanes = fanout.lanes() if seen.owed else fanout.Lanes([], [])
-        worked = self._chore("urgent", HURRIED, [partial(fanout.hand_out, lane) for lane in lanes.urgent])
-        unhurried: list[Callable[[], int]] = [partial(fanout.hand_out, lane) for lane in lanes.unhurried]
+    def _count_the_absent(self, lanes: fanout.Lanes, seen: Glance) -> bool:
+        """What is owed to those who do not answer, and what they could not be told."""
+        works: list[Callable[[], int]] = [partial(fanout.hand_out, lane) for lane in lanes.unhurried]
         if seen.broken:
-            unhurried.append(partial(circuits.count_unreached, SPARED))
-        return self._chore("unhurried", UNHURRIED, unhurried) or worked
+            works.append(partial(circuits.count_unreached, SPARED))
+        return self._chore("unhurried", UNHURRIED, works)
 
     def _chore(self, name: str, rest: int, works: Sequence[Callable[[], int]]) -> bool:
         """Work that nobody waits for at this very moment takes no more than its share of the time."""
