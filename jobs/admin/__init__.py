@@ -8,7 +8,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from jobs import models
-from jobs.admin import cloning, dashboard, queue  # noqa: F401  screens
+from jobs.admin import cloning, dashboard, editing, queue  # noqa: F401  screens
 from jobs.admin.groups import JobGroupAdmin
 from jobs.admin.job import JobAdmin
 from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin, TargetAdmin

@@ -6,19 +6,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 
 from django.contrib.admin import AdminSite
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import figures
+from jobs import db, figures
 from jobs.admin.marks import roughly
 from jobs.admin.showing import list_url
 from jobs.census import Census
 from jobs.conf import configured, read
 from jobs.figures import Workforce
 from jobs.models import Job, Worker, WorkerState
+from jobs.roles import OURS
 from jobs.states import Status
 
 LATE = timedelta(minutes=5)  # for a job that could start at once
@@ -49,6 +53,7 @@ def alerts(
     jobs = list_url(site, Job)
     found = [
         *_settings(),
+        *_migrations(),
         *_workers(site, counted, force),
         *_leases(jobs),
         *_blocked(jobs),
@@ -61,6 +66,24 @@ def alerts(
 def _settings() -> Iterator[Alert]:
     for problem in read(configured())[1][:3]:
         yield Alert(str(problem))
+
+
+def _migrations() -> Iterator[Alert]:
+    if missing := _known_migrations() - _applied_migrations():
+        names = ", ".join(sorted(f"{app} {name}" for app, name in missing)[:3])
+        yield Alert(
+            _("The database lacks %(n)d migrations (%(names)s): run migrate.") % {"n": len(missing), "names": names}
+        )
+
+
+@cache
+def _known_migrations() -> frozenset[tuple[str, str]]:
+    return frozenset(key for key in MigrationLoader(None).disk_migrations if key[0] in OURS)
+
+
+def _applied_migrations() -> set[tuple[str, str]]:
+    rows = MigrationRecorder(db.connection()).migration_qs.filter(app__in=OURS)
+    return set(rows.values_list("app", "name"))
 
 
 def _workers(site: AdminSite, counted: Census, force: Workforce) -> Iterator[Alert]:

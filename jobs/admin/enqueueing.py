@@ -77,7 +77,7 @@ def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
             handler = registry.get(asked)
         except InvalidInput as error:
             problem = error.errors[0]["msg"]
-    form = None if handler is None else SubmissionForm(handler, _posted(request))
+    form = None if handler is None else SubmissionForm(handler, posted(request))
     if handler is not None and form is not None and request.method == "POST":
         made = _submitted(request, form, job_type=handler.name)
         if made is not None:
@@ -109,7 +109,7 @@ def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> 
         context["problem"] = error.errors[0]["msg"]
         return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
     preset = redact(template.params) if may_view_payload(request) else dict.fromkeys(template.params, "")
-    form = SubmissionForm(handler, _posted(request), preset=preset, hidden=template.params)
+    form = SubmissionForm(handler, posted(request), preset=preset, hidden=template.params)
     del form.fields["tenant"]
     if request.method == "POST":
         made = _submitted(request, form, template=template.name, tenant=template.tenant)
@@ -131,7 +131,7 @@ def _told(handler: Handler[..., Any] | None) -> dict[str, str]:
     return {} if handler is None else {"job_type": handler.name, "doc": handler.doc}
 
 
-def _posted(request: HttpRequest) -> Any:
+def posted(request: HttpRequest) -> Any:
     return request.POST if request.method == "POST" else None
 
 

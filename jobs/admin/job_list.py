@@ -19,6 +19,7 @@ from jobs.admin.console import screen
 from jobs.admin.marks import ICONS, badge, roughly, when
 from jobs.admin.reading import LeanChangeList, may_view_payload
 from jobs.admin.showing import first_line, isolated, list_url, one_line
+from jobs.engine.recovery import CRASHED, EXPIRED
 from jobs.explain import listed
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun
 from jobs.models.job import STATUS_LABELS
@@ -41,14 +42,15 @@ class StoredSize(Func):
 
 
 class JobChangeList(LeanChangeList):
-    """Its rows know their params (`brief`) and why they wait (`why`)."""
+    """Its rows know their params (`brief`), why they wait (`why`) and whether they follow one whose worker died."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         jobs = list(self.result_list)
         params = _params(jobs) if may_view_payload(request) else {}
-        whys = listed.brief(jobs)
+        whys, rescued = listed.brief(jobs), _rescued(jobs)
         for job in jobs:
+            job.is_rescued = job.retry_of_id in rescued
             job.brief = params.get(job.pk, "")
             job.why = whys.get(job.pk, "")
         self.result_list = jobs
@@ -60,6 +62,15 @@ def _params(jobs: list[Job]) -> dict[UUID, str]:
     small = rows.annotate(size=StoredSize(F("params"))).filter(size__lte=SMALL)
     found = {pk: first_line(one_line(params), 80) for pk, params in small.values_list("pk", "params")}
     return {job.pk: found.get(job.pk, _("(long params)")) for job in jobs}
+
+
+def _rescued(jobs: list[Job]) -> set[Any]:
+    """Those of their predecessors that a worker left behind."""
+    before = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
+    if not before:
+        return set()
+    died = Job.objects.using(db.alias()).filter(pk__in=before, status_reason__in=(EXPIRED, CRASHED))
+    return set(died.order_by().values_list("pk", flat=True))
 
 
 def work(job: Job) -> SafeString:
@@ -85,6 +96,7 @@ def _marks(job: Job, now: datetime) -> list[str]:
         word
         for word, is_so in (
             (_("stuck"), job.lease_expires_at is not None and job.lease_expires_at < now),
+            (_("rescued"), getattr(job, "is_rescued", False)),
             (_("blocks its target"), job.blocks_target),
             (_("asked to stop"), job.cancel_requested and not job.is_terminal),
             (_("resolved"), job.resolved_at is not None),

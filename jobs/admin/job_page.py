@@ -20,6 +20,7 @@ from jobs.admin.marks import badge, roughly, when
 from jobs.admin.reading import may_view_payload
 from jobs.admin.showing import duration, first_line, isolated, link, list_url, pretty, shortened
 from jobs.admin.verbs import offered
+from jobs.engine.lifecycle import is_editable
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
 from jobs.states import LIVE, Status, StopMode
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from jobs.admin.job import JobAdmin
 
 SHOWN = 50
-ADD_JOB = f"{console.APP}.add_job"
+ADD_JOB, CHANGE_JOB = f"{console.APP}.add_job", f"{console.APP}.change_job"
 Fact = tuple[Any, Any]
 Section = Callable[["JobAdmin", HttpRequest, Job], "SafeString | None"]
 _sections: list[Section] = []
@@ -63,6 +64,7 @@ def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
         "may_view_payload": payload,
         "verbs": [(verb, _verb_url(admin, job, verb.name)) for verb in offered(job) if admin.may(request, verb)],
         "clone_url": console.url_of(admin.admin_site, "clone", job.pk) if request.user.has_perm(ADD_JOB) else "",
+        "edit_url": _edit_url(admin, request, job),
         "outlook": outlook,
         "blockers": _blockers(admin, outlook),
         "facts": [fact for fact in _facts(admin, job, run, now) if fact[1] not in (None, "")],
@@ -191,6 +193,11 @@ def _chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:
 def _logs(job: Job) -> list[dict[str, Any]]:
     lines = JobLog.objects.using(db.alias()).filter(job_id=job.pk).order_by("-pk")[:SHOWN]
     return [{"at": line.at, "level": line.level, "message": line.message[:2000]} for line in reversed(lines)]
+
+
+def _edit_url(admin: JobAdmin, request: HttpRequest, job: Job) -> str:
+    may = is_editable(job) and request.user.has_perm(CHANGE_JOB)
+    return console.url_of(admin.admin_site, "edit", job.pk) if may else ""
 
 
 def _verb_url(admin: JobAdmin, job: Job, verb: str) -> str:

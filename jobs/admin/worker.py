@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest
+from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -132,6 +133,12 @@ class WorkerAdmin(ButtonAdmin, StateAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
         return WorkerChangeList
 
+    def usage(self, worker: Worker) -> str | None:
+        """As of its last beat."""
+        if worker.rss_bytes is None or worker.cpu_percent is None or worker.state == WorkerState.STOPPED:
+            return None
+        return f"{filesizeformat(worker.rss_bytes)}, {worker.cpu_percent:.0f} %"
+
     def sections(self, request: HttpRequest, row: Worker) -> dict[str, Any]:
         now = timezone.now()
         hand = {
@@ -179,9 +186,11 @@ class WorkerAdmin(ButtonAdmin, StateAdmin):
         return mark(kind, spoken(timezone.now() - worker.heartbeat_at), icon)
 
     @shown(_("busy"))
-    def slots_in_use(self, worker: Worker) -> str:
+    def slots_in_use(self, worker: Worker) -> SafeString:
         stuck = " " + _now("(%d stuck)") % worker.stuck if worker.stuck else ""
-        return f"{worker.busy}/{worker.slots}{stuck}"
+        used = self.usage(worker)
+        under = format_html('<span class="jc-line jc-small jc-muted">{}</span>', used) if used else ""
+        return format_html("{}/{}{}{}", worker.busy, worker.slots, stuck, under)
 
     @shown(_("in hand"))
     def current(self, worker: Worker) -> SafeString | None:

@@ -186,6 +186,10 @@ EDITABLE = {
 }
 
 
+def is_editable(job: Job) -> bool:
+    return job.dispatched_at is None and job.status not in TERMINAL
+
+
 def _require_editable(job: Job) -> None:
     if job.dispatched_at is not None:
         raise InvalidOperationError("Cannot modify params after dispatch")

@@ -30,6 +30,7 @@ from jobs.states import Cause
 logger = logging.getLogger("jobs.engine.recovery")
 BATCH = 200
 FORGET_SEC = 86_400
+EXPIRED, CRASHED = "lease expired", "Scheduler crash recovery"  # what a rescued job is said to have died of
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Sweeper:
             candidates = [job for job in candidates if self._is_surely_over(job, now)]
         self._seen = {pk: seen for pk, seen in self._seen.items() if now - seen.since < FORGET_SEC}
         late = end_overdue(starts.overdue())
-        return late + _end(candidates, _expired, Cause.LEASE_EXPIRED, "lease expired")
+        return late + _end(candidates, _expired, Cause.LEASE_EXPIRED, EXPIRED)
 
     def _is_surely_over(self, job: Job, now: float) -> bool:
         """The database's clock is the host's and may jump; believe a steady clock, or a dead process, instead."""
@@ -96,7 +97,7 @@ def recover_former_life(me: Identity) -> int:
     def still() -> JobQuerySet:
         return Job.objects.using(db.alias()).running().filter(lease_owner__in=[job.lease_owner for job in gone])
 
-    return _end(gone, still, Cause.CRASH_RECOVERY, "Scheduler crash recovery")
+    return _end(gone, still, Cause.CRASH_RECOVERY, CRASHED)
 
 
 def end_overdue(late: Sequence[Job]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db.models.functions import Now
 
@@ -21,8 +21,9 @@ QUIET_BEAT_SEC = 5.0  # how often an idle worker says that it is there
 
 
 _BEAT = """
-    UPDATE jobscheduler_worker SET heartbeat_at = CURRENT_TIMESTAMP, busy = %s, stuck = %s, state = %s WHERE id = %s
-    RETURNING request
+    UPDATE jobscheduler_worker
+    SET heartbeat_at = CURRENT_TIMESTAMP, busy = %s, stuck = %s, state = %s, rss_bytes = %s, cpu_percent = %s
+    WHERE id = %s RETURNING request
 """
 
 
@@ -35,6 +36,8 @@ class Entry:
         self._row: Worker | None = None
         self._shown: tuple[object, ...] = ()
         self._beaten = 0.0
+        self._process: Any = None
+        self._children: list[Any] = []
 
     def enter(self) -> None:
         serves = self.options.serves
@@ -63,11 +66,26 @@ class Entry:
             return
         with db.connection().cursor() as cursor:
             key = Worker._meta.pk.get_db_prep_value(self._row.pk, db.connection())
-            cursor.execute(_BEAT, [busy, stuck, self.state, key])
+            cursor.execute(_BEAT, [busy, stuck, self.state, *self._usage(), key])
             self.request = next((request for (request,) in cursor.fetchall()), "")
         if self.state in (WorkerState.RUNNING, WorkerState.QUIET):
             self.state = WorkerState.QUIET if self.request == WorkerState.QUIET else WorkerState.RUNNING
         self._shown, self._beaten = shown, time.monotonic()
+
+    def _usage(self) -> tuple[int | None, float | None]:
+        """Memory, and the share of a core since the last beat; with those of the jobs that run in processes."""
+        import psutil
+
+        try:
+            self._process = self._process or psutil.Process()
+            all_of_us = [self._process]
+            if self.options.executor == "process":
+                known = {each.pid: each for each in self._children}
+                self._children = [known.get(each.pid, each) for each in self._process.children(recursive=True)]
+                all_of_us += self._children
+            return sum(each.memory_info().rss for each in all_of_us), sum(each.cpu_percent() for each in all_of_us)
+        except psutil.Error:  # one of them has just ended
+            return None, None
 
     def leave(self) -> None:
         if self._row is not None:

@@ -32,6 +32,8 @@ class Worker(models.Model):
     slots = models.IntegerField(_("slots"), default=1)
     busy = models.IntegerField(_("busy"), default=0)
     stuck = models.IntegerField(_("stuck slots"), default=0)
+    rss_bytes = models.BigIntegerField(_("memory"), null=True, blank=True)
+    cpu_percent = models.FloatField(_("processor, of one core"), null=True, blank=True)
     serves = models.JSONField(_("serves"), default=dict, blank=True)
     request = models.CharField(_("asked to become"), max_length=8, choices=WorkerState.choices, default="", blank=True)
     requested_at = models.DateTimeField(_("asked at"), null=True, blank=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -182,3 +183,10 @@ def test_grouped_digits_stay_out_of_what_a_browser_reads_as_a_number(boss: Clien
     page = boss.get(place("dashboard")).content.decode()
     assert ('max="5000"' in page, "12,345" in page) == (True, True)
     assert boss.get(place("queue"), {"from": "2000"}).status_code == 200
+
+
+def test_a_database_that_lacks_migrations_is_said(db: Any) -> None:
+    client = logged_in(reader("ann"))
+    assert "migrate" not in messages_of(client)
+    MigrationRecorder(connection).record_unapplied("jobscheduler_jobs", "0010_worker_usage")
+    assert "The database lacks 1 migrations (jobscheduler_jobs 0010_worker_usage): run migrate." in messages_of(client)

@@ -210,3 +210,12 @@ def test_a_list_that_asks_for_itself_is_told_that_nothing_happened(boss: Client)
     services.pause(job.pk)
     assert boss.get(list_of(Job), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200
     assert boss.get(list_of(Job), headers={"If-None-Match": first["ETag"]}).status_code == 200  # a person reloads
+
+
+def test_a_job_that_follows_one_whose_worker_died_is_marked_as_rescued(db: Any) -> None:
+    client = logged_in(reader("ann"))
+    for reason in ("lease expired", "boom"):
+        died = JobFactory.create(failed=True, status_reason=reason)
+        JobFactory.create(retry_of=died, attempt=2)
+    page = client.get(list_of(Job)).content.decode()
+    assert page.count('<span class="jc-mark">rescued</span>') == 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.template.defaultfilters import filesizeformat
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -103,6 +104,19 @@ def test_a_worker_reads_its_request_with_a_beat_and_says_what_it_has_become(db: 
         row.refresh_from_db()
         assert (row.state, entry.request) == (state, "QUIET" if state == WorkerState.QUIET else "")
         entry.beat(busy=0, stuck=0)
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_worker_shows_what_it_takes_of_its_host(boss: Client, executor: str) -> None:
+    entry = Entry(Identity.mine("mailer"), Options(executor=executor))
+    entry.enter()
+    for busy in (0, 1):
+        entry.beat(busy=busy, stuck=0)
+    row = Worker.objects.get()
+    assert row.rss_bytes is not None and row.rss_bytes > 10_000_000  # noqa: PT018
+    assert row.cpu_percent is not None and row.cpu_percent >= 0  # noqa: PT018
+    used = f"{filesizeformat(row.rss_bytes)}, {row.cpu_percent:.0f} %"
+    assert used in boss.get(list_of(Worker)).content.decode()
 
 
 def test_nobody_is_asked_who_cannot_hear(db: Any) -> None:

@@ -1,0 +1,96 @@
+"""What may still be changed about a job that nobody has started: how urgent it is, when it may run, and its params."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import ModelAdmin
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.widgets import AdminTextareaWidget
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
+from django.utils.translation import gettext as _now
+from django.utils.translation import gettext_lazy as _
+
+from jobs import actors, db, services
+from jobs.admin import params
+from jobs.admin.console import APP, render, screen
+from jobs.admin.enqueueing import BOTH, posted
+from jobs.admin.forms import JsonField
+from jobs.admin.reading import may_view_payload
+from jobs.admin.showing import change_url, link, short_id
+from jobs.engine.lifecycle import is_editable
+from jobs.errors import InvalidInput, JobSchedulerError
+from jobs.models import Job
+from jobs.redaction import redact, restore
+from jobs.services import REASON_LENGTH
+
+TIME = "%Y-%m-%dT%H:%M:%S"
+
+
+class EditForm(forms.Form):
+    priority = forms.IntegerField(label=_("Priority"), min_value=0, max_value=100)
+    not_before = forms.DateTimeField(label=_("Not before"), required=False)
+    deadline_at = forms.DateTimeField(label=_("Deadline"), required=False)
+    params = JsonField(label=_("Params"), required=False)
+    reason = forms.CharField(
+        label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=AdminTextareaWidget(attrs={"rows": 2})
+    )
+
+    def __init__(self, job: Job, data: Any, *, with_params: bool) -> None:
+        times = {name: _at(getattr(job, name)) for name in ("not_before", "deadline_at")}
+        super().__init__(data, initial={"priority": job.base_priority, **times, "params": redact(job.params)})
+        self.job = job
+        for name in times:
+            self.fields[name].widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": 1}, format=TIME)
+        if not with_params:
+            del self.fields["params"]
+
+    def changes(self) -> dict[str, Any]:
+        """Only what was changed: the rest may have become something else meanwhile."""
+        said = {name: self.cleaned_data[name] for name in self.changed_data if name != "reason"}
+        if "params" in said:
+            said["params"] = restore(said["params"] or {}, self.job.params, "params")
+        return said
+
+
+@screen("edit", _("Edit"), permission=f"{APP}.change_job", route="<uuid:job_id>/edit/", methods=BOTH, listed=False)
+def edit(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
+    job = Job.objects.using(db.alias()).filter(pk=job_id).first()
+    if job is None or not admin.has_view_permission(request, job):
+        raise Http404
+    form = EditForm(job, posted(request), with_params=may_view_payload(request))
+    if request.method == "POST" and form.is_valid() and _edited(request, form):
+        return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
+    problem = "" if is_editable(job) else _("It has been started or has ended: there is nothing left to edit.")
+    context = {"form": form, "job": job, "back": link(admin.admin_site, Job, job.pk), "problem": problem}
+    return render(admin, request, "jobs/console/edit.html", context, title=_now("Edit %s") % short_id(job.pk))
+
+
+def _edited(request: HttpRequest, form: EditForm) -> bool:
+    """False, and errors in the form, if it is refused."""
+    try:
+        changes = form.changes()
+        services.update(form.job.pk, changes, actor=actors.user(request.user), reason=form.cleaned_data["reason"])
+    except InvalidInput as error:
+        params.refuse(form, error)
+        return False
+    except JobSchedulerError as error:
+        form.add_error(None, str(error))
+        return False
+    if changes:
+        user_id: Any = request.user.pk
+        entries: Any = [form.job]
+        LogEntry.objects.log_actions(user_id, entries, CHANGE, f"edit {', '.join(sorted(changes))}")
+        messages.success(request, _now("Changed: %s") % ", ".join(str(form.fields[name].label) for name in changes))
+    else:
+        messages.info(request, _now("Nothing was changed."))
+    return True
+
+
+def _at(moment: Any) -> Any:
+    """As the clock of the person who edits shows it, in whole seconds: what is left alone has not changed."""
+    return None if moment is None else timezone.localtime(moment).replace(microsecond=0, tzinfo=None)

@@ -1,0 +1,122 @@
+"""What is left to change about a job before it starts, and nothing else."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+
+import tests.sample_jobs  # noqa: F401  params are checked by the handler's signature
+from jobs import services
+from jobs.models import Job
+from jobs.redaction import MASK
+from jobs.states import EventKind
+from tests.admin.pages import page_of
+from tests.admin.people import logged_in, reader
+from tests.factories import JobFactory
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+NOTE = {"priority": "50", "not_before": "", "deadline_at": "", "params": '{"text": "hi"}'}
+
+
+def url(job: Job) -> str:
+    return reverse("admin:jobscheduler_jobs_edit", args=[job.pk])
+
+
+@pytest.fixture
+def operator() -> Client:
+    return logged_in(reader("ann", "change_job", "view_payload"))
+
+
+@pytest.fixture
+def job() -> Job:
+    return services.enqueue("tests.note", {"text": "hi"})
+
+
+def test_what_is_changed_is_changed_under_ones_name_and_the_rest_is_left(operator: Client, job: Job) -> None:
+    assert url(job) in operator.get(page_of(job)).content.decode()
+    answer = operator.post(url(job), {**NOTE, "priority": "70", "params": '{"text": "ho"}', "reason": "it is late"})
+    assert (answer.status_code, answer["Location"]) == (302, page_of(job))
+    changed = Job.objects.get(pk=job.pk)
+    assert (changed.priority, changed.base_priority, changed.params) == (70, 70, {"text": "ho"})
+    (event,) = changed.events.filter(kind=EventKind.UPDATED)
+    assert (event.actor_name, event.reason, event.data) == ("ann", "it is late", {"fields": ["params", "priority"]})
+    assert LogEntry.objects.count() == 1
+
+
+def test_times_are_read_as_the_console_shows_them(operator: Client, job: Job) -> None:
+    operator.post(url(job), {**NOTE, "not_before": "2030-01-02T03:04:05", "deadline_at": "2030-01-02T04:00"})
+    job.refresh_from_db()
+    assert job.not_before == datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert job.deadline_at == job.not_before + timedelta(minutes=55, seconds=55)
+    assert "2030-01-02T03:04:05" in operator.get(url(job)).content.decode()
+
+
+def test_what_stands_as_it_stood_changes_nothing(operator: Client, job: Job) -> None:
+    before = everything()
+    assert operator.post(url(job), NOTE).status_code == 302
+    assert everything() == before
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"priority": "101"}, "priority"),
+        ({"priority": ""}, "priority"),
+        ({"priority": "high"}, "priority"),
+        ({"not_before": "soon"}, "not_before"),
+        ({"not_before": "2030-01-02T03:04", "deadline_at": "2030-01-01T00:00"}, "deadline_at"),
+        ({"params": "{"}, "params"),
+        ({"params": "[1]"}, "params"),
+        ({"params": '{"text": 3}'}, "__all__"),
+        ({"params": '{"nothing": "of the kind"}'}, "__all__"),
+    ],
+)
+def test_what_is_wrong_is_said_beside_its_field_and_changes_nothing(
+    operator: Client, job: Job, said: dict[str, str], field: str
+) -> None:
+    before = everything()
+    answer: Any = operator.post(url(job), {**NOTE, **said})
+    assert answer.status_code == 200
+    assert list(answer.context["form"].errors) == [field]
+    assert everything() == before
+
+
+def test_a_masked_secret_stays_what_it_is(operator: Client) -> None:
+    job = services.enqueue("tests.anything", {"password": "hunter2", "city": "Rome"})
+    assert "hunter2" not in operator.get(url(job)).content.decode()
+    operator.post(url(job), {**NOTE, "params": f'{{"password": "{MASK}", "city": "Oslo"}}'})
+    assert Job.objects.get(pk=job.pk).params == {"password": "hunter2", "city": "Oslo"}
+
+
+def test_who_may_not_see_params_is_not_asked_for_them(job: Job) -> None:
+    client = logged_in(reader("ben", "change_job"))
+    page: Any = client.get(url(job))
+    assert list(page.context["form"].fields) == ["priority", "not_before", "deadline_at", "reason"]
+    client.post(url(job), {**NOTE, "priority": "60", "params": '{"text": "mine"}'})
+    changed = Job.objects.get(pk=job.pk)
+    assert (changed.priority, changed.params) == (60, {"text": "hi"})
+
+
+def test_once_it_has_started_or_ended_nothing_is_offered_and_nothing_changes(operator: Client) -> None:
+    for trait in ("running", "completed", "cancelled"):
+        job = JobFactory.create(**{trait: True})
+        assert url(job) not in operator.get(page_of(job)).content.decode()
+        before = everything()
+        answer = operator.post(url(job), {**NOTE, "priority": "70"})
+        assert answer.status_code == 200
+        assert "nothing left to edit" in answer.content.decode()
+        assert everything() == before
+
+
+def test_it_takes_the_permission(job: Job) -> None:
+    client = logged_in(reader("cleo"))
+    assert url(job) not in client.get(page_of(job)).content.decode()
+    assert client.get(url(job)).status_code == client.post(url(job), NOTE).status_code == 403
+    missing = url(job).replace(str(job.pk), "018f0000-0000-7000-8000-000000000000")
+    assert logged_in(reader("dan", "change_job")).get(missing).status_code == 404
