@@ -18,6 +18,7 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from jobs import actors, db
@@ -36,7 +37,10 @@ FEW, SAMPLE = 5, 10
 
 @dataclass(frozen=True)
 class Button:
-    """`call(row, reason=…, actor=…)` goes through the services; `suits` says whether it makes sense for a row now."""
+    """`call(row, reason=…, actor=…)` goes through the services; `suits` says whether it makes sense for a row now.
+
+    What is for `many` is an action on the list as well.
+    """
 
     name: str
     label: StrPromise | str
@@ -46,6 +50,7 @@ class Button:
     call: Callable[..., object]
     suits: Callable[[Any], bool] = lambda row: True
     grave: bool = False
+    many: bool = True
 
 
 def action_of(button: Button) -> Any:
@@ -65,7 +70,7 @@ def has(button: Button) -> Any:
 
 
 class ButtonAdmin(LeanAdmin):
-    """A subclass names its `buttons`, and makes `actions` of those that are for many rows."""
+    """A subclass names its `buttons`; what they came to, it may say more about (`told`) or show (`answer`)."""
 
     buttons: tuple[Button, ...] = ()
     action_form = ReasonForm
@@ -74,7 +79,7 @@ class ButtonAdmin(LeanAdmin):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "buttons" in cls.__dict__:
-            cls.actions = [action_of(button) for button in cls.buttons]
+            cls.actions = [action_of(button) for button in cls.buttons if button.many]
             for button in cls.buttons:
                 setattr(cls, f"has_{button.name}_permission", has(button))
 
@@ -94,19 +99,28 @@ class ButtonAdmin(LeanAdmin):
         if button.grave and not request.POST.get("confirmed"):
             return self._ask(request, button, rows, url)
         done: list[Any] = []
+        became: list[Any] = []
         refused: list[str] = []
         reason = request.POST.get("reason", "").strip()
         for row in rows:
             try:
-                button.call(row, reason=reason, actor=actors.user(request.user))
+                became.append(button.call(row, reason=reason, actor=actors.user(request.user)))
             except JobSchedulerError as error:
                 refused.append(f"{row}: {error}")
             else:
                 done.append(row)
-        self._tell(request, button, len(done), refused)
+        self._tell(request, button, len(done), refused, self.told(button, became))
         if done:
             user_id: Any = request.user.pk
             LogEntry.objects.log_actions(user_id, done, CHANGE, f"{button.name}: {reason}" if reason else button.name)
+        return self.answer(request, button, became)
+
+    def told(self, button: Button, became: list[Any]) -> Any:
+        """What else there is to say about what it came to."""
+        return ""
+
+    def answer(self, request: HttpRequest, button: Button, became: list[Any]) -> HttpResponse | None:
+        """A page of its own, where the page that one came from will not do."""
         return None
 
     @db.non_atomic
@@ -171,8 +185,9 @@ class ButtonAdmin(LeanAdmin):
         }
         return TemplateResponse(request, "jobs/console/agree.html", context)
 
-    def _tell(self, request: HttpRequest, button: Button, count: int, refused: list[str]) -> None:
+    def _tell(self, request: HttpRequest, button: Button, count: int, refused: list[str], more: Any) -> None:
         told = ". ".join([str(button.done % {"count": count}), *refused[:FEW]])
         if len(refused) > FEW:
             told += ". " + _("%d more could not") % (len(refused) - FEW)
-        self.message_user(request, told.rstrip(".") + ".", messages.WARNING if refused else messages.SUCCESS)
+        sentence = format_html("{}. {}", told.rstrip("."), more) if more else told.rstrip(".") + "."
+        self.message_user(request, sentence, messages.WARNING if refused else messages.SUCCESS)

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from django.contrib import messages
-from django.contrib.admin.utils import unquote
 from django.db.models import Model, OuterRef, QuerySet, Subquery
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors, db
+from jobs.admin.buttons import Button
 from jobs.admin.filters import EnabledFilter, JobTypeFilter
 from jobs.admin.marks import badge, mark, when
 from jobs.admin.reading import LeanChangeList, may_view_payload
+from jobs.admin.served import ServedAdmin
 from jobs.admin.showing import first_line, isolated, json_block, link, list_url, shown, text_block
-from jobs.errors import JobSchedulerError
 from jobs.models import Job, JobTemplate
 from schedules import forecast, history, services
 from schedules.admin import preview, recent
 from schedules.admin.forms import ScheduleForm
 from schedules.admin.previewing import Previewing
-from schedules.admin.verbs import ScheduleVerbs, offered
 from schedules.models import Schedule, ScheduleFire
 from schedules.rules import Broken
 from schedules.words import in_words
 
+APP = Schedule._meta.app_label
 NEXT, PAST = 10, 20
 STATE = (
     "id",
@@ -55,7 +55,56 @@ class ScheduleChangeList(LeanChangeList):
             schedule.recent = fired.get(schedule.pk, [])
 
 
-class ScheduleAdmin(Previewing, ScheduleVerbs):
+def _by_key(service: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda schedule, **how: service(schedule.pk, **how)
+
+
+def _can_skip(schedule: Schedule) -> bool:
+    return schedule.enabled and schedule.next_fire_at is not None
+
+
+BUTTONS = (
+    Button(
+        "trigger",
+        pgettext_lazy("verb", "Trigger now"),
+        _("Trigger selected schedules now"),
+        ngettext_lazy("%(count)d schedule triggered", "%(count)d schedules triggered", "count"),
+        f"{APP}.trigger_schedule",
+        _by_key(services.trigger),
+    ),
+    Button(
+        "skip",
+        pgettext_lazy("verb", "Skip the next fire"),
+        _("Skip the next fire of selected schedules"),
+        ngettext_lazy("%(count)d schedule skips a fire", "%(count)d schedules skip a fire", "count"),
+        f"{APP}.skip_schedule",
+        _by_key(services.skip_next),
+        _can_skip,
+    ),
+    Button(
+        "enable",
+        pgettext_lazy("verb", "Enable"),
+        _("Enable selected schedules"),
+        ngettext_lazy("%(count)d schedule enabled", "%(count)d schedules enabled", "count"),
+        f"{APP}.enable_schedule",
+        _by_key(services.enable),
+        lambda schedule: not schedule.enabled,
+    ),
+    Button(
+        "disable",
+        pgettext_lazy("verb", "Disable"),
+        _("Disable selected schedules"),
+        ngettext_lazy("%(count)d schedule disabled", "%(count)d schedules disabled", "count"),
+        f"{APP}.disable_schedule",
+        _by_key(services.disable),
+        lambda schedule: schedule.enabled,
+    ),
+)
+
+
+class ScheduleAdmin(Previewing, ServedAdmin):
+    delete_by = staticmethod(services.delete)
+    buttons = BUTTONS
     form = ScheduleForm
     change_form_template = "schedules/schedule_page.html"
     change_list_template = "jobs/list_that_teaches.html"
@@ -106,33 +155,9 @@ class ScheduleAdmin(Previewing, ScheduleVerbs):
             obj.pk = services.create(form.said(), tenant=form.cleaned_data["tenant"], actor=actor).pk
         obj.refresh_from_db(using=db.alias())
 
-    def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
-        services.delete(obj.pk, actor=actors.user(request.user))
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
-        for key in list(queryset.values_list("pk", flat=True)):
-            services.delete(key, actor=actors.user(request.user))
-
-    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, Any, Any]:
-        """Its fires go with it. They may be a million: nobody wants them listed one by one."""
-        listed = [isolated(str(schedule)) for schedule in objs]
-        missing = set() if self.has_delete_permission(request) else {str(self.opts.verbose_name)}
-        return listed, {str(self.opts.verbose_name_plural): len(listed)}, missing, []
-
-    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """What another request did meanwhile may refuse what the form could not foresee."""
-        try:
-            return super().changeform_view(request, *args, **kwargs)
-        except JobSchedulerError as error:
-            self.message_user(request, str(error), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        schedule = self.get_object(request, unquote(object_id))
-        sections = {} if schedule is None else self._sections(request, schedule)
-        return super().change_view(request, object_id, form_url, {**sections, **(extra_context or {})})
+    def told(self, button: Button, became: list[Any]) -> Any:
+        made = [each for each in became if isinstance(each, Job)]
+        return format_html("{} {}", _now("It made"), link(self.admin_site, Job, made[0].pk)) if len(made) == 1 else ""
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
         return ScheduleChangeList
@@ -200,26 +225,18 @@ class ScheduleAdmin(Previewing, ScheduleVerbs):
     def shown_params(self, schedule: Schedule) -> SafeString | None:
         return json_block(schedule.params)
 
-    def _sections(self, request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
-        """What the page shows beside the fields."""
+    def sections(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
         try:
-            shown_next = preview.of_schedule(schedule, NEXT)
+            shown_next = preview.of_schedule(row, NEXT)
         except Broken as error:
             shown_next = preview.Preview(problem=str(error))
-        past = history.with_outcomes(history.fires_of(schedule)[:PAST])
+        past = history.with_outcomes(history.fires_of(row)[:PAST])
         return {
-            "verbs": [
-                (verb, self._verb_url(schedule, verb.name)) for verb in offered(schedule) if self.may(request, verb)
-            ],
             "preview": shown_next,
-            "spark": recent.spark(recent.of([schedule.pk]).get(schedule.pk, ())),
+            "spark": recent.spark(recent.of([row.pk]).get(row.pk, ())),
             "past": [(each, link(self.admin_site, Job, each.fire.job_id)) for each in past],
-            "fires_url": self._all_fires(schedule) if len(past) == PAST else "",
+            "fires_url": self._all_fires(row) if len(past) == PAST else "",
         }
-
-    def _verb_url(self, schedule: Schedule, verb: str) -> str:
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_verb"
-        return reverse(name, args=[schedule.pk, verb], current_app=self.admin_site.name)
 
     def _all_fires(self, schedule: Schedule) -> str:
         if not self.admin_site.is_registered(ScheduleFire):

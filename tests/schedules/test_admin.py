@@ -174,7 +174,7 @@ def test_each_verb_takes_its_own_permission_as_an_action_and_as_a_button(verb: s
     client = logged_in(reader("operator", f"{verb}_schedule"))
     others = logged_in(reader("another", *(f"{other}_schedule" for other in VERBS if other != verb)))
     assert others.post(verb_url(rows[0], verb)).status_code == 403
-    assert [each.name for each, _url in client.get(page_of(rows[0])).context["verbs"]] == [verb]
+    assert [each.name for each, _url in client.get(page_of(rows[0])).context["buttons"]] == [verb]
     told = said(choose(client, verb, rows[:1], reason="as agreed"))
     assert f"1 schedule {VERBS[verb]}" in told
     assert client.post(verb_url(rows[1], verb)).status_code == 302

@@ -112,7 +112,7 @@ def test_deliveries_are_resent_one_by_one_in_a_selection_and_all_that_failed(bos
     made = endpoint()
     rows = WebhookDeliveryFactory.create_batch(6, endpoint=made, failed=True)
     boss.post(button(rows[0], "resend"))
-    chosen = {"action": "resend_selected", "_selected_action": [str(each.pk) for each in rows[1:3]]}
+    chosen = {"action": "resend", "_selected_action": [str(each.pk) for each in rows[1:3]]}
     assert "2 deliveries are sent again." in boss.post(list_of(WebhookDelivery), chosen, follow=True).content.decode()
     assert sorted(each.status for each in deliveries()) == ["FAILED"] * 3 + ["PENDING"] * 3
     boss.post(button(made, "resend"))

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.admin.utils import unquote
 from django.db.models import OuterRef, QuerySet, Subquery
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext, pgettext_lazy
+from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import actors, db
+from jobs import db
+from jobs.actors import Actor
+from jobs.admin.buttons import Button, ButtonAdmin
 from jobs.admin.filters import CreatedFilter, one_of
 from jobs.admin.marks import mark, when
 from jobs.admin.reading import StateAdmin, may_view_payload
 from jobs.admin.showing import first_line, json_text, link, short_id, shown, text_block
-from jobs.conf import conf
 from jobs.models import Job, JobGroup
 from jobs.version import __version__
 from webhooks import audiences, services
-from webhooks.admin.verbs import Buttons, Verb
 from webhooks.models import (
     DeliveryStatus,
     WebhookAttempt,
@@ -42,9 +39,8 @@ SIGNS = {
 }
 
 
-def _resend(self: WebhookDeliveryAdmin, request: HttpRequest, delivery: WebhookDelivery) -> None:
-    services.resend(delivery.pk, actor=actors.user(request.user))
-    self.resent(request, [delivery], 1)
+def _resend(delivery: WebhookDelivery, *, reason: str, actor: Actor) -> WebhookDelivery:
+    return services.resend(delivery.pk, actor=actor)
 
 
 def _request_head(delivery: WebhookDelivery) -> str:
@@ -70,10 +66,18 @@ class Linked(StateAdmin):
         return link(self.admin_site, JobGroup, row.group_id)
 
 
-class WebhookDeliveryAdmin(Buttons, Linked):
+class WebhookDeliveryAdmin(ButtonAdmin, Linked):
     change_form_template = "webhooks/delivery_page.html"
-    actions = ["resend_selected"]
-    verbs = (Verb("resend", pgettext_lazy("verb", "Resend"), "resend_delivery", _resend),)
+    buttons = (
+        Button(
+            "resend",
+            pgettext_lazy("verb", "Resend"),
+            _("Resend selected deliveries"),
+            ngettext_lazy("%(count)d delivery is sent again", "%(count)d deliveries are sent again", "count"),
+            f"{WebhookDelivery._meta.app_label}.resend_delivery",
+            _resend,
+        ),
+    )
     change_list_template = "jobs/list_that_teaches.html"
     nothing_yet = _(
         "Nothing was sent yet. Deliveries appear here once an endpoint listens and something happens to a job."
@@ -93,38 +97,11 @@ class WebhookDeliveryAdmin(Buttons, Linked):
         ),
     )
 
-    @admin.action(permissions=["resend"], description=_("Resend selected deliveries"))
-    def resend_selected(self, request: HttpRequest, queryset: QuerySet[WebhookDelivery]) -> None:
-        chosen = list(queryset.order_by("pk")[: conf.CONSOLE_BULK_LIMIT])
-        count = services.resend_many([each.pk for each in chosen], actor=actors.user(request.user))
-        self.resent(request, chosen, count)
-
-    def has_resend_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm(f"{self.opts.app_label}.resend_delivery")
-
-    def resent(self, request: HttpRequest, chosen: list[WebhookDelivery], count: int) -> None:
-        told = ngettext("%d delivery is sent again.", "%d deliveries are sent again.", count) % count
-        self.message_user(request, told, messages.SUCCESS if count == len(chosen) else messages.WARNING)
-        entries: Any = chosen
-        user_id: Any = request.user.pk
-        if entries:
-            LogEntry.objects.log_actions(user_id, entries, CHANGE, "resend")
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        delivery = self.get_object(request, unquote(object_id))
-        more: dict[str, Any] = {}
-        if delivery is not None:
-            tries = WebhookAttempt.objects.using(db.alias()).filter(delivery_id=delivery.pk).order_by("-pk")
-            hidden = () if may_view_payload(request) else ("response_head", "response_body")
-            more = {
-                "buttons": self.offered(request, delivery),
-                "tries": tries.defer(*hidden)[:SHOWN],
-                "may_view_payload": not hidden,
-                "request_head": _request_head(delivery),
-            }
-        return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
+    def sections(self, request: HttpRequest, row: WebhookDelivery) -> dict[str, Any]:
+        tries = WebhookAttempt.objects.using(db.alias()).filter(delivery_id=row.pk).order_by("-pk")
+        hidden = () if may_view_payload(request) else ("response_head", "response_body")
+        shown_tries = tries.defer(*hidden)[:SHOWN]
+        return {"tries": shown_tries, "may_view_payload": not hidden, "request_head": _request_head(row)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WebhookDelivery]:
         last = WebhookAttempt.objects.filter(delivery_id=OuterRef("pk")).order_by("-pk").values("took_ms")

@@ -5,51 +5,43 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from django.contrib import messages
-from django.contrib.admin.utils import unquote
-from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext, pgettext_lazy
+from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs import actors, clock, db
+from jobs.actors import Actor
+from jobs.admin.buttons import Button
 from jobs.admin.filters import EnabledFilter
 from jobs.admin.marks import mark, when
-from jobs.admin.reading import LeanAdmin, LeanChangeList
+from jobs.admin.reading import LeanChangeList
+from jobs.admin.served import ServedAdmin
 from jobs.admin.showing import change_url, first_line, isolated, link, list_url, shown, text_block
-from jobs.errors import JobSchedulerError
 from webhooks import services
 from webhooks.admin import rates
 from webhooks.admin.forms import EndpointForm
-from webhooks.admin.verbs import Buttons, Verb
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
+APP = WebhookEndpoint._meta.app_label
 STATE = ("id", "shown_reason", "success", "failures", "open_until", "old_secret_until", "created_at")
 LATELY = 1000  # deliveries that a rate is made of
 
 
-def _test(self: WebhookEndpointAdmin, request: HttpRequest, endpoint: WebhookEndpoint) -> None:
-    delivery = services.send_test(endpoint.pk, actor=actors.user(request.user))
-    found = link(self.admin_site, WebhookDelivery, delivery.pk)
-    self.message_user(request, format_html("{} {}", _now("The test is on its way:"), found), messages.SUCCESS)
-    self.log_change(request, endpoint, "test")
+def _test(endpoint: WebhookEndpoint, *, reason: str, actor: Actor) -> WebhookDelivery:
+    return services.send_test(endpoint.pk, actor=actor)
 
 
-def _rotate(self: WebhookEndpointAdmin, request: HttpRequest, endpoint: WebhookEndpoint) -> HttpResponse:
-    changed, secret = services.rotate_secret(endpoint.pk, actor=actors.user(request.user))
-    self.log_change(request, endpoint, "rotate_secret")
-    return self.secret_page(request, changed, secret)
+def _rotate(endpoint: WebhookEndpoint, *, reason: str, actor: Actor) -> tuple[WebhookEndpoint, str]:
+    return services.rotate_secret(endpoint.pk, actor=actor)
 
 
-def _resend(self: WebhookEndpointAdmin, request: HttpRequest, endpoint: WebhookEndpoint) -> None:
-    count = services.resend_failed(endpoint.pk, actor=actors.user(request.user))
-    told = ngettext("%d delivery is sent again.", "%d deliveries are sent again.", count) % count
-    self.message_user(request, told, messages.SUCCESS)
-    self.log_change(request, endpoint, f"resend_failed: {count}")
+def _resend(endpoint: WebhookEndpoint, *, reason: str, actor: Actor) -> int:
+    return services.resend_failed(endpoint.pk, actor=actor)
 
 
 class EndpointChangeList(LeanChangeList):
@@ -61,7 +53,7 @@ class EndpointChangeList(LeanChangeList):
             endpoint.received = found.get(endpoint.pk)
 
 
-class WebhookEndpointAdmin(Buttons, LeanAdmin):
+class WebhookEndpointAdmin(ServedAdmin):
     """The secrets are no fields of any page."""
 
     form = EndpointForm
@@ -70,10 +62,33 @@ class WebhookEndpointAdmin(Buttons, LeanAdmin):
         "Nobody is told of jobs yet. Add the address of a receiver and the events it wants; its secret is shown once."
     )
     change_form_template = "webhooks/endpoint_page.html"
-    verbs = (
-        Verb("test", pgettext_lazy("verb", "Send a test"), "test_webhookendpoint", _test),
-        Verb("rotate", pgettext_lazy("verb", "Replace the secret"), "rotate_webhookendpoint", _rotate),
-        Verb("resend", pgettext_lazy("verb", "Resend all that failed"), "resend_delivery", _resend),
+    delete_by = staticmethod(services.delete)
+    buttons = (
+        Button(
+            "test",
+            pgettext_lazy("verb", "Send a test"),
+            _("Send a test to selected endpoints"),
+            ngettext_lazy("%(count)d test is on its way", "%(count)d tests are on their way", "count"),
+            f"{APP}.test_webhookendpoint",
+            _test,
+        ),
+        Button(
+            "rotate",
+            pgettext_lazy("verb", "Replace the secret"),
+            "",
+            ngettext_lazy("%(count)d secret replaced", "%(count)d secrets replaced", "count"),
+            f"{APP}.rotate_webhookendpoint",
+            _rotate,
+            many=False,
+        ),
+        Button(
+            "resend",
+            pgettext_lazy("verb", "Resend all that failed"),
+            _("Resend all that failed, of selected endpoints"),
+            ngettext_lazy("%(count)d endpoint looked through", "%(count)d endpoints looked through", "count"),
+            f"{APP}.resend_delivery",
+            _resend,
+        ),
     )
     list_display = ("shown_url", "shown_events", "shown_state", "lately", "failures", "rests")
     list_filter = (EnabledFilter,)
@@ -122,35 +137,18 @@ class WebhookEndpointAdmin(Buttons, LeanAdmin):
         page["Cache-Control"] = "no-store"
         return page
 
-    def delete_model(self, request: HttpRequest, obj: WebhookEndpoint) -> None:
-        services.delete(obj.pk, actor=actors.user(request.user))
+    def told(self, button: Button, became: list[Any]) -> Any:
+        if button.name == "test" and len(became) == 1:
+            return format_html("{} {}", _now("Delivery:"), link(self.admin_site, WebhookDelivery, became[0].pk))
+        if button.name == "resend":
+            return ngettext("%d delivery is sent again.", "%d deliveries are sent again.", sum(became)) % sum(became)
+        return ""
 
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[WebhookEndpoint]) -> None:
-        for key in list(queryset.values_list("pk", flat=True)):
-            services.delete(key, actor=actors.user(request.user))
+    def answer(self, request: HttpRequest, button: Button, became: list[Any]) -> HttpResponse | None:
+        return self.secret_page(request, *became[0]) if button.name == "rotate" and became else None
 
-    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, Any, Any]:
-        """Its deliveries go with it. They may be a million: nobody wants them listed one by one."""
-        listed = [isolated(str(endpoint)) for endpoint in objs]
-        missing = set() if self.has_delete_permission(request) else {str(self.opts.verbose_name)}
-        return listed, {str(self.opts.verbose_name_plural): len(listed)}, missing, []
-
-    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """What only the service can know may still refuse."""
-        try:
-            return super().changeform_view(request, *args, **kwargs)
-        except JobSchedulerError as error:
-            self.message_user(request, str(error), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        endpoint = self.get_object(request, unquote(object_id))
-        more: dict[str, Any] = {}
-        if endpoint is not None:
-            more = {"buttons": self.offered(request, endpoint), "deliveries_url": self._deliveries_url(endpoint)}
-        return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
+    def sections(self, request: HttpRequest, row: WebhookEndpoint) -> dict[str, Any]:
+        return {"deliveries_url": self._deliveries_url(row)}
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
         return EndpointChangeList
