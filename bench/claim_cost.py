@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from bench import filling
+from bench.databases import on
 from bench.jobs import NOOP
 from bench.measure import Bar, Calibration, Rates, interleaved, per_second, ratio, spread, table
 from bench.sizes import scaled
@@ -33,12 +33,12 @@ def measure(calibration: Calibration, rounds: int | None) -> Rates:
     """Each queue has a database of its own, so that they can be measured in turn."""
     measures: dict[str, Callable[[], float]] = {"cal": calibration.rate}
     _create(EMPTY)
-    with _on(EMPTY):
+    with on(EMPTY):
         _migrate()
     for number, (name, prepare) in enumerate(QUEUES.items()):
         database = f"bench_claim_{number}"
         _create(database, template=EMPTY)
-        with _on(database) as connection:
+        with on(database) as connection:
             prepare(connection)
             _execute(connection, "VACUUM ANALYZE jobscheduler_job")
         measures[name] = partial(_rate, database, name)
@@ -83,7 +83,7 @@ def _rate(database: str, name: str) -> float:
     """Only the claims are timed; what was claimed is finished between them."""
     from jobs.engine.claim import Claimer, Serves
 
-    with _on(database) as connection:
+    with on(database) as connection:
         _fill_up(connection)
         claimer = Claimer("bench", Serves((NOOP, BUSY)), "bench@bench")
         for _ in range(WARM):
@@ -112,21 +112,6 @@ def _fill_up(connection: Any) -> None:
     missing = SHALLOW - Job.objects.ready().filter(job_type=NOOP)[:SHALLOW].count()
     if missing > 0:
         filling.insert(connection, NOOP, missing)
-
-
-@contextmanager
-def _on(database: str) -> Iterator[Any]:
-    """Django's connection, led to another database of the same server for a while."""
-    from django.db import connection
-
-    before = connection.settings_dict["NAME"]
-    connection.close()
-    connection.settings_dict["NAME"] = database
-    try:
-        yield connection
-    finally:
-        connection.close()
-        connection.settings_dict["NAME"] = before
 
 
 def _create(database: str, template: str = "template1") -> None:

@@ -28,6 +28,21 @@ def databases() -> Iterator[dict[str, str]]:
         yield {"postgresql": postgres, "sqlite": f"sqlite:///{home}/db.sqlite3"}
 
 
+@contextmanager
+def on(database: str) -> Iterator[Any]:
+    """Django's connection, led to another database for a while."""
+    from django.db import connection
+
+    before = connection.settings_dict["NAME"]
+    connection.close()
+    connection.settings_dict["NAME"] = database
+    try:
+        yield connection
+    finally:
+        connection.close()
+        connection.settings_dict["NAME"] = before
+
+
 def measure(module: str, url: str, rounds: int | None) -> Rates:
     """Run one part on one database."""
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "bench.settings", "DATABASE_URL": url}

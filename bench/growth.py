@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.databases import on
 from bench.measure import Ceiling, Rates, interleaved, per_second, ratio, table
 from bench.sizes import scaled
 
@@ -64,7 +64,7 @@ def _fill(jobs: int, visitor: Callable[[], Any]) -> Filled:
     from tests.factories import JobTemplateFactory, WorkerFactory
 
     filled = Filled(_create(f"bench_growth_{jobs}"))
-    with _on(filled.name) as connection:
+    with on(filled.name) as connection:
         call_command("migrate", verbosity=0)
         crowd = Crowd(connection, jobs)
         crowd.fill()
@@ -79,7 +79,7 @@ def _rate(filled: Filled, path: str, seconds: float, *, anew: bool = False) -> f
     """Answers a second, through all of Django but the socket."""
     from jobs import census
 
-    with _on(filled.name):
+    with on(filled.name):
         census.forget()
         ask = partial(filled.client.get, path.format_map(filled.values))
         if ask().status_code != 200:
@@ -102,21 +102,6 @@ def _create(name: str) -> str:
         cursor.execute(f"DROP DATABASE IF EXISTS {name}")
         cursor.execute(f"CREATE DATABASE {name}")
     return name
-
-
-@contextmanager
-def _on(database: str) -> Iterator[Any]:
-    """Django's connection, led to another database for a while."""
-    from django.db import connection
-
-    before = connection.settings_dict["NAME"]
-    connection.close()
-    connection.settings_dict["NAME"] = database
-    try:
-        yield connection
-    finally:
-        connection.close()
-        connection.settings_dict["NAME"] = before
 
 
 def report(found: Mapping[str, Rates]) -> str:
