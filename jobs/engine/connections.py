@@ -47,8 +47,11 @@ class Outage:
         self._used = 0.0
 
     @contextmanager
-    def survive(self) -> Iterator[None]:
-        """Run one turn. A broken connection is closed, not used again; one that has idled is looked at first."""
+    def survive(self, *, refusals: bool = True) -> Iterator[None]:
+        """Run one turn. A broken connection is closed, not used again; one that has idled is looked at first.
+
+        What the database refuses will hardly be better the next time: only who has others to care for survives that.
+        """
         self.tick()
         if time.monotonic() - self._used > IDLE_SEC:
             close_old_connections()
@@ -59,6 +62,8 @@ class Outage:
             self._wait()
         except DatabaseError:
             close()
+            if not refusals:
+                raise
             self.logger.exception("%s: the database refused", self.what)
             self._rest(1.0)
         else:

@@ -139,12 +139,21 @@ class Worker:
         signal.signal(signal.SIGINT, self.stop)
 
     def _begin(self) -> None:
+        while not self._signals:
+            with self._outage.survive(refusals=False):  # a busy SQLite may keep a newcomer waiting
+                self._enter()
+                return
+
+    def _enter(self) -> None:
         limits.sync()
         limits.warn_of_idle_slots(self.options.concurrency, self.options.serves)
         recovered = recovery.recover_former_life(self.me)
         if recovered:
             logger.warning("recovered %d jobs of a former life of worker %s", recovered, self.me.name)
         self.roster.enter()
+        self._start_threads()
+
+    def _start_threads(self) -> None:
         for captured in CAPTURED:
             captured.addHandler(self._capture)
         self.heartbeat.start()

@@ -1,4 +1,4 @@
-"""The database goes away and comes back. It takes a server of its own, hence a process of its own."""
+"""The database goes away and comes back, which takes a server of its own, hence a process of its own; or is busy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from django.db import connection, transaction
 
-from tests.worker.harness import MANAGE
+from jobs import services
+from jobs.states import Status
+from tests.conftest import database_url
+from tests.worker.harness import MANAGE, Fleet, await_status, until
 
 
 @pytest.mark.pg_only
@@ -19,3 +23,14 @@ def test_the_same_workers_go_on_after_crashes_cuts_and_a_dead_wire() -> None:
     ended = subprocess.run(command, cwd=MANAGE.parent, env=env, capture_output=True, text=True, check=False)
     print(ended.stdout, ended.stderr)
     assert ended.returncode == 0, ended.stdout
+
+
+@pytest.mark.sqlite_only
+def test_a_worker_that_finds_the_only_writer_busy_waits_for_its_turn(fleet: Fleet) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("UPDATE jobscheduler_job SET fence = fence")  # from here on, nobody else writes
+        worker = fleet.start(wait=False, env={"DATABASE_URL": f"{database_url()}?timeout=1"})
+        until(lambda: "locked" in worker.output or not worker.alive, what=fleet.logs)
+        assert worker.alive, worker.output
+    fleet.await_started(worker)
+    await_status(services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
