@@ -24,6 +24,7 @@ GETS = {
     "a job": "/api/jobs/{job_id}",
     "its events": "/api/jobs/{job_id}/events",
     "its logs": "/api/jobs/{job_id}/logs",
+    "why it waits": "/api/jobs/{waiting_id}/explain",
     "runs": "/api/job-runs",
     "runs, FAILED": "/api/job-runs?status=FAILED",
     "a run": "/api/job-runs/{job_id}",

@@ -41,6 +41,7 @@ def _pages() -> dict[str, str]:
         "jobs, of the last day": f"{jobs}?created=24h",
         **{f"jobs, {each}": f"{jobs}?attention={each}" for each in ("blocking", "stuck", "timed", "late")},
         "a job": f"{jobs}{{job_id}}/change/",
+        "a job that waits": f"{jobs}{{waiting_id}}/change/",
         **{f"list: {name}": path for name, path in lists.items()},
     }
 

@@ -70,7 +70,7 @@ def _fill(jobs: int, visitor: Callable[[], Any]) -> Filled:
         crowd.fill()
         JobTemplateFactory.create_batch(100)
         WorkerFactory.create_batch(5)
-        filled.values = {"job_id": crowd.id_of(jobs // 2)}
+        filled.values = {"job_id": crowd.id_of(jobs // 2), "waiting_id": crowd.id_of(jobs - jobs // 20)}
         filled.client = visitor()
     return filled
 
