@@ -32,6 +32,7 @@ IDLE_POLLS, UNTOLD_POLLS = 30, 10  # so many times rarer is looked where no endp
 LAST_WORDS_SEC = 1.0  # how long an ending process waits for answers that are under way
 ROUND_SEC = 5.0  # how long one round of `manage.py tick` begins new tries
 SPARED = 500
+LONGEST_REST_SEC = 1.0  # of who looked in vain for somebody to tell
 HURRIED, UNHURRIED = 1, 39  # so many times longer is rested than was worked; the latter where nobody would receive
 
 
@@ -118,19 +119,19 @@ class Sender(threading.Thread):
         seen = _glance()
         lanes = fanout.lanes() if seen.owed else fanout.Lanes([], [])
         reached = self._chore("urgent", HURRIED, [partial(fanout.hand_out, lane) for lane in lanes.urgent])
-        if seen.listening and (room := AT_ONCE - len(self._in_flight)) > 0:
+        room = AT_ONCE - len(self._in_flight)
+        if seen.listening and room > 0:
             reached |= self._start(leases.take(room))
+        self._rest(0.0 if reached or room <= 0 else time.monotonic() - self._looked)
         worked = self._count_the_absent(lanes, seen) or reached
         if not worked and not seen.listening:
             self._look_at = self._looked + conf.POLL_SEC * (UNTOLD_POLLS if db.is_sqlite() else IDLE_POLLS)
-        self._rest(reached)
+        self._look_at = max(self._look_at, self._resting_until)
         return worked or bool(self._in_flight)
 
-    def _rest(self, reached: bool) -> None:
+    def _rest(self, took: float) -> None:
         """Where there is nobody whom anything could be told, looking for them takes no more than its share."""
-        took = 0.0 if reached else time.monotonic() - self._looked
-        self._resting_until = self._looked + min(took * UNHURRIED, conf.POLL_SEC)
-        self._look_at = max(self._look_at, self._resting_until)
+        self._resting_until = self._looked + min(took * UNHURRIED, LONGEST_REST_SEC)
 
     def _survive_turn(self) -> None:
         """A thread that nobody restarts must not end for a mistake of ours."""

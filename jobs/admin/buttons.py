@@ -21,12 +21,12 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from jobs import actors, db
+from jobs import actors, db, parsing
 from jobs.admin.forms import ReasonForm
 from jobs.admin.reading import LeanAdmin
 from jobs.admin.showing import change_url, isolated, list_url
 from jobs.conf import conf
-from jobs.errors import JobSchedulerError
+from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.services import REASON_LENGTH
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ FEW, SAMPLE = 5, 10
 class Button:
     """`call(row, reason=…, actor=…)` goes through the services; `suits` says whether it makes sense for a row now.
 
-    What is for `many` is an action on the list as well.
+    What is for `many` is an action on the list as well; `bulk(rows, actor=…)`, where there is one, does it to all of
+    them at once and says to how many.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Button:
     suits: Callable[[Any], bool] = lambda row: True
     grave: bool = False
     many: bool = True
+    bulk: Callable[..., int] | None = None
 
 
 def action_of(button: Button) -> Any:
@@ -98,10 +100,18 @@ class ButtonAdmin(LeanAdmin):
         """Each row in its own transaction, so that one that cannot does not undo the others."""
         if button.grave and not request.POST.get("confirmed"):
             return self._ask(request, button, rows, url)
+        try:
+            said = request.POST.get("reason", "").strip()
+            reason = parsing.text(said, "reason", max_length=REASON_LENGTH, allow_empty=True)
+        except InvalidInput as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return None
+        if button.bulk is not None and len(rows) > 1:
+            self._perform_bulk(request, button, rows, reason)
+            return None
         done: list[Any] = []
         became: list[Any] = []
         refused: list[str] = []
-        reason = request.POST.get("reason", "").strip()
         for row in rows:
             try:
                 became.append(button.call(row, reason=reason, actor=actors.user(request.user)))
@@ -110,10 +120,23 @@ class ButtonAdmin(LeanAdmin):
             else:
                 done.append(row)
         self._tell(request, button, len(done), refused, self.told(button, became))
-        if done:
-            user_id: Any = request.user.pk
-            LogEntry.objects.log_actions(user_id, done, CHANGE, f"{button.name}: {reason}" if reason else button.name)
+        self._note(request, button, done, reason)
         return self.answer(request, button, became)
+
+    def _perform_bulk(self, request: HttpRequest, button: Button, rows: Sequence[Any], reason: str) -> None:
+        assert button.bulk is not None
+        count = button.bulk(rows, actor=actors.user(request.user))
+        left = [_("%d could not") % (len(rows) - count)] if count < len(rows) else []
+        self._tell(request, button, count, left, "")
+        self._note(request, button, rows, reason)
+
+    def _note(self, request: HttpRequest, button: Button, done: Sequence[Any], reason: str) -> None:
+        user_id: Any = request.user.pk
+        entries: Any = done
+        if done:
+            LogEntry.objects.log_actions(
+                user_id, entries, CHANGE, f"{button.name}: {reason}" if reason else button.name
+            )
 
     def told(self, button: Button, became: list[Any]) -> Any:
         """What else there is to say about what it came to."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from django.contrib import messages
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.widgets import AdminTextareaWidget
+from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.translation import gettext as _now
@@ -28,29 +30,45 @@ from jobs.models import Job
 from jobs.redaction import redact, restore
 from jobs.services import REASON_LENGTH
 
-TIME = "%Y-%m-%dT%H:%M:%S"
+
+class TimeField(forms.DateTimeField):
+    """In the hour that clocks show twice, the first is meant: Django's own field would refuse it, even unchanged."""
+
+    widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": 1}, format="%Y-%m-%dT%H:%M:%S")
+
+    def to_python(self, value: Any) -> datetime | None:
+        try:
+            return super().to_python(value)
+        except ValidationError as error:
+            if error.code != "ambiguous_timezone":
+                raise
+            zone, shown = timezone.get_current_timezone(), datetime.fromisoformat(value.strip())
+            first = shown.replace(tzinfo=zone)
+            if first.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != shown:  # it does not exist at all
+                raise
+            return first
 
 
 class EditForm(forms.Form):
-    priority = forms.IntegerField(label=_("Priority"), min_value=0, max_value=100)
-    not_before = forms.DateTimeField(label=_("Not before"), required=False)
-    deadline_at = forms.DateTimeField(label=_("Deadline"), required=False)
-    params = JsonField(label=_("Params"), required=False)
+    """It carries what it showed, to tell what was changed in it from what has become different meanwhile."""
+
+    priority = forms.IntegerField(label=_("Priority"), min_value=0, max_value=100, show_hidden_initial=True)
+    not_before = TimeField(label=_("Not before"), required=False, show_hidden_initial=True)
+    deadline_at = TimeField(label=_("Deadline"), required=False, show_hidden_initial=True)
+    params = JsonField(label=_("Params"), required=False, show_hidden_initial=True)
     reason = forms.CharField(
         label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=AdminTextareaWidget(attrs={"rows": 2})
     )
 
     def __init__(self, job: Job, data: Any, *, with_params: bool) -> None:
-        times = {name: _at(getattr(job, name)) for name in ("not_before", "deadline_at")}
+        times = {name: getattr(job, name) for name in ("not_before", "deadline_at")}
         super().__init__(data, initial={"priority": job.base_priority, **times, "params": redact(job.params)})
         self.job = job
-        for name in times:
-            self.fields[name].widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": 1}, format=TIME)
         if not with_params:
             del self.fields["params"]
 
     def changes(self) -> dict[str, Any]:
-        """Only what was changed: the rest may have become something else meanwhile."""
+        """Only what was changed."""
         said = {name: self.cleaned_data[name] for name in self.changed_data if name != "reason"}
         if "params" in said:
             said["params"] = restore(said["params"] or {}, self.job.params, "params")
@@ -89,8 +107,3 @@ def _edited(request: HttpRequest, form: EditForm) -> bool:
     else:
         messages.info(request, _now("Nothing was changed."))
     return True
-
-
-def _at(moment: Any) -> Any:
-    """As the clock of the person who edits shows it, in whole seconds: what is left alone has not changed."""
-    return None if moment is None else timezone.localtime(moment).replace(microsecond=0, tzinfo=None)

@@ -38,7 +38,7 @@ def choose(
     chosen: list[UUID] = []
     seen: set[UUID] = set()
     while len(chosen) < most and len(seen) < PATIENCE:
-        found = look(most + len(seen) + (ASKED_AT_ONCE if doorman else 0), closed)
+        found = look(min(most + 2 * len(seen) + (ASKED_AT_ONCE if doorman else 0), most + PATIENCE), closed)
         new = [each for each in found if each[0] not in seen]
         if doorman is not None:
             doorman.look_at([job_id for job_id, _ in new])

@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.conf import conf
 from jobs.engine.identity import Identity, Life
+from jobs.ids import uuid7
 from jobs.models import Worker, WorkerState
 from jobs.version import __version__
 
@@ -27,12 +28,27 @@ _BEAT = """
 """
 
 
+def _psutil() -> Any:
+    import psutil
+
+    return psutil
+
+
+def _used(process: Any) -> tuple[int, float]:
+    """Nothing, if it has just ended."""
+    try:
+        return process.memory_info().rss, process.cpu_percent()
+    except _psutil().Error:
+        return 0, 0.0
+
+
 class Entry:
     def __init__(self, me: Identity, options: Options) -> None:
         self.me = me
         self.options = options
         self.state: str = WorkerState.RUNNING
         self.request: str = ""
+        self._id = uuid7()
         self._row: Worker | None = None
         self._shown: tuple[object, ...] = ()
         self._beaten = 0.0
@@ -41,7 +57,9 @@ class Entry:
 
     def enter(self) -> None:
         serves = self.options.serves
-        self._row = Worker.objects.using(db.alias()).create(
+        """Again, if the answer to the first time was lost."""
+        row = Worker(
+            id=self._id,
             name=self.me.name,
             host=self.me.host,
             pid=self.me.pid,
@@ -57,6 +75,8 @@ class Entry:
                 "executor": self.options.executor,
             },
         )
+        Worker.objects.using(db.alias()).bulk_create([row], ignore_conflicts=True)
+        self._row = row
 
     def beat(self, *, busy: int, stuck: int) -> None:
         """Say how it goes and read what was asked. Nothing new is said less often."""
@@ -74,18 +94,15 @@ class Entry:
 
     def _usage(self) -> tuple[int | None, float | None]:
         """Memory, and the share of a core since the last beat; with those of the jobs that run in processes."""
-        import psutil
-
         try:
-            self._process = self._process or psutil.Process()
-            all_of_us = [self._process]
+            self._process = self._process or _psutil().Process()
             if self.options.executor == "process":
                 known = {each.pid: each for each in self._children}
                 self._children = [known.get(each.pid, each) for each in self._process.children(recursive=True)]
-                all_of_us += self._children
-            return sum(each.memory_info().rss for each in all_of_us), sum(each.cpu_percent() for each in all_of_us)
-        except psutil.Error:  # one of them has just ended
+            used = [_used(each) for each in (self._process, *self._children)]
+        except Exception:  # noqa: BLE001 — only to be looked at: it must not keep leases from being renewed
             return None, None
+        return sum(memory for memory, _ in used), sum(share for _, share in used)
 
     def leave(self) -> None:
         if self._row is not None:

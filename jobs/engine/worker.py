@@ -100,6 +100,7 @@ class Worker:
         self._nothing_ready = False  # as far as we looked, just now
         self._in_vain = 0  # how often in a row we looked and did not get what is ready
         self._foreign_at = 0.0
+        self._claim_took = 0.0  # seconds, the last time
         self._claimer = Claimer(self.me.name, options.serves, self.me.incarnation)
 
     # ------------------------------------------------------------------ life
@@ -293,6 +294,7 @@ class Worker:
         slots = self._slots(batch_size(self._free()))
         sent = time.monotonic()
         claims = self._claimer.claim(slots, lease_sec=conf.LEASE_SEC)
+        self._claim_took = time.monotonic() - sent
         self._hungry = len(claims) == len(slots)
         transaction.on_commit(lambda: self._start_all(claims, sent), using=db.alias())
         if not self._hungry:
@@ -318,8 +320,8 @@ class Worker:
         now = time.monotonic()
         often = self._claimer.saturated or not self.listener.listening  # nobody says when a limit has room again
         pause = conf.POLL_SEC * (1 if often else 10)
-        if self._claimer.denied:
-            pause = min(pause, RECHECK_SEC)
+        if self._claimer.denied:  # asking about many takes its time, and on SQLite everybody's
+            pause = max(min(pause, RECHECK_SEC), 10 * self._claim_took)
         self._poll_at = now + pause * random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
         ahead = lanes.look_ahead()
         self._lanes_changed |= ahead.marked

@@ -24,6 +24,18 @@ pytestmark = pytest.mark.django_db
 NOTE = {"priority": "50", "not_before": "", "deadline_at": "", "params": '{"text": "hi"}'}
 
 
+def shown(client: Client, job: Job) -> dict[str, str]:
+    """What the page would post if nobody touched it, with what it remembers of that."""
+    page: Any = client.get(url(job))
+    found = {}
+    for field in page.context["form"]:
+        found[field.html_name] = field.field.widget.format_value(field.value()) or ""
+        if field.field.show_hidden_initial:
+            found[field.html_initial_name] = field.field.hidden_widget().format_value(field.value()) or ""
+            assert f'name="{field.html_initial_name}"' in page.content.decode()
+    return found
+
+
 def url(job: Job) -> str:
     return reverse("admin:jobscheduler_jobs_edit", args=[job.pk])
 
@@ -57,10 +69,32 @@ def test_times_are_read_as_the_console_shows_them(operator: Client, job: Job) ->
     assert "2030-01-02T03:04:05" in operator.get(url(job)).content.decode()
 
 
-def test_what_stands_as_it_stood_changes_nothing(operator: Client, job: Job) -> None:
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
+        datetime(2030, 10, 27, 0, 30, tzinfo=UTC),  # half past two, for the first time
+        datetime(2030, 10, 27, 1, 30, tzinfo=UTC),  # and for the second
+    ],
+)
+def test_what_stands_as_it_stood_changes_nothing(operator: Client, moment: datetime, settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    job = services.enqueue("tests.note", {"text": "hi"}, not_before=moment)
     before = everything()
-    assert operator.post(url(job), NOTE).status_code == 302
+    assert operator.post(url(job), shown(operator, job)).status_code == 302
     assert everything() == before
+    operator.post(url(job), {**shown(operator, job), "priority": "70"})
+    job.refresh_from_db()
+    assert (job.priority, job.not_before) == (70, moment)
+
+
+def test_what_has_become_different_since_the_page_was_opened_stays_so(operator: Client, job: Job) -> None:
+    opened = shown(operator, job)
+    services.update(job.pk, {"priority": 90, "params": {"text": "new"}})
+    operator.post(url(job), {**opened, "deadline_at": "2030-01-02T03:04:05"})
+    job.refresh_from_db()
+    assert (job.priority, job.params) == (90, {"text": "new"})
+    assert job.deadline_at == datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +104,7 @@ def test_what_stands_as_it_stood_changes_nothing(operator: Client, job: Job) -> 
         ({"priority": ""}, "priority"),
         ({"priority": "high"}, "priority"),
         ({"not_before": "soon"}, "not_before"),
+        ({"not_before": "2030-03-31T02:30"}, "not_before"),  # clocks go from two to three
         ({"not_before": "2030-01-02T03:04", "deadline_at": "2030-01-01T00:00"}, "deadline_at"),
         ({"params": "{"}, "params"),
         ({"params": "[1]"}, "params"),
@@ -78,8 +113,9 @@ def test_what_stands_as_it_stood_changes_nothing(operator: Client, job: Job) -> 
     ],
 )
 def test_what_is_wrong_is_said_beside_its_field_and_changes_nothing(
-    operator: Client, job: Job, said: dict[str, str], field: str
+    operator: Client, job: Job, said: dict[str, str], field: str, settings: Any
 ) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
     before = everything()
     answer: Any = operator.post(url(job), {**NOTE, **said})
     assert answer.status_code == 200

@@ -13,6 +13,7 @@ from django.test import Client
 from tests.admin.pages import list_of, page_of
 from tests.admin.people import logged_in, reader
 from tests.factories import JobFactory, WebhookAttemptFactory, WebhookDeliveryFactory
+from tests.snapshots import everything
 from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint, handed_out, round_of_sending
 from webhooks import services
 from webhooks.models import WebhookDelivery, WebhookEndpoint
@@ -125,6 +126,14 @@ def test_nothing_is_resent_to_a_disabled_endpoint_and_it_says_so(boss: Client) -
     page = boss.post(button(delivery, "resend"), follow=True).content.decode()
     assert "This endpoint is disabled" in page
     assert deliveries()[0].status == "FAILED"
+
+
+@pytest.mark.parametrize("reason", ["\x00", "x" * 2001])
+def test_a_reason_that_cannot_be_kept_is_refused_before_anything_is_done(boss: Client, reason: str) -> None:
+    made = endpoint()
+    before = everything()
+    answer = boss.post(button(made, "rotate"), {"reason": reason}, follow=True)
+    assert (answer.status_code, everything()) == (200, before)
 
 
 @pytest.mark.parametrize("verb", ["test", "rotate", "resend"])

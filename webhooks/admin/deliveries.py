@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import OuterRef, QuerySet, Subquery
@@ -43,6 +44,10 @@ def _resend(delivery: WebhookDelivery, *, reason: str, actor: Actor) -> WebhookD
     return services.resend(delivery.pk, actor=actor)
 
 
+def _resend_many(rows: Sequence[WebhookDelivery], *, actor: Actor) -> int:
+    return services.resend_many([each.pk for each in rows], actor=actor)
+
+
 def _request_head(delivery: WebhookDelivery) -> str:
     """What every try of it says; the time and the signature are made anew for each."""
     lines = (
@@ -76,6 +81,7 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
             ngettext_lazy("%(count)d delivery is sent again", "%(count)d deliveries are sent again", "count"),
             f"{WebhookDelivery._meta.app_label}.resend_delivery",
             _resend,
+            bulk=_resend_many,
         ),
     )
     change_list_template = "jobs/list_that_teaches.html"
