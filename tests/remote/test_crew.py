@@ -179,7 +179,7 @@ def test_answers_that_get_lost_are_asked_for_again_and_every_job_runs_once(crew:
     with LossyProxy(crew.serve(), first_answer_to("/start", "/complete")) as proxy:
         worker(crew, proxy.url)
         await_all_ended(60, crew.fleet)
-    assert (proxy.lost["start"], proxy.lost["complete"]) == (5, 5)
+        until(lambda: (proxy.lost["start"], proxy.lost["complete"]) == (5, 5), what=lambda: str(proxy.lost))
     assert Counter(each.job for each in crew.fleet.ledger.stretches()) == Counter(map(str, ids))
     assert set(Job.objects.values_list("status", flat=True)) == {Status.COMPLETED}
     assert JobEvent.objects.filter(kind=EventKind.RUNNING).count() == 5
