@@ -119,6 +119,20 @@ def test_a_worker_shows_what_it_takes_of_its_host(boss: Client, executor: str) -
     assert used in boss.get(list_of(Worker)).content.decode()
 
 
+def test_a_host_that_cannot_be_measured_costs_no_beat(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a handler has used up all file descriptors: leases are renewed by the same thread."""
+
+    def exhausted() -> Any:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("jobs.engine.roster._psutil", exhausted)
+    entry = Entry(Identity.mine("mailer"), Options())
+    entry.enter()
+    entry.beat(busy=3, stuck=0)
+    row = Worker.objects.get()
+    assert (row.busy, row.rss_bytes, row.cpu_percent) == (3, None, None)
+
+
 def test_nobody_is_asked_who_cannot_hear(db: Any) -> None:
     gone = WorkerFactory.create(state=WorkerState.STOPPED)
     silent = WorkerFactory.create(heartbeat_at=timezone.now() - timedelta(hours=1))
