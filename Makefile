@@ -15,7 +15,7 @@ DEV := $(VENV)/.dev-installed
 # A terminal is waiting: running jobs get 5 s to stop before they are handed back.
 run: export JOBSCHEDULER_SHUTDOWN_GRACE_SEC ?= 5
 
-.PHONY: help run test test-sqlite test-postgres check format matrix bench chaos docs clean
+.PHONY: help run test test-sqlite test-postgres check format matrix bench chaos docs messages clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "make matrix   the built wheel in a foreign site on every Django and Python (ARGS=\"--django 6.1 --python 3.12\": one cell)"
 	@echo "make bench    benchmarks        make chaos    kills, crashes and crowds, about an hour (ARGS=--short)"
 	@echo "make docs     regenerates the generated pages of docs/"
+	@echo "make messages brings the catalogues of translations up to date and compiles them (needs gettext)"
 	@echo "make clean    removes .venv, builds and caches; keeps the database"
 
 run: $(STANDALONE)
@@ -71,6 +72,9 @@ chaos: $(DEV)
 
 docs: $(DEV)
 	$(PY) docs/generate.py
+
+messages: $(DEV)
+	$(PY) -m tests.house.messages
 
 clean:
 	rm -rf $(VENV) build dist staticfiles *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

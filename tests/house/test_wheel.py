@@ -94,6 +94,7 @@ def test_every_template_static_and_locale_file_of_an_app_is_in_the_wheel(wheel: 
         for folder in ("templates", "static", "locale"):
             files = [path for path in (CHECKOUT / app / folder).rglob("*") if path.is_file()]
             assert {str(path.relative_to(CHECKOUT)) for path in files} <= shipped
+        assert f"{app}/locale/de/LC_MESSAGES/django.mo" in shipped
 
 
 def test_a_foreign_site_migrates_checks_and_runs_a_job_of_its_own(
