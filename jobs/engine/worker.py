@@ -44,6 +44,7 @@ CAPTURED = (logging.getLogger(), logging.getLogger("jobs.run"))
 LINGER_SEC = 0.002  # how long the first end of a batch waits for company
 BACKLOG_SEC = 0.001  # how soon jobs that wait for a thread are looked after
 SOON_SEC = 0.05  # when to look again at lanes, or at jobs, that somebody else had in hand
+ENOUGH_LOOKS = 3  # then a burst takes what is ready, and not for us, as somebody else's
 RECHECK_SEC = 1.8  # when to ask again about jobs that were not admitted
 FOREIGN_SEC = 30.0  # how often we look whether jobs that are not ours stand in the queue
 
@@ -189,7 +190,16 @@ class Worker:
                 logger.info("worker %s: shutdown begun, %d jobs running", self.me.name, len(self.leases))
                 self.roster.state = WorkerState.STOPPING
             return not busy or self._has_waited_enough()
-        return self.options.burst and not busy and not self._hungry
+        return self.options.burst and not busy and not self._hungry and self._is_exhausted()
+
+    def _is_exhausted(self) -> bool:
+        """Of a burst. What somebody else has in hand, at this very moment, may be for us at the next one."""
+        with self._outage.survive():
+            self._look_again_later()
+            if not self._lanes_changed and (self._nothing_ready or self._in_vain >= ENOUGH_LOOKS):
+                return True
+            self._poll_at = time.monotonic() + SOON_SEC
+        return False
 
     # ------------------------------------------------------------------ one turn
 

@@ -20,7 +20,7 @@ def schedule(**values: Any) -> Schedule:
     """Every minute, unless another rule is said."""
     what = {} if {"job_type", "template"} & set(values) else {"job_type": TYPE}
     rule = {} if {"cron", "every_sec", "run_at"} & set(values) else {"cron": "* * * * *"}
-    return services.create({"name": f"schedule {next(_numbers)}", **what, **rule, **values})
+    return services.create({"name": f"made {next(_numbers)}", **what, **rule, **values})
 
 
 def due_at(row: Schedule, moment: datetime, **columns: Any) -> Schedule:

@@ -8,9 +8,10 @@ import sys
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.db import transaction
 
 from jobs import services
-from jobs.models import Worker
+from jobs.models import LaneMark, Worker
 from jobs.states import Status
 from tests.worker.harness import MANAGE, STEADY, Fleet, await_status, job, until
 
@@ -72,6 +73,27 @@ def test_a_burst_ends_by_itself_when_nothing_is_left(fleet: Fleet) -> None:
     burst = fleet.start("--burst", "--concurrency=2", settings=STEADY, wait=False)
     assert burst.ended() == 0, burst.output
     assert {job(each.pk).status for each in made} == {Status.COMPLETED}
+
+
+@pytest.mark.pg_only
+def test_a_burst_does_not_end_while_somebody_has_a_lane_in_hand(fleet: Fleet) -> None:
+    """Its own housekeeping, say, which lets the lane's next job forward just then."""
+    behind = [services.enqueue("sample.noop", target="lane") for _ in range(2)]
+    other = services.enqueue("sample.noop")
+    with transaction.atomic():
+        assert list(LaneMark.objects.select_for_update())
+        burst = fleet.start("--burst", "--no-housekeeping", settings=STEADY)
+        await_status(other.pk, Status.COMPLETED, fleet=fleet)
+        with pytest.raises(AssertionError, match="did not end"):
+            burst.ended(1.0)
+    assert burst.ended() == 0, burst.output
+    assert {job(each.pk).status for each in behind} == {Status.COMPLETED}
+
+
+def test_a_burst_leaves_what_is_ready_for_others(fleet: Fleet) -> None:
+    theirs, ours = services.enqueue("sample.work"), services.enqueue("sample.noop")
+    assert fleet.start("--burst", "--types=sample.noop", settings=STEADY, wait=False).ended() == 0
+    assert (job(theirs.pk).status, job(ours.pk).status) == (Status.QUEUED, Status.COMPLETED)
 
 
 def test_a_worker_takes_only_what_it_serves(fleet: Fleet) -> None:
