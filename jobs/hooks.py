@@ -64,11 +64,11 @@ class Interest(Protocol):
     def unwanted(self, *kinds: EventKind) -> str:
         """SQL without parameters, true while nobody wants any of these."""
 
-    def along_ends(self) -> str:
+    def along_ends(self) -> str | None:
         """SQL without parameters: common table expressions, each after a comma, that write down whatever somebody
-        wants to hear of `ended (id, tenant, status, retried, retry_id)`."""
+        wants to hear of `ended (id, tenant, status, retried, retry_id)`. None: the hook has to be called."""
 
-    def along_claims(self) -> str:
+    def along_claims(self) -> str | None:
         """Likewise, of `took`, whose columns are CLAIMED and CLAIM_TOLD."""
 
 
@@ -139,7 +139,7 @@ def tell(events: Sequence[Event]) -> None:
 
 
 def _clauses(
-    kinds: Sequence[EventKind], along: Callable[[Interest], str], others: Sequence[EventKind]
+    kinds: Sequence[EventKind], along: Callable[[Interest], str | None], others: Sequence[EventKind]
 ) -> Clauses | None:
     """`kinds` can be told within the statement, `others` cannot."""
     guards, written = [], ""
@@ -148,7 +148,10 @@ def _clauses(
         if interest is None or interest.expected(*others):
             return None
         is_wanted = interest.expected(*kinds)
-        written += along(interest) if is_wanted else ""
+        told = along(interest) if is_wanted else ""
+        if told is None:
+            return None
+        written += told
         if unsaid := (*others,) if is_wanted else (*kinds, *others):
             guards.append(interest.unwanted(*unsaid))
     return Clauses(" AND ".join(guards), written)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from jobs import NoRetry, Skip
 from jobs.contrib.tasks import task
+from jobs.errors import TokenLimitExceeded
 
 
 @task
@@ -57,6 +59,18 @@ def nothing() -> None:
 @task(max_retries=0)
 def unspeakable() -> object:
     return object()
+
+
+@task(takes_context=True, max_retries=0)
+def stoppable(context: Any) -> None:
+    context.job.check_cancelled()
+
+
+@task(takes_context=True, max_retries=0)
+def spend(context: Any, tokens: int) -> str:
+    with suppress(TokenLimitExceeded):
+        context.job.use_tokens(tokens)
+    return "spent"
 
 
 @task(target="press", max_retries=5, max_runtime_sec=60, tags=("a", "b"), resource="printer")

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core import checks
 from django.utils import timezone
 
-from jobs.contrib.tasks import handlers
+from jobs.contrib.tasks import ends, handlers
 from jobs.contrib.tasks.compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -23,6 +23,9 @@ from jobs.contrib.tasks.compat import (
 )
 from jobs.contrib.tasks.task import EXTRAS, JobsTask
 from jobs.errors import InvalidInput
+
+
+ends.listen()
 
 
 class JobsBackend(BaseTaskBackend):

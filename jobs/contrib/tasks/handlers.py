@@ -23,7 +23,7 @@ from jobs.contrib.tasks.compat import Task, TaskResult, TaskResultStatus, normal
 from jobs.contrib.tasks.task import JobsContext
 from jobs.errors import NoRetry, Skip
 from jobs.registry import Handler, Options, job, registry
-from jobs.states import Cause, StopMode
+from jobs.states import Cause, Status, StopMode
 
 ANYWHERE = "django.task"
 EXCEPTION = "exception"  # the artifact that keeps the class of what a task raised
@@ -45,6 +45,11 @@ def is_found_by_workers(module: str) -> bool:
     if not apps.ready:  # nobody enqueues yet, so being known under one name more does no harm
         return True
     return any(module == f"{app.name}.{name}" for app in apps.get_app_configs() for name in conf.AUTODISCOVER)
+
+
+def job_types() -> list[str]:
+    """What jobs of the tasks that this process knows are called."""
+    return [ANYWHERE, *_known]
 
 
 def known(path: str) -> Task[..., Any]:
@@ -143,7 +148,10 @@ def _kept(result: TaskResult[Any], value: Any) -> Any:
 
 @contextmanager
 def _told(task: Task[..., Any], ctx: Any) -> Iterator[TaskResult[Any]]:
-    """Tell that the task starts and, if this is its end, how it ended; within the except block, where loggers look."""
+    """Tell that the task starts and, if this is its end, how it ended; within the except block, where loggers look.
+
+    What a handler cannot know to be its end is told by `ends`, when it is recorded.
+    """
     from jobs.contrib.tasks import results  # loads the models
 
     chain = [] if ctx.job_id is None else results.chain_of(ctx.job_id)
@@ -153,26 +161,37 @@ def _told(task: Task[..., Any], ctx: Any) -> Iterator[TaskResult[Any]]:
     try:
         yield result
     except Skip:
-        results.conclude(result, TaskResultStatus.SUCCESSFUL)
-        task_finished.send_robust(sender, task_result=result)
+        if not _is_taken_away(ctx):
+            results.conclude(result, TaskResultStatus.SUCCESSFUL)
+            task_finished.send_robust(sender, task_result=result)
         raise
     except BaseException as error:
+        if ctx.cancelled and ctx.stop_mode != StopMode.CANCEL:  # paused, handed back, out of time or out of its lease
+            raise
         ctx.artifact(EXCEPTION, f"{type(error).__module__}.{type(error).__qualname__}")
         if not chain or _is_the_end(chain[-1], ctx, error):
             results.conclude(result, TaskResultStatus.FAILED, error)
             task_finished.send_robust(sender, task_result=result)
         raise
-    results.conclude(result, TaskResultStatus.SUCCESSFUL)
-    task_finished.send_robust(sender, task_result=result)
+    if not _is_taken_away(ctx) and not ctx.over_token_limit:
+        results.conclude(result, TaskResultStatus.SUCCESSFUL)
+        task_finished.send_robust(sender, task_result=result)
 
 
 def _is_the_end(row: Any, ctx: Any, error: BaseException) -> bool:
-    """A task that is paused, handed back or retried is not finished."""
+    """A task that is retried is not finished."""
     from jobs.engine.execution import decide_retry
 
-    if ctx.stop_mode == StopMode.CANCEL:
+    if ctx.stop_mode == StopMode.CANCEL or ctx.over_token_limit:
         return True
-    if isinstance(error, asyncio.CancelledError) and ctx.cancelled:
-        return False
     known = {"attempt": row.attempt, "max_retries": row.max_retries, "retry_policy": row.retry_policy}
     return decide_retry(row.job_type, **known, cause=Cause.ERROR, error=error) is None
+
+
+def _is_taken_away(ctx: Any) -> bool:
+    """Whether somebody else has recorded the end, or runs it anew: what this handler says no longer counts."""
+    from jobs.engine.moves import jobs
+
+    if not ctx.cancelled or ctx.job_id is None:
+        return False
+    return not jobs().filter(pk=ctx.job_id, status=Status.RUNNING, fence=ctx.fence).exists()

@@ -101,6 +101,12 @@ def conclude(result: TaskResult[Any], status: TaskResultStatus, error: BaseExcep
         result.errors.append(TaskError(exception_class_path=path, traceback=trace(error)))
 
 
+def was_told(last: Job) -> bool:
+    """Whether its handler has told this end by itself."""
+    run = getattr(last, "run", None)
+    return run is not None and (last.status in ENDED_WELL or handlers.EXCEPTION in run.artifacts)
+
+
 def _task(first: Job) -> Task[..., Any]:
     """The task with what was said for this one call. Not validated anew: queues may have been renamed since."""
     known = _declared(first)
