@@ -11,6 +11,18 @@ if TYPE_CHECKING:
     from jobs.models import Job
     from jobs.testing import TimeMachine
 
+FIXTURES = {"drain_jobs", "inline_jobs", "assert_enqueued", "job_clock"}
+MARK = ("transaction", "reset_sequences", "databases", "serialized_rollback", "available_apps")  # in its own order
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Which databases a test may use, and which are made at all, is decided by the marks, before any fixture."""
+    if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        return
+    queue = _queue()
+    if queue != "default":
+        _allow(item, queue)
+
 
 @pytest.fixture
 def drain_jobs(db: None) -> Callable[..., list[Job]]:
@@ -44,3 +56,22 @@ def job_clock(db: None) -> Iterator[TimeMachine]:
 
     with time_travel() as clock:
         yield clock
+
+
+def _queue() -> str:
+    """The database of the jobs, as far as there is a site."""
+    from django.apps import apps
+
+    if not (apps.ready and apps.is_installed("jobs")):
+        return "default"
+    from jobs import db
+
+    return db.alias()
+
+
+def _allow(item: pytest.Item, database: str) -> None:
+    mark = item.get_closest_marker("django_db")
+    said = {} if mark is None else {**dict(zip(MARK, mark.args, strict=False)), **mark.kwargs}
+    databases = said.get("databases") or ["default"]
+    if databases != "__all__":
+        item.add_marker(pytest.mark.django_db(**{**said, "databases": [*databases, database]}), append=False)

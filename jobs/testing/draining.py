@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from uuid import uuid4
 
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connections, transaction
 
 from jobs import actors, db, services
 from jobs.engine import ending, lanes, limits
@@ -122,14 +122,15 @@ def _run(claim: Claim, raise_failures: bool) -> Job:
 
 
 def _guarded(held: Held) -> Outcome:
-    """In a test's transaction a handler that fails must not break the rest of it: its writes are taken back."""
-    using = db.alias()
-    if not transaction.get_connection(using).in_atomic_block:
-        return _call(held)
-    with transaction.atomic(using=using):
+    """In a test's transactions a handler that fails must not break the rest of it: its writes are taken back."""
+    using = [each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block]
+    with ExitStack() as savepoints:
+        for alias in using:
+            savepoints.enter_context(transaction.atomic(using=alias))
         outcome = _call(held)
         if isinstance(outcome, Failed):
-            transaction.set_rollback(True, using=using)
+            for alias in using:
+                transaction.set_rollback(True, using=alias)
     return outcome
 
 
