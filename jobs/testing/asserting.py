@@ -2,53 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from jobs import db, parsing
 from jobs.models import Job
 from jobs.registry import Handler
+from jobs.testing.naming import has_params, name_of, params_of, path_of
+
+if TYPE_CHECKING:
+    from jobs.contrib.tasks.compat import Task
+
+    JobType: TypeAlias = str | Handler[..., Any] | Task[..., Any]
 
 
-def enqueued(
-    job_type: str | Handler[..., Any] | None = None, params: dict[str, Any] | None = None, **fields: Any
-) -> list[Job]:
+def enqueued(job_type: JobType | None = None, params: dict[str, Any] | None = None, **fields: Any) -> list[Job]:
     """The jobs of this type, with these very params, and with these fields, in the order of their submission."""
-    found = Job.objects.using(db.alias()).filter(retry_of__isnull=True).order_by("id")
-    if job_type is not None:
-        found = found.filter(job_type=job_type.name if isinstance(job_type, Handler) else job_type)
+    _require_known(fields)
+    name = None if job_type is None else name_of(job_type)
     if "priority" in fields:
         fields["priority"] = parsing.priority(fields["priority"], "priority")
-    return [job for job in found if _fits(job, params, fields)]
+    found = Job.objects.using(db.alias()).filter(retry_of__isnull=True).order_by("id")
+    return [job for job in found if _fits(job, name, params, fields)]
 
 
+@overload
 def assert_enqueued(
-    job_type: str | Handler[..., Any] | None = None,
+    job_type: JobType | None = None, params: dict[str, Any] | None = None, *, count: Literal[0], **fields: Any
+) -> None: ...
+
+
+@overload
+def assert_enqueued(
+    job_type: JobType | None = None,
     params: dict[str, Any] | None = None,
     *,
     count: int | None = None,
     **fields: Any,
-) -> Job:
-    """Some such job was enqueued; exactly `count` of them, if that is said. Returns the last one."""
+) -> Job: ...
+
+
+def assert_enqueued(
+    job_type: JobType | None = None,
+    params: dict[str, Any] | None = None,
+    *,
+    count: int | None = None,
+    **fields: Any,
+) -> Job | None:
+    """Some such job was enqueued; exactly `count` of them, if that is said. Returns the last one; of none, None."""
     found = enqueued(job_type, params, **fields)
     assert found if count is None else len(found) == count, _told(job_type, params, fields, len(found), count)
-    return found[-1]
+    return found[-1] if found else None
 
 
-def assert_not_enqueued(
-    job_type: str | Handler[..., Any] | None = None, params: dict[str, Any] | None = None, **fields: Any
-) -> None:
+def assert_not_enqueued(job_type: JobType | None = None, params: dict[str, Any] | None = None, **fields: Any) -> None:
     found = enqueued(job_type, params, **fields)
     assert not found, _told(job_type, params, fields, len(found), 0)
 
 
-def _fits(job: Job, params: dict[str, Any] | None, fields: dict[str, Any]) -> bool:
-    return (params is None or job.params == params) and all(getattr(job, name) == said for name, said in fields.items())
+def _require_known(fields: dict[str, Any]) -> None:
+    known = {name for field in Job._meta.concrete_fields for name in (field.name, field.attname)}
+    unknown = sorted(fields.keys() - known)
+    if unknown:
+        raise TypeError(f"a job has no field {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}")
+
+
+def _fits(job: Job, name: str | None, params: dict[str, Any] | None, fields: dict[str, Any]) -> bool:
+    if name not in (None, job.job_type, path_of(job)):
+        return False
+    if params is not None and not has_params(job, params):
+        return False
+    return all(getattr(job, field) == said for field, said in fields.items())
 
 
 def _told(job_type: Any, params: Any, fields: dict[str, Any], found: int, count: int | None) -> str:
-    name = job_type.name if isinstance(job_type, Handler) else job_type or "any job"
+    name = "any job" if job_type is None else name_of(job_type)
     named = [f"{key}={value!r}" for key, value in fields.items()]
     said = ", ".join(named if params is None else [repr(params), *named])
     wanted = "at least 1" if count is None else str(count)
-    there = [f"  {job.job_type} {job.params!r} target={job.target!r} {job.status}" for job in enqueued()[:50]]
+    there = [f"  {path_of(job)} {params_of(job)!r} target={job.target!r} {job.status}" for job in enqueued()[:50]]
     return "\n".join([f"{name} ({said}): {found} enqueued, expected {wanted}. There are:", *(there or ["  none"])])

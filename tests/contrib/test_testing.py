@@ -13,6 +13,7 @@ from django.test import TestCase
 from django.utils import timezone
 
 from jobs import enqueue, enqueue_many, group, job
+from jobs.contrib.tasks.compat import Task as StandardTask
 from jobs.models import Job, JobLog
 from jobs.states import Status
 from jobs.testing import (
@@ -22,11 +23,13 @@ from jobs.testing import (
     assert_not_enqueued,
     context,
     drain,
+    enqueued,
     inline,
     time_travel,
 )
 from schedules import services as schedules
 from tests.sample import jobs as sample
+from tests.sample import tasks
 
 pytest_plugins = ["jobscheduler.pytest_plugin"]
 pytestmark = pytest.mark.django_db
@@ -45,6 +48,21 @@ def clash() -> None:
     """Breaks the transaction that it is in."""
     get_user_model().objects.create(username="twice")
     get_user_model().objects.create(username="twice")
+
+
+@job("testing.like_a_task")
+def like_a_task(args: list[Any], kwargs: dict[str, Any], task: Any) -> None:
+    """Has the params of a task, and is none."""
+
+
+@tasks.task
+def elsewhere(*args: Any, **kwargs: Any) -> list[Any]:
+    """A task in a module that workers do not import by themselves."""
+    return [list(args), kwargs]
+
+
+SAID = {"priority": 0, "backend": "default", "queue_name": "default", "run_after": None, "takes_context": False}
+STANDARD = StandardTask(func=tasks.add.func, **SAID)
 
 
 class InATestCase(TestCase):
@@ -135,6 +153,57 @@ def test_assert_enqueued_finds_by_type_params_and_fields_and_shows_what_there_is
             assert_enqueued(sample.add, **wrong)
     with pytest.raises(AssertionError, match="1 enqueued, expected 0"):
         assert_not_enqueued(sample.add)
+
+
+def test_assert_enqueued_can_expect_none_and_then_returns_none() -> None:
+    assert assert_enqueued(sample.add, count=0) is None
+    sample.add.enqueue(a=1, b=2)
+    with pytest.raises(AssertionError, match=r"sample.add \(\): 1 enqueued, expected 0"):
+        assert_enqueued(sample.add, count=0)
+
+
+@pytest.mark.parametrize("asked", [assert_enqueued, assert_not_enqueued, enqueued])
+def test_a_field_that_jobs_do_not_have_is_refused_with_those_that_they_have(asked: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"a job has no field 'colour'; it has addon_id, .*target, .*tenant"):
+        asked(sample.add, colour="red")
+    with pytest.raises(TypeError, match="a job type is a name, a handler or a task, not 7"):
+        asked(7)
+
+
+@pytest.mark.parametrize("task", [tasks.echo, elsewhere], ids=["in tasks.py", "elsewhere"])
+def test_a_task_is_found_by_itself_or_by_its_path_and_by_what_it_was_called_with(task: Any) -> None:
+    task.enqueue(7, (1, 2), to="anna")
+    called = {"args": [7, (1, 2)], "kwargs": {"to": "anna"}}
+    for name in (task, task.using(priority=3), task.module_path):
+        assert assert_enqueued(name, called, count=1) == assert_enqueued(name, resource=task.queue_name)
+        for others in ({"args": [7]}, {"kwargs": {"to": "anna"}}, {"to": "anna"}):
+            assert_not_enqueued(name, others)
+    assert_not_enqueued(tasks.add)
+    task.enqueue(8)
+    assert_enqueued(task, {"args": [8]}, count=1)
+    shown = rf"{task.module_path} \{{'args': \[7, \[1, 2\]\], 'kwargs': {{'to': 'anna'}}\}} target=None QUEUED"
+    with pytest.raises(AssertionError, match=shown):
+        assert_enqueued(task, {"args": [9]})
+    assert {each.status for each in drain(raise_failures=True)} == {Status.COMPLETED}
+
+
+def test_a_task_of_the_standard_itself_is_found() -> None:
+    STANDARD.enqueue(1, b=2)
+    assert_enqueued(STANDARD, {"args": [1], "kwargs": {"b": 2}}, count=1)
+    assert_enqueued(tasks.add, Job.objects.get().params, count=1)
+
+
+def test_params_of_a_handler_are_compared_whole() -> None:
+    like_a_task.enqueue(args=[1], kwargs={}, task={})
+    assert_not_enqueued(like_a_task, {"args": [1], "kwargs": {}})
+    assert_enqueued(like_a_task, {"args": [1], "kwargs": {}, "task": {}})
+
+
+def test_inline_runs_tasks_at_once() -> None:
+    with inline() as ran:
+        assert tasks.add.enqueue(1, b=2).return_value == 3
+        assert elsewhere.enqueue(1).return_value == [[1], {}]
+    assert len(ran) == 2
 
 
 def test_retries_are_nobodys_submissions_and_run_when_their_time_has_passed() -> None:
