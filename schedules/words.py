@@ -35,4 +35,6 @@ def every_in_words(seconds: int) -> str:
     for size, unit in _UNITS:
         if seconds >= size and seconds % size == 0:
             return _("Every %(count)d %(unit)s") % {"count": seconds // size, "unit": unit}
-    return ngettext("Every second", "Every %d seconds", seconds) % (seconds if seconds != 1 else ())
+    if seconds == 1:
+        return _("Every second")
+    return ngettext("Every %(count)d second", "Every %(count)d seconds", seconds) % {"count": seconds}

@@ -73,8 +73,8 @@ def english(copy: Path) -> Catalogue:
 
 
 def compile_po(written: Path, compiled: Path) -> None:
-    """What is empty or fuzzy is left out."""
-    _run("msgfmt", "--output-file", compiled, written)
+    """What is empty or fuzzy is left out. With the check that Django's own compilemessages has."""
+    _run("msgfmt", "--check-format", "--output-file", compiled, written)
 
 
 def read_mo(path: Path) -> Catalogue:
