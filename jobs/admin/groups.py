@@ -113,7 +113,7 @@ class JobGroupAdmin(ButtonAdmin, StateAdmin):
 
     @shown(_("mode"))
     def shown_mode(self, group: JobGroup) -> str:
-        return f"{group.get_mode_display()}, {group.get_on_failure_display().lower()}"
+        return f"{group.get_mode_display()} · {group.get_on_failure_display()}"
 
     @shown(_("created"))
     def created(self, group: JobGroup) -> SafeString | None:

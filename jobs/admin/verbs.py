@@ -16,7 +16,7 @@ from jobs.actors import Actor
 from jobs.admin.paginator import CAP, CappedInt, capped_count
 from jobs.errors import JobSchedulerError, LiveTail, NotFound, WrongState
 from jobs.models import Job
-from jobs.models.job import STATUS_LABELS
+from jobs.models.job import STATUS_WORDS
 from jobs.states import Status, StopMode, allowed, arrow
 
 if TYPE_CHECKING:
@@ -195,4 +195,4 @@ def _skipped(why: str, job_ids: list[UUID]) -> str:
 
 def status_word(status: str) -> str:
     """In the middle of a sentence."""
-    return str(STATUS_LABELS[Status(status)]).lower()
+    return str(STATUS_WORDS[Status(status)])

@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 from jobs.explain import forecast, reasons
 from jobs.explain.facts import Facts, gather
 from jobs.explain.reasons import Reason
-from jobs.models.job import STATUS_LABELS
+from jobs.models.job import STATUS_WORDS
 from jobs.states import Status
 
 
@@ -44,7 +44,7 @@ def explain(job_id: UUID) -> Explanation:
     facts = gather(job_id)
     job = facts.job
     if job.status == Status.RUNNING or job.is_terminal:
-        return Explanation(_("It is %s.") % str(STATUS_LABELS[Status(job.status)]).lower())
+        return Explanation(_("It is %s.") % STATUS_WORDS[Status(job.status)])
     found = reasons.of(facts)
     outlook = forecast.of(facts, found)
     return Explanation(_sentence(facts, found, outlook.ahead), found, outlook.ahead, outlook.start_at)

@@ -12,6 +12,7 @@ from jobs import db, figures
 from jobs.explain.facts import Facts, in_force, serves, waiting_calls, working
 from jobs.explain.reasons import its_limits, its_time, its_workers
 from jobs.models import ConcurrencyLimit, Gate, Job, Lease, Target, Worker
+from jobs.models.job import STATUS_WORDS
 from jobs.policies.concurrency import InUse
 from jobs.states import ACTIVE, Status
 
@@ -66,7 +67,7 @@ class _Scene:
             return _("its target is paused")
         if holder is not None and holder.pk not in (job.pk, job.retry_of_id):
             if holder.blocks_target:
-                return _("its target is blocked by a job that is %s") % holder.get_status_display().lower()
+                return _("its target is blocked by a job that is %s") % STATUS_WORDS[Status(holder.status)]
             return _("its target is busy") if holder.status in ACTIVE else _("another job of its target goes first")
         return _("others of its target go first") if job.gate == Gate.LANE else ""
 

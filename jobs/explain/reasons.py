@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 
 from jobs.explain.facts import Facts, as_limit
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
+from jobs.models.limits import LimitScope
 from jobs.policies.concurrency import room
 from jobs.states import ACTIVE, EventKind, Status
 
@@ -134,9 +135,17 @@ def its_workers(facts: Facts) -> Iterator[Reason]:
 
 
 def _named(row: ConcurrencyLimit) -> str:
-    if row.scope == "global":
-        return _("the global limit")
-    return _("the limit of %(scope)s %(key)s") % {"scope": row.get_scope_display().lower(), "key": row.key}
+    match LimitScope(row.scope):
+        case LimitScope.GLOBAL:
+            return _("the global limit")
+        case LimitScope.JOB_TYPE:
+            return _("the limit of job type %s") % row.key
+        case LimitScope.RESOURCE:
+            return _("the limit of resource %s") % row.key
+        case LimitScope.TENANT:
+            return _("the limit of tenant %s") % row.key
+        case LimitScope.ADDON:
+            return _("the limit of addon %s") % row.key
 
 
 def _whence(event: JobEvent | None) -> dict[str, Any]:

@@ -26,6 +26,17 @@ STATUS_LABELS = {
     Status.SKIPPED: pgettext_lazy("job status", "Skipped"),
     Status.CANCELLED: pgettext_lazy("job status", "Cancelled"),
 }
+STATUS_WORDS = {  # within a sentence, which a language may write otherwise than alone
+    Status.PENDING: pgettext_lazy("job status within a sentence", "pending"),
+    Status.QUEUED: pgettext_lazy("job status within a sentence", "queued"),
+    Status.DISPATCHING: pgettext_lazy("job status within a sentence", "dispatching"),
+    Status.RUNNING: pgettext_lazy("job status within a sentence", "running"),
+    Status.PAUSED: pgettext_lazy("job status within a sentence", "paused"),
+    Status.COMPLETED: pgettext_lazy("job status within a sentence", "completed"),
+    Status.FAILED: pgettext_lazy("job status within a sentence", "failed"),
+    Status.SKIPPED: pgettext_lazy("job status within a sentence", "skipped"),
+    Status.CANCELLED: pgettext_lazy("job status within a sentence", "cancelled"),
+}
 STATUS_CHOICES = [(str(status), label) for status, label in STATUS_LABELS.items()]
 STOP_CHOICES = [
     (str(StopMode.CANCEL), pgettext_lazy("stop request", "Cancel")),

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from jobs import groups, limits, services, targets
 from jobs.actors import Actor, ActorKind
@@ -129,6 +129,23 @@ def test_a_full_limit_says_how_full(scope: str, key: str) -> None:
     assert (reason.code, "1 of 1" in reason.message) == ("limit", True)
 
 
+@pytest.mark.parametrize(
+    ("scope", "key", "english", "german"),
+    [
+        ("job_type", TYPE, f"the limit of job type {TYPE} is full", f"die Grenze „Jobtyp {TYPE}“ ist ausgeschöpft"),
+        ("resource", "GPU", "the limit of resource GPU is full", "die Grenze „Ressource GPU“ ist ausgeschöpft"),
+        ("tenant", "default", "the limit of tenant default is full", "die Grenze „Mandant default“ ist ausgeschöpft"),
+    ],
+)
+def test_a_limit_is_named_as_its_language_writes_it(scope: str, key: str, english: str, german: str) -> None:
+    limits.set_maximum(scope, key, maximum=1)
+    first, second = job(resource="GPU"), job(resource="GPU")
+    executor.take(first)
+    assert english in only(second).message
+    with translation.override("de"):
+        assert german in only(second).message
+
+
 def test_a_limit_of_others_is_no_reason() -> None:
     limits.set_maximum("job_type", "sample.add", maximum=1)
     limits.pause("resource", "gpu")
@@ -198,6 +215,12 @@ def test_all_reasons_are_told_and_the_first_makes_the_sentence() -> None:
 def test_what_runs_or_has_ended_has_no_reasons(status: Status) -> None:
     found = explain(JobFactory.create(**{status.lower(): True}).pk)
     assert (found.reasons, found.ahead, found.predicted_start_at) == ([], None, None)
+    assert found.summary == f"It is {status.lower()}."
+
+
+def test_a_state_is_named_as_its_language_writes_it() -> None:
+    with translation.override("de"):
+        assert explain(JobFactory.create(failed=True).pk).summary == "Zustand: Fehlgeschlagen."
 
 
 def place(found: Explanation) -> int | None:
