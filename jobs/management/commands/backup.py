@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
+import stat
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
 from jobs import cli, db
+from jobs.logs import visible
+
+BESIDE = ("", "-wal", "-shm", "-journal")  # what SQLite keeps under a database's name
 
 
 class Command(cli.CliCommand):
@@ -25,8 +30,10 @@ class Command(cli.CliCommand):
         path: Path = given["path"]
         if not db.is_sqlite():
             raise CommandError(_("This database is not SQLite. Run: %s") % _pg_dump(path), returncode=cli.REFUSED)
+        _require_a_place_for_a_file(path)
+        _require_another_file(path)
         if path.exists() and not given["force"]:
-            raise CommandError(_("%s exists; say --force to replace it.") % path, returncode=cli.REFUSED)
+            raise CommandError(_("%s exists; say --force to replace it.") % _shown(path), returncode=cli.REFUSED)
         try:
             self._copy(path)
         except (OSError, sqlite3.Error) as error:
@@ -35,7 +42,7 @@ class Command(cli.CliCommand):
 
     def _copy(self, path: Path) -> None:
         """Whole or not at all: under another name until it has been read back."""
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        partial = path.with_name(f".backup.{os.getpid()}.partial")
         db.connection().ensure_connection()
         source: sqlite3.Connection = db.connection().connection
         try:
@@ -54,8 +61,36 @@ class Command(cli.CliCommand):
                 partial.unlink()
 
 
+def _require_a_place_for_a_file(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        said = {"path": _shown(path), "why": getattr(error, "strerror", None) or error}
+        message = _("No file can be made at %(path)s: %(why)s") % said
+        raise CommandError(message, returncode=cli.BAD_INPUT) from None
+    if not stat.S_ISREG(mode):
+        raise CommandError(_("%s is not a file.") % _shown(path), returncode=cli.BAD_INPUT)
+
+
+def _require_another_file(path: Path) -> None:
+    """A copy in the place of its original would lose what is committed meanwhile, and what is in the -wal."""
+    with db.connection().cursor() as cursor:
+        cursor.execute("PRAGMA database_list")
+        names = [name for _number, _schema, name in cursor.fetchall() if name]
+    for own in (Path(name + suffix) for name in names for suffix in BESIDE):
+        if path.resolve() == own.resolve() or (path.exists() and own.exists() and path.samefile(own)):
+            message = _("%s belongs to the database itself; choose another file.") % _shown(path)
+            raise CommandError(message, returncode=cli.BAD_INPUT)
+
+
+def _shown(path: Path) -> str:
+    return visible(str(path))
+
+
 def _pg_dump(path: Path) -> str:
     named = db.connection().settings_dict
     where = {"--host": named.get("HOST"), "--port": named.get("PORT"), "--username": named.get("USER")}
     options = [f"{option}={value}" for option, value in where.items() if value]
-    return " ".join(["pg_dump", "--format=custom", *options, f"--file={path}", f"{named['NAME']}"])
+    return shlex.join(["pg_dump", "--format=custom", *options, f"--file={path}", f"{named['NAME']}"])
