@@ -5,7 +5,8 @@ from __future__ import annotations
 from django.db import Error as DatabaseTrouble
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.utils.deprecation import MiddlewareMixin
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
@@ -31,6 +32,17 @@ def readyz(request: HttpRequest) -> JsonResponse:
     if missing:
         return JsonResponse({"status": "unavailable", "missing": missing}, status=503)
     return JsonResponse({"status": "ok"})
+
+
+class ProbesFirst(MiddlewareMixin):
+    """Middleware: orchestrators ask by addresses that ALLOWED_HOSTS cannot know, and the answers depend on no host."""
+
+    def process_request(self, request: HttpRequest) -> HttpResponseBase | None:
+        view = PROBES.get(request.path_info)
+        return None if view is None else view(request)
+
+
+PROBES = {"/healthz": healthz, "/readyz": readyz}
 
 
 def _missing() -> str | None:

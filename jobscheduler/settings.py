@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from jobs import conf
 from jobscheduler.databases import safe
+from jobscheduler.levels import log_level
 from jobscheduler.secret import kept_secret
 
 CODE = Path(__file__).resolve().parent.parent
@@ -46,6 +47,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "jobscheduler.health.ProbesFirst",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -110,7 +112,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
+    "root": {"handlers": ["console"], "level": log_level(env.str("LOG_LEVEL", default="INFO"))},
     # Django's own handler mails admins and prints only under DEBUG; ours replaces both.
     "loggers": {
         "django": {"handlers": [], "propagate": True},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
@@ -12,8 +13,10 @@ from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
+from jobscheduler.levels import log_level
 from jobscheduler.secret import kept_secret
 from jobscheduler.shadows import refuse_shadows
+from tests.commands.saying import run
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +83,18 @@ def test_a_package_that_takes_our_name_is_named(tmp_path: Path, monkeypatch: pyt
 
 def test_our_own_packages_are_not_taken_for_shadows() -> None:
     refuse_shadows()
+
+
+def test_a_log_level_that_is_none_is_named_in_the_last_line() -> None:
+    env = {**os.environ, "ENV_FILE": "", "SECRET_KEY": "for this test", "LOG_LEVEL": "loud"}
+    refused = run({**env, "DJANGO_SETTINGS_MODULE": "jobscheduler.settings"}, "check")
+    assert refused.code == 1
+    last = "LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, not 'loud'."
+    assert refused.err.splitlines()[-1].endswith(last)
+
+
+def test_a_log_level_may_be_written_small() -> None:
+    assert log_level("debug") == "DEBUG"
 
 
 def _ensureadmin() -> str:

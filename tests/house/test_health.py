@@ -51,6 +51,14 @@ def test_probes_only_read(client: Client, path: str) -> None:
     assert client.post(path).status_code == 405
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_probes_are_answered_whatever_host_they_ask_for_and_nothing_else_is(client: Client, path: str) -> None:
+    anywhere = {"host": "10.0.0.7:8000"}
+    assert client.get(path, headers=anywhere).status_code == 200
+    assert client.get("/admin/login/", headers=anywhere).status_code == 400
+
+
 def _ask(path: str, env: dict[str, str]) -> str:
     program = [sys.executable, "-c", ASK.format(path=path)]
     return subprocess.run(program, env=env, capture_output=True, text=True, check=True).stdout.strip()
