@@ -112,15 +112,19 @@ class Entry:
     def summary(self) -> str:
         serves = self.options.serves
         parts = [
-            f"{self.options.concurrency} slots",
+            _counted(self.options.concurrency, "slot"),
             f"{self.options.executor} executor",
-            f"{len(serves.types)} job types",
+            _counted(len(serves.types), "job type"),
         ]
         if serves.resources is not None:
             parts.append(f"resources {', '.join(serves.resources)}")
         if serves.tenant is not None:
             parts.append(f"tenant {serves.tenant}")
         return ", ".join(parts)
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def live_namesake(me: Identity) -> Identity | None:

@@ -11,6 +11,10 @@ from django.core.management.base import CommandError
 from django.db import transaction
 
 from jobs import services
+from jobs.engine.claim import Serves
+from jobs.engine.identity import Identity
+from jobs.engine.roster import Entry
+from jobs.engine.worker import Options
 from jobs.models import LaneMark, Worker
 from jobs.states import Status
 from tests.worker.harness import MANAGE, STEADY, Fleet, await_status, job, until
@@ -50,6 +54,15 @@ def test_bad_options_end_with_exit_2_and_one_clear_line(fleet: Fleet, option: st
     assert refused.returncode == 2, refused.stderr
     assert said in refused.stderr.splitlines()[-1]
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "types", "said"),
+    [(1, ("a",), "1 slot, thread executor, 1 job type"), (4, ("a", "b"), "4 slots, thread executor, 2 job types")],
+)
+def test_a_worker_says_in_words_what_it_serves(concurrency: int, types: tuple[str, ...], said: str) -> None:
+    options = Options(concurrency=concurrency, serves=Serves(types=types))
+    assert Entry(Identity.mine(), options).summary() == said
 
 
 def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:
