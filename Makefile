@@ -15,7 +15,7 @@ DEV := $(VENV)/.dev-installed
 # A terminal is waiting: running jobs get 5 s to stop before they are handed back.
 run: export JOBSCHEDULER_SHUTDOWN_GRACE_SEC ?= 5
 
-.PHONY: help run test test-sqlite test-postgres check format matrix bench chaos docs messages clean
+.PHONY: help run test test-sqlite test-postgres check format matrix rehearse bench chaos docs messages clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make check    lint, format, types, architecture, migrations, system checks"
 	@echo "make format   mends what lint and format can mend"
 	@echo "make matrix   the built wheel in a foreign site on every Django and Python (ARGS=\"--django 6.1 --python 3.12\": one cell)"
+	@echo "make rehearse performs the steps of the Dockerfile without Docker, about a minute (needs the package index)"
 	@echo "make bench    benchmarks        make chaos    kills, crashes and crowds, about an hour (ARGS=--short)"
 	@echo "make docs     regenerates the generated pages of docs/"
 	@echo "make messages brings the catalogues of translations up to date and compiles them (needs gettext)"
@@ -63,6 +64,9 @@ format: $(DEV)
 
 matrix: $(DEV)
 	nice -n 19 $(PY) -m tests.matrix $(ARGS)
+
+rehearse: $(DEV)
+	nice -n 19 $(PY) -m tests.house.dockerfile
 
 bench: $(DEV)
 	$(PY) -m bench $(ARGS)

@@ -14,6 +14,7 @@ from enum import StrEnum
 from django.apps import apps
 from django.contrib.staticfiles import finders
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseTrouble
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models.functions import Now
@@ -25,6 +26,7 @@ from jobs import db
 from jobs.checks import TAG
 from jobs.conf import conf, configured, read
 from jobs.engine.connections import MISSING
+from jobs.engine.identity import Identity
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker, WorkerState
 from jobs.models.limits import LimitScope
 
@@ -62,6 +64,14 @@ def examine() -> Findings:
             return
 
 
+def examine_own_worker() -> Findings:
+    """What a worker's container asks of itself: what others got wrong does not make it unwell."""
+    if read(configured())[1]:
+        yield from _settings()
+    else:
+        yield from _guarded(_own_worker)
+
+
 def _guarded(look: Callable[[], Findings]) -> Findings:
     try:
         yield from look()
@@ -92,12 +102,15 @@ def _static() -> Findings:
         )
         return
     try:
-        address = static(STYLESHEET)
+        address, found = static(STYLESHEET), finders.find(STYLESHEET)
+    except ImproperlyConfigured as error:
+        yield Finding("static", Level.ERROR, _("could not be looked at: %s") % str(error).strip())
+        return
     except ValueError:  # a manifest that does not know it
         hint = _("Run `manage.py collectstatic`.")
         yield Finding("static", Level.ERROR, _("the console's files have not been collected"), hint)
         return
-    if finders.find(STYLESHEET) is None:
+    if found is None:
         yield Finding("static", Level.ERROR, _("%s cannot be found") % STYLESHEET)
     else:
         yield Finding("static", Level.OK, address)
@@ -147,7 +160,7 @@ def _workers() -> Findings:
     live, waiting = _live_workers(), _waits_for_long()
     slots = sum(worker.slots for worker in live)
     if live:
-        told = ngettext("%(n)d heard from, %(slots)d slots", "%(n)d heard from, %(slots)d slots", len(live))
+        told = ngettext("%(n)d heard from, %(slots)d slot", "%(n)d heard from, %(slots)d slots", slots)
         yield Finding("workers", Level.OK, told % {"n": len(live), "slots": slots})
     else:
         level = Level.ERROR if waiting else Level.WARNING
@@ -159,6 +172,14 @@ def _workers() -> Findings:
     versions = sorted({worker.version for worker in live})
     if len(versions) > 1:
         yield Finding("workers", Level.WARNING, _("of several versions: %s") % ", ".join(versions))
+
+
+def _own_worker() -> Findings:
+    here = Identity.mine().host
+    if names := [worker.name for worker in _live_workers() if worker.host == here]:
+        yield Finding("workers", Level.OK, ", ".join(names))
+    else:
+        yield Finding("workers", Level.ERROR, _("no worker of this host was heard from"))
 
 
 def _limits() -> Findings:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 from datetime import timedelta
 from typing import Any
 
 import pytest
+import yaml
 from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
@@ -17,6 +19,7 @@ from schedules import services as schedules
 from schedules.models import Schedule
 from tests.commands.saying import Said, call, run
 from tests.executor import take
+from tests.house.dockerfile import CHECKOUT
 from webhooks import services as webhooks
 from webhooks.models import WebhookEndpoint
 
@@ -50,7 +53,7 @@ def test_a_sound_deployment_is_told_topic_by_topic_and_exits_0() -> None:
     answer = call("doctor", "--json")
     assert (answer.code, answer.json["healthy"]) == (0, True)
     assert {each["topic"] for each in answer.json["findings"]} == TOPICS
-    assert "ok       workers: 1 heard from, 1 slots" in call("doctor").out
+    assert "ok       workers: 1 heard from, 1 slot\n" in call("doctor").out
 
 
 def test_warnings_fail_only_if_asked() -> None:
@@ -107,6 +110,35 @@ def test_files_that_were_not_collected_are_an_error(tmp_path: Any) -> None:
     storages = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"}}
     with override_settings(STORAGES=storages, STATIC_ROOT=str(tmp_path), DEBUG=False):
         assert said("error", "static") == "the console's files have not been collected"
+
+
+@pytest.mark.parametrize("nowhere", [{"STATIC_ROOT": ""}, {"STATIC_URL": None}], ids=str)
+def test_static_files_that_have_no_place_are_an_error(nowhere: dict[str, Any]) -> None:
+    storages = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"}}
+    with override_settings(STORAGES=storages, DEBUG=False, **nowhere):
+        assert next(iter(nowhere)) in said("error", "static")
+
+
+def test_a_workers_health_check_asks_for_the_worker_of_its_own_host_and_nothing_else() -> None:
+    service = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())["services"]["worker"]
+    _check, program, *words = service["healthcheck"]["test"]
+    assert program == "django-admin"
+    with override_settings(JOBSCHEDULER={"WEBHOOK_SECRET_KEY": "a key of its own, now lost"}):
+        webhooks.create("https://example.com/", ["job.completed"])
+    worker(name="elsewhere", host="another")
+    answer = call(*words)
+    assert (answer.code, "no worker of this host was heard from" in answer.out) == (1, True)
+    mine = worker(name="mine", host=socket.gethostname()[:60])
+    assert (call(*words).code, call("doctor").code) == (0, 1)
+    mine.state = "STOPPED"
+    mine.save()
+    assert call(*words).code == 1
+
+
+def test_a_worker_health_check_with_senseless_settings_is_told_and_nothing_breaks() -> None:
+    with override_settings(JOBSCHEDULER={"LEASE_SECS": 3}):
+        answer = call("doctor", "--worker")
+    assert (answer.code, "jobs.E001" in answer.out) == (1, True)
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}/empty.sqlite3", "sqlite:////nowhere/at/all.sqlite3"])

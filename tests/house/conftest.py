@@ -1,8 +1,10 @@
-"""The built wheel, and a Python that has it: made once for all tests of the house."""
+"""The built wheel, a Python that has it, and a site to start: made once for all tests of the house."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -37,3 +39,15 @@ def foreign_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     Path(packages, "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel])
     return python
+
+
+@pytest.fixture(scope="session")
+def site_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A migrated database and collected static files of our own, as `make run` prepares them."""
+    home = tmp_path_factory.mktemp("standalone")
+    files = {"DATABASE_URL": f"sqlite:///{home / 'db.sqlite3'}", "STATIC_ROOT": str(home / "static")}
+    fixed = {"DJANGO_SETTINGS_MODULE": "jobscheduler.settings", "ENV_FILE": "", "SECRET_KEY": "for this test"}
+    env = {**os.environ, **files, **fixed, "JOBSCHEDULER_SHUTDOWN_GRACE_SEC": "5"}
+    for command in (["migrate"], ["collectstatic", "--no-input"]):
+        subprocess.run([sys.executable, CHECKOUT / "manage.py", *command, "--verbosity=0"], env=env, check=True)
+    return env

@@ -1,8 +1,8 @@
 """A Dockerfile, read: its stages and their instructions; and a rehearsal of its steps without Docker.
 
-    python -m tests.house.dockerfile
+    make rehearse
 
-performs them in an empty directory — copies, installs, collects, starts the image's command — and asks its health.
+performs them in an empty directory — copies, installs, collects, starts the image's command — and its health check.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -51,11 +50,18 @@ def stages(text: str) -> list[Stage]:
     return found
 
 
-def rehearse(home: Path) -> str:
-    """What the health check of the started command answered."""
+def health_check(image: Stage, port: int) -> list[str]:
+    """The words of the image's health check, for a server on another port."""
+    words: list[str] = json.loads(image.said("HEALTHCHECK")[-1].partition("CMD ")[2])
+    return [word.replace(":8000/", f":{port}/") for word in words]
+
+
+def rehearse(home: Path) -> None:
+    """Raises where the image would not be built, or would not become healthy."""
     env = {"PATH": f"{home}/venv/bin:{os.environ['PATH']}", "HOME": f"{home}/app", "LANG": "C.UTF-8"}
     (home / "app").mkdir()
-    for stage in stages((CHECKOUT / "Dockerfile").read_text()):
+    found = stages((CHECKOUT / "Dockerfile").read_text())
+    for stage in found:
         here = home
         for word, rest in stage.steps:
             if word == "WORKDIR":
@@ -68,28 +74,30 @@ def rehearse(home: Path) -> str:
             elif word == "RUN" and not rest.startswith("useradd"):
                 print(f"RUN {rest}", flush=True)
                 subprocess.run(["sh", "-ec", moved(rest, home)], cwd=here, env=env, check=True)
-    return started(json.loads(stages((CHECKOUT / "Dockerfile").read_text())[-1].said("CMD")[-1]), home / "app", env)
+    start(found[-1], home / "app", env)
 
 
-def started(command: list[str], here: Path, env: dict[str, str]) -> str:
+def start(image: Stage, here: Path, env: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    env = {**env, "SECRET_KEY": "only for the rehearsal", "DATABASE_URL": f"sqlite:///{here}/db.sqlite3"}
+    site = {"ALLOWED_HOSTS": "scheduler.example.com", "HTTPS": "True"}
+    env = {**env, **site, "SECRET_KEY": "only for the rehearsal", "DATABASE_URL": f"sqlite:///{here}/db.sqlite3"}
     subprocess.run(["django-admin", "migrate", "--verbosity=0"], cwd=here, env=env, check=True)
-    process = subprocess.Popen([*command, "--port", str(port)], cwd=here, env=env, start_new_session=True)
+    command = [*json.loads(image.said("CMD")[-1]), f"--port={port}"]
+    print(f"CMD {shlex.join(command)}", flush=True)
+    process = subprocess.Popen(command, cwd=here, env=env, start_new_session=True)
     try:
-        return answer(f"http://127.0.0.1:{port}/healthz", process)
+        await_health(health_check(image, port), env, process)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(START_SEC)
 
 
-def answer(url: str, process: subprocess.Popen[bytes]) -> str:
+def await_health(check: list[str], env: dict[str, str], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_SEC
     while process.poll() is None and time.monotonic() < deadline:
-        found = subprocess.run(["curl", "--silent", "--fail", url], capture_output=True, text=True, check=False)
-        if found.returncode == 0:
-            return found.stdout
+        if subprocess.run(check, env=env, stderr=subprocess.DEVNULL, check=False).returncode == 0:
+            return
         time.sleep(0.2)
     raise RuntimeError("the image's command never became healthy")
 
@@ -116,5 +124,5 @@ def copy(words: list[str], here: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="jobscheduler-image-") as made:
-        print(rehearse(Path(made)))
-        sys.exit(0)
+        rehearse(Path(made))
+    print("The image's command became healthy.")

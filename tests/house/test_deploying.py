@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
+import environ
 import pytest
 import yaml
 
 from jobs.conf import RULES, Conf
+from tests.commands.saying import run
+from tests.house import processes
 from tests.house.dockerfile import CHECKOUT, Stage, stages
 
 BUILD, IMAGE = stages((CHECKOUT / "Dockerfile").read_text())
 DEPLOY = CHECKOUT / "docs" / "deploy"
+VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
+NEEDED = {"SECRET_KEY": "s", "POSTGRES_PASSWORD": "p"}
 
 
 def test_the_image_is_built_in_one_stage_and_run_from_another() -> None:
@@ -57,14 +63,81 @@ def test_compose_runs_web_and_workers_from_the_one_image_on_postgresql() -> None
     assert int(services["worker"]["stop_grace_period"].removesuffix("s")) > Conf.SHUTDOWN_GRACE_SEC
 
 
+@pytest.mark.parametrize("name", ["migrate", "web", "worker"])
+def test_what_a_deployment_sets_reaches_the_containers_and_what_it_does_not_stays_unset(name: str) -> None:
+    passed = {
+        "ALLOWED_HOSTS": "scheduler.example.com",
+        "CSRF_TRUSTED_ORIGINS": "https://scheduler.example.com",
+        "HTTPS": "True",
+        "HSTS_SECONDS": "60",
+        "LOG_LEVEL": "DEBUG",
+        "TIME_ZONE": "Europe/Berlin",
+        "JOBSCHEDULER_WEBHOOK_SECRET_KEY": "a key of its own",
+        "JOBSCHEDULER_RETENTION_DAYS": "30",
+    }
+    assert passed.items() <= container(name, {**NEEDED, **passed}).items()
+    assert passed.keys() & container(name, NEEDED).keys() == {"ALLOWED_HOSTS"}
+
+
+def test_the_global_limit_follows_the_scale() -> None:
+    services = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())["services"]
+    option = next(word for word in services["worker"]["command"] if word.startswith("--concurrency="))
+    slots = services["worker"]["deploy"]["replicas"] * int(option.partition("=")[2])
+    assert json.loads(container("worker", NEEDED)["JOBSCHEDULER_LIMITS"]) == {"global": slots}
+    scaled = container("worker", {**NEEDED, "GLOBAL_LIMIT": "16"})
+    assert json.loads(scaled["JOBSCHEDULER_LIMITS"]) == {"global": 16}
+
+
+def test_any_password_of_the_database_will_do() -> None:
+    password = "p@ss/w#rd?%41: {x}"
+    env = container("web", {**NEEDED, "POSTGRES_PASSWORD": password})
+    database = environ.Env.db_url_config(env["DATABASE_URL"])
+    assert (database["HOST"], database["PORT"], database["NAME"]) == ("db", 5432, "scheduler")
+    assert (database["PASSWORD"], env["PGPASSWORD"]) == ("", password)
+
+
+@pytest.mark.pg_only
+@pytest.mark.django_db(transaction=True)
+def test_a_password_beside_the_url_opens_the_database(process_env: dict[str, str]) -> None:
+    url = re.fullmatch(r"(postgres(?:ql)?://[^:]+):([^@]+)(@.*)", process_env["DATABASE_URL"])
+    assert url
+    env = {**process_env, "DATABASE_URL": url[1] + url[3], "PGPASSWORD": url[2]}
+    assert run(env, "schedulerinfo").code == 0
+    assert run({**env, "PGPASSWORD": "another"}, "schedulerinfo").code == 1
+
+
+def container(name: str, given: dict[str, str]) -> dict[str, str]:
+    """The environment that compose makes of `given`: a variable without a value is handed on, if it is set."""
+    services = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())["services"]
+    told: dict[str, str | None] = services[name]["environment"]
+    made = {key: given.get(key) if value is None else filled(value, given) for key, value in told.items()}
+    return {key: value for key, value in made.items() if value is not None}
+
+
+def filled(value: str, given: dict[str, str]) -> str:
+    """As compose does: a default ends at the first closing brace."""
+
+    def one(found: re.Match[str]) -> str:
+        name, kind, rest = found.groups()
+        assert kind != "?" or given.get(name), rest
+        return given.get(name) or (rest if kind == "-" else "")
+
+    return VARIABLE.sub(one, value)
+
+
+def test_the_rehearsal_of_the_image_is_a_target_of_make() -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    steps = processes.run(["make", "--dry-run", "rehearse"], cwd=CHECKOUT, env=env)
+    assert "-m tests.house.dockerfile" in steps.splitlines()[-1]
+
+
 @pytest.mark.parametrize("unit", sorted(DEPLOY.glob("*.service")), ids=lambda path: path.name)
 def test_units_start_what_exists_and_give_a_worker_its_time(unit: Path) -> None:
     read = configparser.ConfigParser(interpolation=None, strict=False)
     read.optionxform = str  # type: ignore[assignment, method-assign]
     read.read_string(unit.read_text())
     service = read["Service"]
-    program = Path(service["ExecStart"].split()[0]).name
-    assert program in ("django-admin", "waitress-serve")
+    assert Path(service["ExecStart"].split()[0]).name == "django-admin"
     assert service["User"] != "root"
     if "worker" in unit.name:
         assert service["KillMode"] == "mixed"

@@ -54,18 +54,6 @@ class Product:
         return {"web" if "--socket" in words else "worker": pid for pid, words in pids.items()}
 
 
-@pytest.fixture(scope="module")
-def site_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A migrated database and collected static files of our own, as `make run` prepares them."""
-    home = tmp_path_factory.mktemp("standalone")
-    files = {"DATABASE_URL": f"sqlite:///{home / 'db.sqlite3'}", "STATIC_ROOT": str(home / "static")}
-    fixed = {"DJANGO_SETTINGS_MODULE": "jobscheduler.settings", "ENV_FILE": "", "SECRET_KEY": "for this test"}
-    env = {**os.environ, **files, **fixed, "JOBSCHEDULER_SHUTDOWN_GRACE_SEC": "5"}
-    for command in (["migrate"], ["collectstatic", "--no-input"]):
-        subprocess.run([*MANAGE, *command, "--verbosity=0"], env=env, check=True)
-    return env
-
-
 @pytest.fixture
 def product(site_env: dict[str, str], tmp_path: Path) -> Iterator[Product]:
     env, mark = marked(site_env)

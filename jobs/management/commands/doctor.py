@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 
 from jobs import cli
 from jobs.logs import visible
-from jobs.management.examining import Finding, Level, examine
+from jobs.management.examining import Finding, Level, examine, examine_own_worker
 
 
 class Command(cli.CliCommand):
@@ -21,10 +21,12 @@ class Command(cli.CliCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--fail-level", choices=["warning", "error"], default="error", help="What makes it exit 1.")
+        told = "Look only whether a worker of this host was heard from: the health check of its container."
+        parser.add_argument("--worker", action="store_true", help=told)
         cli.add_json(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
-        found = list(examine())
+        found = list(examine_own_worker() if given["worker"] else examine())
         bad = [each for each in found if each.level == Level.ERROR]
         if given["fail_level"] == "warning":
             bad = [each for each in found if each.level != Level.OK]

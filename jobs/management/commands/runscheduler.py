@@ -1,4 +1,4 @@
-"""Everything in one terminal: the web server and a worker, which live and end together."""
+"""Everything in one terminal: the web server and a worker, which live and end together; or the web server alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class Command(BaseCommand):
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
         parser.add_argument("--port", type=_port, default=8000, help="0 picks a free one (default %(default)s)")
         parser.add_argument("--threads", type=int, default=8, help="requests served at once (default %(default)s)")
-        parser.add_argument("--concurrency", type=int, help="jobs the worker runs at once")
+        worker = parser.add_mutually_exclusive_group()
+        worker.add_argument("--concurrency", type=int, help="jobs the worker runs at once")
+        worker.add_argument("--no-worker", action="store_true", help="the web server alone; workers run elsewhere")
         parser.add_argument("--socket", type=int, help=SUPPRESS)
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -43,8 +45,15 @@ class Command(BaseCommand):
             raise CommandError("runscheduler needs waitress: pip install 'django-jobscheduler[standalone]'.")
         if options["socket"] is not None:
             webserver.serve(options["socket"], threads=options["threads"])
+        elif options["no_worker"]:
+            self._serve(**options)
         else:
             self._run(**options)
+
+    def _serve(self, *, host: str, port: int, threads: int, **options: Any) -> None:
+        listening = self._listen(host, port)
+        self._greet(listening)
+        webserver.serve(listening.detach(), threads=threads)
 
     def _run(self, *, host: str, port: int, threads: int, concurrency: int | None, **options: Any) -> None:
         listening = self._listen(host, port)
