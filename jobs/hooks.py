@@ -62,7 +62,7 @@ class Interest(Protocol):
         """The same, asked of the database, and remembered."""
 
     def unwanted(self, *kinds: EventKind) -> str:
-        """SQL without parameters, true while nobody wants any of these."""
+        """SQL without parameters, true while nobody wants any of these. Empty: nobody ever will."""
 
     def along_ends(self) -> str | None:
         """SQL without parameters: common table expressions, each after a comma, that write down whatever somebody
@@ -154,7 +154,7 @@ def _clauses(
         written += told
         if unsaid := (*others,) if is_wanted else (*kinds, *others):
             guards.append(interest.unwanted(*unsaid))
-    return Clauses(" AND ".join(guards), written)
+    return Clauses(" AND ".join(filter(None, guards)), written)
 
 
 def _tell_guest(hook: Hook, events: Sequence[Event]) -> None:

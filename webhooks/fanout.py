@@ -18,7 +18,7 @@ from webhooks import audiences, bodies, circuits
 from webhooks.leases import DISABLED
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
-ROOM = 100  # deliveries that may wait at an endpoint while more messages are owed to it
+ROOM = 25  # deliveries that may wait at an endpoint while more messages are owed to it
 MESSAGES, DELIVERIES = 200, 500  # a batch
 LANES = 100
 

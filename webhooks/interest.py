@@ -66,6 +66,6 @@ def unwanted(kinds: tuple[EventKind, ...]) -> str:
     """For PostgreSQL; on SQLite there is always a transaction, in which the outbox looks for itself."""
     words = ", ".join(f"'{word}'" for word in events.filters_for(events.names_of(kinds)))
     if not words:
-        return "true"
+        return ""
     listening_rows = f"{WebhookEndpoint._meta.db_table} WHERE enabled AND events ?| ARRAY[{words}]"
     return f"NOT EXISTS (SELECT 1 FROM {listening_rows})"  # noqa: S608 — our own words

@@ -72,30 +72,34 @@ def along_ends() -> str:
 def along_claims() -> str:
     """For the rows of `took`, with a snapshot of all that does not stay as it is once a job has been dispatched."""
     columns = ", ".join(f"'{name}', t.{name}" for name in snapshots.CLAIMED)
-    return f"""{_wanted(f"SELECT DISTINCT tenant, '{events.STARTED}' AS event FROM took")},
-    told_of AS (
+    asked = f"SELECT DISTINCT tenant, '{events.STARTED}' AS event FROM took"  # noqa: S608
+    return f"""{_wanted(asked, of="_start")},
+    told_of_start AS (
         INSERT INTO {_MESSAGE} (id, tenant, event, job_id, at, audience_id, snapshot)
         SELECT {ID}, t.tenant, w.event, t.id, {NOW}, w.audience,
                json_build_object('claimed', json_build_object({columns}), 'artifacts', (
                    SELECT artifacts FROM {JobRun._meta.db_table} r WHERE r.job_id = t.id))::text
-        FROM took t JOIN wanted w ON w.tenant = t.tenant
+        FROM took t JOIN wanted_start w ON w.tenant = t.tenant
     )"""  # noqa: S608
 
 
-def _wanted(asked: str) -> str:
-    """Who wants which of the asked (tenant, event), with the audience that they are; a new one is written down."""
+def _wanted(asked: str, of: str = "") -> str:
+    """Who wants which of the asked (tenant, event), with the audience that they are; a new one is written down.
+
+    What belongs to a claim has names `of` its own, for it may be one statement with the end of other jobs.
+    """
     return f""",
-    wanting AS MATERIALIZED (
+    wanting{of} AS MATERIALIZED (
         SELECT t.tenant, t.event, string_agg(uuid_send(e.id), ''::bytea ORDER BY e.id) AS endpoints
         FROM ({asked}) t
         JOIN {_ENDPOINT} e ON e.enabled AND e.tenant = t.tenant
              AND e.events ?| ARRAY[t.event, split_part(t.event, '.', 1) || '.*', '*']
         GROUP BY t.tenant, t.event
     ),
-    wanted AS MATERIALIZED (SELECT tenant, event, endpoints, md5(endpoints)::uuid AS audience FROM wanting),
-    audience AS (
+    wanted{of} AS MATERIALIZED (SELECT tenant, event, endpoints, md5(endpoints)::uuid AS audience FROM wanting{of}),
+    audience{of} AS (
         INSERT INTO {_AUDIENCE} (id, endpoints)
-        SELECT DISTINCT w.audience, w.endpoints FROM wanted w
+        SELECT DISTINCT w.audience, w.endpoints FROM wanted{of} w
         WHERE NOT EXISTS (SELECT 1 FROM {_AUDIENCE} a WHERE a.id = w.audience)
         ORDER BY 1 ON CONFLICT DO NOTHING
     )"""  # noqa: S608

@@ -90,21 +90,19 @@ class Claimer:
             return []
         return _started(self._claim(most, slots, lease_sec))
 
-    def statement(self, slots: Sequence[int], *, lease_sec: float) -> Statement | None:
-        """The claim as one statement, to be sent with others, while no limit is in force and no hook must be called."""
+    def parts(self, slots: Sequence[int], *, lease_sec: float) -> Any:
+        """The claim, to be made one with the end of other jobs: while no limit is in force and no hook wants a call."""
         most = batch_size(len(slots))
         if not most or not self.serves.types or self._limited or not self._is_plain():
             return None
         clauses = None if db.is_sqlite() else hooks.for_claims()
         if clauses is None:
             return None
-        claim: Statement = dialect(db.connection()).claim_statement(
-            *_unlimited(most, self.serves), self.life, slots, self.worker, lease_sec, clauses
-        )
-        return claim
+        pick = _unlimited(most, self.serves)
+        return dialect(db.connection()).claim_parts(*pick, self.life, slots, self.worker, lease_sec, clauses)
 
     def taken(self, rows: Sequence[Any]) -> list[Claim]:
-        """What that statement answered."""
+        """What that answered."""
         return _started([_claim(row) for row in rows])
 
     def _is_plain(self) -> bool:

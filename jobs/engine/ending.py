@@ -13,7 +13,7 @@ from jobs.actors import SCHEDULER, Actor
 from jobs.engine import groups, wakeup
 from jobs.engine.journal import writer
 from jobs.engine.moves import get, lock, queued_gate, take
-from jobs.engine.sql import Statement, dialect
+from jobs.engine.sql import dialect
 from jobs.engine.submit import dump
 from jobs.ids import uuid7
 from jobs.models import Job, JobEvent, JobGroup, JobRun
@@ -49,13 +49,13 @@ def finish(ends: Sequence[End], *, actor: Actor) -> dict[UUID, Verdict]:
     return verdicts
 
 
-def finish_and(claim: Statement, ends: Sequence[End], *, actor: Actor) -> tuple[dict[UUID, Verdict], list[Any]]:
-    """Finish jobs that have no group, and run a claim: in one round trip and transaction, if no hook must be called."""
+def finish_and(claim: Any, ends: Sequence[End], *, actor: Actor) -> tuple[dict[UUID, Verdict], list[Any]] | None:
+    """Finish jobs that have neither lane nor group, and claim, in one statement; None if a hook must be called."""
     rows, connection = [_row(end) for end in ends], db.connection()
-    sql, clauses = dialect(connection), hooks.for_ends(*_kinds(rows))
+    clauses = hooks.for_ends(*_kinds(rows))
     if clauses is None:
-        return _record_told(rows, actor), sql.execute(connection, *claim)
-    answers, claimed = sql.execute_together(connection, sql.finish_statement(rows, *_signed(actor), clauses), claim)
+        return None
+    answers, claimed = dialect(connection).exchange(connection, rows, *_signed(actor), clauses, claim)
     return (_settled(answers) if answers else _record_told(rows, actor)), claimed
 
 

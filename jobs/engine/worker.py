@@ -266,17 +266,17 @@ class Worker:
         return db.atomic() if self._ended and db.is_sqlite() else nullcontext()
 
     def _exchange(self, ends: list[tuple[Held, ending.End]]) -> bool:
-        """Finish and claim in one round trip and one commit, if nothing has to be looked at in between."""
+        """Finish and claim in one statement, if nothing has to be looked at in between."""
         if not ends or self._lanes_changed or self._is_time() or not self._may_claim() or self._is_foreign_time():
             return False
         if any(held.claim.target is not None or end.group_id is not None for held, end in ends):
             return False
         slots = self._slots(batch_size(self._free() + len(ends)))
-        claim = self._claimer.statement(slots, lease_sec=conf.LEASE_SEC)
-        if claim is None:
+        claim, sent = self._claimer.parts(slots, lease_sec=conf.LEASE_SEC), time.monotonic()
+        done = ending.finish_and(claim, [end for _, end in ends], actor=self.actor) if claim is not None else None
+        if done is None:
             return False
-        sent = time.monotonic()
-        verdicts, rows = ending.finish_and(claim, [end for _, end in ends], actor=self.actor)
+        verdicts, rows = done
         self._settle_all(ends, verdicts)
         claims = self._claimer.taken(rows)
         self._start_all(claims, sent)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from jobs.engine.sql import Statement
 from jobs.engine.sql.columns import BLANK, CLAIM_TOLD, CLAIMED, CLOSED_LANE, LANE_HEAD, SUBMISSION
 from jobs.engine.sql.postgres_insert import insert_jobs as insert_jobs
 from jobs.engine.sql.prepared import NOW, execute
@@ -16,6 +17,15 @@ from jobs.engine.sql.prepared import execute_together as execute_together
 from jobs.engine.sql.rollup import ADD_UP, INTO
 from jobs.hooks import NO_CLAUSES, Clauses
 from jobs.models.rollup import BUCKETS_SEC
+
+
+class Parts(NamedTuple):
+    """A statement that can be made one with another."""
+
+    tables: str  # common table expressions
+    answer: str  # a query over them
+    width: int  # how many columns it has
+
 
 _BUCKETS = f"ARRAY[{', '.join(map(str, BUCKETS_SEC))}]::double precision[]"
 
@@ -28,17 +38,18 @@ def finish_jobs(
     Returns a row an end: id, verdict (done | replay | lost), tenant, retried_by, in a group? None at all if the
     guard of the clauses is false.
     """
-    return execute(connection, *finish_statement(ends, actor, writer, clauses))
+    finish, said = _finish_parts(ends, actor, writer, clauses)
+    return execute(connection, _whole(finish), said)
 
 
-def finish_statement(
-    ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str, clauses: Clauses = NO_CLAUSES
-) -> Statement:
+def _finish_parts(
+    ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str, clauses: Clauses, *, lanes: bool = True
+) -> tuple[Parts, dict[str, Any]]:
     retries = any(end[8] is not None for end in ends)
     given = f"[{','.join(map(_as_json, ends))}]"
     ids = uuid_array([end[0] for end in ends])
-    params = {"ends": given, "ids": ids, "actor_kind": actor[0], "actor": actor[1], "writer": writer}
-    return _finish(retries, clauses), params
+    said = {"ends": given, "ids": ids, "actor_kind": actor[0], "actor": actor[1], "writer": writer}
+    return _finish(retries, clauses, lanes), said
 
 
 def _as_json(end: Sequence[Any]) -> str:
@@ -59,8 +70,40 @@ def uuid_array(ids: Sequence[UUID]) -> str:
     return f"{{{','.join(map(str, ids))}}}"
 
 
+def exchange(
+    connection: Any,
+    ends: Sequence[Sequence[Any]],
+    actor: tuple[str, str],
+    writer: str,
+    clauses: Clauses,
+    claim: tuple[Parts, dict[str, Any]],
+) -> tuple[list[Any], list[Any]]:
+    """Finish and claim in one statement; returns what each of them answers.
+
+    The claim sees the queue as it was before the ends: only for ends of jobs in no lane, which let nobody forward.
+    """
+    finish, said = _finish_parts(ends, actor, writer, clauses, lanes=False)
+    rows = execute(connection, _together(finish, claim[0]), said | claim[1])
+    ended = [row[: finish.width] for row in rows if row[0] is not None]
+    return ended, [row[finish.width :] for row in rows if row[0] is None]
+
+
 @cache
-def _finish(retries: bool, clauses: Clauses) -> str:
+def _together(one: Parts, other: Parts) -> str:
+    empty = [", ".join(["NULL"] * parts.width) for parts in (one, other)]
+    return f"""
+    WITH {one.tables}, {other.tables}
+    SELECT one.*, {empty[1]} FROM ({one.answer}) one UNION ALL SELECT {empty[0]}, other.* FROM ({other.answer}) other
+    """
+
+
+@cache
+def _whole(parts: Parts) -> str:
+    return f"WITH {parts.tables} {parts.answer}"
+
+
+@cache
+def _finish(retries: bool, clauses: Clauses, lanes: bool) -> Parts:
     kept = [f"j.{name}" for name in ("base_priority", "position", "attempt", "checkpoint", *SUBMISSION)]
     told = ["j.job_type", "j.tenant", "j.resource", "j.lane_id", "j.group_id"]
     returned = ", ".join(dict.fromkeys([*told, *kept] if retries else told))  # as the row is under its lock
@@ -79,8 +122,13 @@ def _finish(retries: bool, clauses: Clauses) -> str:
         UNION ALL SELECT retry_of_id, 'RETRY_CREATED', 'FAILED', 'FAILED', '', NULL, jsonb_build_object('retried_by', id)
         FROM retry
         UNION ALL SELECT id, 'SUBMITTED', '', 'QUEUED', 'retry of ' || retry_of_id, NULL, NULL FROM retry"""
-    return f"""
-    WITH given AS MATERIALIZED (
+    mark = """
+    mark AS (
+        INSERT INTO jobscheduler_lanemark (lane_id)
+        SELECT DISTINCT lane_id FROM ended WHERE lane_id IS NOT NULL AND status <> 'FAILED'
+    ),"""
+    tables = f"""
+    given AS MATERIALIZED (
         SELECT id, token, status, coalesce(reason, '') AS reason, coalesce(error, '') AS error, exit_code, artifacts,
                data, retry_in, retry_id
         FROM json_to_recordset(%(ends)s::json) AS t(
@@ -114,10 +162,7 @@ def _finish(retries: bool, clauses: Clauses) -> str:
         FROM (SELECT id, status AS kind, 'RUNNING' AS source, status AS target, reason, token, data FROM ended
               {retry_events if retries else ""}) t
     ),
-    mark AS (
-        INSERT INTO jobscheduler_lanemark (lane_id)
-        SELECT DISTINCT lane_id FROM ended WHERE lane_id IS NOT NULL AND status <> 'FAILED'
-    ),
+    {mark if lanes else ""}
     minute AS (
         {INTO}
         SELECT date_trunc('minute', {NOW}), %(writer)s, tenant, resource, job_type, outcome,
@@ -126,6 +171,8 @@ def _finish(retries: bool, clauses: Clauses) -> str:
         FROM run GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
         {ADD_UP}
     ){clauses.along}
+    """
+    answer = """
     SELECT g.id,
            CASE WHEN e.id IS NOT NULL THEN 'done'
                 WHEN (SELECT true FROM jobscheduler_jobevent x WHERE x.job_id = g.id AND x.token = g.token AND x.kind = g.status
@@ -134,6 +181,7 @@ def _finish(retries: bool, clauses: Clauses) -> str:
            e.tenant, CASE WHEN e.retried THEN e.retry_id END, e.group_id IS NOT NULL
     FROM given g LEFT JOIN ended e ON e.id = g.id
     """
+    return Parts(tables, answer, 5)
 
 
 def claim_jobs(
@@ -150,10 +198,11 @@ def claim_jobs(
 
     Takes none if the guard of the clauses is false.
     """
-    return execute(connection, *claim_statement(pick, params, life, slots, worker, lease_sec, clauses))
+    parts, said = claim_parts(pick, params, life, slots, worker, lease_sec, clauses)
+    return execute(connection, _whole(parts), said)
 
 
-def claim_statement(
+def claim_parts(
     pick: str,
     params: Sequence[Any],
     life: str,
@@ -161,37 +210,44 @@ def claim_statement(
     worker: str,
     lease_sec: float,
     clauses: Clauses = NO_CLAUSES,
-) -> Statement:
+) -> tuple[Parts, dict[str, Any]]:
+    """The same, to be made one with the end of other jobs: see `exchange`."""
+    said = {f"pick_{place}": value for place, value in enumerate(params)}
     numbers = f"{{{','.join(map(str, slots))}}}"
-    return _claim(pick, clauses), [*params, life, numbers, lease_sec, worker, worker]
+    return _claim(pick, clauses), said | {"life": life, "slots": numbers, "lease_sec": lease_sec, "worker": worker}
 
 
 @cache
-def _claim(pick: str, clauses: Clauses) -> str:
+def _claim(pick: str, clauses: Clauses) -> Parts:
     returned = (*CLAIMED, *(CLAIM_TOLD if clauses.along else ()))
-    return f"""
-    WITH pick AS MATERIALIZED ({pick}),
+    places = count()
+    picked = re.sub("%s", lambda _: f"%(pick_{next(places)})s", pick)
+    tables = f"""
+    pick AS MATERIALIZED ({picked}),
     took AS (
         UPDATE jobscheduler_job j
         SET status = 'RUNNING', gate = 0, status_reason = '', recheck_at = NULL, cancel_requested = false, cancel_mode = '',
-            lease_owner = %s || '#' || (%s::integer[])[p.slot], lease_token = gen_random_uuid(),
-            lease_expires_at = {NOW} + %s * interval '1 second', heartbeat_at = {NOW},
+            lease_owner = %(life)s || '#' || (%(slots)s::integer[])[p.slot], lease_token = gen_random_uuid(),
+            lease_expires_at = {NOW} + %(lease_sec)s * interval '1 second', heartbeat_at = {NOW},
             dispatched_at = coalesce(j.dispatched_at, {NOW}), fence = j.fence + 1, holds_lane = (j.lane_id IS NOT NULL)
         FROM (SELECT id, row_number() OVER (ORDER BY priority DESC, position, created_at, id) AS slot FROM pick) p
         WHERE j.id = ANY(ARRAY(SELECT id FROM pick)) AND j.id = p.id  -- the array makes it an index walk at any size
           AND {clauses.guard or "true"}
         RETURNING {", ".join(f"j.{name}" for name in returned)}
     ),
-    run AS (
+    begun AS (
         INSERT INTO jobscheduler_jobrun (job_id, status, started_at, error, artifacts, worker)
-        SELECT id, 'RUNNING', {NOW}, '', '{{}}', %s FROM took ON CONFLICT (job_id) DO NOTHING
+        SELECT id, 'RUNNING', {NOW}, '', '{{}}', %(worker)s FROM took ON CONFLICT (job_id) DO NOTHING
     ),
-    event AS (
+    begun_event AS (
         INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, reason, actor_kind, actor_name)
-        SELECT id, {NOW}, 'RUNNING', 'QUEUED', 'RUNNING', '', 'worker', %s FROM took
+        SELECT id, {NOW}, 'RUNNING', 'QUEUED', 'RUNNING', '', 'worker', %(worker)s FROM took
     ){clauses.along}
-    SELECT {", ".join(CLAIMED)}, (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = took.id) FROM took
     """
+    answer = (
+        f"SELECT {', '.join(CLAIMED)}, (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = took.id) FROM took"
+    )
+    return Parts(tables, answer, len(CLAIMED) + 1)
 
 
 def pick_heads(

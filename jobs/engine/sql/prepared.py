@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
+from itertools import count
 from typing import Any
 
 from django.db import transaction
@@ -17,16 +20,16 @@ def execute(connection: Any, sql: str, params: Any) -> list[Any]:
         with connection.cursor() as cursor:
             cursor.execute(sql, params)
             return cursor.fetchall()
-    from psycopg import Cursor
+    from psycopg import RawCursor
 
     raw = _ready(connection)
     with connection.wrap_database_errors:
-        return Cursor(raw).execute(sql, params, prepare=_may_prepare(connection)).fetchall()
+        return RawCursor(raw).execute(*_native(sql, params), prepare=_may_prepare(connection)).fetchall()
 
 
 def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
     """Run statements in one round trip, and as one transaction."""
-    from psycopg import Cursor, Pipeline
+    from psycopg import Pipeline, RawCursor
 
     if connection.queries_logged or connection.execute_wrappers or not Pipeline.is_supported():
         with transaction.atomic(using=connection.alias):
@@ -34,8 +37,34 @@ def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]
     raw = _ready(connection)
     with connection.wrap_database_errors:
         with raw.pipeline():  # up to its end the server treats what it gets as one transaction
-            cursors = [Cursor(raw).execute(*each, prepare=_may_prepare(connection)) for each in statements]
+            cursors = [RawCursor(raw).execute(*_native(*each), prepare=_may_prepare(connection)) for each in statements]
         return [cursor.fetchall() for cursor in cursors]
+
+
+def _native(sql: str, params: Any) -> tuple[bytes, list[Any] | None]:
+    """With the server's own placeholders: in a long statement, the driver would look for ours every time."""
+    if params is None:
+        return sql.encode(), None
+    text, names = _numbered(sql)
+    return text, [params[name] for name in names] if names else list(params)
+
+
+@cache
+def _numbered(sql: str) -> tuple[bytes, list[str]]:
+    """Placeholders as numbers; and the names of those that have one, in their order."""
+    names: list[str] = []
+    places = count(1)
+
+    def number(found: re.Match[str]) -> str:
+        if found[0] == "%%":
+            return "%"
+        if found[1] is None:
+            return f"${next(places)}"
+        if found[1] not in names:
+            names.append(found[1])
+        return f"${names.index(found[1]) + 1}"
+
+    return re.sub(r"%%|%s|%\((\w+)\)s", number, sql).encode(), names
 
 
 def _ready(connection: Any) -> Any:
