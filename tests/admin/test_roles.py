@@ -48,6 +48,7 @@ def test_a_viewer_sees_every_page_and_is_offered_nothing(viewer: Client) -> None
         assert (page.status_code, offers(page.content.decode())) == (200, []), url
 
 
+@pytest.mark.once
 def test_a_viewer_changes_nothing_whatever_is_posted(viewer: Client) -> None:
     rows = one_of_each()
     before = everything()

@@ -79,6 +79,6 @@ def test_no_answer_is_a_server_error_or_one_that_the_schema_does_not_name(
     seed = secrets.token_hex(4)
     print(f"SEED={seed}")
     with Fleet(process_env, tmp_path) as fleet:
-        verdict = schema.run(fleet, random.Random(seed), seconds=40)
+        verdict = schema.run(fleet, random.Random(seed), seconds=20)
     print(verdict)
     assert not verdict.broken, str(verdict)

@@ -55,6 +55,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words: tuple[str, ...]) -> None:
     assert not ApiToken.objects.exists()
 
 
+@pytest.mark.once
 def test_as_a_process_it_prints_nothing_else(process_env: dict[str, str]) -> None:
     said = run(process_env, "createtoken", "robot", "--tenant=x")
     assert (said.code, len(said.out.split())) == (0, 1)

@@ -71,6 +71,7 @@ def shows_everything() -> None:
     assert JobMinute.objects.filter(tenant=demo.TENANT).count() > 1000
 
 
+@pytest.mark.once
 def test_schedules_of_the_demo_name_job_types_that_every_worker_knows() -> None:
     call("demo", "--force")
     assert set(Schedule.objects.values_list("job_type", flat=True)) == {"system.sleep"}

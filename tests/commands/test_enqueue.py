@@ -91,6 +91,7 @@ def test_the_same_key_and_params_give_the_same_job_and_others_are_refused() -> N
     assert Job.objects.count() == 1
 
 
+@pytest.mark.once
 def test_as_a_process_it_prints_the_id_alone_or_one_line_on_stderr(process_env: dict[str, str]) -> None:
     said = run(process_env, "enqueue", "sample.add", "a=1", "--priority", "LOW", "b=2")
     assert (said.code, said.err) == (0, "")

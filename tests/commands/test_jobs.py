@@ -402,6 +402,7 @@ def test_the_oldest_waiting_job_is_one_that_could_run() -> None:
 # ---------------------------------------------------------------------- as a process
 
 
+@pytest.mark.once
 def test_as_a_process_it_has_the_same_exit_codes(process_env: dict[str, str]) -> None:
     job = JobFactory.create()
 

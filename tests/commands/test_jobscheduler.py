@@ -33,6 +33,7 @@ def crowded_site(process_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
     return {**process_env, "DJANGO_SETTINGS_MODULE": "crowded", "PYTHONPATH": str(tmp_path)}
 
 
+@pytest.mark.once
 def test_where_names_collide_ours_are_reached_by_the_full_name(crowded_site: dict[str, str]) -> None:
     job = JobFactory.create()
 

@@ -90,6 +90,7 @@ def test_ctrl_c_leaves_the_job_and_exits_130(fleet: Fleet) -> None:
     assert (job.status, job.cancel_requested) == (Status.RUNNING, False)
 
 
+@pytest.mark.once
 def test_a_terminal_gets_a_bar_on_stderr_and_the_id_alone_on_stdout(fleet: Fleet) -> None:
     fleet.start()
 
