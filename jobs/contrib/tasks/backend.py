@@ -24,7 +24,6 @@ from jobs.contrib.tasks.compat import (
 from jobs.contrib.tasks.task import EXTRAS, JobsTask
 from jobs.errors import InvalidInput
 
-
 ends.listen()
 
 
