@@ -1,27 +1,32 @@
-"""The built wheel in a foreign site, on every Django and Python that we promise: `make matrix`, one cell at a time.
+"""The built wheel on every Django and Python that we promise: `make matrix`, one cell at a time.
 
-The site has its own user model, admin path, URL prefix, number format and a second database for the queue.
+Each cell is an empty environment in which the five-minute start is followed, a foreign site is told its whole story on
+SQLite and on PostgreSQL (see `tests.house.foreign`), and our tests of the `django.tasks` backend run against the wheel.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+
+from tests import postgres
+from tests.house import foreign, start
+from tests.house.processes import run
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-SITE = Path(__file__).resolve().parent / "house" / "foreign_site"
 DJANGOS, PYTHONS = ("5.2", "6.0", "6.1"), ("3.11", "3.12", "3.13")
-OPTIONS = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL"}
-PAGES = (
-    *("/scheduler/healthz", "/scheduler/readyz", "/scheduler/api/openapi.json", "/scheduler/api/jobs"),
-    *("/backoffice/", "/backoffice/jobscheduler_jobs/job/", "/backoffice/jobscheduler_schedules/schedule/"),
-)
+SUITE = ("tests/contrib/test_tasks.py", "tests/contrib/test_task_ends.py")
+SUITE_NEEDS = ("pytest", "pytest-django", "pytest-timeout")
 
 
 def cells() -> list[tuple[str, str]]:
@@ -35,62 +40,87 @@ def main() -> int:
     parser.add_argument("--python", choices=PYTHONS, help="only this one")
     given = parser.parse_args()
     wanted = [c for c in cells() if given.django in (None, c[0]) and given.python in (None, c[1])]
-    with tempfile.TemporaryDirectory(prefix="jobscheduler-matrix-") as home:
+    with tempfile.TemporaryDirectory(prefix="jobscheduler-matrix-") as home, postgres.server() as server:
         wheel = build(Path(home))
-        failed = [cell for cell in wanted if not passes(*cell, wheel, Path(home))]
+        failed = [cell for cell in wanted if not passes(*cell, wheel, Path(home), server)]
     print(f"{len(wanted) - len(failed)} of {len(wanted)} cells passed")
     return 1 if failed else 0
 
 
-def passes(django: str, python: str, wheel: Path, home: Path) -> bool:
-    interpreter = interpreter_of(python)
+def passes(django: str, python: str, wheel: Path, home: Path, server: str) -> bool:
+    interpreter, began = interpreter_of(python), time.monotonic()
     if interpreter is None:
         print(f"Django {django}  Python {python}  FAILED: there is no python{python} here")
         return False
     place = home / f"{django}-{python}"
+    place.mkdir()
     try:
-        prove(django, interpreter, wheel, place)
-    except subprocess.CalledProcessError as error:
-        print(f"Django {django}  Python {python}  FAILED: {error.cmd}\n{error.stdout}\n{error.stderr}")
+        proved = prove(django, interpreter, wheel, place, server)
+    except AssertionError as error:
+        print(f"Django {django}  Python {python}  FAILED: {error}", flush=True)
         return False
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    print(f"Django {django}  Python {python}  passed", flush=True)
+    print(f"Django {django}  Python {python}  passed in {time.monotonic() - began:.0f} s: {proved}", flush=True)
     return True
 
 
-def prove(django: str, interpreter: str, wheel: Path, place: Path) -> None:
-    run(interpreter, "-m", "venv", place / "venv")
+def prove(django: str, interpreter: str, wheel: Path, place: Path, server: str) -> str:
+    run([interpreter, "-m", "venv", place / "venv"])
     python = place / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[tasks]", f"Django=={django}.*")
-    site = shutil.copytree(SITE, place / "site", ignore=shutil.ignore_patterns("__pycache__"))
-    env = environment(place)
-
-    def manage(*words: str) -> str:
-        return run(python, "-W", "error::DeprecationWarning:jobs", site / "manage.py", *words, env=env, cwd=site)
-
-    manage("makemigrations", "accounts", "shop")
-    manage("makemigrations", "--check", "--dry-run")
-    manage("migrate", "--verbosity=0")
-    manage("migrate", "--verbosity=0", "--database=queue")
-    manage("check", "--fail-level=WARNING")
-    job = manage("order", "7").strip()
-    manage("worker", "--burst")
-    seen = json.loads(manage("inspect", job))
-    require((seen["status"], seen["receipts"]) == ("COMPLETED", [7]), f"the job ended as {seen}")
-    require(seen["code"].startswith(str(place)), f"the code is not the wheel's: {seen['code']}")
-    answers = manage("visit", *PAGES)
-    require(answers.split() == [word for page in PAGES for word in ("200", page)], answers)
-    manage("doctor")
+    env = environment(place, django, wheel)
+    page = start.follow(made(place / "start"), env)
+    assert start.is_completed(page, "shop.greet"), page
+    install(python, env, f"{wheel}[tasks,postgres]")
+    standard = ""
+    for name, database in databases(place, server).items():
+        manage = foreign.manager(python, foreign.settle(place / name), database)
+        standard = foreign.tell(manage, wheel_home=place)
+    return f"start, SQLite, PostgreSQL, {standard}, {suite(python, env, wheel, place, server)}"
 
 
-def environment(place: Path) -> dict[str, str]:
-    def database(name: str) -> str:
-        return json.dumps({"ENGINE": "django.db.backends.sqlite3", "NAME": str(place / name), "OPTIONS": OPTIONS})
+def suite(python: Path, env: dict[str, str], wheel: Path, place: Path, server: str) -> str:
+    """Our tests of the backend, beside the wheel instead of its sources. What pytest said last."""
+    install(python, env, f"{wheel}[standalone,tasks,postgres]", *SUITE_NEEDS)
+    home = made(place / "suite")
+    shutil.copytree(CHECKOUT / "tests", home / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "manage.py"):
+        shutil.copy(CHECKOUT / name, home)
+    said = [
+        run([python, "-m", "pytest", "-q", *SUITE], cwd=home, env={**env, **at}).splitlines()[-1]
+        for at in ({}, {"DATABASE_URL": server})
+    ]
+    return ", ".join(said)
 
-    ours = ("DJANGO_", "JOBSCHEDULER_", "PYTHON", "DATABASE_URL")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return {**inherited, "SITE_DATABASE": database("site.sqlite3"), "SITE_QUEUE": database("queue.sqlite3")}
+
+def databases(place: Path, server: str) -> dict[str, dict[str, Any]]:
+    """One on each engine, with room for a second one."""
+    at = urlsplit(server)
+    name = "site_" + place.name.replace(".", "").replace("-", "_")
+    with psycopg.connect(server, autocommit=True) as connection:
+        for each in (name, f"{name}_queue"):
+            connection.execute(f"CREATE DATABASE {each}")  # type: ignore[call-overload]
+    account = {"USER": at.username, "PASSWORD": at.password, "HOST": at.hostname, "PORT": at.port}
+    postgresql = {"ENGINE": "django.db.backends.postgresql", "NAME": name, **account}
+    return {"sqlite": foreign.sqlite(place / "site.sqlite3"), "postgresql": postgresql}
+
+
+def environment(place: Path, django: str, wheel: Path) -> dict[str, str]:
+    """That of a person who knows nothing of us; `pip` finds this Django, and the wheel where ours is published."""
+    constraints = place / "constraints.txt"
+    constraints.write_text(f"Django=={django}.*\ndjango-jobscheduler @ {wheel.as_uri()}\n")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign.OURS)}
+    path = os.pathsep.join([str(place / "venv" / "bin"), inherited["PATH"]])
+    return {**inherited, "PATH": path, "PIP_CONSTRAINT": str(constraints), "PIP_QUIET": "1"}
+
+
+def install(python: Path, env: dict[str, str], *wanted: str) -> None:
+    run([python, "-m", "pip", "install", *wanted], env=env)
+
+
+def made(place: Path) -> Path:
+    place.mkdir()
+    return place
 
 
 def build(home: Path) -> Path:
@@ -99,7 +129,7 @@ def build(home: Path) -> Path:
         shutil.copytree(CHECKOUT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(CHECKOUT / name, source)
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", home / "dist", source)
+    run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", home / "dist", source])
     return next((home / "dist").glob("*.whl"))
 
 
@@ -110,16 +140,6 @@ def interpreter_of(version: str) -> str | None:
         if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
             return found
     return None
-
-
-def require(holds: bool, told: str) -> None:
-    if not holds:
-        raise subprocess.CalledProcessError(1, told, "", "")
-
-
-def run(*command: object, **options: object) -> str:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True, **options)  # type: ignore[call-overload]
-    return str(done.stdout)
 
 
 if __name__ == "__main__":

@@ -2,64 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
+import subprocess
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from django.db import connection
 from pytest_django.plugin import DjangoDbBlocker
 
-from tests.house.processes import run
+from tests.house import foreign
+from tests.house.foreign import Manage
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-FOREIGN_SITE = Path(__file__).parent / "foreign_site"
-Manage = Callable[..., str]
 
 
 @pytest.fixture
 def site_database(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[dict[str, object]]:
-    """An empty database for the site, on the engine of this run."""
+    """An empty database for the site, on the engine of this run, with room for a second one."""
     if connection.vendor == "sqlite":
-        options = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL"}
-        yield {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "site.sqlite3"), "OPTIONS": options}
+        yield foreign.sqlite(tmp_path / "site.sqlite3")
         return
     name = f"foreign_site_{os.getpid()}"
     credentials = {key: connection.settings_dict[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT")}
+    names = (name, f"{name}_queue")
     with django_db_blocker.unblock(), connection._nodb_cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {name}")
+        for each in names:
+            cursor.execute(f"CREATE DATABASE {each}")
     yield {**credentials, "NAME": name}
     with django_db_blocker.unblock(), connection._nodb_cursor() as cursor:
-        cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        for each in names:
+            cursor.execute(f"DROP DATABASE {each} WITH (FORCE)")
 
 
 @pytest.fixture
-def queue_database(tmp_path: Path) -> dict[str, str]:
-    """On SQLite the queue has a database of its own, behind a router of the site's."""
-    if connection.vendor != "sqlite":
-        return {}
-    options = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL"}
-    queue = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "queue.sqlite3"), "OPTIONS": options}
-    return {"SITE_QUEUE": json.dumps(queue)}
-
-
-@pytest.fixture
-def manage(
-    foreign_python: Path, site_database: dict[str, object], queue_database: dict[str, str], tmp_path: Path
-) -> Manage:
-    site = shutil.copytree(FOREIGN_SITE, tmp_path / "site")
-    ours = ("DJANGO_", "JOBSCHEDULER_", "PYTHON", "DATABASE_URL")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    env |= {
-        **queue_database,
-        "SITE_DATABASE": json.dumps(site_database),
-        "PYTHONWARNINGS": "error::DeprecationWarning:jobs",
-    }
-    return lambda *arguments: run([foreign_python, site / "manage.py", *arguments], env=env, cwd=site)
+def manage(foreign_python: Path, site_database: dict[str, object], tmp_path: Path) -> Manage:
+    return foreign.manager(foreign_python, foreign.settle(tmp_path / "site"), site_database)
 
 
 def test_the_wheel_ships_our_packages_and_nothing_else(wheel: Path) -> None:
@@ -97,23 +77,20 @@ def test_every_template_static_and_locale_file_of_an_app_is_in_the_wheel(wheel: 
         assert f"{app}/locale/de/LC_MESSAGES/django.mo" in shipped
 
 
-def test_a_foreign_site_migrates_checks_and_runs_a_job_of_its_own(
-    manage: Manage, foreign_python: Path, queue_database: dict[str, str]
+@pytest.mark.timeout(300)
+def test_a_foreign_site_that_follows_the_guide_has_all_of_it(manage: Manage, foreign_python: Path) -> None:
+    foreign.tell(manage, wheel_home=foreign_python.parent.parent)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("module", "refused"),
+    [("jobs", True), ("jobs.engine.worker", True), ("webhooks.sender", True), ("jobsite.views", False)],
+)
+def test_the_foreign_site_takes_every_warning_of_ours_for_an_error(
+    foreign_python: Path, module: str, refused: bool
 ) -> None:
-    manage("makemigrations", "accounts", "shop")
-    manage("makemigrations", "--check", "--dry-run")
-    manage("migrate", "--verbosity=0")
-    if queue_database:
-        manage("migrate", "--verbosity=0", "--database=queue")
-    manage("check", "--fail-level=WARNING")
-
-    job_id = manage("order", "7").strip()
-    manage("worker", "--burst")
-
-    seen = json.loads(manage("inspect", job_id))
-    assert (seen["status"], seen["receipts"]) == ("COMPLETED", [7])
-    assert seen["code"].startswith(str(foreign_python.parent.parent))
-
-    manage("doctor")
-    pages = ["/scheduler/healthz", "/scheduler/readyz", "/backoffice/", "/backoffice/jobscheduler_jobs/job/"]
-    assert manage("visit", *pages).split() == [word for page in pages for word in ("200", page)]
+    warn = f"warnings.warn_explicit('old', DeprecationWarning, 'x.py', 1, module={module!r})"
+    code = f"import warnings, mainsite.strict; {warn}"
+    done = subprocess.run([foreign_python, "-c", code], cwd=foreign.HERE, capture_output=True, check=False)
+    assert bool(done.returncode) == refused, done.stderr

@@ -1,6 +1,7 @@
 import os
 import sys
 
+import mainsite.strict  # noqa: F401
 from django.core.management import execute_from_command_line
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "mainsite.settings")

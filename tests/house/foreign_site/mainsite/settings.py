@@ -1,5 +1,5 @@
-"""Somebody else's site: its own user model, its own admin path, integer keys, its own way of writing numbers, perhaps a
-second database for the queue, and nothing of our settings."""
+"""Somebody else's site, before it has heard of us: its own user model, its own admin, integer keys, its own way of
+writing numbers. What it adds for us is written to the end of its files, from the guide."""
 
 import json
 import os
@@ -23,9 +23,6 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "accounts",
     "shop",
-    "jobs",
-    "schedules",
-    "webhooks",
 ]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -49,6 +46,3 @@ TEMPLATES = [
 ]
 STATIC_URL = "assets/"
 DATABASES = {"default": json.loads(os.environ["SITE_DATABASE"])}
-if "SITE_QUEUE" in os.environ:
-    DATABASES["queue"] = json.loads(os.environ["SITE_QUEUE"])
-    DATABASE_ROUTERS = ["mainsite.routers.QueueRouter"]

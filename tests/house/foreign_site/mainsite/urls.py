@@ -1,7 +1,5 @@
-from django.contrib import admin
-from django.urls import include, path
+from django.urls import path
 
-urlpatterns = [
-    path("backoffice/", admin.site.urls),
-    path("scheduler/", include("jobscheduler.urls")),
-]
+from mainsite.backoffice import backoffice
+
+urlpatterns = [path("backoffice/", backoffice.urls)]

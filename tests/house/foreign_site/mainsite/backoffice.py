@@ -1,0 +1,3 @@
+from django.contrib.admin import AdminSite
+
+backoffice = AdminSite(name="backoffice")
