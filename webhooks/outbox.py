@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from django.db import transaction
-from django.utils import timezone
 
 from jobs import clock, db
 from jobs.hooks import Event, GroupFinished, Moved
 from jobs.ids import uuid7
-from webhooks import audiences, bodies, events, outbox_sql, snapshots
+from webhooks import audiences, bodies, events, outbox_sql, outbox_sqlite
 from webhooks.interest import listening
 from webhooks.models import WebhookEndpoint, WebhookMessage
 
@@ -63,8 +62,10 @@ listening.on_writing = nudge_senders
 
 def _write_moves(moves: Sequence[tuple[Moved, str]]) -> set[str]:
     """Returns the events that somebody wanted."""
-    if db.is_sqlite() or not moves:
-        return _write_here(moves)
+    if not moves:
+        return set()
+    if db.is_sqlite():
+        return outbox_sqlite.write(moves)
     from jobs.engine.sql.prepared import execute
 
     rows = [
@@ -73,27 +74,6 @@ def _write_moves(moves: Sequence[tuple[Moved, str]]) -> set[str]:
         for move, name in moves
     ]
     return {name for (name,) in execute(db.connection(), outbox_sql.insert(), [json.dumps(rows)])}
-
-
-def _write_here(moves: Sequence[tuple[Moved, str]]) -> set[str]:
-    wanted = _wanted({(move.tenant, name) for move, name in moves})
-    kept = [(move, name) for move, name in moves if (move.tenant, name) in wanted]
-    lives_on = {move.job_id for move, name in kept if name not in _ENDS}
-    snapshot_of = snapshots.take(lives_on) if lives_on else {}
-    now = timezone.now()
-    WebhookMessage.objects.using(db.alias()).bulk_create(
-        WebhookMessage(
-            tenant=move.tenant,
-            event=name,
-            job_id=move.job_id,
-            retried_by=move.retried_by,
-            at=now,
-            snapshot=None if name in _ENDS else snapshot_of.get(move.job_id),
-            audience_id=wanted[move.tenant, name],
-        )
-        for move, name in kept
-    )
-    return {name for _move, name in kept}
 
 
 def _write_group(event: GroupFinished) -> set[str]:
