@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from time import monotonic
 from typing import Any
 
 from django.db.models import BigIntegerField, CharField, Count, DateTimeField, F, Func, IntegerField, Min, Sum, Value
@@ -20,6 +19,7 @@ from jobs.literals import literals
 from jobs.models import Gate, Job, JobMinute
 from jobs.models.job import RARE
 from jobs.states import ACTIVE, LIVE, Status
+from jobs.thrift import Kept
 
 # The conditions of partial indexes; all live states at once would be a walk over history.
 PARTS: tuple[dict[str, Any], ...] = (
@@ -27,8 +27,6 @@ PARTS: tuple[dict[str, Any], ...] = (
     {"status__in": literals(sorted(ACTIVE))},
     {"status__in": literals(RARE), "status": Status.PAUSED},
 )
-FEW = 10_000  # so many live jobs are counted anew for every answer
-SHARE, LONGEST_SEC = 0.1, 5.0  # of all time, counting larger ones takes a tenth; and how old one may get
 STEPS_A_SEC = 2**16  # a power of two, so that a float holds every step exactly
 
 
@@ -109,23 +107,11 @@ class Census:
 
 def take(tenant: str | None = None) -> Census:
     """Of one tenant or of all. Up to FEW live jobs it is of now; a larger one may be a moment old, as `at` says."""
-    place, now = (db.alias(), tenant), monotonic()
-    known = _kept.get(place)
-    if known is not None and now < known[1]:
-        return known[0]
-    census = _taken(tenant)
-    if sum(kind.jobs for kind in census.live) > FEW:
-        for stale in [each for each, (_, until) in _kept.items() if until <= now]:
-            del _kept[stale]
-        _kept[place] = census, now + min((monotonic() - now) / SHARE, LONGEST_SEC)
-    return census
+    return _kept.get((db.alias(), tenant), lambda: _taken(tenant), lambda census: sum(k.jobs for k in census.live))
 
 
-_kept: dict[tuple[str, str | None], tuple[Census, float]] = {}
-
-
-def forget() -> None:
-    _kept.clear()
+_kept: Kept[Census] = Kept()
+forget = _kept.forget
 
 
 class Steps(Func):

@@ -8,14 +8,16 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.admin import ModelAdmin, SimpleListFilter
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Subquery
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from jobs import clock
+from jobs.admin.paginator import CappedInt, capped_count
 from jobs.literals import Literal, literals
-from jobs.models import Gate, Job
+from jobs.models import Gate, Job, JobRun
 from jobs.models.job import RARE, STATUS_CHOICES
 from jobs.registry import registry
 from jobs.states import ACTIVE, Status
@@ -105,7 +107,13 @@ class StatusFilter(KnownValues):
         for part in (RARE, [Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
             if value in part:
                 return _among(queryset, status__in=literals(part), status=value)
-        return queryset.filter(status=value)
+        return _completed(queryset)
+
+
+def _completed(queryset: QuerySet[Any]) -> QuerySet[Any]:
+    """From the newest that ran: those that wait are newer, and may be many."""
+    ran = JobRun.objects.using(queryset.db).filter(status=Status.COMPLETED).order_by("-pk")
+    return queryset.filter(status=Status.COMPLETED, pk__lte=Subquery(ran.values("pk")[:1]))
 
 
 class AttentionFilter(KnownValues):
@@ -128,11 +136,13 @@ class AttentionFilter(KnownValues):
             return _among(queryset, status__in=literals(sorted(ACTIVE)), **over)
         if value == "timed":
             return _among(queryset, gate=Literal(Gate.TIME))
-        late = {"remote": False, "created_at__lt": Now() - timedelta(minutes=1)}
+        late = {"remote": False, "created_at__lt": clock.now() - timedelta(minutes=1)}
         return _among(queryset, gate=Literal(Gate.READY), **late)
 
 
 def _among(queryset: QuerySet[Any], **condition: Any) -> QuerySet[Any]:
     """Those few that a partial index knows. Asked in one piece, a database may rather look through all jobs by id."""
     few = Job.objects.using(queryset.db).filter(**condition).order_by()
+    if isinstance(capped_count(few), CappedInt):  # of so many, a page is soon found by id
+        return queryset.filter(**condition)
     return queryset.filter(pk__in=few.values("pk"))

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Sum
-from django.db.models.functions import TruncHour, TruncMinute
+from django.db.models import DateTimeField, F, Func, Sum
 
 from jobs import db
 from jobs.models import JobMinute
@@ -64,11 +63,25 @@ class Slot:
         return self.outcomes.total() - self.completed - self.failed
 
 
+class Hour(Func):
+    """The hour of a minute, without asking Python for each row, as Django's own does on SQLite."""
+
+    output_field = DateTimeField()
+    template = "date_bin('1 hour', %(expressions)s, to_timestamp(0))"
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template="substr(%(expressions)s, 1, 13) || ':00:00'", **extra)
+
+
+def slot_of(window: Window) -> F | Hour:
+    """In which slot of the window a row is."""
+    return F("minute") if window.slot == MINUTE else Hour("minute")
+
+
 def slots(window: Window, now: datetime) -> list[Slot]:
     """Every slot of the window, also those in which nothing ended; one statement."""
     found = {start: Slot(start) for start in window.starts(now)}
-    trunc = TruncMinute if window.slot == MINUTE else TruncHour
-    rows = _since(min(found)).annotate(slot=trunc("minute", tzinfo=UTC))
+    rows = _since(min(found)).annotate(slot=slot_of(window))
     key = ("slot", "outcome", "wait_bucket", "run_bucket")
     for start, outcome, wait, run, jobs in rows.values_list(*key).annotate(Sum("jobs")).order_by():
         slot = found.get(start)
@@ -89,8 +102,8 @@ def per_resource(now: datetime) -> dict[str, list[int]]:
     """Of each resource, how many jobs ended in each of the last 60 minutes."""
     starts = {start: index for index, start in enumerate(WINDOWS["1h"].starts(now))}
     found: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
-    rows = _since(min(starts)).annotate(slot=TruncMinute("minute", tzinfo=UTC)).order_by()
-    for resource, start, jobs in rows.values_list("resource", "slot").annotate(Sum("jobs")):
+    rows = _since(min(starts)).order_by()
+    for resource, start, jobs in rows.values_list("resource", "minute").annotate(Sum("jobs")):
         if start in starts:
             found[resource][starts[start]] += jobs
     return found

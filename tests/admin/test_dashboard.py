@@ -95,8 +95,9 @@ def test_alerts_say_what_is_true_and_nothing_else(boss: Client) -> None:
 
 @pytest.mark.parametrize("window", ["1h", "24h", "7d", "nonsense", ""])
 def test_every_window_plots_what_the_rollup_has(window: str, boss: Client) -> None:
-    JobMinuteFactory.create(minute=timezone.now() - timedelta(minutes=5), outcome="COMPLETED", jobs=7)
-    JobMinuteFactory.create(minute=timezone.now() - timedelta(minutes=5), outcome="FAILED", jobs=3)
+    minute = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=5)
+    JobMinuteFactory.create(minute=minute, outcome="COMPLETED", jobs=7)
+    JobMinuteFactory.create(minute=minute, outcome="FAILED", jobs=3)
     page = boss.get(place("dashboard"), {"window": window})
     assert (page.context["total"]["COMPLETED"], page.context["total"]["FAILED"]) == (7, 3)
     assert "7 completed, 3 failed, 0 other" in page.content.decode()

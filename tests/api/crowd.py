@@ -18,6 +18,7 @@ LIVE = 0.1
 TABLES = tuple(f"jobscheduler_{name}" for name in ("job", "jobrun", "jobevent", "joblog", "jobminute", "target"))
 TYPES = (SAMPLE_TYPE, "tests.anything", "crowd.mail", "crowd.report")
 TENANTS = ("default", "default", "default", "other")
+A_HUNDRED = 100
 A_TARGET = 100  # jobs, of a tenth of all targets; nobody uses the others
 MONTH_MS = 30 * 86_400_000
 KINDS = 4 * len(TENANTS)  # after so many rows, types and tenants repeat
@@ -70,9 +71,12 @@ class Crowd:
     # What the columns say.
 
     def _job(self) -> dict[str, str]:
-        """The newest are live: of ten, eight could start, one stands in a lane and one waits for its time."""
-        live = f"n > {self.jobs - self.live}"
-        running, paused, pending = (f"({live} AND n % 1000 = {rest})" for rest in (501, 502, 503))
+        """The newest are live: of ten, eight could start, one stands in a lane and one waits for its time.
+
+        A hundred run, as many are paused, and as many pending, whatever the number of all.
+        """
+        live, every = f"n > {self.jobs - self.live}", max(self.live // A_HUNDRED // 10 * 10, 10)
+        running, paused, pending = (f"({live} AND n % {every} = {rest})" for rest in (1, 2, 3))
         in_lane, later = f"({live} AND n % 10 = 0)", f"({live} AND n % 10 = 9)"
         status = f"""CASE WHEN {running} THEN 'RUNNING' WHEN {paused} THEN 'PAUSED' WHEN {pending} THEN 'PENDING'
                      WHEN {live} THEN 'QUEUED' WHEN n % 100 = 1 THEN 'FAILED' WHEN n % 100 = 2 THEN 'CANCELLED'

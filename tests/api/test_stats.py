@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs import census, services
+from jobs import census, services, thrift
 from jobs.engine.identity import boot_id
 from jobs.engine.recovery import Sweeper
 from jobs.models import Job
@@ -160,8 +160,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Any:
         clock[0] += 0.1 * sum(kind.jobs for kind in found.live)
         return found
 
-    monkeypatch.setattr(census, "FEW", 2)
-    monkeypatch.setattr(census, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(thrift, "FEW", 2)
+    monkeypatch.setattr(thrift, "monotonic", lambda: clock[0])
     monkeypatch.setattr(census, "_taken", slowly)
     census.forget()
     yield clock
@@ -191,7 +191,7 @@ def test_no_census_gets_old(small: list[float]) -> None:
     began = small[0]
     assert census.take().statuses()["QUEUED"] == 100
     services.enqueue(NOTE, {"text": "a"})
-    small[0] = began + census.LONGEST_SEC - 0.1
+    small[0] = began + thrift.LONGEST_SEC - 0.1
     assert census.take().statuses()["QUEUED"] == 100
-    small[0] = began + census.LONGEST_SEC + 0.1
+    small[0] = began + thrift.LONGEST_SEC + 0.1
     assert census.take().statuses()["QUEUED"] == 101
