@@ -16,7 +16,7 @@ from bench.workers import empty, fill, rate_of_the_middle, work_off
 TITLE = "Webhooks: no-op jobs drained while their events are owed to receivers"
 ROUNDS = 5
 ENDPOINTS = 20
-JOBS = {"postgresql": (2, 100, 30_000), "sqlite": (1, 8, 8_000)}  # processes, slots, jobs
+JOBS = {"postgresql": (2, 100, 60_000), "sqlite": (1, 8, 20_000)}  # processes, slots, jobs
 NONE, ENDS, ALL = "no endpoint", f"{ENDPOINTS} dead, job.completed", f"{ENDPOINTS} dead, every event"
 OTHERS = f"{ENDPOINTS} dead, job.failed only"
 
