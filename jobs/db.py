@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from django.apps import apps
@@ -13,7 +14,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 def alias() -> str:
-    return router.db_for_write(apps.get_model("jobscheduler_jobs", "Job"))
+    return router.db_for_write(_job())
+
+
+@cache
+def _job() -> Any:
+    return apps.get_model("jobscheduler_jobs", "Job")
 
 
 def connection() -> BaseDatabaseWrapper:

@@ -71,15 +71,16 @@ def along_ends() -> str:
 @cache
 def along_claims() -> str:
     """For the rows of `took`, with a snapshot of all that does not stay as it is once a job has been dispatched."""
-    columns = ", ".join(f"'{name}', t.{name}" for name in snapshots.CLAIMED)
+    from jobs.engine.sql.postgres import KEPT_ARTIFACTS
+
+    columns = ", ".join(f"'{name}', took.{name}" for name in snapshots.CLAIMED)
     asked = f"SELECT DISTINCT tenant, '{events.STARTED}' AS event FROM took"  # noqa: S608
     return f"""{_wanted(asked, of="_start")},
     told_of_start AS (
         INSERT INTO {_MESSAGE} (id, tenant, event, job_id, at, audience_id, snapshot)
-        SELECT {ID}, t.tenant, w.event, t.id, {NOW}, w.audience,
-               json_build_object('claimed', json_build_object({columns}), 'artifacts', (
-                   SELECT artifacts FROM {JobRun._meta.db_table} r WHERE r.job_id = t.id))::text
-        FROM took t JOIN wanted_start w ON w.tenant = t.tenant
+        SELECT {ID}, took.tenant, w.event, took.id, {NOW}, w.audience,
+               json_build_object('claimed', json_build_object({columns}), 'artifacts', {KEPT_ARTIFACTS})::text
+        FROM took JOIN wanted_start w ON w.tenant = took.tenant
     )"""  # noqa: S608
 
 

@@ -249,5 +249,10 @@ def _marks(values: Sequence[str]) -> str:
 def _claim(row: Sequence[Any]) -> Claim:
     values = dict(zip((*CLAIMED, "artifacts"), row, strict=True))
     for name in ("params", "retry_policy", "checkpoint", "artifacts"):
-        values[name] = None if values[name] is None else json.loads(values[name])
-    return Claim(**values | {"artifacts": values["artifacts"] or {}})
+        values[name] = _parsed(values[name])
+    values["artifacts"] = values["artifacts"] or {}
+    return Claim(**values)
+
+
+def _parsed(text: str | None) -> Any:
+    return {} if text == "{}" else None if text is None else json.loads(text)

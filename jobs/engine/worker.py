@@ -432,7 +432,7 @@ class Worker:
     def _settle_all(self, ends: list[tuple[Held, ending.End]], verdicts: dict[UUID, ending.Verdict]) -> None:
         for held, end in ends:
             self._log_end(held, end.outcome)
-            self._settle(held, verdicts[held.id])
+        self._settle({held: verdicts[held.id] for held, _ in ends})
 
     def _judged(self, held: Held, outcome: Outcome) -> Outcome:
         """A handler that stopped because its time was up has failed."""
@@ -445,14 +445,18 @@ class Worker:
         reason = f"worker {self.me.name} shut down"
         token = held.claim.lease_token
         verdict = ending.hand_back(held.id, token, actor=self.actor, reason=reason, artifacts=artifacts)
-        self._settle(held, verdict)
+        self._settle({held: verdict})
 
-    def _settle(self, held: Held, verdict: ending.Verdict) -> None:
-        """Its slot is free for the next claim; it is let go when the end is committed."""
-        self._leaving.add(held)
-        self._lanes_changed |= held.claim.target is not None
+    def _settle(self, verdicts: dict[Held, ending.Verdict]) -> None:
+        """Their slots are free for the next claim; they are let go when their ends are committed."""
+        self._leaving.update(verdicts)
+        self._lanes_changed |= any(held.claim.target is not None for held in verdicts)
         self._hungry = True
-        transaction.on_commit(lambda: self._let_go(held, verdict), using=db.alias())
+        transaction.on_commit(lambda: self._let_all_go(verdicts), using=db.alias())
+
+    def _let_all_go(self, verdicts: dict[Held, ending.Verdict]) -> None:
+        for held, verdict in verdicts.items():
+            self._let_go(held, verdict)
 
     def _log_end(self, held: Held, outcome: Outcome) -> None:
         if isinstance(outcome, Failed):

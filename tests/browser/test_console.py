@@ -150,6 +150,7 @@ def test_keys_lead_through_the_console(open_as: Opener, boss: User) -> None:
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()  # until then, its keys are not ours
+    page.wait_for_function("!document.activeElement.closest('dialog, input')")  # which has its focus back
     page.keyboard.type("gq")
     page.wait_for_url(f"**{place('queue')}")
 

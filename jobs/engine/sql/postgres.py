@@ -27,6 +27,8 @@ class Parts(NamedTuple):
     width: int  # how many columns it has
 
 
+# A claim's, of a run that goes on; the first claim of a chain finds none.
+KEPT_ARTIFACTS = "CASE WHEN fence > 1 THEN (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = took.id) END"
 _BUCKETS = f"ARRAY[{', '.join(map(str, BUCKETS_SEC))}]::double precision[]"
 
 
