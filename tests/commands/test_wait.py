@@ -63,6 +63,7 @@ def test_the_last_failure_of_the_chain_is_the_end(fleet: Fleet) -> None:
     assert "attempt 2 failed" in said.err.splitlines()[-1]
 
 
+@pytest.mark.once
 def test_a_cancelled_job_exits_130(fleet: Fleet) -> None:
     fleet.start()
     waiting = start(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
@@ -75,6 +76,7 @@ def test_a_cancelled_job_exits_130(fleet: Fleet) -> None:
     assert f"CommandError: Job {job.pk} ended CANCELLED" in err
 
 
+@pytest.mark.once
 def test_ctrl_c_leaves_the_job_and_exits_130(fleet: Fleet) -> None:
     fleet.start()
     waiting = start(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")

@@ -39,6 +39,7 @@ def test_readyz_is_503_while_a_migration_is_missing(client: Client) -> None:
     assert (answer.status_code, answer.json()) == (503, {"status": "unavailable", "missing": "migrations"})
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("url", ["postgres://nobody@127.0.0.1:1/none", "sqlite:///{tmp_path}/missing/db.sqlite3"])
 def test_without_a_database_readyz_is_503_and_healthz_is_ok(url: str, tmp_path: Path) -> None:
     env = {**os.environ, "DATABASE_URL": url.format(tmp_path=tmp_path), "DJANGO_SETTINGS_MODULE": "tests.settings"}
