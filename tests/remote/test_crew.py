@@ -28,7 +28,7 @@ from tests.worker.harness import SHORT, Fleet, await_all_ended, await_status, ev
 needs_shell_tools = pytest.mark.skipif(
     not all(map(shutil.which, SHELL_TOOLS)), reason=f"the shell example needs {' and '.join(SHELL_TOOLS)}"
 )
-IN_SHELL = (needs_shell_tools, pytest.mark.once)  # what the server answers both, the one in Python tries on each database
+IN_SHELL = (needs_shell_tools, pytest.mark.once)  # the one in Python is tried on both databases
 PYTHON_AND_SHELL = [Crew.python_worker, pytest.param(Crew.shell_worker, marks=IN_SHELL)]
 each_example = pytest.mark.parametrize("worker", PYTHON_AND_SHELL, ids=["python", "shell"])
 
