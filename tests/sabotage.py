@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from django.db.backends.signals import connection_created
+
+LATE_SEC = 20.0
 
 
 def begin(names: Sequence[str]) -> None:
@@ -67,6 +70,12 @@ def breathless() -> None:
         orderly(self, *args)
 
     Worker.stop = stop  # type: ignore[method-assign]
+
+
+def latecomer() -> None:
+    """The server that forks the processes of jobs is very long in coming."""
+    if sys.argv[0] == "-c":
+        time.sleep(LATE_SEC)
 
 
 def unlocked_groups() -> None:
@@ -159,6 +168,7 @@ KINDS: dict[str, Callable[[], None]] = {
     "unlocked_limits": unlocked_limits,
     "backwards": backwards,
     "breathless": breathless,
+    "latecomer": latecomer,
     "unlocked_groups": unlocked_groups,
     "hear_groups": hear_groups,
     "deaf_to_reservations": deaf_to_reservations,

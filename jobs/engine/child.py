@@ -20,11 +20,14 @@ from jobs.registry import registry
 from jobs.states import StopMode
 
 PR_SET_PDEATHSIG = 1
+GO = "go"  # the first word of the worker: without it, nobody wants the handler to be called
 
 
 def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dict[str, Any]) -> None:
     """Run the handler; send what it writes and, last, its outcome."""
     _stand_alone()
+    if not _is_wanted(pipe):
+        return
     sending = threading.Lock()
 
     def send(kind: str, content: Any) -> None:
@@ -62,6 +65,13 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(run_async(self.job_type, self.ctx, self.retry))
         return await self._task
+
+
+def _is_wanted(pipe: Connection) -> bool:
+    try:
+        return bool(pipe.recv() == GO)
+    except (EOFError, OSError):
+        return False
 
 
 def _obey(pipe: Connection, runner: Runner) -> None:

@@ -79,11 +79,11 @@ class ThreadExecutor:
             self._at_work.add(held)
             self._taken += 1
             close_old_connections()
-            held.begin()
-            outcome = run(held.claim.job_type, held.ctx, retry_facts(held))
+            outcome = run(held.claim.job_type, held.ctx, retry_facts(held)) if held.begin() else None
             close_old_connections()
             self._at_work.discard(held)
-            self.done(held, outcome)
+            if outcome is not None:
+                self.done(held, outcome)
         connections.close_all()
 
 
@@ -109,7 +109,8 @@ class EventLoop:
         return self._loop
 
     def _spawn(self, loop: asyncio.AbstractEventLoop, held: Held) -> None:
-        held.begin()
+        if not held.begin():
+            return
         task = loop.create_task(run_async(held.claim.job_type, held.ctx, retry_facts(held)))
         held.interrupt = lambda: _cancel(loop, task)
         if held.ctx.cancelled:

@@ -27,7 +27,9 @@ class Held:
     timed_out: bool = False
     lost: bool = False
     returned: bool = False  # the handler has; its end is about to be recorded
+    withdrawn: bool = False  # before its handler was called: it never will be
     writing: threading.Lock = field(default_factory=threading.Lock)
+    starting: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def id(self) -> UUID:
@@ -37,8 +39,19 @@ class Held:
     def slot(self) -> int:
         return int(self.claim.lease_owner.rpartition("#")[2])
 
-    def begin(self) -> None:
-        self.started = time.monotonic()
+    def begin(self) -> bool:
+        """Before its handler is called. Whether it may be."""
+        with self.starting:
+            if not self.withdrawn:
+                self.started = time.monotonic()
+            return not self.withdrawn
+
+    def withdraw(self) -> bool:
+        """See to it that its handler is not called. Whether that was in time, and now for the first time."""
+        with self.starting:
+            is_first = self.started is None and not self.withdrawn
+            self.withdrawn |= is_first
+            return is_first
 
     def ask_to_stop(self, mode: StopMode | None) -> None:
         """Tell the handler to stop. Asking again only changes the mode."""

@@ -58,7 +58,17 @@ class ProcessExecutor:
         finally:
             theirs.close()
         self._running.add(process)
-        held.begin()
+        is_wanted = held.begin()
+        outcome = self._see_through(held, process, ours) if is_wanted else None
+        _kill_group(process, signal.SIGKILL)  # whatever the handler left running
+        process.join()
+        self._running.discard(process)
+        ours.close()
+        if is_wanted:
+            self.done(held, outcome or _silent_end(held, process.exitcode))
+
+    def _see_through(self, held: Held, process: BaseProcess, ours: Connection) -> Outcome | None:
+        _send(ours, child.GO)
         held.kill = lambda: _kill(process)
         held.interrupt = lambda: _send(ours, held.ctx.stop_mode)
         if held.ctx.cancelled:
@@ -67,10 +77,7 @@ class ProcessExecutor:
             _kill(process)
         outcome = self._listen(held, ours)
         process.join()
-        _kill_group(process, signal.SIGKILL)  # whatever the handler left running
-        self._running.discard(process)
-        ours.close()
-        self.done(held, outcome or _silent_end(held, process.exitcode))
+        return outcome
 
     def _listen(self, held: Held, pipe: Connection) -> Outcome | None:
         outcome: Outcome | None = None

@@ -508,6 +508,8 @@ class Worker:
             for held in self.leases:
                 if held.asked_at is None:
                     held.ask_to_stop(None)
+                if held.withdraw():  # its process, say, was long in coming
+                    self._done(held, Stopped())
 
     def _give_up_on(self, held: Held) -> None:
         """A thread cannot be ended by force: its job fails, its slot stays taken until it returns."""

@@ -42,6 +42,19 @@ def test_a_job_that_stops_is_handed_back_and_goes_on_elsewhere_in_the_same_run(f
     assert kinds_of(done) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING", "COMPLETED"]
 
 
+def test_a_job_whose_process_is_long_in_coming_is_handed_back_and_never_begun(fleet: Fleet) -> None:
+    hasty = {**STEADY, "SHUTDOWN_GRACE_SEC": 0.2}
+    leaving = fleet.start("--executor=process", settings=hasty, sabotage="latecomer")
+    made = services.enqueue("sample.noop")
+    await_status(made.pk, Status.RUNNING, fleet=fleet)
+    leaving.terminate()
+    assert leaving.ended() == 0
+    assert (job(made.pk).status, job(made.pk).attempt, fleet.ledger.of(made.pk, "start")) == (Status.QUEUED, 1, [])
+    fleet.start("--executor=process", settings=STEADY)
+    await_status(made.pk, Status.COMPLETED, fleet=fleet)
+    assert len(fleet.ledger.of(made.pk, "start")) == 1
+
+
 def test_heartbeats_go_on_until_the_last_handler_has_ended(fleet: Fleet) -> None:
     leaving, held = leave_for_longer_than_a_lease(fleet)
 
