@@ -62,7 +62,7 @@ class JobVerbs(StateAdmin):
 
     def act(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Job]) -> HttpResponse | None:
         """Do it, or first show what it would do."""
-        jobs, left = chosen(queryset, conf.CONSOLE_BULK_LIMIT)
+        jobs, left = chosen(bulk.meant(request, queryset), conf.CONSOLE_BULK_LIMIT)
         if not bulk.is_agreed(request, verb, len(jobs)):
             return bulk.confirmation(self, request, verb, jobs, left)
         if verb is PRIORITY:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
@@ -33,7 +34,19 @@ def is_agreed(request: HttpRequest, verb: Verb, count: int) -> bool:
         return True
     if request.POST.get("dry_run") or verb is PRIORITY:
         return False
-    return count <= 1 or (verb.name not in GRAVE and request.POST.get("select_across", "0") != "1")
+    return count <= 1 or (verb.name not in GRAVE and not is_across(request))
+
+
+def is_across(request: HttpRequest) -> bool:
+    """Whether all of the list are meant, in whatever spelling Django takes for a yes."""
+    return request.POST.get("select_across", "").strip().lower() not in ("", "0", "false")
+
+
+def meant(request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+    """What was ticked also has its place in the report where it has left the list since."""
+    if is_across(request):
+        return queryset
+    return Job.objects.using(queryset.db).filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
 
 
 def confirmation(
@@ -42,7 +55,7 @@ def confirmation(
     """A page with the dry run's sentence, a sample, and the form that does it."""
     foreseen = forecast(verb, [job.pk for job in jobs])
     foreseen.left = left
-    across = request.POST.get("select_across", "0") == "1"
+    across = is_across(request)
     context = {
         "forecast": foreseen,
         "across": across,

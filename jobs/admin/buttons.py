@@ -53,12 +53,19 @@ class Button:
     grave: bool = False
     many: bool = True
     bulk: Callable[..., int] | None = None
+    silent: bool = False  # the service says nothing where there is nothing to do
 
 
 def action_of(button: Button) -> Any:
     def run(self: ButtonAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        rows = list(queryset.order_by("pk")[: conf.CONSOLE_BULK_LIMIT])
-        return self.perform(request, button, rows, request.get_full_path())
+        most = conf.CONSOLE_BULK_LIMIT
+        found = list(queryset.order_by("pk")[: most + 1])
+        rows = [row for row in found[:most] if not button.silent or button.suits(row)]
+        if len(found) > most:
+            self.message_user(request, _("Only the first %d were looked at; narrow the list.") % most, messages.WARNING)
+        if idle := min(len(found), most) - len(rows):
+            self.message_user(request, _("%d left as they were: nothing to do there.") % idle, messages.WARNING)
+        return self.perform(request, button, rows, request.get_full_path()) if rows else None
 
     run.__name__ = button.name
     return admin.action(permissions=[button.name], description=button.action)(run)

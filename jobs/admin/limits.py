@@ -80,6 +80,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
             CHANGE,
             _pause,
             lambda limit: not limit.paused,
+            silent=True,
         ),
         Button(
             "unpause",
@@ -89,6 +90,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
             CHANGE,
             _unpause,
             lambda limit: limit.paused,
+            silent=True,
         ),
         Button(
             "reset",

@@ -40,7 +40,10 @@ def not_modified(request: HttpRequest, mark: str) -> HttpResponse:
 
 def context(request: HttpRequest, mark: str) -> dict[str, Any]:
     """What the page needs to know to ask for itself."""
-    return {"live_url": request.get_full_path(), "live_etag": etag(request, mark)} if mark else {}
+    if not mark:
+        return {}
+    unread = {"messages": ()} if ASKING in request.headers else {}  # they wait for a page that a person sees
+    return {"live_url": request.get_full_path(), "live_etag": etag(request, mark), **unread}
 
 
 def stamped(response: HttpResponse, request: HttpRequest, mark: str) -> HttpResponse:

@@ -16,6 +16,7 @@ from jobs.admin.paginator import CappedPaginator
 from jobs.admin.search import QualifiedSearch
 
 VIEW_PAYLOAD = "jobscheduler_jobs.view_payload"
+LARGEST_KEY = 2**63 - 1  # of any database
 PAYLOAD_HIDDEN = _("Hidden. Seeing it takes the permission “Can see params, artifacts and logs”.")
 
 
@@ -77,10 +78,10 @@ class LeanAdmin(QualifiedSearch):
 
     def _is_key(self, text: Any) -> bool:
         try:
-            self.model._meta.pk.to_python(text)
+            key = self.model._meta.pk.to_python(text)
         except ValidationError:
             return False
-        return True
+        return not isinstance(key, int) or abs(key) <= LARGEST_KEY
 
 
 class StateAdmin(LeanAdmin):

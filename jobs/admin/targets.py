@@ -88,6 +88,7 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
             f"{APP}.pause_target",
             _pause,
             lambda target: not target.paused,
+            silent=True,
         ),
         Button(
             "unpause",
@@ -97,6 +98,7 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
             f"{APP}.pause_target",
             _unpause,
             lambda target: target.paused,
+            silent=True,
         ),
         Button(
             "resolve",

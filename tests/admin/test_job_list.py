@@ -14,7 +14,7 @@ import tests.sample_jobs  # noqa: F401
 from jobs import limits, services, targets
 from jobs.models import Job
 from jobs.states import Status
-from tests.admin.pages import list_of, said
+from tests.admin.pages import list_of, page_of, said
 from tests.admin.people import logged_in, reader
 from tests.factories import JobFactory, ScheduleFactory, WorkerFactory, job_in
 from tests.snapshots import events_of, everything
@@ -219,3 +219,26 @@ def test_a_job_that_follows_one_whose_worker_died_is_marked_as_rescued(db: Any) 
         JobFactory.create(retry_of=died, attempt=2)
     page = client.get(list_of(Job)).content.decode()
     assert page.count('<span class="jc-mark">rescued</span>') == 1
+
+
+def test_a_page_that_asks_for_itself_leaves_the_messages_to_people(boss: Client) -> None:
+    job = JobFactory.create()
+    boss.post(page_of(job).replace("/change/", "/verb/pause/"))
+    for page in (list_of(Job), page_of(job)):
+        assert "1 job paused" not in boss.get(page, headers={"X-Jobs-Live": "1"}).content.decode()
+    assert "1 job paused" in boss.get(page_of(job)).content.decode()
+
+
+def test_what_was_ticked_and_has_left_the_list_is_reported(boss: Client) -> None:
+    gone, here = JobFactory.create(completed=True), JobFactory.create(failed=True)
+    url = f"{list_of(Job)}?status=FAILED"
+    told = said(boss.post(url, {"action": "pause", "_selected_action": [gone.pk, here.pk]}))
+    assert "already completed" in told
+    assert "already failed" in told
+
+
+@pytest.mark.parametrize("yes", ["1", "true", "on"])
+def test_all_that_match_need_a_second_look_in_any_spelling(yes: str, boss: Client) -> None:
+    JobFactory.create_batch(2)
+    boss.post(list_of(Job), {"action": "pause", "select_across": yes, "_selected_action": [Job.objects.first().pk]})
+    assert not Job.objects.filter(status=Status.PAUSED).exists()

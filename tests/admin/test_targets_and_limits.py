@@ -173,3 +173,20 @@ def test_lists_take_as_many_statements_for_many_rows_as_for_few(boss: Client) ->
 def test_empty_lists_teach(boss: Client) -> None:
     assert "No target has been used." in boss.get(list_of(Target)).content.decode()
     assert "No limit has a row yet." in boss.get(list_of(ConcurrencyLimit)).content.decode()
+
+
+def test_rows_that_a_verb_does_not_suit_are_left_alone_and_told(boss: Client) -> None:
+    targets.pause("book-1")
+    TargetFactory.create(key="book-2")
+    told = said(choose(boss, "unpause", Target.objects.all()))
+    assert "1 left as they were" in told
+    assert "1 target unpaused" in told
+    assert LogEntry.objects.count() == 1
+
+
+@pytest.mark.parametrize("key", ["9" * 26, "-" + "9" * 26, "nine"])
+def test_a_key_that_cannot_be_one_selects_nothing(key: str, boss: Client) -> None:
+    ConcurrencyLimitFactory.create()
+    before = everything()
+    assert boss.post(list_of(ConcurrencyLimit), {"action": "pause", "_selected_action": [key]}).status_code == 302
+    assert everything() == before
