@@ -46,10 +46,7 @@ class Crowd:
 
     def fill(self) -> None:
         self._learn(f"TRUNCATE {', '.join(TABLES)} CASCADE")  # what others left in indexes misleads the planner
-        Target.objects.bulk_create(_targets(self.targets))
-        self._learn("ANALYZE jobscheduler_target")
-        self._insert("jobscheduler_job", self._job(), f"SELECT n FROM ({self._numbers(self.jobs)}) AS s")
-        self._learn("ANALYZE jobscheduler_job")  # else foreign keys are looked up as they were in an empty table
+        self.fill_jobs()
         self._insert(
             "jobscheduler_jobrun", self._run(), "SELECT * FROM jobscheduler_job WHERE dispatched_at IS NOT NULL"
         )
@@ -59,6 +56,13 @@ class Crowd:
         )
         self._insert("jobscheduler_jobminute", self._minute(), f"SELECT n FROM ({self._numbers(self._minutes())}) AS s")
         self._learn("VACUUM ANALYZE")
+
+    def fill_jobs(self) -> None:
+        """Nothing but jobs and their targets; also within a transaction."""
+        Target.objects.bulk_create(_targets(self.targets))
+        self._learn("ANALYZE jobscheduler_target")
+        self._insert("jobscheduler_job", self._job(), f"SELECT n FROM ({self._numbers(self.jobs)}) AS s")
+        self._learn("ANALYZE jobscheduler_job")  # else foreign keys are looked up as they were in an empty table
 
     def _learn(self, statement: str) -> None:
         if not self.is_sqlite:  # which nobody gives statistics
