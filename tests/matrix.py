@@ -99,7 +99,7 @@ def databases(place: Path, server: str) -> dict[str, dict[str, Any]]:
     name = "site_" + place.name.replace(".", "").replace("-", "_")
     with psycopg.connect(server, autocommit=True) as connection:
         for each in (name, f"{name}_queue"):
-            connection.execute(f"CREATE DATABASE {each}")  # type: ignore[call-overload]
+            connection.execute(f"CREATE DATABASE {each}")  # type: ignore[call-overload] — a name cannot be a parameter
     account = {"USER": at.username, "PASSWORD": at.password, "HOST": at.hostname, "PORT": at.port}
     postgresql = {"ENGINE": "django.db.backends.postgresql", "NAME": name, **account}
     return {"sqlite": foreign.sqlite(place / "site.sqlite3"), "postgresql": postgresql}

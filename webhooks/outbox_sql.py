@@ -74,7 +74,7 @@ def along_claims() -> str:
     from jobs.engine.sql.postgres import KEPT_ARTIFACTS
 
     columns = ", ".join(f"'{name}', took.{name}" for name in snapshots.CLAIMED)
-    asked = f"SELECT DISTINCT tenant, '{events.STARTED}' AS event FROM took"  # noqa: S608
+    asked = f"SELECT DISTINCT tenant, '{events.STARTED}' AS event FROM took"  # noqa: S608 — our own words
     return f"""{_wanted(asked, of="_start")},
     told_of_start AS (
         INSERT INTO {_MESSAGE} (id, tenant, event, job_id, at, audience_id, snapshot)

@@ -112,7 +112,7 @@ def _failures_and_retries(manage: Manage, ids: str) -> None:
 def _the_deferred_one(manage: Manage, ids: str, before: dict[str, Any], due: float) -> None:
     if before["started_at"] is None:  # else the machine was so slow that its time had come
         assert [before[name] for name in ("status", "value", "attempts")] == ["READY", None, 0], before
-    time.sleep(max(due - time.monotonic(), 0))
+    time.sleep(max(due - time.monotonic(), 0))  # it is for the clock that we wait, as the task does
     manage("jobscheduler", "worker", "--burst")
     after = json.loads(manage("read_tasks", ids))["deferred"]
     assert (after["status"], after["value"]) == ("SUCCESSFUL", 2), after

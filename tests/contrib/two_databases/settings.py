@@ -8,7 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from tests.settings import *  # noqa: F403
+from tests.settings import *  # noqa: F403 — all of them, but for the databases
 from tests.settings import DATABASES
 
 DATABASES["queue"] = deepcopy(DATABASES["default"])
