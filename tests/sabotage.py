@@ -180,7 +180,7 @@ KINDS: dict[str, Callable[[], None]] = {
 TOKENS = (
     (re.compile(r'"jobscheduler_job"\."lease_token" = (%s\S*)'), r"\1 IS NOT NULL"),
     (re.compile(r"\blease_token = ANY\((%s::uuid\[\])\)"), r"\1 IS NOT NULL"),
-    (re.compile(r"\b\w+\.lease_token = g\.token"), "g.token IS NOT NULL"),
+    (re.compile(r"\b\w+\.lease_token = ([gc]\.token)"), r"\1 IS NOT NULL"),
     (re.compile(r"\blease_token IN (\(SELECT json_extract\(value, '\$\[1\]'\) FROM json_each\(%s\)\))"), r"EXISTS \1"),
 )
 

@@ -71,7 +71,7 @@ def along_ends() -> str:
 @cache
 def along_claims() -> str:
     """For the rows of `took`, with a snapshot of all that does not stay as it is once a job has been dispatched."""
-    from jobs.engine.sql.postgres import KEPT_ARTIFACTS
+    from jobs.engine.sql.postgres_moves import KEPT_ARTIFACTS
 
     columns = ", ".join(f"'{name}', took.{name}" for name in snapshots.CLAIMED)
     asked = f"SELECT DISTINCT tenant, '{events.STARTED}' AS event FROM took"  # noqa: S608 — our own words

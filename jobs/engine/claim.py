@@ -99,7 +99,7 @@ class Claimer:
         if clauses is None:
             return None
         pick = _unlimited(most, self.serves)
-        return dialect(db.connection()).claim_parts(*pick, self.life, slots, self.worker, lease_sec, clauses)
+        return dialect(db.connection()).a_claim(*pick, self.life, slots, self.worker, lease_sec, clauses)
 
     def taken(self, rows: Sequence[Any]) -> list[Claim]:
         """What that answered."""

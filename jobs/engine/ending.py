@@ -153,7 +153,7 @@ def _settled(answers: list[Any]) -> dict[UUID, Verdict]:
 
 
 def _row(end: End, data: dict[str, Any] | None = None) -> tuple[Any, ...]:
-    """See `sql.postgres.finish_jobs` for the order."""
+    """See `sql.postgres_moves.finish_jobs` for the order."""
     match end.outcome:
         case Completed(artifacts, exit_code):
             return (end.job_id, end.token, "COMPLETED", "", "", exit_code, dump(artifacts), None, None, None)

@@ -2,254 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from functools import cache
-from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
-from jobs.engine.sql.columns import BLANK, CLAIM_TOLD, CLAIMED, CLOSED_LANE, LANE_HEAD, SUBMISSION
+from jobs.engine.sql.columns import CLOSED_LANE, LANE_HEAD
 from jobs.engine.sql.postgres_insert import insert_jobs as insert_jobs
+from jobs.engine.sql.postgres_moves import BUCKETS
+from jobs.engine.sql.postgres_moves import a_claim as a_claim
+from jobs.engine.sql.postgres_moves import claim_jobs as claim_jobs
+from jobs.engine.sql.postgres_moves import exchange as exchange
+from jobs.engine.sql.postgres_moves import finish_jobs as finish_jobs
 from jobs.engine.sql.prepared import NOW, execute
 from jobs.engine.sql.prepared import execute_together as execute_together
 from jobs.engine.sql.rollup import ADD_UP, INTO
-from jobs.hooks import NO_CLAUSES, Clauses
-from jobs.models.rollup import BUCKETS_SEC
-
-
-class Parts(NamedTuple):
-    """A statement that can be made one with another."""
-
-    tables: str  # common table expressions
-    answer: str  # a query over them
-    width: int  # how many columns it has
-
-
-# A claim's, of a run that goes on; the first claim of a chain finds none.
-KEPT_ARTIFACTS = "CASE WHEN fence > 1 THEN (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = took.id) END"
-_BUCKETS = f"ARRAY[{', '.join(map(str, BUCKETS_SEC))}]::double precision[]"
-
-
-def finish_jobs(
-    connection: Any, ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str, clauses: Clauses = NO_CLAUSES
-) -> list[Any]:
-    """Record ends (id, token, status, reason, error, exit_code, artifacts, data, retry_in, retry_id).
-
-    Returns a row an end: id, verdict (done | replay | lost), tenant, retried_by, in a group? None at all if the
-    guard of the clauses is false.
-    """
-    finish, said = _finish_parts(ends, actor, writer, clauses)
-    return execute(connection, _whole(finish), said)
-
-
-def _finish_parts(
-    ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str, clauses: Clauses, *, lanes: bool = True
-) -> tuple[Parts, dict[str, Any]]:
-    retries = any(end[8] is not None for end in ends)
-    given = f"[{','.join(map(_as_json, ends))}]"
-    ids = uuid_array([end[0] for end in ends])
-    said = {"ends": given, "ids": ids, "actor_kind": actor[0], "actor": actor[1], "writer": writer}
-    return _finish(retries, clauses, lanes), said
-
-
-def _as_json(end: Sequence[Any]) -> str:
-    """One end as a JSON object. Put together by hand: this is most of what a worker does for a job that did nothing."""
-    job_id, token, status, reason, error, exit_code, artifacts, data, retry_in, retry_id = end
-    text = f'{{"id":"{job_id}","token":"{token}","status":"{status}","exit_code":{exit_code},"artifacts":{artifacts}'
-    if reason or error:
-        text += f',"reason":{json.dumps(reason)},"error":{json.dumps(error)}'
-    if data is not None:
-        text += f',"data":{data}'
-    if retry_in is not None:
-        text += f',"retry_in":{retry_in!r},"retry_id":"{retry_id}"'
-    return text + "}"
-
-
-def uuid_array(ids: Sequence[UUID]) -> str:
-    """An array parameter as the server reads it; the driver's own dumper is many times slower."""
-    return f"{{{','.join(map(str, ids))}}}"
-
-
-def exchange(
-    connection: Any,
-    ends: Sequence[Sequence[Any]],
-    actor: tuple[str, str],
-    writer: str,
-    clauses: Clauses,
-    claim: tuple[Parts, dict[str, Any]],
-) -> tuple[list[Any], list[Any]]:
-    """Finish and claim in one statement; returns what each of them answers.
-
-    The claim sees the queue as it was before the ends: only for ends of jobs in no lane, which let nobody forward.
-    """
-    finish, said = _finish_parts(ends, actor, writer, clauses, lanes=False)
-    rows = execute(connection, _together(finish, claim[0]), said | claim[1])
-    ended = [row[: finish.width] for row in rows if row[0] is not None]
-    return ended, [row[finish.width :] for row in rows if row[0] is None]
-
-
-@cache
-def _together(one: Parts, other: Parts) -> str:
-    empty = [", ".join(["NULL"] * parts.width) for parts in (one, other)]
-    return f"""
-    WITH {one.tables}, {other.tables}
-    SELECT one.*, {empty[1]} FROM ({one.answer}) one UNION ALL SELECT {empty[0]}, other.* FROM ({other.answer}) other
-    """
-
-
-@cache
-def _whole(parts: Parts) -> str:
-    return f"WITH {parts.tables} {parts.answer}"
-
-
-@cache
-def _finish(retries: bool, clauses: Clauses, lanes: bool) -> Parts:
-    kept = [f"j.{name}" for name in ("base_priority", "position", "attempt", "checkpoint", *SUBMISSION)]
-    told = ["j.job_type", "j.tenant", "j.resource", "j.lane_id", "j.group_id"]
-    returned = ", ".join(dict.fromkeys([*told, *kept] if retries else told))  # as the row is under its lock
-    retry = f"""
-    retry AS (
-        INSERT INTO jobscheduler_job (id, {", ".join(SUBMISSION)}, status, gate, priority, position, created_at, not_before,
-                                      hold, holds_lane, idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(BLANK)})
-        SELECT retry_id, {", ".join(SUBMISSION)}, 'QUEUED', 1, base_priority, position, {NOW},
-               {NOW} + retry_in * interval '1 second', false, lane_id IS NOT NULL, '', id, attempt + 1, checkpoint,
-               {", ".join(BLANK.values())}
-        FROM ended WHERE retried
-        ON CONFLICT (retry_of_id) DO NOTHING
-        RETURNING id, retry_of_id
-    ),"""
-    retry_events = """
-        UNION ALL SELECT retry_of_id, 'RETRY_CREATED', 'FAILED', 'FAILED', '', NULL, jsonb_build_object('retried_by', id)
-        FROM retry
-        UNION ALL SELECT id, 'SUBMITTED', '', 'QUEUED', 'retry of ' || retry_of_id, NULL, NULL FROM retry"""
-    mark = """
-    mark AS (
-        INSERT INTO jobscheduler_lanemark (lane_id)
-        SELECT DISTINCT lane_id FROM ended WHERE lane_id IS NOT NULL AND status <> 'FAILED'
-    ),"""
-    tables = f"""
-    given AS MATERIALIZED (
-        SELECT id, token, status, coalesce(reason, '') AS reason, coalesce(error, '') AS error, exit_code, artifacts,
-               data, retry_in, retry_id
-        FROM json_to_recordset(%(ends)s::json) AS t(
-            id uuid, token uuid, status text, reason text, error text, exit_code integer, artifacts jsonb, data jsonb,
-            retry_in double precision, retry_id uuid)
-        WHERE {clauses.guard or "true"}
-    ),
-    ended AS (
-        UPDATE jobscheduler_job j
-        SET status = g.status, status_reason = g.reason, gate = 0,
-            lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, heartbeat_at = NULL,
-            holds_lane = (j.lane_id IS NOT NULL AND g.status = 'FAILED' AND (g.retry_in IS NULL OR j.cancel_requested))
-        FROM given g
-        WHERE j.id = ANY(%(ids)s::uuid[]) AND j.id = g.id AND j.lease_token = g.token
-        RETURNING j.id, g.token, g.status, g.reason, g.error, g.exit_code, g.artifacts, g.data, g.retry_in, g.retry_id,
-                  {returned}, j.created_at, (g.retry_in IS NOT NULL AND NOT j.cancel_requested) AS retried
-    ),
-    run AS (
-        UPDATE jobscheduler_jobrun r
-        SET status = e.status, finished_at = {NOW}, exit_code = e.exit_code, error = e.error, artifacts = e.artifacts
-        FROM ended e WHERE r.job_id = ANY(%(ids)s::uuid[]) AND r.job_id = e.id
-        RETURNING e.tenant, e.resource, e.job_type, e.status AS outcome, e.retried::integer AS retried,
-                  CASE WHEN e.data->>'cause' IN ('LEASE_EXPIRED', 'CRASH_RECOVERY') THEN 1 ELSE 0 END AS recovered,
-                  greatest(extract(epoch FROM r.started_at - e.created_at), 0) AS waited,
-                  greatest(extract(epoch FROM {NOW} - r.started_at), 0) AS ran
-    ),{retry if retries else ""}
-    event AS (
-        INSERT INTO jobscheduler_jobevent
-               (job_id, kind, from_status, to_status, reason, token, data, at, actor_kind, actor_name)
-        SELECT t.*, {NOW}, %(actor_kind)s, %(actor)s
-        FROM (SELECT id, status AS kind, 'RUNNING' AS source, status AS target, reason, token, data FROM ended
-              {retry_events if retries else ""}) t
-    ),
-    {mark if lanes else ""}
-    minute AS (
-        {INTO}
-        SELECT date_trunc('minute', {NOW}), %(writer)s, tenant, resource, job_type, outcome,
-               width_bucket(waited, {_BUCKETS}), width_bucket(ran, {_BUCKETS}),
-               count(*), sum(waited), sum(ran), sum(retried), sum(recovered)
-        FROM run GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
-        {ADD_UP}
-    ){clauses.along}
-    """
-    answer = """
-    SELECT g.id,
-           CASE WHEN e.id IS NOT NULL THEN 'done'
-                WHEN (SELECT true FROM jobscheduler_jobevent x WHERE x.job_id = g.id AND x.token = g.token AND x.kind = g.status
-                        AND x.actor_kind = %(actor_kind)s AND x.actor_name = %(actor)s LIMIT 1) THEN 'replay' -- EXISTS may hash all events
-                ELSE 'lost' END,
-           e.tenant, CASE WHEN e.retried THEN e.retry_id END, e.group_id IS NOT NULL
-    FROM given g LEFT JOIN ended e ON e.id = g.id
-    """
-    return Parts(tables, answer, 5)
-
-
-def claim_jobs(
-    connection: Any,
-    pick: str,
-    params: Sequence[Any],
-    life: str,
-    slots: Sequence[int],
-    worker: str,
-    lease_sec: float,
-    clauses: Clauses = NO_CLAUSES,
-) -> list[Any]:
-    """Take the rows that `pick` (a compiled queryset of ids, locked) names, a slot each. Returns CLAIMED + artifacts.
-
-    Takes none if the guard of the clauses is false.
-    """
-    parts, said = claim_parts(pick, params, life, slots, worker, lease_sec, clauses)
-    return execute(connection, _whole(parts), said)
-
-
-def claim_parts(
-    pick: str,
-    params: Sequence[Any],
-    life: str,
-    slots: Sequence[int],
-    worker: str,
-    lease_sec: float,
-    clauses: Clauses = NO_CLAUSES,
-) -> tuple[Parts, dict[str, Any]]:
-    """The same, to be made one with the end of other jobs: see `exchange`."""
-    said = {f"pick_{place}": value for place, value in enumerate(params)}
-    numbers = f"{{{','.join(map(str, slots))}}}"
-    return _claim(pick, clauses), said | {"life": life, "slots": numbers, "lease_sec": lease_sec, "worker": worker}
-
-
-@cache
-def _claim(pick: str, clauses: Clauses) -> Parts:
-    returned = (*CLAIMED, *(CLAIM_TOLD if clauses.along else ()))
-    places = count()
-    picked = re.sub("%s", lambda _: f"%(pick_{next(places)})s", pick)
-    tables = f"""
-    pick AS MATERIALIZED ({picked}),
-    took AS (
-        UPDATE jobscheduler_job j
-        SET status = 'RUNNING', gate = 0, status_reason = '', recheck_at = NULL, cancel_requested = false, cancel_mode = '',
-            lease_owner = %(life)s || '#' || (%(slots)s::integer[])[p.slot], lease_token = gen_random_uuid(),
-            lease_expires_at = {NOW} + %(lease_sec)s * interval '1 second', heartbeat_at = {NOW},
-            dispatched_at = coalesce(j.dispatched_at, {NOW}), fence = j.fence + 1, holds_lane = (j.lane_id IS NOT NULL)
-        FROM (SELECT id, row_number() OVER (ORDER BY priority DESC, position, created_at, id) AS slot FROM pick) p
-        WHERE j.id = ANY(ARRAY(SELECT id FROM pick)) AND j.id = p.id  -- the array makes it an index walk at any size
-          AND {clauses.guard or "true"}
-        RETURNING {", ".join(f"j.{name}" for name in returned)}
-    ),
-    begun AS (
-        INSERT INTO jobscheduler_jobrun (job_id, status, started_at, error, artifacts, worker)
-        SELECT id, 'RUNNING', {NOW}, '', '{{}}', %(worker)s FROM took ON CONFLICT (job_id) DO NOTHING
-    ),
-    begun_event AS (
-        INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, reason, actor_kind, actor_name)
-        SELECT id, {NOW}, 'RUNNING', 'QUEUED', 'RUNNING', '', 'worker', %(worker)s FROM took
-    ){clauses.along}
-    """
-    answer = (
-        f"SELECT {', '.join(CLAIMED)}, (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = took.id) FROM took"
-    )
-    return Parts(tables, answer, len(CLAIMED) + 1)
 
 
 def pick_heads(
@@ -413,8 +180,8 @@ _COUNT = f"""
     )
     {INTO}
     SELECT date_trunc('minute', {NOW}), %(writer)s, tenant, resource, job_type, status,
-           CASE WHEN started THEN width_bucket(waited, {_BUCKETS}) ELSE -1 END,
-           CASE WHEN started THEN width_bucket(ran, {_BUCKETS}) ELSE -1 END,
+           CASE WHEN started THEN width_bucket(waited, {BUCKETS}) ELSE -1 END,
+           CASE WHEN started THEN width_bucket(ran, {BUCKETS}) ELSE -1 END,
            count(*), sum(coalesce(waited, 0)), sum(coalesce(ran, 0)), 0, 0
     FROM ended GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
     {ADD_UP}
