@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -40,6 +40,15 @@ def atomic(*, durable: bool = False) -> Iterator[BaseDatabaseWrapper]:
     using = connection()
     with _immediate(using), transaction.atomic(using=using.alias, durable=durable):
         yield using
+
+
+def after_commit(do: Callable[[], None]) -> None:
+    """Once what was written is there to stay: at once, outside of a transaction."""
+    using = connection()
+    if using.in_atomic_block:
+        using.on_commit(do)
+    else:
+        do()
 
 
 def non_atomic(view: Any) -> Any:

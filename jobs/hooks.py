@@ -145,7 +145,7 @@ def _clauses(
     guards, written = [], ""
     for listener in _listeners:
         interest = listener.interest
-        if interest is None or interest.expected(*others):
+        if interest is None or (others and interest.expected(*others)):
             return None
         is_wanted = interest.expected(*kinds)
         told = along(interest) if is_wanted else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -41,10 +42,11 @@ def name_of(event: Event) -> str | None:
     return _BY_KIND.get(event.kind)
 
 
-def names_of(kinds: Iterable[EventKind]) -> set[str]:
+@cache
+def names_of(*kinds: EventKind) -> frozenset[str]:
     """What moves of these kinds may be told as."""
     told = {QUEUED if kind in _INTO_THE_QUEUE else _BY_KIND.get(kind) for kind in kinds}
-    return {name for name in told if name is not None}
+    return frozenset(name for name in told if name is not None)
 
 
 def filters_for(names: Iterable[str]) -> list[str]:

@@ -32,14 +32,14 @@ class Listening:
     def expected(self, *kinds: EventKind) -> bool:
         if self._wanted and time.monotonic() - self._looked > DOUBT_SEC:
             return self.look(*kinds)
-        return not self._wanted.isdisjoint(events.names_of(kinds))
+        return not self._wanted.isdisjoint(events.names_of(*kinds))
 
     def look(self, *kinds: EventKind) -> bool:
         self._looked = time.monotonic()
         said = WebhookEndpoint.objects.using(db.alias()).filter(enabled=True).values_list("events", flat=True)
         words = {word for each in said for word in each}
         self._wanted = frozenset(name for name in events.EVENTS if events.wants(words, name))
-        return not self._wanted.isdisjoint(events.names_of(kinds))
+        return not self._wanted.isdisjoint(events.names_of(*kinds))
 
     def unwanted(self, *kinds: EventKind) -> str:
         return unwanted(kinds)
@@ -64,7 +64,7 @@ listening = Listening()
 @cache
 def unwanted(kinds: tuple[EventKind, ...]) -> str:
     """For PostgreSQL; on SQLite there is always a transaction, in which the outbox looks for itself."""
-    words = ", ".join(f"'{word}'" for word in events.filters_for(events.names_of(kinds)))
+    words = ", ".join(f"'{word}'" for word in events.filters_for(events.names_of(*kinds)))
     if not words:
         return ""
     listening_rows = f"{WebhookEndpoint._meta.db_table} WHERE enabled AND events ?| ARRAY[{words}]"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Exists, Q
@@ -20,7 +20,6 @@ from jobs.engine import contracts, deadlines, dispatching, groups, limits, wakeu
 from jobs.engine.choosing import Condition, Look, candidates, choose
 from jobs.engine.limits import has_builtin_policy
 from jobs.engine.sql import Statement, compiled, dialect
-from jobs.engine.sql.columns import CLAIMED
 from jobs.models import ConcurrencyLimit, Job
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import InUse, Limit, room
@@ -45,9 +44,8 @@ class Serves:
         return wanted & Q(tenant=self.tenant) if self.tenant is not None else wanted
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A job as its executor gets it: what to run, and the lease to run it under."""
+class Claim(NamedTuple):
+    """A job as its executor gets it: what to run, and the lease to run it under. CLAIMED, and the run's artifacts."""
 
     id: UUID
     lease_token: UUID
@@ -67,8 +65,8 @@ class Claim:
     checkpoint: Any
     group_id: UUID | None
     retry_of_id: UUID | None
-    traceparent: str | None = None
-    artifacts: dict[str, Any] = field(default_factory=dict)
+    traceparent: str | None
+    artifacts: dict[str, Any]
 
 
 class Claimer:
@@ -95,11 +93,12 @@ class Claimer:
         most = batch_size(len(slots))
         if not most or not self.serves.types or self._limited or not self._is_plain():
             return None
-        clauses = None if db.is_sqlite() else hooks.for_claims()
+        connection = db.connection()
+        clauses = None if connection.vendor == "sqlite" else hooks.for_claims()
         if clauses is None:
             return None
         pick = _unlimited(most, self.serves)
-        return dialect(db.connection()).a_claim(*pick, self.life, slots, self.worker, lease_sec, clauses)
+        return dialect(connection).a_claim(*pick, self.life, slots, self.worker, lease_sec, clauses)
 
     def taken(self, rows: Sequence[Any]) -> list[Claim]:
         """What that answered."""
@@ -146,7 +145,7 @@ class Claimer:
 
     def _take(self, pick: Statement, slots: Sequence[int], lease_sec: float) -> list[Claim]:
         said, connection = (*pick, self.life, slots, self.worker, lease_sec), db.connection()
-        clauses = None if db.is_sqlite() else hooks.for_claims()
+        clauses = None if connection.vendor == "sqlite" else hooks.for_claims()
         if clauses is not None:
             rows = dialect(connection).claim_jobs(connection, *said, clauses)
             refused = not rows and bool(clauses.guard) and hooks.look_again(EventKind.RUNNING)
@@ -246,12 +245,15 @@ def _marks(values: Sequence[str]) -> str:
     return ", ".join(["%s"] * len(values))
 
 
+_IN_JSON = [Claim._fields.index(name) for name in ("params", "retry_policy", "checkpoint", "artifacts")]
+
+
 def _claim(row: Sequence[Any]) -> Claim:
-    values = dict(zip((*CLAIMED, "artifacts"), row, strict=True))
-    for name in ("params", "retry_policy", "checkpoint", "artifacts"):
-        values[name] = _parsed(values[name])
-    values["artifacts"] = values["artifacts"] or {}
-    return Claim(**values)
+    values = list(row)
+    for place in _IN_JSON:
+        values[place] = _parsed(values[place])
+    values[-1] = values[-1] or {}
+    return Claim._make(values)
 
 
 def _parsed(text: str | None) -> Any:

@@ -19,8 +19,6 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
-
 from jobs import actors, db
 from jobs.conf import conf
 from jobs.engine import ending, lanes, limits, recovery, roster
@@ -102,6 +100,8 @@ class Worker:
         self._in_vain = 0  # how often in a row we looked and did not get what is ready
         self._foreign_at = 0.0
         self._claim_took = 0.0  # seconds, the last time
+        self._told: Any = None  # the connection that knows what we want of it
+        self._shares_commits = db.is_sqlite()
         self._claimer = Claimer(self.me.name, options.serves, self.me.incarnation)
 
     # ------------------------------------------------------------------ life
@@ -113,7 +113,7 @@ class Worker:
             while not self._is_over():
                 self._gather()
                 with self._outage.survive():
-                    short_timeouts(conf.LEASE_SEC * 2 / 3)
+                    self._settle_in()
                     if self._outage.is_on:
                         self._hungry = self._lanes_changed = True  # what we were about to learn, we did not
                         self._return_unknown_claims()
@@ -244,7 +244,6 @@ class Worker:
         return time.monotonic() >= min(self._poll_at, self._due_at)
 
     def _turn(self) -> None:
-        prefer_indexes()
         self._write_last_words()
         self._leaving.clear()
         self._recorded.clear()
@@ -258,12 +257,19 @@ class Worker:
         finally:
             self._ended = [each for each in self._ended if each[0] not in self._recorded]
 
+    def _settle_in(self) -> None:
+        """Tell a new connection what we want of it."""
+        if self._told is None or db.connection().connection is not self._told:
+            short_timeouts(conf.LEASE_SEC * 2 / 3)
+            prefer_indexes()
+            self._told = db.connection().connection
+
     def _one_commit(self) -> AbstractContextManager[Any]:
         """SQLite pays for each commit: there the finish and the next claim share one.
 
-        What follows from either waits for it (`on_commit`): a rollback must leave us holding what we held.
+        What follows from either waits for it (`db.after_commit`): a rollback must leave us holding what we held.
         """
-        return db.atomic() if self._ended and db.is_sqlite() else nullcontext()
+        return db.atomic() if self._ended and self._shares_commits else nullcontext()
 
     def _exchange(self, ends: list[tuple[Held, ending.End]]) -> bool:
         """Finish and claim in one statement, if nothing has to be looked at in between."""
@@ -306,7 +312,7 @@ class Worker:
         claims = self._claimer.claim(slots, lease_sec=conf.LEASE_SEC)
         self._claim_took = time.monotonic() - sent
         self._hungry = len(claims) == len(slots)
-        transaction.on_commit(lambda: self._start_all(claims, sent), using=db.alias())
+        db.after_commit(lambda: self._start_all(claims, sent))
         if not self._hungry:
             if not looked:
                 self._look_again_later()
@@ -452,7 +458,7 @@ class Worker:
         self._leaving.update(verdicts)
         self._lanes_changed |= any(held.claim.target is not None for held in verdicts)
         self._hungry = True
-        transaction.on_commit(lambda: self._let_all_go(verdicts), using=db.alias())
+        db.after_commit(lambda: self._let_all_go(verdicts))
 
     def _let_all_go(self, verdicts: dict[Held, ending.Verdict]) -> None:
         for held, verdict in verdicts.items():

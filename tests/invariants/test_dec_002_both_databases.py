@@ -10,7 +10,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 
 from jobs import services
+from jobs.engine.claim import Claim
 from jobs.engine.sql import dialect, postgres, sqlite
+from jobs.engine.sql.columns import CLAIMED
 from jobs.models import Job
 from tests import executor, sample_jobs
 from tests.snapshots import everything
@@ -37,6 +39,10 @@ def test_dec_002_unit_both_dialects_say_the_same_things(name: str) -> None:
     more = list(ours.parameters.values())[len(shared) :]  # what only one server can be told
     assert all(each.default is not each.empty for each in more)
     assert ours.return_annotation == theirs.return_annotation
+
+
+def test_dec_002_unit_a_claim_is_read_in_the_order_in_which_both_answer() -> None:
+    assert Claim._fields == (*CLAIMED, "artifacts")
 
 
 @pytest.mark.django_db(transaction=True)
