@@ -56,7 +56,10 @@ def finish_and(claim: Any, ends: Sequence[End], *, actor: Actor) -> tuple[dict[U
     if clauses is None:
         return None
     answers, claimed = dialect(connection).exchange(connection, rows, *_signed(actor), clauses, claim)
-    return (_settled(answers) if answers else _record_told(rows, actor)), claimed
+    verdicts = _settled(answers)
+    if undone := [row for row in rows if row[0] not in verdicts]:  # the guard refused, or it is lost or a replay
+        verdicts |= _record_told(undone, actor)
+    return verdicts, claimed
 
 
 def stop(job_id: UUID, token: UUID, *, actor: Actor, artifacts: dict[str, Any] | None = None) -> Verdict:

@@ -23,17 +23,21 @@ from jobs.models.rollup import BUCKETS_SEC
 BUCKETS = f"ARRAY[{', '.join(map(str, BUCKETS_SEC))}]::double precision[]"
 # A claim's, of a run that goes on; the first claim of a chain finds none.
 KEPT_ARTIFACTS = "CASE WHEN fence > 1 THEN (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = took.id) END"
+# What may be large of a job and is of no use once it has ended.
+LARGE = ("params", "retry_policy", "checkpoint")
 
 
 class Ends(NamedTuple):
     clauses: Clauses
-    retries: bool
-    lanes: bool
+    one: bool  # end, and no more
+    retries: bool = False
+    lanes: bool = False
 
 
 class Starts(NamedTuple):
     pick: str  # a compiled queryset of ids, locked
     clauses: Clauses
+    one: bool
 
 
 Claim = tuple[Starts, dict[str, Any]]  # with its parameters
@@ -58,7 +62,21 @@ _TAKEN = {
     "dispatched_at": f"coalesce(j.dispatched_at, {NOW})",
     "fence": "j.fence + 1",
 }
-_VERDICT = 5  # how many columns the answer to an end has
+# An end as it is said, and as the server reads it.
+_SAID = {
+    "id": "uuid",
+    "token": "uuid",
+    "status": "text",
+    "reason": "text",
+    "error": "text",
+    "exit_code": "integer",
+    "artifacts": "jsonb",
+    "data": "jsonb",
+    "retry_in": "double precision",
+    "retry_id": "uuid",
+}
+# Of that, what a job that starts has not.
+_OF_ENDS = ("error", "exit_code", "artifacts", "data", "retry_in", "retry_id")
 
 
 def finish_jobs(
@@ -69,7 +87,7 @@ def finish_jobs(
     Returns a row an end: id, verdict (done | replay | lost), tenant, retried_by, in a group? None at all if the
     guard of the clauses is false.
     """
-    kind = Ends(clauses, _has_retries(ends), lanes=True)
+    kind = Ends(clauses, len(ends) == 1, _has_retries(ends), lanes=True)
     return execute(connection, _statement(kind, None), _said(ends, actor, writer))
 
 
@@ -103,7 +121,12 @@ def a_claim(
     """The same, to be made one with the end of other jobs: see `exchange`."""
     said = {f"pick_{place}": value for place, value in enumerate(params)}
     numbers = f"{{{','.join(map(str, slots))}}}"
-    return Starts(pick, clauses), said | {"life": life, "slots": numbers, "lease_sec": lease_sec, "worker": worker}
+    return Starts(pick, clauses, len(slots) == 1), said | {
+        "life": life,
+        "slots": numbers,
+        "lease_sec": lease_sec,
+        "worker": worker,
+    }
 
 
 def exchange(
@@ -114,15 +137,15 @@ def exchange(
     clauses: Clauses,
     claim: Claim,
 ) -> tuple[list[Any], list[Any]]:
-    """Finish and claim in one statement; returns what each of them answers.
+    """Finish and claim in one statement; returns the ends that are done, as `finish_jobs` does, and what was claimed.
 
     The claim sees the queue as it was before the ends: only for ends of jobs in no lane, which let nobody forward.
     """
     starts, said = claim
-    kind = Ends(clauses, _has_retries(ends), lanes=False)
+    kind = Ends(clauses, len(ends) == 1, _has_retries(ends))
     rows = execute(connection, _statement(kind, starts), _said(ends, actor, writer) | said)
-    ended = [row[:_VERDICT] for row in rows if row[0] is not None]
-    return ended, [row[_VERDICT:] for row in rows if row[0] is None]
+    ended = [(row[2], "done", row[7], row[1], False) for row in rows if row[0]]
+    return ended, [row[2:] for row in rows if not row[0]]
 
 
 def _has_retries(ends: Sequence[Sequence[Any]]) -> bool:
@@ -130,8 +153,10 @@ def _has_retries(ends: Sequence[Sequence[Any]]) -> bool:
 
 
 def _said(ends: Sequence[Sequence[Any]], actor: tuple[str, str], writer: str) -> dict[str, Any]:
-    given, ids = f"[{','.join(map(_as_json, ends))}]", uuid_array([end[0] for end in ends])
-    return {"ends": given, "ids": ids, "actor_kind": actor[0], "actor": actor[1], "writer": writer}
+    said = {"ids": uuid_array([end[0] for end in ends]), "actor_kind": actor[0], "actor": actor[1], "writer": writer}
+    if len(ends) > 1:
+        return said | {"ends": f"[{','.join(map(_as_json, ends))}]"}
+    return said | {name: None if value is None else str(value) for name, value in zip(_SAID, ends[0], strict=True)}
 
 
 def _as_json(end: Sequence[Any]) -> str:
@@ -154,8 +179,7 @@ def uuid_array(ids: Sequence[UUID]) -> str:
 
 @cache
 def _statement(ends: Ends | None, starts: Starts | None) -> str:
-    answers = [*_verdicts(ends, starts), *_claimed(ends, starts)]
-    return f"WITH {','.join(_tables(ends, starts))} {' UNION ALL '.join(answers)}"
+    return f"WITH {','.join(_tables(ends, starts))} {_answer(ends, starts)}"
 
 
 def _tables(ends: Ends | None, starts: Starts | None) -> Iterator[str]:
@@ -167,12 +191,12 @@ def _tables(ends: Ends | None, starts: Starts | None) -> Iterator[str]:
     yield _change(ends, starts)
     yield _moved(ends, starts)
     if starts is not None:
-        yield _TOOK
+        yield "took AS NOT MATERIALIZED (SELECT * FROM moved WHERE slot IS NOT NULL)"
         yield _BEGUN
     if ends is not None:
-        yield _ENDED_ROWS
+        yield "ended AS NOT MATERIALIZED (SELECT * FROM moved WHERE slot IS NULL)"
         yield _RUN
-        yield _MINUTE
+        yield _minute(ends)
     if ends is not None and ends.retries:
         yield _RETRY
     if ends is not None and ends.lanes:
@@ -182,15 +206,14 @@ def _tables(ends: Ends | None, starts: Starts | None) -> Iterator[str]:
 
 
 def _given(ends: Ends) -> str:
-    return f"""
-    given AS MATERIALIZED (
-        SELECT id, token, status, coalesce(reason, '') AS reason, coalesce(error, '') AS error, exit_code, artifacts,
-               data, retry_in, retry_id
-        FROM json_to_recordset(%(ends)s::json) AS t(
-            id uuid, token uuid, status text, reason text, error text, exit_code integer, artifacts jsonb, data jsonb,
-            retry_in double precision, retry_id uuid)
-        WHERE {ends.clauses.guard or "true"}
-    )"""
+    if ends.one:
+        said = ", ".join(f"%({name})s::{kind} AS {name}" for name, kind in _SAID.items())
+        source = ""
+    else:
+        said = ", ".join(f"coalesce({n}, '') AS {n}" if n in ("reason", "error") else n for n in _SAID)
+        columns = ", ".join(f"{name} {kind}" for name, kind in _SAID.items())
+        source = f"FROM json_to_recordset(%(ends)s::json) AS t({columns})"
+    return f"given AS (SELECT {said} {source} WHERE {ends.clauses.guard or 'true'})"
 
 
 def _pick(starts: Starts) -> str:
@@ -202,11 +225,12 @@ def _change(ends: Ends | None, starts: Starts | None) -> str:
     """What is to become of which job; one to start has a slot."""
     sides = []
     if ends is not None:
-        sides.append("SELECT id, token, status, reason, retry_in, NULL::bigint AS slot FROM given")
+        sides.append(f"SELECT id, token, status, reason, NULL::bigint AS slot, {', '.join(_OF_ENDS)} FROM given")
     if starts is not None:
+        none = "".join(f", NULL::{_SAID[name]} AS {name}" for name in _OF_ENDS) if ends is not None else ""
+        slot = "1::bigint" if starts.one else "row_number() OVER (ORDER BY priority DESC, position, created_at, id)"
         sides.append(f"""
-        SELECT id, gen_random_uuid() AS token, 'RUNNING' AS status, '' AS reason, NULL::double precision AS retry_in,
-               row_number() OVER (ORDER BY priority DESC, position, created_at, id) AS slot
+        SELECT id, gen_random_uuid() AS token, 'RUNNING' AS status, '' AS reason, {slot} AS slot{none}
         FROM pick WHERE {starts.clauses.guard or "true"}""")
     return f"change AS ({' UNION ALL '.join(sides)})"
 
@@ -214,12 +238,15 @@ def _change(ends: Ends | None, starts: Starts | None) -> str:
 def _moved(ends: Ends | None, starts: Starts | None) -> str:
     ids = ["%(ids)s::uuid[]"] if ends is not None else []
     ids += ["ARRAY(SELECT id FROM pick)"] if starts is not None else []  # an array makes it an index walk at any size
+    said = [f"c.{name}" for name in _OF_ENDS] if ends is not None else []
+    said += ["(c.retry_in IS NOT NULL AND NOT j.cancel_requested) AS retried"] if ends is not None else []
+    returned = ["c.token", "c.reason", "c.slot", "j.status", *said, *(f"j.{name}" for name in _returned(ends, starts))]
     return f"""
     moved AS (
         UPDATE jobscheduler_job j SET status = c.status, status_reason = c.reason, gate = 0, {_assigned(ends, starts)}
         FROM change c WHERE j.id = ANY({" || ".join(ids)}) AND j.id = c.id
           AND {_either("true", "j.lease_token = c.token", ends, starts)}
-        RETURNING c.token, c.reason, c.slot, j.status, {", ".join(f"j.{name}" for name in _returned(ends, starts))}
+        RETURNING {", ".join(returned)}
     )"""
 
 
@@ -241,22 +268,15 @@ def _returned(ends: Ends | None, starts: Starts | None) -> list[str]:
     if starts is not None:
         names += [*CLAIMED, *(CLAIM_TOLD if starts.clauses.along else ())]
     if ends is not None:
-        names += ["id", "job_type", "tenant", "resource", "lane_id", "group_id", "created_at", "cancel_requested"]
+        names += ["id", "job_type", "tenant", "resource", "lane_id", "group_id", "created_at"]
         names += ["base_priority", "position", "attempt", "checkpoint", *SUBMISSION] if ends.retries else []
     return list(dict.fromkeys(names))
 
 
-_TOOK = "took AS (SELECT * FROM moved WHERE slot IS NOT NULL)"
 _BEGUN = f"""
     begun AS (
         INSERT INTO jobscheduler_jobrun (job_id, status, started_at, error, artifacts, worker)
         SELECT id, 'RUNNING', {NOW}, '', '{{}}', %(worker)s FROM took ON CONFLICT (job_id) DO NOTHING
-    )"""
-_ENDED_ROWS = """
-    ended AS (
-        SELECT m.*, g.error, g.exit_code, g.artifacts, g.data, g.retry_in, g.retry_id,
-               (g.retry_in IS NOT NULL AND NOT m.cancel_requested) AS retried
-        FROM moved m JOIN given g ON g.id = m.id WHERE m.slot IS NULL
     )"""
 _RUN = f"""
     run AS (
@@ -267,15 +287,6 @@ _RUN = f"""
                   CASE WHEN e.data->>'cause' IN ('LEASE_EXPIRED', 'CRASH_RECOVERY') THEN 1 ELSE 0 END AS recovered,
                   greatest(extract(epoch FROM r.started_at - e.created_at), 0) AS waited,
                   greatest(extract(epoch FROM {NOW} - r.started_at), 0) AS ran
-    )"""
-_MINUTE = f"""
-    minute AS (
-        {INTO}
-        SELECT date_trunc('minute', {NOW}), %(writer)s, tenant, resource, job_type, outcome,
-               width_bucket(waited, {BUCKETS}), width_bucket(ran, {BUCKETS}),
-               count(*), sum(waited), sum(ran), sum(retried), sum(recovered)
-        FROM run GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
-        {ADD_UP}
     )"""
 _RETRY = f"""
     retry AS (
@@ -295,43 +306,60 @@ _MARK = """
     )"""
 
 
+def _minute(ends: Ends) -> str:
+    """Ends are added up before they are added to their minute, unless there is one only."""
+    sums = ["1", "waited", "ran", "retried", "recovered"]
+    if not ends.one:
+        sums = ["count(*)", *(f"sum({name})" for name in sums[1:])]
+    order = "" if ends.one else "GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8"
+    return f"""
+    minute AS (
+        {INTO}
+        SELECT date_trunc('minute', {NOW}), %(writer)s, tenant, resource, job_type, outcome,
+               width_bucket(waited, {BUCKETS}), width_bucket(ran, {BUCKETS}), {", ".join(sums)}
+        FROM run {order}
+        {ADD_UP}
+    )"""
+
+
 def _event(ends: Ends | None, starts: Starts | None) -> str:
-    signed = "%(actor_kind)s, %(actor)s"
-    rows = []
-    if ends is not None:
-        rows.append(f"SELECT id, status, 'RUNNING', status, reason, token, data, {signed} FROM ended")
+    signed = "%(actor_kind)s, %(actor)s" if ends is not None else "'worker', %(worker)s"  # of an exchange: the same
+    source, token = _either("'QUEUED'", "'RUNNING'", ends, starts), _either("NULL::uuid", "token", ends, starts)
+    data = "data" if ends is not None else "NULL::jsonb"
+    told = f"SELECT id, status, {source}, status, reason, {token}, {data}, {signed} FROM moved".replace(
+        "c.slot", "slot"
+    )
     if ends is not None and ends.retries:
-        made = "jsonb_build_object('retried_by', id)"
-        rows.append(f"SELECT retry_of_id, 'RETRY_CREATED', 'FAILED', 'FAILED', '', NULL, {made}, {signed} FROM retry")
-        why = "'retry of ' || retry_of_id"
-        rows.append(f"SELECT id, 'SUBMITTED', '', 'QUEUED', {why}, NULL, NULL, {signed} FROM retry")
-    if starts is not None:
-        rows.append(
-            "SELECT id, 'RUNNING', 'QUEUED', 'RUNNING', '', NULL::uuid, NULL::jsonb, 'worker', %(worker)s FROM took"
-        )
+        made, why = "jsonb_build_object('retried_by', id)", "'retry of ' || retry_of_id"
+        told += f"""
+        UNION ALL SELECT retry_of_id, 'RETRY_CREATED', 'FAILED', 'FAILED', '', NULL, {made}, {signed} FROM retry
+        UNION ALL SELECT id, 'SUBMITTED', '', 'QUEUED', {why}, NULL, NULL, {signed} FROM retry"""
     return f"""
     event AS (
         INSERT INTO jobscheduler_jobevent
                (job_id, kind, from_status, to_status, reason, token, data, actor_kind, actor_name, at)
-        SELECT t.*, {NOW} FROM ({" UNION ALL ".join(rows)}) t
+        SELECT t.*, {NOW} FROM ({told}) t
     )"""
 
 
-def _verdicts(ends: Ends | None, starts: Starts | None) -> Iterator[str]:
-    if ends is not None:
-        blank = "".join([", NULL"] * (len(CLAIMED) + 1)) if starts is not None else ""
-        yield f"""
+def _answer(ends: Ends | None, starts: Starts | None) -> str:
+    if ends is None:
+        return f"SELECT {', '.join(CLAIMED)}, {KEPT_ARTIFACTS} FROM took"
+    if starts is None:
+        return _VERDICTS
+    taken = [f"CASE WHEN slot IS NOT NULL THEN {name} END" if name in LARGE else name for name in CLAIMED]
+    return f"""
+    SELECT slot IS NULL, CASE WHEN retried THEN retry_id END, {", ".join(taken)},
+           CASE WHEN slot IS NOT NULL THEN {KEPT_ARTIFACTS} END
+    FROM moved took"""
+
+
+_VERDICTS = """
     SELECT g.id,
            CASE WHEN e.id IS NOT NULL THEN 'done'
                 WHEN (SELECT true FROM jobscheduler_jobevent x WHERE x.job_id = g.id AND x.token = g.token AND x.kind = g.status
                         AND x.actor_kind = %(actor_kind)s AND x.actor_name = %(actor)s LIMIT 1) THEN 'replay' -- EXISTS may hash all events
                 ELSE 'lost' END,
-           e.tenant, CASE WHEN e.retried THEN e.retry_id END, e.group_id IS NOT NULL{blank}
+           e.tenant, CASE WHEN e.retried THEN e.retry_id END, e.group_id IS NOT NULL
     FROM given g LEFT JOIN ended e ON e.id = g.id
     """
-
-
-def _claimed(ends: Ends | None, starts: Starts | None) -> Iterator[str]:
-    if starts is not None:
-        blank = "NULL, " * _VERDICT if ends is not None else ""
-        yield f"SELECT {blank}{', '.join(CLAIMED)}, {KEPT_ARTIFACTS} FROM took"

@@ -20,11 +20,9 @@ def execute(connection: Any, sql: str, params: Any) -> list[Any]:
         with connection.cursor() as cursor:
             cursor.execute(sql, params)
             return cursor.fetchall()
-    from psycopg import RawCursor
-
-    raw = _ready(connection)
+    cursor = _cursor(_ready(connection))
     with connection.wrap_database_errors:
-        return RawCursor(raw).execute(*_native(sql, params), prepare=_may_prepare(connection)).fetchall()
+        return cursor.execute(*_native(sql, params), prepare=_may_prepare(connection)).fetchall()
 
 
 def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
@@ -39,6 +37,16 @@ def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]
         with raw.pipeline():  # up to its end the server treats what it gets as one transaction
             cursors = [RawCursor(raw).execute(*_native(*each), prepare=_may_prepare(connection)) for each in statements]
         return [cursor.fetchall() for cursor in cursors]
+
+
+def _cursor(raw: Any) -> Any:
+    """One for all statements of a connection: it remembers how to read their columns."""
+    cursor = getattr(raw, "jobs_cursor", None)
+    if cursor is None:
+        from psycopg import RawCursor
+
+        cursor = raw.jobs_cursor = RawCursor(raw)
+    return cursor
 
 
 def _native(sql: str, params: Any) -> tuple[bytes, list[Any] | None]:
