@@ -19,6 +19,10 @@ TRIGGERS = {
     "jobscheduler_inv_006": "jobscheduler_jobgroup",
 }
 REPLACEABLE = ("jobscheduler_job", "jobscheduler_jobrun", "jobscheduler_jobevent", "jobscheduler_jobgroup")
+ONLY_ON_POSTGRES = {  # there, a trigger is spared those who write other columns
+    "jobscheduler_inv_001_dispatch": "jobscheduler_job",
+    "jobscheduler_inv_002_start": "jobscheduler_jobrun",
+}
 ONLY_ON_SQLITE = {
     "jobscheduler_inv_006_moved": "jobscheduler_job",  # there, a trigger hears of one kind of event
     **{f"{table}_not_replaced": table for table in REPLACEABLE},

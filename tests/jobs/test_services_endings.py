@@ -9,8 +9,9 @@ import pytest
 
 from jobs.actors import worker
 from jobs.engine import ending
+from jobs.engine.claim import Claimer, Serves
 from jobs.engine.ending import End, Verdict
-from jobs.models import Job, JobEvent, JobMinute, LaneMark
+from jobs.models import ConcurrencyLimit, Job, JobEvent, JobMinute, LaneMark
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import TERMINAL, Cause, Status
 from tests.executor import WORKER, finish
@@ -178,3 +179,56 @@ def test_counts_of_one_minute_add_up() -> None:
     for job in JobFactory.create_batch(3, running=True):
         finish(job, Completed())
     assert sum(minute.jobs for minute in JobMinute.objects.all()) == 3
+
+
+@pytest.mark.pg_only
+@pytest.mark.parametrize("others", [0, 2])
+def test_an_end_that_shares_its_statement_with_a_claim_is_fenced_alike(others: int) -> None:
+    """One end and several are different statements; either way what is not ours is not done, and we are told why."""
+    ConcurrencyLimit.objects.all().delete()
+    good, stolen, said = (JobFactory.create(running=True) for _ in range(3))
+    more = [JobFactory.create(running=True) for _ in range(others)]
+    waiting = JobFactory.create(queued=True)
+    said_before = End(said.pk, said.lease_token, Completed())
+    assert ending.finish([said_before], actor=WORKER) == {said.pk: Verdict.DONE}
+    stolen_end = End(stolen.pk, uuid4(), Completed({"forged": True}))
+    claimer = Claimer("worker-2", Serves((waiting.job_type,)), life=f"worker-2@{uuid4()}")
+    claimer._limited = False
+
+    for ends, verdict in (([said_before], Verdict.REPLAY), ([stolen_end], Verdict.LOST)):
+        before = events_of(stolen), events_of(said)
+        claim = claimer.parts([0], lease_sec=30)
+        Job.objects.filter(pk=waiting.pk).update(gate=1)  # nothing to claim
+        done = ending.finish_and(claim, ends, actor=WORKER)
+        assert done is not None
+        assert done[0] == {ends[0].job_id: verdict}
+        assert (events_of(stolen), events_of(said)) == before
+    Job.objects.filter(pk=waiting.pk).update(gate=3)
+
+    ends = [End(job.pk, job.lease_token, Completed()) for job in (good, *more)]
+    if others:
+        ends += [stolen_end, said_before]
+    done = ending.finish_and(claimer.parts([0], lease_sec=30), ends, actor=WORKER)
+    assert done is not None
+    verdicts, rows = done
+    expected = {job.pk: Verdict.DONE for job in (good, *more)}
+    assert verdicts == expected | ({stolen.pk: Verdict.LOST, said.pk: Verdict.REPLAY} if others else {})
+    (claimed,) = claimer.taken(rows)
+    assert (claimed.id, claimed.params, claimed.lease_owner.rpartition("#")[2]) == (waiting.pk, waiting.params, "0")
+    (started,) = events_of(waiting)
+    assert (started.kind, started.from_status, started.token, started.actor_name) == (
+        "RUNNING",
+        "QUEUED",
+        None,
+        "worker-2",
+    )
+    (ended,) = events_of(good)
+    assert (ended.kind, ended.from_status, ended.token, ended.actor_name) == (
+        "COMPLETED",
+        "RUNNING",
+        good.lease_token,
+        WORKER.name,
+    )
+    assert sum(JobMinute.objects.values_list("jobs", flat=True)) == 2 + others
+    stolen.refresh_from_db()
+    assert (stolen.status, stolen.run.artifacts) == (Status.RUNNING, {})

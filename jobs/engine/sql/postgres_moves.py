@@ -323,14 +323,13 @@ def _minute(ends: Ends) -> str:
 
 
 def _event(ends: Ends | None, starts: Starts | None) -> str:
-    signed = "%(actor_kind)s, %(actor)s" if ends is not None else "'worker', %(worker)s"  # of an exchange: the same
-    source, token = _either("'QUEUED'", "'RUNNING'", ends, starts), _either("NULL::uuid", "token", ends, starts)
+    sides = {"'QUEUED'": "'RUNNING'", "NULL::uuid": "token", "'worker'": "%(actor_kind)s", "%(worker)s": "%(actor)s"}
+    source, token, *signature = (_either(*side, ends, starts) for side in sides.items())
     data = "data" if ends is not None else "NULL::jsonb"
-    told = f"SELECT id, status, {source}, status, reason, {token}, {data}, {signed} FROM moved".replace(
-        "c.slot", "slot"
-    )
+    told = f"SELECT id, status, {source}, status, reason, {token}, {data}, {', '.join(signature)} FROM moved c"
     if ends is not None and ends.retries:
         made, why = "jsonb_build_object('retried_by', id)", "'retry of ' || retry_of_id"
+        signed = "%(actor_kind)s, %(actor)s"
         told += f"""
         UNION ALL SELECT retry_of_id, 'RETRY_CREATED', 'FAILED', 'FAILED', '', NULL, {made}, {signed} FROM retry
         UNION ALL SELECT id, 'SUBMITTED', '', 'QUEUED', {why}, NULL, NULL, {signed} FROM retry"""
