@@ -296,7 +296,7 @@ _RETRY = f"""
                {NOW} + retry_in * interval '1 second', false, lane_id IS NOT NULL, '', id, attempt + 1, checkpoint,
                {", ".join(BLANK.values())}
         FROM ended WHERE retried
-        ON CONFLICT (retry_of_id) DO NOTHING
+        ON CONFLICT (retry_of_id) WHERE retry_of_id IS NOT NULL DO NOTHING
         RETURNING id, retry_of_id
     )"""
 _MARK = """
