@@ -66,7 +66,7 @@ class Interest(Protocol):
 
     def along_ends(self) -> str | None:
         """SQL without parameters: common table expressions, each after a comma, that write down whatever somebody
-        wants to hear of `ended (id, tenant, status, retried, retry_id)`. None: the hook has to be called."""
+        wants to hear of `ended (id, token, tenant, status, retried, retry_id)`. None: the hook has to be called."""
 
     def along_claims(self) -> str | None:
         """Likewise, of `took`, whose columns are CLAIMED and CLAIM_TOLD."""

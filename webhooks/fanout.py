@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 from django.db.models import OuterRef, QuerySet, Subquery
 
 from jobs import db
+from jobs.ids import uuid7
 from webhooks import audiences, bodies, circuits
 from webhooks.leases import DISABLED
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint, WebhookMessage
@@ -64,9 +65,9 @@ def hand_out(lane: UUID) -> int:
             WebhookMessage.objects.using(db.alias()).filter(pk__in=[each.pk for each in messages]).delete()
         elif messages:
             _keep_bodies(connection, messages)
-            WebhookDelivery.objects.using(db.alias()).bulk_create(
-                _delivery(each, endpoint, is_enabled=enabled[endpoint]) for each in messages for endpoint in enabled
-            )
+            for is_enabled, statement in _INSERT.items():
+                to = [endpoint for endpoint in enabled if enabled[endpoint] == is_enabled]
+                _write(connection, statement, [_delivery(each, endpoint) for each in messages for endpoint in to])
     return len(messages)
 
 
@@ -113,22 +114,34 @@ def _owed(lane: UUID) -> QuerySet[WebhookMessage]:
 
 def _keep_bodies(connection: Any, messages: Sequence[WebhookMessage]) -> None:
     made = bodies.made([each for each in messages if each.body is None])
-    key = WebhookMessage._meta.pk
-    rows = [(made.get(each.pk, each.body), key.get_db_prep_value(each.pk, connection)) for each in messages]
+    rows = [(made.get(each.pk, each.body), each.pk) for each in messages]
+    _write(connection, _KEEP, rows)
+
+
+def _write(connection: Any, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Past the ORM, which takes a third of a millisecond for a delivery; dead receivers, too, get thousands."""
+    if connection.vendor == "sqlite":
+        rows = [[each.hex if isinstance(each, UUID) else each for each in row] for row in rows]
     with connection.cursor() as cursor:
-        cursor.executemany(_KEEP, rows)
+        cursor.executemany(statement, rows)
 
 
 _KEEP = f"UPDATE {WebhookMessage._meta.db_table} SET body = %s, audience_id = NULL, snapshot = NULL WHERE id = %s"  # noqa: S608
 
 
-def _delivery(message: WebhookMessage, endpoint: UUID, *, is_enabled: bool) -> WebhookDelivery:
-    failed: dict[str, Any] = {"status": DeliveryStatus.FAILED, "next_try_at": None, "error": DISABLED}
-    return WebhookDelivery(
-        endpoint_id=endpoint,
-        message_id=message.pk,
-        event=message.event,
-        job_id=message.job_id,
-        group_id=message.group_id,
-        **({} if is_enabled else failed),
+_DELIVERY = ("id", "endpoint_id", "message_id", "event", "job_id", "group_id")
+_INSERT = {  # by whether the endpoint is enabled
+    is_enabled: f"""
+    INSERT INTO {WebhookDelivery._meta.db_table}
+           ({", ".join(_DELIVERY)}, status, attempts, attempts_before, error{more})
+    VALUES ({", ".join(["%s"] * len(_DELIVERY))}, {said})
+    """  # noqa: S608 — our own words
+    for is_enabled, more, said in (
+        (True, "", f"'{DeliveryStatus.PENDING}', 0, 0, ''"),  # due at once, as every new one is
+        (False, ", next_try_at", f"'{DeliveryStatus.FAILED}', 0, 0, '{DISABLED}', NULL"),
     )
+}
+
+
+def _delivery(message: WebhookMessage, endpoint: UUID) -> tuple[Any, ...]:
+    return (uuid7(), endpoint, message.pk, message.event, message.job_id, message.group_id)

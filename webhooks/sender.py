@@ -33,7 +33,7 @@ LAST_WORDS_SEC = 1.0  # how long an ending process waits for answers that are un
 ROUND_SEC = 5.0  # how long one round of `manage.py tick` begins new tries
 SPARED = 500
 LONGEST_REST_SEC = 1.0  # of who looked in vain for somebody to tell
-HURRIED, UNHURRIED = 1, 39  # so many times longer is rested than was worked; the latter where nobody would receive
+HURRIED, UNHURRIED = 1, 99  # so many times longer is rested than was worked; the latter where nobody would receive
 
 
 @dataclass(frozen=True)
