@@ -31,12 +31,13 @@ def write(moves: Sequence[tuple[Moved, str]]) -> set[str]:
 
 def _audience(tenant: str, event: str) -> str | None:
     """Who wants this event, as the audience that they are; a new one is written down."""
-    endpoints = [UUID(hex=each) for (each,) in _ask(_WANTING, [tenant, *events.filters_for([event])])]
+    endpoints = sorted(each for (each,) in _ask(_WANTING, [tenant, *events.filters_for([event])]))
     if not endpoints:
         return None
-    packed = audiences.pack(endpoints)
+    packed = bytes.fromhex("".join(endpoints))  # as `audiences.pack` has it
     key = audiences.key(packed).hex
-    _do(f"INSERT OR IGNORE INTO {_AUDIENCE} (id, endpoints) VALUES (%s, %s)", [(key, packed)])  # noqa: S608 — our own words
+    with db.connection().cursor() as cursor:
+        cursor.execute(f"INSERT OR IGNORE INTO {_AUDIENCE} (id, endpoints) VALUES (%s, %s)", [key, packed])  # noqa: S608 — our own words
     return key
 
 
