@@ -135,4 +135,4 @@ def _failing(jobs: str, hour: Counter[str], day: Counter[str]) -> Iterator[Alert
     if failed / hour.total() > TWICE * usual:
         told = {"failed": failed, "all": hour.total()}
         message = _("%(failed)d of %(all)d jobs failed in the last hour, more than usual.") % told
-        yield Alert(message, f"{jobs}?status=FAILED&created=1h", _("Show"))
+        yield Alert(message, f"{jobs}?status=FAILED&ended=1h", _("Show"))

@@ -96,7 +96,7 @@ def _cards(admin: ModelAdmin, counted: Census, day: Any) -> list[dict[str, Any]]
     cards.append({"title": _("Block a target"), "icon": "⊗", "count": blocking, "url": f"{jobs}?attention=blocking"})
     for each in (Status.COMPLETED, Status.FAILED):
         title = _("%s (24 h)") % STATUS_LABELS[each]
-        url = f"{jobs}?status={each}&created=24h"
+        url = f"{jobs}?status={each}&ended=24h"
         cards.append({"title": title, "icon": ICONS[each], "count": day[each], "url": url})
     return cards
 

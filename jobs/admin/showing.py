@@ -13,11 +13,13 @@ from django.contrib.admin import ModelAdmin, display
 from django.contrib.admin.utils import quote
 from django.db.models import Model
 from django.urls import reverse
+from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from jobs.admin.paginator import CappedInt
 from jobs.redaction import redact
 
 if TYPE_CHECKING:
@@ -113,9 +115,16 @@ def shortened(text: str) -> str:
 
 def duration(span: timedelta) -> str:
     seconds = span.total_seconds()
+    if 0 < seconds < 1:
+        return _("%d ms") % max(round(seconds * 1000), 1)
     if seconds < 60:
         return _("%s s") % f"{seconds:.3g}"
     return str(timedelta(seconds=int(seconds)))
+
+
+def grouped(number: int) -> str:
+    """With its thousands apart, whatever the site does with other numbers; a count that was broken off says so."""
+    return number_format(int(number), force_grouping=True) + ("+" if isinstance(number, CappedInt) else "")
 
 
 def _spelled(written: str) -> str:

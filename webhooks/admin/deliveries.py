@@ -84,7 +84,6 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
             bulk=_resend_many,
         ),
     )
-    change_list_template = "jobs/list_that_teaches.html"
     nothing_yet = _(
         "Nothing was sent yet. Deliveries appear here once an endpoint listens and something happens to a job."
     )

@@ -131,6 +131,12 @@
     document.addEventListener("jobs:fresh", count);
   }
 
+  // -- filters: what is not chosen is not said in the address --------------------------------------------------------------
+
+  document.addEventListener("submit", (event) => {
+    for (const each of event.target.matches(".jc-filters") ? event.target.elements : []) if (each.matches("select")) each.disabled = each.value === "";
+  });
+
   // -- copy buttons --------------------------------------------------------------------------------------------------------
 
   document.addEventListener("click", (event) => {
@@ -208,7 +214,7 @@
   }
   document.querySelector(".jc-help")?.addEventListener("click", () => dialog.showModal());
 
-  const PLACES = { d: "dashboard", j: "jobs", q: "queue", s: "schedules", w: "workers" };
+  const PLACES = { d: "dashboard", j: "jobs", q: "queue", s: "schedules", w: "workers", t: "targets" };
   const KEYS = {
     "/": () => document.querySelector('#searchbar, .jc input[type="search"]')?.focus(),
     r: refresh,
