@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs.admin import console, job_list, job_page, live
 from jobs.admin.acting import JobVerbs
 from jobs.admin.filters import AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter, StatusFilter
-from jobs.admin.showing import duration, first_line, isolated, json_block, link, short_id, shortened, shown
+from jobs.admin.showing import duration, first_line, isolated, json_block, link, reason_of, short_id, shortened, shown
 from jobs.models import Job, JobRun, Target
 
 FOLDED = ("collapse",)
@@ -172,7 +172,7 @@ class JobAdmin(JobVerbs):
 
     @shown(_("reason"))
     def shown_reason(self, job: Job) -> SafeString | None:
-        return isolated(shortened(job.status_reason)) if job.status_reason else None
+        return isolated(shortened(reason_of(job))) if job.status_reason else None
 
     @shown(_("stop request"))
     def stop_request(self, job: Job) -> str | None:

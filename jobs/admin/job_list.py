@@ -20,7 +20,7 @@ from jobs.admin.filters import of_status
 from jobs.admin.marks import ICONS, badge, roughly, when
 from jobs.admin.paginator import capped_count
 from jobs.admin.reading import LeanChangeList, may_view_payload
-from jobs.admin.showing import first_line, grouped, isolated, list_url, one_line
+from jobs.admin.showing import first_line, grouped, isolated, list_url, one_line, reason_of
 from jobs.engine.recovery import CRASHED, EXPIRED
 from jobs.explain import listed
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun
@@ -88,7 +88,7 @@ def state(job: Job, now: datetime) -> SafeString:
     tries = f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else ""
     marks = format_html_join("", ' <span class="jc-mark">{}</span>', ((each,) for each in _marks(job, now)))
     kind = "jc-error" if job.status == Status.FAILED else "jc-muted"
-    told = getattr(job, "why", "") or first_line(job.status_reason)
+    told = getattr(job, "why", "") or first_line(reason_of(job))
     under = format_html('<span class="jc-line jc-small {}"><bdi>{}</bdi></span>', kind, told) if told else ""
     return format_html("{}{}{}", badge(job.status, tries), marks, under)
 

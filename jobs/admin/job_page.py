@@ -18,8 +18,9 @@ from jobs import db
 from jobs.admin import console, lineage, timeline
 from jobs.admin.marks import badge, roughly, when
 from jobs.admin.reading import may_view_payload
-from jobs.admin.showing import duration, first_line, isolated, link, list_url, pretty, shortened
+from jobs.admin.showing import duration, first_line, isolated, link, list_url, pretty, reason_of, shortened
 from jobs.admin.verbs import offered
+from jobs.engine.identity import Identity, is_remote
 from jobs.engine.lifecycle import is_editable
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
@@ -88,7 +89,7 @@ def _facts(admin: JobAdmin, job: Job, run: JobRun | None, now: datetime) -> Iter
     site = admin.admin_site
     started = run.started_at if run else None
     yield _("Status"), badge(job.status, _tries(job))
-    yield _("Reason"), isolated(first_line(job.status_reason, 500)) if job.status_reason else None
+    yield _("Reason"), isolated(first_line(reason_of(job), 500)) if job.status_reason else None
     yield _("Submitted"), when(job.created_at, now)
     yield _("Waited"), _waited(job, started, now)
     yield _("Ran"), duration((run.finished_at or now) - run.started_at) if run else None
@@ -123,11 +124,16 @@ def _worker(admin: JobAdmin, holder: str) -> SafeString | None:
     """The holder of a lease is a slot of a worker; the list is asked for the worker."""
     if not holder:
         return None
-    if not admin.admin_site.is_registered(Worker):
+    if not admin.admin_site.is_registered(Worker) or is_remote(holder):
         return isolated(holder)
-    name = holder.rpartition("#")[0] or holder
+    known = Identity.of_owner(holder)
+    name = known.name if known else holder.rpartition("#")[0] or holder
     return format_html(
-        '<a href="{}?q={}"><bdi>{}</bdi></a>', list_url(admin.admin_site, Worker), quote(f'"{name}"'), holder
+        '<a href="{}?q={}" title="{}"><bdi>{}</bdi></a>',
+        list_url(admin.admin_site, Worker),
+        quote(f'"{name}"'),
+        holder,
+        name,
     )
 
 

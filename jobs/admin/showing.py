@@ -20,11 +20,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs.admin.paginator import CappedInt
+from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.redaction import redact
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
     from django.utils.safestring import SafeString
+
+    from jobs.models import Job
 
 LONGEST = 65_536
 # They reorder what stands around them; in JSON they can be spelled out, since they are only ever inside strings.
@@ -67,6 +70,13 @@ def link(site: AdminSite, model: type[Model], pk: Any, text: str = "") -> SafeSt
 def isolated(text: str) -> SafeString:
     """Text that may be in any script and direction, beside other text."""
     return format_html("<bdi>{}</bdi>", text)
+
+
+def reason_of(job: Job) -> str:
+    """Why it is in its state. What nobody had begun was not interrupted, whatever the words of a bare pause are."""
+    if job.status_reason == PAUSED_BY_DEFAULT and job.dispatched_at is None:
+        return _("paused before it started")
+    return job.status_reason
 
 
 def first_line(text: str, length: int = 80) -> str:

@@ -20,7 +20,7 @@ from jobs.admin.console import APP
 from jobs.admin.filters import KnownValues, PausedFilter
 from jobs.admin.marks import badge, mark, when
 from jobs.admin.reading import LeanChangeList, StateAdmin
-from jobs.admin.showing import first_line, isolated, link, list_url, short_id, shown, text_block
+from jobs.admin.showing import first_line, isolated, link, list_url, reason_of, short_id, shown, text_block
 from jobs.errors import Conflict
 from jobs.literals import literals
 from jobs.models import Job, Target
@@ -165,7 +165,7 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
         held = format_html("{} {}", badge(state.holder.status), holder or "")
         if state.blocked_by is None:
             return held
-        why = isolated(first_line(state.holder.status_reason))
+        why = isolated(first_line(reason_of(state.holder)))
         blocked = mark("bad", _now("blocked"), "✗")
         until = _now("until it is resumed, retried or resolved")
         return format_html('{} {} <span class="jc-small">{}<br>{}</span>', blocked, held, until, why)
