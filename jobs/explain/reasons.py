@@ -11,6 +11,7 @@ from uuid import UUID
 from django.utils import formats, timezone
 from django.utils.translation import gettext as _
 
+from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.explain.facts import Facts, as_limit
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
 from jobs.models.limits import LimitScope
@@ -64,7 +65,8 @@ def _pending(facts: Facts) -> Iterator[Reason]:
 
 def _paused(facts: Facts) -> Reason:
     event = facts.last(EventKind.PAUSED)
-    why = f": {facts.job.status_reason}" if facts.job.status_reason else ""
+    is_bare = facts.job.status_reason == PAUSED_BY_DEFAULT and facts.job.dispatched_at is None  # nothing was begun
+    why = f": {facts.job.status_reason}" if facts.job.status_reason and not is_bare else ""
     return Reason("paused", _("it is paused") + _by_whom(event) + why, **_whence(event))
 
 

@@ -24,7 +24,7 @@ from tests.worker.harness import STEADY, Fleet, await_status
 
 pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
-SCREENS = ("dashboard", "queue")
+SCREENS = ("dashboard", "queue", "enqueue", "audit", "performance")
 
 
 @pytest.fixture
