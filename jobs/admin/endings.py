@@ -18,7 +18,8 @@ LEEWAY = timedelta(minutes=10)  # numbers are given before a commit, and times m
 _AT = "(SELECT at FROM jobscheduler_jobevent WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1)"
 _HALVING = f"""
     WITH RECURSIVE half (low, high) AS (
-        SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM jobscheduler_jobevent
+        SELECT coalesce((SELECT min(id) FROM jobscheduler_jobevent), 0),
+               coalesce((SELECT max(id) FROM jobscheduler_jobevent), 0)
         UNION ALL
         SELECT CASE WHEN {_AT} < %s THEN (low + high) / 2 + 1 ELSE low END,
                CASE WHEN {_AT} < %s THEN high ELSE (low + high) / 2 END

@@ -107,6 +107,14 @@ def test_alerts_say_what_is_true_and_nothing_else(boss: Client) -> None:
     assert "No worker is running" not in messages_of(boss)
 
 
+def test_what_waits_because_somebody_paused_it_is_no_alarm(boss: Client) -> None:
+    WorkerFactory.create()
+    job_in(Status.QUEUED, resource="plotter", created_at=timezone.now() - timedelta(minutes=20))
+    assert "has been waiting for 20 min" in messages_of(boss)
+    limits.pause("resource", "plotter", reason="out of paper")
+    assert messages_of(boss) == ""
+
+
 @pytest.mark.parametrize("window", ["1h", "24h", "7d", "nonsense", ""])
 def test_every_window_plots_what_the_rollup_has(window: str, boss: Client) -> None:
     minute = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=5)

@@ -10,9 +10,11 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from jobs import census
+from jobs.admin import endings
 from jobs.admin.showing import grouped
 from jobs.models import Job
 from jobs.states import TERMINAL, Status
@@ -76,6 +78,17 @@ def test_the_tabs_count_what_their_lists_show_and_say_where_counting_stopped(cro
     assert (told["COMPLETED"], told["FAILED"]) == ("10,000+", "900")
     said = "More than 10,000 match: counting stops there."
     assert (said in lists["COMPLETED"].content.decode(), said in lists["FAILED"].content.decode()) == (True, False)
+
+
+def test_where_a_time_begins_among_the_events_is_found_without_a_walk(crowd: Crowd) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        endings.first_event(timezone.now())
+    (sql,) = (each["sql"] for each in captured)
+    assert walks(sql) == []
+    if connection.vendor == "sqlite":  # which walks an index for min and max, if they are asked for together
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN QUERY PLAN {sql}")
+            assert [step for *_, step in cursor.fetchall() if step.startswith("SCAN jobscheduler")] == []
 
 
 def test_no_screen_walks_the_history(crowd: Crowd) -> None:

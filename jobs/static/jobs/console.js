@@ -137,6 +137,11 @@
     for (const each of event.target.matches(".jc-filters") ? event.target.elements : []) if (each.matches("select")) each.disabled = each.value === "";
   });
 
+  // On a phone the tabs stand in one line, and the chosen one may be beyond its end.
+  for (const each of document.querySelectorAll(".jc-tabs [aria-current]")) {
+    if (each.parentElement.scrollWidth > each.parentElement.clientWidth) each.parentElement.scrollLeft = each.offsetLeft - each.parentElement.offsetLeft;
+  }
+
   // -- copy buttons --------------------------------------------------------------------------------------------------------
 
   document.addEventListener("click", (event) => {
