@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 
 from jobs import db
 from jobs.admin import console, lineage, timeline
+from jobs.admin.failures import TAIL, kind_of
 from jobs.admin.marks import badge, roughly, when
 from jobs.admin.reading import may_view_payload
 from jobs.admin.showing import duration, first_line, isolated, link, list_url, pretty, reason_of, shortened
@@ -178,11 +179,13 @@ def _payload(job: Job, run: JobRun | None, payload: bool) -> dict[str, Any]:
 
 
 def _error(run: JobRun | None) -> dict[str, str]:
-    """The last line of a traceback says what happened; the rest is folded."""
+    """The last line of a traceback says what happened, its innermost own frame where; the rest is folded."""
     if run is None or not run.error:
         return {}
     lines = [line for line in run.error[-4000:].splitlines() if line.strip()]
-    return {"error_line": first_line(lines[-1], 300) if lines else "", "error": shortened(run.error)}
+    _class, place = kind_of(run.error[-TAIL:])
+    said = first_line(lines[-1], 300) if lines else ""
+    return {"error_line": said, "error_place": place, "error": shortened(run.error)}
 
 
 def _chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:

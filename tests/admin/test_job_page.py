@@ -45,6 +45,13 @@ def test_a_job_that_was_paused_while_it_waited_is_not_said_to_have_been_interrup
     assert "Job was interrupted by user" in boss.get(page_of(stopped)).content.decode()
 
 
+def test_an_error_says_where_in_ones_own_code_it_happened(boss: Client) -> None:
+    frames = '  File "/app/mail.py", line 3\n  File "/x/site-packages/smtp.py", line 9\n'
+    trace = f"Traceback:\n{frames}OSError: no <route>\n"
+    page = shown(boss, job_in(Status.FAILED, run__error=trace))
+    assert ("OSError: no &lt;route&gt;" in page, "mail.py:3" in page, "smtp.py:9" in page) == (True, True, False)
+
+
 def test_a_running_job_leads_to_its_worker(boss: Client) -> None:
     worker = WorkerFactory.create(name="mailer", host="h1")
     owner = Identity("mailer", "h1", "boot", "ns", worker.pid, "1").slot(2)

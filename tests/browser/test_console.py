@@ -146,8 +146,10 @@ def test_keys_lead_through_the_console(open_as: Opener, boss: User) -> None:
     page.keyboard.type("gd")  # in a field, keys are letters
     assert page.locator("#searchbar").input_value() == "gd"
     page.evaluate("document.activeElement.blur()")
+    expect(page.get_by_role("status")).to_have_text("updated")  # no second is told to who listens
+    expect(page.locator(".jc-live-age")).to_have_text(re.compile(r"\d+ s ago"))
     page.keyboard.press("p")
-    expect(page.locator(".jc-live-state")).to_contain_text("paused")
+    expect(page.get_by_role("status")).to_have_text("paused")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")

@@ -102,6 +102,12 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
         ),
     )
 
+    def live_mark(self) -> str:
+        """The last delivery that was made, and the last that was tried."""
+        made = WebhookDelivery.objects.using(db.alias()).order_by("-pk").values_list("pk").first()
+        tried = WebhookAttempt.objects.using(db.alias()).order_by("-pk").values_list("pk").first()
+        return f"{made} {tried}"
+
     def sections(self, request: HttpRequest, row: WebhookDelivery) -> dict[str, Any]:
         tries = WebhookAttempt.objects.using(db.alias()).filter(delivery_id=row.pk).order_by("-pk")
         hidden = () if may_view_payload(request) else ("response_head", "response_body")

@@ -23,6 +23,7 @@
   const live = bar && {
     box: bar.querySelector(".jc-live"),
     state: bar.querySelector(".jc-live-state"),
+    age: bar.querySelector(".jc-live-age"),
     every: bar.querySelector(".jc-live-every"),
     etag: bar.dataset.liveEtag,
     slower: 1,
@@ -37,13 +38,12 @@
     (document.activeElement !== null && document.activeElement.matches("input, textarea, select") && !live.box.contains(document.activeElement));
 
   const show = () => {
-    const { state } = live;
+    const { state, age } = live;
     const isStale = live.slower > 1;
     bar.classList.toggle("jc-is-stale", isStale);
-    const age = Math.round((Date.now() - live.at) / 1000);
     const word = isStale ? state.dataset.stale : seconds() === 0 ? state.dataset.paused : state.dataset.fresh;
-    const text = `${word} ${state.dataset.ago.replace("%s", age)}`;
-    if (state.textContent !== text) state.textContent = text;
+    if (state.textContent !== word) state.textContent = word;
+    age.textContent = age.dataset.ago.replace("%s", Math.round((Date.now() - live.at) / 1000));
   };
 
   const replace = (page) => {
