@@ -60,7 +60,7 @@ def _pending(facts: Facts) -> Iterator[Reason]:
         yield Reason("predecessor", message, blocking_job_id=other.pk)
     if facts.job.hold:
         event = facts.last(EventKind.HELD)
-        yield Reason("held", _("it was submitted on hold") + _by_whom(event), **_whence(event))
+        yield Reason("held", _("it is on hold") + _by_whom(event), **_whence(event))
 
 
 def _paused(facts: Facts) -> Reason:

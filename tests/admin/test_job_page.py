@@ -45,6 +45,20 @@ def test_a_job_that_was_paused_while_it_waited_is_not_said_to_have_been_interrup
     assert "Job was interrupted by user" in boss.get(page_of(stopped)).content.decode()
 
 
+def test_what_never_started_logged_nothing_because_of_that(boss: Client) -> None:
+    never, silent = "It never started, so there is nothing to read.", "The handler logged nothing."
+    for status, told, other in ((Status.QUEUED, never, silent), (Status.COMPLETED, silent, never)):
+        page = shown(boss, job_in(status))
+        assert (told in page, other in page) == (True, False)
+
+
+def test_one_reason_to_wait_is_said_once(boss: Client) -> None:
+    held = services.enqueue("tests.note", {"text": "a"}, hold=True)
+    page = shown(boss, held)
+    why = page[page.index('id="job-why"') :].partition("</section>")[0]
+    assert why.count("on hold") == 1, why
+
+
 def test_an_error_says_where_in_ones_own_code_it_happened(boss: Client) -> None:
     frames = '  File "/app/mail.py", line 3\n  File "/x/site-packages/smtp.py", line 9\n'
     trace = f"Traceback:\n{frames}OSError: no <route>\n"
