@@ -193,9 +193,10 @@ def test_screenshots(open_as: Opener, boss: User, fleet: Fleet) -> None:
     failed = Job.objects.filter(status=Status.FAILED).order_by("pk").last()
     assert failed is not None
     phone = {"viewport": {"width": 390, "height": 844}}
+    tall = {"viewport": {"width": 1280, "height": 1180}}
     pictures: dict[str, tuple[str, dict[str, Any]]] = {
-        "dashboard": (place("dashboard"), {}),
-        "dashboard-dark": (place("dashboard"), {"color_scheme": "dark"}),
+        "dashboard": (place("dashboard"), tall),
+        "dashboard-dark": (place("dashboard"), {"color_scheme": "dark", **tall}),
         "jobs": (list_of(Job), {}),
         "jobs-phone": (f"{list_of(Job)}?status=FAILED", phone),
         "job": (page_of(failed), {}),
