@@ -19,10 +19,10 @@ from django.utils.translation import ngettext
 from jobs import db, figures
 from jobs.admin.marks import roughly
 from jobs.admin.showing import list_url
-from jobs.census import Census
+from jobs.census import Census, Kind
 from jobs.conf import configured, read
 from jobs.figures import Workforce
-from jobs.models import Job, Worker, WorkerState
+from jobs.models import ConcurrencyLimit, Job, Worker, WorkerState
 from jobs.roles import OURS
 from jobs.states import Status
 
@@ -118,11 +118,17 @@ def _blocked(jobs: str) -> Iterator[Alert]:
 
 
 def _late(jobs: str, counted: Census) -> Iterator[Alert]:
-    ready = [kind.since for kind in counted.live if kind.is_ready]
+    paused = set(ConcurrencyLimit.objects.using(db.alias()).filter(paused=True).values_list("scope", "key"))
+    ready = [kind.since for kind in counted.live if kind.is_ready and not _scopes(kind) & paused]
     age = timedelta(seconds=counted.age_sec(min(ready))) if ready else timedelta(0)
     if age > LATE:
         told = _("The oldest job that could start has been waiting for %s.") % roughly(age)
         yield Alert(told, f"{jobs}?attention=late", _("Show"), is_bad=False)
+
+
+def _scopes(kind: Kind) -> set[tuple[str, str]]:
+    """What a person may have paused, so that it waits as it should."""
+    return {("global", ""), ("job_type", kind.job_type), ("resource", kind.resource), ("addon", kind.addon_id)}
 
 
 def _failing(jobs: str, hour: Counter[str], day: Counter[str]) -> Iterator[Alert]:
@@ -135,4 +141,4 @@ def _failing(jobs: str, hour: Counter[str], day: Counter[str]) -> Iterator[Alert
     if failed / hour.total() > TWICE * usual:
         told = {"failed": failed, "all": hour.total()}
         message = _("%(failed)d of %(all)d jobs failed in the last hour, more than usual.") % told
-        yield Alert(message, f"{jobs}?status=FAILED&created=1h", _("Show"))
+        yield Alert(message, f"{jobs}?status=FAILED&ended=1h", _("Show"))

@@ -22,6 +22,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from jobs import actors, db, parsing
+from jobs.admin import console
 from jobs.admin.forms import ReasonForm
 from jobs.admin.reading import LeanAdmin
 from jobs.admin.showing import change_url, isolated, list_url
@@ -185,6 +186,7 @@ class ButtonAdmin(LeanAdmin):
         more: dict[str, Any] = {}
         if row is not None:
             more = {"buttons": self.offered(request, row), **self.sections(request, row)}
+            more["places"] = console.places(self.admin_site, request)
         return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
 
     def sections(self, request: HttpRequest, row: Any) -> dict[str, Any]:

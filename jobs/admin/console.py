@@ -57,6 +57,7 @@ LISTS: dict[str, tuple[StrPromise, str, str]] = {  # by label: an app that is no
     "jobs": (_("Jobs"), APP, "job"),
     "schedules": (_("Schedules"), "jobscheduler_schedules", "schedule"),
     "workers": (_("Workers"), APP, "worker"),
+    "targets": (_("Targets"), APP, "target"),
 }
 
 

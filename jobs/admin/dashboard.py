@@ -57,12 +57,18 @@ def _now(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         "alerts": alerts(admin.admin_site, request, counted, force, hour, day),
         "cards": _cards(admin, counted, day),
         "workforce": force,
+        "workers_url": _workers_url(admin, request),
         "resources": rows(admin, counted, rollups.per_resource(now)),
         "may_pause": request.user.has_perm(CHANGE_LIMITS),
         "pause_url": url_of(admin.admin_site, "resource", "pause"),
         "resume_url": url_of(admin.admin_site, "resource", "resume"),
         "is_new": not counted.ever,
     }
+
+
+def _workers_url(admin: ModelAdmin, request: HttpRequest) -> str:
+    is_shown = admin.admin_site.is_registered(Worker) and request.user.has_perm(f"{APP}.view_worker")
+    return f"{list_url(admin.admin_site, Worker)}?present=1" if is_shown else ""
 
 
 def _lately(admin: ModelAdmin, request: HttpRequest, window: Window) -> dict[str, Any]:
@@ -96,7 +102,7 @@ def _cards(admin: ModelAdmin, counted: Census, day: Any) -> list[dict[str, Any]]
     cards.append({"title": _("Block a target"), "icon": "⊗", "count": blocking, "url": f"{jobs}?attention=blocking"})
     for each in (Status.COMPLETED, Status.FAILED):
         title = _("%s (24 h)") % STATUS_LABELS[each]
-        url = f"{jobs}?status={each}&created=24h"
+        url = f"{jobs}?status={each}&ended=24h"
         cards.append({"title": title, "icon": ICONS[each], "count": day[each], "url": url})
     return cards
 

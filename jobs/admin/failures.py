@@ -47,13 +47,13 @@ def recent() -> list[Alike]:
     rows = open_ones.order_by("-pk").values_list("pk", "job_type", "status_reason", "run__finished_at", tail)
     found: dict[tuple[str, str, str], Alike] = {}
     for pk, job_type, reason, at, text in rows[:LOOKED_AT]:
-        kind = (job_type, *_kind(text or reason))
+        kind = (job_type, *kind_of(text or reason))
         alike = found.setdefault(kind, Alike(*kind, pk, at))
         alike.job_ids.append(pk)
     return sorted(found.values(), key=lambda each: -each.count)[:SHOWN]
 
 
-def _kind(text: str) -> tuple[str, str]:
+def kind_of(text: str) -> tuple[str, str]:
     """The error's class (or its first words), and the innermost frame that is not a library's."""
     lines = [line for line in text.splitlines() if line.strip()]
     last = lines[-1] if lines else ""

@@ -13,14 +13,16 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from jobs import clock
+from jobs.admin import endings
 from jobs.admin.paginator import CappedInt, capped_count
 from jobs.literals import Literal, literals
 from jobs.models import Gate, Job, JobRun
 from jobs.models.job import RARE, STATUS_CHOICES
 from jobs.registry import registry
-from jobs.states import ACTIVE, Status
+from jobs.states import ACTIVE, LIVE, TERMINAL, Status
 
 
 class KnownValues(SimpleListFilter):
@@ -96,18 +98,44 @@ class CreatedFilter(KnownValues):
         return queryset.filter(pk__gte=UUID(int=milliseconds << 80))
 
 
+class EndedFilter(KnownValues):
+    """By when jobs ended, counted from the same minute as the rollup counts."""
+
+    title = pgettext_lazy("filter of jobs", "ended")
+    parameter_name = "ended"
+    known, ages = CreatedFilter.known, CreatedFilter.ages
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """With the status and the job type, which decide among many which are the newest."""
+        self.status, self.job_type = request.GET.get("status", ""), request.GET.get("job_type", "")
+        return super().queryset(request, queryset)
+
+    def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
+        if self.status in LIVE:
+            return queryset.none()
+        status = self.status if self.status in TERMINAL else ""
+        job_type = self.job_type if self.job_type in registry.names() else ""
+        moment = endings.since(self.ages[value], timezone.now())
+        return queryset.filter(pk__in=endings.jobs_ended(moment, status, job_type))
+
+
 class StatusFilter(KnownValues):
     """Each status along its own index: the condition of a partial one must be repeated word for word."""
 
     title = _("status")
     parameter_name = field = "status"
     known = STATUS_CHOICES
+    has_tabs = True
 
     def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        for part in (RARE, [Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
-            if value in part:
-                return _among(queryset, status__in=literals(part), status=value)
-        return _completed(queryset)
+        return of_status(queryset, value)
+
+
+def of_status(queryset: QuerySet[Any], status: str) -> QuerySet[Any]:
+    for part in (RARE, [Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
+        if status in part:
+            return _among(queryset, status__in=literals(part), status=status)
+    return _completed(queryset)
 
 
 def _completed(queryset: QuerySet[Any]) -> QuerySet[Any]:

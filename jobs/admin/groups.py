@@ -12,6 +12,7 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import groups
 from jobs.actors import Actor
+from jobs.admin import live
 from jobs.admin.buttons import Button, ButtonAdmin
 from jobs.admin.console import APP
 from jobs.admin.filters import CreatedFilter, one_of
@@ -52,7 +53,6 @@ class GroupChangeList(LeanChangeList):
 
 
 class JobGroupAdmin(ButtonAdmin, StateAdmin):
-    change_list_template = "jobs/list_that_teaches.html"
     nothing_yet = _(
         "There are no groups. Jobs that belong together are submitted with group([…]).enqueue(), by the API or with "
         "“manage.py groups create”."
@@ -94,6 +94,9 @@ class JobGroupAdmin(ButtonAdmin, StateAdmin):
             {"fields": ("shown_status", "cancel_requested", "round", "created_at", "finished_at", "members")},
         ),
     )
+
+    def live_mark(self) -> str:
+        return live.latest_event()
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
         return GroupChangeList

@@ -12,11 +12,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from jobs import db
 from jobs.admin import console, job_list, job_page, live
 from jobs.admin.acting import JobVerbs
-from jobs.admin.filters import AttentionFilter, CreatedFilter, JobTypeFilter, StatusFilter
-from jobs.admin.showing import duration, first_line, isolated, json_block, link, short_id, shortened, shown
+from jobs.admin.filters import AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter, StatusFilter
+from jobs.admin.showing import duration, first_line, isolated, json_block, link, reason_of, short_id, shortened, shown
 from jobs.models import Job, JobRun, Target
 
 FOLDED = ("collapse",)
@@ -25,8 +24,9 @@ FOLDED = ("collapse",)
 class JobAdmin(JobVerbs):
     change_form_template = "jobs/job_page.html"
     change_list_template = "jobs/job_list.html"
+    nothing_yet = _("There are no jobs yet: submit one from your code, by the API or with “manage.py enqueue”.")
     list_display = ("short_id", "work", "shown_target", "shown_status", "when", "run_time")
-    list_filter = (StatusFilter, AttentionFilter, CreatedFilter, JobTypeFilter)
+    list_filter = (StatusFilter, AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter)
     sortable_by = ("short_id",)
     list_select_related = ("run",)
     list_defer = ("params", "tags", "constraints", "checkpoint", "retry_policy", "run__error", "run__artifacts")
@@ -109,17 +109,12 @@ class JobAdmin(JobVerbs):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return job_list.JobChangeList
 
-    @db.non_atomic
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        if request.method != "GET" or not self.has_view_permission(request):
-            return super().changelist_view(request, extra_context)
-        mark = live.latest_event()
-        if live.is_unchanged(request, mark):
-            return live.not_modified(request, mark)
-        shown = {**live.context(request, mark), "places": console.places(self.admin_site, request)}
-        shown |= {"tabs": job_list.tabs(self, request), "paused": job_list.paused()}
-        shown["counts_url"] = console.url_of(self.admin_site, "counts")
-        return live.stamped(super().changelist_view(request, {**shown, **(extra_context or {})}), request, mark)
+    def live_mark(self) -> str:
+        return live.latest_event()
+
+    def above_list(self, request: HttpRequest) -> dict[str, Any]:
+        counts = console.url_of(self.admin_site, "counts")
+        return {"tabs": job_list.tabs(self, request), "paused": job_list.paused(), "counts_url": counts}
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -177,7 +172,7 @@ class JobAdmin(JobVerbs):
 
     @shown(_("reason"))
     def shown_reason(self, job: Job) -> SafeString | None:
-        return isolated(shortened(job.status_reason)) if job.status_reason else None
+        return isolated(shortened(reason_of(job))) if job.status_reason else None
 
     @shown(_("stop request"))
     def stop_request(self, job: Job) -> str | None:

@@ -16,14 +16,16 @@ from django.utils.translation import gettext_lazy
 
 from jobs import census, db
 from jobs.admin.console import screen
+from jobs.admin.filters import of_status
 from jobs.admin.marks import ICONS, badge, roughly, when
+from jobs.admin.paginator import capped_count
 from jobs.admin.reading import LeanChangeList, may_view_payload
-from jobs.admin.showing import first_line, isolated, list_url, one_line
+from jobs.admin.showing import first_line, grouped, isolated, list_url, one_line, reason_of
 from jobs.engine.recovery import CRASHED, EXPIRED
 from jobs.explain import listed
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun
 from jobs.models.job import STATUS_LABELS
-from jobs.states import Status
+from jobs.states import TERMINAL, Status
 
 if TYPE_CHECKING:
     from django.utils.safestring import SafeString
@@ -86,7 +88,7 @@ def state(job: Job, now: datetime) -> SafeString:
     tries = f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else ""
     marks = format_html_join("", ' <span class="jc-mark">{}</span>', ((each,) for each in _marks(job, now)))
     kind = "jc-error" if job.status == Status.FAILED else "jc-muted"
-    told = getattr(job, "why", "") or first_line(job.status_reason)
+    told = getattr(job, "why", "") or first_line(reason_of(job))
     under = format_html('<span class="jc-line jc-small {}"><bdi>{}</bdi></span>', kind, told) if told else ""
     return format_html("{}{}{}", badge(job.status, tries), marks, under)
 
@@ -146,5 +148,11 @@ def paused() -> list[ConcurrencyLimit]:
 
 @screen("counts", gettext_lazy("Counts"), listed=False)
 def counts(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    """What the tabs show: live states are exact, ended ones are totals of all time."""
-    return JsonResponse({status: formats.localize(count) for status, count in census.take().statuses().items()})
+    """What the tabs show: live states are exact, of ended ones what their lists count, up to 10,000 and "+"."""
+    found = {**census.take().statuses(), **_ended()}
+    return JsonResponse({status: grouped(count) for status, count in found.items()})
+
+
+def _ended() -> dict[str, int]:
+    jobs = Job.objects.using(db.alias())
+    return {str(status): capped_count(of_status(jobs, status)) for status in sorted(TERMINAL)}

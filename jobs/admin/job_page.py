@@ -16,10 +16,12 @@ from django.utils.translation import gettext as _
 
 from jobs import db
 from jobs.admin import console, lineage, timeline
+from jobs.admin.failures import TAIL, kind_of
 from jobs.admin.marks import badge, roughly, when
 from jobs.admin.reading import may_view_payload
-from jobs.admin.showing import duration, first_line, isolated, link, list_url, pretty, shortened
+from jobs.admin.showing import duration, first_line, isolated, link, list_url, pretty, reason_of, shortened
 from jobs.admin.verbs import offered
+from jobs.engine.identity import Identity, is_remote
 from jobs.engine.lifecycle import is_editable
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
@@ -88,7 +90,7 @@ def _facts(admin: JobAdmin, job: Job, run: JobRun | None, now: datetime) -> Iter
     site = admin.admin_site
     started = run.started_at if run else None
     yield _("Status"), badge(job.status, _tries(job))
-    yield _("Reason"), isolated(first_line(job.status_reason, 500)) if job.status_reason else None
+    yield _("Reason"), isolated(first_line(reason_of(job), 500)) if job.status_reason else None
     yield _("Submitted"), when(job.created_at, now)
     yield _("Waited"), _waited(job, started, now)
     yield _("Ran"), duration((run.finished_at or now) - run.started_at) if run else None
@@ -123,11 +125,16 @@ def _worker(admin: JobAdmin, holder: str) -> SafeString | None:
     """The holder of a lease is a slot of a worker; the list is asked for the worker."""
     if not holder:
         return None
-    if not admin.admin_site.is_registered(Worker):
+    if not admin.admin_site.is_registered(Worker) or is_remote(holder):
         return isolated(holder)
-    name = holder.rpartition("#")[0] or holder
+    known = Identity.of_owner(holder)
+    name = known.name if known else holder.rpartition("#")[0] or holder
     return format_html(
-        '<a href="{}?q={}"><bdi>{}</bdi></a>', list_url(admin.admin_site, Worker), quote(f'"{name}"'), holder
+        '<a href="{}?q={}" title="{}"><bdi>{}</bdi></a>',
+        list_url(admin.admin_site, Worker),
+        quote(f'"{name}"'),
+        holder,
+        name,
     )
 
 
@@ -172,11 +179,13 @@ def _payload(job: Job, run: JobRun | None, payload: bool) -> dict[str, Any]:
 
 
 def _error(run: JobRun | None) -> dict[str, str]:
-    """The last line of a traceback says what happened; the rest is folded."""
+    """The last line of a traceback says what happened, its innermost own frame where; the rest is folded."""
     if run is None or not run.error:
         return {}
     lines = [line for line in run.error[-4000:].splitlines() if line.strip()]
-    return {"error_line": first_line(lines[-1], 300) if lines else "", "error": shortened(run.error)}
+    _class, place = kind_of(run.error[-TAIL:])
+    said = first_line(lines[-1], 300) if lines else ""
+    return {"error_line": said, "error_place": place, "error": shortened(run.error)}
 
 
 def _chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:

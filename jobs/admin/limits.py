@@ -66,7 +66,6 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
     """Not deleted but put back: a limit that no longer overrides the settings says what they say."""
 
     form = LimitForm
-    change_list_template = "jobs/list_that_teaches.html"
     nothing_yet = _(
         "No limit has a row yet. Those of the settings appear when the first worker starts; add one here to set or "
         "pause a resource, a job type, a tenant or an addon."

@@ -97,15 +97,16 @@ def performance(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     known = set(registry.names())
     context = {
         "windows": [(name, name == window.name) for name in WINDOWS],
-        "kinds": [_row(admin, kind, kind.name in known) for kind in kinds(window)],
+        "kinds": [_row(admin, kind, kind.name in known, window) for kind in kinds(window)],
         "most": MOST,
     }
     return render(admin, request, "jobs/console/performance.html", context, title=_("Performance"))
 
 
-def _row(admin: ModelAdmin, kind: Kind, is_known: bool) -> dict[str, Any]:
+def _row(admin: ModelAdmin, kind: Kind, is_known: bool, window: Window) -> dict[str, Any]:
     """The list can filter by the job types of the registry; any other is searched for."""
     asked = {"job_type": kind.name} if is_known else {"q": f'type:"{kind.name}"'}
+    asked["ended"] = window.name
     return {
         "name": kind.name,
         "url": f"{list_url(admin.admin_site, Job)}?{urlencode(asked)}",

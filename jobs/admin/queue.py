@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy
 from jobs import actors, db, figures, ids, services
 from jobs.admin import live
 from jobs.admin.console import APP, render, screen, url_of
+from jobs.admin.paginator import capped_count
 from jobs.admin.showing import first_line, link, short_id
 from jobs.errors import JobSchedulerError
 from jobs.explain import listed
@@ -37,8 +38,11 @@ def queue(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     asked = _asked(request, queues)
     rows = _rows(admin, asked)
     context = {
-        "queues": [{**each, **_address(admin, asked, each)} for each in queues],
+        "queues": [{**each, **_address(admin, asked, each)} for each in queues[:FARTHEST]],
+        "farthest": FARTHEST if len(queues) > FARTHEST else None,
         "asked": asked,
+        "total": _total(asked, queues),
+        "deepest": DEEPEST + SHOWN if len(rows) > SHOWN and not _page(admin, asked, asked["from"] + SHOWN) else None,
         "rows": rows[:SHOWN],
         "may_move": request.user.has_perm(REORDER),
         "next_url": _page(admin, asked, asked["from"] + SHOWN) if len(rows) > SHOWN else "",
@@ -72,7 +76,8 @@ def _waiting() -> JobQuerySet:
 def _queues() -> list[dict[str, Any]]:
     """Which tenants and priorities have jobs that wait, and how many: along the index of what waits."""
     counted = _waiting().order_by("tenant", "-priority").values_list("tenant", "priority").annotate(Count("pk"))
-    return [{"tenant": tenant, "priority": priority, "jobs": jobs} for tenant, priority, jobs in counted[:FARTHEST]]
+    names = ("tenant", "priority", "jobs")
+    return [dict(zip(names, row, strict=True)) for row in counted[: FARTHEST + 1]]
 
 
 def _asked(request: HttpRequest, queues: list[dict[str, Any]]) -> dict[str, Any]:
@@ -90,14 +95,24 @@ def _number(text: str, default: int, most: int) -> int:
     return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 9 else default
 
 
+def _jobs(asked: dict[str, Any]) -> JobQuerySet:
+    if not asked["target"]:
+        return _waiting().filter(tenant=asked["tenant"], priority=asked["priority"])
+    in_lane = Job.objects.using(db.alias()).filter(gate__in=literals(figures.IN_LANE))
+    return in_lane.filter(lane_id=ids.lane_id(asked["tenant"], asked["target"]))
+
+
+def _total(asked: dict[str, Any], queues: list[dict[str, Any]]) -> int:
+    """Known already, unless it is a target's or stands beyond the queues that are shown."""
+    here = {name: asked[name] for name in ("tenant", "priority")}
+    known = [each["jobs"] for each in queues if here.items() <= each.items()]
+    return known[0] if known and not asked["target"] else capped_count(_jobs(asked))
+
+
 def _rows(admin: ModelAdmin, asked: dict[str, Any]) -> list[dict[str, Any]]:
     """One page in dispatch order, with one more before and after it: they are the neighbours of its ends."""
-    jobs = _waiting().filter(tenant=asked["tenant"], priority=asked["priority"])
-    if asked["target"]:
-        in_lane = Job.objects.using(db.alias()).filter(gate__in=literals(figures.IN_LANE))
-        jobs = in_lane.filter(lane_id=ids.lane_id(asked["tenant"], asked["target"]))
     start = max(asked["from"] - 1, 0)
-    found = list(jobs.in_dispatch_order().defer("params", "checkpoint")[start : asked["from"] + SHOWN + 1])
+    found = list(_jobs(asked).in_dispatch_order().defer("params", "checkpoint")[start : asked["from"] + SHOWN + 1])
     whys = listed.brief(found)
     rows = []
     for index, job in enumerate(found):

@@ -10,9 +10,11 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin.paginator import CappedPaginator
+from jobs.admin import console, live
+from jobs.admin.paginator import CAP, CappedInt, CappedPaginator
 from jobs.admin.search import QualifiedSearch
 
 VIEW_PAYLOAD = "jobscheduler_jobs.view_payload"
@@ -25,9 +27,34 @@ def may_view_payload(request: HttpRequest) -> bool:
 
 
 class LeanChangeList(ChangeList):
-    """Leaves out the columns that no list shows, such as params of a megabyte."""
+    """Leaves out the columns that no list shows, such as params of a megabyte; its filters stand above the table."""
 
     model_admin: LeanAdmin
+    cap = CAP
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.is_popup:
+            self.title = capfirst(str(self.opts.verbose_name_plural))
+
+    @property
+    def filters(self) -> list[Any]:
+        """Those to choose from; what tabs offer is not offered twice."""
+        return [spec for spec in self.filter_specs if not getattr(spec, "has_tabs", False)]
+
+    @property
+    def kept_params(self) -> list[tuple[str, str]]:
+        """What the address says besides, and goes on saying when a filter is chosen."""
+        chosen = {spec.parameter_name for spec in self.filters}
+        return [(name, value) for name, value in self.params.items() if name not in chosen]
+
+    @property
+    def is_narrowed(self) -> bool:
+        return bool(self.query) or any(spec.value() for spec in self.filter_specs)  # type: ignore[attr-defined]
+
+    @property
+    def is_capped(self) -> bool:
+        return isinstance(self.result_count, CappedInt)
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         return super().get_queryset(request, exclude_parameters).defer(*self.model_admin.list_defer)
@@ -36,6 +63,8 @@ class LeanChangeList(ChangeList):
 class LeanAdmin(QualifiedSearch):
     """`payload` names what takes a permission of its own to see: on a page, and in a list `payload_columns`."""
 
+    change_list_template = "jobs/list.html"
+    nothing_yet: Any = ""  # what an empty list says
     paginator = CappedPaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -53,6 +82,24 @@ class LeanAdmin(QualifiedSearch):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return LeanChangeList
+
+    def live_mark(self) -> str:
+        """What changes with the list, see `jobs.admin.live`; a list without one does not renew itself."""
+        return ""
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        if request.method != "GET" or not self.has_view_permission(request):
+            return super().changelist_view(request, extra_context)
+        mark = self.live_mark()
+        if mark and live.is_unchanged(request, mark):
+            return live.not_modified(request, mark)
+        shown = {**live.context(request, mark), "places": console.places(self.admin_site, request)}
+        shown |= self.above_list(request)
+        return live.stamped(super().changelist_view(request, {**shown, **(extra_context or {})}), request, mark)
+
+    def above_list(self, request: HttpRequest) -> dict[str, Any]:
+        """What else the list's page shows."""
+        return {}
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         hidden = () if may_view_payload(request) else self.payload_columns

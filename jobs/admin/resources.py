@@ -24,7 +24,7 @@ from jobs.errors import JobSchedulerError
 from jobs.limits import LimitState
 from jobs.models import ConcurrencyLimit, Job
 from jobs.registry import registry
-from jobs.states import ACTIVE
+from jobs.states import ACTIVE, Status
 
 if TYPE_CHECKING:
     from django.utils.safestring import SafeString
@@ -40,6 +40,7 @@ class Row:
     queued: int
     oldest: timedelta | None
     running: int
+    in_use: int  # of its limit: with what was offered to remote workers
     most: int | None
     spark: SafeString
     is_paused: bool = False
@@ -60,13 +61,15 @@ def rows(admin: ModelAdmin, counted: Census, recent: Mapping[str, Sequence[int]]
 def _row(admin: ModelAdmin, name: str, counted: Census, state: LimitState | None, recent: Sequence[int]) -> Row:
     here = [kind for kind in counted.live if kind.resource == name]
     due = [kind.since for kind in here if kind.is_due]
-    running = sum(kind.jobs for kind in here if kind.status in ACTIVE)
+    running = sum(kind.jobs for kind in here if kind.status == Status.RUNNING)
+    in_use = sum(kind.jobs for kind in here if kind.status in ACTIVE)
     queued = sum(kind.jobs for kind in here if kind.is_queued and kind.status not in ACTIVE)
     oldest = timedelta(seconds=counted.age_sec(min(due))) if due else None
     label = _("%d jobs ended in the last 60 minutes") % sum(recent)
     quoted = quote('resource:"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
     url = f"{list_url(admin.admin_site, Job)}?q={quoted}"
-    row = (name, url, queued, oldest, running, state.max if state else None, plots.sparkline(recent, label))
+    most, spark = state.max if state else None, plots.sparkline(recent, label)
+    row = (name, url, queued, oldest, running, in_use, most, spark)
     if state is None or not state.paused:
         return Row(*row)
     return Row(*row, True, state.paused_by, state.paused_at, first_line(state.reason, 200))

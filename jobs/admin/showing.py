@@ -13,16 +13,21 @@ from django.contrib.admin import ModelAdmin, display
 from django.contrib.admin.utils import quote
 from django.db.models import Model
 from django.urls import reverse
+from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from jobs.admin.paginator import CappedInt
+from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.redaction import redact
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
     from django.utils.safestring import SafeString
+
+    from jobs.models import Job
 
 LONGEST = 65_536
 # They reorder what stands around them; in JSON they can be spelled out, since they are only ever inside strings.
@@ -65,6 +70,13 @@ def link(site: AdminSite, model: type[Model], pk: Any, text: str = "") -> SafeSt
 def isolated(text: str) -> SafeString:
     """Text that may be in any script and direction, beside other text."""
     return format_html("<bdi>{}</bdi>", text)
+
+
+def reason_of(job: Job) -> str:
+    """Why it is in its state. What nobody had begun was not interrupted, whatever the words of a bare pause are."""
+    if job.status_reason == PAUSED_BY_DEFAULT and job.dispatched_at is None:
+        return _("paused before it started")
+    return job.status_reason
 
 
 def first_line(text: str, length: int = 80) -> str:
@@ -113,9 +125,16 @@ def shortened(text: str) -> str:
 
 def duration(span: timedelta) -> str:
     seconds = span.total_seconds()
+    if 0 < seconds < 1:
+        return _("%d ms") % max(round(seconds * 1000), 1)
     if seconds < 60:
         return _("%s s") % f"{seconds:.3g}"
     return str(timedelta(seconds=int(seconds)))
+
+
+def grouped(number: int) -> str:
+    """With its thousands apart, whatever the site does with other numbers; a count that was broken off says so."""
+    return number_format(int(number), force_grouping=True) + ("+" if isinstance(number, CappedInt) else "")
 
 
 def _spelled(written: str) -> str:

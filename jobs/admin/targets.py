@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Count, Max, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -12,14 +12,15 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import figures, services, targets
+from jobs import db, figures, services, targets
 from jobs.actors import Actor
+from jobs.admin import live
 from jobs.admin.buttons import Button, ButtonAdmin
 from jobs.admin.console import APP
 from jobs.admin.filters import KnownValues, PausedFilter
 from jobs.admin.marks import badge, mark, when
 from jobs.admin.reading import LeanChangeList, StateAdmin
-from jobs.admin.showing import first_line, isolated, link, list_url, short_id, shown, text_block
+from jobs.admin.showing import first_line, isolated, link, list_url, reason_of, short_id, shown, text_block
 from jobs.errors import Conflict
 from jobs.literals import literals
 from jobs.models import Job, Target
@@ -74,7 +75,6 @@ class TargetChangeList(LeanChangeList):
 
 
 class TargetAdmin(ButtonAdmin, StateAdmin):
-    change_list_template = "jobs/list_that_teaches.html"
     nothing_yet = _(
         "No target has been used. Jobs of one target run one after another: submit one with a target, such as a book, "
         "a customer or a device."
@@ -165,7 +165,7 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
         held = format_html("{} {}", badge(state.holder.status), holder or "")
         if state.blocked_by is None:
             return held
-        why = isolated(first_line(state.holder.status_reason))
+        why = isolated(first_line(reason_of(state.holder)))
         blocked = mark("bad", _now("blocked"), "✗")
         until = _now("until it is resumed, retried or resolved")
         return format_html('{} {} <span class="jc-small">{}<br>{}</span>', blocked, held, until, why)
@@ -186,10 +186,14 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
     def shown_reason(self, target: Target) -> SafeString | None:
         return text_block(target.reason)
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        if request.method == "GET" and self.has_view_permission(request):
-            targets.bring_in()  # lanes whose jobs came a moment ago are shown, too
-        return super().changelist_view(request, extra_context)
+    def live_mark(self) -> str:
+        """Jobs, and who is paused: that is no event of any job."""
+        paused = Target.objects.using(db.alias()).filter(paused=True).aggregate(n=Count("pk"), last=Max("paused_at"))
+        return f"{live.latest_event()} {paused['n']} {paused['last']}"
+
+    def above_list(self, request: HttpRequest) -> dict[str, Any]:
+        targets.bring_in()  # lanes whose jobs came a moment ago are shown, too
+        return {}
 
 
 def paused_by(row: Any) -> SafeString | None:

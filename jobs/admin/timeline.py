@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs.admin.marks import ICONS
 from jobs.admin.showing import first_line
+from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.explain import Explanation
 from jobs.models import Job, JobEvent
 from jobs.states import EventKind, Status
@@ -71,7 +72,13 @@ def steps(job: Job, events: Sequence[JobEvent], outlook: Explanation | None, now
 def _step(event: JobEvent) -> Step:
     icon = ICONS[Status(event.kind)] if event.kind in set(Status) else "·"
     actor = f"{event.get_actor_kind_display()} {event.actor_name}".strip()
-    return Step(WORDS.get(event.kind, event.kind), event.at, icon, actor, first_line(event.reason, 500))
+    return Step(WORDS.get(event.kind, event.kind), event.at, icon, actor, first_line(_reason(event), 500))
+
+
+def _reason(event: JobEvent) -> str:
+    """A bare pause of what waited interrupted nothing: that it is paused says it all."""
+    is_bare = event.reason == PAUSED_BY_DEFAULT and event.from_status != Status.RUNNING
+    return "" if is_bare else event.reason
 
 
 def _between(first: datetime | None, then: datetime | None) -> timedelta | None:

@@ -99,7 +99,6 @@ class ApiTokenAdmin(ButtonAdmin):
     """Nothing of a token is edited: whoever needs another one makes it and revokes the old one."""
 
     form = TokenForm
-    change_list_template = "jobs/list_that_teaches.html"
     nothing_yet = _(
         "There are no tokens. Programs call the API with one: make it here or with “manage.py createtoken”."
     )

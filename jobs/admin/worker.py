@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from django.db.models import Max
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
@@ -15,8 +16,9 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
-from jobs import figures, workers
+from jobs import db, figures, workers
 from jobs.actors import Actor
+from jobs.admin import live
 from jobs.admin.buttons import Button, ButtonAdmin
 from jobs.admin.console import APP
 from jobs.admin.filters import KnownValues, one_of
@@ -88,7 +90,6 @@ class WorkerChangeList(LeanChangeList):
 
 
 class WorkerAdmin(ButtonAdmin, StateAdmin):
-    change_list_template = "jobs/list_that_teaches.html"
     nothing_yet = _("No worker has ever started. Start one with “manage.py worker”, and jobs begin to run.")
     buttons = (
         Button(
@@ -129,6 +130,12 @@ class WorkerAdmin(ButtonAdmin, StateAdmin):
         (_("State"), {"fields": ("shown_state", "slots_in_use", "stuck")}),
         (_("When"), {"fields": ("started_at", "beat", "heartbeat_at", "stopped_at")}),
     )
+
+    def live_mark(self) -> str:
+        """A beat says all that a worker says of itself."""
+        told = ("heartbeat_at", "requested_at", "stopped_at")
+        last = Worker.objects.using(db.alias()).aggregate(*map(Max, told))
+        return " ".join([live.latest_event(), *map(str, last.values())])
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
         return WorkerChangeList

@@ -11,6 +11,7 @@ from uuid import UUID
 from django.utils import formats, timezone
 from django.utils.translation import gettext as _
 
+from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.explain.facts import Facts, as_limit
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
 from jobs.models.limits import LimitScope
@@ -59,12 +60,13 @@ def _pending(facts: Facts) -> Iterator[Reason]:
         yield Reason("predecessor", message, blocking_job_id=other.pk)
     if facts.job.hold:
         event = facts.last(EventKind.HELD)
-        yield Reason("held", _("it was submitted on hold") + _by_whom(event), **_whence(event))
+        yield Reason("held", _("it is on hold") + _by_whom(event), **_whence(event))
 
 
 def _paused(facts: Facts) -> Reason:
     event = facts.last(EventKind.PAUSED)
-    why = f": {facts.job.status_reason}" if facts.job.status_reason else ""
+    is_bare = facts.job.status_reason == PAUSED_BY_DEFAULT and facts.job.dispatched_at is None  # nothing was begun
+    why = f": {facts.job.status_reason}" if facts.job.status_reason and not is_bare else ""
     return Reason("paused", _("it is paused") + _by_whom(event) + why, **_whence(event))
 
 

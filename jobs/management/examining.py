@@ -12,7 +12,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from django.apps import apps
+from django.conf import settings
 from django.contrib.staticfiles import finders
+from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseTrouble
@@ -112,6 +114,9 @@ def _static() -> Findings:
         return
     if found is None:
         yield Finding("static", Level.ERROR, _("%s cannot be found") % STYLESHEET)
+    elif not getattr(staticfiles_storage, "is_collected", True) and not settings.DEBUG:
+        hint = _("Run `manage.py collectstatic`: browsers may then keep them, and they are sent compressed.")
+        yield Finding("static", Level.WARNING, _("not collected; served as they lie in the apps"), hint)
     else:
         yield Finding("static", Level.OK, address)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import sys
@@ -9,7 +10,10 @@ from types import FrameType
 
 from django.conf import settings
 from django.contrib.staticfiles.handlers import StaticFilesHandler
+from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core.servers.basehttp import get_internal_wsgi_application
+
+log = logging.getLogger("jobs.web")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -25,6 +29,8 @@ def serve(descriptor: int, *, threads: int) -> None:
     application = get_internal_wsgi_application()
     if settings.DEBUG and "django.contrib.staticfiles" in settings.INSTALLED_APPS:
         application = StaticFilesHandler(application)
+    if not settings.DEBUG and not getattr(staticfiles_storage, "is_collected", True):
+        log.warning("Static files are served as they lie in the apps: `manage.py collectstatic` makes pages quicker.")
     waitress.serve(
         application,
         sockets=[socket.socket(fileno=descriptor)],

@@ -12,6 +12,7 @@ from jobs.actors import ActorKind
 from jobs.models.job import STATUS_CHOICES, Job
 from jobs.states import EventKind
 
+RARE_ENDS = [str(kind) for kind in (EventKind.CANCELLED, EventKind.FAILED, EventKind.SKIPPED)]
 ACTOR_CHOICES = [
     (str(ActorKind.USER), pgettext_lazy("actor", "user")),
     (str(ActorKind.TOKEN), pgettext_lazy("actor", "API token")),
@@ -46,6 +47,11 @@ class JobEvent(models.Model):
                 fields=("token",),
                 condition=Q(kind=EventKind.RUNNING, token__isnull=False),
                 name="jobevent_of_lease",  # only the start of a remote worker has both
+            ),
+            models.Index(
+                fields=("kind", "at"),
+                condition=Q(kind__in=RARE_ENDS),
+                name="jobevent_rare_end",  # an ordinary job, which completes, pays nothing for it
             ),
         ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.db.models import Model, OuterRef, QuerySet, Subquery
+from django.db.models import Count, Max, Model, OuterRef, Q, QuerySet, Subquery, Sum
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors, db
+from jobs.admin import live
 from jobs.admin.buttons import Button
 from jobs.admin.filters import EnabledFilter, JobTypeFilter
 from jobs.admin.marks import badge, mark, when
@@ -107,7 +108,6 @@ class ScheduleAdmin(Previewing, ServedAdmin):
     buttons = BUTTONS
     form = ScheduleForm
     change_form_template = "schedules/schedule_page.html"
-    change_list_template = "jobs/list_that_teaches.html"
     nothing_yet = _(
         'Nothing is scheduled. Add a schedule here, or declare one in code: @job("report", cron="0 9 * * 1-5").'
     )
@@ -158,6 +158,12 @@ class ScheduleAdmin(Previewing, ServedAdmin):
     def told(self, button: Button, became: list[Any]) -> Any:
         made = [each for each in became if isinstance(each, Job)]
         return format_html("{} {}", _now("It made"), link(self.admin_site, Job, made[0].pk)) if len(made) == 1 else ""
+
+    def live_mark(self) -> str:
+        """What they fired, and when they will."""
+        told = (Count("pk"), Count("pk", filter=Q(enabled=True)), Sum("fire_count"), Max("next_fire_at"))
+        found = Schedule.objects.using(db.alias()).aggregate(**{f"part_{n}": part for n, part in enumerate(told)})
+        return " ".join([live.latest_event(), *map(str, found.values())])
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
         return ScheduleChangeList

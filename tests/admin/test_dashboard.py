@@ -20,7 +20,14 @@ from jobs.models import Job
 from jobs.states import Status
 from tests.admin.pages import list_of, page_of, said
 from tests.admin.people import logged_in, reader
-from tests.factories import JobMinuteFactory, ScheduleFactory, WebhookEndpointFactory, WorkerFactory, job_in
+from tests.factories import (
+    JobEventFactory,
+    JobMinuteFactory,
+    ScheduleFactory,
+    WebhookEndpointFactory,
+    WorkerFactory,
+    job_in,
+)
 from tests.snapshots import everything
 
 MOST_STATEMENTS = 30
@@ -64,8 +71,15 @@ def test_each_card_counts_what_its_link_lists(boss: Client) -> None:
         job_in(status)
     job_in(Status.FAILED, in_lane=True)
     services.enqueue("tests.note", {"text": "later"}, not_before=timezone.now() + timedelta(hours=1))
+    for status, ago in ((Status.COMPLETED, 3), (Status.COMPLETED, 20), (Status.FAILED, 5), (Status.COMPLETED, 30)):
+        at = timezone.now() - timedelta(hours=ago)
+        job = job_in(status, created_at=at - timedelta(days=9))
+        JobEventFactory.create(job=job, kind=str(status), at=at)
+        JobMinuteFactory.create(minute=at.replace(second=0, microsecond=0), outcome=str(status), jobs=1)
+    WorkerFactory.create(busy=1, slots=3)
     cards = boss.get(place("dashboard")).context["cards"]
-    for card in cards[:6]:
+    assert [card["count"] for card in cards] == [3, 1, 1, 1, 1, 1, 2, 1]
+    for card in cards:
         assert boss.get(card["url"]).context["cl"].result_count == card["count"], card
 
 
@@ -91,6 +105,14 @@ def test_alerts_say_what_is_true_and_nothing_else(boss: Client) -> None:
     assert [words for words in expected if words not in said] == []
     WorkerFactory.create()
     assert "No worker is running" not in messages_of(boss)
+
+
+def test_what_waits_because_somebody_paused_it_is_no_alarm(boss: Client) -> None:
+    WorkerFactory.create()
+    job_in(Status.QUEUED, resource="plotter", created_at=timezone.now() - timedelta(minutes=20))
+    assert "has been waiting for 20 min" in messages_of(boss)
+    limits.pause("resource", "plotter", reason="out of paper")
+    assert messages_of(boss) == ""
 
 
 @pytest.mark.parametrize("window", ["1h", "24h", "7d", "nonsense", ""])

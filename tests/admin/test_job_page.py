@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -14,12 +16,13 @@ from django.utils import timezone
 
 import tests.sample_jobs  # noqa: F401  what is cloned must be a known type
 from jobs import services
+from jobs.engine.identity import Identity
 from jobs.models import Job
 from jobs.states import Status
-from tests.admin.pages import page_of, said
+from tests.admin.pages import list_of, page_of, said
 from tests.admin.people import logged_in, reader
 from tests.admin.rows import one_of_each
-from tests.factories import JobEventFactory, JobFactory, JobLogFactory, job_in
+from tests.factories import JobEventFactory, JobFactory, JobLogFactory, WorkerFactory, job_in
 from tests.snapshots import events_of
 
 MOST_STATEMENTS = 30
@@ -31,6 +34,45 @@ def clone_url(job: Job) -> str:
 
 def shown(client: Client, job: Job) -> str:
     return str(client.get(page_of(job)).content.decode())
+
+
+def test_a_job_that_was_paused_while_it_waited_is_not_said_to_have_been_interrupted(boss: Client) -> None:
+    waiting, stopped = job_in(Status.QUEUED), job_in(Status.PAUSED)
+    services.pause(waiting.pk)
+    for page in (boss.get(page_of(waiting)), boss.get(list_of(Job), {"q": str(waiting.pk)})):
+        text = page.content.decode()
+        assert ("interrupted" in text, "paused before it started" in text) == (False, True)
+    assert "Job was interrupted by user" in boss.get(page_of(stopped)).content.decode()
+
+
+def test_what_never_started_logged_nothing_because_of_that(boss: Client) -> None:
+    never, silent = "It never started, so there is nothing to read.", "The handler logged nothing."
+    for status, told, other in ((Status.QUEUED, never, silent), (Status.COMPLETED, silent, never)):
+        page = shown(boss, job_in(status))
+        assert (told in page, other in page) == (True, False)
+
+
+def test_one_reason_to_wait_is_said_once(boss: Client) -> None:
+    held = services.enqueue("tests.note", {"text": "a"}, hold=True)
+    page = shown(boss, held)
+    why = page[page.index('id="job-why"') :].partition("</section>")[0]
+    assert why.count("on hold") == 1, why
+
+
+def test_an_error_says_where_in_ones_own_code_it_happened(boss: Client) -> None:
+    frames = '  File "/app/mail.py", line 3\n  File "/x/site-packages/smtp.py", line 9\n'
+    trace = f"Traceback:\n{frames}OSError: no <route>\n"
+    page = shown(boss, job_in(Status.FAILED, run__error=trace))
+    assert ("OSError: no &lt;route&gt;" in page, "mail.py:3" in page, "smtp.py:9" in page) == (True, True, False)
+
+
+def test_a_running_job_leads_to_its_worker(boss: Client) -> None:
+    worker = WorkerFactory.create(name="mailer", host="h1")
+    owner = Identity("mailer", "h1", "boot", "ns", worker.pid, "1").slot(2)
+    page = boss.get(page_of(JobFactory.create(running=True, lease_owner=owner))).content.decode()
+    found = re.search(r'href="([^"]*/worker/\?q=[^"]*)"', page)
+    assert found is not None
+    assert [row.pk for row in boss.get(unescape(found[1])).context["cl"].result_list] == [worker.pk]
 
 
 def test_a_job_that_waits_says_why_and_names_the_job_in_its_way(boss: Client) -> None:

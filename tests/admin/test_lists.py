@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -13,13 +14,15 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs.admin.paginator import CappedInt, CappedPaginator
-from jobs.models import Job, JobEvent, JobRun, JobTemplate, Worker
+from jobs.models import Job, JobEvent, JobGroup, JobRun, JobTemplate, Target, Worker
 from jobs.states import Status
+from schedules.models import Schedule
 from tests import factories
 from tests.admin.pages import list_of, page_of
 from tests.admin.people import logged_in, reader
 from tests.admin.test_pages import SHOWN
 from tests.factories import SAMPLE_TYPE, JobFactory, job_in
+from webhooks.models import WebhookDelivery
 
 
 def queries_of(client: Client, url: str) -> int:
@@ -75,6 +78,36 @@ def test_a_job_page_takes_as_many_queries_for_many_events_as_for_few(boss: Clien
     factories.JobEventFactory.create_batch(100, job=job)
     factories.JobLogFactory.create_batch(100, job=job)
     assert queries_of(boss, page_of(job)) == few <= 12
+
+
+@pytest.mark.parametrize("model", SHOWN)
+def test_every_list_has_the_bar_and_its_filters_above_the_table(model: Any, boss: Client) -> None:
+    page = boss.get(list_of(model))
+    text = page.content.decode()
+    assert ('class="jc-bar"' in text, "changelist-filter" in text) == (True, False)
+    assert [spec.parameter_name for spec in page.context["cl"].filters] == re.findall(r'<select name="(\w+)"', text)[
+        : len(page.context["cl"].filters)
+    ]
+
+
+@pytest.mark.parametrize("model", [Job, JobGroup, Schedule, Target, Worker, WebhookDelivery])
+def test_a_list_that_asks_for_itself_is_told_that_nothing_happened(model: Any, boss: Client) -> None:
+    asked = {"X-Jobs-Live": "1"}
+    first = boss.get(list_of(model), headers=asked)
+    with CaptureQueriesContext(connection) as captured:
+        again = boss.get(list_of(model), headers={**asked, "If-None-Match": first["ETag"]})
+    assert (again.status_code, again.content) == (304, b"") or again["ETag"] != first["ETag"]
+    assert again.status_code == 200 or len(captured) <= 4
+    factories.JobEventFactory.create(), factories.WebhookAttemptFactory.create()
+    assert boss.get(list_of(model), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200
+
+
+def test_a_filter_keeps_what_the_address_says_besides(boss: Client) -> None:
+    page = boss.get(f"{list_of(Job)}?status=FAILED&q=type:a&created=24h").content.decode()
+    form = page[page.index("jc-filters") :].partition("</form>")[0]
+    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
+    assert dict(hidden) == {"status": "FAILED", "q": "type:a"}
+    assert '<option value="24h" selected>' in form
 
 
 def test_a_list_loads_no_large_payload_nor_counts_the_whole_table(boss: Client) -> None:

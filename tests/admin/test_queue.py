@@ -10,9 +10,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils.html import strip_tags
 
 import tests.sample_jobs  # noqa: F401
 from jobs import services
+from jobs.admin import queue as queue_page
 from jobs.models import Job
 from jobs.states import Status
 from tests.admin.pages import said
@@ -43,6 +45,27 @@ def test_it_shows_one_priority_or_one_target_in_dispatch_order(boss: Client) -> 
     assert order(boss, priority=50) == [job.pk for job in normal]
     assert order(boss, target="book") == [job.pk for job in lane]
     assert order(boss, tenant="nobody") == []
+
+
+def shown(client: Client, **asked: Any) -> str:
+    return " ".join(strip_tags(client.get(reverse(QUEUE), asked).content.decode()).split())
+
+
+def test_it_says_what_is_shown_and_what_is_not(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_page, "SHOWN", 2)
+    monkeypatch.setattr(queue_page, "DEEPEST", 2)
+    queued(5), queued(3, target="book", priority=10)
+    told = "Places 1 to 2 of 5 that wait with priority 50 in tenant default, in the order in which they start."
+    assert (told in shown(boss), "places deep" in shown(boss)) == (True, False)
+    deeper = shown(boss, **{"from": 2})
+    assert ("Places 3 to 4 of 5" in deeper, "This page goes 4 places deep" in deeper) == (True, True)
+    assert "Places 1 to 2 of 3 that wait for target book of tenant default" in shown(boss, target="book")
+    assert "These are the first" not in shown(boss)
+    for priority in range(queue_page.FARTHEST):
+        queued(1, priority=priority)
+    crowded = boss.get(reverse(QUEUE), {"priority": 0})
+    assert (len(crowded.context["queues"]), crowded.context["total"]) == (queue_page.FARTHEST, 1)
+    assert "These are the first 20 that have waiting jobs" in shown(boss)
 
 
 @pytest.mark.parametrize(

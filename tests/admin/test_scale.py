@@ -10,11 +10,14 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from jobs import census
+from jobs.admin import endings
+from jobs.admin.showing import grouped
 from jobs.models import Job
-from jobs.states import Status
+from jobs.states import TERMINAL, Status
 from tests.admin.pages import list_of
 from tests.admin.people import logged_in
 from tests.api.crowd import Crowd
@@ -24,12 +27,15 @@ from tests.api.test_scale import walks
 pytestmark = pytest.mark.django_db
 
 JOBS, MOST_STATEMENTS = 100_000, 30
+ENDS = sorted(TERMINAL)
 SCREENS = (
     *(("dashboard", ""), ("dashboard", "?window=7d"), ("counts", "")),
     *(("queue", ""), ("queue", "?priority=50"), ("queue", "?target=target%2010")),
 )
 LISTS = (
     *("", *(f"?status={status}" for status in Status), "?created=24h", "?created=7d&status=COMPLETED"),
+    *(f"?ended={age}{more}" for age in ("1h", "24h", "7d") for more in ("", *(f"&status={each}" for each in ENDS))),
+    "?ended=24h&job_type=tests.note",
     *(f"?attention={each}" for each in ("blocking", "stuck", "timed", "late")),
 )
 
@@ -62,6 +68,27 @@ def urls(crowd: Crowd) -> list[str]:
 def found_in_history(sql: str) -> list[str]:
     """Completed jobs are what history is made of: whoever looks for 10,000 of them by id has soon found them."""
     return [] if "\"status\" = 'COMPLETED'" in sql else walks(sql)
+
+
+def test_the_tabs_count_what_their_lists_show_and_say_where_counting_stopped(crowd: Crowd) -> None:
+    client = logged_in(User.objects.create_superuser("boss"))
+    told = client.get(reverse("admin:jobscheduler_jobs_counts")).json()
+    lists = {str(status): client.get(list_of(Job), {"status": str(status)}) for status in Status}
+    assert told == {status: grouped(page.context["cl"].result_count) for status, page in lists.items()}
+    assert (told["COMPLETED"], told["FAILED"]) == ("10,000+", "900")
+    said = "More than 10,000 match: counting stops there."
+    assert (said in lists["COMPLETED"].content.decode(), said in lists["FAILED"].content.decode()) == (True, False)
+
+
+def test_where_a_time_begins_among_the_events_is_found_without_a_walk(crowd: Crowd) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        endings.first_event(timezone.now())
+    (sql,) = (each["sql"] for each in captured)
+    assert walks(sql) == []
+    if connection.vendor == "sqlite":  # which walks an index for min and max, if they are asked for together
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN QUERY PLAN {sql}")
+            assert [step for *_, step in cursor.fetchall() if step.startswith("SCAN jobscheduler")] == []
 
 
 def test_no_screen_walks_the_history(crowd: Crowd) -> None:

@@ -50,7 +50,7 @@ class Crowd:
         self._insert(
             "jobscheduler_jobrun", self._run(), "SELECT * FROM jobscheduler_job WHERE dispatched_at IS NOT NULL"
         )
-        self._insert("jobscheduler_jobevent", self._event(), "SELECT * FROM jobscheduler_job")
+        self._insert("jobscheduler_jobevent", self._event(), self._happened())
         self._insert(
             "jobscheduler_joblog", self._log(), "SELECT * FROM jobscheduler_job WHERE dispatched_at IS NOT NULL"
         )
@@ -129,8 +129,14 @@ class Crowd:
         }
 
     def _event(self) -> dict[str, str]:
-        said = {"kind": "'SUBMITTED'", "from_status": "''", "to_status": "'QUEUED'", "reason": "''"}
+        said = {"kind": "kind", "from_status": "came_from", "to_status": "went_to", "reason": "''"}
         return {"job_id": "id", "at": "created_at", **said, "actor_kind": "'cli'", "actor_name": "'crowd'"}
+
+    def _happened(self) -> str:
+        """In the order in which it did: all came, and most ended."""
+        began = "SELECT *, 'SUBMITTED' AS kind, '' AS came_from, 'QUEUED' AS went_to FROM jobscheduler_job"
+        ended = "SELECT *, status, 'RUNNING', status FROM jobscheduler_job WHERE status IN"
+        return f"{began} UNION ALL {ended} ('COMPLETED', 'FAILED', 'SKIPPED', 'CANCELLED') ORDER BY created_at"
 
     def _log(self) -> dict[str, str]:
         return {"job_id": "id", "at": "created_at", "level": "'INFO'", "message": "'a line'"}

@@ -11,9 +11,11 @@ from django.contrib.auth.models import User
 from django.urls import reverse
 from playwright.sync_api import Page, expect
 
-from jobs import services
-from jobs.models import Job
+from jobs import demo, services
+from jobs.actors import Actor, ActorKind
+from jobs.models import Job, Worker
 from jobs.states import Status
+from schedules.models import Schedule
 from tests.admin.pages import list_of, page_of
 from tests.admin.people import reader
 from tests.admin.rows import one_of_each
@@ -24,7 +26,7 @@ from tests.worker.harness import STEADY, Fleet, await_status
 
 pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
-SCREENS = ("dashboard", "queue")
+SCREENS = ("dashboard", "queue", "enqueue", "audit", "performance")
 
 
 @pytest.fixture
@@ -144,8 +146,10 @@ def test_keys_lead_through_the_console(open_as: Opener, boss: User) -> None:
     page.keyboard.type("gd")  # in a field, keys are letters
     assert page.locator("#searchbar").input_value() == "gd"
     page.evaluate("document.activeElement.blur()")
+    expect(page.get_by_role("status")).to_have_text("updated")  # no second is told to who listens
+    expect(page.locator(".jc-live-age")).to_have_text(re.compile(r"\d+ s ago"))
     page.keyboard.press("p")
-    expect(page.locator(".jc-live-state")).to_contain_text("paused")
+    expect(page.get_by_role("status")).to_have_text("paused")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
@@ -188,12 +192,17 @@ def test_screenshots(open_as: Opener, boss: User, fleet: Fleet) -> None:
     scene(fleet)
     failed = Job.objects.filter(status=Status.FAILED).order_by("pk").last()
     assert failed is not None
+    phone = {"viewport": {"width": 390, "height": 844}}
+    tall = {"viewport": {"width": 1280, "height": 1180}}
     pictures: dict[str, tuple[str, dict[str, Any]]] = {
-        "dashboard": (place("dashboard"), {}),
-        "dashboard-dark": (place("dashboard"), {"color_scheme": "dark"}),
+        "dashboard": (place("dashboard"), tall),
+        "dashboard-dark": (place("dashboard"), {"color_scheme": "dark", **tall}),
         "jobs": (list_of(Job), {}),
+        "jobs-phone": (f"{list_of(Job)}?status=FAILED", phone),
         "job": (page_of(failed), {}),
-        "queue": (place("queue"), {}),
+        "queue": (f"{place('queue')}?tenant=demo&priority=25", {}),
+        "schedules": (list_of(Schedule), {}),
+        "workers": (list_of(Worker), {}),
     }
     for name, (path, options) in pictures.items():
         page = open_as(boss, path, **options)
@@ -202,15 +211,8 @@ def test_screenshots(open_as: Opener, boss: User, fleet: Fleet) -> None:
 
 
 def scene(fleet: Fleet) -> None:
-    """A small installation at work."""
+    """The demo, with a worker at it."""
+    demo.fill(actor=Actor(ActorKind.CLI, "ada"))
     fleet.start("--name=worker-1", "--concurrency=4", settings=STEADY)
-    done = [services.enqueue("sample.add", {"a": number, "b": 1}) for number in range(40)]
-    broken = [services.enqueue("sample.hopeless", target=f"book-{number}", max_retries=0) for number in range(3)]
-    for job, status in [(done[-1], Status.COMPLETED), *((job, Status.FAILED) for job in broken)]:
-        await_status(job.pk, status, fleet=fleet)
-    counting = services.enqueue("sample.count", {"upto": 100_000, "pace": 0.05}, priority=90)
+    counting = services.enqueue("sample.count", {"upto": 100_000, "pace": 0.05}, target="book-1", priority=90)
     await_status(counting.pk, Status.RUNNING, fleet=fleet)
-    for number in range(3):
-        services.enqueue("sample.add", {"a": number, "b": 2}, target="book-1")
-    services.enqueue("sample.add", {"a": 1, "b": 1}, resource="smtp")
-    services.enqueue("sample.add", {"a": 1, "b": 1}, hold=True)

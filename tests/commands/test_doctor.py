@@ -112,6 +112,12 @@ def test_files_that_were_not_collected_are_an_error(tmp_path: Any) -> None:
         assert said("error", "static") == "the console's files have not been collected"
 
 
+def test_files_that_are_served_uncollected_are_a_warning(tmp_path: Any) -> None:
+    storages = {"staticfiles": {"BACKEND": "jobscheduler.static.CollectedOrNot"}}
+    with override_settings(STORAGES=storages, STATIC_ROOT=str(tmp_path), DEBUG=False):
+        assert said("warning", "static") == "not collected; served as they lie in the apps"
+
+
 @pytest.mark.parametrize("nowhere", [{"STATIC_ROOT": ""}, {"STATIC_URL": None}], ids=str)
 def test_static_files_that_have_no_place_are_an_error(nowhere: dict[str, Any]) -> None:
     storages = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"}}

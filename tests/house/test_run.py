@@ -97,6 +97,27 @@ def test_sigterm_ends_it_too(product: Product) -> None:
     assert left_over(product.mark) == []
 
 
+def test_a_start_without_collected_files_shows_whole_pages_and_says_so(
+    site_env: dict[str, str], tmp_path: Path
+) -> None:
+    env, mark = marked({**site_env, "STATIC_ROOT": str(tmp_path / "nothing")})
+    printed = tmp_path / "printed"
+    with printed.open("w") as out:
+        command = [*MANAGE, "runscheduler", "--no-worker", "--port=0"]
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
+    started = Product(process, printed, mark)
+    try:
+        assert until(lambda: started.serves("/healthz"), START_SEC, process), started.output
+        login = urllib.request.urlopen(started.address + "/admin/login/").read().decode()
+        sheets = re.findall(r'<link[^>]*href="(/static/[^"]+\.css)"', login)
+        assert sheets, login
+        assert [sheet for sheet in (*sheets, "/static/jobs/console.css") if not started.serves(sheet)] == []
+        assert "collectstatic" in started.output
+    finally:
+        _kill(process.pid)
+        process.wait()
+
+
 @pytest.mark.parametrize("name", ["web", "worker"])
 def test_a_half_that_dies_takes_the_other_along_and_is_named(product: Product, name: str) -> None:
     os.kill(product.children()[name], signal.SIGKILL)

@@ -84,7 +84,6 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
             bulk=_resend_many,
         ),
     )
-    change_list_template = "jobs/list_that_teaches.html"
     nothing_yet = _(
         "Nothing was sent yet. Deliveries appear here once an endpoint listens and something happens to a job."
     )
@@ -102,6 +101,12 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
             {"fields": ("shown_status", "attempts", "next_try_at", "delivered_at", "shown_error")},
         ),
     )
+
+    def live_mark(self) -> str:
+        """The last delivery that was made, and the last that was tried."""
+        made = WebhookDelivery.objects.using(db.alias()).order_by("-pk").values_list("pk").first()
+        tried = WebhookAttempt.objects.using(db.alias()).order_by("-pk").values_list("pk").first()
+        return f"{made} {tried}"
 
     def sections(self, request: HttpRequest, row: WebhookDelivery) -> dict[str, Any]:
         tries = WebhookAttempt.objects.using(db.alias()).filter(delivery_id=row.pk).order_by("-pk")

@@ -57,7 +57,6 @@ class WebhookEndpointAdmin(ServedAdmin):
     """The secrets are no fields of any page."""
 
     form = EndpointForm
-    change_list_template = "jobs/list_that_teaches.html"
     nothing_yet = _(
         "Nobody is told of jobs yet. Add the address of a receiver and the events it wants; its secret is shown once."
     )

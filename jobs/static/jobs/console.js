@@ -23,6 +23,7 @@
   const live = bar && {
     box: bar.querySelector(".jc-live"),
     state: bar.querySelector(".jc-live-state"),
+    age: bar.querySelector(".jc-live-age"),
     every: bar.querySelector(".jc-live-every"),
     etag: bar.dataset.liveEtag,
     slower: 1,
@@ -37,13 +38,12 @@
     (document.activeElement !== null && document.activeElement.matches("input, textarea, select") && !live.box.contains(document.activeElement));
 
   const show = () => {
-    const { state } = live;
+    const { state, age } = live;
     const isStale = live.slower > 1;
     bar.classList.toggle("jc-is-stale", isStale);
-    const age = Math.round((Date.now() - live.at) / 1000);
     const word = isStale ? state.dataset.stale : seconds() === 0 ? state.dataset.paused : state.dataset.fresh;
-    const text = `${word} ${state.dataset.ago.replace("%s", age)}`;
-    if (state.textContent !== text) state.textContent = text;
+    if (state.textContent !== word) state.textContent = word;
+    age.textContent = age.dataset.ago.replace("%s", Math.round((Date.now() - live.at) / 1000));
   };
 
   const replace = (page) => {
@@ -131,6 +131,17 @@
     document.addEventListener("jobs:fresh", count);
   }
 
+  // -- filters: what is not chosen is not said in the address --------------------------------------------------------------
+
+  document.addEventListener("submit", (event) => {
+    for (const each of event.target.matches(".jc-filters") ? event.target.elements : []) if (each.matches("select")) each.disabled = each.value === "";
+  });
+
+  // On a phone the tabs stand in one line, and the chosen one may be beyond its end.
+  for (const each of document.querySelectorAll(".jc-tabs [aria-current]")) {
+    if (each.parentElement.scrollWidth > each.parentElement.clientWidth) each.parentElement.scrollLeft = each.offsetLeft - each.parentElement.offsetLeft;
+  }
+
   // -- copy buttons --------------------------------------------------------------------------------------------------------
 
   document.addEventListener("click", (event) => {
@@ -208,7 +219,7 @@
   }
   document.querySelector(".jc-help")?.addEventListener("click", () => dialog.showModal());
 
-  const PLACES = { d: "dashboard", j: "jobs", q: "queue", s: "schedules", w: "workers" };
+  const PLACES = { d: "dashboard", j: "jobs", q: "queue", s: "schedules", w: "workers", t: "targets" };
   const KEYS = {
     "/": () => document.querySelector('#searchbar, .jc input[type="search"]')?.focus(),
     r: refresh,

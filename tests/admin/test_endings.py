@@ -1,0 +1,69 @@
+"""What ended since a moment: found along the numbers of events, however old the job is and however much happened."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from jobs.admin import endings
+from jobs.models import Job, JobEvent
+from jobs.states import Status
+from tests.admin.pages import list_of
+from tests.factories import SAMPLE_TYPE, JobEventFactory, job_in
+
+NOW = timezone.now()
+
+
+def ended(status: Status, ago: timedelta, **more: Any) -> Job:
+    job: Job = job_in(status, **more)
+    JobEventFactory.create(job=job, kind=str(status), to_status=str(status), at=NOW - ago)
+    return job
+
+
+def listed(client: Client, **asked: str) -> set[Any]:
+    return {job.pk for job in client.get(list_of(Job), asked).context["cl"].result_list}
+
+
+def test_the_first_event_since_a_moment_is_found_by_halving(db: Any) -> None:
+    assert endings.first_event(NOW) == 0
+    for hours in (9, 7, 7, 4, 2):
+        JobEventFactory.create(at=NOW - timedelta(hours=hours))
+    for half_hours in range(1, 20):
+        moment = NOW - timedelta(minutes=30 * half_hours)
+        later = JobEvent.objects.filter(at__gte=moment).order_by("pk").first()
+        last = JobEvent.objects.order_by("-pk").first()
+        assert last is not None
+        assert endings.first_event(moment) == (later or last).pk, half_hours
+    with CaptureQueriesContext(connection) as captured:
+        endings.first_event(NOW)
+    assert len(captured) == 1
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.SKIPPED, Status.CANCELLED])
+def test_the_list_of_what_ended_lately_goes_by_the_end_and_not_by_the_beginning(boss: Client, status: Status) -> None:
+    ended(status, timedelta(hours=30))
+    late = ended(status, timedelta(hours=3), created_at=NOW - timedelta(days=90))
+    fresh = ended(status, timedelta(minutes=5))
+    other = ended(Status.FAILED if status == Status.COMPLETED else Status.COMPLETED, timedelta(minutes=5))
+    job_in(Status.RUNNING)
+    assert listed(boss, status=status, ended="24h") == {late.pk, fresh.pk}
+    assert listed(boss, status=status, ended="1h") == {fresh.pk}
+    assert listed(boss, ended="1h") == {fresh.pk, other.pk}
+    assert listed(boss, status="RUNNING", ended="24h") == set()
+    assert len(listed(boss, ended="nonsense")) == len(listed(boss)) == 5
+
+
+def test_of_more_than_a_list_counts_those_of_one_type_are_still_found(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "CAP", 2)
+    wanted = ended(Status.COMPLETED, timedelta(minutes=9), job_type=SAMPLE_TYPE)
+    newer = [ended(Status.COMPLETED, timedelta(minutes=8 - n), job_type="elsewhere") for n in range(5)]
+    assert listed(boss, ended="1h") == {job.pk for job in newer[-3:]}
+    assert listed(boss, ended="1h", job_type=SAMPLE_TYPE) == {wanted.pk}

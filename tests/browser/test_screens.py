@@ -1,0 +1,144 @@
+"""What the screens show in a real browser: fresh lists, next fires, hostile texts, forms, and every width."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db.models import Model
+from django.urls import reverse
+from django.utils import timezone
+from playwright.sync_api import expect
+
+from jobs import targets
+from jobs.admin.console import SCREENS
+from jobs.models import Job, JobGroup, Target, Worker
+from schedules.models import Schedule
+from tests import factories
+from tests.admin.pages import list_of, page_of
+from tests.admin.people import reader
+from tests.admin.rows import one_of_each
+from tests.admin.test_pages import SHOWN
+from tests.admin.test_payload import hostile_rows
+from tests.browser.conftest import Opener
+
+pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
+LISTED = [each.name for each in SCREENS.values() if each.listed]
+
+
+@pytest.fixture
+def boss(transactional_db: None) -> User:
+    return User.objects.create_superuser("boss")
+
+
+def place(name: str) -> str:
+    return reverse(f"admin:jobscheduler_jobs_{name}")
+
+
+def beats(worker: Worker) -> None:
+    Worker.objects.filter(pk=worker.pk).update(busy=1, heartbeat_at=timezone.now() + timedelta(seconds=1))
+
+
+def is_paused(target: Target) -> None:
+    targets.pause(target.key, tenant=target.tenant, reason="wet paint")
+
+
+def is_disabled(schedule: Schedule) -> None:
+    Schedule.objects.filter(pk=schedule.pk).update(enabled=False, disabled_reason="wet paint")
+
+
+FRESH: dict[str, tuple[Any, Any, str]] = {
+    "workers": (lambda: factories.WorkerFactory.create(slots=3, busy=0), beats, "1/3"),
+    "targets": (lambda: factories.TargetFactory.create(), is_paused, "wet paint"),
+    "schedules": (lambda: factories.ScheduleFactory.create(), is_disabled, "wet paint"),
+}
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_a_list_of_what_is_no_job_keeps_itself_fresh_too(open_as: Opener, boss: User, name: str) -> None:
+    make, change, told = FRESH[name]
+    row: Model = make()
+    page = open_as(boss, list_of(type(row)))
+    expect(page.locator(".jc-bar a[aria-current]")).to_have_text(name.title())
+    expect(page.locator("#result_list")).not_to_contain_text(told)
+    page.locator(".jc-live-every").select_option("2")
+    change(row)
+    expect(page.locator("#result_list")).to_contain_text(told)
+    expect(page.locator(".jc-live-state")).to_contain_text("updated")
+
+
+def test_a_schedule_shows_its_next_fires_while_it_is_written(open_as: Opener, boss: User) -> None:
+    page = open_as(boss, reverse("admin:jobscheduler_schedules_schedule_add"))
+    page.locator("#id_timezone").select_option("Europe/Berlin")
+    page.locator("#id_cron").fill("30 2 * * *")
+    panel = page.locator("#schedule-preview")
+    expect(panel).to_contain_text("At 02:30 every day")
+    expect(panel.locator("tbody tr")).to_have_count(5)
+    page.locator("#id_cron").fill("0 0 31 2 *")
+    expect(panel.locator("tbody tr")).to_have_count(0)
+
+
+def test_a_job_is_submitted_by_a_form_made_of_its_handlers_params(open_as: Opener, boss: User) -> None:
+    page = open_as(boss, f"{place('enqueue')}?job_type=sample.add")
+    page.get_by_label("a:", exact=True).fill("2")
+    page.get_by_label("b:", exact=True).fill("40")
+    page.get_by_role("button", name="Submit").click()
+    page.wait_for_url("**/change/**")
+    assert Job.objects.get().params == {"a": 2, "b": 40}
+
+
+def test_filters_stand_above_the_list_and_only_say_what_was_chosen(open_as: Opener, boss: User) -> None:
+    factories.job_in(factories.Status.FAILED)
+    page = open_as(boss, f"{list_of(Job)}?status=FAILED")
+    page.get_by_label("Created").select_option("24h")
+    page.get_by_role("button", name="Filter").click()
+    page.wait_for_url("**?status=FAILED&created=24h")
+    expect(page.locator("#result_list tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="Clear", exact=True).click()
+    page.wait_for_url(f"**{list_of(Job)}?")
+
+
+def test_hostile_texts_stay_texts_and_the_pages_whole(open_as: Opener, boss: User) -> None:
+    rows = hostile_rows()
+    page = open_as(boss, place("dashboard"))
+    page.on("dialog", lambda dialog: pytest.fail(f"a text spoke: {dialog.message}"))
+    for path in (*map(place, LISTED), *{list_of(type(row)) for row in rows}, *map(page_of, rows)):
+        answer = page.goto(path)
+        assert answer is not None
+        assert answer.ok, path
+        assert page.locator('img[src="x"], script:not([src]):not([type])').count() == 0, path
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1290, path
+
+
+@pytest.mark.timeout(300)  # all screens and lists there are, one after the other
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_screen_list_or_page_is_wider_than_a_phone(open_as: Opener, boss: User, scheme: str) -> None:
+    rows = one_of_each()
+    page = open_as(boss, place("dashboard"), color_scheme=scheme, viewport={"width": 390, "height": 844})
+    for path in (*map(place, LISTED), *map(list_of, SHOWN), *(page_of(row) for row in rows if type(row) in SHOWN)):
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
+
+
+@pytest.mark.timeout(300)
+def test_a_reader_is_offered_no_form_anywhere(open_as: Opener, transactional_db: None) -> None:
+    rows = one_of_each()
+    page = open_as(reader("looker"), place("dashboard"))
+    expect(page.locator(".jc-bar")).not_to_contain_text("New job")
+    screens = [name for name in LISTED if name != "enqueue"]  # that is nothing but a form
+    for path in (*map(place, screens), *map(list_of, SHOWN), *map(page_of, rows)):
+        page.goto(path)
+        buttons = page.locator('#content form[method="post"] :is(button, input[type="submit"]):visible')
+        assert buttons.count() == 0, path
+        assert page.locator("#content a.addlink, #content a.deletelink").count() == 0, path
+
+
+def test_a_group_shows_its_progress_as_a_bar_with_words(open_as: Opener, boss: User) -> None:
+    group = factories.JobGroupFactory.create()
+    for index, status in enumerate(("completed", "completed", "failed")):
+        factories.JobFactory.create(**{status: True}, group=group, group_index=index)
+    page = open_as(boss, list_of(JobGroup))
+    expect(page.locator("#result_list .field-members")).to_contain_text("3 of 3 ended")
+    expect(page.locator("#result_list .field-members svg")).to_be_visible()
