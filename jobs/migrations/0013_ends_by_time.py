@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """What failed in the last 24 hours is found without a look at all that happened in them."""
 
-    dependencies = [("jobscheduler_jobs", "0010_worker_usage")]
+    dependencies = [("jobscheduler_jobs", "0012_index_of_retries")]
 
     operations = [
         migrations.AddIndex(
