@@ -13,6 +13,7 @@ MAX_BYTES = 2**20
 MAX_DEPTH = 32
 NODE_BYTES = 8  # more than JSON needs: it bounds the time spent on an odd tree of tiny nodes
 PREVIEW_LENGTH = 1000
+EXIT_CODES = 2**31  # to either side
 ELLIPSIS = "…"
 
 _short = reprlib.Repr()
@@ -25,6 +26,11 @@ def salvage_text(value: object, max_length: int = 10_000) -> str:
     if len(text) > max_length:
         text = (text[: max(max_length - 1, 0)] + ELLIPSIS)[:max_length]
     return UNSTORABLE.sub("\ufffd", text)
+
+
+def salvage_exit_code(value: object, otherwise: int) -> int:
+    """`value`, if it is a number that a run can keep. Never raises."""
+    return int(value) if isinstance(value, int) and -EXIT_CODES <= value < EXIT_CODES else otherwise
 
 
 def salvage_json(value: object, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:

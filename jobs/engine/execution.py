@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import random
 import traceback
 from typing import Any
@@ -14,10 +16,13 @@ from jobs.errors import InvalidInput, JobCancelled, Skip, TokenLimitExceeded
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.policies.retry import RetryFacts
 from jobs.registry import Handler, registry
-from jobs.salvage import salvage_json, salvage_text
+from jobs.salvage import salvage_exit_code, salvage_json, salvage_text
+from jobs.setting_rules import YEAR_SEC
 from jobs.states import Cause
 
 ERROR_LENGTH = 64_000
+LONGEST_DELAY_SEC = 100.0 * YEAR_SEC
+logger = logging.getLogger("jobs.engine.execution")
 
 
 def run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
@@ -53,8 +58,19 @@ def decide_retry(
         jitter=retry_policy.get("jitter", conf.RETRY_JITTER),
         random=random.random(),  # noqa: S311 — spreads retries, guards nothing
     )
-    delay: float | None = conf.policy("RETRY_POLICY").decide(facts)
-    return delay
+    try:
+        return _storable(conf.policy("RETRY_POLICY").decide(facts))
+    except Exception:  # a foreign policy's fault must not lose the end that it was asked about
+        logger.exception("the retry policy failed for a job of type %s; it is not retried", job_type)
+        return None
+
+
+def _storable(delay: float | None) -> float | None:
+    if delay is None:
+        return None
+    if math.isnan(delay):
+        raise ValueError("a delay is a number of seconds")
+    return min(max(float(delay), 0.0), LONGEST_DELAY_SEC)
 
 
 def failed(
@@ -107,7 +123,7 @@ def _returned(result: Any, ctx: Context) -> Outcome:
     if ctx.over_token_limit:
         reason = "token limit exceeded"
         return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=salvage_json(artifacts))
-    return Completed(artifacts=salvage_json(artifacts), exit_code=ctx.exit_code)
+    return Completed(artifacts=salvage_json(artifacts), exit_code=salvage_exit_code(ctx.exit_code, 0))
 
 
 def _ended_by(error: BaseException, job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
@@ -142,6 +158,4 @@ def _reason(error: BaseException) -> str:
 
 
 def _exit_code(error: BaseException) -> int:
-    if isinstance(error, SystemExit) and isinstance(error.code, int):
-        return error.code or 1
-    return 1
+    return (salvage_exit_code(error.code, 1) or 1) if isinstance(error, SystemExit) else 1

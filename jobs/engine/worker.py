@@ -100,6 +100,7 @@ class Worker:
         self._in_vain = 0  # how often in a row we looked and did not get what is ready
         self._foreign_at = 0.0
         self._claim_took = 0.0  # seconds, the last time
+        self._cut_short = False  # the last turn was: by an outage, or by something that the database refused
         self._told: Any = None  # the connection that knows what we want of it
         self._shares_commits = db.is_sqlite()
         self._claimer = Claimer(self.me.name, options.serves, self.me.incarnation)
@@ -112,12 +113,7 @@ class Worker:
         try:
             while not self._is_over():
                 self._gather()
-                with self._outage.survive():
-                    self._settle_in()
-                    if self._outage.is_on:
-                        self._hungry = self._lanes_changed = True  # what we were about to learn, we did not
-                        self._return_unknown_claims()
-                    self._turn()
+                self._try_a_turn()
                 self._press()
             return 0
         finally:
@@ -242,6 +238,16 @@ class Worker:
 
     def _is_time(self) -> bool:
         return time.monotonic() >= min(self._poll_at, self._due_at)
+
+    def _try_a_turn(self) -> None:
+        with self._outage.survive():
+            self._settle_in()
+            if self._outage.is_on or self._cut_short:
+                self._hungry = self._lanes_changed = True  # what we were about to learn, we did not
+                self._return_unknown_claims()
+            self._cut_short = True
+            self._turn()
+            self._cut_short = False
 
     def _turn(self) -> None:
         self._write_last_words()
@@ -375,7 +381,7 @@ class Worker:
         self.executor.start(held)
 
     def _return_unknown_claims(self) -> None:
-        """A claim whose reply was lost in an outage may have been committed: nobody runs what it took."""
+        """A claim may be committed, and its reply lost, or what came after it refused: nobody runs what it took."""
         known = [held.id for held in (*self.leases, *self.stuck)]
         mine = Job.objects.using(db.alias()).running().filter(lease_owner__startswith=f"{self.me.incarnation}#")
         for job in mine.exclude(pk__in=known):

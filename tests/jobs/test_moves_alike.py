@@ -1,0 +1,233 @@
+"""Ends and claims have several statements: one end or many, alone or with a claim. All write the same rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from jobs import hooks
+from jobs.contrib.tasks import ends as ends_of_tasks
+from jobs.engine import ending
+from jobs.engine.claim import Claimer, Serves
+from jobs.engine.ending import End, Verdict
+from jobs.engine.sql.rollup import KEY, SUMS
+from jobs.models import ConcurrencyLimit, Job
+from jobs.outcomes import Completed, Failed, Skipped
+from jobs.states import Cause, StopMode
+from tests.executor import WORKER
+from tests.factories import SAMPLE_TYPE, JobFactory, JobGroupFactory, WebhookEndpointFactory
+from tests.snapshots import everything
+from webhooks.interest import listening
+
+pytestmark = [pytest.mark.django_db, pytest.mark.pg_only]
+
+ODD = "'; -- %s %(id)s %% \\ \\u0000 \\n \" $1 ::uuid {} \u2028 \U0001f600 e\u0301 \ufffd\n\t"
+OUTCOMES: list[Completed | Skipped | Failed] = [
+    Completed(),
+    Completed({"result": ODD, ODD: [1e308, -1e-300, 2**63, None, {"": ODD}]}, exit_code=-(2**31)),
+    Completed({}, exit_code=2**31 - 1),
+    Skipped(),
+    Skipped(ODD, {"why": ODD}),
+    Failed(error="", reason=""),
+    Failed(error=ODD * 100, reason=ODD, exit_code=-9, artifacts={"left": ODD}),
+    Failed(error="boom", reason="boom", cause=Cause.TIMEOUT, retry_in=0.0),
+    Failed(error=ODD, reason=ODD, retry_in=1e-07),
+    Failed(error="boom", reason="", cause=Cause.LEASE_EXPIRED, retry_in=10),
+]
+NEVER = datetime(2020, 1, 1, tzinfo=UTC)
+Form = Callable[[Sequence[End]], dict[UUID, Verdict]]
+Written = tuple[dict[UUID, Verdict], dict[str, list[str]]]  # its answer, and every row after it
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """No limit is in force, and only webhooks listen: who has to be called keeps ends from being exchanged."""
+    ConcurrencyLimit.objects.all().delete()
+    listening.forget()
+    hooks.forget(ends_of_tasks.hear)
+    yield
+    ends_of_tasks.listen()
+    listening.forget()
+
+
+def one_by_one(ends: Sequence[End]) -> dict[UUID, Verdict]:
+    return {job: verdict for end in ends for job, verdict in ending.finish([end], actor=WORKER).items()}
+
+
+def together(ends: Sequence[End]) -> dict[UUID, Verdict]:
+    return ending.finish(ends, actor=WORKER)
+
+
+def then_a_claim(finish: Form) -> Form:
+    def form(ends: Sequence[End]) -> dict[UUID, Verdict]:
+        verdicts = finish(ends)
+        assert len(claimer().claim(range(len(ends)), lease_sec=30)) == len(ends)
+        return verdicts
+
+    return form
+
+
+def exchanged(ends: Sequence[End]) -> dict[UUID, Verdict]:
+    return _exchanged(ends, range(len(ends)))
+
+
+def exchanged_one_by_one(ends: Sequence[End]) -> dict[UUID, Verdict]:
+    return {job: verdict for slot, end in enumerate(ends) for job, verdict in _exchanged([end], [slot]).items()}
+
+
+def _exchanged(ends: Sequence[End], slots: Sequence[int]) -> dict[UUID, Verdict]:
+    """As a worker does: who has to be called is called, and what was not claimed by the way is claimed afterwards."""
+    taker = claimer()
+    claim = taker.parts(slots, lease_sec=30)
+    done = None if claim is None else ending.finish_and(claim, ends, actor=WORKER)
+    verdicts, rows = done or (ending.finish(ends, actor=WORKER), [])
+    claims = taker.taken(rows) or taker.claim(slots, lease_sec=30)
+    assert len(claims) == len(slots)
+    return verdicts
+
+
+def claimer() -> Claimer:
+    found = Claimer("taker", Serves((SAMPLE_TYPE,)), life="taker@1")
+    found._limited = False
+    return found
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+def written(form: Form, ends: Sequence[End]) -> Written:
+    """What a form answers, and every row there is after it, but for what chance and the clock decide."""
+    with undone():
+        verdicts = form(ends)
+        kept = (
+            {end.token for end in ends} | {end.job_id for end in ends} | set(Job.objects.values_list("pk", flat=True))
+        )
+        born = {pk: f"retry of {of}" for pk, of in Job.objects.exclude(retry_of=None).values_list("pk", "retry_of_id")}
+        rows = everything()
+    rows["JobMinute"] = _added_up(rows["JobMinute"])
+    return verdicts, {
+        table: sorted(
+            repr({name: _plain(table, name, value, born, kept) for name, value in row.items()}) for row in all_of
+        )
+        for table, all_of in rows.items()
+    }
+
+
+def _added_up(minutes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Whichever minutes it took."""
+    sums: dict[tuple[Any, ...], Counter[str]] = {}
+    for row in minutes:
+        key = tuple((name, row[name]) for name in KEY if name != "minute")
+        sums.setdefault(key, Counter()).update({name: row[name] for name in SUMS if name != "run_sec"})
+    return [dict(key) | dict(added) for key, added in sums.items()]
+
+
+def _plain(table: str, name: str, value: Any, born: dict[UUID, str], known: set[UUID]) -> Any:
+    if name == "id" and table in ("JobEvent", "WebhookMessage", "LaneMark"):
+        return None
+    if isinstance(value, UUID):
+        return born.get(value, value if value in known or "token" not in name else "new")
+    if isinstance(value, datetime):
+        return "earlier" if value.year < 2021 else "now"
+    if name == "snapshot":
+        return value is None
+    if isinstance(value, str):
+        for pk, said in born.items():
+            value = value.replace(str(pk), said)
+    return value
+
+
+def an_end(job: Job, outcome: Completed | Skipped | Failed) -> End:
+    assert job.lease_token is not None
+    return End(job.pk, job.lease_token, outcome)
+
+
+def a_scene(*, lanes: bool) -> list[End]:
+    """Jobs that run, with all kinds of ends; and as many that wait."""
+    ends = []
+    for place, outcome in enumerate((*OUTCOMES, *OUTCOMES[-4:])):
+        job = JobFactory.create(
+            running=True,
+            tenant="default" if place % 3 else "other",
+            checkpoint={"at": ODD},
+            created_at=NEVER,
+            dispatched_at=NEVER,
+            fence=1,
+            **({"target": f"lane-{place}"} if lanes and place % 4 == 0 else {}),
+            **({"cancel_requested": True, "cancel_mode": StopMode.CANCEL} if place >= len(OUTCOMES) else {}),
+        )
+        ends.append(an_end(job, outcome))
+    stale, said = (JobFactory.create(running=True, created_at=NEVER, dispatched_at=NEVER) for _ in range(2))
+    ends.append(End(stale.pk, uuid4(), Completed({"forged": True})))
+    before = an_end(said, Failed(error=ODD, reason=ODD, retry_in=5))
+    assert ending.finish([before], actor=WORKER) == {said.pk: Verdict.DONE}
+    ends.append(before)
+    group = JobGroupFactory.create()
+    for place in range(len(ends)):
+        fields = {"group": group, "group_index": place} if place % 5 == 0 else {}
+        JobFactory.create(queued=True, priority=40 + place % 3, created_at=NEVER, **fields)
+    return ends
+
+
+def assert_same(found: Written, expected: Written) -> None:
+    assert found[0] == expected[0]
+    for table in expected[1]:
+        a, b = Counter(found[1][table]), Counter(expected[1][table])
+        assert (a - b, b - a) == (Counter(), Counter()), table
+
+
+def wanting(*events: str) -> None:
+    for tenant in ("default", "other"):
+        WebhookEndpointFactory.create(tenant=tenant, events=list(events))
+
+
+def form_of(finish: Form, ends: Sequence[End], *, is_known: bool) -> Written:
+    listening.forget()
+    if is_known:
+        listening.look()
+    return written(finish, ends)
+
+
+@pytest.mark.parametrize("wanted", [(), ("*",), ("job.completed", "job.failed"), ("job.started",)], ids=str)
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "news"])
+def test_ends_and_claims_write_the_same_rows_in_every_form(wanted: tuple[str, ...], is_known: bool) -> None:
+    """Whoever listens, and whether or not that is known beforehand."""
+    ends = a_scene(lanes=False)
+    wanting(*wanted)
+    expected = form_of(then_a_claim(one_by_one), ends, is_known=is_known)
+    verdicts, rows = expected
+    assert list(verdicts.values()).count(Verdict.DONE) == len(ends) - 2
+    assert len([row for row in rows["Job"] if "taker@1#" in row]) == len(ends)
+    assert bool(rows["WebhookMessage"]) == bool(wanted)
+    for form in (then_a_claim(together), exchanged, exchanged_one_by_one):
+        assert_same(form_of(form, ends, is_known=is_known), expected)
+
+
+def test_ends_in_lanes_write_the_same_rows_one_by_one_and_together() -> None:
+    ends = a_scene(lanes=True)
+    expected = written(one_by_one, ends)
+    assert expected[1]["LaneMark"]
+    assert_same(written(together, ends), expected)
+
+
+def test_a_logged_statement_writes_the_same_rows() -> None:
+    """Where the host logs its queries, they are not prepared, and the driver puts in the values."""
+    ends = a_scene(lanes=False)
+    wanting("job.completed", "job.started")
+    expected = form_of(exchanged_one_by_one, ends, is_known=True)
+    for form in (exchanged, exchanged_one_by_one):
+        with CaptureQueriesContext(connection):
+            found = form_of(form, ends, is_known=True)
+        assert_same(found, expected)

@@ -1,0 +1,97 @@
+"""What a handler, or a host's policy, says of an end is never too odd to be written down."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobs.conf import conf
+from jobs.engine import ending, execution
+from jobs.engine.ending import End, Verdict
+from jobs.models import Job
+from jobs.outcomes import Completed, Failed
+from jobs.states import Cause
+from tests.executor import WORKER
+from tests.factories import SAMPLE_TYPE, JobFactory
+
+pytestmark = pytest.mark.django_db
+RETRY: dict[str, Any] = {"attempt": 1, "max_retries": 3, "retry_policy": {}}
+
+
+def record(outcome: Completed | Failed, alone: bool) -> list[Job]:
+    """One end and several are different statements."""
+    jobs = JobFactory.create_batch(1 if alone else 2, running=True)
+    ends = [End(job.pk, job.lease_token, outcome) for job in jobs if job.lease_token is not None]
+    verdicts = ending.finish(ends, actor=WORKER)
+    assert set(verdicts.values()) == {Verdict.DONE}
+    return [Job.objects.select_related("run", "retried_by").get(pk=job.pk) for job in jobs]
+
+
+def exits(code: object) -> BaseException:
+    try:
+        sys.exit(code)  # type: ignore[arg-type]
+    except SystemExit as error:
+        return error
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(
+    ("code", "kept"),
+    [
+        (3, 3),
+        (-9, -9),
+        (0, 1),
+        (None, 1),
+        ("text", 1),
+        (True, 1),
+        (False, 1),
+        (2**31, 1),
+        (-(2**31), -(2**31)),
+        (10**30, 1),
+    ],
+    ids=str,
+)
+def test_whatever_a_handler_exits_with_is_a_failure_with_an_exit_code(code: object, kept: int, alone: bool) -> None:
+    failed = execution.failed(SAMPLE_TYPE, exits(code), Cause.ERROR, RETRY | {"max_retries": 0}, {})
+    assert {job.run.exit_code for job in record(failed, alone)} == {kept}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(("code", "kept"), [(7, 7), (True, 1), (None, 0), ("7", 0), (2**63, 0)], ids=str)
+def test_whatever_a_handler_leaves_as_its_exit_code_is_an_end(code: Any, kept: int, alone: bool) -> None:
+    ctx = SimpleNamespace(artifacts={}, over_token_limit=False, exit_code=code)
+    completed = execution._returned(None, ctx)  # type: ignore[arg-type]
+    assert isinstance(completed, Completed)
+    assert {job.run.exit_code for job in record(completed, alone)} == {kept}
+
+
+def _raises(_: Any) -> float:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(
+    ("decide", "is_retried"),
+    [
+        (lambda _: Decimal("1.5"), True),
+        (lambda _: True, True),
+        (lambda _: -1, True),
+        (lambda _: 1e300, True),
+        (lambda _: float("inf"), True),
+        (lambda _: float("nan"), False),
+        (lambda _: "soon", False),
+        (_raises, False),
+    ],
+    ids=["decimal", "bool", "past", "huge", "infinite", "nan", "text", "raises"],
+)
+def test_whatever_a_retry_policy_says_the_job_ends(
+    decide: Callable[[Any], Any], is_retried: bool, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(conf), "policy", lambda *_: SimpleNamespace(decide=decide))
+    for job in record(execution.failed(SAMPLE_TYPE, RuntimeError("boom"), Cause.ERROR, RETRY, {}), alone):
+        assert (job.status, hasattr(job, "retried_by")) == ("FAILED", is_retried)
