@@ -39,6 +39,8 @@ def _pages() -> dict[str, str]:
         "jobs": jobs,
         **{f"jobs, {status}": f"{jobs}?status={status}" for status in Status},
         "jobs, of the last day": f"{jobs}?created=24h",
+        "jobs, ended in a day": f"{jobs}?ended=24h",
+        **{f"jobs, {each} in a day": f"{jobs}?ended=24h&status={each}" for each in (Status.COMPLETED, Status.FAILED)},
         **{f"jobs, {each}": f"{jobs}?attention={each}" for each in ("blocking", "stuck", "timed", "late")},
         "a job": f"{jobs}{{job_id}}/change/",
         "a job that waits": f"{jobs}{{waiting_id}}/change/",
