@@ -341,7 +341,7 @@ def _events(
     cursor.executemany(
         "INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, token, data, at, actor_kind,"
         " actor_name) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        [[*(_stored(connection, value) for value in event), at, *actor] for event in events],
+        [[*[each.hex if type(each) is UUID else each for each in event], at, *actor] for event in events],
     )
 
 
