@@ -186,8 +186,10 @@ def _tables(ends: Ends | None, starts: Starts | None) -> Iterator[str]:
     """Common table expressions, each after the ones it reads."""
     if ends is not None:
         yield _given(ends)
+    if ends is not None and starts is not None:
+        yield _HELD
     if starts is not None:
-        yield _pick(starts)
+        yield _pick(ends, starts)
     yield _change(ends, starts)
     yield _moved(ends, starts)
     if starts is not None:
@@ -216,9 +218,17 @@ def _given(ends: Ends) -> str:
     return f"given AS (SELECT {said} {source} WHERE {ends.clauses.guard or 'true'})"
 
 
-def _pick(starts: Starts) -> str:
+# Jobs that end are waited for before any is picked: who holds one of the queue must not wait for one that runs.
+_HELD = """
+    held AS MATERIALIZED (SELECT id FROM jobscheduler_job WHERE id = ANY(%(ids)s::uuid[]) FOR NO KEY UPDATE)"""
+
+
+def _pick(ends: Ends | None, starts: Starts) -> str:
     places = count()
-    return f"pick AS MATERIALIZED ({re.sub('%s', lambda _: f'%(pick_{next(places)})s', starts.pick)})"
+    picked = re.sub("%s", lambda _: f"%(pick_{next(places)})s", starts.pick)
+    if ends is not None:
+        picked = f"SELECT * FROM ({picked}) p WHERE (SELECT count(*) FROM held) >= 0"
+    return f"pick AS MATERIALIZED ({picked})"
 
 
 def _change(ends: Ends | None, starts: Starts | None) -> str:

@@ -1,0 +1,94 @@
+"""Who waits for a job holds none that others may want: callers lock jobs in any order, for as long as they like."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from jobs import services
+from jobs.engine import ending
+from jobs.engine.claim import Claimer, Serves
+from jobs.engine.ending import End, Verdict
+from jobs.engine.sql import postgres
+from jobs.models import ConcurrencyLimit, Job
+from jobs.outcomes import Completed
+from jobs.states import Status
+from tests.executor import WORKER
+from tests.factories import SAMPLE_TYPE, JobFactory
+from tests.snapshots import kinds_of
+from tests.worker.harness import until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.pg_only]
+
+
+class Exchange(threading.Thread):
+    """Ends jobs and claims as many, in one statement, on a connection of its own."""
+
+    def __init__(self, running: list[Job]) -> None:
+        super().__init__()
+        self.ends = [End(job.pk, job.lease_token, Completed()) for job in running if job.lease_token is not None]
+        self.done: Any = None
+
+    def run(self) -> None:
+        claimer = Claimer("taker", Serves((SAMPLE_TYPE,)), life="taker@1")
+        claimer._limited = False
+        try:
+            claim = claimer.parts(range(len(self.ends)), lease_sec=30)
+            self.done = ending.finish_and(claim, self.ends, actor=WORKER)
+        finally:
+            connection.close()
+
+
+def somebody_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(  # what it holds says in which database it waits
+            """SELECT 1 FROM pg_locks waits JOIN pg_locks holds USING (pid) JOIN pg_database d ON d.oid = holds.database
+               WHERE NOT waits.granted AND d.datname = current_database()"""
+        )
+        return cursor.fetchone() is not None
+
+
+@pytest.fixture
+def jobs(request: pytest.FixtureRequest) -> tuple[list[Job], list[Job]]:
+    """So many that run, and that wait."""
+    ConcurrencyLimit.objects.all().delete()
+    return JobFactory.create_batch(request.param, running=True), JobFactory.create_batch(request.param, queued=True)
+
+
+@pytest.mark.parametrize("jobs", [1, 3], indirect=True)
+def test_a_worker_that_waits_to_end_a_job_holds_nothing_of_the_queue(jobs: tuple[list[Job], list[Job]]) -> None:
+    """A caller may ask a running job to stop and then cancel a waiting one, all in one transaction."""
+    running, waiting = jobs
+    exchange = Exchange(running)
+    with transaction.atomic():
+        services.cancel(running[-1].pk)
+        exchange.start()
+        until(somebody_waits, what="the end waits for the caller")
+        free = Job.objects.select_for_update(nowait=True).filter(pk__in=[job.pk for job in waiting])
+        assert len(free) == len(waiting)
+        services.cancel(waiting[0].pk)
+    exchange.join()
+    verdicts, claimed = exchange.done
+    assert set(verdicts.values()) == {Verdict.DONE}
+    assert {row[0] for row in claimed} == {job.pk for job in waiting[1:]}
+    assert Job.objects.get(pk=waiting[0].pk).status == Status.CANCELLED
+
+
+@pytest.mark.parametrize("jobs", [1, 3], indirect=True)
+def test_an_end_that_waited_for_a_heartbeat_is_written_once(jobs: tuple[list[Job], list[Job]]) -> None:
+    running, waiting = jobs
+    exchange = Exchange(running)
+    with transaction.atomic():
+        leases = [(job.pk, job.lease_token) for job in running if job.lease_token is not None]
+        assert len(postgres.beat(connection, leases, 30)) == len(running)
+        exchange.start()
+        until(somebody_waits, what="the end waits for the heartbeat")
+    exchange.join()
+    verdicts, claimed = exchange.done
+    assert set(verdicts.values()) == {Verdict.DONE}
+    assert [row[0] for row in sorted(claimed, key=lambda row: row[2])] == [job.pk for job in waiting]
+    assert {tuple(kinds_of(job)) for job in running} == {("COMPLETED",)}
+    assert {tuple(kinds_of(job)) for job in waiting} == {("RUNNING",)}
