@@ -33,6 +33,7 @@ LAST_WORDS_SEC = 1.0  # how long an ending process waits for answers that are un
 ROUND_SEC = 5.0  # how long one round of `manage.py tick` begins new tries
 SPARED = 500
 LONGEST_REST_SEC = 1.0  # of who looked in vain for somebody to tell
+LONGEST_CHORE_REST_SEC = 60.0  # a database that was slow once must not put off what is owed for hours
 HURRIED, UNHURRIED = 1, 99  # so many times longer is rested than was worked; the latter where nobody would receive
 
 
@@ -170,7 +171,7 @@ class Sender(threading.Thread):
             some = random.sample(works, min(len(works), AT_ONCE))  # all get their turn
             done = sum(work() for work in some)
             took = time.monotonic() - began
-            self._rested_at[name] = began + took * (1 + rest)
+            self._rested_at[name] = began + took + min(took * rest, LONGEST_CHORE_REST_SEC)
             if not done:
                 return False
         self._look_at = min(self._look_at, self._rested_at[name])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.webhooks import receiver as manners
 from tests.webhooks.conftest import Settings
 from tests.webhooks.receiver import Manner, Receiver
 from tests.webhooks.scenes import completed, deliveries, endpoint, failed_job, round_of_sending
-from webhooks import leases, services
+from webhooks import leases, sender, services
 from webhooks.models import WebhookAttempt, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db
@@ -258,3 +259,19 @@ def test_while_a_secret_is_replaced_both_verify_and_after_a_day_only_the_new_one
     there.seen[1].verify(new)
     with pytest.raises(WebhookVerificationError):
         there.seen[1].verify(old)
+
+
+def test_one_slow_batch_puts_off_what_is_owed_to_dead_receivers_by_a_minute_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+
+    def stalls() -> int:
+        nonlocal now
+        now += 30
+        return 1
+
+    monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: now))
+    slow = sender.Sender()
+    slow._chore("unhurried", sender.UNHURRIED, [stalls])
+    assert slow._rested_at["unhurried"] - now <= 60
