@@ -16,6 +16,7 @@ from jobs.engine.execution import decide_retry
 from jobs.engine.executors import Done, retry_facts
 from jobs.engine.leases import Held
 from jobs.outcomes import Failed, Outcome, Stopped
+from jobs.salvage import salvage_text
 from jobs.states import Cause
 
 LAST_WORDS_SEC = 2.0  # between asking a process group to end and ending it
@@ -113,13 +114,20 @@ def _silent_end(held: Held, code: int | None) -> Outcome:
     if held.asked_at is not None and not held.timed_out:
         return Stopped()
     if code is not None and code < 0:
-        name = signal.Signals(-code).name
-        return _failed(held, f"the handler's process was ended by {name}", 128 - code)
+        return _failed(held, f"the handler's process was ended by {_signal_name(-code)}", 128 - code)
     return _failed(held, f"the handler's process ended with exit code {code}", code or 1)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most of the real-time ones have none
+        return f"signal {number}"
 
 
 def _failed(held: Held, error: str, exit_code: int) -> Failed:
     delay = decide_retry(held.claim.job_type, **retry_facts(held), cause=Cause.ERROR, error=None)
+    error = salvage_text(error, 500)
     return Failed(error=error, reason=error, exit_code=exit_code, retry_in=delay)
 
 

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from jobs.conf import conf
-from jobs.engine import ending, execution
+from jobs.engine import ending, execution, processes
+from jobs.engine.claim import Claimer, Serves
+from jobs.engine.context import Context
 from jobs.engine.ending import End, Verdict
+from jobs.engine.leases import Held
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed
 from jobs.states import Cause
@@ -95,3 +98,13 @@ def test_whatever_a_retry_policy_says_the_job_ends(
     monkeypatch.setattr(type(conf), "policy", lambda *_: SimpleNamespace(decide=decide))
     for job in record(execution.failed(SAMPLE_TYPE, RuntimeError("boom"), Cause.ERROR, RETRY, {}), alone):
         assert (job.status, hasattr(job, "retried_by")) == ("FAILED", is_retried)
+
+
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (35, "signal 35")])
+def test_whatever_signal_ends_a_handlers_process_the_job_ends(number: int, name: str) -> None:
+    JobFactory.create(queued=True)
+    [claim] = Claimer("one", Serves((SAMPLE_TYPE,))).claim([0], lease_sec=30)
+    held = Held(claim, Context(job_id=claim.id, params={}), deadline=0.0)
+    ended = processes._silent_end(held, -number)
+    assert isinstance(ended, Failed)
+    assert (ended.reason, ended.exit_code) == (f"the handler's process was ended by {name}", 128 + number)
