@@ -19,12 +19,12 @@ from jobs.engine import ending
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.ending import End, Verdict
 from jobs.engine.sql.rollup import KEY, SUMS
-from jobs.models import ConcurrencyLimit, Job
+from jobs.models import ConcurrencyLimit, Job, JobMinute
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import Cause, StopMode
 from tests.executor import WORKER
 from tests.factories import SAMPLE_TYPE, JobFactory, JobGroupFactory, WebhookEndpointFactory
-from tests.snapshots import everything
+from tests.snapshots import everything, kinds_of
 from webhooks.interest import listening
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pg_only]
@@ -231,3 +231,28 @@ def test_a_logged_statement_writes_the_same_rows() -> None:
         with CaptureQueriesContext(connection):
             found = form_of(form, ends, is_known=True)
         assert_same(found, expected)
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_job_that_waits_again_is_claimed_by_the_statement_that_brings_its_stale_end(others: int) -> None:
+    """Its lease was lost, and it is next in the queue: the end is refused, the new lease is ours."""
+    lost = JobFactory.create(queued=True, priority=99, dispatched_at=NEVER)
+    more = [an_end(job, Completed()) for job in JobFactory.create_batch(others, running=True)]
+    taker = claimer()
+    stale = End(lost.pk, uuid4(), Failed(error="late", reason="late", retry_in=1))
+    done = ending.finish_and(taker.parts([0], lease_sec=30), [stale, *more], actor=WORKER)
+    assert done is not None
+    assert done[0] == {lost.pk: Verdict.LOST} | {end.job_id: Verdict.DONE for end in more}
+    assert [claim.id for claim in taker.taken(done[1])] == [lost.pk]
+    assert kinds_of(lost) == ["RUNNING"]
+    assert not Job.objects.filter(retry_of=lost.pk).exists()
+
+
+@pytest.mark.parametrize("finish", [together, exchanged], ids=lambda form: form.__name__)
+def test_a_job_whose_end_is_said_twice_ends_once(finish: Form) -> None:
+    job = JobFactory.create(running=True)
+    JobFactory.create_batch(2, queued=True)
+    end = an_end(job, Failed(error="boom", reason="boom", retry_in=1))
+    assert finish([end, end]) == {job.pk: Verdict.DONE}
+    assert kinds_of(job) == ["FAILED", "RETRY_CREATED"]
+    assert sum(JobMinute.objects.values_list("jobs", flat=True)) == 1
