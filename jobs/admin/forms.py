@@ -41,6 +41,8 @@ class JsonField(forms.Field):
     empty_values = [None, ""]
 
     def prepare_value(self, value: Any) -> Any:
+        if value is None:
+            return ""
         return value if isinstance(value, str) else pretty(value)
 
     def has_changed(self, initial: Any, data: Any) -> bool:

@@ -132,7 +132,11 @@ class Tally:
     def __str__(self) -> str:
         parts = [str(self.verb.done % {"count": len(self.done)})] if self.done or not self.asked else []
         if asked := len(self.asked):
-            parts.append(ngettext("%(count)d asked to stop", "%(count)d asked to stop", asked) % {"count": asked})
+            if self.verb.name == "pause":
+                told_of = ngettext("%(count)d asked to pause", "%(count)d asked to pause", asked)
+            else:
+                told_of = ngettext("%(count)d asked to stop", "%(count)d asked to stop", asked)
+            parts.append(told_of % {"count": asked})
         told = list(self.skipped.items())[:FEW]
         parts += [_skipped(why, job_ids) for why, job_ids in told]
         if silent := sum(map(len, self.skipped.values())) - sum(len(job_ids) for _why, job_ids in told):

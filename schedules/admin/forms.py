@@ -47,7 +47,10 @@ class ScheduleForm(forms.ModelForm):
         help_text=_("Where cron is read."),
     )
     catch_up = forms.ChoiceField(
-        label=_("Catch-up"), choices=CATCH_UP, help_text=_("What is made up for after an absence of the scheduler.")
+        label=_("Catch-up"),
+        choices=CATCH_UP,
+        initial=CatchUp.LATEST,
+        help_text=_("What is made up for after an absence of the scheduler."),
     )
 
     class Meta:
@@ -90,6 +93,11 @@ class ScheduleForm(forms.ModelForm):
         if cleaned.get("params") is None and "params" in cleaned:
             cleaned["params"] = {}
         return cleaned
+
+    def _get_validation_exclusions(self) -> set[str]:
+        """What the services judge is left to them: a constraint of the database could only say its own name."""
+        left = set(SAID) - {"name"}
+        return left | super()._get_validation_exclusions()  # type: ignore[misc]
 
     def _refuse(self, error: InvalidInput) -> None:
         for each in error.errors:

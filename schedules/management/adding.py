@@ -21,7 +21,9 @@ DURATIONS = ("every", "grace", "jitter")
 
 
 def add_options(parser: CommandParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="TYPE key=value", help="The job type (or --template) and params.")
+    parser.add_argument(
+        "words", nargs="*", default=[], metavar="TYPE key=value", help="The job type (or --template) and params."
+    )
     parser.add_argument("--template", metavar="NAME")
     parser.add_argument("--params", metavar="OBJECT", help="Params as a JSON object; key=value wins over it.")
     rule = parser.add_argument_group("when", "exactly one of --cron, --every and --at")

@@ -123,6 +123,10 @@ def test_a_mixed_selection_is_reported_job_by_job(boss: Client) -> None:
     assert Job.objects.filter(retry_of__in=ended).count() == 3
 
 
+def test_a_running_job_is_asked_to_pause_in_that_word(boss: Client) -> None:
+    assert said(choose(boss, "pause", [job_in(Status.RUNNING)])) == "1 asked to pause."
+
+
 def test_a_running_job_is_asked_and_the_message_says_so(boss: Client) -> None:
     running, queued, done = job_in(Status.RUNNING), job_in(Status.QUEUED), job_in(Status.COMPLETED)
     response = choose(boss, "cancel", [running, queued, done])

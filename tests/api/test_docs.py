@@ -11,23 +11,16 @@ from typing import Any
 
 import pytest
 
-from jobs import job, tokens
+from jobs import tokens
 from jobs.models import Job
-from jobs.registry import registry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)
 
 
-def generate(topic: str, words: int = 500) -> str:
-    return topic * words
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 @pytest.mark.django_db(transaction=True)
-def test_the_examples_of_the_page_run(live_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_handlers", dict(registry._handlers))
-    job("story.generate")(generate)
+def test_the_examples_of_the_page_run(live_server: Any, tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text())
     assert len(blocks) >= 9
     _, written = tokens.create("me", scopes=["read", "submit", "operate"])

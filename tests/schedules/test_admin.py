@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from jobs.models import Job
 from schedules import services
+from schedules.fields import UNSAID
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from tests.admin.pages import choose, list_of, page_of, said
@@ -112,6 +113,20 @@ def test_nonsense_is_refused_at_its_field_with_the_reason(field: str, data: Any,
     if field != "tenant":
         boss.post(page_of(row), {**ADD, **data})
         assert everything() == before
+
+
+def test_a_constraint_of_the_database_never_speaks(boss: Client) -> None:
+    found = errors(add(boss, name="", cron="", job_type="", priority="101", params="["))
+    assert "Constraint" not in str(found), found
+    found = errors(add(boss, name="", cron="0 3 * * *", every_sec="0"))
+    assert "Constraint" not in str(found), found
+
+
+def test_an_empty_form_proposes_what_the_services_take_for_unsaid(boss: Client) -> None:
+    form = boss.get(f"{list_of(Schedule)}add/").context["adminform"].form
+    proposed = {name: form[name].value() for name in UNSAID}
+    assert {**proposed, "job_type": proposed["job_type"] or ""} == UNSAID
+    assert not form["params"].value()
 
 
 def test_two_cannot_share_a_name(boss: Client) -> None:

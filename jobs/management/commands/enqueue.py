@@ -30,7 +30,9 @@ class Command(cli.CliCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("job_type", metavar="TYPE")
-        parser.add_argument("pairs", nargs="*", metavar="key=value", help="Params, read as the handler declares them.")
+        parser.add_argument(
+            "pairs", nargs="*", default=[], metavar="key=value", help="Params, read as the handler declares them."
+        )
         parser.add_argument("--json", metavar="OBJECT", help="Params as a JSON object; key=value wins over it.")
         parser.add_argument("--priority", help="0 to 100, LOW, NORMAL, HIGH or URGENT.")
         parser.add_argument("--target", help="The serial lane it belongs to.")
