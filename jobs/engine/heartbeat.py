@@ -15,7 +15,7 @@ from jobs import db
 from jobs.conf import conf
 from jobs.engine import identity
 from jobs.engine.connections import Outage, break_hung, short_timeouts
-from jobs.engine.leases import Held, Leases
+from jobs.engine.leases import Held, Leases, named
 from jobs.engine.sql import dialect
 from jobs.models import Job
 from jobs.states import StopMode
@@ -81,10 +81,11 @@ class Heartbeat(threading.Thread):
     def _look_again(self, missing: list[Held]) -> None:
         """A row that was not renewed is locked by somebody, or ended by ourselves just now, or no longer ours."""
         tokens = _tokens(missing)
-        for each in missing:
-            if tokens.get(each.id) != each.claim.lease_token and not each.returned:
-                logger.warning("lease of job %s is lost; stopping its handler", each.id)
-                each.lose()
+        lost = [each for each in missing if tokens.get(each.id) != each.claim.lease_token and not each.returned]
+        if lost:
+            logger.warning("lost the leases of %s; stopping their handlers", named(lost))
+        for each in lost:
+            each.lose()
 
     def _look(self, held: list[Held]) -> None:
         jobs = Job.objects.using(db.alias()).filter(pk__in=[each.id for each in held], cancel_requested=True)
@@ -111,16 +112,22 @@ class Watchdog(threading.Thread):
         while not self._end.wait(min(0.2, conf.LEASE_SEC / 20)):
             break_hung(conf.LEASE_SEC)
             now = time.monotonic()
+            self._fence(now)
             for held in self.leases:
                 self._judge(held, now)
 
     def end(self) -> None:
         self._end.set()
 
-    def _judge(self, held: Held, now: float) -> None:
-        if now > held.deadline and not (held.lost or held.returned):  # a handler that has returned cannot do harm
-            logger.warning("lease of job %s may run out before it is renewed; stopping its handler", held.id)
+    def _fence(self, now: float) -> None:
+        """A handler that has returned cannot do harm."""
+        out = [held for held in self.leases if now > held.deadline and not (held.lost or held.returned)]
+        if out:
+            logger.warning("the leases of %s may run out before they are renewed; stopping their handlers", named(out))
+        for held in out:
             held.lose()
+
+    def _judge(self, held: Held, now: float) -> None:
         limit, started = held.claim.max_runtime_sec, held.started
         if limit is not None and started is not None and now - started > limit and not (held.timed_out or held.lost):
             held.timed_out = True

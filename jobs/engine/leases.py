@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -67,6 +67,13 @@ class Held:
         self.ask_to_stop(None)
         if self.kill is not None:
             self.kill()
+
+
+def named(held: Sequence[Held], most: int = 10) -> str:
+    """For one log line, however many they are."""
+    names = ", ".join(str(each.id) for each in held[:most])
+    more = f" and {len(held) - most} more" if len(held) > most else ""
+    return f"{len(held)} job{'s' if len(held) > 1 else ''} ({names}{more})"
 
 
 class Leases:

@@ -30,7 +30,7 @@ from jobs.engine.executors import Executor, ThreadExecutor, retry_facts
 from jobs.engine.heartbeat import STUBBORN_SEC, Heartbeat, Watchdog, margin
 from jobs.engine.housekeeping import Housekeeper
 from jobs.engine.identity import Identity
-from jobs.engine.leases import Held, Leases
+from jobs.engine.leases import Held, Leases, named
 from jobs.engine.listener import Listener
 from jobs.engine.scribe import Scribe, write
 from jobs.models import Job, WorkerState
@@ -44,6 +44,7 @@ BACKLOG_SEC = 0.001  # how soon jobs that wait for a thread are looked after
 SOON_SEC = 0.05  # when to look again at lanes, or at jobs, that somebody else had in hand
 ENOUGH_LOOKS = 3  # then a burst takes what is ready, and not for us, as somebody else's
 RECHECK_SEC = 1.8  # when to ask again about jobs that were not admitted
+LULL_SEC = 1.0  # jobs whose leases were lost are spoken of together: an outage loses all of them
 FOREIGN_SEC = 30.0  # how often we look whether jobs that are not ours stand in the queue
 
 
@@ -86,6 +87,8 @@ class Worker:
         self._ended: list[tuple[Held, Outcome]] = []
         self._leaving: set[Held] = set()  # their end is written, not committed
         self._recorded: set[Held] = set()
+        self._forgotten: list[Held] = []  # their leases were lost; to be said
+        self._spoke_at = 0.0
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._end = threading.Event()
         self._outage = Outage(logger, "worker", self._end)
@@ -115,8 +118,11 @@ class Worker:
                 self._gather()
                 self._try_a_turn()
                 self._press()
+                if time.monotonic() >= self._spoke_at + LULL_SEC:
+                    self._speak_of_the_forgotten()
             return 0
         finally:
+            self._speak_of_the_forgotten()
             self._finish()
 
     def wake(self, lanes_changed: bool = True) -> None:
@@ -201,7 +207,7 @@ class Worker:
 
     def _gather(self) -> None:
         """Wait for something to happen; take all ends that have come, with a moment's patience for a batch."""
-        if self._take_event(self._pause()):
+        if self._take_event(min(self._pause(), LULL_SEC) if self._forgotten else self._pause()):
             patience = time.monotonic() + LINGER_SEC
             while len(self._ended) < len(self.leases) and (left := patience - time.monotonic()) > 0:
                 self._take_event(left)
@@ -427,7 +433,7 @@ class Worker:
             if held in self.stuck:
                 self._unstick(held)
             elif held.lost:
-                self._forget(held, outcome)
+                self._forget(held)
             else:
                 outcome = self._judged(held, outcome)
                 if isinstance(outcome, Completed | Skipped | Failed):
@@ -479,15 +485,20 @@ class Worker:
 
     def _let_go(self, held: Held, verdict: ending.Verdict) -> None:
         if verdict == ending.Verdict.LOST:
-            logger.warning("job %s: its lease was lost; its end was not recorded", held.id)
+            self._forgotten.append(held)
         self.leases.drop(held)
         self._leaving.discard(held)
         self._recorded.add(held)
         self._hungry = True
 
-    def _forget(self, held: Held, outcome: Outcome) -> None:
-        logger.warning("job %s ended as %s after its lease was lost; not recorded", held.id, type(outcome).__name__)
-        self._let_go(held, ending.Verdict.DONE)
+    def _forget(self, held: Held) -> None:
+        self._let_go(held, ending.Verdict.LOST)
+
+    def _speak_of_the_forgotten(self) -> None:
+        if self._forgotten:
+            logger.warning("after their leases were lost, the ends of %s were not recorded", named(self._forgotten))
+            self._forgotten.clear()
+            self._spoke_at = time.monotonic()
 
     # ------------------------------------------------------------------ timeouts and shutdown
 

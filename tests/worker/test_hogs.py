@@ -44,7 +44,7 @@ def test_a_row_that_somebody_locks_costs_no_other_job_its_lease(fleet: Fleet) ->
         assert job(locked.pk).status == Status.RUNNING
 
     await_status(locked.pk, Status.FAILED, fleet=fleet)
-    assert "may run out before it is renewed" in fleet.workers[0].output, "its own handler was stopped in time"
+    assert "may run out before they are renewed" in fleet.workers[0].output, "its own handler was stopped in time"
 
 
 def all_complete_in_one_stretch(fleet: Fleet, *jobs: Job) -> None:
