@@ -30,6 +30,7 @@ def sleep(ctx: Any, seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0) ->
         ctx.check_cancelled()
         slept += step
         ctx.checkpoint(slept)
+    ctx.progress(1, 1, f"{slept:g} s")
     return {"slept": slept}
 
 

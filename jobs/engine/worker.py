@@ -19,11 +19,13 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+from django.db import DatabaseError
+
 from jobs import actors, db
 from jobs.conf import conf
 from jobs.engine import ending, lanes, limits, recovery, roster
 from jobs.engine.claim import Claim, Claimer, Serves, batch_size, foreign_work
-from jobs.engine.connections import Outage, prefer_indexes, short_timeouts
+from jobs.engine.connections import MISSING, Outage, prefer_indexes, short_timeouts
 from jobs.engine.context import CaptureLogs, Context
 from jobs.engine.execution import decide_retry
 from jobs.engine.executors import Executor, ThreadExecutor, retry_facts
@@ -35,6 +37,7 @@ from jobs.engine.listener import Listener
 from jobs.engine.scribe import Scribe, write
 from jobs.models import Job, WorkerState
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
+from jobs.salvage import salvage_text
 from jobs.states import Cause
 
 logger = logging.getLogger("jobs.engine.worker")
@@ -251,6 +254,8 @@ class Worker:
             if self._outage.is_on or self._cut_short:
                 self._hungry = self._lanes_changed = True  # what we were about to learn, we did not
                 self._return_unknown_claims()
+            if self._cut_short and not self._outage.is_on:
+                self._record_apart()
             self._cut_short = True
             self._turn()
             self._cut_short = False
@@ -261,13 +266,13 @@ class Worker:
         self._recorded.clear()
         try:
             with self._one_commit():
-                ends = self._judge_all()
+                ends = self._judge_all(self._ended)
                 if not self._exchange(ends):
                     self._record(ends)
                     if self._may_claim() and self._free() and (self._hungry or self._is_time()):
                         self._claim()
         finally:
-            self._ended = [each for each in self._ended if each[0] not in self._recorded]
+            self._drop_recorded()
 
     def _settle_in(self) -> None:
         """Tell a new connection what we want of it."""
@@ -426,10 +431,10 @@ class Worker:
             if held not in self.stuck:
                 write(held)
 
-    def _judge_all(self) -> list[tuple[Held, ending.End]]:
+    def _judge_all(self, ended: Sequence[tuple[Held, Outcome]]) -> list[tuple[Held, ending.End]]:
         """How handlers ended; those that only stopped are handed back. What cannot be written now is kept."""
         ends: list[tuple[Held, ending.End]] = []
-        for held, outcome in self._ended:
+        for held, outcome in ended:
             if held in self.stuck:
                 self._unstick(held)
             elif held.lost:
@@ -446,6 +451,25 @@ class Worker:
     def _record(self, ends: list[tuple[Held, ending.End]]) -> None:
         if ends:
             self._settle_all(ends, ending.finish([end for _, end in ends], actor=self.actor))
+
+    def _record_apart(self) -> None:
+        """One end is refused, and with it all that are said together: each by itself, and that one as a failure."""
+        try:
+            for place, (held, outcome) in enumerate(self._ended):
+                try:
+                    with db.atomic():
+                        self._record(self._judge_all([(held, outcome)]))
+                except MISSING:
+                    raise
+                except DatabaseError as refusal:
+                    logger.exception("job %s: the database refuses its end; it fails", held.id)
+                    error = salvage_text(f"its end ({type(outcome).__name__}) could not be recorded: {refusal}", 2000)
+                    self._ended[place] = (held, Failed(error, "the database refused its end"))
+        finally:
+            self._drop_recorded()
+
+    def _drop_recorded(self) -> None:
+        self._ended = [each for each in self._ended if each[0] not in self._recorded]
 
     def _settle_all(self, ends: list[tuple[Held, ending.End]], verdicts: dict[UUID, ending.Verdict]) -> None:
         for held, end in ends:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import DataError
+from django.db import DataError, connection
 
 from jobs import services
 from jobs.engine import ending
@@ -18,9 +18,10 @@ from jobs.outcomes import Completed
 from jobs.states import Status
 from tests.factories import WebhookEndpointFactory
 from tests.snapshots import kinds_of
+from tests.worker.harness import STEADY, Fleet, await_status
 from webhooks.interest import listening
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.pg_only]
+pytestmark = pytest.mark.django_db(transaction=True)
 TYPE = "sample.noop"
 
 
@@ -42,6 +43,7 @@ def settle(worker: Worker) -> None:
     worker._poll_at = worker._due_at = worker._foreign_at = float("inf")
 
 
+@pytest.mark.pg_only
 def test_jobs_claimed_by_a_turn_that_was_refused_later_are_not_left_behind(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,3 +75,44 @@ def test_jobs_claimed_by_a_turn_that_was_refused_later_are_not_left_behind(
     assert {job.pk for job in held_by_it} == {each.id for each in worker.leases}
     assert kinds_of(second)[:3] == ["SUBMITTED", "RUNNING", "HANDED_BACK"]
     assert Job.objects.get(pk=second.pk).attempt == 1
+
+
+REFUSE = {
+    "postgresql": [
+        "CREATE FUNCTION refuse_devils() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'no devils here'; END $$",
+        "CREATE TRIGGER no_devils BEFORE UPDATE ON jobscheduler_jobrun FOR EACH ROW"
+        " WHEN (NEW.artifacts->>'result' = '666') EXECUTE FUNCTION refuse_devils()",
+    ],
+    "sqlite": [
+        "CREATE TRIGGER no_devils BEFORE UPDATE ON jobscheduler_jobrun"
+        " WHEN json_extract(NEW.artifacts, '$.result') = 666 BEGIN SELECT RAISE(ABORT, 'no devils here'); END"
+    ],
+}
+ALLOW = {
+    "postgresql": ["DROP TRIGGER no_devils ON jobscheduler_jobrun", "DROP FUNCTION refuse_devils()"],
+    "sqlite": ["DROP TRIGGER no_devils"],
+}
+
+
+@pytest.fixture
+def no_devils() -> Iterator[None]:
+    """A database that refuses one result, for reasons that nobody of ours has foreseen."""
+    for statements in (REFUSE, ALLOW):
+        with connection.cursor() as cursor:
+            for each in statements[connection.vendor]:
+                cursor.execute(each)
+        if statements is REFUSE:
+            yield
+
+
+def test_an_end_that_the_database_refuses_costs_no_other_job_its_own(fleet: Fleet, no_devils: None) -> None:
+    devil = services.enqueue("sample.add", {"a": 665, "b": 1}, max_retries=3)
+    others = [services.enqueue("sample.add", {"a": number, "b": 1}) for number in range(20)]
+    fleet.start("--concurrency=4", settings=STEADY)
+    for other in others:
+        await_status(other.pk, Status.COMPLETED, fleet=fleet)
+    failed = await_status(devil.pk, Status.FAILED, fleet=fleet)
+    assert "no devils here" in failed.run.error
+    assert failed.run.artifacts == {}
+    assert not Job.objects.filter(retry_of=devil.pk).exists()
