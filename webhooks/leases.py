@@ -55,6 +55,8 @@ class Outcome:
 
 def take(most: int) -> list[Task]:
     """Lease up to so many deliveries that are due, at most CONCURRENT an endpoint and one where it was broken."""
+    if db.is_sqlite() and not _waiting().exists():  # its only writer is not kept waiting for a look
+        return []
     with db.atomic():
         endpoints = list(_ready()[:most])
         busy = _in_flight([each.pk for each in endpoints])
@@ -107,10 +109,13 @@ DISABLED = "the endpoint is disabled"
 
 def _ready() -> QuerySet[WebhookEndpoint]:
     """Endpoints with something due, in no order, so that none is always last; who locks them next, counts after us."""
-    due = _free().filter(endpoint_id=OuterRef("pk"))
-    rows = WebhookEndpoint.objects.using(db.alias()).filter(circuits.tried_now()).filter(Exists(due))
     both = ExpressionWrapper(Q(old_secret_until__gt=Now()), output_field=BooleanField())
-    return rows.annotate(signs_twice=both).order_by("?").select_for_update(skip_locked=True, no_key=True)
+    return _waiting().annotate(signs_twice=both).order_by("?").select_for_update(skip_locked=True, no_key=True)
+
+
+def _waiting() -> QuerySet[WebhookEndpoint]:
+    due = _free().filter(endpoint_id=OuterRef("pk"))
+    return WebhookEndpoint.objects.using(db.alias()).filter(circuits.tried_now()).filter(Exists(due))
 
 
 def _free() -> QuerySet[WebhookDelivery]:

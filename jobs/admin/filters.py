@@ -127,6 +127,12 @@ class StatusFilter(KnownValues):
     known = STATUS_CHOICES
     has_tabs = True
 
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """A time of ending comes with the status; its index, too, would lead through all that ever ended so."""
+        if request.GET.get("ended") in EndedFilter.ages and self.value() in TERMINAL:
+            return queryset
+        return super().queryset(request, queryset)
+
     def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
         return of_status(queryset, value)
 

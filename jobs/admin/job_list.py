@@ -26,6 +26,7 @@ from jobs.explain import listed
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun
 from jobs.models.job import STATUS_LABELS
 from jobs.states import TERMINAL, Status
+from jobs.thrift import Kept
 
 if TYPE_CHECKING:
     from django.utils.safestring import SafeString
@@ -153,6 +154,13 @@ def counts(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     return JsonResponse({status: grouped(count) for status, count in found.items()})
 
 
+_kept: Kept[dict[str, int]] = Kept()
+
+
 def _ended() -> dict[str, int]:
+    return _kept.get(db.alias(), _count_ended, lambda found: sum(map(int, found.values())))
+
+
+def _count_ended() -> dict[str, int]:
     jobs = Job.objects.using(db.alias())
     return {str(status): capped_count(of_status(jobs, status)) for status in sorted(TERMINAL)}

@@ -25,6 +25,7 @@ from jobs.literals import literals
 from jobs.models import Job
 from jobs.models.job import JobQuerySet
 from jobs.states import Status
+from jobs.thrift import Kept
 
 SHOWN, DEEPEST, FARTHEST = 100, 10_000, 20
 REORDER = f"{APP}.reorder_job"
@@ -73,7 +74,14 @@ def _waiting() -> JobQuerySet:
     return Job.objects.using(db.alias()).filter(status__in=literals([Status.PENDING, Status.QUEUED]))
 
 
+_kept: Kept[list[dict[str, Any]]] = Kept()
+
+
 def _queues() -> list[dict[str, Any]]:
+    return _kept.get(db.alias(), _count_queues, lambda found: sum(each["jobs"] for each in found))
+
+
+def _count_queues() -> list[dict[str, Any]]:
     """Which tenants and priorities have jobs that wait, and how many: along the index of what waits."""
     counted = _waiting().order_by("tenant", "-priority").values_list("tenant", "priority").annotate(Count("pk"))
     names = ("tenant", "priority", "jobs")
