@@ -36,9 +36,10 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(chromium: str) -> Iterator[Browser]:
-    # The browser's driver runs an event loop in this thread; Django would take our own queries for its.
+    # The browser's driver runs an event loop in this thread; Django would take our own queries for its. It ends before
+    # this process goes on to other tests, some of which run a loop of their own.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     with sync_playwright() as driver:
         made = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
