@@ -46,7 +46,14 @@ from jobs.models import (
 )
 from jobs.states import ACTIVE, TERMINAL, EventKind, Status
 from schedules.models import Schedule, ScheduleFire
-from webhooks.models import WebhookAttempt, WebhookAudience, WebhookDelivery, WebhookEndpoint, WebhookMessage
+from webhooks.models import (
+    WebhookAttempt,
+    WebhookAudience,
+    WebhookBundle,
+    WebhookDelivery,
+    WebhookEndpoint,
+    WebhookMessage,
+)
 
 SAMPLE_TYPE = "tests.note"  # see `tests.sample_jobs`
 HOLDS_ITS_LANE = (*ACTIVE, Status.PAUSED)
@@ -310,6 +317,17 @@ class WebhookAudienceFactory(DjangoModelFactory[WebhookAudience]):
 
     id = LazyFunction(uuid4)
     endpoints = b""
+
+
+class WebhookBundleFactory(DjangoModelFactory[WebhookBundle]):
+    class Meta:
+        model = WebhookBundle
+
+    tenant = "default"
+    event = "job.completed"
+    at = _ago(minutes=1)
+    audience = SubFactory(WebhookAudienceFactory)
+    jobs = LazyFunction(lambda: uuid4().bytes)
 
 
 class WebhookMessageFactory(DjangoModelFactory[WebhookMessage]):

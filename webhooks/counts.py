@@ -1,4 +1,4 @@
-"""How a job's deliveries stand: `{pending, delivered, failed}`, for many jobs in one statement."""
+"""How a job's deliveries stand: `{pending, delivered, failed}`, for many jobs in two statements."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db.models import CharField, Count, F, Func, IntegerField, QuerySet, Sum, Value
 
 from jobs import db
+from webhooks import bundles
 from webhooks.audiences import ID_BYTES
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookMessage
 
@@ -17,9 +18,14 @@ def of_jobs(ids: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
     """Of those that have any. What is owed and not handed out yet is pending, too."""
     found: dict[UUID, dict[str, int]] = {}
     for job_id, status, number in _handed_out(ids).union(_owed(ids), all=True).order_by():
-        counted = found.setdefault(job_id, {"pending": 0, "delivered": 0, "failed": 0})
-        counted[status.lower()] += number
+        _counted(found, job_id)[status.lower()] += number
+    for job_id, number in bundles.owed(ids).items():
+        _counted(found, job_id)["pending"] += number
     return found
+
+
+def _counted(found: dict[UUID, dict[str, int]], job_id: UUID) -> dict[str, int]:
+    return found.setdefault(job_id, {"pending": 0, "delivered": 0, "failed": 0})
 
 
 def _handed_out(ids: Sequence[UUID]) -> QuerySet[Any, Any]:

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import Model, OuterRef, QuerySet, Subquery
 
 from jobs import db
 from jobs.ids import uuid7
-from webhooks import audiences, bodies, circuits
+from webhooks import audiences, bodies, bundles, circuits
 from webhooks.leases import DISABLED
-from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint, WebhookMessage
+from webhooks.models import DeliveryStatus, WebhookBundle, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 ROOM = 25  # deliveries that may wait at an endpoint while more messages are owed to it
 MESSAGES, DELIVERIES = 200, 500  # a batch
+FOR_NOBODY = 100  # deliveries, where nobody receives
 LANES = 100
 
 
@@ -54,13 +55,15 @@ def lanes() -> Lanes:
     return Lanes(urgent, unhurried)
 
 
-def hand_out(lane: UUID) -> int:
+def hand_out(lane: UUID, deliveries: int = DELIVERIES) -> int:
     """One batch of the oldest, in one transaction; what other senders have in hand is theirs. How many messages."""
     with db.atomic() as connection:
         endpoints = audiences.members([lane]).get(lane, [])
         enabled = dict(_endpoints(endpoints).values_list("pk", "enabled"))
-        most = max(1, min(MESSAGES, DELIVERIES // max(len(enabled), 1)))
+        most = max(1, min(MESSAGES, deliveries // max(len(enabled), 1)))
         messages = list(_owed(lane)[:most])
+        if len(messages) < most and bundles.unpack(lane):
+            messages = list(_owed(lane)[:most])
         if messages and not enabled:  # all of them are deleted
             WebhookMessage.objects.using(db.alias()).filter(pk__in=[each.pk for each in messages]).delete()
         elif messages:
@@ -78,22 +81,27 @@ def _owed_to() -> list[UUID]:
 
 
 def _owed_from(start: UUID) -> list[UUID]:
-    """From one to the next along the index, however many messages each has."""
+    """From one to the next along the indexes, however many messages or bundles each has."""
     connection = db.connection()
+    begin = WebhookMessage._meta.pk.get_db_prep_value(start, connection)
     with connection.cursor() as cursor:
-        cursor.execute(_OWED_FROM, [WebhookMessage._meta.pk.get_db_prep_value(start, connection)])
+        cursor.execute(_OWED_FROM, [begin, begin])
         return [each if isinstance(each, UUID) else UUID(hex=each) for (each,) in cursor.fetchall()]
 
 
-_NEXT = f"SELECT audience_id FROM {WebhookMessage._meta.db_table} WHERE audience_id"  # noqa: S608 — our own words
-_OWED_FROM = f"""
-    WITH RECURSIVE lane(audience) AS (
-        SELECT * FROM ({_NEXT} >= %s ORDER BY audience_id LIMIT 1) AS first
-        UNION ALL
-        SELECT ({_NEXT} > lane.audience ORDER BY audience_id LIMIT 1) FROM lane WHERE lane.audience IS NOT NULL
-    )
-    SELECT audience FROM lane WHERE audience IS NOT NULL LIMIT {LANES:d}
-"""  # noqa: S608
+def _walk(model: type[Model]) -> str:
+    following = f"SELECT audience_id FROM {model._meta.db_table} WHERE audience_id"  # noqa: S608 — our own words
+    return f"""SELECT audience FROM (
+        WITH RECURSIVE lane(audience) AS (
+            SELECT * FROM ({following} >= %s ORDER BY audience_id LIMIT 1) AS first
+            UNION ALL
+            SELECT ({following} > lane.audience ORDER BY audience_id LIMIT 1) FROM lane WHERE lane.audience IS NOT NULL
+        )
+        SELECT audience FROM lane WHERE audience IS NOT NULL LIMIT {LANES:d}
+    ) AS walked"""  # noqa: S608
+
+
+_OWED_FROM = f"{_walk(WebhookMessage)} UNION {_walk(WebhookBundle)} ORDER BY audience LIMIT {LANES:d}"
 
 
 def _states(ids: Collection[UUID]) -> dict[UUID, State]:

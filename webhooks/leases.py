@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache, reduce
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,7 +16,7 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.salvage import salvage_text
 from webhooks import circuits, sealing
-from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.leases")
 CONCURRENT = 4  # tries at one endpoint at once, over all senders
@@ -57,20 +58,19 @@ def take(most: int) -> list[Task]:
     """Lease up to so many deliveries that are due, at most CONCURRENT an endpoint and one where it was broken."""
     if db.is_sqlite() and not _waiting().exists():  # its only writer is not kept waiting for a look
         return []
-    with db.atomic():
+    with db.atomic() as connection:
         endpoints = list(_ready()[:most])
         busy = _in_flight([each.pk for each in endpoints])
-        rows: list[tuple[Any, Any]] = []
+        token = uuid4()
+        tasks: list[Task] = []
         for each in endpoints:
             limit = 1 if circuits.is_broken(each.failures) else CONCURRENT
-            room = min(limit - busy[each.pk], most - len(rows))
-            rows += ((each, row) for row in _due(each)[: max(room, 0)])
-        token = uuid4()
-        ids = [row.pk for _, row in rows]
-        if ids:
-            until = circuits.from_now(LEASE_SEC)
-            _deliveries().filter(pk__in=ids).update(lease_token=token, lease_expires_at=until)
-    return [_task(each, row, token) for each, row in rows]
+            if (room := min(limit - busy[each.pk], most - len(tasks))) > 0:
+                tasks += _due(connection, each, room, token)
+        if tasks:
+            leased = _deliveries().filter(pk__in=[each.id for each in tasks])
+            leased.update(lease_token=token, lease_expires_at=circuits.from_now(LEASE_SEC))
+    return tasks
 
 
 def renew(tasks: Collection[Task]) -> None:
@@ -82,9 +82,9 @@ def renew(tasks: Collection[Task]) -> None:
 def record(outcomes: Sequence[Outcome]) -> None:
     """Endpoints first, in one order, then their deliveries: as everyone locks them."""
     with db.atomic():
-        for endpoint_id in sorted({each.task.endpoint_id for each in outcomes}):
-            _note_health(endpoint_id, [each for each in outcomes if each.task.endpoint_id == endpoint_id])
-        kept = [each for each in outcomes if _settle(each)]
+        enabled = _note_health(outcomes)
+        kept = _still_leased(outcomes)
+        _settle(kept, enabled)
         WebhookAttempt.objects.using(db.alias()).bulk_create(
             WebhookAttempt(
                 delivery_id=each.task.id,
@@ -123,21 +123,42 @@ def _free() -> QuerySet[WebhookDelivery]:
     return _deliveries().filter(over, status=DeliveryStatus.PENDING, next_try_at__lte=Now())
 
 
-def _due(endpoint: WebhookEndpoint) -> QuerySet[WebhookDelivery]:
-    """A broken endpoint is probed with what has waited least: it may be an older one that it chokes on."""
-    order = "-next_try_at" if circuits.is_broken(endpoint.failures) else "next_try_at"
-    rows = _free().filter(endpoint_id=endpoint.pk).select_related("message").order_by(order)
-    return rows.only("attempts", "attempts_before", "message__body").select_for_update(skip_locked=True, of=("self",))
+def _due(connection: Any, endpoint: Any, most: int, token: UUID) -> list[Task]:
+    """Past the ORM: this is asked for one endpoint after the other.
+
+    A broken one is probed with what has waited least: it may be an older one that it chokes on.
+    """
+    asked = [WebhookDelivery._meta.pk.get_db_prep_value(endpoint.pk, connection), most]
+    with connection.cursor() as cursor:
+        cursor.execute(_due_first(connection.vendor, is_broken=circuits.is_broken(endpoint.failures)), asked)
+        rows = cursor.fetchall()
+    keys = _keys(endpoint) if rows else None
+    return [
+        Task(_uuid(pk), token, endpoint.pk, endpoint.url, bytes(body or b""), keys, failed) for pk, failed, body in rows
+    ]
+
+
+@cache
+def _due_first(vendor: str, *, is_broken: bool) -> str:
+    now, lock = "statement_timestamp()", "FOR UPDATE OF d SKIP LOCKED"
+    if vendor == "sqlite":
+        now, lock = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')", ""
+    return f"""
+    SELECT d.id, d.attempts - d.attempts_before, m.body
+    FROM {WebhookDelivery._meta.db_table} d JOIN {WebhookMessage._meta.db_table} m ON m.id = d.message_id
+    WHERE d.endpoint_id = %s AND d.status = '{DeliveryStatus.PENDING}' AND d.next_try_at <= {now}
+      AND (d.lease_expires_at IS NULL OR d.lease_expires_at <= {now})
+    ORDER BY d.next_try_at {"DESC" if is_broken else "ASC"} LIMIT %s {lock}
+    """  # noqa: S608 — our own words
+
+
+def _uuid(stored: UUID | str) -> UUID:
+    return stored if isinstance(stored, UUID) else UUID(hex=stored)
 
 
 def _in_flight(endpoints: Sequence[UUID]) -> Counter[UUID]:
     leased = _deliveries().filter(endpoint_id__in=endpoints, lease_token__isnull=False, lease_expires_at__gt=Now())
     return Counter(dict(leased.order_by().values_list("endpoint_id").annotate(n=Count("pk"))))
-
-
-def _task(endpoint: Any, row: WebhookDelivery, token: UUID) -> Task:
-    body, failed = bytes(row.message.body or b""), row.attempts - row.attempts_before
-    return Task(row.pk, token, endpoint.pk, endpoint.url, body, _keys(endpoint), failed)
 
 
 def _keys(endpoint: Any) -> tuple[bytes, ...] | None:
@@ -148,48 +169,93 @@ def _keys(endpoint: Any) -> tuple[bytes, ...] | None:
         return None
 
 
-def _note_health(endpoint_id: UUID, outcomes: Iterable[Outcome]) -> None:
-    row = WebhookEndpoint.objects.using(db.alias()).filter(pk=endpoint_id)
-    for each in outcomes:
-        if not each.error:
-            row.exclude(failures=0, open_until__isnull=True).update(failures=0, open_until=None)
-            continue
-        row.update(failures=F("failures") + 1, failed_at=Now())
-        failures = row.values_list("failures", flat=True).first() or 0
+@dataclass(frozen=True)
+class Health:
+    """What becomes of an endpoint."""
+
+    failures: int
+    failed: bool = False
+    closed: bool = False  # its circuit, if it was open
+    pause_sec: float = 0.0
+
+    def after(self, outcome: Outcome) -> Health:
+        if not outcome.error:
+            return Health(0, self.failed, closed=True)
+        failures = self.failures + 1
         pause = circuits.pause_sec(failures) if circuits.is_broken(failures) else 0.0
-        if each.status in (429, 503):  # it asked for a rest
-            pause = max(pause, each.retry_after_sec or 0.0)
-        if pause:
-            row.update(open_until=circuits.from_now(pause))
-        if each.is_gone and row.filter(enabled=True).update(enabled=False, disabled_reason=GONE):
-            logger.warning("webhook endpoint %s answered 410 Gone and is disabled", endpoint_id)
-            give_up_disabled(endpoint_id)
+        if outcome.status in (429, 503):  # it asked for a rest
+            pause = max(pause, outcome.retry_after_sec or 0.0)
+        return Health(failures, True, self.closed, pause or self.pause_sec)
+
+    def fields(self) -> dict[str, Any]:
+        failed = {"failed_at": Now()} if self.failed else {}
+        until = {"open_until": circuits.from_now(self.pause_sec)} if self.pause_sec else {}
+        return {"failures": self.failures, **({"open_until": None} if self.closed else {}), **until, **failed}
+
+
+def _note_health(outcomes: Sequence[Outcome]) -> set[UUID]:
+    """Returns the endpoints that are enabled."""
+    by_endpoint: dict[UUID, list[Outcome]] = {}
+    for each in outcomes:
+        by_endpoint.setdefault(each.task.endpoint_id, []).append(each)
+    endpoints = WebhookEndpoint.objects.using(db.alias())
+    locked = endpoints.filter(pk__in=list(by_endpoint)).order_by("pk").select_for_update(no_key=True)
+    enabled: set[UUID] = set()
+    alike: dict[Health, list[UUID]] = {}
+    for pk, failures, open_until, is_enabled in locked.values_list("pk", "failures", "open_until", "enabled"):
+        health = reduce(Health.after, by_endpoint[pk], Health(failures))
+        if health != Health(0, closed=True) or failures or open_until is not None:  # else it is as well as it was
+            alike.setdefault(health, []).append(pk)
+        if is_enabled and any(each.is_gone for each in by_endpoint[pk]):
+            _disable(pk)
+        elif is_enabled:
+            enabled.add(pk)
+    for health, ids in alike.items():
+        endpoints.filter(pk__in=ids).update(**health.fields())
+    return enabled
+
+
+def _disable(endpoint_id: UUID) -> None:
+    WebhookEndpoint.objects.using(db.alias()).filter(pk=endpoint_id).update(enabled=False, disabled_reason=GONE)
+    logger.warning("webhook endpoint %s answered 410 Gone and is disabled", endpoint_id)
+    give_up_disabled(endpoint_id)
 
 
 GONE = "The receiver answered 410 Gone."
 
 
-def _settle(outcome: Outcome) -> bool:
-    """Write down how a try went, if its lease is still ours."""
-    task = outcome.task
-    mine = _deliveries().filter(pk=task.id, lease_token=task.token)
-    said: dict[str, Any] = {
-        "attempts": F("attempts") + 1,
-        "lease_token": None,
-        "lease_expires_at": None,
-        "response_status": outcome.status,
-        "error": salvage_text(outcome.error, ERROR_LENGTH),
-    }
-    if not outcome.error:
-        well = {"status": DeliveryStatus.DELIVERED, "next_try_at": None, "delivered_at": Now()}
-        return bool(mine.update(**said, **well))
-    again = circuits.after_failure(task.failed + 1, at_least_sec=outcome.retry_after_sec or 0.0)
-    if outcome.is_gone or not WebhookEndpoint.objects.using(db.alias()).filter(pk=task.endpoint_id, enabled=True):
-        again = {"status": DeliveryStatus.FAILED, "next_try_at": None}
-    if mine.update(**said, **again):
-        return True
-    logger.info("delivery %s: its lease ran out before its try was recorded", task.id)
-    return False
+def _still_leased(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those whose lease is still ours, each once; the others are not ours to tell."""
+    told = {each.task.id: each for each in outcomes}
+    rows = _deliveries().filter(pk__in=list(told)).order_by("pk").select_for_update()
+    token_of = dict(rows.values_list("pk", "lease_token"))
+    for each in told.values():
+        if token_of.get(each.task.id) != each.task.token:
+            logger.info("delivery %s: its lease ran out before its try was recorded", each.task.id)
+    return [each for each in told.values() if token_of.get(each.task.id) == each.task.token]
+
+
+def _settle(outcomes: Sequence[Outcome], enabled: Collection[UUID]) -> None:
+    """Write down how tries went; those that went alike, together."""
+    alike: dict[tuple[Any, ...], list[Outcome]] = {}
+    for each in outcomes:
+        is_final = each.is_gone or each.task.endpoint_id not in enabled
+        alike.setdefault((each.status, each.error, each.task.failed, each.retry_after_sec, is_final), []).append(each)
+    for (status, error, failed, rest_sec, is_final), group in alike.items():
+        if not error:
+            then: dict[str, Any] = {"status": DeliveryStatus.DELIVERED, "next_try_at": None, "delivered_at": Now()}
+        elif is_final:
+            then = {"status": DeliveryStatus.FAILED, "next_try_at": None}
+        else:
+            then = circuits.after_failure(failed + 1, at_least_sec=rest_sec or 0.0)
+        _deliveries().filter(pk__in=[each.task.id for each in group]).update(
+            attempts=F("attempts") + 1,
+            lease_token=None,
+            lease_expires_at=None,
+            response_status=status,
+            error=salvage_text(error, ERROR_LENGTH),
+            **then,
+        )
 
 
 def _deliveries() -> QuerySet[WebhookDelivery]:

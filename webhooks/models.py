@@ -103,6 +103,41 @@ class WebhookMessage(models.Model):
         return f"{self.event} {self.id}"
 
 
+class WebhookBundle(models.Model):
+    """Messages that belong together and are not written one by one yet: jobs that moved at once, told as one event.
+
+    The engine's busiest moves cost one row here, however many jobs they move; see `webhooks.bundles`.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    tenant = models.CharField(_("tenant"), max_length=64)
+    event = models.CharField(_("event"), max_length=32)
+    at = models.DateTimeField(_("at"))  # to the microsecond that of the events in the jobs' own histories
+    audience = models.ForeignKey(
+        WebhookAudience,
+        models.DO_NOTHING,
+        db_constraint=False,  # as for messages
+        db_index=False,
+        related_name="bundles",
+        verbose_name=_("owed to"),
+    )
+    jobs = models.BinaryField(editable=False)  # their ids, 16 bytes each
+    retried_by = models.BinaryField(null=True, editable=False)  # likewise, zeros where there is none; NULL: nowhere
+    snapshots = models.TextField(null=True, editable=False)  # JSON: columns, and a row for each of the jobs
+
+    class Meta:
+        db_table = "jobscheduler_webhookbundle"
+        verbose_name = _("webhook bundle")
+        verbose_name_plural = _("webhook bundles")
+        indexes = [
+            models.Index(fields=("audience", "id"), name="bundle_owed"),
+            models.Index(fields=("at",), name="bundle_at"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event} {self.id}"
+
+
 class DeliveryStatus(models.TextChoices):
     PENDING = "PENDING", pgettext_lazy("delivery status", "Pending")
     DELIVERED = "DELIVERED", pgettext_lazy("delivery status", "Delivered")

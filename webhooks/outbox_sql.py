@@ -5,23 +5,24 @@ Either as a statement of its own, or as a part of the statement that makes the m
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
 from jobs.models import Job, JobRun, JobTemplate
 from jobs.states import Status
 from webhooks import events, snapshots
-from webhooks.models import WebhookAudience, WebhookEndpoint, WebhookMessage
+from webhooks.bundles import NOBODY
+from webhooks.models import WebhookAudience, WebhookBundle, WebhookEndpoint, WebhookMessage
 
 NOW = "statement_timestamp()"
-# The milliseconds that a UUIDv7 begins with; a subquery is asked once, for all rows.
-_STAMP = f"(SELECT lpad(to_hex((extract(epoch FROM {NOW}) * 1000)::bigint), 12, '0') || '7')"  # noqa: S608 — our own words
 _TOLD_AS = {
     Status.COMPLETED: events.COMPLETED,
     Status.FAILED: events.FAILED,
     Status.SKIPPED: events.SKIPPED,
     Status.CANCELLED: events.CANCELLED,
 }
-_ENDPOINT, _AUDIENCE, _MESSAGE = (model._meta.db_table for model in (WebhookEndpoint, WebhookAudience, WebhookMessage))
+_ENDPOINT, _AUDIENCE = WebhookEndpoint._meta.db_table, WebhookAudience._meta.db_table
+_MESSAGE, _BUNDLE = WebhookMessage._meta.db_table, WebhookBundle._meta.db_table
 
 
 @cache
@@ -52,17 +53,19 @@ def insert() -> str:
 
 @cache
 def along_ends() -> str:
-    """For the rows of `ended`; see `jobs.hooks.Interest`."""
+    """A bundle for each event, of the rows of `ended`; see `jobs.hooks.Interest`."""
     event = " ".join(f"WHEN '{status}' THEN '{name}'" for status, name in _TOLD_AS.items())
     return f""",
     told AS MATERIALIZED (
-        SELECT id, token, tenant, CASE status {event} END AS event, CASE WHEN retried THEN retry_id END AS retried_by
+        SELECT id, tenant, CASE status {event} END AS event, CASE WHEN retried THEN retry_id END AS retried_by
         FROM ended
     ){_wanted("SELECT DISTINCT tenant, event FROM told")},
     told_of AS (
-        INSERT INTO {_MESSAGE} (id, tenant, event, job_id, retried_by, at, audience_id)
-        SELECT {_id("t.token::text || t.event")}, t.tenant, t.event, t.id, t.retried_by, {NOW}, w.audience
+        INSERT INTO {_BUNDLE} (tenant, event, at, audience_id, jobs, retried_by)
+        SELECT w.tenant, w.event, {NOW}, w.audience, string_agg(uuid_send(t.id), ''),
+               CASE WHEN count(t.retried_by) > 0 THEN string_agg(uuid_send(coalesce(t.retried_by, '{NOBODY}')), '') END
         FROM told t JOIN wanted w ON w.tenant = t.tenant AND w.event = t.event
+        GROUP BY w.tenant, w.event, w.audience
     )"""  # noqa: S608
 
 
@@ -71,21 +74,16 @@ def along_claims() -> str:
     """For the rows of `took`, with a snapshot of all that does not stay as it is once a job has been dispatched."""
     from jobs.engine.sql.postgres_moves import KEPT_ARTIFACTS
 
-    columns = ", ".join(f"'{name}', took.{name}" for name in snapshots.CLAIMED)
+    columns, names = ", ".join(f"took.{name}" for name in snapshots.CLAIMED), json.dumps(snapshots.CLAIMED)
     asked = f"SELECT DISTINCT tenant, '{events.STARTED}' AS event FROM took"  # noqa: S608 — our own words
     return f"""{_wanted(asked, of="_start")},
     told_of_start AS (
-        INSERT INTO {_MESSAGE} (id, tenant, event, job_id, at, audience_id, snapshot)
-        SELECT {_id("took.lease_token::text || w.event")}, took.tenant, w.event, took.id, {NOW}, w.audience,
-               json_build_object('claimed', json_build_object({columns}), 'artifacts', {KEPT_ARTIFACTS})::text
+        INSERT INTO {_BUNDLE} (tenant, event, at, audience_id, jobs, snapshots)
+        SELECT w.tenant, w.event, {NOW}, w.audience, string_agg(uuid_send(took.id), ''),
+               '{{"columns": {names}, "rows": ' || json_agg(json_build_array({columns}, {KEPT_ARTIFACTS}))::text || '}}'
         FROM took JOIN wanted_start w ON w.tenant = took.tenant
+        GROUP BY w.tenant, w.event, w.audience
     )"""  # noqa: S608
-
-
-def _id(what: str) -> str:
-    """A UUIDv7, as random as the lease under which it happened: new random bits would take the server much longer."""
-    digest = f"md5({what})"
-    return f"({_STAMP} || left({digest}, 3) || 'a' || right({digest}, 15))::uuid"
 
 
 def _wanted(asked: str, of: str = "") -> str:

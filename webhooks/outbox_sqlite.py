@@ -2,96 +2,157 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 from uuid import UUID
 
 from jobs import db
 from jobs.hooks import Moved
 from jobs.ids import uuid7
-from jobs.models import Job, JobRun
-from webhooks import audiences, events, snapshots
-from webhooks.models import WebhookAudience, WebhookEndpoint, WebhookMessage
+from jobs.models import Job, JobEvent, JobRun
+from webhooks import audiences, bundles, events, snapshots
+from webhooks.models import WebhookAudience, WebhookBundle, WebhookEndpoint, WebhookMessage
 
-_ENDPOINT, _AUDIENCE, _MESSAGE = (model._meta.db_table for model in (WebhookEndpoint, WebhookAudience, WebhookMessage))
-_JOB, _RUN = Job._meta.db_table, JobRun._meta.db_table
+_ENDPOINT, _AUDIENCE = WebhookEndpoint._meta.db_table, WebhookAudience._meta.db_table
+_MESSAGE, _BUNDLE = WebhookMessage._meta.db_table, WebhookBundle._meta.db_table
+_JOB, _RUN, _EVENT = Job._meta.db_table, JobRun._meta.db_table, JobEvent._meta.db_table
 _ENDS = frozenset(events.ENDS)
+_IN_BUNDLES = _ENDS | {events.STARTED}
 
 
 def write(moves: Sequence[tuple[Moved, str]]) -> set[str]:
-    """What `outbox_sql.insert` does on PostgreSQL. Returns the events that somebody wanted."""
-    wanted = {asked: found for asked in {(move.tenant, name) for move, name in moves} if (found := _audience(*asked))}
-    kept = [(move, name) for move, name in moves if (move.tenant, name) in wanted]
-    if kept:
-        taken = _taken(kept)
-        _do(_INSERT, [_row(move, name, wanted[move.tenant, name], taken.get(move.job_id)) for move, name in kept])
-    return {name for _move, name in kept}
+    """What `outbox_sql` does on PostgreSQL. Returns the events that somebody wanted."""
+    told: dict[str, dict[str, list[Moved]]] = {}  # by tenant and event
+    for move, name in moves:
+        told.setdefault(move.tenant, {}).setdefault(name, []).append(move)
+    wanted = set()
+    for tenant, by_name in told.items():
+        for name, audience in _audiences(tenant, by_name).items():
+            several = by_name[name]
+            write_some = _write_bundle if len(several) > 1 and name in _IN_BUNDLES else _write_each
+            write_some(tenant, name, audience, several)
+            wanted.add(name)
+    return wanted
 
 
-def _audience(tenant: str, event: str) -> str | None:
-    """Who wants this event, as the audience that they are; a new one is written down."""
-    endpoints = sorted(each for (each,) in _ask(_WANTING, [tenant, *events.filters_for([event])]))
-    if not endpoints:
-        return None
-    packed = bytes.fromhex("".join(endpoints))  # as `audiences.pack` has it
-    key = audiences.key(packed).hex
+# ---------------------------------------------------------------------- who wants it
+
+
+def _audiences(tenant: str, names: Collection[str]) -> dict[str, str]:
+    """Of each event that somebody wants, those who do, as the audience that they are; a new one is written down."""
+    if not (said := _ask(f"SELECT id, events FROM {_ENDPOINT} WHERE enabled AND tenant = %s", [tenant])):  # noqa: S608 — our own words
+        return {}
+    heard = _heard(tuple(sorted(said)))
+    found = {name: heard[name] for name in names if name in heard}
+    for known in set(found.values()):
+        _ask(f"INSERT OR IGNORE INTO {_AUDIENCE} (id, endpoints) VALUES (%s, %s)", known)  # noqa: S608 — our own words
+    return {name: key for name, (key, _packed) in found.items()}
+
+
+@lru_cache(maxsize=256)
+def _heard(said: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, bytes]]:
+    """Who hears of what, given all endpoints with their filters as they are stored."""
+    words = {endpoint: json.loads(stored) for endpoint, stored in said}
+    hearing = {name: [each for each in words if events.wants(words[each], name)] for name in events.EVENTS}
+    packed = {name: bytes.fromhex("".join(found)) for name, found in hearing.items() if found}  # as `audiences.pack`
+    return {name: (audiences.key(each).hex, each) for name, each in packed.items()}
+
+
+# ---------------------------------------------------------------------- what it is
+
+
+def _write_each(tenant: str, name: str, audience: str, moves: Sequence[Moved]) -> None:
+    taken = _taken(name, {move.job_id for move in moves})
+    rows = [
+        (uuid7().hex, tenant, name, move.job_id.hex, _hex(move.retried_by), audience, taken.get(move.job_id))
+        for move in moves
+    ]
     with db.connection().cursor() as cursor:
-        cursor.execute(f"INSERT OR IGNORE INTO {_AUDIENCE} (id, endpoints) VALUES (%s, %s)", [key, packed])  # noqa: S608 — our own words
-    return key
+        cursor.executemany(_INSERT, rows)
 
 
-_WANTING = f"""
-    SELECT DISTINCT e.id FROM {_ENDPOINT} e, json_each(e.events) word
-    WHERE e.enabled AND e.tenant = %s AND word.value IN (%s, %s, %s)
-"""  # noqa: S608 — our own words
 _INSERT = f"""
     INSERT INTO {_MESSAGE} (id, tenant, event, job_id, retried_by, audience_id, snapshot)
     VALUES (%s, %s, %s, %s, %s, %s, %s)
 """  # noqa: S608 — our own words
 
 
-def _row(move: Moved, name: str, audience: str, snapshot: str | None) -> tuple[Any, ...]:
-    retried_by = None if move.retried_by is None else move.retried_by.hex
-    return (uuid7().hex, move.tenant, name, move.job_id.hex, retried_by, audience, None if name in _ENDS else snapshot)
+def _taken(name: str, jobs: Collection[UUID]) -> dict[UUID, str]:
+    """Snapshots of jobs that live on."""
+    if name in _ENDS:
+        return {}
+    if name != events.STARTED:
+        return snapshots.take(jobs)
+    return dict(zip(jobs, snapshots.unpacked(_claimed(jobs)), strict=True))
 
 
-def _taken(kept: Sequence[tuple[Moved, str]]) -> dict[UUID, str]:
-    """Snapshots of the jobs that live on."""
-    claimed = {move.job_id for move, name in kept if name == events.STARTED}
-    others = {move.job_id for move, name in kept if name != events.STARTED and name not in _ENDS}
-    return (snapshots.take(others) if others else {}) | (_claimed(claimed) if claimed else {})
+def _write_bundle(tenant: str, name: str, audience: str, moves: Sequence[Moved]) -> None:
+    """A row for all that happened at the same time, which is known from what the moves themselves wrote down."""
+    when = dict(_ask(_WHEN, [json.dumps([move.job_id.hex for move in moves])]))
+    by_time: dict[str, list[Moved]] = {}
+    for move in moves:
+        by_time.setdefault(when[move.job_id.hex], []).append(move)
+    for at, several in by_time.items():
+        jobs = [move.job_id for move in several]
+        retries = [move.retried_by for move in several]
+        retried_by = bundles.pack(retries) if any(retries) else None
+        taken = _claimed(jobs) if name == events.STARTED else None
+        _ask(_BUNDLED, [tenant, name, audience, at, bundles.pack(jobs), retried_by, taken])
 
 
-def _claimed(jobs: Collection[UUID]) -> dict[UUID, str]:
-    """As `outbox_sql.along_claims` has it."""
-    found = _ask(f"{_snapshot()} WHERE id IN ({', '.join(['%s'] * len(jobs))})", [each.hex for each in jobs])
-    return {UUID(hex=key): text for key, text in found}
+_WHEN = f"""
+    SELECT value, (SELECT at || '' FROM {_EVENT} WHERE job_id = value ORDER BY id DESC LIMIT 1) FROM json_each(%s)
+"""  # noqa: S608 — our own words; an expression stays text
+_BUNDLED = f"""
+    INSERT INTO {_BUNDLE} (tenant, event, audience_id, at, jobs, retried_by, snapshots)
+    VALUES (%s, %s, %s, %s, %s, %s, %s)
+"""  # noqa: S608 — our own words
+
+
+def _claimed(jobs: Collection[UUID]) -> str:
+    """Snapshots of jobs that were claimed just now, in their order, as `outbox_sql.along_claims` has them."""
+    (found,) = _ask(_claims(), [json.dumps([each.hex for each in jobs])])
+    return str(found[0])
 
 
 @cache
-def _snapshot() -> str:
-    columns = ", ".join(f"'{name}', {_as_json(name)}" for name in snapshots.CLAIMED)
+def _claims() -> str:
+    columns = ", ".join(map(_as_json, snapshots.CLAIMED))
     artifacts = f"json((SELECT artifacts FROM {_RUN} r WHERE r.job_id = {_JOB}.id))"  # noqa: S608 — our own words
-    told = f"json_object('claimed', json_object({columns}), 'artifacts', {artifacts})"
-    return f"SELECT id, {told} FROM {_JOB}"  # noqa: S608 — our own words
+    names = json.dumps(snapshots.CLAIMED)
+    return f"""
+    SELECT '{{"columns": {names}, "rows": ' || json_group_array(json(row)) || '}}' FROM (
+        SELECT json_array({columns}, {artifacts}) AS row
+        FROM json_each(%s) told JOIN {_JOB} ON {_JOB}.id = told.value ORDER BY told.key)
+    """  # noqa: S608 — our own words
 
 
 def _as_json(name: str) -> str:
     match Job._meta.get_field(name).get_internal_type():
         case "JSONField":
-            return f"json({name})"
+            return f"json({_JOB}.{name})"
         case "DateTimeField":
-            return f"{name} || '+00:00'"
-    return name
+            return f"{_JOB}.{name} || '+00:00'"
+    return f"{_JOB}.{name}"
+
+
+def _hex(given: UUID | None) -> str | None:
+    return None if given is None else given.hex
 
 
 def _ask(sql: str, params: Sequence[Any]) -> list[Any]:
-    with db.connection().cursor() as cursor:
-        cursor.execute(sql, params)
-        return list(cursor.fetchall())
+    """Past Django's cursor, which takes longer than SQLite does, unless the host logs or wraps its queries."""
+    connection = db.connection()
+    if connection.queries_logged or connection.execute_wrappers:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            return list(cursor.fetchall())
+    with connection.wrap_database_errors:
+        return list(connection.connection.execute(_native(sql), params))
 
 
-def _do(sql: str, rows: Sequence[Sequence[Any]]) -> None:
-    with db.connection().cursor() as cursor:
-        cursor.executemany(sql, rows)
+@cache
+def _native(sql: str) -> str:
+    return sql.replace("%s", "?")

@@ -10,6 +10,7 @@ from django.db.models import Q, QuerySet
 
 from jobs import clock, db
 from jobs.conf import conf
+from webhooks import bundles
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookMessage
 
 BATCH = 500
@@ -17,7 +18,7 @@ BATCH = 500
 
 def keep(ids: Sequence[UUID]) -> Iterable[UUID]:
     """Of these jobs or groups, those that somebody is still to be told of."""
-    kept: set[UUID] = set()
+    kept = set(bundles.owed(ids))
     for name in ("job_id", "group_id"):
         owed = WebhookMessage.objects.using(db.alias()).filter(**{f"{name}__in": ids}, audience__isnull=False)
         pending = WebhookDelivery.objects.using(db.alias()).filter(

@@ -23,7 +23,7 @@ from jobs import db
 from jobs.conf import conf
 from jobs.engine.connections import Outage, short_timeouts
 from webhooks import circuits, fanout, leases, outbox, trying
-from webhooks.models import WebhookEndpoint, WebhookMessage
+from webhooks.models import WebhookBundle, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.sender")
 AT_ONCE = 32  # receivers talked to at the same time
@@ -72,8 +72,10 @@ class Sender(threading.Thread):
         db.connection().close()
 
     def nudge(self) -> None:
-        """Something new is owed."""
-        self._answers.put(None)
+        """Something new is owed. Called for every batch of moves: it wakes nobody who is about to look anyway."""
+        now = time.monotonic()
+        if not now < self._look_at <= self._soon(now):
+            self._answers.put(None)
 
     def end(self) -> None:
         self._end.set()
@@ -99,11 +101,14 @@ class Sender(threading.Thread):
 
     def _take_in(self, outcome: leases.Outcome | None) -> None:
         if outcome is None:  # what it announces may be a moment away from its commit
-            self._look_at = min(self._look_at, max(time.monotonic() + NEWS_SEC, self._resting_until))
+            self._look_at = min(self._look_at, self._soon(time.monotonic()))
             return
         self._in_flight.pop(outcome.task.id, None)
         self._unrecorded.append(outcome)
         self._look_at = min(self._look_at, self._resting_until if outcome.error else 0.0)  # there is room for another
+
+    def _soon(self, now: float) -> float:
+        return max(now + NEWS_SEC, self._resting_until)
 
     def _pause(self) -> float:
         renew_at = self._renewed + leases.RENEW_SEC if self._in_flight else self._look_at
@@ -157,7 +162,7 @@ class Sender(threading.Thread):
 
     def _count_the_absent(self, lanes: fanout.Lanes, seen: Glance) -> bool:
         """What is owed to those who do not answer, and what they could not be told."""
-        works: list[Callable[[], int]] = [partial(fanout.hand_out, lane) for lane in lanes.unhurried]
+        works: list[Callable[[], int]] = [partial(fanout.hand_out, lane, fanout.FOR_NOBODY) for lane in lanes.unhurried]
         if seen.broken:
             works.append(partial(circuits.count_unreached, SPARED))
         return self._chore("unhurried", UNHURRIED, works)
@@ -203,9 +208,11 @@ def _glance() -> Glance:
 
 
 _OWED = f"SELECT 1 FROM {WebhookMessage._meta.db_table} WHERE audience_id IS NOT NULL"  # noqa: S608 — our own words
+_PACKED = f"SELECT 1 FROM {WebhookBundle._meta.db_table}"  # noqa: S608
 _ENABLED = f"SELECT 1 FROM {WebhookEndpoint._meta.db_table} WHERE enabled"  # noqa: S608
 _GLANCE = f"""
-    SELECT EXISTS ({_OWED}), EXISTS ({_ENABLED}), EXISTS ({_ENABLED} AND failures >= {circuits.BREAK_AFTER:d})
+    SELECT EXISTS ({_OWED}) OR EXISTS ({_PACKED}), EXISTS ({_ENABLED}),
+           EXISTS ({_ENABLED} AND failures >= {circuits.BREAK_AFTER:d})
 """
 
 

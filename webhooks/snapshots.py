@@ -36,6 +36,15 @@ def take(jobs: Collection[UUID]) -> dict[UUID, str]:
     }
 
 
+def unpacked(text: str) -> list[str]:
+    """Of many that were claimed at once, each as `turned_back` wants it. The columns are those of who wrote it."""
+    told: dict[str, Any] = json.loads(text)
+    return [
+        json.dumps({"claimed": dict(zip(told["columns"], row, strict=True)), "artifacts": artifacts})
+        for *row, artifacts in told["rows"]
+    ]
+
+
 def is_whole(text: str) -> bool:
     """Whether a snapshot says all by itself; one of a claim does not."""
     return not text.startswith('{"claimed"')

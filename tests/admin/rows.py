@@ -39,6 +39,7 @@ def one_of_each() -> list[Model]:
         endpoint,
         delivery,
         delivery.message,
+        factories.WebhookBundleFactory.create(),
         factories.WebhookAttemptFactory.create(delivery=delivery),
     ]
 

@@ -25,6 +25,7 @@ from jobs.states import Cause, StopMode
 from tests.executor import WORKER
 from tests.factories import SAMPLE_TYPE, JobFactory, JobGroupFactory, WebhookEndpointFactory
 from tests.snapshots import everything, kinds_of
+from tests.webhooks.scenes import unpacked
 from webhooks.interest import listening
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pg_only]
@@ -111,6 +112,7 @@ def written(form: Form, ends: Sequence[End]) -> Written:
     """What a form answers, and every row there is after it, but for what chance and the clock decide."""
     with undone():
         verdicts = form(ends)
+        unpacked()
         kept = (
             {end.token for end in ends} | {end.job_id for end in ends} | set(Job.objects.values_list("pk", flat=True))
         )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import transaction
+
 from jobs import services as jobs
 from jobs.models import Job
 from jobs.outcomes import Completed
 from tests import executor, sample_jobs
-from webhooks import fanout, services
-from webhooks.models import WebhookDelivery, WebhookEndpoint, WebhookMessage
+from webhooks import bundles, fanout, services
+from webhooks.models import WebhookBundle, WebhookDelivery, WebhookEndpoint, WebhookMessage
 from webhooks.sender import Sender
 
 TYPE = sample_jobs.anything.name
@@ -58,6 +60,15 @@ def deliveries(**filters: Any) -> list[WebhookDelivery]:
     return list(WebhookDelivery.objects.filter(**filters).select_related("message").order_by("pk"))
 
 
+def unpacked() -> None:
+    """Every bundle becomes the messages that it stands for."""
+    for lane in set(WebhookBundle.objects.values_list("audience_id", flat=True)):
+        with transaction.atomic():
+            while bundles.unpack(lane):
+                pass
+
+
 def owed() -> list[tuple[str, Any]]:
     """Event and job of every message, oldest first."""
+    unpacked()
     return list(WebhookMessage.objects.order_by("pk").values_list("event", "job_id"))

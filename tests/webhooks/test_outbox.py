@@ -23,7 +23,7 @@ from jobs.states import Status
 from tests import executor
 from tests.factories import JobFactory
 from tests.snapshots import everything
-from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, enqueued, handed_out, owed
+from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, enqueued, handed_out, owed, unpacked
 from tests.worker.harness import until
 from webhooks import audiences, events, interest, outbox, services
 from webhooks.interest import listening
@@ -86,6 +86,7 @@ def test_each_end_is_told_once_as_what_it_is(event: str) -> None:
 def test_a_failure_that_is_retried_names_the_retry_and_the_retry_is_told_too() -> None:
     endpoint()
     job = executor.fail(executor.take(enqueued()), retry_in=10)
+    unpacked()
     (failed,) = WebhookMessage.objects.filter(event="job.failed")
     assert failed.retried_by == job.retried_by.pk
     assert told_of(job.retried_by) == ["job.queued"]
@@ -145,6 +146,7 @@ def test_nothing_is_owed_to_other_tenants_or_to_the_disabled() -> None:
 def test_one_row_an_event_however_many_want_it() -> None:
     ids = {endpoint("https://example.org/", "job.completed").pk for _ in range(5)}
     completed()
+    unpacked()
     (message,) = WebhookMessage.objects.all()
     assert set(audiences.members([message.audience_id])[message.audience_id]) == ids
     handed_out()
@@ -263,7 +265,8 @@ def test_a_move_whose_outbox_cannot_be_written_is_not_made(move: str, heard: boo
     if heard:
         listening.look()
     with connection.cursor() as cursor:
-        cursor.execute(REFUSED[connection.vendor])
+        for table in ("jobscheduler_webhookmessage", "jobscheduler_webhookbundle"):
+            cursor.execute(REFUSED[connection.vendor].format(table=table))
     before = everything()
     with pytest.raises(DatabaseError), transaction.atomic():
         _moves()[move][1]()
@@ -271,8 +274,8 @@ def test_a_move_whose_outbox_cannot_be_written_is_not_made(move: str, heard: boo
 
 
 REFUSED = {
-    "postgresql": "ALTER TABLE jobscheduler_webhookmessage ADD CONSTRAINT full_up CHECK (false) NOT VALID",
-    "sqlite": """CREATE TRIGGER full_up BEFORE INSERT ON jobscheduler_webhookmessage
+    "postgresql": "ALTER TABLE {table} ADD CONSTRAINT full_up CHECK (false) NOT VALID",
+    "sqlite": """CREATE TRIGGER full_up_{table} BEFORE INSERT ON {table}
                  BEGIN SELECT RAISE(ABORT, 'full up'); END""",
 }
 

@@ -11,18 +11,27 @@ from webhooks.admin.alerting import disabled
 from webhooks.admin.deliveries import (
     WebhookAttemptAdmin,
     WebhookAudienceAdmin,
+    WebhookBundleAdmin,
     WebhookDeliveryAdmin,
     WebhookMessageAdmin,
 )
 from webhooks.admin.endpoints import WebhookEndpointAdmin
 from webhooks.admin.of_job import deliveries_of_job
-from webhooks.models import WebhookAttempt, WebhookAudience, WebhookDelivery, WebhookEndpoint, WebhookMessage
+from webhooks.models import (
+    WebhookAttempt,
+    WebhookAudience,
+    WebhookBundle,
+    WebhookDelivery,
+    WebhookEndpoint,
+    WebhookMessage,
+)
 
 register = Registration(
     {
         WebhookEndpoint: WebhookEndpointAdmin,
         WebhookDelivery: WebhookDeliveryAdmin,
         WebhookMessage: WebhookMessageAdmin,
+        WebhookBundle: WebhookBundleAdmin,
         WebhookAttempt: WebhookAttemptAdmin,
         WebhookAudience: WebhookAudienceAdmin,
     }

@@ -22,11 +22,12 @@ from jobs.admin.reading import StateAdmin, may_view_payload
 from jobs.admin.showing import first_line, json_text, link, short_id, shown, text_block
 from jobs.models import Job, JobGroup
 from jobs.version import __version__
-from webhooks import audiences, services
+from webhooks import audiences, bundles, services
 from webhooks.models import (
     DeliveryStatus,
     WebhookAttempt,
     WebhookAudience,
+    WebhookBundle,
     WebhookDelivery,
     WebhookEndpoint,
     WebhookMessage,
@@ -169,6 +170,22 @@ class WebhookMessageAdmin(Linked):
     @shown(_("body"))
     def shown_body(self, message: WebhookMessage) -> SafeString | None:
         return None if message.body is None else json_text(message.body)
+
+
+class WebhookBundleAdmin(StateAdmin):
+    list_display = ("id", "event", "tenant", "at", "shown_jobs", "shown_size")
+    list_select_related = ("audience",)
+    list_defer = ("retried_by", "snapshots")
+    sortable_by = ("id",)
+    fieldsets = ((None, {"fields": ("id", "event", "tenant", "at", "shown_jobs", "shown_size")}),)
+
+    @shown(_("jobs"))
+    def shown_jobs(self, bundle: WebhookBundle) -> int:
+        return len(bundles.unpacked_ids(bundle.jobs))
+
+    @shown(_("to be handed out to"))
+    def shown_size(self, bundle: WebhookBundle) -> int:
+        return len(audiences.unpack(bundle.audience.endpoints))
 
 
 class WebhookAttemptAdmin(StateAdmin):

@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from jobs import db
 from jobs.admin.showing import first_line, link, list_url
 from jobs.models import Job
-from webhooks import audiences
+from webhooks import audiences, bundles
 from webhooks.models import WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 SHOWN = 50
@@ -26,6 +26,7 @@ def deliveries_of_job(admin: Any, request: HttpRequest, job: Job) -> SafeString 
     found = list(rows.defer("endpoint__secret", "endpoint__old_secret")[:SHOWN])
     owed = WebhookMessage.objects.using(db.alias()).filter(job_id=job.pk, audience__isnull=False)
     waiting = sum(len(audiences.unpack(each)) for each in owed.values_list("audience__endpoints", flat=True))
+    waiting += bundles.owed([job.pk]).get(job.pk, 0)
     if not found and not waiting:
         return None
     site = admin.admin_site

@@ -1,0 +1,72 @@
+"""Messages of many jobs in one row, until somebody is about to be told.
+
+A worker moves dozens of jobs with one statement, and a message for each would cost more than the moves themselves. So
+that statement writes one bundle for each event, and whoever hands messages out unpacks it first. Receivers that do not
+answer are in no hurry, so what they are owed stays packed.
+
+A bundle is found by its jobs through time: it is of the very microsecond of the events in their histories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+from uuid import UUID
+
+from jobs import db
+from jobs.ids import uuid7s_of
+from jobs.models import JobEvent
+from webhooks import snapshots
+from webhooks.audiences import ID_BYTES
+from webhooks.models import WebhookBundle, WebhookMessage
+
+NOBODY = UUID(int=0)
+
+
+def unpack(lane: UUID) -> int:
+    """The oldest bundle of an audience that nobody else has in hand, in the caller's transaction. How many messages."""
+    rows = WebhookBundle.objects.using(db.alias()).filter(audience_id=lane).order_by("pk")
+    bundle = rows.select_for_update(skip_locked=True).first()
+    if bundle is None:
+        return 0
+    messages = list(_messages(bundle))
+    WebhookMessage.objects.using(db.alias()).bulk_create(messages)
+    rows.filter(pk=bundle.pk)._raw_delete(db.alias())
+    return len(messages)
+
+
+def owed(jobs: Collection[UUID]) -> dict[UUID, int]:
+    """How many deliveries bundles owe about these jobs; only of those that they tell of."""
+    when = JobEvent.objects.using(db.alias()).filter(job_id__in=jobs).order_by().values("at")
+    bundles = WebhookBundle.objects.using(db.alias()).filter(at__in=when).order_by()
+    asked, found = frozenset(jobs), dict[UUID, int]()
+    for told, endpoints in bundles.values_list("jobs", "audience__endpoints"):
+        for job in asked.intersection(unpacked_ids(told)):
+            found[job] = found.get(job, 0) + len(bytes(endpoints)) // ID_BYTES
+    return found
+
+
+def pack(ids: Iterable[UUID | None]) -> bytes:
+    return b"".join(NOBODY.bytes if each is None else each.bytes for each in ids)
+
+
+def unpacked_ids(packed: Any) -> list[UUID]:
+    raw = bytes(packed)
+    return [UUID(bytes=raw[start : start + ID_BYTES]) for start in range(0, len(raw), ID_BYTES)]
+
+
+def _messages(bundle: WebhookBundle) -> Iterator[WebhookMessage]:
+    jobs = unpacked_ids(bundle.jobs)
+    retries = [NOBODY] * len(jobs) if bundle.retried_by is None else unpacked_ids(bundle.retried_by)
+    taken = [None] * len(jobs) if bundle.snapshots is None else snapshots.unpacked(bundle.snapshots)
+    for key, job, retried_by, snapshot in zip(uuid7s_of(bundle.at, len(jobs)), jobs, retries, taken, strict=True):
+        yield WebhookMessage(
+            id=key,
+            tenant=bundle.tenant,
+            event=bundle.event,
+            job_id=job,
+            retried_by=None if retried_by == NOBODY else retried_by,
+            at=bundle.at,
+            audience_id=bundle.audience_id,
+            snapshot=snapshot,
+        )
