@@ -292,7 +292,7 @@ _RUN = f"""
     run AS (
         UPDATE jobscheduler_jobrun r
         SET status = e.status, finished_at = {NOW}, exit_code = e.exit_code, error = e.error, artifacts = e.artifacts
-        FROM ended e WHERE r.job_id = e.id
+        FROM ended e WHERE r.job_id = ANY(%(ids)s::uuid[]) AND r.job_id = e.id
         RETURNING e.tenant, e.resource, e.job_type, e.status AS outcome, e.retried::integer AS retried,
                   CASE WHEN e.data->>'cause' IN ('LEASE_EXPIRED', 'CRASH_RECOVERY') THEN 1 ELSE 0 END AS recovered,
                   greatest(extract(epoch FROM r.started_at - e.created_at), 0) AS waited,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from functools import cache
 from itertools import count
 from typing import Any
@@ -13,7 +12,6 @@ from django.db import transaction
 from jobs.engine.sql import Statement
 
 NOW = "statement_timestamp()"
-FIRST_PLANS_SEC, LAST_PLANS_SEC = 0.5, 60.0  # how long plans are kept
 
 
 def execute(connection: Any, sql: str, params: Any) -> list[Any]:
@@ -22,9 +20,9 @@ def execute(connection: Any, sql: str, params: Any) -> list[Any]:
         with connection.cursor() as cursor:
             cursor.execute(sql, params)
             return cursor.fetchall()
-    raw = _ready(connection)
+    cursor = _cursor(_ready(connection))
     with connection.wrap_database_errors:
-        return _cursor(raw).execute(*_native(sql, params), prepare=_may_prepare(connection)).fetchall()
+        return cursor.execute(*_native(sql, params), prepare=_may_prepare(connection)).fetchall()
 
 
 def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
@@ -41,34 +39,14 @@ def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]
         return [cursor.fetchall() for cursor in cursors]
 
 
-class _Kept:
-    """What a connection keeps for our statements: one cursor, which remembers how to read their columns, and plans.
-
-    The server settles on a plan after a few runs, for tables as they are then: one that was made while they were empty
-    walks all of them each time once they are not. So plans are made anew, soon at first, later rarely.
-    """
-
-    def __init__(self, raw: Any) -> None:
+def _cursor(raw: Any) -> Any:
+    """One for all statements of a connection: it remembers how to read their columns."""
+    cursor = getattr(raw, "jobs_cursor", None)
+    if cursor is None:
         from psycopg import RawCursor
 
-        self.cursor = RawCursor(raw)
-        self._rest_sec = FIRST_PLANS_SEC
-        self._renew_at = time.monotonic() + self._rest_sec
-
-    def renew_plans(self) -> None:
-        if time.monotonic() < self._renew_at:
-            return
-        self.cursor.execute(b"DISCARD PLANS")
-        self._rest_sec = min(self._rest_sec * 2, LAST_PLANS_SEC)
-        self._renew_at = time.monotonic() + self._rest_sec
-
-
-def _cursor(raw: Any) -> Any:
-    kept = getattr(raw, "jobs_kept", None)
-    if kept is None:
-        kept = raw.jobs_kept = _Kept(raw)
-    kept.renew_plans()
-    return kept.cursor
+        cursor = raw.jobs_cursor = RawCursor(raw)
+    return cursor
 
 
 def _native(sql: str, params: Any) -> tuple[bytes, list[Any] | None]:
