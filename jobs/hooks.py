@@ -10,7 +10,9 @@ Being told takes a transaction around the move. A hook with an `interest` spares
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -91,6 +93,7 @@ class _Listener:
 
 
 _listeners: list[_Listener] = []
+_gathering = threading.local()
 failures: dict[str, int] = {}
 
 
@@ -129,8 +132,26 @@ def look_again(*kinds: EventKind) -> bool:
     return any(each.interest.look(*kinds) for each in _listeners if each.interest is not None)
 
 
+@contextmanager
+def gathered() -> Iterator[None]:
+    """For who makes several kinds of moves in one transaction: hooks are told of all of them at once, in its end.
+
+    Inside that transaction; what is taken back within it must take back all of it.
+    """
+    _gathering.events = []
+    try:
+        yield
+        events = _gathering.events
+    finally:
+        _gathering.events = None
+    tell(events)
+
+
 def tell(events: Sequence[Event]) -> None:
     """Call every hook with `events`. Must run inside the transaction that made them."""
+    if (waiting := getattr(_gathering, "events", None)) is not None:
+        waiting.extend(events)
+        return
     for listener in _listeners if events else ():
         if listener.required:
             listener.hook(events)

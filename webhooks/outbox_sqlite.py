@@ -29,11 +29,15 @@ def write(moves: Sequence[tuple[Moved, str]]) -> set[str]:
         told.setdefault(move.tenant, {}).setdefault(name, []).append(move)
     wanted = set()
     for tenant, by_name in told.items():
-        for name, audience in _audiences(tenant, by_name).items():
-            several = by_name[name]
-            write_some = _write_bundle if len(several) > 1 and name in _IN_BUNDLES else _write_each
-            write_some(tenant, name, audience, several)
-            wanted.add(name)
+        found = _audiences(tenant, by_name)
+        packed = {name for name in found if name in _IN_BUNDLES and len(by_name[name]) > 1}
+        when = _times([move.job_id for name in packed for move in by_name[name]]) if packed else {}
+        for name, audience in found.items():
+            if name in packed:
+                _write_bundle(tenant, name, audience, by_name[name], when)
+            else:
+                _write_each(tenant, name, audience, by_name[name])
+        wanted |= found.keys()
     return wanted
 
 
@@ -88,9 +92,18 @@ def _taken(name: str, jobs: Collection[UUID]) -> dict[UUID, str]:
     return dict(zip(jobs, snapshots.unpacked(_claimed(jobs)), strict=True))
 
 
-def _write_bundle(tenant: str, name: str, audience: str, moves: Sequence[Moved]) -> None:
-    """A row for all that happened at the same time, which is known from what the moves themselves wrote down."""
-    when = dict(_ask(_WHEN, [json.dumps([move.job_id.hex for move in moves])]))
+def _times(jobs: Sequence[UUID]) -> dict[str, str]:
+    """When each of them moved, from what the move itself wrote down."""
+    return dict(_ask(_WHEN, [json.dumps([each.hex for each in jobs])]))
+
+
+_WHEN = f"""
+    SELECT value, (SELECT at || '' FROM {_EVENT} WHERE job_id = value ORDER BY id DESC LIMIT 1) FROM json_each(%s)
+"""  # noqa: S608 — our own words; an expression stays text
+
+
+def _write_bundle(tenant: str, name: str, audience: str, moves: Sequence[Moved], when: dict[str, str]) -> None:
+    """A row for all that happened at the same time."""
     by_time: dict[str, list[Moved]] = {}
     for move in moves:
         by_time.setdefault(when[move.job_id.hex], []).append(move)
@@ -102,9 +115,6 @@ def _write_bundle(tenant: str, name: str, audience: str, moves: Sequence[Moved])
         _ask(_BUNDLED, [tenant, name, audience, at, bundles.pack(jobs), retried_by, taken])
 
 
-_WHEN = f"""
-    SELECT value, (SELECT at || '' FROM {_EVENT} WHERE job_id = value ORDER BY id DESC LIMIT 1) FROM json_each(%s)
-"""  # noqa: S608 — our own words; an expression stays text
 _BUNDLED = f"""
     INSERT INTO {_BUNDLE} (tenant, event, audience_id, at, jobs, retried_by, snapshots)
     VALUES (%s, %s, %s, %s, %s, %s, %s)
@@ -120,12 +130,12 @@ def _claimed(jobs: Collection[UUID]) -> str:
 @cache
 def _claims() -> str:
     columns = ", ".join(map(_as_json, snapshots.CLAIMED))
-    artifacts = f"json((SELECT artifacts FROM {_RUN} r WHERE r.job_id = {_JOB}.id))"  # noqa: S608 — our own words
+    kept = f"SELECT artifacts FROM {_RUN} r WHERE r.job_id = {_JOB}.id"  # noqa: S608 — our own words
+    artifacts = f"json(CASE WHEN {_JOB}.fence > 1 THEN ({kept}) END)"  # of a run that goes on
     names = json.dumps(snapshots.CLAIMED)
     return f"""
-    SELECT '{{"columns": {names}, "rows": ' || json_group_array(json(row)) || '}}' FROM (
-        SELECT json_array({columns}, {artifacts}) AS row
-        FROM json_each(%s) told JOIN {_JOB} ON {_JOB}.id = told.value ORDER BY told.key)
+    SELECT '{{"columns": {names}, "rows": ' || json_group_array(json_array({columns}, {artifacts})) || '}}'
+    FROM json_each(%s) told CROSS JOIN {_JOB} ON {_JOB}.id = told.value -- SQLite keeps the order of a cross join
     """  # noqa: S608 — our own words
 
 

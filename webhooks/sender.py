@@ -108,6 +108,9 @@ class Sender(threading.Thread):
         self._look_at = min(self._look_at, self._resting_until if outcome.error else 0.0)  # there is room for another
 
     def _soon(self, now: float) -> float:
+        """When news are looked at; where all hands are full, not before the next answer or the usual time."""
+        if len(self._in_flight) >= AT_ONCE:
+            return self._looked + conf.POLL_SEC
         return max(now + NEWS_SEC, self._resting_until)
 
     def _pause(self) -> float:

@@ -12,8 +12,8 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -21,7 +21,7 @@ from uuid import UUID
 
 from django.db import DatabaseError
 
-from jobs import actors, db
+from jobs import actors, db, hooks
 from jobs.conf import conf
 from jobs.engine import ending, lanes, limits, recovery, roster
 from jobs.engine.claim import Claim, Claimer, Serves, batch_size, foreign_work
@@ -281,12 +281,17 @@ class Worker:
             prefer_indexes()
             self._told = db.connection().connection
 
-    def _one_commit(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _one_commit(self) -> Iterator[None]:
         """SQLite pays for each commit: there the finish and the next claim share one.
 
         What follows from either waits for it (`db.after_commit`): a rollback must leave us holding what we held.
         """
-        return db.atomic() if self._ended and self._shares_commits else nullcontext()
+        if not (self._ended and self._shares_commits):
+            yield
+            return
+        with db.atomic(), hooks.gathered():
+            yield
 
     def _exchange(self, ends: list[tuple[Held, ending.End]]) -> bool:
         """Finish and claim in one statement, if nothing has to be looked at in between."""
