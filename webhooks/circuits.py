@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
@@ -51,11 +51,6 @@ def after_failure(failed: int, *, at_least_sec: float = 0.0) -> dict[str, Any]:
 
 def from_now(seconds: float) -> Any:
     return Now() + timedelta(seconds=seconds)
-
-
-def tried_now() -> Q:
-    """Endpoints that may be contacted."""
-    return Q(enabled=True) & (Q(open_until__isnull=True) | Q(open_until__lte=Now()))
 
 
 def count_unreached(most: int) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from django.db.models import BooleanField, Count, Exists, ExpressionWrapper, F, OuterRef, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from jobs import db
@@ -56,17 +55,14 @@ class Outcome:
 
 def take(most: int) -> list[Task]:
     """Lease up to so many deliveries that are due, at most CONCURRENT an endpoint and one where it was broken."""
-    if db.is_sqlite() and not _waiting().exists():  # its only writer is not kept waiting for a look
+    connection = db.connection()
+    if db.is_sqlite() and not _with_room(connection, most):  # its only writer is not kept waiting for a look
         return []
-    with db.atomic() as connection:
-        endpoints = list(_ready()[:most])
-        busy = _in_flight([each.pk for each in endpoints])
-        token = uuid4()
-        tasks: list[Task] = []
-        for each in endpoints:
-            limit = 1 if circuits.is_broken(each.failures) else CONCURRENT
-            if (room := min(limit - busy[each.pk], most - len(tasks))) > 0:
-                tasks += _due(connection, each, room, token)
+    token = uuid4()
+    tasks: list[Task] = []
+    with db.atomic():
+        for endpoint, room in _with_room(connection, most):
+            tasks += endpoint.due(connection, min(room, most - len(tasks)), token)
         if tasks:
             leased = _deliveries().filter(pk__in=[each.id for each in tasks])
             leased.update(lease_token=token, lease_expires_at=circuits.from_now(LEASE_SEC))
@@ -107,66 +103,104 @@ def give_up_disabled(endpoint_id: UUID) -> int:
 DISABLED = "the endpoint is disabled"
 
 
-def _ready() -> QuerySet[WebhookEndpoint]:
-    """Endpoints with something due, in no order, so that none is always last; who locks them next, counts after us."""
-    both = ExpressionWrapper(Q(old_secret_until__gt=Now()), output_field=BooleanField())
-    return _waiting().annotate(signs_twice=both).order_by("?").select_for_update(skip_locked=True, no_key=True)
+class _Endpoint(NamedTuple):
+    """One that has something due, as the database told it."""
+
+    key: Any
+    url: str
+    secret: Any
+    old_secret: Any
+    signs_twice: Any
+    failures: int
+
+    def due(self, connection: Any, most: int, token: UUID) -> list[Task]:
+        rows = _asked(connection, _due_first(connection.vendor, circuits.is_broken(self.failures)), [self.key, most])
+        keys = self.keys() if rows else None
+        return [
+            Task(as_uuid(pk), token, as_uuid(self.key), self.url, bytes(body or b""), keys, failed)
+            for pk, failed, body in rows
+        ]
+
+    def keys(self) -> tuple[bytes, ...] | None:
+        sealed = [self.secret, *([self.old_secret] if self.old_secret and self.signs_twice else [])]
+        try:
+            return tuple(sealing.unseal(bytes(each)) for each in sealed)
+        except sealing.Unreadable:
+            return None
 
 
-def _waiting() -> QuerySet[WebhookEndpoint]:
-    due = _free().filter(endpoint_id=OuterRef("pk"))
-    return WebhookEndpoint.objects.using(db.alias()).filter(circuits.tried_now()).filter(Exists(due))
+def _with_room(connection: Any, most: int) -> list[tuple[_Endpoint, int]]:
+    """Endpoints with something due, and how many more they may be sent.
 
-
-def _free() -> QuerySet[WebhookDelivery]:
-    over = Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=Now())
-    return _deliveries().filter(over, status=DeliveryStatus.PENDING, next_try_at__lte=Now())
-
-
-def _due(connection: Any, endpoint: Any, most: int, token: UUID) -> list[Task]:
-    """Past the ORM: this is asked for one endpoint after the other.
-
-    A broken one is probed with what has waited least: it may be an older one that it chokes on.
+    Whoever locks them next, counts after us; so what is under way is asked for once they are ours.
     """
-    asked = [WebhookDelivery._meta.pk.get_db_prep_value(endpoint.pk, connection), most]
-    with connection.cursor() as cursor:
-        cursor.execute(_due_first(connection.vendor, is_broken=circuits.is_broken(endpoint.failures)), asked)
-        rows = cursor.fetchall()
-    keys = _keys(endpoint) if rows else None
-    return [
-        Task(_uuid(pk), token, endpoint.pk, endpoint.url, bytes(body or b""), keys, failed) for pk, failed, body in rows
-    ]
+    lock = connection.in_atomic_block
+    found = [_Endpoint(*row) for row in _asked(connection, _ready(connection.vendor, lock), [most])]
+    if not found:
+        return []
+    asked = _in_flight(connection.vendor, len(found))
+    busy = dict(_asked(connection, asked, [each.key for each in found]))
+    room = [(each, (1 if circuits.is_broken(each.failures) else CONCURRENT) - busy.get(each.key, 0)) for each in found]
+    return [(each, left) for each, left in room if left > 0]
+
+
+# Past the ORM, here and below: it would take longer to put these together than the database does to answer.
+
+_ENDPOINT, _DELIVERY = WebhookEndpoint._meta.db_table, WebhookDelivery._meta.db_table
 
 
 @cache
-def _due_first(vendor: str, *, is_broken: bool) -> str:
-    now, lock = "statement_timestamp()", "FOR UPDATE OF d SKIP LOCKED"
-    if vendor == "sqlite":
-        now, lock = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')", ""
+def _ready(vendor: str, lock: bool) -> str:
+    """In no order, so that none is always last."""
+    now = _now(vendor)
     return f"""
-    SELECT d.id, d.attempts - d.attempts_before, m.body
-    FROM {WebhookDelivery._meta.db_table} d JOIN {WebhookMessage._meta.db_table} m ON m.id = d.message_id
-    WHERE d.endpoint_id = %s AND d.status = '{DeliveryStatus.PENDING}' AND d.next_try_at <= {now}
-      AND (d.lease_expires_at IS NULL OR d.lease_expires_at <= {now})
-    ORDER BY d.next_try_at {"DESC" if is_broken else "ASC"} LIMIT %s {lock}
+    SELECT id, url, secret, old_secret, old_secret_until > {now}, failures FROM {_ENDPOINT} e
+    WHERE enabled AND (open_until IS NULL OR open_until <= {now})
+      AND EXISTS (SELECT 1 FROM {_DELIVERY} d WHERE d.endpoint_id = e.id AND {_free(now)})
+    ORDER BY random() LIMIT %s {"FOR NO KEY UPDATE SKIP LOCKED" if lock and vendor == "postgresql" else ""}
     """  # noqa: S608 — our own words
 
 
-def _uuid(stored: UUID | str) -> UUID:
+@cache
+def _in_flight(vendor: str, endpoints: int) -> str:
+    marks = ", ".join(["%s"] * endpoints)
+    return f"""
+    SELECT endpoint_id, count(*) FROM {_DELIVERY}
+    WHERE endpoint_id IN ({marks}) AND lease_token IS NOT NULL AND lease_expires_at > {_now(vendor)}
+    GROUP BY endpoint_id
+    """  # noqa: S608 — our own words
+
+
+@cache
+def _due_first(vendor: str, is_broken: bool) -> str:
+    """A broken one is probed with what has waited least: it may be an older one that it chokes on."""
+    return f"""
+    SELECT d.id, d.attempts - d.attempts_before, m.body
+    FROM {_DELIVERY} d JOIN {WebhookMessage._meta.db_table} m ON m.id = d.message_id
+    WHERE d.endpoint_id = %s AND {_free(_now(vendor))} ORDER BY d.next_try_at {"DESC" if is_broken else "ASC"} LIMIT %s
+    {"FOR UPDATE OF d SKIP LOCKED" if vendor == "postgresql" else ""}
+    """  # noqa: S608 — our own words
+
+
+def _free(now: str) -> str:
+    over = f"(d.lease_expires_at IS NULL OR d.lease_expires_at <= {now})"
+    return f"d.status = '{DeliveryStatus.PENDING}' AND d.next_try_at <= {now} AND {over}"
+
+
+def _now(vendor: str) -> str:
+    """SQLite's clock ticks in milliseconds: what is of the present one has come."""
+    return "statement_timestamp()" if vendor == "postgresql" else "strftime('%%Y-%%m-%%d %%H:%%M:%%f999', 'now')"
+
+
+def _asked(connection: Any, sql: str, params: Sequence[Any]) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return list(cursor.fetchall())
+
+
+def as_uuid(stored: UUID | str) -> UUID:
+    """SQLite stores them as text."""
     return stored if isinstance(stored, UUID) else UUID(hex=stored)
-
-
-def _in_flight(endpoints: Sequence[UUID]) -> Counter[UUID]:
-    leased = _deliveries().filter(endpoint_id__in=endpoints, lease_token__isnull=False, lease_expires_at__gt=Now())
-    return Counter(dict(leased.order_by().values_list("endpoint_id").annotate(n=Count("pk"))))
-
-
-def _keys(endpoint: Any) -> tuple[bytes, ...] | None:
-    sealed = [endpoint.secret, *([endpoint.old_secret] if endpoint.old_secret and endpoint.signs_twice else [])]
-    try:
-        return tuple(sealing.unseal(bytes(each)) for each in sealed)
-    except sealing.Unreadable:
-        return None
 
 
 @dataclass(frozen=True)

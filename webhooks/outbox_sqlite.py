@@ -27,7 +27,7 @@ def write(moves: Sequence[tuple[Moved, str]]) -> set[str]:
     told: dict[str, dict[str, list[Moved]]] = {}  # by tenant and event
     for move, name in moves:
         told.setdefault(move.tenant, {}).setdefault(name, []).append(move)
-    wanted = set()
+    wanted: set[str] = set()
     for tenant, by_name in told.items():
         found = _audiences(tenant, by_name)
         packed = {name for name in found if name in _IN_BUNDLES and len(by_name[name]) > 1}
