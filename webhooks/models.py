@@ -123,7 +123,7 @@ class WebhookBundle(models.Model):
     )
     jobs = models.BinaryField(editable=False)  # their ids, 16 bytes each
     retried_by = models.BinaryField(null=True, editable=False)  # likewise, zeros where there is none; NULL: nowhere
-    snapshots = models.TextField(null=True, editable=False)  # JSON: columns, and a row for each of the jobs
+    snapshots = models.TextField(null=True, editable=False)  # JSON, see `webhooks.snapshots.unpacked`
 
     class Meta:
         db_table = "jobscheduler_webhookbundle"

@@ -5,7 +5,6 @@ Either as a statement of its own, or as a part of the statement that makes the m
 
 from __future__ import annotations
 
-import json
 from functools import cache
 
 from jobs.models import Job, JobRun, JobTemplate
@@ -74,13 +73,14 @@ def along_claims() -> str:
     """For the rows of `took`, with a snapshot of all that does not stay as it is once a job has been dispatched."""
     from jobs.engine.sql.postgres_moves import KEPT_ARTIFACTS
 
-    columns, names = ", ".join(f"took.{name}" for name in snapshots.CLAIMED), json.dumps(snapshots.CLAIMED)
+    lists = {name: "max" if name in snapshots.FOR_ALL else "json_agg" for name in snapshots.CLAIMED}
+    columns = ", ".join(f"'{name}', {gather}(took.{name})" for name, gather in lists.items())
     asked = f"SELECT DISTINCT tenant, '{events.STARTED}' AS event FROM took"  # noqa: S608 — our own words
     return f"""{_wanted(asked, of="_start")},
     told_of_start AS (
         INSERT INTO {_BUNDLE} (tenant, event, at, audience_id, jobs, snapshots)
         SELECT w.tenant, w.event, {NOW}, w.audience, string_agg(uuid_send(took.id), ''),
-               '{{"columns": {names}, "rows": ' || json_agg(json_build_array({columns}, {KEPT_ARTIFACTS}))::text || '}}'
+               json_build_object({columns}, 'artifacts', json_agg({KEPT_ARTIFACTS}))::text
         FROM took JOIN wanted_start w ON w.tenant = took.tenant
         GROUP BY w.tenant, w.event, w.audience
     )"""  # noqa: S608

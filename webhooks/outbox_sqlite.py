@@ -129,23 +129,20 @@ def _claimed(jobs: Collection[UUID]) -> str:
 
 @cache
 def _claims() -> str:
-    columns = ", ".join(map(_as_json, snapshots.CLAIMED))
     kept = f"SELECT artifacts FROM {_RUN} r WHERE r.job_id = {_JOB}.id"  # noqa: S608 — our own words
-    artifacts = f"json(CASE WHEN {_JOB}.fence > 1 THEN ({kept}) END)"  # of a run that goes on
-    names = json.dumps(snapshots.CLAIMED)
+    artifacts = f"json_group_array(json(CASE WHEN {_JOB}.fence > 1 THEN ({kept}) END))"  # of a run that goes on
+    columns = ", ".join(f"'{name}', {_gathered(name)}" for name in snapshots.CLAIMED)
     return f"""
-    SELECT '{{"columns": {names}, "rows": ' || json_group_array(json_array({columns}, {artifacts})) || '}}'
+    SELECT json_object({columns}, 'artifacts', {artifacts})
     FROM json_each(%s) told CROSS JOIN {_JOB} ON {_JOB}.id = told.value -- SQLite keeps the order of a cross join
     """  # noqa: S608 — our own words
 
 
-def _as_json(name: str) -> str:
-    match Job._meta.get_field(name).get_internal_type():
-        case "JSONField":
-            return f"json({_JOB}.{name})"
-        case "DateTimeField":
-            return f"{_JOB}.{name} || '+00:00'"
-    return f"{_JOB}.{name}"
+def _gathered(name: str) -> str:
+    if name in snapshots.FOR_ALL:
+        return f"max({_JOB}.{name}) || '+00:00'"
+    is_json = Job._meta.get_field(name).get_internal_type() == "JSONField"
+    return f"json_group_array({f'json({_JOB}.{name})' if is_json else f'{_JOB}.{name}'})"
 
 
 def _hex(given: UUID | None) -> str | None:

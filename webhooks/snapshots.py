@@ -19,6 +19,7 @@ JOB = tuple(field.attname for field in Job._meta.concrete_fields if field.attnam
 RUN = tuple(field.attname for field in JobRun._meta.concrete_fields)
 # Of a job that is claimed just now, all that its row may say otherwise later and that the claim does not say itself.
 CLAIMED = ("lease_owner", "tokens_used", *CLAIM_TOLD)
+FOR_ALL = ("lease_expires_at", "heartbeat_at")  # the same for all that are claimed at once
 _AT_A_CLAIM = {"status": str(Status.RUNNING), "status_reason": "", "cancel_requested": False, "cancel_mode": ""}
 _OPEN_RUN = {"status": str(Status.RUNNING), "finished_at": None, "exit_code": None, "error": ""}
 
@@ -37,12 +38,20 @@ def take(jobs: Collection[UUID]) -> dict[UUID, str]:
 
 
 def unpacked(text: str) -> list[str]:
-    """Of many that were claimed at once, each as `turned_back` wants it. The columns are those of who wrote it."""
+    """Of many jobs that were claimed at once, each as `turned_back` wants it.
+
+    Of each column it has a list, with a value for each of the jobs; or one that is the same for all.
+    """
     told: dict[str, Any] = json.loads(text)
+    artifacts = told.pop("artifacts")
     return [
-        json.dumps({"claimed": dict(zip(told["columns"], row, strict=True)), "artifacts": artifacts})
-        for *row, artifacts in told["rows"]
+        json.dumps({"claimed": {name: _of(said, place) for name, said in told.items()}, "artifacts": each})
+        for place, each in enumerate(artifacts)
     ]
+
+
+def _of(said: Any, place: int) -> Any:
+    return said[place] if isinstance(said, list) else said
 
 
 def is_whole(text: str) -> bool:

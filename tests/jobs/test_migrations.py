@@ -112,7 +112,7 @@ def test_what_is_owed_in_bundles_stays_owed_where_there_are_none(whole_again: No
     WebhookBundleFactory.create(
         audience=audience, event="job.failed", jobs=job.bytes * 2, retried_by=retry.bytes + bytes(16)
     )
-    taken = '{"columns": ["priority"], "rows": [[7, null]]}'
+    taken = '{"priority": [7], "artifacts": [null]}'
     WebhookBundleFactory.create(audience=audience, event="job.started", jobs=job.bytes, snapshots=taken)
     _migrate("jobscheduler_webhooks", "0007")
     _migrate("jobscheduler_webhooks")

@@ -40,9 +40,15 @@ def _snapshots(text, number):
     if text is None:
         return [None] * number
     told = json.loads(text)
+    artifacts = told.pop("artifacts")
     return [
-        json.dumps({"claimed": dict(zip(told["columns"], row, strict=True)), "artifacts": artifacts})
-        for *row, artifacts in told["rows"]
+        json.dumps(
+            {
+                "claimed": {name: said[place] if isinstance(said, list) else said for name, said in told.items()},
+                "artifacts": each,
+            }
+        )
+        for place, each in enumerate(artifacts)
     ]
 
 
