@@ -57,7 +57,7 @@ def measure(calibration: Calibration, rounds: int | None) -> Rates:
 
 
 def _measured(calibration: Calibration, rounds: int, setups: list[Setup]) -> Rates:
-    return calibrated(rounds, calibration, {str(each): each.rate for each in setups})
+    return calibrated(rounds, calibration.rate, {str(each): each.rate for each in setups})
 
 
 def best_of(rates: Rates) -> str:

@@ -68,17 +68,17 @@ def interleaved(rounds: int, measures: Mapping[str, Callable[[], float]]) -> Rat
     return found
 
 
-CAL = " | cal"  # what the calibration said around the measure of that name
+CAL = " | cal"  # what the yardstick said around the measure of that name
 
 
-def calibrated(rounds: int, calibration: Calibration, measures: Mapping[str, Callable[[], float]]) -> Rates:
-    """For measures that take long: each with the calibration just before and just after it."""
+def calibrated(rounds: int, yardstick: Callable[[], float], measures: Mapping[str, Callable[[], float]]) -> Rates:
+    """For measures that take long: each with the yardstick just before and just after it."""
     found: Rates = {key: [] for name in measures for key in (name, name + CAL)}
     for _ in range(rounds):
-        before = calibration.rate()
+        before = yardstick()
         for name, rate in measures.items():
             found[name].append(rate())
-            after = calibration.rate()
+            after = yardstick()
             found[name + CAL].append((before + after) / 2)
             before = after
     return found

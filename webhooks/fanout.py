@@ -58,21 +58,33 @@ def lanes() -> Lanes:
 
 def hand_out(lane: UUID, deliveries: int = DELIVERIES) -> int:
     """One batch of the oldest, in one transaction; what other senders have in hand is theirs. How many messages."""
+    endpoints = audiences.members([lane]).get(lane, [])
+    most = max(1, min(MESSAGES, deliveries // max(len(endpoints), 1)))
+    _unpack(lane, most)
+    ahead = bodies.made(_bodiless(_owed(lane)[:most])) if db.is_sqlite() else {}  # its only writer need not wait for it
     with db.atomic() as connection:
-        endpoints = audiences.members([lane]).get(lane, [])
         enabled = dict(_endpoints(endpoints).values_list("pk", "enabled"))
-        most = max(1, min(MESSAGES, deliveries // max(len(enabled), 1)))
-        messages = list(_owed(lane)[:most])
-        if len(messages) < most and bundles.unpack(lane):
-            messages = list(_owed(lane)[:most])
+        messages = list(_owed(lane).select_for_update(skip_locked=True)[:most])
         if messages and not enabled:  # all of them are deleted
             WebhookMessage.objects.using(db.alias()).filter(pk__in=[each.pk for each in messages]).delete()
         elif messages:
-            _keep_bodies(connection, messages)
+            made = ahead | bodies.made([each for each in _bodiless(messages) if each.pk not in ahead])
+            _write(connection, _KEEP, [(made.get(each.pk, each.body), each.pk) for each in messages])
             for is_enabled, statement in _INSERT.items():
                 to = [endpoint for endpoint in enabled if enabled[endpoint] == is_enabled]
                 _write(connection, statement, [_delivery(each, endpoint) for each in messages for endpoint in to])
     return len(messages)
+
+
+def _unpack(lane: UUID, most: int) -> None:
+    """So that there are as many messages, if as many are owed."""
+    if len(_owed(lane).values_list("pk")[:most]) < most:
+        with db.atomic():
+            bundles.unpack(lane)
+
+
+def _bodiless(messages: Iterable[WebhookMessage]) -> list[WebhookMessage]:
+    return [each for each in messages if each.body is None]
 
 
 def _owed_to() -> list[UUID]:
@@ -134,14 +146,7 @@ def _endpoints(ids: Iterable[UUID]) -> QuerySet[WebhookEndpoint]:
 
 
 def _owed(lane: UUID) -> QuerySet[WebhookMessage]:
-    rows = WebhookMessage.objects.using(db.alias()).filter(audience_id=lane).order_by("pk")
-    return rows.select_for_update(skip_locked=True)
-
-
-def _keep_bodies(connection: Any, messages: Sequence[WebhookMessage]) -> None:
-    made = bodies.made([each for each in messages if each.body is None])
-    rows = [(made.get(each.pk, each.body), each.pk) for each in messages]
-    _write(connection, _KEEP, rows)
+    return WebhookMessage.objects.using(db.alias()).filter(audience_id=lane).order_by("pk")
 
 
 def _write(connection: Any, statement: str, rows: Sequence[Sequence[Any]]) -> None:

@@ -42,7 +42,7 @@ def measure(calibration: Calibration, rounds: int | None) -> Rates:
             absent[f"{peer}: {why}"] = []
         else:
             measures[version_of(peer)] = _rate_of(peer, module)
-    return calibrated(rounds or ROUNDS, calibration, measures) | absent
+    return calibrated(rounds or ROUNDS, calibration.rate, measures) | absent
 
 
 def _rate_of(peer: str, module: ModuleType) -> Callable[[], float]:
