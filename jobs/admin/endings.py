@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db.models import Max
 
 from jobs import db
-from jobs.admin import rollups
 from jobs.admin.paginator import CAP
 from jobs.literals import literals
 from jobs.models import JobEvent
 from jobs.models.audit import RARE_ENDS
 from jobs.states import TERMINAL
+from jobs.thrift import Kept
 
+FEW = 500  # ids that a statement may name
 LEEWAY = timedelta(minutes=10)  # numbers are given before a commit, and times may be of another clock
 
 # Events are numbered as they happen: the first one since a moment is found by halving, a few dozen looks along the key.
@@ -37,20 +41,40 @@ def since(age: timedelta, now: datetime) -> datetime:
     return whole if whole == began else whole + timedelta(minutes=1)
 
 
+class Walk(NamedTuple):
+    """Along the events since a moment, up to a few ends."""
+
+    first: int
+    events: int
+    jobs: list[UUID]
+
+
+_walks: Kept[Walk] = Kept()
+
+
 def jobs_ended(moment: datetime, status: str = "", job_type: str = "") -> Any:
     """The ids of those that ended since then, of many the newest: one more than a list counts.
 
-    The rollup knows how many there can be: once they are found, nobody looks at what else has happened.
+    Where ends are few among much else that happened, they are looked for once, for a while and for all statements.
     """
     ends = JobEvent.objects.using(db.alias()).filter(at__gte=moment)
-    if status in RARE_ENDS:
-        ends = ends.filter(kind__in=literals(RARE_ENDS), kind=status).order_by("-at")
-    else:
-        kinds = [status] if status else sorted(TERMINAL)
-        ends = ends.filter(pk__gte=first_event(moment - LEEWAY), kind__in=kinds).order_by("-pk")
     if job_type:
         ends = ends.filter(job__job_type=job_type)
-    return ends.values("job_id")[: min(CAP + 1, rollups.at_most(moment, status, job_type))]
+    if status in RARE_ENDS:
+        return ends.filter(kind__in=literals(RARE_ENDS), kind=status).order_by("-at").values("job_id")[: CAP + 1]
+    ends = ends.filter(kind__in=[status] if status else sorted(TERMINAL)).order_by("-pk")
+    few = min(FEW, CAP)
+
+    def walk() -> Walk:
+        first = first_event(moment - LEEWAY)
+        last = JobEvent.objects.using(db.alias()).aggregate(last=Max("pk"))["last"] or 0
+        found = ends.filter(pk__gte=first).values_list("job_id", flat=True)[: few + 1]
+        return Walk(first, last - first, list(found))
+
+    walked = _walks.get((db.alias(), moment, status, job_type), walk, lambda found: found.events)
+    if len(walked.jobs) <= few:
+        return walked.jobs
+    return ends.filter(pk__gte=walked.first).values("job_id")[: CAP + 1]
 
 
 def first_event(moment: datetime) -> int:

@@ -98,13 +98,6 @@ def ended(within: timedelta, now: datetime) -> Counter[str]:
     return Counter(dict(rows))
 
 
-def at_most(since: datetime, status: str, job_type: str) -> int:
-    """How many jobs can have ended since then; those of old minutes count with their whole hour."""
-    asked = {"outcome": status, "job_type": job_type}
-    rows = _since(_floor(since, HOUR)).filter(**{name: value for name, value in asked.items() if value})
-    return rows.aggregate(jobs=Sum("jobs"))["jobs"] or 0
-
-
 def per_resource(now: datetime) -> dict[str, list[int]]:
     """Of each resource, how many jobs ended in each of the last 60 minutes."""
     starts = {start: index for index, start in enumerate(WINDOWS["1h"].starts(now))}

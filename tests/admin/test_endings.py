@@ -11,20 +11,25 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from jobs import thrift
 from jobs.admin import endings
-from jobs.models import Job, JobEvent, JobMinute
+from jobs.models import Job, JobEvent
 from jobs.states import Status
 from tests.admin.pages import list_of
-from tests.factories import SAMPLE_TYPE, JobEventFactory, JobMinuteFactory, job_in
+from tests.factories import JobEventFactory, job_in
+from tests.sample_jobs import note
 
 NOW = timezone.now()
+
+
+@pytest.fixture(autouse=True)
+def _walked_nowhere() -> None:
+    endings._walks.forget()
 
 
 def ended(status: Status, ago: timedelta, **more: Any) -> Job:
     job: Job = job_in(status, **more)
     JobEventFactory.create(job=job, kind=str(status), to_status=str(status), at=NOW - ago)
-    minute = (NOW - ago).replace(second=0, microsecond=0)
-    JobMinuteFactory.create(minute=minute, worker=str(job.pk), outcome=str(status), job_type=job.job_type)
     return job
 
 
@@ -65,26 +70,29 @@ def test_of_more_than_a_list_counts_those_of_one_type_are_still_found(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endings, "CAP", 2)
-    wanted = ended(Status.COMPLETED, timedelta(minutes=9), job_type=SAMPLE_TYPE)
+    wanted = ended(Status.COMPLETED, timedelta(minutes=9), job_type=note.name)
     newer = [ended(Status.COMPLETED, timedelta(minutes=8 - n), job_type="elsewhere") for n in range(5)]
     assert listed(boss, ended="1h") == {job.pk for job in newer[-3:]}
-    assert listed(boss, ended="1h", job_type=SAMPLE_TYPE) == {wanted.pk}
+    assert listed(boss, ended="1h", job_type=note.name) == {wanted.pk}
 
 
-def test_once_all_that_ended_are_found_the_rest_of_the_day_is_not_read(boss: Client) -> None:
-    """Where nothing ended, however much else happened, no event is looked at."""
-    for _ in range(5):
-        JobEventFactory.create(kind="SUBMITTED", at=NOW)
+@pytest.mark.parametrize("few", [0, 500], ids=["many", "few"])
+def test_few_ends_and_many_are_found_alike(boss: Client, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(endings, "FEW", few)
+    jobs = {ended(Status.COMPLETED, timedelta(minutes=n)).pk for n in range(1, 4)}
+    assert listed(boss, ended="1h") == listed(boss, ended="1h", status="COMPLETED") == jobs
+    assert listed(boss, ended="1h", job_type=note.name) == jobs
+
+
+def test_a_long_walk_along_events_is_not_made_for_every_answer(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few ends among much that happened: looked for once in a while, not by each statement of each page."""
+    monkeypatch.setattr(thrift, "FEW", 3)
+    monkeypatch.setattr(thrift, "SHARE", 1e-6)
+    jobs = {ended(Status.COMPLETED, timedelta(minutes=n)).pk for n in range(1, 6)}
     with CaptureQueriesContext(connection) as captured:
-        assert listed(boss, ended="24h") == set()
-    assert not [each["sql"] for each in captured if "jobevent" in each["sql"] and '"kind" IN' in each["sql"]]
-    job = ended(Status.COMPLETED, timedelta(minutes=5))
-    assert listed(boss, ended="24h") == {job.pk}
-
-
-def test_hours_that_were_folded_are_counted_from_their_beginning(boss: Client) -> None:
-    """The rollup keeps minutes for a day: a week begins in the middle of an hour."""
-    ago = timedelta(days=7) - timedelta(minutes=1)
-    job = ended(Status.COMPLETED, ago)
-    JobMinute.objects.update(minute=(NOW - ago).replace(minute=0, second=0, microsecond=0), worker="@hour")
-    assert listed(boss, ended="7d") == {job.pk}
+        for _ in range(3):
+            assert listed(boss, ended="1h") == jobs
+    walks = [
+        each["sql"] for each in captured if 'FROM "jobscheduler_jobevent"' in each["sql"] and '"kind" IN' in each["sql"]
+    ]
+    assert len(walks) == 1
