@@ -21,18 +21,23 @@ from webhooks.audiences import ID_BYTES
 from webhooks.models import WebhookBundle, WebhookMessage
 
 NOBODY = UUID(int=0)
+AT_ONCE = 20  # bundles that are looked at together; of jobs that moved alone, each has one
 
 
-def unpack(lane: UUID) -> int:
-    """The oldest bundle of an audience that nobody else has in hand, in the caller's transaction. How many messages."""
-    rows = WebhookBundle.objects.using(db.alias()).filter(audience_id=lane).order_by("pk")
-    bundle = rows.select_for_update(skip_locked=True).first()
-    if bundle is None:
-        return 0
-    messages = list(_messages(bundle))
-    WebhookMessage.objects.using(db.alias()).bulk_create(messages)
-    rows.filter(pk=bundle.pk)._raw_delete(db.alias())
-    return len(messages)
+def unpack(lane: UUID, least: int = 1) -> int:
+    """The oldest bundles of an audience that nobody else has in hand, in the caller's transaction, until they make at
+    least so many messages. How many that were."""
+    rows, made = WebhookBundle.objects.using(db.alias()).filter(audience_id=lane).order_by("pk"), 0
+    while made < least and (some := list(rows.select_for_update(skip_locked=True)[:AT_ONCE])):
+        opened, messages = [], list[WebhookMessage]()
+        for bundle in some:
+            if made + len(messages) < least:
+                messages += _messages(bundle)
+                opened.append(bundle.pk)
+        WebhookMessage.objects.using(db.alias()).bulk_create(messages)
+        rows.filter(pk__in=opened).order_by()._raw_delete(db.alias())
+        made += len(messages)
+    return made
 
 
 def owed(jobs: Collection[UUID]) -> dict[UUID, int]:

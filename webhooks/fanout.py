@@ -78,9 +78,10 @@ def hand_out(lane: UUID, deliveries: int = DELIVERIES) -> int:
 
 def _unpack(lane: UUID, most: int) -> None:
     """So that there are as many messages, if as many are owed."""
-    if len(_owed(lane).values_list("pk")[:most]) < most:
+    missing = most - len(_owed(lane).values_list("pk")[:most])
+    if missing > 0:
         with db.atomic():
-            bundles.unpack(lane)
+            bundles.unpack(lane, missing)
 
 
 def _bodiless(messages: Iterable[WebhookMessage]) -> list[WebhookMessage]:

@@ -26,7 +26,8 @@ from tests.admin.people import logged_in
 from tests.api.calling import Api
 from tests.executor import WORKER
 from tests.webhooks.scenes import TYPE, deliveries, endpoint, handed_out, owed
-from webhooks import bundles, counts
+from webhooks import bundles, counts, fanout
+from webhooks.interest import listening
 from webhooks.models import WebhookBundle, WebhookMessage
 
 pytestmark = pytest.mark.django_db
@@ -148,6 +149,29 @@ def test_a_bundle_of_more_than_a_batch_is_handed_out_whole_and_once() -> None:
     finished(claims)
     assert handed_out() == 50
     assert Counter(each.job_id for each in deliveries()) == {each.id: 20 for each in claims}
+
+
+def test_many_small_bundles_are_handed_out_together() -> None:
+    """Jobs that moved alone, one after the other, are not handed out one by one."""
+    endpoint("https://example.org/", "job.completed")
+    listening.look()  # the first to learn of an endpoint tells it by messages
+    for _ in range(bundles.AT_ONCE + 5):
+        finished(claimed(2))
+    assert WebhookBundle.objects.count() == bundles.AT_ONCE + 5
+    (lane,) = fanout._owed_to()
+    assert fanout.hand_out(lane) == 2 * (bundles.AT_ONCE + 5)
+    assert not WebhookBundle.objects.exists()
+
+
+def test_no_more_is_unpacked_than_is_needed() -> None:
+    endpoint("https://example.org/", "job.completed")
+    listening.look()  # the first to learn of an endpoint tells it by messages
+    for _ in range(5):
+        finished(claimed(2))
+    (lane,) = fanout._owed_to()
+    with transaction.atomic():
+        assert bundles.unpack(lane, 3) == 4
+    assert (WebhookBundle.objects.count(), WebhookMessage.objects.count()) == (3, 4)
 
 
 def test_moves_that_are_taken_back_leave_no_bundle() -> None:
