@@ -17,8 +17,9 @@ def pack(endpoints: Iterable[UUID]) -> bytes:
     return b"".join(sorted(each.bytes for each in endpoints))
 
 
-def unpack(endpoints: Any) -> list[UUID]:
-    raw = bytes(endpoints or b"")
+def unpack(ids: Any) -> list[UUID]:
+    """Of an audience, or of anything else that is packed so."""
+    raw = bytes(ids or b"")
     return [UUID(bytes=raw[start : start + ID_BYTES]) for start in range(0, len(raw), ID_BYTES)]
 
 

@@ -10,14 +10,12 @@ A bundle is found by its jobs through time: it is of the very microsecond of the
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
 from uuid import UUID
 
 from jobs import db
 from jobs.ids import uuid7s_of
 from jobs.models import JobEvent
-from webhooks import snapshots
-from webhooks.audiences import ID_BYTES
+from webhooks import audiences, snapshots
 from webhooks.models import WebhookBundle, WebhookMessage
 
 NOBODY = UUID(int=0)
@@ -46,8 +44,8 @@ def owed(jobs: Collection[UUID]) -> dict[UUID, int]:
     bundles = WebhookBundle.objects.using(db.alias()).filter(at__in=when).order_by()
     asked, found = frozenset(jobs), dict[UUID, int]()
     for told, endpoints in bundles.values_list("jobs", "audience__endpoints"):
-        for job in asked.intersection(unpacked_ids(told)):
-            found[job] = found.get(job, 0) + len(bytes(endpoints)) // ID_BYTES
+        for job in asked.intersection(audiences.unpack(told)):
+            found[job] = found.get(job, 0) + len(audiences.unpack(endpoints))
     return found
 
 
@@ -55,14 +53,9 @@ def pack(ids: Iterable[UUID | None]) -> bytes:
     return b"".join(NOBODY.bytes if each is None else each.bytes for each in ids)
 
 
-def unpacked_ids(packed: Any) -> list[UUID]:
-    raw = bytes(packed)
-    return [UUID(bytes=raw[start : start + ID_BYTES]) for start in range(0, len(raw), ID_BYTES)]
-
-
 def _messages(bundle: WebhookBundle) -> Iterator[WebhookMessage]:
-    jobs = unpacked_ids(bundle.jobs)
-    retries = [NOBODY] * len(jobs) if bundle.retried_by is None else unpacked_ids(bundle.retried_by)
+    jobs = audiences.unpack(bundle.jobs)
+    retries = [NOBODY] * len(jobs) if bundle.retried_by is None else audiences.unpack(bundle.retried_by)
     taken = [None] * len(jobs) if bundle.snapshots is None else snapshots.unpacked(bundle.snapshots)
     for key, job, retried_by, snapshot in zip(uuid7s_of(bundle.at, len(jobs)), jobs, retries, taken, strict=True):
         yield WebhookMessage(

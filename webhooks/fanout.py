@@ -112,7 +112,7 @@ def _walk(model: type[Model]) -> str:
             SELECT ({following} > lane.audience ORDER BY audience_id LIMIT 1) FROM lane WHERE lane.audience IS NOT NULL
         )
         SELECT audience FROM lane WHERE audience IS NOT NULL LIMIT {LANES:d}
-    ) AS walked"""  # noqa: S608
+    ) AS walked"""  # noqa: S608 — our own words
 
 
 _OWED_FROM = f"{_walk(WebhookMessage)} UNION {_walk(WebhookBundle)} ORDER BY audience LIMIT {LANES:d}"

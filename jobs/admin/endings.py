@@ -63,16 +63,15 @@ def jobs_ended(moment: datetime, status: str = "", job_type: str = "") -> Any:
     if status in RARE_ENDS:
         return ends.filter(kind__in=literals(RARE_ENDS), kind=status).order_by("-at").values("job_id")[: CAP + 1]
     ends = ends.filter(kind__in=[status] if status else sorted(TERMINAL)).order_by("-pk")
-    few = min(FEW, CAP)
 
     def walk() -> Walk:
         first = first_event(moment - LEEWAY)
         last = JobEvent.objects.using(db.alias()).aggregate(last=Max("pk"))["last"] or 0
-        found = ends.filter(pk__gte=first).values_list("job_id", flat=True)[: few + 1]
+        found = ends.filter(pk__gte=first).values_list("job_id", flat=True)[: FEW + 1]
         return Walk(first, last - first, list(found))
 
     walked = _walks.get((db.alias(), moment, status, job_type), walk, lambda found: found.events)
-    if len(walked.jobs) <= few:
+    if len(walked.jobs) <= FEW:
         return walked.jobs
     return ends.filter(pk__gte=walked.first).values("job_id")[: CAP + 1]
 

@@ -70,6 +70,7 @@ def test_of_more_than_a_list_counts_those_of_one_type_are_still_found(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endings, "CAP", 2)
+    monkeypatch.setattr(endings, "FEW", 1)
     wanted = ended(Status.COMPLETED, timedelta(minutes=9), job_type=note.name)
     newer = [ended(Status.COMPLETED, timedelta(minutes=8 - n), job_type="elsewhere") for n in range(5)]
     assert listed(boss, ended="1h") == {job.pk for job in newer[-3:]}

@@ -99,6 +99,37 @@ def test_a_hook_gets_all_moves_of_one_step_at_once(listen: Listen) -> None:
     assert sizes == [50, 3]
 
 
+def test_several_steps_that_are_gathered_are_told_at_once_and_in_their_order(listen: Listen) -> None:
+    sizes: list[int] = []
+    heard = listen(lambda events: sizes.append(len(events)), required=True)
+    job = executor.take(services.enqueue(TYPE))
+    del sizes[:], heard[:]
+    with transaction.atomic(), hooks.gathered():
+        executor.finish(job, Completed())
+        services.enqueue(TYPE)
+        executor.take_next()
+        assert sizes == []
+    assert sizes == [3]
+    assert [str(event.kind) for event in heard if isinstance(event, Moved)] == ["COMPLETED", "SUBMITTED", "RUNNING"]
+    services.enqueue(TYPE)
+    assert sizes == [3, 1]
+
+
+def test_what_was_gathered_and_is_taken_back_is_told_to_nobody(listen: Listen) -> None:
+    heard = listen()
+
+    def fail() -> None:
+        with transaction.atomic(), hooks.gathered():
+            services.enqueue(TYPE)
+            raise RuntimeError("taken back")
+
+    with pytest.raises(RuntimeError, match="taken back"):
+        fail()
+    assert heard == []
+    services.enqueue(TYPE)
+    assert len(heard) == 1
+
+
 def test_a_hook_learns_of_the_retry_that_a_failure_made(listen: Listen) -> None:
     heard = listen()
     job = executor.fail(JobFactory.create(running=True), retry_in=10)

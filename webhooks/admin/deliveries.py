@@ -22,7 +22,7 @@ from jobs.admin.reading import StateAdmin, may_view_payload
 from jobs.admin.showing import first_line, json_text, link, short_id, shown, text_block
 from jobs.models import Job, JobGroup
 from jobs.version import __version__
-from webhooks import audiences, bundles, services
+from webhooks import audiences, services
 from webhooks.models import (
     DeliveryStatus,
     WebhookAttempt,
@@ -181,7 +181,7 @@ class WebhookBundleAdmin(StateAdmin):
 
     @shown(_("jobs"))
     def shown_jobs(self, bundle: WebhookBundle) -> int:
-        return len(bundles.unpacked_ids(bundle.jobs))
+        return len(audiences.unpack(bundle.jobs))
 
     @shown(_("to be handed out to"))
     def shown_size(self, bundle: WebhookBundle) -> int:
