@@ -130,7 +130,7 @@ class Steps(Func):
 
 
 def _taken(tenant: str | None) -> Census:
-    jobs, minutes = (_of(model.objects.using(db.alias()).order_by(), tenant) for model in (Job, JobMinute))
+    jobs, minutes = (_of(model.objects.order_by(), tenant) for model in (Job, JobMinute))
     parts = [*(_counted(jobs.filter(**part)) for part in PARTS), _summed(minutes)]
     rows = list(parts[0].union(*parts[1:], all=True).order_by())
     live = tuple(Kind(*row[:8]) for row in rows if row[0] in LIVE)

@@ -10,7 +10,6 @@ from uuid import UUID
 from django.db.models import Case, Count, F, QuerySet, Sum, Value, When
 from django.db.models.functions import Now
 
-from jobs import db
 from jobs.conf import conf
 from jobs.literals import literals
 from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
@@ -53,7 +52,7 @@ def count_live(part: tuple[Status, ...]) -> dict[str, int]:
 
 def totals() -> dict[str, int]:
     """How many jobs ever ended as what; pruning keeps these."""
-    minutes = JobMinute.objects.using(db.alias()).order_by().values_list("outcome").annotate(Sum("jobs"))
+    minutes = JobMinute.objects.order_by().values_list("outcome").annotate(Sum("jobs"))
     return dict.fromkeys(map(str, sorted(TERMINAL)), 0) | dict(minutes)
 
 
@@ -84,13 +83,13 @@ def workers() -> list[Worker]:
 
 def present_workers() -> QuerySet[Worker]:
     heard = Now() - timedelta(seconds=max(SILENT_SEC, 2 * conf.LEASE_SEC))
-    return Worker.objects.using(db.alias()).filter(heartbeat_at__gt=heard).exclude(state=WorkerState.STOPPED)
+    return Worker.objects.filter(heartbeat_at__gt=heard).exclude(state=WorkerState.STOPPED)
 
 
 def in_use() -> InUse:
     """What counts against the limits, as a claim counts it: active jobs, and leases of direct executions."""
     active = jobs().filter(status__in=literals(AT_WORK)).order_by().values_list(*FLOW).annotate(Count("pk"))
-    direct = Lease.objects.using(db.alias()).filter(kind=LeaseKind.DIRECT)
+    direct = Lease.objects.filter(kind=LeaseKind.DIRECT)
     leases = direct.filter(ended_at__isnull=True, granted_at__isnull=False)
     held = leases.order_by().values_list(*FLOW).annotate(Count("pk"))
     return InUse([(Flow(*row[:4]), row[4]) for row in active.union(held, all=True).order_by()])
@@ -98,7 +97,7 @@ def in_use() -> InUse:
 
 def recovered(within: timedelta, tenant: str | None = None) -> int:
     """How many jobs recovery ended of late."""
-    lately = JobMinute.objects.using(db.alias()).filter(minute__gt=Now() - within)
+    lately = JobMinute.objects.filter(minute__gt=Now() - within)
     if tenant is not None:
         lately = lately.filter(tenant=tenant)
     count: int | None = lately.aggregate(found=Sum("recovered"))["found"]
@@ -129,4 +128,4 @@ def workforce() -> Workforce:
 
 
 def jobs() -> JobQuerySet:
-    return Job.objects.using(db.alias())
+    return Job.objects.all()

@@ -98,20 +98,20 @@ def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:
 
 def of(tenant: str | None) -> QuerySet[JobGroup]:
     """The groups of one tenant, or all, newest first."""
-    found = JobGroup.objects.using(db.alias()).order_by("-pk")
+    found = JobGroup.objects.order_by("-pk")
     return found if tenant is None else found.filter(tenant=tenant)
 
 
 def tails(group_id: UUID) -> JobQuerySet:
     """The job that counts in each place: the last of its retries."""
-    return Job.objects.using(db.alias()).filter(group_id=group_id).tails().order_by("group_index")
+    return Job.objects.filter(group_id=group_id).tails().order_by("group_index")
 
 
 def progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
     """Of each group, how many places there are and how many of them are in which state, in one query."""
     asked = list(group_ids)
     found: dict[UUID, dict[str, Any]] = {each: {"total": 0, "by_status": {}} for each in asked}
-    counted = Job.objects.using(db.alias()).filter(group_id__in=asked).tails().order_by()
+    counted = Job.objects.filter(group_id__in=asked).tails().order_by()
     for group_id, status, jobs in counted.values_list("group_id", "status").annotate(Count("pk")):
         found[group_id]["total"] += jobs
         found[group_id]["by_status"][status] = jobs
@@ -167,9 +167,7 @@ def _submitted_before(new: JobGroup, rows: list[Row]) -> JobGroup | None:
     keys = {row[KEY]: row for row in rows if row[KEY] is not None}
     if len(keys) < sum(row[KEY] is not None for row in rows):
         raise InvalidInput("jobs", _("two members share an idempotency key"), "duplicate_key")
-    taken = list(
-        Job.objects.using(db.alias()).filter(tenant=new.tenant, idempotency_key__in=list(keys)) if keys else ()
-    )
+    taken = list(Job.objects.filter(tenant=new.tenant, idempotency_key__in=list(keys)) if keys else ())
     if not taken:
         return None
     known = taken[0].group

@@ -45,7 +45,7 @@ class LimitState:
 def listing() -> list[LimitState]:
     """Every limit that the settings or an operator set, by scope and key."""
     active = in_use()
-    rows = ConcurrencyLimit.objects.using(db.alias()).all()
+    rows = ConcurrencyLimit.objects.all()
     found = {(row.scope, row.key): _shown(row, active) for row in rows}
     for (scope, key), most in configured().items():
         found.setdefault((scope, key), LimitState(scope, key, most, active.of(Limit(scope, key, most))))
@@ -101,7 +101,7 @@ def put(said: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
 def state(scope: str, key: str = "") -> LimitState:
     """One limit as it is now; unlimited if nobody set it."""
     active, most = in_use(), conf.LIMITS.of(scope, key)
-    row = ConcurrencyLimit.objects.using(db.alias()).filter(scope=scope, key=key).first()
+    row = ConcurrencyLimit.objects.filter(scope=scope, key=key).first()
     return _shown(row, active) if row else LimitState(scope, key, most, active.of(Limit(scope, key, most)))
 
 
@@ -148,7 +148,7 @@ def _changing(scope: str, key: str, reason: str, actor: Actor) -> Iterator[Concu
 
 
 def _row(scope: str, key: str) -> ConcurrencyLimit:
-    rows = ConcurrencyLimit.objects.using(db.alias())
+    rows = ConcurrencyLimit.objects.all()
     most = conf.LIMITS.of(scope, key)
     rows.bulk_create([ConcurrencyLimit(scope=scope, key=key, max=most, overridden=False)], ignore_conflicts=True)
     row = rows.select_for_update(no_key=True).filter(scope=scope, key=key).first()

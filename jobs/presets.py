@@ -81,7 +81,7 @@ def get(template_id: UUID | str, *, tenant: str | None = None) -> JobTemplate:
 
 def of(tenant: str | None) -> QuerySet[JobTemplate]:
     """The templates of one tenant, or all."""
-    found = JobTemplate.objects.using(db.alias())
+    found = JobTemplate.objects.all()
     return found if tenant is None else found.filter(tenant=tenant)
 
 
@@ -106,7 +106,7 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
         if _has_live_jobs(template):
             raise InUse(_("Jobs that were made from “%s” have not ended.") % template.name)
         try:
-            JobTemplate.objects.using(db.alias()).filter(pk=template.pk).delete()
+            JobTemplate.objects.filter(pk=template.pk).delete()
         except ProtectedError as error:
             users = ", ".join(sorted({str(each._meta.verbose_name) for each in error.protected_objects}))
             raise InUse(_("“%(name)s” is used by: %(users)s.") % {"name": template.name, "users": users}) from None
@@ -156,7 +156,7 @@ def _saved(template: JobTemplate) -> None:
 
 
 def _has_live_jobs(template: JobTemplate) -> bool:
-    made = Job.objects.using(db.alias()).filter(template_id=template.pk)
+    made = Job.objects.filter(template_id=template.pk)
     waiting = made.filter(status__in=literals([Status.PENDING, Status.QUEUED]))
     at_work = made.filter(status__in=literals(sorted(ACTIVE)))
     paused = made.filter(status__in=literals(RARE), status=Status.PAUSED)

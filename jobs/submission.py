@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.utils.translation import gettext as _
 
-from jobs import db, ids, parsing
+from jobs import ids, parsing
 from jobs.conf import conf
 from jobs.engine.sql.batch import AT, Row
 from jobs.engine.sql.columns import INSERTED
@@ -212,7 +212,7 @@ _JSON = tuple(place for place, kind in enumerate(INSERTED.values()) if kind == "
 
 def find_template(name: Any, tenant: str) -> JobTemplate:
     known = parsing.identifier(name, "template")
-    template = JobTemplate.objects.using(db.alias()).filter(tenant=tenant, name=known).first()
+    template = JobTemplate.objects.filter(tenant=tenant, name=known).first()
     if template is None:
         raise InvalidInput("template", _("There is no template “%s”.") % known, "unknown_template")
     return template

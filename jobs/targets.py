@@ -60,7 +60,7 @@ def unpause(key: str, *, tenant: str = "default", actor: Actor = PYTHON) -> Targ
 
 def of(tenant: str | None) -> QuerySet[Target]:
     """The targets of one tenant, or all, in the order of their names."""
-    found = Target.objects.using(db.alias()).order_by("tenant", "key")
+    found = Target.objects.order_by("tenant", "key")
     return found if tenant is None else found.filter(tenant=tenant)
 
 
@@ -71,29 +71,29 @@ def find(key: str, *, tenant: str = "default") -> Target:
     except InvalidInput:  # a key that cannot be one is the key of no target
         raise _absent(key, tenant) from None
     target = of(tenant).filter(pk=lane).first()
-    if target is None and not Job.objects.using(db.alias()).filter(target=key, tenant=tenant).exists():
+    if target is None and not Job.objects.filter(target=key, tenant=tenant).exists():
         raise _absent(key, tenant)
     return target or Target(id=lane, tenant=tenant, key=key)
 
 
 def bring_in() -> None:
     """Give each lane that has jobs its row, as the promoter will: who looks sooner shall see it, too."""
-    known = Target.objects.using(db.alias()).filter(pk=OuterRef("lane_id"))
-    marks = LaneMark.objects.using(db.alias()).filter(~Exists(known)).order_by("lane_id")
+    known = Target.objects.filter(pk=OuterRef("lane_id"))
+    marks = LaneMark.objects.filter(~Exists(known)).order_by("lane_id")
     new = list(marks.values_list("lane_id", flat=True).distinct()[:AT_ONCE])
     if not new:
         return
-    waiting = Job.objects.using(db.alias()).filter(lane_id__in=new, gate__in=literals(figures.IN_LANE)).order_by()
+    waiting = Job.objects.filter(lane_id__in=new, gate__in=literals(figures.IN_LANE)).order_by()
     rows = sorted(waiting.values_list("lane_id", "tenant", "target").distinct())
     targets = [Target(id=lane, tenant=tenant, key=key or "") for lane, tenant, key in rows]
     with db.atomic():
-        Target.objects.using(db.alias()).bulk_create(targets, ignore_conflicts=True)
+        Target.objects.bulk_create(targets, ignore_conflicts=True)
 
 
 def states(targets: Sequence[Target]) -> list[TargetState]:
     """What goes on in each of these lanes, in two queries."""
     lanes = [target.pk for target in targets]
-    jobs = Job.objects.using(db.alias()).filter(lane_id__in=lanes).defer("params", "checkpoint")
+    jobs = Job.objects.filter(lane_id__in=lanes).defer("params", "checkpoint")
     holders: dict[UUID, Job] = {job.lane_id: job for job in jobs.filter(holds_lane=True) if job.lane_id}
     waiting = jobs.filter(gate__in=literals(figures.IN_LANE)).order_by().values_list("lane_id")
     counts = {lane: (n, oldest) for lane, n, oldest in waiting.annotate(Count("pk"), Min("created_at"))}
@@ -102,7 +102,7 @@ def states(targets: Sequence[Target]) -> list[TargetState]:
 
 def _locked(key: str, tenant: str, *, make: bool) -> Target:
     key, tenant = parsing.target(key), parsing.tenant(tenant)
-    targets = Target.objects.using(db.alias())
+    targets = Target.objects.all()
     if make:
         targets.bulk_create([Target(id=ids.lane_id(tenant, key), tenant=tenant, key=key)], ignore_conflicts=True)
     target = targets.select_for_update(no_key=True).filter(pk=ids.lane_id(tenant, key)).first()
@@ -118,7 +118,7 @@ def _absent(key: str, tenant: str) -> NotFound:
 def _changed(target: Target, changes: dict[str, Any], actor: Actor) -> Target:
     if not changes:
         return target
-    Target.objects.using(db.alias()).filter(pk=target.pk).update(**changes)
+    Target.objects.filter(pk=target.pk).update(**changes)
     journal.mark(target.pk)
     target.refresh_from_db(using=db.alias())
     said = "paused" if target.paused else "unpaused"

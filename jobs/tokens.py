@@ -122,4 +122,4 @@ def digest(written: str) -> str:
 
 
 def _tokens() -> QuerySet[ApiToken]:
-    return ApiToken.objects.using(db.alias())
+    return ApiToken.objects.all()

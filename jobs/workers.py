@@ -45,7 +45,7 @@ def is_heard(worker: Worker) -> bool:
 def _ask(worker_id: UUID, wish: str, reason: str, actor: Actor) -> Worker:
     why = parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True)
     with db.atomic():
-        worker = Worker.objects.using(db.alias()).select_for_update(no_key=True).filter(pk=worker_id).first()
+        worker = Worker.objects.select_for_update(no_key=True).filter(pk=worker_id).first()
         if worker is None:
             raise NotFound(_("There is no such worker."))
         if not is_heard(worker):
@@ -54,7 +54,7 @@ def _ask(worker_id: UUID, wish: str, reason: str, actor: Actor) -> Worker:
             raise Conflict(_("it is stopping already"))
         if worker.request != wish:
             asked_at = Now() if wish else None
-            Worker.objects.using(db.alias()).filter(pk=worker.pk).update(request=wish, requested_at=asked_at)
+            Worker.objects.filter(pk=worker.pk).update(request=wish, requested_at=asked_at)
     said = f"worker {worker.name} asked to become {wish or WorkerState.RUNNING} by {actor.name or actor.kind}"
     logger.info("%s%s", said, f": {why}" if why else "")
     worker.refresh_from_db(using=db.alias())

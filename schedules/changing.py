@@ -26,7 +26,7 @@ CHANGED = "schedules"  # what schedulers that sleep are told when somebody has c
 
 def of(tenant: str | None) -> QuerySet[Schedule]:
     """The schedules of one tenant, or all."""
-    found = Schedule.objects.using(db.alias()).select_related("template")
+    found = Schedule.objects.select_related("template")
     return found if tenant is None else found.filter(tenant=tenant)
 
 
@@ -97,7 +97,7 @@ def _assign(schedule: Schedule, clean: dict[str, Any]) -> None:
 def _template(name: str, tenant: str) -> JobTemplate:
     """Locked, so that it cannot be deleted before we have said that we need it."""
     known = submission.find_template(name, tenant)
-    locked = JobTemplate.objects.using(db.alias()).select_for_update(no_key=True).filter(pk=known.pk).first()
+    locked = JobTemplate.objects.select_for_update(no_key=True).filter(pk=known.pk).first()
     return locked or submission.find_template(name, tenant)
 
 

@@ -75,7 +75,7 @@ def sync_after_migrate() -> None:
 
 
 def _rows() -> Any:
-    return Schedule.objects.using(db.alias()).filter(source__startswith=SOURCE)
+    return Schedule.objects.filter(source__startswith=SOURCE)
 
 
 def _follow(handler: Handler[..., Any], row: Schedule | None) -> None:
@@ -85,7 +85,7 @@ def _follow(handler: Handler[..., Any], row: Schedule | None) -> None:
         return
     if not row.edited and any(getattr(row, name) != value for name, value in fields.clean(said, {}).items()):
         services.update(row.pk, said, actor=CODE)
-        Schedule.objects.using(db.alias()).filter(pk=row.pk).update(edited=False)
+        Schedule.objects.filter(pk=row.pk).update(edited=False)
     if not row.enabled and (row.disabled_reason == GONE or row.disabled_reason.startswith(BROKEN)):
         services.enable(row.pk, actor=CODE)
 

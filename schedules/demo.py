@@ -46,7 +46,7 @@ def clear(actor: Actor) -> None:
 
 def _fire(key: Any, made: dict[str, Any], first: datetime, last: datetime) -> None:
     """Turn the schedule back, and let it make up for what was due in between."""
-    rows = Schedule.objects.using(db.alias()).filter(pk=key)
+    rows = Schedule.objects.filter(pk=key)
     with db.atomic():
         rows.update(next_fire_at=first, **made)
         settle(rows.get(), last)

@@ -8,7 +8,6 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import db
 from jobs.management.examining import Finding, Findings, Level
 from schedules.firing import BROKEN
 from schedules.models import Schedule
@@ -17,7 +16,7 @@ LATE_SEC = 60
 
 
 def examine() -> Findings:
-    rows = Schedule.objects.using(db.alias())
+    rows = Schedule.objects.all()
     late = rows.filter(enabled=True, next_fire_at__lt=Now() - timedelta(seconds=LATE_SEC)).count()
     broken = rows.filter(enabled=False, disabled_reason__startswith=BROKEN).count()
     if late:

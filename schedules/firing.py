@@ -95,7 +95,7 @@ def _fire(ids: Sequence[UUID], now: datetime) -> int:
 
 
 def _due(now: datetime) -> QuerySet[Schedule]:
-    return Schedule.objects.using(db.alias()).filter(enabled=True, next_fire_at__lte=now).order_by("next_fire_at", "pk")
+    return Schedule.objects.filter(enabled=True, next_fire_at__lte=now).order_by("next_fire_at", "pk")
 
 
 def _planned(schedule: Schedule, now: datetime) -> Plan | None:
@@ -132,6 +132,6 @@ def _write(plans: Sequence[Plan]) -> int:
 
 def _disable(schedule: Schedule, error: Exception) -> None:
     told = f"cron {error}" if isinstance(error, CronError) else str(error) or type(error).__name__
-    rows = Schedule.objects.using(db.alias()).filter(pk=schedule.pk, next_fire_at=schedule.next_fire_at)
+    rows = Schedule.objects.filter(pk=schedule.pk, next_fire_at=schedule.next_fire_at)
     reason = parsing.salvage_text(f"{BROKEN}{told}", REASON_LENGTH)
     rows.update(enabled=False, next_fire_at=None, disabled_reason=reason)

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from django.db.models import QuerySet
 
-from jobs import clock, db
+from jobs import clock
 from jobs.conf import conf
 from jobs.engine import retention
 from jobs.models import Job
@@ -31,7 +31,7 @@ class PastFire:
 
 
 def fires_of(schedule: Schedule) -> QuerySet[ScheduleFire]:
-    return ScheduleFire.objects.using(db.alias()).filter(schedule_id=schedule.pk).order_by("-fire_time")
+    return ScheduleFire.objects.filter(schedule_id=schedule.pk).order_by("-fire_time")
 
 
 def with_outcomes(fires: Iterable[ScheduleFire]) -> list[PastFire]:
@@ -45,7 +45,7 @@ def forget_old() -> int:
     if conf.RETENTION_DAYS is None:
         return 0
     before = clock.now() - timedelta(days=conf.RETENTION_DAYS)
-    fires = ScheduleFire.objects.using(db.alias())
+    fires = ScheduleFire.objects.all()
     forgotten = fires.filter(job__isnull=True).order_by("pk")[:AT_ONCE]
     ids = [pk for pk, fired_at in forgotten.values_list("pk", "fired_at") if fired_at < before]
     return fires.filter(pk__in=ids).delete()[0] if ids else 0

@@ -38,7 +38,7 @@ def bring_over(
     """Each in a transaction of its own, in which its source is disabled too if that is asked."""
     place = parsing.tenant(tenant)
     zone = fields.timezone(django_q.time_zone(), "Q_CLUSTER")
-    known = set(Schedule.objects.using(db.alias()).filter(source__startswith="q2:").values_list("source", flat=True))
+    known = set(Schedule.objects.filter(source__startswith="q2:").values_list("source", flat=True))
     return [
         _bring(source, zone, place, q2.source_name(source) in known, dry_run, disable_source, actor)
         for source in django_q.sources()
@@ -67,7 +67,7 @@ def _translate(told: Imported, source: django_q.Source, zone: str, tenant: str, 
     found = q2.translated(source, zone=zone, makes_up=django_q.makes_up_for_missed())
     told.warnings += found.warnings
     told.when = _when(found.values)
-    taken = Schedule.objects.using(db.alias()).filter(tenant=tenant).values_list("name", flat=True)
+    taken = Schedule.objects.filter(tenant=tenant).values_list("name", flat=True)
     found.values["name"] = told.name = q2.unused_name(found.values["name"], source, taken)
     services.require_sense_of(found.values, tenant=tenant)
     if dry_run:

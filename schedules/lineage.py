@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from jobs import db
 from jobs.models import Job
 from jobs.models.job import JobQuerySet
 
@@ -22,4 +21,4 @@ def tails(job_ids: Iterable[UUID]) -> dict[UUID, Job]:
 
 
 def _jobs() -> JobQuerySet:
-    return Job.objects.using(db.alias()).only("id", "status", "status_reason", "retry_of_id").order_by()
+    return Job.objects.only("id", "status", "status_reason", "retry_of_id").order_by()

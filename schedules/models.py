@@ -10,6 +10,7 @@ from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
 from jobs.models import Job, JobTemplate
+from jobs.models.routing import RoutedManager
 
 
 class CatchUp(models.TextChoices):
@@ -70,6 +71,8 @@ class Schedule(models.Model):
     )
     created_at = models.DateTimeField(_("created"), db_default=Now())
 
+    objects = RoutedManager()
+
     class Meta:
         db_table = "jobscheduler_schedule"
         verbose_name = _("schedule")
@@ -124,6 +127,8 @@ class ScheduleFire(models.Model):
         Job, models.SET_NULL, null=True, blank=True, db_constraint=False, related_name="fires", verbose_name=_("job")
     )
     note = models.TextField(_("note"), default="", blank=True)
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_schedulefire"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from jobs import db
 from schedules import declared
 from schedules.firing import fire_due
 from schedules.models import Schedule
@@ -20,5 +19,5 @@ def fire_between(begin: datetime, end: datetime) -> int:
 
 
 def _next_due() -> datetime | None:
-    due = Schedule.objects.using(db.alias()).filter(enabled=True, next_fire_at__isnull=False)
+    due = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False)
     return due.order_by("next_fire_at").values_list("next_fire_at", flat=True).first()

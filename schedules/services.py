@@ -135,18 +135,18 @@ def trigger(
             submit([submission.row(values)], actor=actor, reason=why or f"schedule {schedule.name} was triggered")
     except IntegrityError:  # the foreign key: it was deleted meanwhile
         raise absent() from None
-    return Job.objects.using(db.alias()).get(pk=values["id"])
+    return Job.objects.get(pk=values["id"])
 
 
 def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
     """With its history of fires. Its jobs stay, and forget it."""
     schedule = disable(schedule_id, tenant=tenant, reason="it is being deleted", actor=actor)
-    made = Job.objects.using(db.alias()).filter(schedule_id=schedule.pk).order_by("pk")
+    made = Job.objects.filter(schedule_id=schedule.pk).order_by("pk")
     while ids := list(made.values_list("pk", flat=True)[:LET_GO_AT_ONCE]):  # few at a time: they may be at work
         with db.atomic():
-            Job.objects.using(db.alias()).filter(pk__in=ids).update(schedule=None)
+            Job.objects.filter(pk__in=ids).update(schedule=None)
     with db.atomic():
-        Schedule.objects.using(db.alias()).filter(pk=schedule.pk).delete()
+        Schedule.objects.filter(pk=schedule.pk).delete()
     _log(schedule, "deleted", actor)
 
 

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from django.db.models.functions import Now
 
-from jobs import db
 from jobs.conf import conf
 from jobs.engine.connections import MISSING
 from jobs.engine.listener import Listener
@@ -71,7 +70,7 @@ class Ticker:
 
 def _next_due() -> tuple[float, datetime | None]:
     """Seconds until something is due, and what time it is for the database; nothing and no time if nothing is."""
-    due = Schedule.objects.using(db.alias()).filter(enabled=True, next_fire_at__isnull=False).order_by("next_fire_at")
+    due = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False).order_by("next_fire_at")
     found = due.annotate(asked_at=Now()).values_list("next_fire_at", "asked_at").first()
     if found is None or found[0] is None:
         return float("inf"), None

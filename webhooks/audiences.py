@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 from typing import Any
 from uuid import UUID
 
-from jobs import db
 from webhooks.models import WebhookAudience
 
 ID_BYTES = 16
@@ -32,10 +31,10 @@ def known(endpoints: Iterable[UUID]) -> UUID:
     """The id of an audience, which is there from now on."""
     packed = pack(endpoints)
     row = WebhookAudience(id=key(packed), endpoints=packed)
-    WebhookAudience.objects.using(db.alias()).bulk_create([row], ignore_conflicts=True)
+    WebhookAudience.objects.bulk_create([row], ignore_conflicts=True)
     return row.id
 
 
 def members(ids: Collection[UUID]) -> dict[UUID, list[UUID]]:
-    rows = WebhookAudience.objects.using(db.alias()).filter(pk__in=ids)
+    rows = WebhookAudience.objects.filter(pk__in=ids)
     return {pk: unpack(endpoints) for pk, endpoints in rows.values_list("pk", "endpoints")}

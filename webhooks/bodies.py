@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.db import DatabaseError
 
-from jobs import db, groups, shapes
+from jobs import groups, shapes
 from jobs.actors import SCHEDULER
 from jobs.api import shaping
 from jobs.api.answers import dump
@@ -69,7 +69,7 @@ def _made(messages: Sequence[WebhookMessage]) -> dict[UUID, bytes]:
 def _as_they_were(messages: Sequence[WebhookMessage]) -> Iterator[tuple[WebhookMessage, Job | None]]:
     read = [each for each in messages if each.snapshot is None or not snapshots.is_whole(each.snapshot)]
     ids = {each.job_id for each in read if each.job_id is not None}
-    rows = shaping.with_relations(Job.objects.using(db.alias())).filter(pk__in=ids) if ids else []
+    rows = shaping.with_relations(Job.objects.all()).filter(pk__in=ids) if ids else []
     row_of = {row.pk: row for row in rows}
     times = Counter(each.job_id for each in messages)
     for each in messages:

@@ -25,14 +25,14 @@ AT_ONCE = 20  # bundles that are looked at together; of jobs that moved alone, e
 def unpack(lane: UUID, least: int = 1) -> int:
     """The oldest bundles of an audience that nobody else has in hand, in the caller's transaction, until they make at
     least so many messages. How many that were."""
-    rows, made = WebhookBundle.objects.using(db.alias()).filter(audience_id=lane).order_by("pk"), 0
+    rows, made = WebhookBundle.objects.filter(audience_id=lane).order_by("pk"), 0
     while made < least and (some := list(rows.select_for_update(skip_locked=True)[:AT_ONCE])):
         opened, messages = [], list[WebhookMessage]()
         for bundle in some:
             if made + len(messages) < least:
                 messages += _messages(bundle)
                 opened.append(bundle.pk)
-        WebhookMessage.objects.using(db.alias()).bulk_create(messages)
+        WebhookMessage.objects.bulk_create(messages)
         rows.filter(pk__in=opened).order_by()._raw_delete(db.alias())
         made += len(messages)
     return made
@@ -40,8 +40,8 @@ def unpack(lane: UUID, least: int = 1) -> int:
 
 def owed(jobs: Collection[UUID]) -> dict[UUID, int]:
     """How many deliveries bundles owe about these jobs; only of those that they tell of."""
-    when = JobEvent.objects.using(db.alias()).filter(job_id__in=jobs).order_by().values("at")
-    bundles = WebhookBundle.objects.using(db.alias()).filter(at__in=when).order_by()
+    when = JobEvent.objects.filter(job_id__in=jobs).order_by().values("at")
+    bundles = WebhookBundle.objects.filter(at__in=when).order_by()
     asked, found = frozenset(jobs), dict[UUID, int]()
     for told, endpoints in bundles.values_list("jobs", "audience__endpoints"):
         for job in asked.intersection(audiences.unpack(told)):

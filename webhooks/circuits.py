@@ -55,7 +55,7 @@ def from_now(seconds: float) -> Any:
 
 def count_unreached(most: int) -> int:
     """Let the last failure of broken endpoints count for deliveries that were due then and were spared the try."""
-    broken = WebhookEndpoint.objects.using(db.alias()).filter(enabled=True, failures__gte=BREAK_AFTER)
+    broken = WebhookEndpoint.objects.filter(enabled=True, failures__gte=BREAK_AFTER)
     counted = 0
     for pk, failures in broken.order_by("failed_at").values_list("pk", "failures"):
         if counted < most:
@@ -71,11 +71,11 @@ def _count(endpoint: UUID, failures: int, most: int) -> int:
             by_failed.setdefault(attempts - before + 1, []).append(pk)
         why = _("not tried: this endpoint had failed %d times in a row") % failures
         for failed, ids in by_failed.items():
-            found = WebhookDelivery.objects.using(db.alias()).filter(pk__in=ids)
+            found = WebhookDelivery.objects.filter(pk__in=ids)
             found.update(attempts=F("attempts") + 1, error=why, response_status=None, **after_failure(failed))
     return sum(map(len, by_failed.values()))
 
 
 def _spared(endpoint: UUID) -> QuerySet[WebhookDelivery]:
-    rows = WebhookDelivery.objects.using(db.alias()).filter(endpoint_id=endpoint, status=DeliveryStatus.PENDING)
+    rows = WebhookDelivery.objects.filter(endpoint_id=endpoint, status=DeliveryStatus.PENDING)
     return rows.filter(lease_token__isnull=True, next_try_at__lte=F("endpoint__failed_at")).order_by("next_try_at")

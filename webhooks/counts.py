@@ -8,7 +8,6 @@ from uuid import UUID
 
 from django.db.models import CharField, Count, F, Func, IntegerField, QuerySet, Sum, Value
 
-from jobs import db
 from webhooks import bundles
 from webhooks.audiences import ID_BYTES
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookMessage
@@ -29,12 +28,12 @@ def _counted(found: dict[UUID, dict[str, int]], job_id: UUID) -> dict[str, int]:
 
 
 def _handed_out(ids: Sequence[UUID]) -> QuerySet[Any, Any]:
-    rows = WebhookDelivery.objects.using(db.alias()).filter(job_id__in=ids).order_by()
+    rows = WebhookDelivery.objects.filter(job_id__in=ids).order_by()
     return rows.values_list("job_id", "status").annotate(number=Count("pk"))
 
 
 def _owed(ids: Sequence[UUID]) -> QuerySet[Any, Any]:
-    rows = WebhookMessage.objects.using(db.alias()).filter(job_id__in=ids, audience__isnull=False).order_by()
+    rows = WebhookMessage.objects.filter(job_id__in=ids, audience__isnull=False).order_by()
     said = Value(str(DeliveryStatus.PENDING), output_field=CharField())
     endpoints = Func(F("audience__endpoints"), function="length", output_field=IntegerField()) / ID_BYTES
     return rows.values("job_id").annotate(said=said, number=Sum(endpoints)).values_list("job_id", "said", "number")

@@ -29,7 +29,7 @@ def finish(actor: Actor) -> None:
         for lane in _lanes(endpoints):
             while fanout.hand_out(lane):
                 pass
-        _receive(list(WebhookDelivery.objects.using(db.alias()).filter(endpoint__in=endpoints).order_by("pk")))
+        _receive(list(WebhookDelivery.objects.filter(endpoint__in=endpoints).order_by("pk")))
         _endpoints().filter(url=OLD).update(enabled=False, disabled_reason="demo: it answered 410 Gone")
 
 
@@ -59,8 +59,8 @@ def _receive(deliveries: Sequence[WebhookDelivery]) -> None:
 
 
 def _settle(delivery: WebhookDelivery, answer: int, **became: Any) -> None:
-    WebhookDelivery.objects.using(db.alias()).filter(pk=delivery.pk).update(response_status=answer, **became)
-    WebhookAttempt.objects.using(db.alias()).bulk_create(
+    WebhookDelivery.objects.filter(pk=delivery.pk).update(response_status=answer, **became)
+    WebhookAttempt.objects.bulk_create(
         WebhookAttempt(
             delivery_id=delivery.pk,
             took_ms=40 + 7 * attempt,
@@ -74,4 +74,4 @@ def _settle(delivery: WebhookDelivery, answer: int, **became: Any) -> None:
 
 
 def _endpoints() -> Any:
-    return WebhookEndpoint.objects.using(db.alias()).filter(tenant=TENANT)
+    return WebhookEndpoint.objects.filter(tenant=TENANT)

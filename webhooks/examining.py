@@ -5,7 +5,6 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import db
 from jobs.conf import conf
 from jobs.management.examining import Finding, Findings, Level
 from webhooks import sealing
@@ -15,9 +14,7 @@ MOST = 1000  # endpoints that are looked at
 
 
 def examine() -> Findings:
-    endpoints = list(
-        WebhookEndpoint.objects.using(db.alias()).only("pk", "secret", "enabled", "disabled_reason")[:MOST]
-    )
+    endpoints = list(WebhookEndpoint.objects.only("pk", "secret", "enabled", "disabled_reason")[:MOST])
     unreadable = sum(not _is_readable(bytes(each.secret)) for each in endpoints)
     if unreadable:
         told = ngettext("the secret of %d cannot be read", "the secrets of %d cannot be read", unreadable) % unreadable

@@ -66,7 +66,7 @@ def hand_out(lane: UUID, deliveries: int = DELIVERIES) -> int:
         enabled = dict(_endpoints(endpoints).values_list("pk", "enabled"))
         messages = list(_owed(lane).select_for_update(skip_locked=True)[:most])
         if messages and not enabled:  # all of them are deleted
-            WebhookMessage.objects.using(db.alias()).filter(pk__in=[each.pk for each in messages]).delete()
+            WebhookMessage.objects.filter(pk__in=[each.pk for each in messages]).delete()
         elif messages:
             made = ahead | bodies.made([each for each in _bodiless(messages) if each.pk not in ahead])
             _write(connection, _KEEP, [(made.get(each.pk, each.body), each.pk) for each in messages])
@@ -143,11 +143,11 @@ def _standing(endpoints: int) -> str:
 
 
 def _endpoints(ids: Iterable[UUID]) -> QuerySet[WebhookEndpoint]:
-    return WebhookEndpoint.objects.using(db.alias()).filter(pk__in=list(ids))
+    return WebhookEndpoint.objects.filter(pk__in=list(ids))
 
 
 def _owed(lane: UUID) -> QuerySet[WebhookMessage]:
-    return WebhookMessage.objects.using(db.alias()).filter(audience_id=lane).order_by("pk")
+    return WebhookMessage.objects.filter(audience_id=lane).order_by("pk")
 
 
 def _write(connection: Any, statement: str, rows: Sequence[Sequence[Any]]) -> None:

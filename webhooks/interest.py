@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection
 from functools import cache
 
-from jobs import db
 from jobs.states import EventKind
 from webhooks import events, outbox_sql
 from webhooks.models import WebhookEndpoint
@@ -36,7 +35,7 @@ class Listening:
 
     def look(self, *kinds: EventKind) -> bool:
         self._looked = time.monotonic()
-        said = WebhookEndpoint.objects.using(db.alias()).filter(enabled=True).values_list("events", flat=True)
+        said = WebhookEndpoint.objects.filter(enabled=True).values_list("events", flat=True)
         words = {word for each in said for word in each}
         self._wanted = frozenset(name for name in events.EVENTS if events.wants(words, name))
         return not self._wanted.isdisjoint(events.names_of(*kinds))

@@ -81,7 +81,7 @@ def record(outcomes: Sequence[Outcome]) -> None:
         enabled = _note_health(outcomes)
         kept = _still_leased(outcomes)
         _settle(kept, enabled)
-        WebhookAttempt.objects.using(db.alias()).bulk_create(
+        WebhookAttempt.objects.bulk_create(
             WebhookAttempt(
                 delivery_id=each.task.id,
                 took_ms=each.took_ms,
@@ -232,7 +232,7 @@ def _note_health(outcomes: Sequence[Outcome]) -> set[UUID]:
     by_endpoint: dict[UUID, list[Outcome]] = {}
     for each in outcomes:
         by_endpoint.setdefault(each.task.endpoint_id, []).append(each)
-    endpoints = WebhookEndpoint.objects.using(db.alias())
+    endpoints = WebhookEndpoint.objects.all()
     locked = endpoints.filter(pk__in=list(by_endpoint)).order_by("pk").select_for_update(no_key=True)
     enabled: set[UUID] = set()
     alike: dict[Health, list[UUID]] = {}
@@ -250,7 +250,7 @@ def _note_health(outcomes: Sequence[Outcome]) -> set[UUID]:
 
 
 def _disable(endpoint_id: UUID) -> None:
-    WebhookEndpoint.objects.using(db.alias()).filter(pk=endpoint_id).update(enabled=False, disabled_reason=GONE)
+    WebhookEndpoint.objects.filter(pk=endpoint_id).update(enabled=False, disabled_reason=GONE)
     logger.warning("webhook endpoint %s answered 410 Gone and is disabled", endpoint_id)
     give_up_disabled(endpoint_id)
 
@@ -293,4 +293,4 @@ def _settle(outcomes: Sequence[Outcome], enabled: Collection[UUID]) -> None:
 
 
 def _deliveries() -> QuerySet[WebhookDelivery]:
-    return WebhookDelivery.objects.using(db.alias())
+    return WebhookDelivery.objects.all()

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
+from jobs.models.routing import RoutedManager
 
 
 class WebhookEndpoint(models.Model):
@@ -25,6 +26,8 @@ class WebhookEndpoint(models.Model):
     open_until = models.DateTimeField(_("circuit open until"), null=True, blank=True)
     failed_at = models.DateTimeField(_("last failure"), null=True, blank=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_webhookendpoint"
@@ -46,6 +49,8 @@ class WebhookAudience(models.Model):
 
     id = models.UUIDField(primary_key=True, editable=False)
     endpoints = models.BinaryField(editable=False)  # their ids, 16 bytes each
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_webhookaudience"
@@ -82,6 +87,8 @@ class WebhookMessage(models.Model):
     )
     snapshot = models.TextField(null=True, editable=False)
     body = models.BinaryField(_("body"), null=True, editable=False)
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_webhookmessage"
@@ -125,6 +132,8 @@ class WebhookBundle(models.Model):
     retried_by = models.BinaryField(null=True, editable=False)  # likewise, zeros where there is none; NULL: nowhere
     snapshots = models.TextField(null=True, editable=False)  # JSON, see `webhooks.snapshots.unpacked`
 
+    objects = RoutedManager()
+
     class Meta:
         db_table = "jobscheduler_webhookbundle"
         verbose_name = _("webhook bundle")
@@ -165,6 +174,8 @@ class WebhookDelivery(models.Model):
     error = models.TextField(_("error"), default="", blank=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
     delivered_at = models.DateTimeField(_("delivered"), null=True, blank=True)
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_webhookdelivery"
@@ -207,6 +218,8 @@ class WebhookAttempt(models.Model):
     response_head = models.TextField(_("response head"), default="", blank=True)
     response_body = models.TextField(_("response body"), default="", blank=True)
     error = models.TextField(_("error"), default="", blank=True)
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_webhookattempt"

@@ -82,7 +82,7 @@ def _write_group(event: GroupFinished) -> set[str]:
     if not wanted:
         return set()
     now = clock.now()
-    WebhookMessage.objects.using(db.alias()).create(
+    WebhookMessage.objects.create(
         tenant=event.tenant,
         event=events.GROUP_FINISHED,
         group_id=event.group_id,
@@ -96,7 +96,7 @@ def _write_group(event: GroupFinished) -> set[str]:
 def _wanted(asked: set[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
     """The audience of each event in each of these tenants that has somebody who wants it."""
     tenants = {tenant for tenant, _name in asked}
-    rows = WebhookEndpoint.objects.using(db.alias()).filter(enabled=True, tenant__in=tenants)
+    rows = WebhookEndpoint.objects.filter(enabled=True, tenant__in=tenants)
     found: dict[tuple[str, str], list[UUID]] = {}
     for pk, tenant, said in rows.values_list("pk", "tenant", "events"):
         for key in asked:

@@ -20,17 +20,15 @@ def keep(ids: Sequence[UUID]) -> Iterable[UUID]:
     """Of these jobs or groups, those that somebody is still to be told of."""
     kept = set(bundles.owed(ids))
     for name in ("job_id", "group_id"):
-        owed = WebhookMessage.objects.using(db.alias()).filter(**{f"{name}__in": ids}, audience__isnull=False)
-        pending = WebhookDelivery.objects.using(db.alias()).filter(
-            **{f"message__{name}__in": ids}, status=DeliveryStatus.PENDING
-        )
+        owed = WebhookMessage.objects.filter(**{f"{name}__in": ids}, audience__isnull=False)
+        pending = WebhookDelivery.objects.filter(**{f"message__{name}__in": ids}, status=DeliveryStatus.PENDING)
         kept.update(owed.values_list(name, flat=True), pending.values_list(f"message__{name}", flat=True))
     return kept
 
 
 def go_along(ids: Sequence[UUID]) -> None:
     """These jobs or groups are being deleted, in this transaction: so is what was told of them."""
-    _delete(WebhookMessage.objects.using(db.alias()).filter(Q(job_id__in=ids) | Q(group_id__in=ids)))
+    _delete(WebhookMessage.objects.filter(Q(job_id__in=ids) | Q(group_id__in=ids)))
 
 
 def forget_tests() -> object:
@@ -38,7 +36,7 @@ def forget_tests() -> object:
     if conf.RETENTION_DAYS is None:
         return "off"
     horizon = clock.first_id(clock.now() - timedelta(days=conf.RETENTION_DAYS))
-    old = WebhookMessage.objects.using(db.alias()).filter(pk__lt=horizon, job_id__isnull=True, group_id__isnull=True)
+    old = WebhookMessage.objects.filter(pk__lt=horizon, job_id__isnull=True, group_id__isnull=True)
     old = old.filter(audience__isnull=True).exclude(deliveries__status=DeliveryStatus.PENDING)
     with db.atomic():
         return _delete(old.order_by("pk")[:BATCH])

@@ -57,7 +57,7 @@ def create(
 
 
 def of(tenant: str | None) -> QuerySet[WebhookEndpoint]:
-    found = WebhookEndpoint.objects.using(db.alias())
+    found = WebhookEndpoint.objects.all()
     return found if tenant is None else found.filter(tenant=tenant)
 
 
@@ -112,7 +112,7 @@ def send_test(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Acto
         endpoint = _enabled(_found(of(tenant).select_for_update(no_key=True), endpoint_id))
         now = clock.now()
         said = {"endpoint_id": str(endpoint.pk), "message": _("This is a test.")}
-        message = WebhookMessage.objects.using(db.alias()).create(
+        message = WebhookMessage.objects.create(
             tenant=endpoint.tenant, event=events.TEST, at=now, body=bodies.body(events.TEST, now, said)
         )
         delivery = _deliveries().create(endpoint=endpoint, message=message, event=events.TEST)
@@ -176,9 +176,9 @@ def forget(ids: list[UUID]) -> None:
     """Delete deliveries, their tries, and messages that nobody else has."""
     with db.atomic():
         messages = list(_deliveries().filter(pk__in=ids).values_list("message_id", flat=True))
-        WebhookAttempt.objects.using(db.alias()).filter(delivery_id__in=ids)._raw_delete(db.alias())
+        WebhookAttempt.objects.filter(delivery_id__in=ids)._raw_delete(db.alias())
         _deliveries().filter(pk__in=ids)._raw_delete(db.alias())
-        alone = WebhookMessage.objects.using(db.alias()).filter(pk__in=messages, audience__isnull=True)
+        alone = WebhookMessage.objects.filter(pk__in=messages, audience__isnull=True)
         alone.filter(deliveries__isnull=True).delete()
 
 
@@ -233,7 +233,7 @@ def _found(rows: QuerySet[Any], pk: UUID | str) -> Any:
 
 
 def _deliveries() -> Any:
-    return WebhookDelivery.objects.using(db.alias())
+    return WebhookDelivery.objects.all()
 
 
 def _log(endpoint: WebhookEndpoint, what: str, actor: Actor) -> None:

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from jobs import db
 from jobs.engine.sql.columns import CLAIM_TOLD
 from jobs.models import Job, JobRun, JobTemplate
 from jobs.states import Status
@@ -26,9 +25,9 @@ _OPEN_RUN = {"status": str(Status.RUNNING), "finished_at": None, "exit_code": No
 
 def take(jobs: Collection[UUID]) -> dict[UUID, str]:
     """By asking for the rows; `outbox` has PostgreSQL do the same without them leaving the server."""
-    runs = JobRun.objects.using(db.alias()).filter(pk__in=jobs).values(*RUN)
+    runs = JobRun.objects.filter(pk__in=jobs).values(*RUN)
     run_of = {run["job_id"]: run for run in runs}
-    rows = Job.objects.using(db.alias()).filter(pk__in=jobs).values(*JOB, "template__name")
+    rows = Job.objects.filter(pk__in=jobs).values(*JOB, "template__name")
     return {
         row["id"]: json.dumps(
             {"template": row.pop("template__name"), "run": run_of.get(row["id"]), "job": row}, default=_plain

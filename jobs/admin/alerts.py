@@ -118,7 +118,7 @@ def _blocked(jobs: str) -> Iterator[Alert]:
 
 
 def _late(jobs: str, counted: Census) -> Iterator[Alert]:
-    paused = set(ConcurrencyLimit.objects.using(db.alias()).filter(paused=True).values_list("scope", "key"))
+    paused = set(ConcurrencyLimit.objects.filter(paused=True).values_list("scope", "key"))
     ready = [kind.since for kind in counted.live if kind.is_ready and not _scopes(kind) & paused]
     age = timedelta(seconds=counted.age_sec(min(ready))) if ready else timedelta(0)
     if age > LATE:

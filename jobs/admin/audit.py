@@ -12,7 +12,6 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import db
 from jobs.actors import ActorKind
 from jobs.admin.console import APP, render, screen
 from jobs.admin.showing import link, short_id
@@ -31,7 +30,7 @@ def audit(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     top = min(_number(request.GET.get("before", "")) or newest + 1, newest + 1)
     bottom = max(top - STRETCH, 0)
     asked = _asked(request)
-    rows = JobEvent.objects.using(db.alias()).filter(pk__lt=top, pk__gte=bottom)
+    rows = JobEvent.objects.filter(pk__lt=top, pk__gte=bottom)
     events = list(rows.filter(**asked).order_by("-pk").defer("data")[:SHOWN])
     reached = events[-1].pk if len(events) == SHOWN else bottom
     said: dict[str, Any] = {
@@ -66,4 +65,4 @@ def _number(text: str) -> int | None:
 
 
 def _newest() -> int:
-    return JobEvent.objects.using(db.alias()).aggregate(last=Max("pk"))["last"] or 0
+    return JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0

@@ -13,7 +13,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import actors, db, services
+from jobs import actors, services
 from jobs.admin.console import APP, screen
 from jobs.admin.showing import change_url, link
 from jobs.errors import JobSchedulerError
@@ -34,7 +34,7 @@ KEPT = (
     listed=False,
 )
 def clone(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
-    job = Job.objects.using(db.alias()).filter(pk=job_id).first()
+    job = Job.objects.filter(pk=job_id).first()
     if job is None or not admin.has_view_permission(request, job):
         raise Http404
     site = admin.admin_site

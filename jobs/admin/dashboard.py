@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import census, db, figures
+from jobs import census, figures
 from jobs.admin import live, plots, rollups
 from jobs.admin.alerts import alerts
 from jobs.admin.console import APP, render, screen, url_of
@@ -109,7 +109,7 @@ def _cards(admin: ModelAdmin, counted: Census, day: Any) -> list[dict[str, Any]]
 
 def _deploys(since: datetime) -> list[tuple[datetime, str]]:
     """When a worker of another version than the one before it was started."""
-    workers = Worker.objects.using(db.alias()).filter(started_at__gte=since).order_by("-started_at")
+    workers = Worker.objects.filter(started_at__gte=since).order_by("-started_at")
     found, version = [], None
     for started_at, name in reversed(workers.values_list("started_at", "version")[:200]):
         if name and name != version:

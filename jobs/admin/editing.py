@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
-from jobs import actors, db, services
+from jobs import actors, services
 from jobs.admin import params
 from jobs.admin.console import APP, render, screen
 from jobs.admin.enqueueing import BOTH, posted
@@ -77,7 +77,7 @@ class EditForm(forms.Form):
 
 @screen("edit", _("Edit"), permission=f"{APP}.change_job", route="<uuid:job_id>/edit/", methods=BOTH, listed=False)
 def edit(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
-    job = Job.objects.using(db.alias()).filter(pk=job_id).first()
+    job = Job.objects.filter(pk=job_id).first()
     if job is None or not admin.has_view_permission(request, job):
         raise Http404
     form = EditForm(job, posted(request), with_params=may_view_payload(request))

@@ -57,7 +57,7 @@ def jobs_ended(moment: datetime, status: str = "", job_type: str = "") -> Any:
 
     Where ends are few among much else that happened, they are looked for once, for a while and for all statements.
     """
-    ends = JobEvent.objects.using(db.alias()).filter(at__gte=moment)
+    ends = JobEvent.objects.filter(at__gte=moment)
     if job_type:
         ends = ends.filter(job__job_type=job_type)
     if status in RARE_ENDS:
@@ -66,7 +66,7 @@ def jobs_ended(moment: datetime, status: str = "", job_type: str = "") -> Any:
 
     def walk() -> Walk:
         first = first_event(moment - LEEWAY)
-        last = JobEvent.objects.using(db.alias()).aggregate(last=Max("pk"))["last"] or 0
+        last = JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0
         found = ends.filter(pk__gte=first).values_list("job_id", flat=True)[: FEW + 1]
         return Walk(first, last - first, list(found))
 

@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
-from jobs import actors, db, services
+from jobs import actors, services
 from jobs.admin import params
 from jobs.admin.console import APP, render, screen, url_of
 from jobs.admin.reading import may_view_payload
@@ -96,7 +96,7 @@ def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
 )
 def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> HttpResponse:
     """Its params stand in the form as far as this person may see them; what stays untouched is the template's."""
-    template = JobTemplate.objects.using(db.alias()).filter(pk=template_id).first()
+    template = JobTemplate.objects.filter(pk=template_id).first()
     if template is None:
         raise Http404
     context: dict[str, Any] = {

@@ -11,7 +11,6 @@ from django.db.models import CharField, F
 from django.db.models.functions import Coalesce, Right
 from django.utils.translation import gettext as _
 
-from jobs import db
 from jobs.admin.showing import first_line
 from jobs.literals import literals
 from jobs.models import Job
@@ -41,7 +40,7 @@ class Alike:
 
 def recent() -> list[Alike]:
     """Of the last 100 failures that nobody has retried or resolved, in one statement along their own index."""
-    failed = Job.objects.using(db.alias()).filter(status__in=literals(RARE), status=Status.FAILED)
+    failed = Job.objects.filter(status__in=literals(RARE), status=Status.FAILED)
     open_ones = failed.filter(resolved_at__isnull=True, retried_by__isnull=True)
     tail = Coalesce(Right("run__error", TAIL), F("status_reason"), output_field=CharField())
     rows = open_ones.order_by("-pk").values_list("pk", "job_type", "status_reason", "run__finished_at", tail)

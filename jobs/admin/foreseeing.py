@@ -10,7 +10,6 @@ from uuid import UUID
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import db
 from jobs.admin.verbs import Verb, status_word
 from jobs.models import Gate, Job
 from jobs.states import TERMINAL, Status, StopMode, arrow
@@ -48,7 +47,7 @@ def forecast(verb: Verb, job_ids: Sequence[UUID]) -> Forecast:
     found = Forecast(verb)
     for start in range(0, len(job_ids), AT_ONCE):
         some = job_ids[start : start + AT_ONCE]
-        rows = Job.objects.using(db.alias()).filter(pk__in=some).select_related("retried_by").only("pk", *TOLD)
+        rows = Job.objects.filter(pk__in=some).select_related("retried_by").only("pk", *TOLD)
         for job in rows.order_by("pk"):
             _count(found, job)
     return found

@@ -61,7 +61,7 @@ class JobChangeList(LeanChangeList):
 
 def _params(jobs: list[Job]) -> dict[UUID, str]:
     """In one line. Large ones are not read, and none is cut before its secrets are masked."""
-    rows = Job.objects.using(db.alias()).filter(pk__in=[job.pk for job in jobs]).order_by()
+    rows = Job.objects.filter(pk__in=[job.pk for job in jobs]).order_by()
     small = rows.annotate(size=StoredSize(F("params"))).filter(size__lte=SMALL)
     found = {pk: first_line(one_line(params), 80) for pk, params in small.values_list("pk", "params")}
     return {job.pk: found.get(job.pk, _("(long params)")) for job in jobs}
@@ -72,7 +72,7 @@ def _rescued(jobs: list[Job]) -> set[Any]:
     before = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
     if not before:
         return set()
-    died = Job.objects.using(db.alias()).filter(pk__in=before, status_reason__in=(EXPIRED, CRASHED))
+    died = Job.objects.filter(pk__in=before, status_reason__in=(EXPIRED, CRASHED))
     return set(died.order_by().values_list("pk", flat=True))
 
 
@@ -144,7 +144,7 @@ def tabs(admin: ModelAdmin, request: HttpRequest) -> list[dict[str, Any]]:
 
 def paused() -> list[ConcurrencyLimit]:
     """What an operator has paused, for the banner above every list of jobs."""
-    return list(ConcurrencyLimit.objects.using(db.alias()).filter(paused=True).order_by("scope", "key")[:10])
+    return list(ConcurrencyLimit.objects.filter(paused=True).order_by("scope", "key")[:10])
 
 
 @screen("counts", gettext_lazy("Counts"), listed=False)
@@ -162,5 +162,5 @@ def _ended() -> dict[str, int]:
 
 
 def _count_ended() -> dict[str, int]:
-    jobs = Job.objects.using(db.alias())
+    jobs = Job.objects.all()
     return {str(status): capped_count(of_status(jobs, status)) for status in sorted(TERMINAL)}

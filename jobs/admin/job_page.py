@@ -14,7 +14,6 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from jobs import db
 from jobs.admin import console, lineage, timeline
 from jobs.admin.failures import TAIL, kind_of
 from jobs.admin.marks import badge, roughly, when
@@ -50,7 +49,7 @@ def mark(job_id: Any) -> str:
     log = JobLog.objects.filter(job_id=OuterRef("pk")).order_by("-pk").values("pk")[:1]
     last = JobEvent.objects.order_by("-pk").values("pk")[:1]  # of any job: what goes first may have changed
     told = ("status", "progress", "progress_message", "tokens_used")
-    row = Job.objects.using(db.alias()).filter(pk=job_id).values_list(*told, Subquery(log), Subquery(last)).first()
+    row = Job.objects.filter(pk=job_id).values_list(*told, Subquery(log), Subquery(last)).first()
     return repr(row)
 
 
@@ -59,7 +58,7 @@ def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
     now, payload = timezone.now(), may_view_payload(request)
     run: JobRun | None = getattr(job, "run", None)
     outlook = explain(job.pk) if job.status in LIVE and job.status != Status.RUNNING else None
-    events = list(JobEvent.objects.using(db.alias()).filter(job_id=job.pk).order_by("-pk")[:SHOWN])
+    events = list(JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN])
     return {
         "job": job,
         "now": now,
@@ -200,7 +199,7 @@ def _chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:
 
 
 def _logs(job: Job) -> list[dict[str, Any]]:
-    lines = JobLog.objects.using(db.alias()).filter(job_id=job.pk).order_by("-pk")[:SHOWN]
+    lines = JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN]
     return [{"at": line.at, "level": line.level, "message": line.message[:2000]} for line in reversed(lines)]
 
 

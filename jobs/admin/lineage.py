@@ -34,7 +34,7 @@ def chain(job: Job) -> list[Job]:
         ids = [row[0] for row in cursor.fetchall()]
     if len(ids) < 2:
         return []
-    attempts = Job.objects.using(db.alias()).filter(pk__in=ids).select_related("run")
+    attempts = Job.objects.filter(pk__in=ids).select_related("run")
     told = ("job_type", "status", "attempt", "status_reason", "created_at")
     run = ("run__started_at", "run__finished_at", "run__worker")
     return list(attempts.only("pk", *told, *run).order_by("attempt", "pk"))

@@ -10,7 +10,6 @@ from typing import Any
 from django.db.models import Max
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 
-from jobs import db
 from jobs.models import JobEvent
 
 ASKING = "X-Jobs-Live"  # says that a page is asked for by its own script
@@ -18,7 +17,7 @@ ASKING = "X-Jobs-Live"  # says that a page is asked for by its own script
 
 def latest_event() -> str:
     """The number of the last thing that happened to any job."""
-    return str(JobEvent.objects.using(db.alias()).aggregate(last=Max("pk"))["last"] or 0)
+    return str(JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0)
 
 
 def etag(request: HttpRequest, mark: str) -> str:

@@ -75,7 +75,7 @@ _kept: Kept[list[Kind]] = Kept()
 def _kinds(window: Window, now: datetime) -> list[Kind]:
     """Two statements, whatever there is."""
     starts = {start: index for index, start in enumerate(window.starts(now))}
-    minutes: Any = JobMinute.objects.using(db.alias()).filter(minute__gte=min(starts)).order_by()
+    minutes: Any = JobMinute.objects.filter(minute__gte=min(starts)).order_by()
     found: dict[str, Kind] = {}
     key = ("job_type", "outcome", "wait_bucket", "run_bucket")
     for name, outcome, wait, run, jobs, ran in minutes.values_list(*key).annotate(Sum("jobs"), Sum("run_sec")):

@@ -71,7 +71,7 @@ def move(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
 
 
 def _waiting() -> JobQuerySet:
-    return Job.objects.using(db.alias()).filter(status__in=literals([Status.PENDING, Status.QUEUED]))
+    return Job.objects.filter(status__in=literals([Status.PENDING, Status.QUEUED]))
 
 
 _kept: Kept[list[dict[str, Any]]] = Kept()
@@ -106,7 +106,7 @@ def _number(text: str, default: int, most: int) -> int:
 def _jobs(asked: dict[str, Any]) -> JobQuerySet:
     if not asked["target"]:
         return _waiting().filter(tenant=asked["tenant"], priority=asked["priority"])
-    in_lane = Job.objects.using(db.alias()).filter(gate__in=literals(figures.IN_LANE))
+    in_lane = Job.objects.filter(gate__in=literals(figures.IN_LANE))
     return in_lane.filter(lane_id=ids.lane_id(asked["tenant"], asked["target"]))
 
 

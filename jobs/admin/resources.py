@@ -15,7 +15,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import actors, db, limits
+from jobs import actors, limits
 from jobs.admin import plots
 from jobs.admin.console import APP, screen, url_of
 from jobs.admin.showing import first_line, list_url
@@ -105,7 +105,7 @@ def switch(admin: ModelAdmin, request: HttpRequest, verb: str) -> HttpResponse:
 
 def _log(request: HttpRequest, key: str, message: str) -> None:
     """In Django's own history too, where the limit has a row of its own."""
-    found = list(ConcurrencyLimit.objects.using(db.alias()).filter(scope="resource", key=key))
+    found = list(ConcurrencyLimit.objects.filter(scope="resource", key=key))
     if found:
         user_id: Any = request.user.pk
         LogEntry.objects.log_actions(user_id, found, CHANGE, message)

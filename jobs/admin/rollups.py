@@ -10,7 +10,6 @@ from typing import Any
 
 from django.db.models import DateTimeField, F, Func, Sum
 
-from jobs import db
 from jobs.models import JobMinute
 from jobs.models.rollup import BUCKETS_SEC
 from jobs.states import Status
@@ -136,7 +135,7 @@ def total(slots: Iterable[Slot]) -> Counter[str]:
 
 
 def _since(moment: datetime) -> Any:
-    return JobMinute.objects.using(db.alias()).filter(minute__gte=moment)
+    return JobMinute.objects.filter(minute__gte=moment)
 
 
 def _floor(moment: datetime, width: timedelta) -> datetime:

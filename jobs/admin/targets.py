@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import db, figures, services, targets
+from jobs import figures, services, targets
 from jobs.actors import Actor
 from jobs.admin import live
 from jobs.admin.buttons import Button, ButtonAdmin
@@ -188,7 +188,7 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
 
     def live_mark(self) -> str:
         """Jobs, and who is paused: that is no event of any job."""
-        paused = Target.objects.using(db.alias()).filter(paused=True).aggregate(n=Count("pk"), last=Max("paused_at"))
+        paused = Target.objects.filter(paused=True).aggregate(n=Count("pk"), last=Max("paused_at"))
         return f"{live.latest_event()} {paused['n']} {paused['last']}"
 
     def above_list(self, request: HttpRequest) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
-from jobs import db, figures, workers
+from jobs import figures, workers
 from jobs.actors import Actor
 from jobs.admin import live
 from jobs.admin.buttons import Button, ButtonAdmin
@@ -134,7 +134,7 @@ class WorkerAdmin(ButtonAdmin, StateAdmin):
     def live_mark(self) -> str:
         """A beat says all that a worker says of itself."""
         told = ("heartbeat_at", "requested_at", "stopped_at")
-        last = Worker.objects.using(db.alias()).aggregate(*map(Max, told))
+        last = Worker.objects.aggregate(*map(Max, told))
         return " ".join([live.latest_event(), *map(str, last.values())])
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from jobs import actors, db, parsing
+from jobs import actors, parsing
 from jobs.actors import Actor
 from jobs.api.problems import Forbidden
 from jobs.errors import NotFound
@@ -41,7 +41,7 @@ class Caller:
 
     def jobs(self) -> JobQuerySet:
         """Where every query for jobs starts."""
-        found = Job.objects.using(db.alias())
+        found = Job.objects.all()
         return found if self.tenant is None else found.filter(tenant=self.tenant)
 
     def job_id(self, written: Any) -> UUID:

@@ -12,7 +12,7 @@ from django.db.models import BooleanField, F, Func, Q, Value
 from django.db.models.functions import Left
 from django.db.models.lookups import Exact
 
-from jobs import clock, db, parsing, tagged
+from jobs import clock, parsing, tagged
 from jobs.api import fields as f
 from jobs.api.callers import Caller
 from jobs.api.pages import Paged
@@ -106,7 +106,7 @@ def _way(status: str, asked: JobFilters, also: Q) -> Walk:
     if status in ACTIVE:
         return Walk(_born(asked).filter(status__in=literals(sorted(ACTIVE)), status=status), also, few=True)
     if status == Status.COMPLETED:  # whose runs are not buried under whatever waits
-        runs = _aged(JobRun.objects.using(db.alias()), asked)
+        runs = _aged(JobRun.objects.all(), asked)
         jobs = _aged(_jobs(), asked, "run__pk").filter(run__isnull=False)
         return Walk(jobs, also & Q(status=status), "run__pk", joined="pk", measure=runs)
     return Walk(_born(asked), also & Q(status=status))
@@ -126,7 +126,7 @@ def _aged(rows: Any, asked: JobFilters, key: str = "pk") -> Any:
 
 
 def _jobs() -> JobQuerySet:
-    return Job.objects.using(db.alias())
+    return Job.objects.all()
 
 
 def _in(statuses: list[str]) -> Q:

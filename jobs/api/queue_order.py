@@ -74,7 +74,7 @@ def _merged(queues: Sequence[JobQuerySet], most: int) -> Iterable[Any]:
     sql = " UNION ALL ".join(f"SELECT * FROM ({text}) q{number}" for number, (text, _) in enumerate(compiled))  # noqa: S608
     order = ", ".join(f"{name.removeprefix('-')} {'DESC' if name[0] == '-' else 'ASC'}" for name in DISPATCH_ORDER)
     params = [each for _, said in compiled for each in said]
-    return Job.objects.using(db.alias()).raw(f"SELECT * FROM ({sql}) queues ORDER BY {order} LIMIT {most}", params)  # noqa: S608
+    return Job.objects.raw(f"SELECT * FROM ({sql}) queues ORDER BY {order} LIMIT {most}", params)  # noqa: S608
 
 
 def _parts(waiting: JobQuerySet, place: Place | None) -> Sequence[JobQuerySet]:
@@ -92,7 +92,7 @@ def _queues(tenant: str | None) -> list[JobQuerySet]:
 
 
 def _waiting() -> JobQuerySet:
-    return Job.objects.using(db.alias()).filter(status__in=literals(WAITING))
+    return Job.objects.filter(status__in=literals(WAITING))
 
 
 def _tenants() -> list[str]:

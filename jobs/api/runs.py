@@ -9,7 +9,7 @@ from django.db.models import F, Q, QuerySet
 from django.http import HttpResponse
 from ninja import Router
 
-from jobs import db, parsing
+from jobs import parsing
 from jobs.api import cursors, shaping, walks
 from jobs.api import fields as f
 from jobs.api.answers import answer, tagged
@@ -86,7 +86,7 @@ def _walks(caller: Caller, asked: RunFilters) -> list[walks.Walk]:
     if tenant in (None, "default"):
         also = Q() if tenant is None else Q(job__tenant=tenant)
         return [walks.Walk(_runs(), also & _judged(asked, "", "job__"))]
-    jobs = Job.objects.using(db.alias()).filter(NotDefault(F("tenant")), tenant=tenant)
+    jobs = Job.objects.filter(NotDefault(F("tenant")), tenant=tenant)
     return [walks.Walk(jobs, Q(run__isnull=False) & _judged(asked, "run__", ""), joined="run__pk")]
 
 
@@ -96,4 +96,4 @@ def _judged(asked: RunFilters, of_run: str, of_job: str) -> Q:
 
 
 def _runs() -> QuerySet[JobRun]:
-    return JobRun.objects.using(db.alias())
+    return JobRun.objects.all()

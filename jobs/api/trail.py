@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from django.utils.translation import gettext as _
 from ninja import Router
 
-from jobs import db, shapes
+from jobs import shapes
 from jobs.api.answers import answer
 from jobs.api.callers import ApiRequest
 from jobs.api.jobs import JobId
@@ -31,7 +31,7 @@ def jobs_events(request: ApiRequest, job_id: JobId, asked: Annotated[Paged, Aske
     """Every move with who made it and why. Exactly one of COMPLETED, FAILED, SKIPPED and CANCELLED ends the trail of a
     job's life."""
     known = request.auth.job_id(job_id)
-    rows = JobEvent.objects.using(db.alias()).filter(job_id=known)
+    rows = JobEvent.objects.filter(job_id=known)
     return answer(page(request.auth, "jobs_events", asked, rows, Order(JobEvent, ("id",)), shapes.event, of=known))
 
 
@@ -41,7 +41,7 @@ def jobs_logs(request: ApiRequest, job_id: JobId, asked: Annotated[Paged, Asked(
     if not request.auth.payload:
         raise Forbidden(_("You lack the permission for this."))
     known = request.auth.job_id(job_id)
-    rows = JobLog.objects.using(db.alias()).filter(job_id=known)
+    rows = JobLog.objects.filter(job_id=known)
     return answer(page(request.auth, "jobs_logs", asked, rows, Order(JobLog, ("id",)), shapes.log, of=known))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from django.apps import apps
 from django.utils.translation import gettext as _
 
-from jobs import db, presets
+from jobs import presets
 from jobs.actors import Actor
 from jobs.errors import Conflict, NotFound
 from jobs.models import Job, JobTemplate
@@ -35,7 +35,7 @@ def fill(*, actor: Actor) -> int:
 
     if is_there():
         raise AlreadyThere(_("The demo is there already; “demo --clear” removes it."))
-    if Job.objects.using(db.alias()).filter(tenant=TENANT).exists():
+    if Job.objects.filter(tenant=TENANT).exists():
         raise NotTheDemo(_("The tenant “%s” has jobs of its own; the demo leaves it alone.") % TENANT)
     handlers.make_known()
     nap = {"name": MARK, "job_type": "system.sleep", "params": {"seconds": 5}, "priority": "LOW", "tags": ["demo"]}
@@ -46,7 +46,7 @@ def fill(*, actor: Actor) -> int:
     for part in _parts():
         part.finish(actor)
     present.arrange(actor)
-    return Job.objects.using(db.alias()).filter(tenant=TENANT).count()
+    return Job.objects.filter(tenant=TENANT).count()
 
 
 def clear(*, actor: Actor, patience_sec: float) -> int:
@@ -61,7 +61,7 @@ def clear(*, actor: Actor, patience_sec: float) -> int:
 
 
 def is_there() -> bool:
-    return JobTemplate.objects.using(db.alias()).filter(tenant=TENANT, name=MARK).exists()
+    return JobTemplate.objects.filter(tenant=TENANT, name=MARK).exists()
 
 
 def _parts() -> list[Any]:

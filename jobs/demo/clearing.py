@@ -31,13 +31,13 @@ def clear(actor: Actor, patience_sec: float) -> int:
     for model in (JobGroup, Target, JobMinute):
         model._base_manager.using(db.alias()).filter(tenant=TENANT).delete()
     for key in (GPU, PLOTTER):
-        if ConcurrencyLimit.objects.using(db.alias()).filter(scope="resource", key=key).exists():
+        if ConcurrencyLimit.objects.filter(scope="resource", key=key).exists():
             limits.unpause("resource", key, actor=actor)
             limits.reset("resource", key, actor=actor)
     # The mark goes last: what is interrupted can be begun again.
-    for template in JobTemplate.objects.using(db.alias()).filter(tenant=TENANT).exclude(name=MARK):
+    for template in JobTemplate.objects.filter(tenant=TENANT).exclude(name=MARK):
         presets.delete(template.pk, actor=actor)
-    JobTemplate.objects.using(db.alias()).filter(tenant=TENANT, name=MARK).delete()
+    JobTemplate.objects.filter(tenant=TENANT, name=MARK).delete()
     return gone
 
 
@@ -73,4 +73,4 @@ def _forget_jobs() -> int:
 
 
 def _jobs() -> Any:
-    return Job.objects.using(db.alias()).filter(tenant=TENANT)
+    return Job.objects.filter(tenant=TENANT)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from math import sin, tau
 from typing import Any
 
-from jobs import clock, db, groups, services
+from jobs import clock, groups, services
 from jobs.actors import Actor
 from jobs.demo import TENANT, handlers
 from jobs.engine.claim import Serves
@@ -33,7 +33,7 @@ USUAL = (
 
 
 def live_through(actor: Actor) -> None:
-    JobMinute.objects.using(db.alias()).bulk_create(_minutes(clock.now()), batch_size=500)
+    JobMinute.objects.bulk_create(_minutes(clock.now()), batch_size=500)
     services.enqueue_many(_jobs(), actor=actor)
     _groups(actor)
     work(burst=True)

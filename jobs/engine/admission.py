@@ -107,7 +107,7 @@ def _granted(lease: Lease) -> Granted:
 
 
 def _own(lease_id: UUID, owner: str) -> Lease:
-    leases = Lease.objects.using(db.alias()).filter(kind=LeaseKind.ADMISSION, granted_at__isnull=False)
+    leases = Lease.objects.filter(kind=LeaseKind.ADMISSION, granted_at__isnull=False)
     lease = leases.filter(pk=lease_id, owner=owner).first()
     if lease is None:
         raise NotFound(f"There is no lease {lease_id}.")

@@ -102,7 +102,7 @@ def _raise(found: Sequence[Job], now: datetime) -> int:
         rows = list(held.only("id", "status", *FACTS))
         for job in rows:
             jobs().filter(pk=job.pk).update(priority=_risen(job, now))
-        JobEvent.objects.using(db.alias()).bulk_create([_event(job, now) for job in rows])
+        JobEvent.objects.bulk_create([_event(job, now) for job in rows])
         journal.mark(*(job.lane_id for job in rows))
     return len(rows)
 

@@ -134,7 +134,7 @@ class Claimer:
         """As `_pick`, where admission or fairness have a say. What they decided is written in this transaction."""
         asking = dispatching.Round(connection, _served(self.serves))
         chosen = asking.choose(most, in_force, in_use)
-        free = _locking(Job.objects.using(db.alias()).ready().filter(deadlines.in_time(), pk__in=chosen))
+        free = _locking(Job.objects.ready().filter(deadlines.in_time(), pk__in=chosen))
         held = [row["id"] for row in free] if chosen else []  # nobody can take them from us now
         asking.settle(held)
         self.denied = asking.has_denied
@@ -210,15 +210,11 @@ def _unlimited(most: int, serves: Serves) -> Statement:
 
 
 def _by_id(ids: Sequence[UUID]) -> Statement | None:
-    return (
-        compiled(_locking(Job.objects.using(db.alias()).ready().filter(deadlines.in_time(), pk__in=ids)))
-        if ids
-        else None
-    )
+    return compiled(_locking(Job.objects.ready().filter(deadlines.in_time(), pk__in=ids))) if ids else None
 
 
 def _ready(serves: Serves) -> Any:
-    return _locking(Job.objects.using(db.alias()).ready().filter(deadlines.in_time(), serves.condition()))
+    return _locking(Job.objects.ready().filter(deadlines.in_time(), serves.condition()))
 
 
 def _locking(jobs: JobQuerySet) -> Any:

@@ -32,7 +32,7 @@ wakeup.hear(ROOM, lambda: None)  # workers listen to the same channel, and have 
 
 
 def live() -> QuerySet[Lease]:
-    return Lease.objects.using(db.alias()).filter(ended_at__isnull=True)
+    return Lease.objects.filter(ended_at__isnull=True)
 
 
 def renewed() -> dict[str, Any]:
@@ -64,7 +64,7 @@ def store(lease: Lease, **fields: Any) -> Lease:
     for name, value in {**renewed(), **fields}.items():
         setattr(lease, name, value)
     lease.save(using=db.alias(), force_insert=True)
-    return Lease.objects.using(db.alias()).get(pk=lease.pk)
+    return Lease.objects.get(pk=lease.pk)
 
 
 def beat(ids: Sequence[UUID]) -> tuple[set[UUID], set[UUID]]:

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
-from jobs import clock, db
+from jobs import clock
 from jobs.actors import SCHEDULER
 from jobs.engine import lifecycle
 from jobs.errors import JobSchedulerError
@@ -73,4 +73,4 @@ def _skip(job_id: Any) -> int:
 
 def _waiting() -> JobQuerySet:
     waiting = literals([str(Status.PENDING), str(Status.QUEUED)])
-    return Job.objects.using(db.alias()).filter(status__in=waiting, time_sensitive=True)
+    return Job.objects.filter(status__in=waiting, time_sensitive=True)

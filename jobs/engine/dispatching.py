@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from jobs import db
 from jobs.actors import SCHEDULER
 from jobs.engine import doorman, shares
 from jobs.engine.choosing import Condition, candidates, choose, joined
@@ -55,4 +54,4 @@ def _record(reasons: dict[UUID, str]) -> None:
     who = {"actor_kind": SCHEDULER.kind, "actor_name": SCHEDULER.name}
     events = [JobEvent(job_id=job_id, reason=reason, **told, **who) for job_id, reason in reasons.items()]
     if events:
-        JobEvent.objects.using(db.alias()).bulk_create(events)
+        JobEvent.objects.bulk_create(events)

@@ -95,7 +95,7 @@ class Round:
         """Write the decisions that are new: a denied job says why and when it is asked about again."""
         self._record_denied()
         events = [self._event(self._known[job_id], EventKind.ADMITTED, why) for job_id, why in admitted.items()]
-        JobEvent.objects.using(db.alias()).bulk_create(events)
+        JobEvent.objects.bulk_create(events)
 
     def _is_urgent(self, candidate: Candidate) -> bool:
         fits = candidate.cost_units <= self._machine.capacity_max
@@ -119,7 +119,7 @@ class Round:
             jobs().filter(pk__in=same).update(**later)
             changed = [self._known[pk] for pk in same if self._is_new(self._known[pk], verdict)]
             events = [self._event(job, EventKind.DENIED, verdict.reason) for job in changed]
-            JobEvent.objects.using(db.alias()).bulk_create(events)
+            JobEvent.objects.bulk_create(events)
 
     def _is_new(self, job: Any, verdict: Denied) -> bool:
         return job.recheck_at is None or job.status_reason != verdict.reason

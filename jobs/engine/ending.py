@@ -126,7 +126,7 @@ def _record_told(rows: list[tuple[Any, ...]], actor: Actor) -> dict[UUID, Verdic
 
 def _finish_member(end: End, group_id: UUID, actor: Actor) -> dict[UUID, Verdict]:
     with db.atomic():
-        JobGroup.objects.using(db.alias()).select_for_update(no_key=True).get(pk=group_id)
+        JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
         return _record([_row(end)], actor)
 
 
@@ -202,7 +202,7 @@ def _leave(
         if target is None:
             return Verdict.LOST
         if artifacts:
-            JobRun.objects.using(db.alias()).open().filter(job_id=job_id).update(artifacts=artifacts)
+            JobRun.objects.open().filter(job_id=job_id).update(artifacts=artifacts)
         fields = _lane_hold(job, target)
         if target == Status.QUEUED:
             fields["gate"] = queued_gate()
@@ -220,6 +220,6 @@ def _lane_hold(job: Job, target: Status) -> dict[str, Any]:
 def _replay_or_lost(job_id: UUID, token: UUID, verb: str, actor: Actor) -> Verdict:
     """Recovery keeps the token too, so only one's own words count as said before."""
     kinds = {arrow.event for arrow in ARROWS if arrow.verb == verb}
-    said = JobEvent.objects.using(db.alias()).filter(job_id=job_id, token=token, kind__in=kinds)
+    said = JobEvent.objects.filter(job_id=job_id, token=token, kind__in=kinds)
     own = said.filter(actor_kind=actor.kind, actor_name=actor.name)
     return Verdict.REPLAY if own.exists() else Verdict.LOST

@@ -92,7 +92,7 @@ def _fold(start: datetime, end: datetime, name: str) -> None:
 
 
 def _minutes() -> Any:
-    return JobMinute.objects.using(db.alias())
+    return JobMinute.objects.all()
 
 
 def _midnight(moment: datetime) -> datetime:

@@ -66,4 +66,4 @@ def _tails(group: JobGroup) -> JobQuerySet:
 
 
 def _groups() -> QuerySet[JobGroup]:
-    return JobGroup.objects.using(db.alias())
+    return JobGroup.objects.all()

@@ -30,7 +30,7 @@ def settle(job: Job) -> None:
     """`job` has ended for good: let the next place go, or end the rest; close the group after its last member."""
     if job.group_id is None:
         return
-    group = JobGroup.objects.using(db.alias()).get(pk=job.group_id)
+    group = JobGroup.objects.get(pk=job.group_id)
     if group.mode == GroupMode.SEQUENTIAL:
         _advance(group, job)
     close_if_done(group)
@@ -52,18 +52,18 @@ def must_wait(job: Job) -> bool:
 
 def mark_started(group_ids: Iterable[UUID]) -> None:
     """A member has started. Never waits for a group that somebody has in hand: its next end says the same."""
-    waiting = JobGroup.objects.using(db.alias()).filter(pk__in=list(group_ids), status=GroupStatus.PENDING)
+    waiting = JobGroup.objects.filter(pk__in=list(group_ids), status=GroupStatus.PENDING)
     with db.atomic():
         free = list(waiting.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
         if free:
-            JobGroup.objects.using(db.alias()).filter(pk__in=free).update(status=GroupStatus.RUNNING)
+            JobGroup.objects.filter(pk__in=free).update(status=GroupStatus.RUNNING)
 
 
 def reopen(job: Job) -> None:
     """A terminal group whose member is retried begins another round."""
     if job.group_id is None:
         return
-    groups = JobGroup.objects.using(db.alias()).filter(pk=job.group_id)
+    groups = JobGroup.objects.filter(pk=job.group_id)
     group = groups.first()
     if group is not None and group.is_terminal:
         groups.update(status=GroupStatus.RUNNING, finished_at=None, round=group.round + 1, cancel_requested=False)
@@ -123,12 +123,10 @@ def _release_next(group: JobGroup) -> None:
 
 def close_if_done(group: JobGroup) -> None:
     if live(group).exists():
-        JobGroup.objects.using(db.alias()).filter(pk=group.pk, status=GroupStatus.PENDING).update(
-            status=GroupStatus.RUNNING
-        )
+        JobGroup.objects.filter(pk=group.pk, status=GroupStatus.PENDING).update(status=GroupStatus.RUNNING)
         return
     status = _final_status(group)
-    JobGroup.objects.using(db.alias()).filter(pk=group.pk).update(status=status, finished_at=Now())
+    JobGroup.objects.filter(pk=group.pk).update(status=status, finished_at=Now())
     hooks.tell([hooks.GroupFinished(group.pk, str(status), group.tenant, group.round)])
 
 

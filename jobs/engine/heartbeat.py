@@ -88,7 +88,7 @@ class Heartbeat(threading.Thread):
             each.lose()
 
     def _look(self, held: list[Held]) -> None:
-        jobs = Job.objects.using(db.alias()).filter(pk__in=[each.id for each in held], cancel_requested=True)
+        jobs = Job.objects.filter(pk__in=[each.id for each in held], cancel_requested=True)
         asked = {job: (token, mode) for job, token, mode in jobs.values_list("pk", "lease_token", "cancel_mode")}
         for each in held:
             token, mode = asked.get(each.id, (None, ""))
@@ -153,5 +153,5 @@ def _hear(held: Held, requested: bool, mode: str) -> None:
 def _tokens(held: list[Held]) -> dict[object, object]:
     if not held:
         return {}
-    rows = Job.objects.using(db.alias()).filter(pk__in=[each.id for each in held])
+    rows = Job.objects.filter(pk__in=[each.id for each in held])
     return dict(rows.values_list("pk", "lease_token"))

@@ -28,7 +28,7 @@ def record(
     data: dict[str, Any] | None = None,
     token: UUID | None = None,
 ) -> None:
-    JobEvent.objects.using(db.alias()).create(
+    JobEvent.objects.create(
         job_id=job.pk,
         kind=kind,
         from_status=source,
@@ -50,7 +50,7 @@ def mark(*lanes: UUID | None) -> None:
     """Ask the promoter to look at these lanes again, and soon."""
     marks = [LaneMark(lane_id=lane) for lane in sorted({lane for lane in lanes if lane is not None})]
     if marks:
-        LaneMark.objects.using(db.alias()).bulk_create(marks)
+        LaneMark.objects.bulk_create(marks)
         wakeup.notify(wakeup.LANE)
 
 

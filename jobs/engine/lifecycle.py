@@ -139,7 +139,7 @@ def start(
         beat = {"heartbeat_at": Now(), "beat_clock": beat_clock() if db.is_sqlite() else None}
         fields = {"fence": F("fence") + 1, **lease, **beat}
         job = take(job, "start", Status.RUNNING, actor=actor, data=data, token=token, **fields)
-        JobRun.objects.using(db.alias()).get_or_create(job_id=job.pk, defaults={"worker": owner})
+        JobRun.objects.get_or_create(job_id=job.pk, defaults={"worker": owner})
         if job.group_id is not None:
             groups.mark_started([job.group_id])
         return job

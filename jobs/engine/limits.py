@@ -42,7 +42,7 @@ def sync() -> None:
     """Give every limit of the settings its row; an operator's override keeps its own maximum."""
     said = configured()
     with db.atomic():
-        rows = ConcurrencyLimit.objects.using(db.alias())
+        rows = ConcurrencyLimit.objects.all()
         rows.bulk_create(
             [
                 ConcurrencyLimit(scope=scope, key=key, max=most, overridden=False)
@@ -60,13 +60,13 @@ def sync() -> None:
 
 def ensure() -> None:
     """Where no worker has ever started, nobody has made the rows yet."""
-    if not ConcurrencyLimit.objects.using(db.alias()).filter(scope=LimitScope.GLOBAL).exists():
+    if not ConcurrencyLimit.objects.filter(scope=LimitScope.GLOBAL).exists():
         sync()
 
 
 def are_in_force() -> bool:
     """A look without a lock: an idle worker that knows of none asks this much."""
-    return ConcurrencyLimit.objects.using(db.alias()).filter(Q(max__isnull=False) | Q(paused=True)).exists()
+    return ConcurrencyLimit.objects.filter(Q(max__isnull=False) | Q(paused=True)).exists()
 
 
 def locked(*, all_of_them: bool = False) -> tuple[list[Limit], InUse]:
@@ -103,7 +103,7 @@ def _shut(found: Survey, of_another_policy: bool) -> list[Limit]:
 
 def most_at_once(types: Sequence[str], resources: Sequence[str] | None, tenant: str | None) -> tuple[int, Limit] | None:
     """How many jobs of these the limits let run at once, and the narrowest limit; None: any number."""
-    rows = ConcurrencyLimit.objects.using(db.alias()).filter(max__isnull=False)
+    rows = ConcurrencyLimit.objects.filter(max__isnull=False)
     known = {(row.scope, row.key): Limit(row.scope, row.key, row.max) for row in rows}
     served = {"global": [""], "job_type": types, "resource": resources, "tenant": tenant and [tenant]}
     bounds: list[tuple[int, Limit]] = []
@@ -140,7 +140,7 @@ def _looking(all_of_them: bool) -> Statement:
 
 
 def _in_force(all_of_them: bool) -> Any:
-    limits = ConcurrencyLimit.objects.using(db.alias())
+    limits = ConcurrencyLimit.objects.all()
     in_force = limits.all() if all_of_them else limits.filter(Q(max__isnull=False) | Q(paused=True))
     return in_force.order_by("pk").values_list("scope", "key", "max", "paused")
 

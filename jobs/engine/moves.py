@@ -12,7 +12,6 @@ from uuid import UUID
 from django.db.models import Case, Value, When
 from django.db.models.functions import Now
 
-from jobs import db
 from jobs.actors import Actor
 from jobs.engine import journal, wakeup
 from jobs.errors import LiveTail, NotFound, WrongState
@@ -22,7 +21,7 @@ from jobs.states import TERMINAL, Arrow, Status, StopMode, allowed, arrow
 
 
 def jobs() -> JobQuerySet:
-    return Job.objects.using(db.alias())
+    return Job.objects.all()
 
 
 def get(job_id: UUID) -> Job:
@@ -36,7 +35,7 @@ def lock(job_id: UUID) -> Job:
     """The job's group first, then the job: the order in which everyone takes them."""
     group_id = jobs().filter(pk=job_id).values_list("group_id", flat=True).first()
     if group_id is not None:
-        JobGroup.objects.using(db.alias()).select_for_update(no_key=True).get(pk=group_id)
+        JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
     job = jobs().select_for_update(no_key=True).filter(pk=job_id).first()
     if job is None:
         raise NotFound(f"There is no job {job_id}.")
@@ -151,5 +150,5 @@ def _write(job: Job, verb: str, target: Status, **fields: Any) -> None:
 
 
 def _close_run(job: Job, status: Status, reason: str) -> None:
-    runs = JobRun.objects.using(db.alias()).open()
+    runs = JobRun.objects.open()
     runs.filter(job_id=job.pk).update(status=status, finished_at=Now(), error=reason)

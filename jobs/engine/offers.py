@@ -56,7 +56,7 @@ def offer(addon_id: str, tenant: str | None, most: int) -> list[Job]:
 
 def forget_silent() -> int:
     """Forget who has not asked for a long time. Returns how many."""
-    return Poller.objects.using(db.alias()).filter(polled_at__lt=Now() - FORGET).delete()[0]
+    return Poller.objects.filter(polled_at__lt=Now() - FORGET).delete()[0]
 
 
 def withdraw_late() -> int:
@@ -74,7 +74,7 @@ def withdraw_late() -> int:
 
 def backoff_sec(job_id: UUID) -> float:
     """30 s, 60 s, 120 s, … at most 10 min: counted since somebody started the job last."""
-    kinds = JobEvent.objects.using(db.alias()).filter(job_id=job_id).order_by("-id").values_list("kind", flat=True)
+    kinds = JobEvent.objects.filter(job_id=job_id).order_by("-id").values_list("kind", flat=True)
     before = 0
     for kind in kinds:
         if kind == EventKind.RUNNING:
@@ -87,7 +87,7 @@ def backoff_sec(job_id: UUID) -> float:
 def note_poll(addon_id: str, tenant: str | None, most: int) -> None:
     """Remember that this addon is there. Not with every poll: an idle addon should not have to write."""
     key = {"tenant": tenant or "", "addon_id": addon_id}
-    pollers = Poller.objects.using(db.alias())
+    pollers = Poller.objects.all()
     lately = Now() - timedelta(seconds=conf.DISPATCH_TIMEOUT_SEC / 4)
     if pollers.filter(**key, most=most, polled_at__gt=lately).exists():
         return
@@ -116,7 +116,7 @@ def kick(tenant: str | None) -> int:
 
 def _asked_lately() -> QuerySet[Poller]:
     lately = Now() - timedelta(seconds=conf.DISPATCH_TIMEOUT_SEC)
-    return Poller.objects.using(db.alias()).filter(polled_at__gt=lately)
+    return Poller.objects.filter(polled_at__gt=lately)
 
 
 def _ready(addon_id: str, tenant: str | None) -> JobQuerySet:

@@ -64,7 +64,7 @@ class Sweeper:
         if slept and self._spared:  # suspend or SIGSTOP, and maybe of everyone: let the others beat first
             logger.warning("nothing was swept for %.0f s; leases get one more round", gap)
             return 0
-        self._quiet = not Job.objects.using(db.alias()).running().exists()
+        self._quiet = not Job.objects.running().exists()
         if self._quiet:
             return 0
         candidates = list(_expired()[: BATCH * 50])
@@ -91,11 +91,11 @@ class Sweeper:
 
 def recover_former_life(me: Identity) -> int:
     """A worker came back under its name: end at once what its dead predecessors on this host held."""
-    held = Job.objects.using(db.alias()).running().filter(lease_owner__startswith=f"{me.name}@")
+    held = Job.objects.running().filter(lease_owner__startswith=f"{me.name}@")
     gone = [job for job in held if _left_by_the_dead(job, me)]
 
     def still() -> JobQuerySet:
-        return Job.objects.using(db.alias()).running().filter(lease_owner__in=[job.lease_owner for job in gone])
+        return Job.objects.running().filter(lease_owner__in=[job.lease_owner for job in gone])
 
     return _end(gone, still, Cause.CRASH_RECOVERY, CRASHED)
 
@@ -105,14 +105,14 @@ def end_overdue(late: Sequence[Job]) -> int:
     leases = [job.lease_token for job in late]
 
     def still() -> JobQuerySet:  # a lease that was overdue once always will be
-        return Job.objects.using(db.alias()).running().filter(lease_token__in=leases)
+        return Job.objects.running().filter(lease_token__in=leases)
 
     return _end(late, still, Cause.TIMEOUT, "timeout")
 
 
 def _expired() -> JobQuerySet:
     over = Now() - timedelta(seconds=conf.GRACE_SEC)
-    return Job.objects.using(db.alias()).running().filter(lease_expires_at__lt=over)
+    return Job.objects.running().filter(lease_expires_at__lt=over)
 
 
 def _left_by_the_dead(job: Job, me: Identity) -> bool:
@@ -154,7 +154,7 @@ def _end_batch(ids: Sequence[UUID], still: Any, cause: Cause, error: str) -> int
 def _end_one(job_id: UUID, group_id: UUID | None, still: Any, cause: Cause, error: str) -> int:
     with db.atomic():
         if group_id is not None:
-            JobGroup.objects.using(db.alias()).select_for_update(no_key=True).get(pk=group_id)
+            JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
         jobs = list(still().filter(pk=job_id).select_for_update(skip_locked=True))
         return ending.expire(jobs, cause=cause, error=error, tell=_say, retry_in=lambda job: _retry_in(job, cause))
 

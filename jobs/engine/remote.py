@@ -139,7 +139,7 @@ def _end(job: Job, start: Start, word: Word, wanted: StopMode | None) -> None:
 
 def _artifacts(job: Job) -> dict[str, Any]:
     """What earlier stretches of the run left."""
-    found = JobRun.objects.using(db.alias()).filter(job_id=job.pk).values_list("artifacts", flat=True).first()
+    found = JobRun.objects.filter(job_id=job.pk).values_list("artifacts", flat=True).first()
     return found or {}
 
 
@@ -178,7 +178,7 @@ def _kinds(word: Word) -> Sequence[EventKind]:
 def _require_said(start: Start, kinds: Sequence[EventKind]) -> None:
     """Whether the lease ended by this very word. Past its budget a job fails whatever its worker said."""
     ends = {*TERMINAL, EventKind.PAUSED, EventKind.HANDED_BACK}
-    said = JobEvent.objects.using(db.alias()).filter(job_id=start.job_id, token=start.lease_id, kind__in=sorted(ends))
+    said = JobEvent.objects.filter(job_id=start.job_id, token=start.lease_id, kind__in=sorted(ends))
     actor = actor_of(start.holder)
     for event in said.filter(actor_kind=actor.kind, actor_name=actor.name):
         if event.kind in kinds or (event.data or {}).get("cause") == Cause.TOKEN_LIMIT:
@@ -208,7 +208,7 @@ def _write_lines(job: Job, lines: Sequence[Line]) -> None:
     """As many as the job may still have; the row is ours until the commit, so nobody else counts meanwhile."""
     if not lines:
         return
-    rows = JobLog.objects.using(db.alias())
+    rows = JobLog.objects.all()
     written = rows.filter(job_id=job.pk).count()
     room = max(conf.LOG_LINES_PER_JOB - written, 0)
     kept = [JobLog(job_id=job.pk, level=level, message=message, at=at or Now()) for level, message, at in lines[:room]]

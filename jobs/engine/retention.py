@@ -121,7 +121,7 @@ class Pruning:
         return chains
 
     def _groups(self) -> bool:
-        ended = JobGroup.objects.using(db.alias()).exclude(status__in=OPEN_GROUP).filter(finished_at__lt=self.before)
+        ended = JobGroup.objects.exclude(status__in=OPEN_GROUP).filter(finished_at__lt=self.before)
         found = list(self._after(ended, self._last_group).values_list("pk", flat=True)[:GROUPS])
         for group in found:
             try:
@@ -146,7 +146,7 @@ class Pruning:
                 delete_jobs(ids)
                 let_go(JobGroup, [group])
                 take_along([group])
-                JobGroup.objects.using(db.alias()).filter(pk=group)._raw_delete(db.alias())
+                JobGroup.objects.filter(pk=group)._raw_delete(db.alias())
         self.done.jobs += len(ids)
         self.done.groups += 1
 
@@ -159,8 +159,8 @@ class Pruning:
         return bool(folded)
 
     def _loose_rows(self) -> None:
-        silent = Worker.objects.using(db.alias()).filter(heartbeat_at__lt=self.before)
-        ended = Lease.objects.using(db.alias()).filter(pk__lt=self._horizon, ended_at__lt=self.before)
+        silent = Worker.objects.filter(heartbeat_at__lt=self.before)
+        ended = Lease.objects.filter(pk__lt=self._horizon, ended_at__lt=self.before)
         self.done.workers += silent.count() if self.dry_run else silent.delete()[0]
         self.done.leases += ended.count() if self.dry_run else ended.delete()[0]
 
@@ -181,7 +181,7 @@ class Pruning:
         """Jobs that must stay: something has happened to them lately, or somebody keeps them."""
         kept: set[UUID] = set()
         for part in _parts(ids):
-            lately = JobEvent.objects.using(db.alias()).filter(job_id__in=part, at__gte=self.before)
+            lately = JobEvent.objects.filter(job_id__in=part, at__gte=self.before)
             kept.update(lately.values_list("job_id", flat=True))
             kept |= kept_by_others(Job, part) | kept_by_keepers(part)
         return kept
@@ -226,4 +226,4 @@ def _parts(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
 
 
 def _jobs() -> Any:
-    return Job.objects.using(db.alias())
+    return Job.objects.all()

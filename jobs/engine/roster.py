@@ -75,7 +75,7 @@ class Entry:
                 "executor": self.options.executor,
             },
         )
-        Worker.objects.using(db.alias()).bulk_create([row], ignore_conflicts=True)
+        Worker.objects.bulk_create([row], ignore_conflicts=True)
         self._row = row
 
     def beat(self, *, busy: int, stuck: int) -> None:
@@ -106,7 +106,7 @@ class Entry:
 
     def leave(self) -> None:
         if self._row is not None:
-            rows = Worker.objects.using(db.alias()).filter(pk=self._row.pk)
+            rows = Worker.objects.filter(pk=self._row.pk)
             rows.update(state=WorkerState.STOPPED, stopped_at=Now(), busy=0)
 
     def summary(self) -> str:
@@ -130,7 +130,7 @@ def _counted(number: int, thing: str) -> str:
 def live_namesake(me: Identity) -> Identity | None:
     """A worker that runs under our name right now: proven on this host, by its fresh beats elsewhere."""
     fresh = Now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * QUIET_BEAT_SEC))
-    rows = Worker.objects.using(db.alias()).filter(name=me.name, heartbeat_at__gt=fresh)
+    rows = Worker.objects.filter(name=me.name, heartbeat_at__gt=fresh)
     for row in rows.exclude(state=WorkerState.STOPPED):
         other = Identity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
         if other != me and other.life() != Life.GONE:

@@ -74,11 +74,11 @@ def _store(held: Held, writes: Writes) -> bool:
     if writes.tokens is not None:
         fields["tokens_used"] = writes.tokens
     with db.atomic():
-        mine = Job.objects.using(db.alias()).filter(pk=held.id, lease_token=held.claim.lease_token)
+        mine = Job.objects.filter(pk=held.id, lease_token=held.claim.lease_token)
         # Without a field to write, the row is still touched: the lock keeps a successor from claiming meanwhile.
         if not mine.update(**fields or {"tokens_used": F("tokens_used")}):
             return False
-        JobLog.objects.using(db.alias()).bulk_create(
+        JobLog.objects.bulk_create(
             [JobLog(job_id=held.id, level=level[:16], message=message) for level, message in writes.lines]
         )
     return True

@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from jobs import db
 from jobs.conf import conf
 from jobs.engine import snapshot
 from jobs.engine.choosing import Condition, as_uuid, joined, open_flows
@@ -68,9 +67,9 @@ class Turns:
         for share in due:
             clock = _serve(share, served, clock)
         rows = [ShareAccount(key=key, served=value) for key, value in sorted(served.items())]
-        accounts = ShareAccount.objects.using(db.alias())
+        accounts = ShareAccount.objects.all()
         accounts.bulk_create(rows, update_conflicts=True, unique_fields=["key"], update_fields=["served"])
-        SystemSnapshot.objects.using(db.alias()).filter(pk=self._row.pk).update(share_clock=clock)
+        SystemSnapshot.objects.filter(pk=self._row.pk).update(share_clock=clock)
 
     def _ready(self, row: Sequence[Any]) -> Ready:
         flow = Flow(*row[1:5])
@@ -111,10 +110,10 @@ def overtakers(found: Sequence[Ready], chosen: set[UUID]) -> list[Ready]:
 
 def forget_idle() -> int:
     """Accounts that are not ahead of the clock say nothing. Returns how many went."""
-    clock = SystemSnapshot.objects.using(db.alias()).values_list("share_clock", flat=True).first()
+    clock = SystemSnapshot.objects.values_list("share_clock", flat=True).first()
     if clock is None:
         return 0
-    idle = ShareAccount.objects.using(db.alias()).filter(served__lte=clock)
+    idle = ShareAccount.objects.filter(served__lte=clock)
     return idle.delete()[0] if idle.exists() else 0
 
 
@@ -126,5 +125,5 @@ def _serve(share: Share, accounts: dict[str, float], clock: float) -> float:
 
 
 def _accounts(keys: Iterable[str]) -> dict[str, float]:
-    rows = ShareAccount.objects.using(db.alias()).filter(key__in=set(keys))
+    rows = ShareAccount.objects.filter(key__in=set(keys))
     return dict(rows.values_list("key", "served"))

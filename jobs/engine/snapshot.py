@@ -78,7 +78,7 @@ def write() -> bool:
 
 def lock() -> SystemSnapshot:
     """The row, locked until the transaction ends; `row.now` is the database's clock. Made if it is not there."""
-    rows = SystemSnapshot.objects.using(db.alias())
+    rows = SystemSnapshot.objects.all()
     locked = rows.select_for_update(no_key=True).annotate(now=Now())
     row = locked.filter(pk=SystemSnapshot.ONLY).first()
     if row is None:

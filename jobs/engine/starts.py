@@ -71,7 +71,7 @@ def of(jobs: Iterable[Job]) -> dict[UUID, Start]:
 
 def overdue() -> list[Job]:
     """What remote workers have had for longer than it may run. A local worker sees to its own jobs."""
-    limited = Job.objects.using(db.alias()).active().running().filter(remote=True, max_runtime_sec__isnull=False)
+    limited = Job.objects.active().running().filter(remote=True, max_runtime_sec__isnull=False)
     held = list(limited)
     if not held:
         return []
@@ -85,7 +85,7 @@ def is_overdue(job: Job, start: Start, now: datetime) -> bool:
 
 def _events() -> QuerySet[JobEvent]:
     # A parameter in place of the word would not find the partial index.
-    return JobEvent.objects.using(db.alias()).filter(kind=Literal(str(EventKind.RUNNING))).order_by()
+    return JobEvent.objects.filter(kind=Literal(str(EventKind.RUNNING))).order_by()
 
 
 def _start(event: JobEvent) -> Start:

@@ -399,7 +399,7 @@ class Worker:
     def _return_unknown_claims(self) -> None:
         """A claim may be committed, and its reply lost, or what came after it refused: nobody runs what it took."""
         known = [held.id for held in (*self.leases, *self.stuck)]
-        mine = Job.objects.using(db.alias()).running().filter(lease_owner__startswith=f"{self.me.incarnation}#")
+        mine = Job.objects.running().filter(lease_owner__startswith=f"{self.me.incarnation}#")
         for job in mine.exclude(pk__in=known):
             assert job.lease_token is not None
             ending.hand_back(job.pk, job.lease_token, actor=self.actor, reason="the reply to its claim was lost")

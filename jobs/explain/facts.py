@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import OuterRef, Q, Subquery
 from django.db.models.functions import Now
 
-from jobs import db, figures
+from jobs import figures
 from jobs.conf import conf
 from jobs.engine import offers
 from jobs.errors import NotFound
@@ -96,7 +96,7 @@ def as_limit(row: ConcurrencyLimit) -> Limit:
 
 
 def _events(job: Job) -> dict[str, JobEvent]:
-    rows = JobEvent.objects.using(db.alias()).filter(job_id=job.pk, kind__in=TOLD).order_by("-id")[:50]
+    rows = JobEvent.objects.filter(job_id=job.pk, kind__in=TOLD).order_by("-id")[:50]
     return {row.kind: row for row in reversed(rows)}
 
 
@@ -121,20 +121,20 @@ _HEAD = _OF_LANE.filter(gate__in=literals([Gate.LANE, Gate.READY])).in_dispatch_
 
 
 def in_force() -> list[ConcurrencyLimit]:
-    rows = ConcurrencyLimit.objects.using(db.alias()).filter(Q(max__isnull=False) | Q(paused=True))
+    rows = ConcurrencyLimit.objects.filter(Q(max__isnull=False) | Q(paused=True))
     return list(rows.order_by("pk"))
 
 
 def waiting_calls() -> list[Lease]:
-    waiting = Lease.objects.using(db.alias()).filter(ended_at__isnull=True, granted_at__isnull=True)
+    waiting = Lease.objects.filter(ended_at__isnull=True, granted_at__isnull=True)
     return list(waiting.filter(kind=LeaseKind.DIRECT, expires_at__gt=Now()).order_by("pk")[:100])
 
 
 def working() -> list[Worker]:
     heard = Now() - timedelta(seconds=conf.LEASE_SEC)
-    rows = Worker.objects.using(db.alias()).filter(heartbeat_at__gt=heard, state=WorkerState.RUNNING, request="")
+    rows = Worker.objects.filter(heartbeat_at__gt=heard, state=WorkerState.RUNNING, request="")
     return list(rows)
 
 
 def _jobs() -> Any:
-    return Job.objects.using(db.alias()).defer("params", "checkpoint")
+    return Job.objects.defer("params", "checkpoint")

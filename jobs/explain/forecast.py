@@ -103,7 +103,7 @@ def _means(types: Iterable[str]) -> dict[str, float]:
     """How long jobs of these types ran of late, in seconds; all types if none of them did."""
     from django.db.models.functions import Now
 
-    lately = JobMinute.objects.using(db.alias()).filter(minute__gt=Now() - MEASURED, run_bucket__gte=0)
+    lately = JobMinute.objects.filter(minute__gt=Now() - MEASURED, run_bucket__gte=0)
     rows = lately.order_by().values_list("job_type").annotate(Sum("run_sec"), Sum("jobs"))
     means = {kind: ran / jobs for kind, ran, jobs in rows if jobs}
     known = {kind: mean for kind, mean in means.items() if kind in set(types)}

@@ -8,7 +8,7 @@ from uuid import UUID
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from jobs import db, figures
+from jobs import figures
 from jobs.explain.facts import Facts, in_force, serves, waiting_calls, working
 from jobs.explain.reasons import its_limits, its_time, its_workers
 from jobs.models import ConcurrencyLimit, Gate, Job, Lease, Target, Worker
@@ -73,9 +73,9 @@ class _Scene:
 
 
 def _targets(lanes: set[UUID]) -> Iterable[Target]:
-    return Target.objects.using(db.alias()).filter(pk__in=lanes) if lanes else ()
+    return Target.objects.filter(pk__in=lanes) if lanes else ()
 
 
 def _holders(lanes: set[UUID]) -> Iterable[Job]:
     told = ("lane_id", "holds_lane", "status")
-    return Job.objects.using(db.alias()).filter(lane_id__in=lanes, holds_lane=True).only(*told) if lanes else ()
+    return Job.objects.filter(lane_id__in=lanes, holds_lane=True).only(*told) if lanes else ()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from jobs import cli, db, shapes
+from jobs import cli, shapes
 from jobs.explain import Explanation, explain
 from jobs.logs import visible
 from jobs.models import Job, JobEvent, JobLog
@@ -82,5 +82,5 @@ def _event(event: dict[str, Any]) -> str:
 
 def _last(model: Any, job: Job, most: int) -> list[Any]:
     """The newest rows of a job, oldest first."""
-    rows = model.objects.using(db.alias()).filter(job_id=job.pk).order_by("-id")[:most]
+    rows = model.objects.filter(job_id=job.pk).order_by("-id")[:most]
     return list(rows)[::-1]

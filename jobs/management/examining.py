@@ -188,7 +188,7 @@ def _own_worker() -> Findings:
 
 
 def _limits() -> Findings:
-    rows = ConcurrencyLimit.objects.using(db.alias()).filter(scope=LimitScope.GLOBAL)
+    rows = ConcurrencyLimit.objects.filter(scope=LimitScope.GLOBAL)
     most = next(iter(rows.values_list("max", flat=True)), conf.LIMITS.overall)
     slots = sum(worker.slots for worker in _live_workers())
     said = {"max": _("unlimited") if most is None else most, "slots": slots}
@@ -201,7 +201,7 @@ def _limits() -> Findings:
 
 def _leases() -> Findings:
     over = Now() - timedelta(seconds=conf.LEASE_SEC + conf.GRACE_SEC)
-    lost = Job.objects.using(db.alias()).running().filter(lease_expires_at__lt=over).count()
+    lost = Job.objects.running().filter(lease_expires_at__lt=over).count()
     if lost:
         told = ngettext("%d job waits to be recovered", "%d jobs wait to be recovered", lost) % lost
         yield Finding("leases", Level.ERROR, told, _("Run `manage.py recover`, or a worker."))
@@ -211,12 +211,12 @@ def _leases() -> Findings:
 
 def _live_workers() -> list[Worker]:
     fresh = Now() - timedelta(seconds=max(conf.LEASE_SEC, FRESH_SEC))
-    rows = Worker.objects.using(db.alias()).filter(heartbeat_at__gt=fresh)
+    rows = Worker.objects.filter(heartbeat_at__gt=fresh)
     return list(rows.exclude(state=WorkerState.STOPPED))
 
 
 def _waits_for_long() -> bool:
-    ready = Job.objects.using(db.alias()).filter(gate=Gate.READY, remote=False)
+    ready = Job.objects.filter(gate=Gate.READY, remote=False)
     return ready.filter(created_at__lt=Now() - timedelta(seconds=LONG_SEC)).exists()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from jobs import cli, clock, db, figures, limits
+from jobs import cli, clock, figures, limits
 from jobs.conf import conf
 from jobs.engine.identity import Identity
 from jobs.management.describing import note
@@ -73,7 +73,7 @@ def _blocked() -> list[str]:
     rows: list[Sequence[Any]] = [
         (cli.shortened(job.target or "", 24), job.status, job.pk, note(job)) for job in figures.blocking()[: ROWS + 1]
     ]
-    paused = Target.objects.using(db.alias()).filter(paused=True).order_by("tenant", "key")
+    paused = Target.objects.filter(paused=True).order_by("tenant", "key")
     rows += [
         (cli.shortened(each.key, 24), _("target paused"), each.paused_by, each.reason) for each in paused[: ROWS + 1]
     ]

@@ -59,7 +59,7 @@ class Selection:
         )
 
     def jobs(self) -> JobQuerySet:
-        found = Job.objects.using(db.alias()).filter(self.condition)
+        found = Job.objects.filter(self.condition)
         if self.statuses:
             found = found.filter(status__in=sorted(self.statuses))
         return found if self.since is None else found.filter(pk__gte=self.since)
@@ -125,5 +125,5 @@ def _statuses(values: list[str] | None) -> frozenset[Status]:
 
 
 def _nth_newest(count: int) -> UUID | None:
-    newest = Job.objects.using(db.alias()).order_by("-pk").values_list("pk", flat=True)
+    newest = Job.objects.order_by("-pk").values_list("pk", flat=True)
     return newest[count : count + 1].first()

@@ -10,6 +10,7 @@ from django.utils.translation import pgettext_lazy
 
 from jobs.actors import ActorKind
 from jobs.models.job import STATUS_CHOICES, Job
+from jobs.models.routing import RoutedManager
 from jobs.states import EventKind
 
 RARE_ENDS = [str(kind) for kind in (EventKind.CANCELLED, EventKind.FAILED, EventKind.SKIPPED)]
@@ -35,6 +36,8 @@ class JobEvent(models.Model):
     actor_name = models.CharField(_("actor"), max_length=300, default="", blank=True)
     token = models.UUIDField(null=True, blank=True, editable=False)
     data = models.JSONField(_("data"), null=True, blank=True)
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_jobevent"
@@ -66,6 +69,8 @@ class JobLog(models.Model):
     at = models.DateTimeField(_("at"), db_default=Now())
     level = models.CharField(_("level"), max_length=16, default="INFO")
     message = models.TextField(_("message"))
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_joblog"

@@ -10,6 +10,7 @@ from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
 from jobs.models.job import PRIORITY
+from jobs.models.routing import RoutedManager
 
 
 class GroupStatus(models.TextChoices):
@@ -46,6 +47,8 @@ class JobGroup(models.Model):
     round = models.IntegerField(_("round"), default=1, help_text=_("How often it was opened."))
     created_at = models.DateTimeField(_("created"), db_default=Now())
     finished_at = models.DateTimeField(_("finished"), null=True, blank=True)
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_jobgroup"
@@ -87,6 +90,8 @@ class JobTemplate(models.Model):
     cost_units = models.SmallIntegerField(_("cost units"), null=True, blank=True)
     tags = models.JSONField(_("tags"), default=list, blank=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_jobtemplate"

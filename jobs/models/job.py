@@ -13,6 +13,7 @@ from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
 from jobs.literals import Literal, literals
+from jobs.models.routing import RoutedManager
 from jobs.states import ACTIVE, LIVE, RUN_STATUSES, TERMINAL, Status, StopMode
 
 STATUS_LABELS = {
@@ -182,7 +183,7 @@ class Job(models.Model):
     idempotency_hash = models.CharField(max_length=64, default="", blank=True, editable=False)
     traceparent = models.CharField(max_length=55, null=True, blank=True, editable=False)  # of who submitted it
 
-    objects = JobQuerySet.as_manager()
+    objects = RoutedManager.from_queryset(JobQuerySet)()
 
     class Meta:
         db_table = "jobscheduler_job"
@@ -359,7 +360,7 @@ class JobRun(models.Model):
     artifacts = models.JSONField(_("artifacts"), default=dict, blank=True)
     worker = models.CharField(_("worker"), max_length=300, default="", blank=True)
 
-    objects = JobRunQuerySet.as_manager()
+    objects = RoutedManager.from_queryset(JobRunQuerySet)()
 
     class Meta:
         db_table = "jobscheduler_jobrun"

@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from jobs.models.routing import RoutedManager
+
 
 class Target(models.Model):
     """A serial queue within a tenant. Its id is derived from (tenant, key), see `jobs.ids.lane_id`."""
@@ -18,6 +20,8 @@ class Target(models.Model):
     paused_at = models.DateTimeField(_("paused since"), null=True, blank=True)
     reason = models.TextField(_("reason"), default="", blank=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_target"
@@ -35,6 +39,8 @@ class LaneMark(models.Model):
     """Left by every change of a lane, in the transaction of that change; consumed by the promoter."""
 
     lane_id = models.UUIDField()
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_lanemark"

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
+from jobs.models.routing import RoutedManager
 
 
 class LimitScope(models.TextChoices):
@@ -30,6 +31,8 @@ class ConcurrencyLimit(models.Model):
     paused_by = models.CharField(_("paused by"), max_length=300, default="", blank=True)
     paused_at = models.DateTimeField(_("paused since"), null=True, blank=True)
     reason = models.TextField(_("reason"), default="", blank=True)
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_concurrencylimit"
@@ -87,6 +90,8 @@ class Lease(models.Model):
     )
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
     outcome = models.TextField(_("how it ended"), default="", blank=True)
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_lease"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from jobs.models.routing import RoutedManager
+
 
 class Poller(models.Model):
     """An addon that asked what it may start. The tenant is empty for a caller of all tenants."""
@@ -13,6 +15,8 @@ class Poller(models.Model):
     addon_id = models.CharField(_("addon"), max_length=200, default="", blank=True)
     most = models.IntegerField(_("asked for at most"), default=1)
     polled_at = models.DateTimeField(_("last asked"))
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_poller"

@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from jobs.models.job import STATUS_CHOICES
+from jobs.models.routing import RoutedManager
 
 BUCKETS_SEC = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 1800, 7200)  # upper bounds; one more bucket is open-ended
 
@@ -26,6 +27,8 @@ class JobMinute(models.Model):
     run_sec = models.FloatField(_("ran (s)"), default=0)
     retried = models.BigIntegerField(_("retried"), db_default=0, help_text=_("Followed by an automatic retry."))
     recovered = models.BigIntegerField(_("recovered"), db_default=0, help_text=_("Ended for want of their holder."))
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_jobminute"

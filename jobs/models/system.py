@@ -7,6 +7,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from jobs.models.routing import RoutedManager
 from jobs.policies.admission import State
 
 STATE_LABELS = {
@@ -40,6 +41,8 @@ class SystemSnapshot(models.Model):
     state_since = models.DateTimeField(_("in this state since"), null=True, blank=True)
     share_clock = models.FloatField(_("virtual time of fair shares"), default=0)
 
+    objects = RoutedManager()
+
     class Meta:
         db_table = "jobscheduler_systemsnapshot"
         verbose_name = _("system snapshot")
@@ -58,6 +61,8 @@ class ShareAccount(models.Model):
 
     key = models.CharField(_("key"), max_length=220, primary_key=True)
     served = models.FloatField(_("served"), default=0)
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_shareaccount"

@@ -7,6 +7,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from jobs.ids import uuid7
+from jobs.models.routing import RoutedManager
 
 SCOPES = ("read", "submit", "operate", "work", "admin")
 
@@ -24,6 +25,8 @@ class ApiToken(models.Model):
     revoked_at = models.DateTimeField(_("revoked"), null=True, blank=True)
     window_at = models.DateTimeField(null=True, blank=True, editable=False)  # of API_RATE_LIMIT, while that is set
     window_count = models.IntegerField(null=True, blank=True, editable=False)
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_apitoken"

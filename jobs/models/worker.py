@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
+from jobs.models.routing import RoutedManager
 
 
 class WorkerState(models.TextChoices):
@@ -40,6 +41,8 @@ class Worker(models.Model):
     started_at = models.DateTimeField(_("started"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
     stopped_at = models.DateTimeField(_("stopped"), null=True, blank=True)
+
+    objects = RoutedManager()
 
     class Meta:
         db_table = "jobscheduler_worker"

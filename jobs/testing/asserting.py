@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from jobs import db, parsing
+from jobs import parsing
 from jobs.models import Job
 from jobs.registry import Handler
 from jobs.testing.naming import has_params, name_of, params_of, path_of
@@ -21,7 +21,7 @@ def enqueued(job_type: JobType | None = None, params: dict[str, Any] | None = No
     name = None if job_type is None else name_of(job_type)
     if "priority" in fields:
         fields["priority"] = parsing.priority(fields["priority"], "priority")
-    found = Job.objects.using(db.alias()).filter(retry_of__isnull=True).order_by("id")
+    found = Job.objects.filter(retry_of__isnull=True).order_by("id")
     return [job for job in found if _fits(job, name, params, fields)]
 
 

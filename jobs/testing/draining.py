@@ -11,7 +11,7 @@ from uuid import uuid4
 from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 
-from jobs import actors, db, services
+from jobs import actors, services
 from jobs.engine import ending, lanes, limits
 from jobs.engine.claim import Claim, Claimer, Serves
 from jobs.engine.context import CaptureLogs, Context
@@ -115,7 +115,7 @@ def _run(claim: Claim, raise_failures: bool) -> Job:
     outcome = _guarded(held)
     write(held)
     _record(held, outcome)
-    job = Job.objects.using(db.alias()).get(pk=claim.id)
+    job = Job.objects.get(pk=claim.id)
     if raise_failures and isinstance(outcome, Failed):
         raise JobFailed(job, outcome.error)
     return job

@@ -10,7 +10,7 @@ from typing import Any
 from django.apps import apps
 from django.db.models import F
 
-from jobs import clock, db
+from jobs import clock
 from jobs.engine import lanes
 from jobs.models import Job
 from jobs.states import LIVE
@@ -35,7 +35,7 @@ class TimeMachine:
             raise ValueError("time does not go back")
         begin = self.now
         self.passed += step
-        rows = Job.objects.using(db.alias()).filter(status__in=sorted(LIVE))
+        rows = Job.objects.filter(status__in=sorted(LIVE))
         for name in TIMES:
             rows.filter(**{f"{name}__isnull": False}).update(**{name: F(name) - step})
         for config in apps.get_app_configs():

@@ -12,7 +12,6 @@ from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
 
-from jobs import db
 from jobs.models.job import STATUS_LABELS
 from jobs.states import Status
 from schedules.lineage import tails
@@ -35,7 +34,7 @@ def of(ids: Sequence[UUID]) -> dict[UUID, list[Fired]]:
     wanted = Q()
     for key, moment in since.items():
         wanted |= Q(schedule_id=key, fire_time__gte=moment)
-    fires = ScheduleFire.objects.using(db.alias()).filter(wanted).order_by("fire_time")
+    fires = ScheduleFire.objects.filter(wanted).order_by("fire_time")
     rows = list(fires.values_list("schedule_id", "fire_time", "job_id"))
     last = tails(job_id for _key, _at, job_id in rows if job_id is not None)
     found: dict[UUID, list[Fired]] = {}
@@ -75,5 +74,5 @@ def _thirtieth(ids: Sequence[UUID]) -> dict[UUID, datetime]:
         "far": Subquery(fires.order_by("-fire_time")[SHOWN - 1 : SHOWN]),
         "first": Subquery(fires.order_by("fire_time")[:1]),
     }
-    rows: Any = Schedule.objects.using(db.alias()).filter(pk__in=list(ids)).order_by().annotate(**told)
+    rows: Any = Schedule.objects.filter(pk__in=list(ids)).order_by().annotate(**told)
     return {key: far or first for key, far, first in rows.values_list("pk", "far", "first") if far or first}

@@ -162,7 +162,7 @@ class ScheduleAdmin(Previewing, ServedAdmin):
     def live_mark(self) -> str:
         """What they fired, and when they will."""
         told = (Count("pk"), Count("pk", filter=Q(enabled=True)), Sum("fire_count"), Max("next_fire_at"))
-        found = Schedule.objects.using(db.alias()).aggregate(**{f"part_{n}": part for n, part in enumerate(told)})
+        found = Schedule.objects.aggregate(**{f"part_{n}": part for n, part in enumerate(told)})
         return " ".join([live.latest_event(), *map(str, found.values())])
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:

@@ -12,7 +12,6 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from jobs import db
 from jobs.admin.alerts import Alert
 from jobs.admin.marks import roughly
 from jobs.admin.showing import first_line, link, list_url
@@ -27,7 +26,7 @@ def next_fires(admin: ModelAdmin, request: HttpRequest) -> SafeString | None:
     """None where nothing is planned, or for those who may not see it."""
     if not request.user.has_perm(VIEW):
         return None
-    planned = Schedule.objects.using(db.alias()).filter(enabled=True, next_fire_at__isnull=False)
+    planned = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False)
     rows = planned.order_by("next_fire_at").values_list("pk", "name", "next_fire_at", "timezone")[:SHOWN]
     site = admin.admin_site
     shown = [(link(site, Schedule, pk, first_line(name, 60)), at, zone) for pk, name, at, zone in rows]
@@ -37,9 +36,7 @@ def next_fires(admin: ModelAdmin, request: HttpRequest) -> SafeString | None:
 def lateness(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
     """A fire that is due and does not come: no worker ticks, or the tick cannot keep up."""
     now = timezone.now()
-    due = Schedule.objects.using(db.alias()).filter(
-        enabled=True, next_fire_at__isnull=False, next_fire_at__lt=now - LATE
-    )
+    due = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False, next_fire_at__lt=now - LATE)
     first = due.order_by("next_fire_at").values_list("next_fire_at", flat=True).first()
     if first is not None and request.user.has_perm(VIEW):
         url = list_url(site, Schedule) if site.is_registered(Schedule) else ""

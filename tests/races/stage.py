@@ -35,7 +35,7 @@ def five_hundred() -> list[str]:
 def group(mode: str, on_failure: str, targets: list[str | None]) -> list[UUID]:
     """A group with a member for each target."""
     with db.atomic():
-        made = JobGroup.objects.using(db.alias()).create(id=uuid7(), mode=mode, on_failure=on_failure)
+        made = JobGroup.objects.create(id=uuid7(), mode=mode, on_failure=on_failure)
         members = [
             submission.prepare(NOOP, {}, {"target": target}, group_id=made.pk, group_index=place, **_waits(mode, place))
             for place, target in enumerate(targets)

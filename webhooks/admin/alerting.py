@@ -9,7 +9,6 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import db
 from jobs.admin.alerts import Alert
 from jobs.admin.showing import list_url
 from webhooks.models import WebhookEndpoint
@@ -20,7 +19,7 @@ MOST = 100
 def disabled(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
     if not request.user.has_perm("jobscheduler_webhooks.view_webhookendpoint"):
         return
-    off = WebhookEndpoint.objects.using(db.alias()).filter(enabled=False).exclude(disabled_reason="")
+    off = WebhookEndpoint.objects.filter(enabled=False).exclude(disabled_reason="")
     if count := off[:MOST].count():
         told = ngettext("%d webhook endpoint was disabled.", "%d webhook endpoints were disabled.", count) % count
         url = f"{list_url(site, WebhookEndpoint)}?enabled=0" if site.is_registered(WebhookEndpoint) else ""

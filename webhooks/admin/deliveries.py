@@ -13,7 +13,6 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import db
 from jobs.actors import Actor
 from jobs.admin.buttons import Button, ButtonAdmin
 from jobs.admin.filters import CreatedFilter, one_of
@@ -105,12 +104,12 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
 
     def live_mark(self) -> str:
         """The last delivery that was made, and the last that was tried."""
-        made = WebhookDelivery.objects.using(db.alias()).order_by("-pk").values_list("pk").first()
-        tried = WebhookAttempt.objects.using(db.alias()).order_by("-pk").values_list("pk").first()
+        made = WebhookDelivery.objects.order_by("-pk").values_list("pk").first()
+        tried = WebhookAttempt.objects.order_by("-pk").values_list("pk").first()
         return f"{made} {tried}"
 
     def sections(self, request: HttpRequest, row: WebhookDelivery) -> dict[str, Any]:
-        tries = WebhookAttempt.objects.using(db.alias()).filter(delivery_id=row.pk).order_by("-pk")
+        tries = WebhookAttempt.objects.filter(delivery_id=row.pk).order_by("-pk")
         hidden = () if may_view_payload(request) else ("response_head", "response_body")
         shown_tries = tries.defer(*hidden)[:SHOWN]
         return {"tries": shown_tries, "may_view_payload": not hidden, "request_head": _request_head(row)}

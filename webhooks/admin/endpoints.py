@@ -193,7 +193,7 @@ class WebhookEndpointAdmin(ServedAdmin):
     def success(self, endpoint: WebhookEndpoint) -> str | None:
         """Of the last ones; a receiver of millions is not counted through."""
         since = clock.first_id(clock.now() - timedelta(hours=24))
-        last = WebhookDelivery.objects.using(db.alias()).filter(endpoint_id=endpoint.pk, pk__gte=since)
+        last = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk, pk__gte=since)
         ended = [each for each in last.order_by("-pk").values_list("status", flat=True)[:LATELY] if each != "PENDING"]
         if not ended:
             return None

@@ -8,7 +8,6 @@ from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 
-from jobs import db
 from jobs.admin.showing import first_line, link, list_url
 from jobs.models import Job
 from webhooks import audiences, bundles
@@ -22,9 +21,9 @@ def deliveries_of_job(admin: Any, request: HttpRequest, job: Job) -> SafeString 
     """None where there are none, or for those who may not see them."""
     if not request.user.has_perm(VIEW):
         return None
-    rows = WebhookDelivery.objects.using(db.alias()).filter(job_id=job.pk).select_related("endpoint").order_by("-pk")
+    rows = WebhookDelivery.objects.filter(job_id=job.pk).select_related("endpoint").order_by("-pk")
     found = list(rows.defer("endpoint__secret", "endpoint__old_secret")[:SHOWN])
-    owed = WebhookMessage.objects.using(db.alias()).filter(job_id=job.pk, audience__isnull=False)
+    owed = WebhookMessage.objects.filter(job_id=job.pk, audience__isnull=False)
     waiting = sum(len(audiences.unpack(each)) for each in owed.values_list("audience__endpoints", flat=True))
     waiting += bundles.owed([job.pk]).get(job.pk, 0)
     if not found and not waiting:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db.models import Count, OuterRef, Q, Subquery
 
-from jobs import clock, db
+from jobs import clock
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
 LAST = 100  # deliveries that a rate is made of: a receiver of millions is not counted through
@@ -23,7 +23,7 @@ def lately(ids: Sequence[UUID]) -> dict[UUID, tuple[int, int]]:
         wanted |= Q(endpoint_id=key, pk__gte=max(since, farthest))
     if not wanted:
         return {}
-    ended: Any = WebhookDelivery.objects.using(db.alias()).filter(wanted).exclude(status=DeliveryStatus.PENDING)
+    ended: Any = WebhookDelivery.objects.filter(wanted).exclude(status=DeliveryStatus.PENDING)
     received = Count("pk", filter=Q(status=DeliveryStatus.DELIVERED))
     rows = ended.order_by().values_list("endpoint_id").annotate(well=received, every=Count("pk"))
     return {key: (well, every) for key, well, every in rows}
@@ -32,6 +32,6 @@ def lately(ids: Sequence[UUID]) -> dict[UUID, tuple[int, int]]:
 def _hundredth(ids: Sequence[UUID]) -> dict[UUID, UUID]:
     """From where on to read, along the index of each endpoint's deliveries."""
     own = WebhookDelivery.objects.filter(endpoint_id=OuterRef("pk")).order_by("-pk").values("pk")
-    rows: Any = WebhookEndpoint.objects.using(db.alias()).filter(pk__in=list(ids)).order_by()
+    rows: Any = WebhookEndpoint.objects.filter(pk__in=list(ids)).order_by()
     found = rows.annotate(far=Subquery(own[LAST - 1 : LAST])).values_list("pk", "far")
     return {key: far or UUID(int=0) for key, far in found}

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 
-from jobs import cli, db, figures, parsing, shapes, targets
+from jobs import cli, figures, parsing, shapes, targets
 from jobs.models import Target
 from jobs.targets import TargetState
 
@@ -48,7 +48,7 @@ class Command(cli.CliCommand):
         self._show(targets.states([target]), given["json"])
 
     def _found(self, given: dict[str, Any]) -> list[Target]:
-        found = Target.objects.using(db.alias()).order_by("tenant", "key")
+        found = Target.objects.order_by("tenant", "key")
         if given["tenant"] is not None:
             found = found.filter(tenant=parsing.tenant(given["tenant"], "--tenant"))
         if given["paused"]:
