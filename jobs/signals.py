@@ -5,15 +5,14 @@ logged and changes nothing. They carry ids and facts, no model. At most once: a 
 signal loses it, and changes made by raw SQL send none. Whoever must not miss an event subscribes a webhook or reads
 the event table.
 
-`sender` is the job type (of `group_finished`: None). Keyword arguments:
+`sender` is the job type (None for `group_finished`). Keyword arguments:
 
-| signal           | sent when                                     | arguments                                              |
-|------------------|-----------------------------------------------|--------------------------------------------------------|
-| `job_enqueued`   | a job was inserted, retries included          | job_id, job_type, tenant, status                       |
-| `job_started`    | a worker or a remote executor started it      | job_id, job_type, tenant                               |
-| `job_finished`   | it ended as COMPLETED, FAILED, SKIPPED or CANCELLED | job_id, job_type, tenant, status, reason, retried_by |
-| `job_failed`     | it ended as FAILED (after `job_finished`)     | the same                                               |
-| `group_finished` | a group ended                                 | group_id, tenant, status, round                        |
+- `job_enqueued`, after a job was inserted, retries included: job_id, job_type, tenant, status
+- `job_started`, after a worker or a remote executor started it: job_id, job_type, tenant
+- `job_finished`, after it ended COMPLETED, FAILED, SKIPPED or CANCELLED: job_id, job_type, tenant, status, reason,
+  retried_by (the id of the automatic retry, or None)
+- `job_failed`, after the `job_finished` of a FAILED job: the same
+- `group_finished`, after a group ended: group_id, tenant, status, round
 """
 
 from __future__ import annotations
