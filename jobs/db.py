@@ -31,15 +31,49 @@ def is_sqlite() -> bool:
 
 
 @contextmanager
-def atomic(*, durable: bool = False) -> Iterator[BaseDatabaseWrapper]:
+def atomic(*, durable: bool = False, read_committed: bool = False) -> Iterator[BaseDatabaseWrapper]:
     """`transaction.atomic` on the jobs' database.
 
     On SQLite the outermost transaction starts IMMEDIATE whatever the host's settings say: a transaction that
     reads first and writes later cannot wait for its turn, it fails with "database is locked".
+
+    `read_committed` asks for that isolation level on PostgreSQL, whatever the host's default is: whoever waits for a
+    lock and then counts must see what was committed meanwhile. Only the outermost transaction can be given one.
     """
     using = connection()
+    outermost = not using.in_atomic_block
     with _immediate(using), transaction.atomic(using=using.alias, durable=durable):
+        if read_committed and outermost and using.vendor == "postgresql" and not _is_read_committed(using):
+            with using.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         yield using
+
+
+@contextmanager
+def atomic_on_sqlite() -> Iterator[BaseDatabaseWrapper]:
+    """Open a transaction for what SQLite writes in several statements, and PostgreSQL in one that needs none."""
+    using = connection()
+    if using.vendor == "sqlite":
+        with atomic():
+            yield using
+    else:
+        yield using
+
+
+def _is_read_committed(using: Any) -> bool:
+    """Tell whether transactions of this connection are READ COMMITTED anyway. Asked once per connection."""
+    raw = using.connection
+    known: bool | None = getattr(raw, "jobs_read_committed", None)
+    if known is None:
+        level = getattr(raw, "isolation_level", None)
+        if level is None:  # the server's default applies, which a role or a database may have of its own
+            with using.cursor() as cursor:
+                cursor.execute("SHOW default_transaction_isolation")
+                known = cursor.fetchone()[0] == "read committed"
+        else:
+            known = level.name == "READ_COMMITTED"
+        raw.jobs_read_committed = known
+    return known
 
 
 def after_commit(do: Callable[[], None]) -> None:

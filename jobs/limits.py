@@ -16,7 +16,7 @@ from jobs import db, parsing
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.engine import wakeup
-from jobs.engine.limits import configured
+from jobs.engine.selection.limits import configured
 from jobs.errors import Conflict, InvalidInput
 from jobs.figures import in_use
 from jobs.models import ConcurrencyLimit, LimitScope

@@ -3,9 +3,9 @@
 They are sent by the process whose transaction made the transition, with `send_robust`: a receiver that raises is
 logged and changes nothing. They carry ids and facts, no model. At most once: a crash between the commit and the
 signal loses it, and changes made by raw SQL send none. Whoever must not miss an event subscribes a webhook or reads
-the event table.
+the event table. In a worker, receivers run in the thread that claims and records: a slow one is logged.
 
-`sender` is the job type (None for `group_finished`). Keyword arguments:
+`sender` is the model, Job or JobGroup. Keyword arguments:
 
 - `job_enqueued`, after a job was inserted, retries included: job_id, job_type, tenant, status
 - `job_started`, after a worker or a remote executor started it: job_id, job_type, tenant
@@ -17,7 +17,19 @@ the event table.
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.apps import apps
 from django.dispatch import Signal
+
+from jobs import db
+
+logger = logging.getLogger("jobs.signals")
+SLOW_SEC = 0.1
 
 job_enqueued = Signal()
 job_started = Signal()
@@ -27,3 +39,90 @@ group_finished = Signal()
 
 # Sent once for each commit that wrote job events, without arguments: for pollers of this process that can look at once.
 events_committed = Signal()
+
+
+class EnqueuedJob(NamedTuple):
+    job_id: UUID
+    job_type: str
+    tenant: str
+    status: str
+
+
+class StartedJob(NamedTuple):
+    job_id: UUID
+    job_type: str
+    tenant: str
+
+
+class FinishedJob(NamedTuple):
+    job_id: UUID
+    job_type: str
+    tenant: str
+    status: str
+    reason: str
+    retried_by: UUID | None = None
+
+
+class FinishedGroup(NamedTuple):
+    group_id: UUID
+    tenant: str
+    status: str
+    round: int
+
+
+def send_enqueued(jobs: Iterable[EnqueuedJob]) -> None:
+    """Send `job_enqueued` for each job after the commit."""
+    if job_enqueued.receivers:
+        _send_after_commit([(job_enqueued, job) for job in jobs])
+
+
+def send_started(jobs: Iterable[StartedJob]) -> None:
+    """Send `job_started` for each job after the commit."""
+    if job_started.receivers:
+        _send_after_commit([(job_started, job) for job in jobs])
+
+
+def send_finished(jobs: Iterable[FinishedJob]) -> None:
+    """Send `job_finished`, and `job_failed` where it is one, for each job after the commit."""
+    if job_finished.receivers or job_failed.receivers:
+        signals_of = {"FAILED": (job_finished, job_failed)}
+        _send_after_commit([(signal, job) for job in jobs for signal in signals_of.get(job.status, (job_finished,))])
+
+
+def send_group_finished(group: FinishedGroup) -> None:
+    """Send `group_finished` after the commit."""
+    if group_finished.receivers:
+        _send_after_commit([(group_finished, group)])
+
+
+def send_events_committed() -> None:
+    """Send `events_committed` after the commit."""
+    if events_committed.receivers:
+        db.after_commit(lambda: _send(events_committed, {}))
+
+
+def _send_after_commit(sent: Sequence[tuple[Signal, Any]]) -> None:
+    def send_all() -> None:
+        for signal, facts in sent:
+            _send(signal, facts._asdict())
+
+    if sent:
+        db.after_commit(send_all)
+
+
+def _send(signal: Signal, facts: dict[str, Any]) -> None:
+    began = time.monotonic()
+    model = "JobGroup" if signal is group_finished else "Job"
+    signal.send_robust(sender=apps.get_model("jobscheduler_jobs", model), **facts)
+    if (took := time.monotonic() - began) > SLOW_SEC:
+        logger.warning("receivers of %s took %.1f s; a worker claims nothing meanwhile", _NAMES[signal], took)
+
+
+_NAMES = {
+    job_enqueued: "job_enqueued",
+    job_started: "job_started",
+    job_finished: "job_finished",
+    job_failed: "job_failed",
+    group_finished: "group_finished",
+    events_committed: "events_committed",
+}

@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +38,15 @@ def tokenless() -> None:
 
 def unlocked_limits() -> None:
     """Counts what is active without locking the limits first."""
-    from jobs.engine import limits
+    from jobs.engine.selection import limits
 
-    def unlocked(all_of_them: bool) -> Any:
-        sql, params = locking(all_of_them)
-        assert " FOR NO KEY UPDATE" in sql
-        return sql.replace(" FOR NO KEY UPDATE", ""), params
-
-    def counted(**which: Any) -> Any:
-        found = lock(**which)
-        time.sleep(0.05)  # what it counted grows old
+    def counted(connection: Any, *, all_rows: bool, lock: bool) -> Any:
+        found = read(connection, all_rows=all_rows, lock=False)
+        if lock:
+            time.sleep(0.05)  # what it counted grows old
         return found
 
-    locking, limits._locking = limits._locking, unlocked  # type: ignore[assignment]
-    lock, limits.locked = limits.locked, counted
+    read, limits.read_limits = limits.read_limits, counted
 
 
 def backwards() -> None:
@@ -80,18 +76,16 @@ def latecomer() -> None:
 
 def unlocked_groups() -> None:
     """Ends members of groups without locking the group first."""
-    from jobs import db
     from jobs.engine import ending, groups
 
-    def finish(end: Any, group_id: Any, actor: Any) -> Any:
-        with db.atomic():
-            return ending._record([ending._row(end)], actor)
+    def finish(ends: Sequence[Any], *, actor: Any) -> Any:
+        return finish_locked([replace(end, group_id=None) for end in ends], actor=actor)
 
     def settle(job: Any) -> None:
         settled(job)
         _meet(job)  # both have looked, neither has committed: nobody has seen both ends
 
-    ending._finish_member = finish
+    finish_locked, ending.finish = ending.finish, finish
     settled, groups.settle = groups.settle, settle
 
 
@@ -109,18 +103,13 @@ def _meet(job: Any) -> None:
 
 def hear_groups() -> None:
     """Nothing wrong: the end of each group is noted in the ledger once it is committed."""
-    from django.db import transaction
-
-    from jobs import db, hooks
+    from jobs.signals import group_finished
     from tests.sample.runs import note
 
-    def hear(events: Sequence[Any]) -> None:
-        for event in events:
-            if isinstance(event, hooks.GroupFinished):
-                told = {"group": str(event.group_id), "round": event.round}
-                transaction.on_commit(lambda told=told: note("group.finished", **told), using=db.alias())
+    def hear(*, group_id: Any, **facts: Any) -> None:
+        note("group.finished", group=str(group_id), round=facts["round"])
 
-    hooks.listen(hear, required=True)
+    group_finished.connect(hear, weak=False)
 
 
 def forgetful() -> None:
@@ -134,7 +123,7 @@ def forgetful() -> None:
 
 def deaf_to_reservations() -> None:
     """Counts direct calls that run, and takes the next slot from those that wait."""
-    from jobs.engine import limits
+    from jobs.engine.selection import limits
 
     def without_those_who_wait(**how: Any) -> Any:
         return survey(**how)._replace(waiting=[])
@@ -144,7 +133,8 @@ def deaf_to_reservations() -> None:
 
 def unlocked_admission() -> None:
     """Counts what is used without locking the snapshot first."""
-    from jobs.engine import doorman, snapshot
+    from jobs.engine import snapshot
+    from jobs.engine.selection import admission
     from jobs.models import SystemSnapshot
 
     def unlocked() -> Any:
@@ -159,7 +149,7 @@ def unlocked_admission() -> None:
         return found
 
     snapshot.lock = unlocked
-    costs, doorman.costs = doorman.costs, counted
+    costs, admission.costs = admission.costs, counted
 
 
 KINDS: dict[str, Callable[[], None]] = {
@@ -179,8 +169,9 @@ KINDS: dict[str, Callable[[], None]] = {
 # The same number of parameters, and always true.
 TOKENS = (
     (re.compile(r'"jobscheduler_job"\."lease_token" = (%s\S*)'), r"\1 IS NOT NULL"),
-    (re.compile(r"\blease_token = ANY\((%s::uuid\[\])\)"), r"\1 IS NOT NULL"),
-    (re.compile(r"\b\w+\.lease_token = ([gc]\.token)"), r"\1 IS NOT NULL"),
+    (re.compile(r"\blease_token = ANY\((%\(\w+\)s::uuid\[\])\)"), r"\1 IS NOT NULL"),
+    (re.compile(r"g\.token = j\.lease_token"), r"g.token IS NOT NULL"),
+    (re.compile(r"j\.lease_token = (json_extract\(g\.value, '\$\[1\]'\))"), r"\1 IS NOT NULL"),
     (re.compile(r"\blease_token IN (\(SELECT json_extract\(value, '\$\[1\]'\) FROM json_each\(%s\)\))"), r"EXISTS \1"),
 )
 
@@ -200,7 +191,7 @@ def _take_tokens_out(*, connection: Any, **_: Any) -> None:
 
 
 def _without_tokens(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
-    if isinstance(sql, str) and "UPDATE" in sql:
+    if isinstance(sql, str) and "lease_token" in sql and not sql.lstrip().startswith("SELECT e.job_id"):
         for pattern, always in TOKENS:
             sql = pattern.sub(always, sql)
     return execute(sql, params, many, context)

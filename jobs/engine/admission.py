@@ -12,8 +12,8 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.engine import contracts
-from jobs.engine.doorman import Round, is_open
 from jobs.engine.moves import from_now
+from jobs.engine.selection.admission import AdmissionRound, is_open
 from jobs.errors import LeaseLost, NotFound
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate, Denied
@@ -52,7 +52,7 @@ def request(
         constraints=said,
         expected_duration_sec=expected_duration_sec,
     )
-    with db.atomic():
+    with db.atomic(read_committed=True):
         lease = contracts.lease_for(candidate, LeaseKind.ADMISSION, owner)
         return _granted(lease) if is_open() else _decided(lease, candidate)
 
@@ -71,7 +71,7 @@ def release(lease_id: UUID, *, owner: str) -> None:
 
 
 def _decided(lease: Lease, candidate: Candidate) -> Granted | Denied:
-    asking = Round()
+    asking = AdmissionRound()
     before = _denial(lease)
     if before is not None and before.expires_at > asking.now:
         left = (before.expires_at - asking.now).total_seconds()

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from jobs import db, hooks
+from jobs import db, signals
 from jobs.actors import SCHEDULER, Actor
 from jobs.engine import groups, wakeup
 from jobs.engine.journal import writer
 from jobs.engine.moves import get, lock, queued_gate, take
-from jobs.engine.sql import dialect
-from jobs.engine.submit import dump
+from jobs.engine.sql.finish import FinishedRow, Recorder, ResultRow, finish_jobs
 from jobs.ids import uuid7
 from jobs.models import Job, JobEvent, JobGroup, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
-from jobs.states import ARROWS, STOPPED_AS, Cause, EventKind, Status, StopMode
+from jobs.states import ARROWS, STOPPED_AS, Cause, Status, StopMode
 
 
 class Verdict(StrEnum):
     DONE = "done"
-    REPLAY = "replay"  # this very end was recorded before; its reply got lost
-    LOST = "lost"  # the lease is no longer ours; nothing changed
+    REPLAY = "replay"  # this result was recorded before; the reply was lost
+    LOST = "lost"  # the lease is another's by now; nothing changed
 
 
 @dataclass(frozen=True)
 class End:
-    """One executor's word on one job. `group_id` as the claim told it."""
+    """The result of one execution. `group_id` as in the claim."""
 
     job_id: UUID
     token: UUID
@@ -38,28 +37,65 @@ class End:
 
 
 def finish(ends: Sequence[End], *, actor: Actor) -> dict[UUID, Verdict]:
-    """Record how executions ended: state, run, event, lane, group, retry and rollup of each in one transaction."""
+    """Record how executions ended: state, run, event, target, group, retry and rollup of each in one transaction.
+
+    Jobs without a group are recorded together; members one by one, each under the lock of its group.
+    """
     verdicts: dict[UUID, Verdict] = {}
-    alone = [end for end in ends if end.group_id is None]
-    if alone:
-        verdicts |= _finish(alone, actor)
+    rows = [to_row(end) for end in ends if end.group_id is None]
+    if rows:
+        with db.atomic_on_sqlite() as connection:
+            verdicts |= follow_up(finish_jobs(connection, rows, recorder(actor)), rows)
     for end in ends:
         if end.group_id is not None:
-            verdicts |= _finish_member(end, end.group_id, actor)
+            with db.atomic():
+                JobGroup.objects.select_for_update(no_key=True).get(pk=end.group_id)
+                verdicts |= _finish_locked([to_row(end)], actor)
     return verdicts
 
 
-def finish_and(claim: Any, ends: Sequence[End], *, actor: Actor) -> tuple[dict[UUID, Verdict], list[Any]] | None:
-    """Finish jobs that have neither lane nor group, and claim, in one statement; None if a hook must be called."""
-    rows, connection = [_row(end) for end in ends], db.connection()
-    clauses = hooks.for_ends(*_kinds(rows))
-    if clauses is None:
-        return None
-    answers, claimed = dialect(connection).exchange(connection, rows, *_signed(actor), clauses, claim)
-    verdicts = _settled(answers)
-    if undone := [row for row in rows if row[0] not in verdicts]:  # the guard refused, or it is lost or a replay
-        verdicts |= _record_told(undone, actor)
-    return verdicts, claimed
+def recorder(actor: Actor) -> Recorder:
+    """Return who records, and whose rows of the rollup are added to."""
+    return Recorder(str(actor.kind), actor.name, actor.name or writer())
+
+
+def to_row(end: End, data: dict[str, Any] | None = None) -> ResultRow:
+    """Return the row that the finish statement takes. `data` is added to the event of a failure."""
+    match end.outcome:
+        case Completed(artifacts, exit_code):
+            return ResultRow(end.job_id, end.token, "COMPLETED", "", "", exit_code, artifacts)
+        case Skipped(reason, artifacts):
+            return ResultRow(end.job_id, end.token, "SKIPPED", reason, "", 0, artifacts)
+        case Failed(error, reason, cause, exit_code, artifacts, retry_in):
+            event = {**(data or {}), "cause": str(cause)}
+            retry_id = None if retry_in is None else uuid7()
+            result = (end.job_id, end.token, "FAILED", reason, error, exit_code, artifacts)
+            return ResultRow(*result, event, retry_in, retry_id)
+
+
+def follow_up(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) -> dict[UUID, Verdict]:
+    """Do what follows from recorded results: wake sleepers for retries, advance groups, call receivers."""
+    if any(row.retried_by is not None for row in finished):
+        wakeup.notify(wakeup.READY)  # a worker that sleeps until the next due time must learn of this one
+    for row in finished:
+        if row.in_group and row.retried_by is None:
+            groups.settle(get(row.id))
+    results = {row.id: row for row in rows}
+    done = [row for row in finished if row.verdict == Verdict.DONE]
+    signals.send_finished(_to_signal(row, results[row.id]) for row in done)
+    signals.send_enqueued(
+        signals.EnqueuedJob(row.retried_by, row.job_type or "", row.tenant or "", "QUEUED")
+        for row in done
+        if row.retried_by is not None
+    )
+    if done:
+        signals.send_events_committed()
+    return {row.id: Verdict(row.verdict) for row in finished}
+
+
+def _to_signal(row: FinishedRow, result: ResultRow) -> signals.FinishedJob:
+    facts = (row.id, row.job_type or "", row.tenant or "")
+    return signals.FinishedJob(*facts, result.status, result.reason, row.retried_by)
 
 
 def stop(job_id: UUID, token: UUID, *, actor: Actor, artifacts: dict[str, Any] | None = None) -> Verdict:
@@ -94,9 +130,9 @@ def expire(
             continue
         outcome = Failed(error=error, reason=error, cause=cause, retry_in=retry_in(job))
         assert job.lease_token is not None
-        rows.append(_row(End(job.pk, job.lease_token, outcome), data))
+        rows.append(to_row(End(job.pk, job.lease_token, outcome), data))
     if rows:
-        _record(rows, SCHEDULER)
+        _finish_locked(rows, SCHEDULER)
     return len(held)
 
 
@@ -109,79 +145,9 @@ def _expire_stopped(job: Job, error: str, data: dict[str, Any]) -> None:
         groups.settle(ended)
 
 
-def _finish(ends: Sequence[End], actor: Actor) -> dict[UUID, Verdict]:
-    rows, connection = [_row(end) for end in ends], db.connection()
-    clauses = None if db.is_sqlite() else hooks.for_ends(*_kinds(rows))
-    if clauses is not None:
-        answers = dialect(connection).finish_jobs(connection, rows, *_signed(actor), clauses)
-        if answers:  # an end is always answered, unless the guard refused
-            return _settled(answers)
-    return _record_told(rows, actor)
-
-
-def _record_told(rows: list[tuple[Any, ...]], actor: Actor) -> dict[UUID, Verdict]:
-    with db.atomic():
-        return _record(rows, actor)
-
-
-def _finish_member(end: End, group_id: UUID, actor: Actor) -> dict[UUID, Verdict]:
-    with db.atomic():
-        JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
-        return _record([_row(end)], actor)
-
-
-def _record(rows: list[tuple[Any, ...]], actor: Actor) -> dict[UUID, Verdict]:
-    """In a transaction, with the hooks told. Groups of members must be locked by the caller."""
-    connection = db.connection()
-    answers = dialect(connection).finish_jobs(connection, rows, *_signed(actor))
-    if hooks.anyone_listens():
-        by_id = {row[0]: row for row in rows}
-        hooks.tell([move for a in answers if a[1] == Verdict.DONE for move in _moves(by_id[a[0]], a)])
-    return _settled(answers)
-
-
-def _signed(actor: Actor) -> tuple[tuple[str, str], str]:
-    """Who says it, and in whose row of the minute it counts."""
-    return (str(actor.kind), actor.name), actor.name or writer()
-
-
-def _settled(answers: list[Any]) -> dict[UUID, Verdict]:
-    """What follows from ends that are written."""
-    if any(answer[3] is not None for answer in answers):
-        wakeup.notify(wakeup.READY)  # whoever sleeps until the next job's time must learn of this one's
-    for job_id, verdict, _, retried_by, in_group in answers:
-        if in_group and verdict == Verdict.DONE and retried_by is None:
-            groups.settle(get(job_id))
-    return {answer[0]: Verdict(answer[1]) for answer in answers}
-
-
-def _row(end: End, data: dict[str, Any] | None = None) -> tuple[Any, ...]:
-    """See `sql.postgres_moves.finish_jobs` for the order."""
-    match end.outcome:
-        case Completed(artifacts, exit_code):
-            return (end.job_id, end.token, "COMPLETED", "", "", exit_code, dump(artifacts), None, None, None)
-        case Skipped(reason, artifacts):
-            return (end.job_id, end.token, "SKIPPED", reason, "", 0, dump(artifacts), None, None, None)
-        case Failed(error, reason, cause, exit_code, artifacts, retry_in):
-            kept = dump({**(data or {}), "cause": str(cause)})
-            retry_id = None if retry_in is None else uuid7()
-            art = dump(artifacts)
-            return (end.job_id, end.token, "FAILED", reason, error, exit_code, art, kept, retry_in, retry_id)
-
-
-def _kinds(rows: list[tuple[Any, ...]]) -> tuple[list[EventKind], list[EventKind]]:
-    """What these ends are told as, and their retries."""
-    births = [EventKind.SUBMITTED] if any(row[9] is not None for row in rows) else []
-    return sorted({EventKind(row[2]) for row in rows}), births
-
-
-def _moves(row: tuple[Any, ...], answer: tuple[Any, ...]) -> Iterator[hooks.Moved]:
-    """The end of a job, and the birth of its retry if it has one."""
-    job_id, status, reason = row[0], Status(row[2]), row[3]
-    _, _, tenant, retry, _ = answer
-    yield hooks.Moved(job_id, EventKind(status), Status.RUNNING, status, tenant, reason, retry)
-    if retry is not None:
-        yield hooks.Moved(retry, EventKind.SUBMITTED, None, Status.QUEUED, tenant, f"retry of {job_id}")
+def _finish_locked(rows: list[ResultRow], actor: Actor) -> dict[UUID, Verdict]:
+    """Record results in the caller's transaction, which holds the locks of their groups."""
+    return follow_up(finish_jobs(db.connection(), rows, recorder(actor)), rows)
 
 
 def _leave(

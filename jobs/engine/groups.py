@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import Count
 from django.db.models.functions import Now
 
-from jobs import db, hooks
+from jobs import db, signals
 from jobs.actors import SCHEDULER, Actor
 from jobs.conf import conf
 from jobs.engine import journal
@@ -127,7 +127,8 @@ def close_if_done(group: JobGroup) -> None:
         return
     status = _final_status(group)
     JobGroup.objects.filter(pk=group.pk).update(status=status, finished_at=Now())
-    hooks.tell([hooks.GroupFinished(group.pk, str(status), group.tenant, group.round)])
+    signals.send_group_finished(signals.FinishedGroup(group.pk, group.tenant, str(status), group.round))
+    signals.send_events_committed()
 
 
 def _final_status(group: JobGroup) -> GroupStatus:

@@ -16,7 +16,7 @@ from jobs.conf import conf
 from jobs.engine import identity
 from jobs.engine.connections import Outage, break_hung, short_timeouts
 from jobs.engine.leases import Held, Leases, named
-from jobs.engine.sql import dialect
+from jobs.engine.sql.claim import renew_leases
 from jobs.models import Job
 from jobs.states import StopMode
 
@@ -69,7 +69,7 @@ class Heartbeat(threading.Thread):
             with db.atomic() as connection:
                 leases = [(each.id, each.claim.lease_token) for each in held]
                 clock = identity.beat_clock() if connection.vendor == "sqlite" else None
-                answers = dialect(connection).beat(connection, leases, conf.LEASE_SEC, clock)
+                answers = renew_leases(connection, leases, conf.LEASE_SEC, clock)
             for each in held:
                 if each.id in answers:
                     each.deadline = sent + conf.LEASE_SEC - margin()

@@ -15,8 +15,9 @@ from typing import Protocol
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import aging, contracts, deadlines, folding, lanes, offers, recovery, retention, shares, snapshot
+from jobs.engine import aging, contracts, deadlines, folding, lanes, offers, recovery, retention, snapshot
 from jobs.engine.connections import MISSING, Outage
+from jobs.engine.selection import fair_share
 
 logger = logging.getLogger("jobs.engine.housekeeping")
 LAST_WORDS_SEC = 1.5
@@ -134,4 +135,4 @@ duty("deadlines", _late.skip_late, every_sec=_late.pause_sec)
 duty("leases", contracts.end_dead, every_sec=lambda: conf.LEASE_SEC / 2)  # whoever finds a limit full does so at once
 duty("snapshot", snapshot.one_round, every_sec=lambda: snapshot.EVERY_SEC)
 duty("aging", _ager.age, every_sec=_ager.pause_sec)
-duty("shares", shares.forget_idle, every_sec=lambda: 60.0)
+duty("shares", fair_share.forget_idle, every_sec=lambda: 60.0)

@@ -1,4 +1,4 @@
-"""What a move leaves behind besides the new state: its event, a mark on its lane, its minute, word to the hooks."""
+"""What a transition leaves behind besides the new state: its event, a mark on its target, its minute, its signal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from jobs import db, hooks
+from jobs import db, signals
 from jobs.actors import Actor
 from jobs.engine import wakeup
-from jobs.engine.sql import dialect
+from jobs.engine.sql.finish import count_finished
 from jobs.models import Job, JobEvent, LaneMark
-from jobs.states import EventKind, Status
+from jobs.states import TERMINAL, EventKind, Status
 
 
 def record(
@@ -39,6 +39,7 @@ def record(
         data=data,
         token=token,
     )
+    signals.send_events_committed()
 
 
 def note(job: Job, kind: EventKind, *, actor: Actor, reason: str = "", data: dict[str, Any] | None = None) -> None:
@@ -57,17 +58,15 @@ def mark(*lanes: UUID | None) -> None:
 def count_ends(jobs: Iterable[UUID]) -> None:
     ids = list(jobs)
     if ids:
-        connection = db.connection()
-        dialect(connection).count_ends(connection, ids, writer())
+        count_finished(db.connection(), ids, writer())
 
 
 def tell(job: Job, kind: EventKind, source: Status | str | None, target: Status | str, reason: str = "") -> None:
-    if hooks.anyone_listens():
-        hooks.tell([moved(job, kind, source, target, reason)])
-
-
-def moved(job: Job, kind: EventKind, source: Status | str | None, target: Status | str, reason: str) -> hooks.Moved:
-    return hooks.Moved(job.pk, kind, Status(source) if source else None, Status(target), job.tenant, reason)
+    """Send the signal of this transition after the commit."""
+    if kind == EventKind.RUNNING:
+        signals.send_started([signals.StartedJob(job.pk, job.job_type, job.tenant)])
+    elif target in TERMINAL and source != target:
+        signals.send_finished([signals.FinishedJob(job.pk, job.job_type, job.tenant, str(target), reason)])
 
 
 def writer() -> str:

@@ -6,46 +6,28 @@ the promoter consumes marks without waiting for anyone.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from jobs import db
-from jobs.engine.sql import dialect
-
-BATCH = 500
-
-
-class Round(NamedTuple):
-    looked: int  # marks that were looked at
-    left: int  # marks that could not be decided, because somebody else had a row in hand
-
-    @property
-    def is_unfinished(self) -> bool:
-        return self.looked >= BATCH or self.left > 0
+from jobs.engine.sql import promote as sql
+from jobs.engine.sql.promote import BATCH, Promoted, QueueState
 
 
 def promote() -> int:
-    """One round. Returns how many marks it looked at."""
-    return promote_round().looked
+    """Run one round. Return how many marks it looked at."""
+    return promote_round().marks
 
 
-def promote_round() -> Round:
+def promote_round() -> Promoted:
+    """Look at the targets of the oldest marks once."""
     with db.atomic() as connection:
-        return Round(*dialect(connection).promote(connection, BATCH))
+        return sql.promote(connection, BATCH)
 
 
 def wake_due() -> int:
-    """Let jobs whose time has come step forward. Returns how many did."""
+    """Promote jobs whose time has come. Return how many."""
     with db.atomic() as connection:
-        return int(dialect(connection).wake_due(connection, BATCH))
+        return sql.promote_due(connection, BATCH)
 
 
-class Ahead(NamedTuple):
-    due_sec: float | None  # until the next job's time comes
-    marked: bool  # whether some lane has changed
-    ready: bool  # whether some job could be claimed, by somebody
-
-
-def look_ahead() -> Ahead:
-    """What a worker with nothing to do has to know, in one look."""
-    connection = db.connection()
-    return Ahead(*dialect(connection).look_ahead(connection))
+def look_ahead() -> QueueState:
+    """Read what a worker with free slots has to know, in one look."""
+    return sql.read_queue_state(db.connection())

@@ -18,9 +18,10 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
-from jobs.engine import contracts, deadlines, dispatching, lifecycle, limits
-from jobs.engine.choosing import Condition
+from jobs.engine import deadlines, lifecycle
 from jobs.engine.moves import jobs
+from jobs.engine.selection import SelectionRound, limits
+from jobs.engine.sql.candidates import Filter
 from jobs.errors import WrongState
 from jobs.literals import Literal
 from jobs.models import Gate, Job, JobEvent, Poller
@@ -45,7 +46,7 @@ def offer(addon_id: str, tenant: str | None, most: int) -> list[Job]:
         return []
     limits.ensure()
     try:
-        with db.atomic() as connection:
+        with db.atomic(read_committed=True) as connection:
             taken = _take(connection, addon_id, tenant, most)
             reserve_sec = conf.DISPATCH_TIMEOUT_SEC
             return [lifecycle.offer_locked(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in taken]
@@ -132,12 +133,10 @@ def _is_any_ready(addon_id: str, tenant: str | None) -> bool:
 
 def _take(connection: Any, addon_id: str, tenant: str | None, most: int) -> list[Job]:
     """Choose as a claim does, and take what nobody has in hand."""
-    in_force, in_use = limits.locked(all_of_them=not limits.has_builtin_policy())
-    contracts.call_next(in_force, in_use)
-    of_tenant: Condition = ("", ()) if tenant is None else ("tenant = %s", [tenant])
-    asking = dispatching.Round(connection, of_tenant, remote=True, along=("addon_id = %s", [addon_id]))
-    chosen = asking.choose(most, in_force, in_use)
+    of_tenant = Filter() if tenant is None else Filter("tenant = %s", [tenant])
+    selected = SelectionRound(connection, of_tenant, remote=True, index=Filter("addon_id = %s", [addon_id]))
+    chosen = selected.choose(most)
     free = _ready(addon_id, tenant).filter(deadlines.not_too_late(), pk__in=chosen).in_dispatch_order()
     taken = list(free.select_for_update(skip_locked=True, of=("self",)))
-    asking.settle([job.pk for job in taken])
+    selected.settle([job.pk for job in taken])
     return taken

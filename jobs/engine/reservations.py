@@ -16,8 +16,9 @@ from django.utils.translation import gettext as _
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import contracts, doorman, limits
+from jobs.engine import contracts
 from jobs.engine.identity import Identity
+from jobs.engine.selection import admission, limits
 from jobs.errors import InvalidOperationError, NoSlot
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate, Denied
@@ -61,7 +62,7 @@ def flow_of(lease: Lease) -> Flow:
 
 
 def _obstacle(lease: Lease, *, lock: bool) -> Obstacle | None:
-    found = limits.survey(lock=lock, all_of_them=not limits.has_builtin_policy())
+    found = limits.survey(lock=lock)
     mine = flow_of(lease)
     for limit in found.limits:
         if limit.paused and limit.names(mine):
@@ -95,9 +96,9 @@ def _walk(line: Sequence[Flow], found: limits.Survey) -> Obstacle | None:
 
 def _not_admitted(lease: Lease, line: Sequence[Lease]) -> Obstacle | None:
     """Ask admission, where it is not open to all. What waits is counted as reserved: one's own, and what is behind."""
-    if doorman.is_open():
+    if admission.is_open():
         return None
-    asking = doorman.Round()
+    asking = admission.AdmissionRound()
     ahead = {other.pk for other in line}
     for other in _waiting():
         if other.pk not in ahead:
@@ -147,4 +148,4 @@ def _durable() -> AbstractContextManager[Any]:
     inside = [each for each in connection.atomic_blocks if not getattr(each, "_from_testcase", False)]
     if inside:
         raise InvalidOperationError(_("A direct call cannot wait for its turn inside a transaction of its caller."))
-    return db.atomic()
+    return db.atomic(read_committed=True)

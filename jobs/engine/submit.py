@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 from pydantic_core import to_json
 
-from jobs import db, hooks, tracing
+from jobs import db, signals, tracing
 from jobs.actors import Actor
-from jobs.engine.sql import dialect
+from jobs.engine.sql import is_sqlite, postgres_insert, sqlite_insert
 from jobs.engine.sql.batch import AT, Row
 from jobs.engine.sql.columns import BIRTH, SUBMISSION
 from jobs.ids import uuid7
 from jobs.models import Job
-from jobs.states import EventKind, Status
+from jobs.states import Status
 
 
 def submit(rows: Sequence[Row], *, actor: Actor, reason: str = "") -> list[Any]:
@@ -63,20 +62,14 @@ def dump(value: Any) -> str:
 
 
 def _submit(rows: Sequence[Row], actor: Actor, reason: str) -> list[Any]:
-    connection, who = db.connection(), (str(actor.kind), actor.name)
-    clauses = None if db.is_sqlite() else hooks.for_births()
-    if clauses is not None:
-        born: list[Any] = dialect(connection).insert_jobs(connection, rows, who, reason, clauses.guard)
-        if born or not clauses.guard:  # none: all keys are taken, or the guard refused
-            return born
-    with db.atomic():
-        born = dialect(connection).insert_jobs(connection, rows, who, reason)
-        if hooks.anyone_listens():
-            new = {each[0] for each in born}
-            hooks.tell([_moved(row, reason) for row in rows if row[AT["id"]] in new])
-    return born
-
-
-def _moved(row: Sequence[Any], reason: str) -> hooks.Moved:
-    job_id: UUID = row[AT["id"]]
-    return hooks.Moved(job_id, EventKind.SUBMITTED, None, Status(row[AT["status"]]), row[AT["tenant"]], reason)
+    who = (str(actor.kind), actor.name)
+    with db.atomic_on_sqlite() as connection:
+        insert = sqlite_insert if is_sqlite(connection) else postgres_insert
+        inserted: list[Any] = insert.insert_jobs(connection, rows, who, reason)
+    new = {row[0] for row in inserted}
+    names = ("id", "job_type", "tenant", "status")
+    signals.send_enqueued(
+        signals.EnqueuedJob(*(row[AT[name]] for name in names)) for row in rows if row[AT["id"]] in new
+    )
+    signals.send_events_committed()
+    return inserted

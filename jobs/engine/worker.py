@@ -21,9 +21,9 @@ from uuid import UUID
 
 from django.db import DatabaseError
 
-from jobs import actors, db, hooks
+from jobs import actors, db
 from jobs.conf import conf
-from jobs.engine import ending, lanes, limits, recovery, roster
+from jobs.engine import ending, lanes, recovery, roster, turn
 from jobs.engine.claim import Claim, Claimer, Serves, batch_size, foreign_work
 from jobs.engine.connections import MISSING, Outage, prefer_indexes, short_timeouts
 from jobs.engine.context import CaptureLogs, Context
@@ -35,6 +35,7 @@ from jobs.engine.identity import Identity
 from jobs.engine.leases import Held, Leases, named
 from jobs.engine.listener import Listener
 from jobs.engine.scribe import Scribe, write
+from jobs.engine.selection import limits
 from jobs.models import Job, WorkerState
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.salvage import salvage_text
@@ -290,7 +291,7 @@ class Worker:
         if not (self._ended and self._shares_commits):
             yield
             return
-        with db.atomic(), hooks.gathered():
+        with db.atomic():
             yield
 
     def _exchange(self, ends: list[tuple[Held, ending.End]]) -> bool:
@@ -299,14 +300,14 @@ class Worker:
             return False
         if any(held.claim.target is not None or end.group_id is not None for held, end in ends):
             return False
-        slots = self._slots(batch_size(self._free() + len(ends)))
-        claim, sent = self._claimer.parts(slots, lease_sec=conf.LEASE_SEC), time.monotonic()
-        done = ending.finish_and(claim, [end for _, end in ends], actor=self.actor) if claim is not None else None
-        if done is None:
+        if not self._claimer.is_plain or self._shares_commits:
             return False
-        verdicts, rows = done
+        slots = self._slots(batch_size(self._free() + len(ends)))
+        sent, results = time.monotonic(), [end for _, end in ends]
+        verdicts, claims = turn.finish_and_claim(
+            self._claimer, results, slots, actor=self.actor, lease_sec=conf.LEASE_SEC
+        )
         self._settle_all(ends, verdicts)
-        claims = self._claimer.taken(rows)
         self._start_all(claims, sent)
         if claims:  # having got none at all, ask again properly
             self._hungry = len(claims) == len(slots)

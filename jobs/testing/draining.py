@@ -12,13 +12,14 @@ from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 
 from jobs import actors, services
-from jobs.engine import ending, lanes, limits
+from jobs.engine import ending, lanes
 from jobs.engine.claim import Claim, Claimer, Serves
 from jobs.engine.context import CaptureLogs, Context
 from jobs.engine.execution import run, run_async
 from jobs.engine.executors import retry_facts
 from jobs.engine.leases import Held
 from jobs.engine.scribe import write
+from jobs.engine.selection import limits
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Outcome, Skipped
 from jobs.registry import registry

@@ -19,8 +19,9 @@ from typing import Any
 
 from django.db import connection
 
-from jobs import hooks, services, targets
+from jobs import services, targets
 from jobs.models import Job, LaneMark, Target
+from jobs.signals import group_finished
 from jobs.states import LIVE, Status
 from tests.chaos.verdict import Verdict
 from tests.races import NOOP
@@ -78,8 +79,7 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
 
 def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
     crew = Crew(random.Random(f"{plan['seed']}/{index}"), plan["jobs"])
-    if index % 2:
-        hooks.listen(crew.hear, required=True)
+    group_finished.connect(crew.hear)
     meeting.start.wait()
     end = time.monotonic() + plan["seconds"]
     turn = 0

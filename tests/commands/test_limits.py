@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs import services
-from jobs.engine import limits as engine_limits
+from jobs.engine.selection import limits as engine_limits
 from jobs.models import ConcurrencyLimit
 from tests.commands.saying import call, run
 from tests.executor import take_next

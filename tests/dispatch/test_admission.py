@@ -13,8 +13,9 @@ from django.utils import timezone
 
 from jobs import direct, services
 from jobs.conf import conf
-from jobs.engine import admission, contracts, limits, snapshot
+from jobs.engine import admission, contracts, snapshot
 from jobs.engine.admission import Granted
+from jobs.engine.selection import limits
 from jobs.engine.snapshot import Measured
 from jobs.errors import LeaseLost, NoSlot, NotFound
 from jobs.models import Gate, Job, Lease, SystemSnapshot

@@ -8,7 +8,7 @@ import pytest
 from django.test import override_settings
 
 from jobs import services
-from jobs.engine import limits
+from jobs.engine.selection import limits
 from jobs.models import Lease
 from tests import executor, sample_jobs
 from tests.api.calling import Api, wrong_fields

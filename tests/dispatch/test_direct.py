@@ -13,7 +13,8 @@ from django.test import override_settings
 
 import jobs
 from jobs import actors, direct, services
-from jobs.engine import contracts, limits
+from jobs.engine import contracts
+from jobs.engine.selection import limits
 from jobs.errors import HandlerFailed, InvalidInput, InvalidOperationError, NoSlot, Skip, TokenLimitExceeded
 from jobs.models import Job, JobEvent, Lease
 from tests import executor, sample_jobs

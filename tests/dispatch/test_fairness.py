@@ -11,9 +11,10 @@ from django.test import override_settings
 from django.utils import timezone
 
 from jobs import services
-from jobs.engine import housekeeping, lanes, shares
+from jobs.engine import housekeeping, lanes
 from jobs.engine.aging import Ager
 from jobs.engine.claim import Claimer, Serves
+from jobs.engine.selection import fair_share
 from jobs.models import Job, ShareAccount, SystemSnapshot
 from tests import executor, sample_jobs
 from tests.snapshots import events_of, kinds_of
@@ -170,7 +171,7 @@ def test_a_claim_of_many_is_shared_too_and_says_who_went_before_others() -> None
 
 @override_settings(JOBSCHEDULER={**SHARES, "LIMITS": {"global": None, "addon": {"a": 1}}})
 def test_limits_hold_within_shares() -> None:
-    from jobs.engine import limits
+    from jobs.engine.selection import limits
 
     limits.sync()
     submit("a", 5)
@@ -187,7 +188,7 @@ def test_idle_accounts_are_forgotten() -> None:
     assert ShareAccount.objects.count() == 2
     clock = SystemSnapshot.objects.get().share_clock
     assert clock > 0
-    shares.forget_idle()
+    fair_share.forget_idle()
     assert all(account.served > clock for account in ShareAccount.objects.all())
 
 

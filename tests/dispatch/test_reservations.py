@@ -11,8 +11,9 @@ from django.utils import timezone
 
 from jobs import limits as operator
 from jobs import services
-from jobs.engine import contracts, limits, reservations
+from jobs.engine import contracts, reservations
 from jobs.engine.identity import Identity
+from jobs.engine.selection import limits
 from jobs.errors import NoSlot
 from jobs.models import Job, Lease
 from jobs.policies.admission import Candidate

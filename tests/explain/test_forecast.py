@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from jobs import limits, services
-from jobs.engine.limits import sync
+from jobs.engine.selection.limits import sync
 from jobs.explain import explain
 from jobs.models import JobMinute, Worker
 from jobs.registry import registry

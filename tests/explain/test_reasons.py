@@ -11,7 +11,7 @@ from django.utils import timezone, translation
 from jobs import groups, limits, services, targets
 from jobs.actors import Actor, ActorKind
 from jobs.engine import lanes
-from jobs.engine.limits import sync
+from jobs.engine.selection.limits import sync
 from jobs.explain import Explanation, explain
 from jobs.models import Gate, Job, JobEvent, Lease, Worker
 from jobs.registry import registry

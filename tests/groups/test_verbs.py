@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from jobs import groups, hooks, services
+from jobs import groups, services
 from jobs.engine import ending
 from jobs.errors import NotFound, WrongState
-from jobs.hooks import GroupFinished
 from jobs.models import GroupStatus, Job, JobGroup
+from jobs.signals import group_finished
 from jobs.states import Status
 from tests import executor
+from tests.signals import Received
 from tests.snapshots import everything
 
 pytestmark = pytest.mark.django_db
@@ -22,15 +23,10 @@ ITEM = {"job_type": "sample.noop", "max_retries": 0}
 
 
 @pytest.fixture
-def finished() -> Iterator[list[GroupFinished]]:
-    heard: list[GroupFinished] = []
-
-    def hear(events: Sequence[hooks.Event]) -> None:
-        heard.extend(event for event in events if isinstance(event, GroupFinished))
-
-    hooks.listen(hear)
-    yield heard
-    hooks.forget(hear)
+def finished() -> Iterator[Received]:
+    received = Received(group_finished)
+    yield received
+    received.disconnect()
 
 
 def sequence(places: int = 3, **options: Any) -> JobGroup:
@@ -49,26 +45,26 @@ def status(made: JobGroup) -> str:
     return JobGroup.objects.get(pk=made.pk).status
 
 
-def test_cancelling_ends_what_waits_and_asks_what_runs(finished: list[GroupFinished]) -> None:
+def test_cancelling_ends_what_waits_and_asks_what_runs(finished: Received) -> None:
     made = groups.create([ITEM, {**ITEM, "hold": True}, ITEM, ITEM])
     running = executor.take(place(made, 0))
     services.pause(place(made, 3).pk)
     groups.cancel(made.pk, reason="not needed")
     assert statuses(made) == ["RUNNING", "CANCELLED", "CANCELLED", "CANCELLED"]
     assert Job.objects.get(pk=running.pk).cancel_requested
-    assert (status(made), finished) == (GroupStatus.RUNNING, [])
+    assert (status(made), finished()) == (GroupStatus.RUNNING, [])
     assert running.lease_token is not None
     ending.stop(running.pk, running.lease_token, actor=executor.WORKER)
     assert status(made) == GroupStatus.CANCELLED
-    assert [(each.group_id, each.round) for each in finished] == [(made.pk, 1)]
+    assert finished("group_id", "round") == [(made.pk, 1)]
     assert {job.status_reason for job in groups.tails(made.pk)} == {"not needed"}
 
 
-def test_a_group_that_only_waited_is_cancelled_at_once_and_says_so_once(finished: list[GroupFinished]) -> None:
+def test_a_group_that_only_waited_is_cancelled_at_once_and_says_so_once(finished: Received) -> None:
     made = sequence()
     assert groups.cancel(made.pk).status == GroupStatus.CANCELLED
     assert statuses(made) == ["CANCELLED"] * 3
-    assert len(finished) == 1
+    assert len(finished()) == 1
 
 
 @pytest.mark.parametrize("on_failure", ["stop", "continue", "skip"])
@@ -100,7 +96,7 @@ def test_an_ended_group_cannot_be_cancelled() -> None:
     assert everything() == before
 
 
-def test_a_retry_runs_what_did_not_end_well_in_order(finished: list[GroupFinished]) -> None:
+def test_a_retry_runs_what_did_not_end_well_in_order(finished: Received) -> None:
     made = sequence()
     executor.complete(executor.take(place(made, 0)))
     executor.fail(executor.take(place(made, 1)))
@@ -111,7 +107,7 @@ def test_a_retry_runs_what_did_not_end_well_in_order(finished: list[GroupFinishe
     executor.complete(executor.take(place(made, 1)))
     executor.complete(executor.take(place(made, 2)))
     assert status(made) == GroupStatus.COMPLETED
-    assert [each.round for each in finished] == [1, 2]
+    assert finished("round") == [1, 2]
 
 
 @pytest.mark.parametrize(("on_failure", "ended"), [("continue", "FAILED"), ("skip", "SKIPPED"), ("stop", "CANCELLED")])

@@ -7,7 +7,7 @@ from django.test import override_settings
 
 from jobs import services
 from jobs.conf import conf
-from jobs.engine import limits
+from jobs.engine.selection import limits
 from jobs.errors import InvalidInput
 from jobs.models import Job
 from tests import executor, sample_jobs

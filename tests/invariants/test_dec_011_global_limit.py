@@ -10,7 +10,7 @@ from django.test import override_settings
 
 from jobs import services
 from jobs.conf import conf
-from jobs.engine import limits
+from jobs.engine.selection import limits
 from jobs.models import ConcurrencyLimit, Job
 from tests import executor, sample_jobs
 from tests.factories import ConcurrencyLimitFactory, JobFactory

@@ -6,19 +6,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from django.db import DatabaseError
 from django.test import override_settings
 
-from jobs import hooks, services
+from jobs import services
 from jobs.engine import ending
 from jobs.engine.ending import Verdict
 from jobs.errors import WrongState
-from jobs.hooks import GroupFinished
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.outcomes import Failed, Skipped
 from jobs.policies.groups import GroupFailureFacts
+from jobs.signals import group_finished
 from jobs.states import TERMINAL, Cause, Status
 from tests import executor, sample_jobs
 from tests.factories import JobFactory, JobGroupFactory
+from tests.signals import Received
 from tests.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
@@ -32,16 +34,10 @@ class AlwaysContinue:
 
 
 @pytest.fixture
-def finished() -> Iterator[list[GroupFinished]]:
-    """The group endings that listeners heard of."""
-    heard: list[GroupFinished] = []
-
-    def hear(events: Sequence[hooks.Event]) -> None:
-        heard.extend(event for event in events if isinstance(event, GroupFinished))
-
-    hooks.listen(hear)
-    yield heard
-    hooks.forget(hear)
+def finished() -> Iterator[Received]:
+    received = Received(group_finished)
+    yield received
+    received.disconnect()
 
 
 def _sequence(places: int = 3, **fields: Any) -> list[Job]:
@@ -93,14 +89,14 @@ def test_the_next_place_waits_for_the_whole_retry_chain() -> None:
     assert _statuses(jobs) == ["FAILED", "QUEUED", "PENDING"]
 
 
-def test_a_sequence_runs_through_in_order(finished: list[GroupFinished]) -> None:
+def test_a_sequence_runs_through_in_order(finished: Received) -> None:
     jobs = _sequence()
     for job in jobs:
-        assert finished == []
+        assert finished() == []
         executor.complete(executor.take(job))
     group = _group(jobs)
     assert (group.status, group.finished_at is not None) == (GroupStatus.COMPLETED, True)
-    assert finished == [GroupFinished(group.pk, "COMPLETED", "default", 1)]
+    assert finished("group_id", "status", "tenant", "round") == [(group.pk, "COMPLETED", "default", 1)]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +158,7 @@ def test_a_group_whose_members_all_failed_has_failed() -> None:
     assert _group(jobs).status == GroupStatus.FAILED
 
 
-def test_members_of_a_parallel_group_do_not_mind_each_other(finished: list[GroupFinished]) -> None:
+def test_members_of_a_parallel_group_do_not_mind_each_other(finished: Received) -> None:
     jobs = _parallel()
     executor.fail(executor.take(jobs[0]))
     services.cancel(jobs[1].pk)
@@ -170,7 +166,7 @@ def test_members_of_a_parallel_group_do_not_mind_each_other(finished: list[Group
     assert _group(jobs).status == GroupStatus.RUNNING
     executor.complete(executor.take(jobs[2]))
     assert _group(jobs).status == GroupStatus.PARTIAL
-    assert [each.status for each in finished] == ["PARTIAL"]
+    assert finished("status") == ["PARTIAL"]
 
 
 def test_a_group_that_a_person_cancelled_is_cancelled_even_if_some_had_completed() -> None:
@@ -216,7 +212,7 @@ def test_a_cancelled_place_further_on_leaves_those_before_it_alone() -> None:
 
 
 @pytest.mark.parametrize("verb", [services.retry, services.resume])
-def test_a_retry_reopens_a_group_that_had_ended(verb: Any, finished: list[GroupFinished]) -> None:
+def test_a_retry_reopens_a_group_that_had_ended(verb: Any, finished: Received) -> None:
     jobs = _sequence()
     failed = executor.fail(executor.take(jobs[0]))
     retry = verb(failed.pk)
@@ -229,7 +225,7 @@ def test_a_retry_reopens_a_group_that_had_ended(verb: Any, finished: list[GroupF
     for tail in tails:
         executor.complete(executor.take(tail))
     assert _group(jobs).status == GroupStatus.COMPLETED
-    assert [(each.status, each.round) for each in finished] == [("PARTIAL", 1), ("COMPLETED", 2)]
+    assert finished("status", "round") == [("PARTIAL", 1), ("COMPLETED", 2)]
 
 
 def test_a_place_that_is_brought_back_says_so_in_the_trail_of_the_one_it_follows() -> None:
@@ -293,20 +289,16 @@ def test_a_group_has_ended_only_when_its_last_member_has() -> None:
     assert set(_statuses(jobs)) <= TERMINAL
 
 
-def test_the_end_of_a_member_and_of_its_group_are_one_transaction() -> None:
-    """What the listeners of the group cannot store, the member did not do."""
+def test_the_end_of_a_member_and_of_its_group_are_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the group's end cannot be written, the member did not end."""
     jobs = _parallel(places=1)
     running = executor.take(jobs[0])
 
-    def refuse(events: Sequence[hooks.Event]) -> None:
-        if any(isinstance(event, GroupFinished) for event in events):
-            raise RuntimeError("no room for the outbox")
+    def refuse(group: JobGroup) -> GroupStatus:
+        raise DatabaseError("disk full")
 
-    hooks.listen(refuse, required=True)
-    try:
-        before = everything()
-        with pytest.raises(RuntimeError):
-            executor.finish(running, Failed(error="boom", reason="boom"))
-        assert everything() == before
-    finally:
-        hooks.forget(refuse)
+    monkeypatch.setattr("jobs.engine.groups._final_status", refuse)
+    before = everything()
+    with pytest.raises(DatabaseError):
+        executor.finish(running, Failed(error="boom", reason="boom"))
+    assert everything() == before

@@ -9,10 +9,10 @@ import pytest
 from django.db import connection, transaction
 
 from jobs import services
-from jobs.engine import ending
+from jobs.engine import turn
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.ending import End, Verdict
-from jobs.engine.sql import postgres
+from jobs.engine.sql.claim import renew_leases
 from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed
 from jobs.states import Status
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.pg_only]
 
 
 class Exchange(threading.Thread):
-    """Ends jobs and claims as many, in one statement, on a connection of its own."""
+    """Records results and claims as many jobs, in one turn, on a connection of its own."""
 
     def __init__(self, running: list[Job]) -> None:
         super().__init__()
@@ -36,8 +36,8 @@ class Exchange(threading.Thread):
         claimer = Claimer("taker", Serves((SAMPLE_TYPE,)), life="taker@1")
         claimer._limited = False
         try:
-            claim = claimer.parts(range(len(self.ends)), lease_sec=30)
-            self.done = ending.finish_and(claim, self.ends, actor=WORKER)
+            slots = range(len(self.ends))
+            self.done = turn.finish_and_claim(claimer, self.ends, slots, actor=WORKER, lease_sec=30)
         finally:
             connection.close()
 
@@ -73,7 +73,7 @@ def test_a_worker_that_waits_to_end_a_job_holds_nothing_of_the_queue(jobs: tuple
     exchange.join()
     verdicts, claimed = exchange.done
     assert set(verdicts.values()) == {Verdict.DONE}
-    assert {row[0] for row in claimed} == {job.pk for job in waiting[1:]}
+    assert {claim.id for claim in claimed} == {job.pk for job in waiting[1:]}
     assert Job.objects.get(pk=waiting[0].pk).status == Status.CANCELLED
 
 
@@ -83,12 +83,12 @@ def test_an_end_that_waited_for_a_heartbeat_is_written_once(jobs: tuple[list[Job
     exchange = Exchange(running)
     with transaction.atomic():
         leases = [(job.pk, job.lease_token) for job in running if job.lease_token is not None]
-        assert len(postgres.beat(connection, leases, 30)) == len(running)
+        assert len(renew_leases(connection, leases, 30)) == len(running)
         exchange.start()
         until(somebody_waits, what="the end waits for the heartbeat")
     exchange.join()
     verdicts, claimed = exchange.done
     assert set(verdicts.values()) == {Verdict.DONE}
-    assert [row[0] for row in sorted(claimed, key=lambda row: row[2])] == [job.pk for job in waiting]
+    assert [claim.id for claim in sorted(claimed, key=lambda claim: claim.lease_owner)] == [job.pk for job in waiting]
     assert {tuple(kinds_of(job)) for job in running} == {("COMPLETED",)}
     assert {tuple(kinds_of(job)) for job in waiting} == {("RUNNING",)}

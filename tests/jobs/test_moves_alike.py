@@ -1,4 +1,4 @@
-"""Ends and claims have several statements: one end or many, alone or with a claim. All write the same rows."""
+"""Results are recorded one by one, together, or in one pipeline with a claim. All write the same rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobs import hooks
-from jobs.contrib.tasks import ends as ends_of_tasks
-from jobs.engine import ending
+from jobs.engine import ending, turn
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.ending import End, Verdict
 from jobs.engine.sql.rollup import KEY, SUMS
@@ -23,10 +21,9 @@ from jobs.models import ConcurrencyLimit, Job, JobMinute
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import Cause, StopMode
 from tests.executor import WORKER
-from tests.factories import SAMPLE_TYPE, JobFactory, JobGroupFactory, WebhookEndpointFactory
+from tests.factories import SAMPLE_TYPE, JobFactory, JobGroupFactory
 from tests.snapshots import everything, kinds_of
-from tests.webhooks.scenes import unpacked
-from webhooks.interest import listening
+from webhooks import services as webhooks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pg_only]
 
@@ -49,14 +46,8 @@ Written = tuple[dict[UUID, Verdict], dict[str, list[str]]]  # its answer, and ev
 
 
 @pytest.fixture(autouse=True)
-def _alone() -> Iterator[None]:
-    """No limit is in force, and only webhooks listen: who has to be called keeps ends from being exchanged."""
+def _no_limits() -> None:
     ConcurrencyLimit.objects.all().delete()
-    listening.forget()
-    hooks.forget(ends_of_tasks.hear)
-    yield
-    ends_of_tasks.listen()
-    listening.forget()
 
 
 def one_by_one(ends: Sequence[End]) -> dict[UUID, Verdict]:
@@ -76,21 +67,19 @@ def then_a_claim(finish: Form) -> Form:
     return form
 
 
-def exchanged(ends: Sequence[End]) -> dict[UUID, Verdict]:
-    return _exchanged(ends, range(len(ends)))
+def in_one_turn(ends: Sequence[End]) -> dict[UUID, Verdict]:
+    return _turn(ends, range(len(ends)))
 
 
-def exchanged_one_by_one(ends: Sequence[End]) -> dict[UUID, Verdict]:
-    return {job: verdict for slot, end in enumerate(ends) for job, verdict in _exchanged([end], [slot]).items()}
+def in_turns_of_one(ends: Sequence[End]) -> dict[UUID, Verdict]:
+    return {job: verdict for slot, end in enumerate(ends) for job, verdict in _turn([end], [slot]).items()}
 
 
-def _exchanged(ends: Sequence[End], slots: Sequence[int]) -> dict[UUID, Verdict]:
-    """As a worker does: who has to be called is called, and what was not claimed by the way is claimed afterwards."""
+def _turn(ends: Sequence[End], slots: Sequence[int]) -> dict[UUID, Verdict]:
+    """As a worker does: what was not claimed by the way is claimed afterwards."""
     taker = claimer()
-    claim = taker.parts(slots, lease_sec=30)
-    done = None if claim is None else ending.finish_and(claim, ends, actor=WORKER)
-    verdicts, rows = done or (ending.finish(ends, actor=WORKER), [])
-    claims = taker.taken(rows) or taker.claim(slots, lease_sec=30)
+    verdicts, claims = turn.finish_and_claim(taker, ends, slots, actor=WORKER, lease_sec=30)
+    claims = claims or taker.claim(slots, lease_sec=30)
     assert len(claims) == len(slots)
     return verdicts
 
@@ -112,7 +101,6 @@ def written(form: Form, ends: Sequence[End]) -> Written:
     """What a form answers, and every row there is after it, but for what chance and the clock decide."""
     with undone():
         verdicts = form(ends)
-        unpacked()
         kept = (
             {end.token for end in ends} | {end.job_id for end in ends} | set(Job.objects.values_list("pk", flat=True))
         )
@@ -143,8 +131,6 @@ def _plain(table: str, name: str, value: Any, born: dict[UUID, str], known: set[
         return born.get(value, value if value in known or "token" not in name else "new")
     if isinstance(value, datetime):
         return "earlier" if value.year < 2021 else "now"
-    if name == "snapshot":
-        return value is None
     if isinstance(value, str):
         for pk, said in born.items():
             value = value.replace(str(pk), said)
@@ -190,34 +176,22 @@ def assert_same(found: Written, expected: Written) -> None:
         assert (a - b, b - a) == (Counter(), Counter()), table
 
 
-def wanting(*events: str) -> None:
-    for tenant in ("default", "other"):
-        WebhookEndpointFactory.create(tenant=tenant, events=list(events))
-
-
-def form_of(finish: Form, ends: Sequence[End], *, is_known: bool) -> Written:
-    listening.forget()
-    if is_known:
-        listening.look()
-    return written(finish, ends)
-
-
-@pytest.mark.parametrize("wanted", [(), ("*",), ("job.completed", "job.failed"), ("job.started",)], ids=str)
-@pytest.mark.parametrize("is_known", [True, False], ids=["known", "news"])
-def test_ends_and_claims_write_the_same_rows_in_every_form(wanted: tuple[str, ...], is_known: bool) -> None:
-    """Whoever listens, and whether or not that is known beforehand."""
+@pytest.mark.parametrize("subscribed", [(), ("*",), ("job.completed", "job.failed"), ("job.started",)], ids=str)
+def test_results_and_claims_write_the_same_rows_in_every_form(subscribed: tuple[str, ...]) -> None:
+    """Whoever is subscribed."""
     ends = a_scene(lanes=False)
-    wanting(*wanted)
-    expected = form_of(then_a_claim(one_by_one), ends, is_known=is_known)
+    for tenant in ("default", "other") if subscribed else ():
+        webhooks.create("https://example.com/hook", list(subscribed), tenant=tenant)
+    expected = written(then_a_claim(one_by_one), ends)
     verdicts, rows = expected
     assert list(verdicts.values()).count(Verdict.DONE) == len(ends) - 2
     assert len([row for row in rows["Job"] if "taker@1#" in row]) == len(ends)
-    assert bool(rows["WebhookMessage"]) == bool(wanted)
-    for form in (then_a_claim(together), exchanged, exchanged_one_by_one):
-        assert_same(form_of(form, ends, is_known=is_known), expected)
+    assert bool(rows["WebhookMessage"]) == bool(subscribed)
+    for form in (then_a_claim(together), in_one_turn, in_turns_of_one):
+        assert_same(written(form, ends), expected)
 
 
-def test_ends_in_lanes_write_the_same_rows_one_by_one_and_together() -> None:
+def test_results_of_jobs_with_a_target_write_the_same_rows_one_by_one_and_together() -> None:
     ends = a_scene(lanes=True)
     expected = written(one_by_one, ends)
     assert expected[1]["LaneMark"]
@@ -227,30 +201,28 @@ def test_ends_in_lanes_write_the_same_rows_one_by_one_and_together() -> None:
 def test_a_logged_statement_writes_the_same_rows() -> None:
     """Where the host logs its queries, they are not prepared, and the driver puts in the values."""
     ends = a_scene(lanes=False)
-    wanting("job.completed", "job.started")
-    expected = form_of(exchanged_one_by_one, ends, is_known=True)
-    for form in (exchanged, exchanged_one_by_one):
+    expected = written(in_turns_of_one, ends)
+    for form in (in_one_turn, in_turns_of_one):
         with CaptureQueriesContext(connection):
-            found = form_of(form, ends, is_known=True)
+            found = written(form, ends)
         assert_same(found, expected)
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_a_job_that_waits_again_is_claimed_by_the_statement_that_brings_its_stale_end(others: int) -> None:
+def test_a_job_that_waits_again_is_claimed_in_the_turn_that_brings_its_stale_result(others: int) -> None:
     """Its lease was lost, and it is next in the queue: the end is refused, the new lease is ours."""
     lost = JobFactory.create(queued=True, priority=99, dispatched_at=NEVER)
     more = [an_end(job, Completed()) for job in JobFactory.create_batch(others, running=True)]
     taker = claimer()
     stale = End(lost.pk, uuid4(), Failed(error="late", reason="late", retry_in=1))
-    done = ending.finish_and(taker.parts([0], lease_sec=30), [stale, *more], actor=WORKER)
-    assert done is not None
-    assert done[0] == {lost.pk: Verdict.LOST} | {end.job_id: Verdict.DONE for end in more}
-    assert [claim.id for claim in taker.taken(done[1])] == [lost.pk]
+    verdicts, claims = turn.finish_and_claim(taker, [stale, *more], [0], actor=WORKER, lease_sec=30)
+    assert verdicts == {lost.pk: Verdict.LOST} | {end.job_id: Verdict.DONE for end in more}
+    assert [claim.id for claim in claims] == [lost.pk]
     assert kinds_of(lost) == ["RUNNING"]
     assert not Job.objects.filter(retry_of=lost.pk).exists()
 
 
-@pytest.mark.parametrize("finish", [together, exchanged], ids=lambda form: form.__name__)
+@pytest.mark.parametrize("finish", [together, in_one_turn], ids=lambda form: form.__name__)
 def test_a_job_whose_end_is_said_twice_ends_once(finish: Form) -> None:
     job = JobFactory.create(running=True)
     JobFactory.create_batch(2, queued=True)

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from jobs.actors import worker
-from jobs.engine import ending
+from jobs.engine import ending, turn
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.ending import End, Verdict
 from jobs.models import ConcurrencyLimit, Job, JobEvent, JobMinute, LaneMark
@@ -183,8 +183,8 @@ def test_counts_of_one_minute_add_up() -> None:
 
 @pytest.mark.pg_only
 @pytest.mark.parametrize("others", [0, 2])
-def test_an_end_that_shares_its_statement_with_a_claim_is_fenced_alike(others: int) -> None:
-    """One end and several are different statements; either way what is not ours is not done, and we are told why."""
+def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int) -> None:
+    """What is not ours is not done, and we are told why."""
     ConcurrencyLimit.objects.all().delete()
     good, stolen, said = (JobFactory.create(running=True) for _ in range(3))
     more = [JobFactory.create(running=True) for _ in range(others)]
@@ -197,23 +197,19 @@ def test_an_end_that_shares_its_statement_with_a_claim_is_fenced_alike(others: i
 
     for ends, verdict in (([said_before], Verdict.REPLAY), ([stolen_end], Verdict.LOST)):
         before = events_of(stolen), events_of(said)
-        claim = claimer.parts([0], lease_sec=30)
         Job.objects.filter(pk=waiting.pk).update(gate=1)  # nothing to claim
-        done = ending.finish_and(claim, ends, actor=WORKER)
-        assert done is not None
-        assert done[0] == {ends[0].job_id: verdict}
+        verdicts, claims = turn.finish_and_claim(claimer, ends, [0], actor=WORKER, lease_sec=30)
+        assert (verdicts, claims) == ({ends[0].job_id: verdict}, [])
         assert (events_of(stolen), events_of(said)) == before
     Job.objects.filter(pk=waiting.pk).update(gate=3)
 
     ends = [End(job.pk, job.lease_token, Completed()) for job in (good, *more)]
     if others:
         ends += [stolen_end, said_before]
-    done = ending.finish_and(claimer.parts([0], lease_sec=30), ends, actor=WORKER)
-    assert done is not None
-    verdicts, rows = done
+    verdicts, claims = turn.finish_and_claim(claimer, ends, [0], actor=WORKER, lease_sec=30)
     expected = {job.pk: Verdict.DONE for job in (good, *more)}
     assert verdicts == expected | ({stolen.pk: Verdict.LOST, said.pk: Verdict.REPLAY} if others else {})
-    (claimed,) = claimer.taken(rows)
+    (claimed,) = claims
     assert (claimed.id, claimed.params, claimed.lease_owner.rpartition("#")[2]) == (waiting.pk, waiting.params, "0")
     (started,) = events_of(waiting)
     assert (started.kind, started.from_status, started.token, started.actor_name) == (

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from jobs.engine.shares import Ready, overtakers, take_turns
+from jobs.engine.selection.fair_share import Ready, overtakers, take_turns
 from jobs.policies.concurrency import Flow
 from jobs.policies.fairness import Aging, AgingFairShare, FairnessPolicy, FairShare, Strict, Waiting
 

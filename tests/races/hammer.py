@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.db import transaction
-
-from jobs import actors, db, hooks, services
+from jobs import actors, services
 from jobs.engine import lanes, lifecycle
 from jobs.engine.ending import End, Verdict, finish, hand_back, stop
 from jobs.engine.moves import jobs
 from jobs.errors import JobSchedulerError
 from jobs.outcomes import Completed, Failed, Skipped
+from jobs.signals import group_finished
 from tests.races import sabotage
 from tests.races.claiming import LEASE_SEC, Taker
 from tests.races.crowd import Meeting
@@ -43,8 +42,7 @@ def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
     if plan["sabotage"]:
         sabotage.take_the_guard_out()
     hammer = Hammer(random.Random(f"{plan['seed']}/{index}"), plan["jobs"])
-    if index % 2:  # a finish is one bare statement when nobody listens, and part of a transaction when somebody does
-        hooks.listen(hammer.hear, required=True)
+    group_finished.connect(hammer.hear)
     meeting.start.wait()
     for turn in range(plan["turns"]):
         hammer.attempt(hammer.one_of_these(turn))
@@ -192,10 +190,8 @@ class Hammer:
             named = newer
         return named
 
-    def hear(self, events: Sequence[hooks.Event]) -> None:
-        ended = [(str(each.group_id), each.round) for each in events if isinstance(each, hooks.GroupFinished)]
-        if ended:
-            transaction.on_commit(lambda: self.groups_finished.extend(ended), using=db.alias())
+    def hear(self, *, group_id: UUID, **facts: Any) -> None:
+        self.groups_finished.append((str(group_id), facts["round"]))
 
 
 def _our_frames(error: Exception) -> str:

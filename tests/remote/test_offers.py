@@ -147,7 +147,7 @@ def test_a_paused_scope_is_offered_nothing(remote: Remote) -> None:
 
 
 def test_what_stands_behind_thousands_of_a_full_type_is_found(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.engine.choosing._WINDOW", _window(5))
+    monkeypatch.setattr("jobs.engine.sql.candidates.WINDOW", 5)
     limits.set_maximum("job_type", "indexing", maximum=1)
     crowd = [remote.submit() for _ in range(20)]
     behind = remote.submit(job_type="rendering")
@@ -155,18 +155,12 @@ def test_what_stands_behind_thousands_of_a_full_type_is_found(remote: Remote, mo
 
 
 def test_a_tenant_behind_thousands_of_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.engine.choosing._WINDOW", _window(5))
+    monkeypatch.setattr("jobs.engine.sql.candidates.WINDOW", 5)
     crowd, few = (Remote(Api("work", "submit", tenant=name)) for name in ("acme", "globex"))
     for _ in range(20):
         crowd.submit()
     wanted = few.submit()
     assert few.polled() == [wanted]
-
-
-def _window(rows: int) -> str:
-    from jobs.engine import choosing
-
-    return choosing._WINDOW.replace(f"LIMIT {choosing.WINDOW}", f"LIMIT {rows}")
 
 
 class NeverIndexing:

@@ -44,7 +44,7 @@ def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 def test_an_offer_walks_the_dispatch_order_of_its_addon(queue: None) -> None:
     asked = statements(lambda: offers.offer(ADDON, "default", 5))
     require_no_walk(asked)
-    (window,) = [each for each in asked if ") near WHERE" in each[0]]
+    (window,) = [each for each in asked if ") first WHERE" in each[0]]
     assert indexes(explain(window)) == {"job_offerable"}
 
 

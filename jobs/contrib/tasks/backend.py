@@ -24,7 +24,7 @@ from jobs.contrib.tasks.compat import (
 from jobs.contrib.tasks.task import EXTRAS, JobsTask
 from jobs.errors import InvalidInput
 
-ends.listen()
+ends.connect()
 
 
 class JobsBackend(BaseTaskBackend):

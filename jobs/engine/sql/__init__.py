@@ -1,31 +1,38 @@
-"""The statements that must be fast, written once per kind of database."""
+"""The statements that must be fast: one file per verb, PostgreSQL and SQLite side by side, as literal text."""
 
 from __future__ import annotations
 
-from types import ModuleType
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
-
-from jobs import db
+from django.utils.dateparse import parse_datetime
 
 Statement = tuple[str, Any]  # SQL and its parameters
 
 
-def compiled(rows: Any) -> Statement:
-    """A queryset as SQL. Django compiles a locking one only where it could be run."""
-    with db.atomic():
-        sql, params = rows.query.get_compiler(db.alias()).as_sql()
-    return sql, tuple(params)
+def is_sqlite(connection: Any) -> bool:
+    """Tell the two supported databases apart."""
+    if connection.vendor not in ("sqlite", "postgresql"):
+        raise ImproperlyConfigured(f"The job scheduler runs on PostgreSQL and SQLite, not on {connection.vendor}.")
+    return bool(connection.vendor == "sqlite")
 
 
-def dialect(connection: Any) -> ModuleType:
-    if connection.vendor == "postgresql":
-        from jobs.engine.sql import postgres
+def to_uuid(stored: Any) -> Any:
+    """Convert what a raw query returns of a UUID column: SQLite stores text."""
+    return stored if stored is None or isinstance(stored, UUID) else UUID(hex=stored)
 
-        return postgres
-    if connection.vendor == "sqlite":
-        from jobs.engine.sql import sqlite
 
-        return sqlite
-    raise ImproperlyConfigured(f"The job scheduler runs on PostgreSQL and SQLite, not on {connection.vendor}.")
+def to_stored(connection: Any, value: Any) -> Any:
+    """Convert a parameter to what SQLite stores."""
+    if isinstance(value, datetime):
+        return connection.ops.adapt_datetimefield_value(value)
+    return value.hex if isinstance(value, UUID) else value
+
+
+def to_datetime(stored: str | datetime) -> datetime:
+    """Convert what SQLite returns of a time: Django's converters make plain columns naive, an expression stays text."""
+    parsed = parse_datetime(stored) if isinstance(stored, str) else stored
+    assert parsed is not None, stored
+    return parsed.replace(tzinfo=UTC)

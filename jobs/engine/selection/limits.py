@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, NamedTuple
 
 from django.db.models import Q
@@ -13,7 +12,7 @@ from django.db.models import Q
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import contracts
-from jobs.engine.sql import Statement, compiled, dialect
+from jobs.engine.sql.limits import ActiveRow, count_active, read_limits
 from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import Flow, InUse, Limit, Limits
 
@@ -69,36 +68,42 @@ def are_in_force() -> bool:
     return ConcurrencyLimit.objects.filter(Q(max__isnull=False) | Q(paused=True)).exists()
 
 
-def locked(*, all_of_them: bool = False) -> tuple[list[Limit], InUse]:
-    """The limits in force (or all), locked until the transaction ends, and what is active, counted after the lock.
+def lock_limits() -> tuple[list[Limit], InUse]:
+    """Lock the limits in force until the transaction ends, then count what is active.
 
-    Who counts next, counts after us. A limit under which a direct call waits has no room for the queue.
+    Whoever counts next counts after us. A limit under which a direct call waits has no room for the queue. A custom
+    policy gets every limit, in force or not.
     """
-    found = survey(all_of_them=all_of_them)
-    return (_shut(found, all_of_them) if found.waiting else found.limits), found.in_use
+    found = survey()
+    return (_without_room(found) if found.waiting else found.limits), found.in_use
 
 
-def survey(*, lock: bool = True, all_of_them: bool = False) -> Survey:
-    """As `locked`, with the direct calls that wait by themselves. Without the lock it is only a look."""
+def survey(*, lock: bool = True) -> Survey:
+    """Read limits and what is active, with the waiting direct calls by themselves. Without the lock: only a look."""
     connection = db.connection()
-    asked = (_locking if lock else _looking)(all_of_them), _at_work(connection.vendor)
-    rows, counted = dialect(connection).execute_together(connection, *asked)
-    if lock and any(row[OVER] for row in counted) and contracts.end_dead():
-        (counted,) = dialect(connection).execute_together(connection, asked[1])
-    limits = [Limit(scope, key, most, bool(paused)) for scope, key, most, paused in rows]
-    active = [(Flow(*row[:4]), row[COUNT]) for row in counted if row[WHAT] == "runs"]
-    return Survey(limits, InUse(active), [Flow(*row[:4]) for row in counted if row[WHAT] == "waits"])
+    rows, active = read_limits(connection, all_rows=not has_builtin_policy(), lock=lock)
+    if lock and any(row.expired for row in active) and contracts.end_dead():
+        active = count_active(connection)
+    limits = [Limit(row.scope, row.key, row.max, bool(row.paused)) for row in rows]
+    running = [(_flow(row), row.active) for row in active if not row.waits]
+    return Survey(limits, InUse(running), [_flow(row) for row in active if row.waits])
 
 
-def _shut(found: Survey, of_another_policy: bool) -> list[Limit]:
-    """The limits as the queue sees them while direct calls wait. Another policy may have limits that no row tells of:
-    there the types themselves are shut, too."""
+def _flow(row: ActiveRow) -> Flow:
+    return Flow(row.tenant, row.job_type, row.resource, row.addon_id)
+
+
+def _without_room(found: Survey) -> list[Limit]:
+    """Return the limits as the queue sees them while direct calls wait.
+
+    A custom policy may have limits without a row: there the job types themselves are closed, too.
+    """
     limits = [
         replace(limit, reserved=True) if limit.max is not None and any(map(limit.names, found.waiting)) else limit
         for limit in found.limits
     ]
-    types = sorted({flow.job_type for flow in found.waiting}) if of_another_policy else []
-    return [*limits, *(Limit("job_type", each, None, reserved=True) for each in types)]
+    types = [] if has_builtin_policy() else sorted({flow.job_type for flow in found.waiting})
+    return [*limits, *(Limit("job_type", job_type, None, reserved=True) for job_type in types)]
 
 
 def most_at_once(types: Sequence[str], resources: Sequence[str] | None, tenant: str | None) -> tuple[int, Limit] | None:
@@ -127,39 +132,3 @@ def warn_of_idle_slots(slots: int, serves: Any) -> None:
         " in the console, or in the setting LIMITS.",
         *(slots, most, place, limit.max, place, slots),
     )
-
-
-@cache
-def _locking(all_of_them: bool) -> Statement:
-    return compiled(_in_force(all_of_them).select_for_update(no_key=True))
-
-
-@cache
-def _looking(all_of_them: bool) -> Statement:
-    return compiled(_in_force(all_of_them))
-
-
-def _in_force(all_of_them: bool) -> Any:
-    limits = ConcurrencyLimit.objects.all()
-    in_force = limits.all() if all_of_them else limits.filter(Q(max__isnull=False) | Q(paused=True))
-    return in_force.order_by("pk").values_list("scope", "key", "max", "paused")
-
-
-WHAT, OVER, COUNT = 4, 5, 6
-_NOW = {"postgresql": "statement_timestamp()", "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now')"}
-
-
-@cache
-def _at_work(vendor: str) -> Statement:
-    """Active jobs, and direct calls that run or wait; of these also whether their lease is over."""
-    sql = f"""
-    SELECT tenant, job_type, resource, addon_id, what, late, count(*) FROM (
-        SELECT tenant, job_type, resource, addon_id, 'runs' AS what, false AS late FROM jobscheduler_job
-        WHERE status IN ('DISPATCHING', 'RUNNING')
-        UNION ALL
-        SELECT tenant, job_type, resource, addon_id, CASE WHEN granted_at IS NULL THEN 'waits' ELSE 'runs' END,
-               expires_at < {_NOW[vendor]}
-        FROM jobscheduler_lease WHERE ended_at IS NULL AND kind = 'DIRECT'
-    ) active GROUP BY tenant, job_type, resource, addon_id, what, late
-    """  # noqa: S608 — our own words
-    return sql, None

@@ -1,6 +1,7 @@
-"""The doorman: asks the admission policy about jobs that could start, one caller at a time.
+"""Ask the admission policy about jobs that could start, one round at a time.
 
-Who decides holds the snapshot's row, so that no cost unit is given away twice. Decisions are recorded when they change.
+A round holds the lock of the system snapshot, so that no cost unit is given away twice. Decisions are recorded when
+they change.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -19,7 +19,7 @@ from jobs.actors import SCHEDULER
 from jobs.conf import conf
 from jobs.engine import contracts, snapshot
 from jobs.engine.moves import from_now, jobs
-from jobs.engine.sql import dialect
+from jobs.engine.sql.limits import read_costs
 from jobs.models import Gate, JobEvent
 from jobs.policies.admission import Approved, Candidate, Denied, Open, Snapshot, is_near_deadline
 from jobs.states import EventKind
@@ -37,8 +37,8 @@ def is_open() -> bool:
     return type(conf.policy("ADMISSION_POLICY")) is Open
 
 
-class Round:
-    """One round of decisions, in the transaction that starts what was admitted. A doorman for `choosing.choose`."""
+class AdmissionRound:
+    """One round of decisions, in the transaction that starts what was admitted."""
 
     def __init__(self) -> None:
         row = snapshot.refreshed(snapshot.lock())
@@ -72,8 +72,8 @@ class Round:
         self._by_addon[addon_id] -= cost_units
         self._now = None
 
-    def look_at(self, job_ids: Sequence[UUID]) -> None:
-        """Not as models: those of a thousand jobs take longer to make than all decisions about them."""
+    def load_jobs(self, job_ids: Sequence[UUID]) -> None:
+        """Read what the policy needs to know. Not as models: a thousand take longer to build than all decisions."""
         rows = jobs().filter(pk__in=job_ids).order_by().values("pk", "status", *FACTS)
         self._known |= {row["pk"]: SimpleNamespace(**row) for row in rows}
 
@@ -143,28 +143,15 @@ class Round:
 
 
 def costs() -> Counter[str]:
-    """The cost units that are at work or reserved, by addon: jobs, leases, and direct calls, even if they wait."""
+    """Return the cost units in use or reserved, by addon: of jobs, leases and direct calls, even waiting ones."""
     connection = db.connection()
-    (rows,) = dialect(connection).execute_together(connection, (_costs(connection.vendor), None))
-    if any(late for *_, late in rows) and contracts.end_dead():
-        (rows,) = dialect(connection).execute_together(connection, (_costs(connection.vendor), None))
+    rows = read_costs(connection)
+    if any(row.expired for row in rows) and contracts.end_dead():
+        rows = read_costs(connection)
     found: Counter[str] = Counter()
-    for addon_id, cost, _late in rows:
-        found[addon_id] += int(cost)
+    for row in rows:
+        found[row.addon_id] += int(row.cost_units)
     return found
-
-
-@cache
-def _costs(vendor: str) -> str:
-    now = {"postgresql": "statement_timestamp()", "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now')"}[vendor]
-    return f"""
-    SELECT addon_id, sum(cost_units), late FROM (
-        SELECT addon_id, cost_units, false AS late FROM jobscheduler_job WHERE status IN ('DISPATCHING', 'RUNNING')
-        UNION ALL
-        SELECT addon_id, cost_units, expires_at < {now} FROM jobscheduler_lease
-        WHERE ended_at IS NULL AND (kind = 'DIRECT' OR granted_at IS NOT NULL)
-    ) active GROUP BY addon_id, late
-    """  # noqa: S608 — our own words
 
 
 def _machine(row: Any) -> Snapshot:

@@ -14,13 +14,13 @@ from uuid import UUID
 
 from jobs.conf import conf
 from jobs.engine import snapshot
-from jobs.engine.choosing import Condition, as_uuid, joined, open_flows
-from jobs.engine.sql.flows import first_of_each
+from jobs.engine.sql.candidates import Candidate, Filter, walk_flows
 from jobs.models import ShareAccount, SystemSnapshot
 from jobs.policies.concurrency import Flow, Limit
 from jobs.policies.fairness import LEAST_WEIGHT, Share
 
 KEY_LENGTH = 220
+MAX_FLOWS = 500
 
 
 class Ready(NamedTuple):
@@ -30,27 +30,30 @@ class Ready(NamedTuple):
     share: Share
 
 
-def are_on() -> bool:
+def is_on() -> bool:
     policy = conf.policy("FAIRNESS_POLICY")
     return policy is not None and bool(getattr(policy, "shares", False))
 
 
-class Turns:
-    """One round, under the snapshot's lock, which also keeps the accounts."""
+class FairShareRound:
+    """One round, under the lock of the system snapshot, which also keeps the accounts."""
 
-    def __init__(self, connection: Any, wanted: Condition, *, remote: bool = False) -> None:
+    def __init__(self, connection: Any, wanted: Filter, *, remote: bool = False) -> None:
         self._policy = conf.policy("FAIRNESS_POLICY")
         self._connection, self._wanted, self._remote = connection, wanted, remote
         self._row = snapshot.lock()
         self._found: list[Ready] = []
 
-    def look(self, most: int, closed: Sequence[Limit]) -> list[tuple[UUID, Flow]]:
-        """As `choosing.candidates`, with turns within each priority."""
-        conditions, params = joined(self._wanted, open_flows(closed))
-        rows = first_of_each(self._connection, conditions or "1 = 1", params, most, remote=self._remote)
-        self._found = [self._ready(row) for row in rows]
+    def find_candidates(self, count: int, full: Sequence[Limit]) -> list[Candidate]:
+        """Find ready jobs under no full limit, with turns within each priority."""
+        from jobs.engine.selection import under_none_of
+
+        wanted = self._wanted & under_none_of(full)
+        found = walk_flows(self._connection, count, wanted, remote=self._remote, flows=MAX_FLOWS)
+        self._found = [self._to_ready(candidate) for candidate in found]
         served = _accounts(each.share.key for each in self._found)
-        return [(each.id, each.flow) for each in take_turns(self._found, served, self._row.share_clock)[:most]]
+        turns = take_turns(self._found, served, self._row.share_clock)[:count]
+        return [Candidate(each.id, each.flow, each.priority) for each in turns]
 
     def settle(self, taken: Iterable[UUID]) -> dict[UUID, str]:
         """Charge the shares for what was taken. Returns why some of it went before others."""
@@ -71,11 +74,10 @@ class Turns:
         accounts.bulk_create(rows, update_conflicts=True, unique_fields=["key"], update_fields=["served"])
         SystemSnapshot.objects.filter(pk=self._row.pk).update(share_clock=clock)
 
-    def _ready(self, row: Sequence[Any]) -> Ready:
-        flow = Flow(*row[1:5])
-        said: Share = self._policy.share(flow)
-        share = Share(said.key[:KEY_LENGTH], max(said.weight, LEAST_WEIGHT))
-        return Ready(as_uuid(row[0]), flow, row[5], share)
+    def _to_ready(self, candidate: Candidate) -> Ready:
+        named: Share = self._policy.share(candidate.flow)
+        share = Share(named.key[:KEY_LENGTH], max(named.weight, LEAST_WEIGHT))
+        return Ready(candidate.id, candidate.flow, candidate.priority, share)
 
 
 def take_turns(found: Sequence[Ready], served: Mapping[str, float], clock: float) -> list[Ready]:

@@ -1,0 +1,135 @@
+"""Choose which ready jobs start next, where more than the queue's order decides: limits, admission, fair shares.
+
+Workers that claim and remote workers that get offers choose here, each in the transaction that starts the jobs:
+candidates → admit → lock → settle. The limits are locked first (waiting), then jobs (skipping what others hold), so
+nobody who holds a job waits for a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from jobs.actors import SCHEDULER
+from jobs.conf import conf
+from jobs.engine import contracts
+from jobs.engine.selection import admission, fair_share, limits
+from jobs.engine.sql.candidates import Candidate, Filter, find_in_window, walk_flows
+from jobs.models import JobEvent
+from jobs.policies.concurrency import Limit, room
+from jobs.states import EventKind, Status
+
+MAX_CONSIDERED = 1000  # jobs that one round asks about
+ADMISSION_BATCH = 50  # more candidates at a time where admission may refuse any of them
+
+FindCandidates = Callable[[int, Sequence[Limit]], list[Candidate]]
+
+
+def is_plain() -> bool:
+    """Tell whether nothing but limits, as the built-in policy reads them, decides on what starts."""
+    return limits.has_builtin_policy() and admission.is_open() and not fair_share.is_on()
+
+
+class SelectionRound:
+    """One round of choosing. Created first in its transaction: it waits for the limits and counts what is active."""
+
+    def __init__(self, connection: Any, wanted: Filter, *, remote: bool = False, index: Filter | None = None) -> None:
+        """Prepare a round over ready jobs that are `wanted`; `index` is the part of it that an index starts with."""
+        self._connection, self._remote = connection, remote
+        self._index = index or Filter()
+        self._wanted = self._index & wanted
+        self.limits, self._in_use = limits.lock_limits()
+        contracts.call_next(self.limits, self._in_use)
+        self._admission = None if admission.is_open() else admission.AdmissionRound()
+        self._fair_share = (
+            fair_share.FairShareRound(connection, self._wanted, remote=remote) if fair_share.is_on() else None
+        )
+
+    @property
+    def has_denied(self) -> bool:
+        """Tell whether admission refused a job."""
+        return self._admission is not None and bool(self._admission.denied)
+
+    @property
+    def is_saturated(self) -> bool:
+        """Tell whether some limit has no room left, or a job was not admitted."""
+        full = any(room(limit, self._in_use) == 0 for limit in self.limits if not limit.paused)
+        return full or self.has_denied
+
+    @property
+    def cost_in_use(self) -> int:
+        """Return the cost units that admission counts as used."""
+        return self._admission.used if self._admission is not None else 0
+
+    def choose(self, count: int) -> list[UUID]:
+        """Choose up to `count` jobs, in order. A full limit or a refused job is passed over."""
+        policy = conf.policy("CONCURRENCY_POLICY")
+        find = self._find_candidates if self._fair_share is None else self._fair_share.find_candidates
+        extra = ADMISSION_BATCH if self._admission is not None else 0
+        full = [limit for limit in self.limits if room(limit, self._in_use) == 0]
+        chosen: list[UUID] = []
+        considered: set[UUID] = set()
+        while len(chosen) < count and len(considered) < MAX_CONSIDERED:
+            found = find(min(count + 2 * len(considered) + extra, count + MAX_CONSIDERED), full)
+            new = [candidate for candidate in found if candidate.id not in considered]
+            if self._admission is not None:
+                self._admission.load_jobs([candidate.id for candidate in new])
+            refused = False
+            for candidate in new:
+                if len(chosen) == count:
+                    break
+                considered.add(candidate.id)
+                blocked = policy.blocked(candidate.flow, self.limits, self._in_use)
+                if blocked is not None:
+                    full.append(blocked.limit)
+                if blocked is not None or (self._admission is not None and not self._admission.admits(candidate.id)):
+                    refused = True
+                    continue
+                chosen.append(candidate.id)
+                self._in_use.add(candidate.flow)
+            if not refused:
+                break
+        return chosen
+
+    def settle(self, job_ids: Sequence[UUID]) -> None:
+        """Write what was decided. These jobs, which the caller holds locked, are about to start."""
+        reasons = {} if self._fair_share is None else self._fair_share.settle(job_ids)
+        if self._admission is not None:
+            self._admission.record({job_id: reasons.get(job_id, "") for job_id in job_ids})
+        elif reasons:
+            JobEvent.objects.bulk_create(
+                JobEvent(
+                    job_id=job_id,
+                    kind=EventKind.ADMITTED,
+                    from_status=Status.QUEUED,
+                    to_status=Status.QUEUED,
+                    reason=reason,
+                    actor_kind=SCHEDULER.kind,
+                    actor_name=SCHEDULER.name,
+                )
+                for job_id, reason in reasons.items()
+            )
+
+    def _find_candidates(self, count: int, full: Sequence[Limit]) -> list[Candidate]:
+        """Find ready jobs under no full limit: in a window first; by a walk over the flows if that is short."""
+        wanted = self._wanted & under_none_of(full)
+        index = Filter("remote" if self._remote else "NOT remote") & self._index
+        found = find_in_window(self._connection, count, index, wanted)
+        return found if len(found) == count else walk_flows(self._connection, count, wanted, remote=self._remote)
+
+
+def under_none_of(full: Sequence[Limit]) -> Filter:
+    """Filter out jobs that one of these limits names."""
+    clauses: list[str] = []
+    params: list[str] = []
+    for limit in dict.fromkeys(full):
+        if limit.scope == "global":
+            clauses.append("1 = 0")
+        elif limit.scope in _COLUMN_OF_SCOPE:
+            clauses.append(f"{_COLUMN_OF_SCOPE[limit.scope]} <> %s")
+            params.append(limit.key)
+    return Filter(" AND ".join(clauses), params)
+
+
+_COLUMN_OF_SCOPE = {"job_type": "job_type", "resource": "resource", "tenant": "tenant", "addon": "addon_id"}

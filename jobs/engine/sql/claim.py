@@ -1,0 +1,330 @@
+"""Take ready jobs, and keep them: the claim and the heartbeat.
+
+A claim sets the lease, opens the run (or continues the open one) and writes the event. `CLAIM_NEXT` takes the first
+ready jobs in dispatch order and nothing while any limit is in force; `CLAIM_CHOSEN` takes jobs that a selection round
+has chosen under the locks of the limits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import cache
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+
+from django.utils import timezone
+
+from jobs.engine.identity import beat_clock
+from jobs.engine.sql import Statement, is_sqlite, to_stored, to_uuid
+from jobs.engine.sql.columns import CLAIMED
+from jobs.engine.sql.prepared import NOW, execute, parse_json, to_array
+
+
+class Claim(NamedTuple):
+    """A job as its executor gets it: what to run, and the lease to run it under. Fields as in `CLAIMED`."""
+
+    id: UUID
+    lease_token: UUID
+    lease_owner: str
+    job_type: str
+    params: dict[str, Any]
+    tenant: str
+    target: str | None
+    resource: str
+    attempt: int
+    fence: int
+    max_retries: int
+    retry_policy: dict[str, Any]
+    max_runtime_sec: float | None
+    token_limit: int | None
+    tokens_used: int
+    checkpoint: Any
+    group_id: UUID | None
+    retry_of_id: UUID | None
+    traceparent: str | None
+    artifacts: dict[str, Any]
+
+
+class Claimant(NamedTuple):
+    """Who claims: the worker's name for the audit trail, and its process identity, which owns the leases."""
+
+    worker: str
+    process: str
+    lease_sec: float
+
+
+class Served(NamedTuple):
+    """What a worker takes. None: every resource, every tenant."""
+
+    types: tuple[str, ...]
+    resources: tuple[str, ...] | None
+    tenant: str | None
+
+
+def claim_next(connection: Any, served: Served, claimant: Claimant, slots: Sequence[int]) -> list[Claim]:
+    """Take the first ready jobs, one for each slot number, unless some limit is in force."""
+    if is_sqlite(connection):
+        return _claim_on_sqlite(connection, _pick_next_on_sqlite(connection, served, len(slots)), claimant, slots)
+    return parse_claims(execute(connection, *claim_next_statement(served, claimant, slots)))
+
+
+def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: Claimant, slots: Sequence[int]) -> list[Claim]:
+    """Take these jobs, as far as they are still ready and not locked by others, one for each slot number."""
+    if is_sqlite(connection):
+        chosen = json.dumps([job_id.hex for job_id in job_ids])
+        pick = _SQLITE_PICK_CHOSEN, [chosen, to_stored(connection, timezone.now())]
+        return _claim_on_sqlite(connection, pick, claimant, slots)
+    params = {"job_ids": to_array(job_ids), **_claim_params(claimant, slots)}
+    return parse_claims(execute(connection, CLAIM_CHOSEN, params))
+
+
+# ---------------------------------------------------------------------- PostgreSQL
+
+
+def claim_next_statement(served: Served, claimant: Claimant, slots: Sequence[int]) -> Statement:
+    """Return CLAIM_NEXT with its parameters, to be sent alone or in a pipeline with FINISH."""
+    params = {
+        "types": list(served.types),
+        "resources": None if served.resources is None else list(served.resources),
+        "tenant": served.tenant,
+    }
+    return _claim_next(len(slots)), params | _claim_params(claimant, slots)
+
+
+def parse_claims(rows: Sequence[Sequence[Any]]) -> list[Claim]:
+    """Turn what a claim returned into claims."""
+    return [_parse_claim(row) for row in rows]
+
+
+def _claim_params(claimant: Claimant, slots: Sequence[int]) -> dict[str, Any]:
+    return {
+        "process": claimant.process,
+        "slots": to_array(slots),
+        "lease_sec": claimant.lease_sec,
+        "worker": claimant.worker,
+    }
+
+
+# Rows that others hold are skipped; a job past its deadline that was never dispatched is left to be skipped.
+_PICK_NEXT = f"""
+    WITH picked AS MATERIALIZED (
+        SELECT id, priority, position, created_at FROM jobscheduler_job
+        WHERE gate = 3 AND NOT remote
+          AND job_type = ANY(%(types)s::text[])
+          AND (%(resources)s::text[] IS NULL OR resource = ANY(%(resources)s::text[]))
+          AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
+          AND NOT (time_sensitive AND deadline_at <= {NOW} AND dispatched_at IS NULL)
+          AND NOT EXISTS (SELECT 1 FROM jobscheduler_concurrencylimit WHERE max IS NOT NULL OR paused)
+        ORDER BY priority DESC, position, created_at, id
+        LIMIT {{limit:d}} FOR UPDATE SKIP LOCKED
+    ),"""
+
+_PICK_CHOSEN = f"""
+    WITH picked AS MATERIALIZED (
+        SELECT id, priority, position, created_at FROM jobscheduler_job
+        WHERE id = ANY(%(job_ids)s::uuid[]) AND gate = 3 AND NOT remote
+          AND NOT (time_sensitive AND deadline_at <= {NOW} AND dispatched_at IS NULL)
+        ORDER BY priority DESC, position, created_at, id
+        FOR UPDATE SKIP LOCKED
+    ),"""
+
+_CLAIM = f"""
+    claimed AS (
+        UPDATE jobscheduler_job j
+        SET status = 'RUNNING',
+            status_reason = '',
+            gate = 0,
+            lease_owner = %(process)s || '#' || (%(slots)s::integer[])[p.slot],
+            lease_token = gen_random_uuid(),
+            lease_expires_at = {NOW} + %(lease_sec)s * interval '1 second',
+            heartbeat_at = {NOW},
+            holds_lane = (j.lane_id IS NOT NULL),
+            recheck_at = NULL,
+            cancel_requested = false,
+            cancel_mode = '',
+            dispatched_at = coalesce(j.dispatched_at, {NOW}),
+            fence = j.fence + 1
+        FROM (SELECT id, row_number() OVER (ORDER BY priority DESC, position, created_at, id) AS slot FROM picked) p
+        WHERE j.id = ANY(ARRAY(SELECT id FROM picked)) AND j.id = p.id
+        RETURNING {", ".join(f"j.{name}" for name in CLAIMED)}
+    ),
+    run AS (
+        INSERT INTO jobscheduler_jobrun (job_id, status, started_at, error, artifacts, worker)
+        SELECT id, 'RUNNING', {NOW}, '', '{{}}', %(worker)s FROM claimed
+        ON CONFLICT (job_id) DO NOTHING
+    ),
+    event AS (
+        INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, actor_kind, actor_name, at)
+        SELECT id, 'RUNNING', 'QUEUED', 'RUNNING', '', 'worker', %(worker)s, {NOW} FROM claimed
+    )
+    SELECT {", ".join(CLAIMED)},
+           CASE WHEN fence > 1 THEN (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = claimed.id) END
+    FROM claimed
+"""
+
+CLAIM_CHOSEN = _PICK_CHOSEN + _CLAIM
+
+
+@cache
+def _claim_next(limit: int) -> str:
+    """With a literal LIMIT: a generic plan takes a parameter for a tenth of the table."""
+    return _PICK_NEXT.format(limit=limit) + _CLAIM
+
+
+_JSON_COLUMNS = [Claim._fields.index(name) for name in ("params", "retry_policy", "checkpoint", "artifacts")]
+
+
+def _parse_claim(row: Sequence[Any]) -> Claim:
+    values = list(row)
+    for index in _JSON_COLUMNS:
+        values[index] = parse_json(values[index])
+    values[-1] = values[-1] or {}
+    return Claim._make(values)
+
+
+# ---------------------------------------------------------------------- SQLite
+
+_SQLITE_PICK_NEXT = """
+    SELECT id FROM jobscheduler_job
+    WHERE gate = 3 AND NOT remote
+      AND job_type IN (SELECT value FROM json_each(%s))
+      AND (%s IS NULL OR resource IN (SELECT value FROM json_each(%s)))
+      AND (%s IS NULL OR tenant = %s)
+      AND NOT (time_sensitive AND deadline_at <= %s AND dispatched_at IS NULL)
+      AND NOT EXISTS (SELECT 1 FROM jobscheduler_concurrencylimit WHERE max IS NOT NULL OR paused)
+    ORDER BY priority DESC, position, created_at, id
+    LIMIT %s
+"""
+_SQLITE_PICK_CHOSEN = """
+    SELECT id FROM jobscheduler_job
+    WHERE id IN (SELECT value FROM json_each(%s)) AND gate = 3 AND NOT remote
+      AND NOT (time_sensitive AND deadline_at <= %s AND dispatched_at IS NULL)
+    ORDER BY priority DESC, position, created_at, id
+"""
+_SQLITE_CLAIM = f"""
+    UPDATE jobscheduler_job
+    SET status = 'RUNNING',
+        status_reason = '',
+        gate = 0,
+        lease_owner = g.owner,
+        lease_token = g.token,
+        lease_expires_at = %s,
+        heartbeat_at = %s,
+        beat_clock = %s,
+        holds_lane = (lane_id IS NOT NULL),
+        recheck_at = NULL,
+        cancel_requested = false,
+        cancel_mode = '',
+        dispatched_at = coalesce(dispatched_at, %s),
+        fence = fence + 1
+    FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS token,
+                 json_extract(value, '$[2]') AS owner FROM json_each(%s)) g
+    WHERE jobscheduler_job.id = g.id
+    RETURNING {", ".join(f"jobscheduler_job.{name}" for name in CLAIMED)}
+"""
+_SQLITE_OPEN_RUNS = """
+    INSERT INTO jobscheduler_jobrun (job_id, status, started_at, error, artifacts, worker)
+    SELECT value, 'RUNNING', %s, '', '{}', %s FROM json_each(%s)
+    WHERE NOT EXISTS (SELECT 1 FROM jobscheduler_jobrun WHERE job_id = value)
+"""
+_SQLITE_EVENTS = """
+    INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, actor_kind, actor_name, at)
+    SELECT value, 'RUNNING', 'QUEUED', 'RUNNING', '', 'worker', %s, %s FROM json_each(%s)
+"""
+_SQLITE_ARTIFACTS = """
+    SELECT job_id, artifacts FROM jobscheduler_jobrun WHERE job_id IN (SELECT value FROM json_each(%s))
+"""
+
+
+def _pick_next_on_sqlite(connection: Any, served: Served, limit: int) -> Statement:
+    types = json.dumps(served.types)
+    resources = None if served.resources is None else json.dumps(served.resources)
+    now = to_stored(connection, timezone.now())
+    return _SQLITE_PICK_NEXT, [types, resources, resources, served.tenant, served.tenant, now, limit]
+
+
+def _claim_on_sqlite(connection: Any, pick: Statement, claimant: Claimant, slots: Sequence[int]) -> list[Claim]:
+    now = timezone.now()
+    at = to_stored(connection, now)
+    expires_at = to_stored(connection, now + timedelta(seconds=claimant.lease_sec))
+    with connection.cursor() as cursor:
+        cursor.execute(*pick)
+        picked = [row[0] for row in cursor.fetchall()]
+        if not picked:
+            return []
+        leases = [
+            (job_id, uuid4().hex, f"{claimant.process}#{slot}") for job_id, slot in zip(picked, slots, strict=False)
+        ]
+        cursor.execute(_SQLITE_CLAIM, [expires_at, at, beat_clock(), at, json.dumps(leases)])
+        rows = {row[0]: row for row in cursor.fetchall()}
+        job_ids = json.dumps([job_id for job_id in picked if job_id in rows])
+        cursor.execute(_SQLITE_OPEN_RUNS, [at, claimant.worker, job_ids])
+        cursor.execute(_SQLITE_EVENTS, [claimant.worker, at, job_ids])
+        cursor.execute(_SQLITE_ARTIFACTS, [job_ids])
+        artifacts = dict(cursor.fetchall())
+    return [_parse_sqlite_claim(rows[job_id], artifacts[job_id]) for job_id in picked if job_id in rows]
+
+
+_UUID_COLUMNS = [CLAIMED.index(name) for name in ("id", "lease_token", "group_id", "retry_of_id")]
+
+
+def _parse_sqlite_claim(row: Sequence[Any], artifacts: str) -> Claim:
+    values = list(row)
+    for index in _UUID_COLUMNS:
+        values[index] = to_uuid(values[index])
+    return _parse_claim([*values, artifacts])
+
+
+# ---------------------------------------------------------------------- heartbeat
+
+
+class StopRequest(NamedTuple):
+    cancel_requested: bool
+    cancel_mode: str
+
+
+def renew_leases(
+    connection: Any, leases: Sequence[tuple[UUID, UUID]], lease_sec: float, clock: str | None = None
+) -> dict[UUID, StopRequest]:
+    """Renew leases (job, token) whose rows are not locked. Return the stop request of each renewed one.
+
+    A missing job was locked or is lost: look again. `clock` is the steady clock that SQLite keeps beside the time.
+    """
+    if is_sqlite(connection):
+        return _renew_on_sqlite(connection, leases, lease_sec, clock)
+    params = {
+        "lease_sec": lease_sec,
+        "job_ids": to_array(job_id for job_id, _ in leases),
+        "tokens": to_array(token for _, token in leases),
+    }
+    rows = execute(connection, RENEW, params)
+    return {row[0]: StopRequest(row[1], row[2]) for row in rows}
+
+
+RENEW = f"""
+    UPDATE jobscheduler_job
+    SET lease_expires_at = {NOW} + %(lease_sec)s * interval '1 second', heartbeat_at = {NOW}
+    WHERE id = ANY(ARRAY(
+        SELECT id FROM jobscheduler_job WHERE id = ANY(%(job_ids)s::uuid[]) AND lease_token = ANY(%(tokens)s::uuid[])
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED))
+    RETURNING id, cancel_requested, cancel_mode
+"""
+_SQLITE_RENEW = """
+    UPDATE jobscheduler_job SET lease_expires_at = %s, heartbeat_at = %s, beat_clock = %s
+    WHERE id IN (SELECT json_extract(value, '$[0]') FROM json_each(%s))
+      AND lease_token IN (SELECT json_extract(value, '$[1]') FROM json_each(%s))
+    RETURNING id, cancel_requested, cancel_mode
+"""
+
+
+def _renew_on_sqlite(
+    connection: Any, leases: Sequence[tuple[UUID, UUID]], lease_sec: float, clock: str | None
+) -> dict[UUID, StopRequest]:
+    now = timezone.now()
+    expires_at = to_stored(connection, now + timedelta(seconds=lease_sec))
+    pairs = json.dumps([(job_id.hex, token.hex) for job_id, token in leases])
+    with connection.cursor() as cursor:
+        cursor.execute(_SQLITE_RENEW, [expires_at, to_stored(connection, now), clock, pairs, pairs])
+        return {to_uuid(row[0]): StopRequest(bool(row[1]), row[2]) for row in cursor.fetchall()}

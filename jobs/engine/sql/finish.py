@@ -1,0 +1,373 @@
+"""Record how executions ended.
+
+One result is: the job's new state, its run, its event, a mark on its target, its retry, and its minute of the rollup.
+Nothing changes unless the lease token matches; a result that was recorded before is answered as a replay.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.utils import timezone
+from pydantic_core import to_json
+
+from jobs.engine.sql import Statement, is_sqlite, to_datetime, to_stored, to_uuid
+from jobs.engine.sql.columns import BLANK, SUBMISSION
+from jobs.engine.sql.prepared import NOW, execute, to_array
+from jobs.engine.sql.rollup import ADD_UP, INTO, KEY, SUMS
+from jobs.models.rollup import BUCKETS_SEC
+
+
+class ResultRow(NamedTuple):
+    """One execution's result. `data` goes to the event; `retry_in` (seconds) and `retry_id` ask for a retry."""
+
+    id: UUID
+    token: UUID
+    status: str
+    reason: str
+    error: str
+    exit_code: int
+    artifacts: dict[str, Any]
+    data: dict[str, Any] | None = None
+    retry_in: float | None = None
+    retry_id: UUID | None = None
+
+
+class FinishedRow(NamedTuple):
+    """What became of a result: verdict done, replay or lost; the rest is None unless it is done."""
+
+    id: UUID
+    verdict: str
+    tenant: str | None = None
+    job_type: str | None = None
+    retried_by: UUID | None = None
+    in_group: bool = False
+
+
+class Recorder(NamedTuple):
+    """Who records: the actor of the events, and the writer whose rows of the rollup are added to."""
+
+    actor_kind: str
+    actor_name: str
+    writer: str
+
+
+def finish_jobs(connection: Any, results: Sequence[ResultRow], recorder: Recorder) -> list[FinishedRow]:
+    """Record results; return one row for each."""
+    if is_sqlite(connection):
+        return _finish_on_sqlite(connection, results, recorder)
+    return parse_finished(execute(connection, *finish_statement(results, recorder)))
+
+
+# ---------------------------------------------------------------------- PostgreSQL
+
+_BUCKETS = f"ARRAY[{', '.join(map(str, BUCKETS_SEC))}]::double precision[]"
+
+# `held` waits for the jobs in the order of their ids, and drops those whose lease is another's by then.
+FINISH = f"""
+    WITH given AS MATERIALIZED (
+        SELECT * FROM json_to_recordset(%(results)s::json) AS t(
+            id uuid, token uuid, status text, reason text, error text, exit_code integer, artifacts jsonb, data jsonb,
+            retry_in double precision, retry_id uuid)
+    ),
+    held AS MATERIALIZED (
+        SELECT g.*, (g.retry_in IS NOT NULL AND NOT j.cancel_requested) AS retried
+        FROM jobscheduler_job j JOIN given g ON g.id = j.id AND g.token = j.lease_token
+        WHERE j.id = ANY(%(ids)s::uuid[])
+        ORDER BY j.id FOR NO KEY UPDATE OF j
+    ),
+    finished AS (
+        UPDATE jobscheduler_job j
+        SET status = h.status,
+            status_reason = h.reason,
+            gate = 0,
+            lease_owner = NULL,
+            lease_token = NULL,
+            lease_expires_at = NULL,
+            heartbeat_at = NULL,
+            cancel_requested = false,
+            cancel_mode = '',
+            holds_lane = (j.lane_id IS NOT NULL AND h.status = 'FAILED' AND NOT h.retried)
+        FROM held h
+        WHERE j.id = ANY(%(ids)s::uuid[]) AND j.id = h.id
+        RETURNING h.token, h.reason, h.error, h.exit_code, h.artifacts, h.data, h.retry_in, h.retry_id, h.retried,
+                  j.status, j.created_at, j.position, j.attempt, j.checkpoint, j.id, {", ".join(f"j.{n}" for n in SUBMISSION)}
+    ),
+    run AS (
+        UPDATE jobscheduler_jobrun r
+        SET status = f.status, finished_at = {NOW}, exit_code = f.exit_code, error = f.error, artifacts = f.artifacts
+        FROM finished f
+        WHERE r.job_id = ANY(%(ids)s::uuid[]) AND r.job_id = f.id
+        RETURNING f.tenant, f.resource, f.job_type, f.status AS outcome, f.retried::integer AS retried,
+                  CASE WHEN f.data->>'cause' IN ('LEASE_EXPIRED', 'CRASH_RECOVERY') THEN 1 ELSE 0 END AS recovered,
+                  greatest(extract(epoch FROM r.started_at - f.created_at), 0) AS waited,
+                  greatest(extract(epoch FROM {NOW} - r.started_at), 0) AS ran
+    ),
+    minute AS (
+        {INTO}
+        SELECT date_trunc('minute', {NOW}), %(writer)s, tenant, resource, job_type, outcome,
+               width_bucket(waited, {_BUCKETS}), width_bucket(ran, {_BUCKETS}),
+               count(*), sum(waited), sum(ran), sum(retried), sum(recovered)
+        FROM run GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
+        {ADD_UP}
+    ),
+    retry AS (
+        INSERT INTO jobscheduler_job (
+            id, {", ".join(SUBMISSION)}, status, gate, priority, position, created_at, not_before, hold, holds_lane,
+            idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(BLANK)})
+        SELECT retry_id, {", ".join(SUBMISSION)}, 'QUEUED', 1, base_priority, position, {NOW},
+               {NOW} + retry_in * interval '1 second', false, lane_id IS NOT NULL,
+               '', id, attempt + 1, checkpoint, {", ".join(BLANK.values())}
+        FROM finished WHERE retried
+        ON CONFLICT (retry_of_id) WHERE retry_of_id IS NOT NULL DO NOTHING
+        RETURNING id, retry_of_id
+    ),
+    mark AS (
+        INSERT INTO jobscheduler_lanemark (lane_id)
+        SELECT DISTINCT lane_id FROM finished WHERE lane_id IS NOT NULL AND status <> 'FAILED'
+    ),
+    event AS (
+        INSERT INTO jobscheduler_jobevent (
+            job_id, kind, from_status, to_status, reason, token, data, actor_kind, actor_name, at)
+        SELECT e.*, %(actor_kind)s, %(actor_name)s, {NOW} FROM (
+            SELECT id, status, 'RUNNING', status, reason, token, data FROM finished
+            UNION ALL
+            SELECT retry_of_id, 'RETRY_CREATED', 'FAILED', 'FAILED', '', NULL, jsonb_build_object('retried_by', id) FROM retry
+            UNION ALL
+            SELECT id, 'SUBMITTED', '', 'QUEUED', 'retry of ' || retry_of_id, NULL, NULL FROM retry
+        ) e
+    )
+    SELECT g.id,
+           CASE WHEN f.id IS NOT NULL THEN 'done'
+                WHEN (SELECT true FROM jobscheduler_jobevent x  -- EXISTS may hash all events
+                      WHERE x.job_id = g.id AND x.token = g.token AND x.kind = g.status
+                        AND x.actor_kind = %(actor_kind)s AND x.actor_name = %(actor_name)s LIMIT 1) THEN 'replay'
+                ELSE 'lost' END,
+           f.tenant, f.job_type, CASE WHEN f.retried THEN f.retry_id END, f.group_id IS NOT NULL
+    FROM given g LEFT JOIN finished f ON f.id = g.id
+"""
+
+
+def finish_statement(results: Sequence[ResultRow], recorder: Recorder) -> Statement:
+    """Return FINISH with its parameters, to be sent alone or in a pipeline with a claim."""
+    params = {
+        "ids": to_array(result.id for result in results),
+        "results": to_json([result._asdict() for result in results]).decode(),
+        **recorder._asdict(),
+    }
+    return FINISH, params
+
+
+def parse_finished(rows: Sequence[Sequence[Any]]) -> list[FinishedRow]:
+    """Turn what FINISH returned into rows."""
+    return [FinishedRow(*row) for row in rows]
+
+
+# ---------------------------------------------------------------------- SQLite
+
+_SQLITE_HELD = """
+    SELECT j.id, j.tenant, j.resource, j.job_type, j.lane_id, j.group_id, j.cancel_requested, j.created_at
+    FROM json_each(%s) g CROSS JOIN jobscheduler_job j
+    WHERE j.id = json_extract(g.value, '$[0]') AND j.lease_token = json_extract(g.value, '$[1]')
+"""
+_SQLITE_FINISH = """
+    UPDATE jobscheduler_job
+    SET status = g.status,
+        status_reason = g.reason,
+        gate = 0,
+        lease_owner = NULL,
+        lease_token = NULL,
+        lease_expires_at = NULL,
+        heartbeat_at = NULL,
+        beat_clock = NULL,
+        cancel_requested = false,
+        cancel_mode = '',
+        holds_lane = (lane_id IS NOT NULL AND g.status = 'FAILED' AND NOT g.retried)
+    FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS status,
+                 json_extract(value, '$[2]') AS reason, json_extract(value, '$[3]') AS retried
+          FROM json_each(%s)) g
+    WHERE jobscheduler_job.id = g.id
+"""
+_SQLITE_CLOSE_RUNS = """
+    UPDATE jobscheduler_jobrun
+    SET status = g.status, finished_at = %s, exit_code = g.exit_code, error = g.error, artifacts = g.artifacts
+    FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS status,
+                 json_extract(value, '$[2]') AS error, json_extract(value, '$[3]') AS exit_code,
+                 json_extract(value, '$[4]') AS artifacts
+          FROM json_each(%s)) g
+    WHERE job_id = g.id
+    RETURNING job_id, started_at
+"""
+_SQLITE_RETRY = f"""
+    INSERT INTO jobscheduler_job (
+        id, {", ".join(SUBMISSION)}, status, gate, priority, position, created_at, not_before, hold, holds_lane,
+        idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(BLANK)})
+    SELECT %s, {", ".join(SUBMISSION)}, 'QUEUED', 1, base_priority, position, %s, %s, false, lane_id IS NOT NULL,
+           '', id, attempt + 1, checkpoint, {", ".join(BLANK.values())}
+    FROM jobscheduler_job WHERE id = %s
+    ON CONFLICT (retry_of_id) DO NOTHING
+"""
+_SQLITE_MARK = "INSERT INTO jobscheduler_lanemark (lane_id) SELECT DISTINCT value FROM json_each(%s)"
+_SQLITE_EVENT = """
+    INSERT INTO jobscheduler_jobevent (
+        job_id, kind, from_status, to_status, reason, token, data, actor_kind, actor_name, at)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
+_SQLITE_REPLAYED = """
+    SELECT e.job_id FROM json_each(%s) g CROSS JOIN jobscheduler_jobevent e
+    WHERE e.job_id = json_extract(g.value, '$[0]') AND e.token = json_extract(g.value, '$[1]')
+      AND e.kind = json_extract(g.value, '$[2]') AND e.actor_kind = %s AND e.actor_name = %s
+"""
+_SQLITE_MINUTE = f"{INTO} VALUES ({', '.join(['%s'] * len(KEY + SUMS))}) {ADD_UP}"
+
+
+class _HeldJob(NamedTuple):
+    id: str
+    tenant: str
+    resource: str
+    job_type: str
+    lane_id: str | None
+    group_id: str | None
+    cancel_requested: bool
+    created_at: str
+
+
+def _finish_on_sqlite(connection: Any, results: Sequence[ResultRow], recorder: Recorder) -> list[FinishedRow]:
+    now = timezone.now()
+    at = to_stored(connection, now)
+    with connection.cursor() as cursor:
+        cursor.execute(_SQLITE_HELD, [json.dumps([(result.id.hex, result.token.hex) for result in results])])
+        held = {to_uuid(row[0]): _HeldJob(*row) for row in cursor.fetchall()}
+        done = [result for result in results if result.id in held]
+        retried = {
+            result.id: result for result in done if result.retry_in is not None and not held[result.id].cancel_requested
+        }
+        states = [(result.id.hex, result.status, result.reason, result.id in retried) for result in done]
+        cursor.execute(_SQLITE_FINISH, [json.dumps(states)])
+        runs = [(r.id.hex, r.status, r.error, r.exit_code, to_json(r.artifacts).decode()) for r in done]
+        cursor.execute(_SQLITE_CLOSE_RUNS, [at, json.dumps(runs)])
+        started_at = {to_uuid(job_id): started for job_id, started in cursor.fetchall()}
+        for result in retried.values():
+            not_before = to_stored(connection, now + timedelta(seconds=result.retry_in or 0.0))
+            cursor.execute(_SQLITE_RETRY, [to_stored(connection, result.retry_id), at, not_before, result.id.hex])
+        lanes = [held[result.id].lane_id for result in done if result.status != "FAILED" and held[result.id].lane_id]
+        if lanes:
+            cursor.execute(_SQLITE_MARK, [json.dumps(lanes)])
+        cursor.executemany(
+            _SQLITE_EVENT,
+            [
+                [to_stored(connection, value) for value in (*event, recorder.actor_kind, recorder.actor_name, now)]
+                for result in done
+                for event in _events_of(result, result.id in retried)
+            ],
+        )
+        ends = [_end_of(result, held[result.id], started_at.get(result.id), result.id in retried) for result in done]
+        _add_to_minutes(connection, cursor, ends, now, recorder.writer)
+        missing = [(r.id.hex, r.token.hex, r.status) for r in results if r.id not in held]
+        replayed: set[UUID] = set()
+        if missing:
+            cursor.execute(_SQLITE_REPLAYED, [json.dumps(missing), recorder.actor_kind, recorder.actor_name])
+            replayed = {to_uuid(job_id) for (job_id,) in cursor.fetchall()}
+    return [_finished_row(result, held.get(result.id), result.id in retried, replayed) for result in results]
+
+
+def _events_of(result: ResultRow, retried: bool) -> list[tuple[Any, ...]]:
+    """Return job, kind, from, to, reason, token and data of each event that a result writes."""
+    data = None if result.data is None else to_json(result.data).decode()
+    events: list[tuple[Any, ...]] = [
+        (result.id, result.status, "RUNNING", result.status, result.reason, result.token, data)
+    ]
+    if retried:
+        retried_by = json.dumps({"retried_by": str(result.retry_id)})
+        events.append((result.id, "RETRY_CREATED", "FAILED", "FAILED", "", None, retried_by))
+        events.append((result.retry_id, "SUBMITTED", "", "QUEUED", f"retry of {result.id}", None, None))
+    return events
+
+
+def _finished_row(result: ResultRow, job: _HeldJob | None, retried: bool, replayed: set[UUID]) -> FinishedRow:
+    if job is None:
+        return FinishedRow(result.id, "replay" if result.id in replayed else "lost")
+    retried_by = result.retry_id if retried else None
+    return FinishedRow(result.id, "done", job.tenant, job.job_type, retried_by, job.group_id is not None)
+
+
+# ---------------------------------------------------------------------- rollup of jobs that ended otherwise
+
+
+def count_finished(connection: Any, job_ids: Sequence[UUID], writer: str) -> None:
+    """Add jobs that have just ended, outside of `finish_jobs`, to their minute."""
+    if is_sqlite(connection):
+        _count_on_sqlite(connection, job_ids, writer)
+    else:
+        execute(connection, COUNT_FINISHED, {"ids": to_array(job_ids), "writer": writer})
+
+
+COUNT_FINISHED = f"""
+    WITH ended AS (
+        SELECT j.tenant, j.resource, j.job_type, j.status, r.started_at IS NOT NULL AS started,
+               greatest(extract(epoch FROM r.started_at - j.created_at), 0) AS waited,
+               greatest(extract(epoch FROM {NOW} - r.started_at), 0) AS ran
+        FROM jobscheduler_job j LEFT JOIN jobscheduler_jobrun r ON r.job_id = j.id
+        WHERE j.id = ANY(%(ids)s::uuid[])
+    )
+    {INTO}
+    SELECT date_trunc('minute', {NOW}), %(writer)s, tenant, resource, job_type, status,
+           CASE WHEN started THEN width_bucket(waited, {_BUCKETS}) ELSE -1 END,
+           CASE WHEN started THEN width_bucket(ran, {_BUCKETS}) ELSE -1 END,
+           count(*), sum(coalesce(waited, 0)), sum(coalesce(ran, 0)), 0, 0
+    FROM ended GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
+    {ADD_UP}
+    RETURNING 1
+"""
+_SQLITE_ENDED = """
+    SELECT j.tenant, j.resource, j.job_type, j.status, j.created_at, r.started_at
+    FROM jobscheduler_job j LEFT JOIN jobscheduler_jobrun r ON r.job_id = j.id
+    WHERE j.id IN (SELECT value FROM json_each(%s))
+"""
+
+
+class _End(NamedTuple):
+    tenant: str
+    resource: str
+    job_type: str
+    outcome: str
+    created_at: str | datetime
+    started_at: str | datetime | None
+    retried: bool = False
+    recovered: bool = False
+
+
+def _end_of(result: ResultRow, job: _HeldJob, started_at: str | None, retried: bool) -> _End:
+    recovered = (result.data or {}).get("cause") in ("LEASE_EXPIRED", "CRASH_RECOVERY")
+    facts = (job.tenant, job.resource, job.job_type, result.status, job.created_at, started_at)
+    return _End(*facts, retried=retried, recovered=recovered)
+
+
+def _count_on_sqlite(connection: Any, job_ids: Sequence[UUID], writer: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(_SQLITE_ENDED, [json.dumps([job_id.hex for job_id in job_ids])])
+        ends = [_End(*row) for row in cursor.fetchall()]
+        _add_to_minutes(connection, cursor, ends, timezone.now(), writer)
+
+
+def _add_to_minutes(connection: Any, cursor: Any, ends: Iterable[_End], now: datetime, writer: str) -> None:
+    sums: dict[tuple[Any, ...], list[float]] = {}
+    for end in ends:
+        waited = ran = 0.0
+        buckets = (-1, -1)
+        if end.started_at is not None:
+            started_at = to_datetime(end.started_at)
+            waited = max((started_at - to_datetime(end.created_at)).total_seconds(), 0.0)
+            ran = max((now - started_at).total_seconds(), 0.0)
+            buckets = (bisect_right(BUCKETS_SEC, waited), bisect_right(BUCKETS_SEC, ran))
+        key = (end.tenant, end.resource, end.job_type, end.outcome, *buckets)
+        added = sums.setdefault(key, [0, 0.0, 0.0, 0, 0])
+        for index, value in enumerate((1, waited, ran, end.retried, end.recovered)):
+            added[index] += value
+    minute = to_stored(connection, now.replace(second=0, microsecond=0))
+    cursor.executemany(_SQLITE_MINUTE, [(minute, writer, *key, *added) for key, added in sums.items()])
