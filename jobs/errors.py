@@ -6,8 +6,9 @@ JobSchedulerError
 │   └── InvalidParams
 ├── NotFound                                                                      (404)
 ├── Conflict                   sensible, but not now                              (409)
-│   ├── WrongState             the verb does not start from this state
-│   │   └── LiveTail           the chain already has a live job at its end
+│   ├── WrongState             the action does not start from this state
+│   │   ├── LiveTail           the chain already has a live job at its end
+│   │   └── Superseded         a later attempt of the chain took the job's place
 │   ├── InvalidOperationError  it would break an invariant
 │   ├── IdempotencyKeyReused   same key, another body
 │   ├── LeaseLost              the executor's token no longer holds the job
@@ -29,6 +30,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from typing import Any
+
+from jobs.states import Refusal
 
 
 class JobSchedulerError(Exception):
@@ -72,24 +75,38 @@ class NotFound(JobSchedulerError, LookupError):
 
 
 class Conflict(JobSchedulerError):
+    """`status` and `allowed` tell what the job is and which actions it accepts; `refusal` is there for jobs only."""
+
     code = "conflict"
+
+    def __init__(
+        self, message: str, *, status: str = "", allowed: Iterable[str] = (), refusal: Refusal | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = str(status)
+        self.allowed = list(allowed)
+        self.refusal = refusal
+        self.field = "" if refusal is None else refusal.field
+        self.tail_id = None if refusal is None else refusal.tail_id
+
+    @staticmethod
+    def of(refusal: Refusal) -> Conflict:
+        """Make the error that a refused action raises."""
+        kinds: list[type[Conflict]] = [LiveTail, Superseded, InvalidOperationError]
+        kind = next((each for each in kinds if each.code == refusal.code), WrongState)
+        return kind(refusal.message, status=refusal.status, allowed=refusal.allowed, refusal=refusal)
 
 
 class WrongState(Conflict):
     code = "wrong_state"
 
-    def __init__(self, message: str, *, status: str = "", allowed: Iterable[str] = ()) -> None:
-        super().__init__(message)
-        self.status = str(status)
-        self.allowed = list(allowed)
-
 
 class LiveTail(WrongState):
     code = "live_tail"
 
-    def __init__(self, message: str, *, tail_id: Any, status: str, allowed: Iterable[str] = ()) -> None:
-        super().__init__(message, status=status, allowed=allowed)
-        self.tail_id = tail_id
+
+class Superseded(WrongState):
+    code = "superseded"
 
 
 class InvalidOperationError(Conflict):

@@ -18,6 +18,7 @@ from jobs import parsing, services, submission
 from jobs.actors import Actor
 from jobs.engine import admission, offers, remote, starts, upkeep
 from jobs.engine.admission import Granted
+from jobs.engine.facts import facts_of
 from jobs.engine.moves import get
 from jobs.engine.starts import Holder, Start
 from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState
@@ -25,7 +26,7 @@ from jobs.models import Job
 from jobs.policies.admission import Denied
 from jobs.registry import Handler, Options, registry
 from jobs.remote_words import ENDS, WANTED, beat, optional, word
-from jobs.states import Status, StopMode, allowed
+from jobs.states import Status, StopMode, allowed_actions
 
 OUR_WORDS = {"payload": "params", "earliest_start_at": "not_before"}
 THEIR_WORDS = {ours: theirs for theirs, ours in OUR_WORDS.items()}
@@ -167,7 +168,8 @@ def _own(begun: Start, api_token: UUID) -> Start:
 def _require_started(job_id: UUID) -> None:
     job = get(job_id)
     if job.status in NOT_STARTED:
-        raise WrongState(f"Job {job_id} was not started.", status=job.status, allowed=allowed(job.status))
+        allowed = allowed_actions(facts_of(job))
+        raise WrongState(f"Job {job_id} was not started.", status=job.status, allowed=allowed)
 
 
 def _handler(name: str) -> Handler[..., Any]:

@@ -119,7 +119,7 @@ def move(
 
 
 def update(job_id: JobId, changes: Mapping[str, Any], *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    """Edit a job that was never dispatched (tags: any job). None clears a field."""
+    """Edit a job that waits; params and target only before its first dispatch, tags of any job. None clears a field."""
     job = get(parsing.job_id(job_id))
     return lifecycle.update(job.pk, _edits(job, changes), actor=actor, reason=_reason(reason))
 

@@ -1,4 +1,4 @@
-"""What may still be changed about a job that nobody has started: how urgent it is, when it may run, and its params."""
+"""What may be changed about a job that waits: how urgent it is, when it may run, and, until it starts, its params."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from jobs.admin.enqueueing import BOTH, posted
 from jobs.admin.forms import JsonField
 from jobs.admin.reading import may_view_payload
 from jobs.admin.showing import change_url, link, short_id
-from jobs.engine.lifecycle import is_editable
+from jobs.engine.facts import facts_of
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job
 from jobs.redaction import redact, restore
 from jobs.services import REASON_LENGTH
+from jobs.states import refusal
 
 
 class TimeField(forms.DateTimeField):
@@ -80,10 +81,13 @@ def edit(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
     job = Job.objects.filter(pk=job_id).first()
     if job is None or not admin.has_view_permission(request, job):
         raise Http404
-    form = EditForm(job, posted(request), with_params=may_view_payload(request))
+    facts = facts_of(job)
+    with_params = may_view_payload(request) and refusal("update", facts, ["params"]) is None
+    form = EditForm(job, posted(request), with_params=with_params)
     if request.method == "POST" and form.is_valid() and _edited(request, form):
         return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
-    problem = "" if is_editable(job) else _("It has been started or has ended: there is nothing left to edit.")
+    is_editable = refusal("update", facts) is None
+    problem = "" if is_editable else _("It is running or has ended: there is nothing left to edit.")
     context = {"form": form, "job": job, "back": link(admin.admin_site, Job, job.pk), "problem": problem}
     return render(admin, request, "jobs/console/edit.html", context, title=_now("Edit %s") % short_id(job.pk))
 

@@ -20,11 +20,11 @@ from jobs.admin.marks import badge, roughly, when
 from jobs.admin.reading import may_view_payload
 from jobs.admin.showing import duration, first_line, isolated, link, list_url, pretty, reason_of, shortened
 from jobs.admin.verbs import offered
+from jobs.engine.facts import facts_of
 from jobs.engine.identity import Identity, is_remote
-from jobs.engine.lifecycle import is_editable
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
-from jobs.states import LIVE, Status, StopMode
+from jobs.states import LIVE, JobFacts, Status, StopMode, refusal
 
 if TYPE_CHECKING:
     from django.utils.safestring import SafeString
@@ -55,7 +55,7 @@ def mark(job_id: Any) -> str:
 
 def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
     """Never more than the last 50 of anything."""
-    now, payload = timezone.now(), may_view_payload(request)
+    now, payload, facts = timezone.now(), may_view_payload(request), facts_of(job)
     run: JobRun | None = getattr(job, "run", None)
     outlook = explain(job.pk) if job.status in LIVE and job.status != Status.RUNNING else None
     events = list(JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN])
@@ -63,9 +63,9 @@ def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
         "job": job,
         "now": now,
         "may_view_payload": payload,
-        "verbs": [(verb, _verb_url(admin, job, verb.name)) for verb in offered(job) if admin.may(request, verb)],
+        "verbs": [(verb, _verb_url(admin, job, verb.name)) for verb in offered(facts) if admin.may(request, verb)],
         "clone_url": console.url_of(admin.admin_site, "clone", job.pk) if request.user.has_perm(ADD_JOB) else "",
-        "edit_url": _edit_url(admin, request, job),
+        "edit_url": _edit_url(admin, request, facts),
         "outlook": outlook,
         "blockers": _blockers(admin, outlook),
         "facts": [fact for fact in _facts(admin, job, run, now) if fact[1] not in (None, "")],
@@ -203,9 +203,9 @@ def _logs(job: Job) -> list[dict[str, Any]]:
     return [{"at": line.at, "level": line.level, "message": line.message[:2000]} for line in reversed(lines)]
 
 
-def _edit_url(admin: JobAdmin, request: HttpRequest, job: Job) -> str:
-    may = is_editable(job) and request.user.has_perm(CHANGE_JOB)
-    return console.url_of(admin.admin_site, "edit", job.pk) if may else ""
+def _edit_url(admin: JobAdmin, request: HttpRequest, facts: JobFacts) -> str:
+    may = refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
+    return console.url_of(admin.admin_site, "edit", facts.job_id) if may else ""
 
 
 def _verb_url(admin: JobAdmin, job: Job, verb: str) -> str:

@@ -14,10 +14,10 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy, pget
 from jobs import services
 from jobs.actors import Actor
 from jobs.admin.paginator import CAP, CappedInt, capped_count
-from jobs.errors import JobSchedulerError, LiveTail, NotFound, WrongState
+from jobs.errors import JobSchedulerError
 from jobs.models import Job
-from jobs.models.job import STATUS_WORDS
-from jobs.states import Status, StopMode, allowed, arrow
+from jobs.refusal_text import short_error
+from jobs.states import DryRun, JobFacts, Status, allowed_actions, is_repeated
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
@@ -33,6 +33,9 @@ class Verb:
     will: Any
     done: Any
     call: Callable[..., Job]
+
+    def dry_run(self) -> DryRun:
+        return DryRun("update", ["priority"]) if self.name == PRIORITY.name else DryRun(self.name)
 
 
 VERBS: dict[str, Verb] = {
@@ -152,7 +155,7 @@ def carry_out(job_ids: Iterable[UUID], *, actor: Actor, reason: str, tally: Tall
         try:
             tally.count(job_id, tally.verb.call(job_id, actor=actor, reason=reason))
         except JobSchedulerError as error:
-            tally.skip(job_id, why(tally.verb.name, error))
+            tally.skip(job_id, short_error(error))
 
 
 def chosen(queryset: QuerySet[Job], limit: int) -> tuple[list[Job], int]:
@@ -165,38 +168,13 @@ def chosen(queryset: QuerySet[Job], limit: int) -> tuple[list[Job], int]:
     return jobs, CappedInt(CAP) if isinstance(found, CappedInt) else found - limit
 
 
-def why(verb: str, error: JobSchedulerError) -> str:
-    """The reason in a few words, the same for all jobs that share it."""
-    if isinstance(error, NotFound):
-        return _("no longer there")
-    if isinstance(error, LiveTail):
-        return _("already followed by a job that is %s") % status_word(error.status)
-    if isinstance(error, WrongState) and arrow(verb, error.status) is None:
-        still = error.status in (Status.PENDING, Status.QUEUED)
-        return (_("still %s") if still else _("already %s")) % status_word(error.status)
-    return str(error).rstrip(".")
-
-
-def offered(job: Job) -> list[Verb]:
-    """The verbs that make sense for this job now, as far as its page can tell."""
-    verbs = set(allowed(job.status))
-    if job.cancel_requested:
-        verbs -= {"pause", "cancel"} if job.cancel_mode == StopMode.CANCEL else {"pause"}
-    if job.status == Status.FAILED and hasattr(job, "retried_by"):
-        verbs -= {"resume", "resolve"}
-    if job.resolved_at is not None:
-        verbs.discard("resolve")
-    if not job.hold:
-        verbs.discard("release")
-    return [verb for name, verb in VERBS.items() if name in verbs]
+def offered(facts: JobFacts) -> list[Verb]:
+    """The verbs that change something about a job now."""
+    names = [name for name in allowed_actions(facts) if not is_repeated(name, facts)]
+    return [verb for name, verb in VERBS.items() if name in names]
 
 
 def _skipped(why: str, job_ids: list[UUID]) -> str:
     count = len(job_ids)
     text = ngettext("%(count)d skipped: %(why)s", "%(count)d skipped: %(why)s", count) % {"count": count, "why": why}
     return f"{text} ({', '.join(map(str, job_ids))})" if count <= FEW else text
-
-
-def status_word(status: str) -> str:
-    """In the middle of a sentence."""
-    return str(STATUS_WORDS[Status(status)])

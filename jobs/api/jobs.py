@@ -24,9 +24,8 @@ from jobs.api.problems import Forbidden
 from jobs.api.queries import Asked
 from jobs.api.schemas import ID_SCHEMA, BulkOut, JobOut, JobPage
 from jobs.conf import conf
-from jobs.errors import InvalidInput, InvalidOperationError, NotFound, WrongState
+from jobs.errors import InvalidInput
 from jobs.redaction import restore
-from jobs.states import allowed
 
 router = Router(tags=["jobs"])
 
@@ -100,22 +99,19 @@ def jobs_get(request: ApiRequest, job_id: JobId) -> HttpResponse:
         permission="change_job",
         body=True,
         problems=[404, 409],
-        summary="Edit a job that has not started",
+        summary="Edit a job that waits",
     ),
 )
 def jobs_update(request: ApiRequest, job_id: JobId, body: Annotated[JobEdits, Document()]) -> HttpResponse:
-    """Only what is said changes; null clears. Once the job was dispatched, params, target and all the rest are frozen
-    for good (INV-001): 409. Tags can be changed at any time.
+    """Only what is said changes; null clears. Once the job was dispatched, params and target are frozen for good
+    (INV-001): 409 with `field`. The rest can be changed while the job waits, tags at any time.
 
     Params replace the old ones as a whole; a masked secret that comes back as it was shown keeps its value.
     """
     known, caller, edits = request.auth.job_id(job_id), request.auth, body.said()
     if "params" in edits:
         edits["params"] = _unmasked(known, edits["params"], caller)
-    try:
-        services.update(known, edits, actor=caller.actor)
-    except InvalidOperationError as error:
-        raise _with_state(error, known, caller) from None
+    services.update(known, edits, actor=caller.actor)
     return answer(shaping.one(known, caller))
 
 
@@ -154,13 +150,3 @@ def _unmasked(job_id: UUID, params: Any, caller: Caller) -> Any:
         raise Forbidden(_("Params that you may not see you may not overwrite either."))
     known = caller.jobs().filter(pk=job_id).values_list("params", flat=True).first()
     return restore(parsing.json_object(params, "params"), known, "params")
-
-
-def _with_state(error: InvalidOperationError, job_id: UUID, caller: Caller) -> Exception:
-    """What was refused, and what could be done instead."""
-    status = caller.jobs().filter(pk=job_id).values_list("status", flat=True).first()
-    if status is None:
-        return NotFound(str(job_id))
-    told = WrongState(str(error), status=status, allowed=allowed(status))
-    told.code = error.code
-    return told

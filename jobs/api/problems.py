@@ -130,9 +130,11 @@ def _placed(loc: list[Any]) -> list[Any]:
 
 def _conflict(error: Any) -> HttpResponse:
     extra: dict[str, Any] = {}
-    if isinstance(error, errors.WrongState):
+    if isinstance(error, errors.WrongState) or error.status:
         extra = {"state": error.status or None, "allowed": error.allowed}
-    if isinstance(error, errors.LiveTail):
+    if error.field:
+        extra["field"] = error.field
+    if error.tail_id is not None:
         extra["tail_id"] = str(error.tail_id)
     return problem(HTTPStatus.CONFLICT, error.code, str(error), extra)
 

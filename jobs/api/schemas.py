@@ -48,9 +48,12 @@ class Problem(BaseModel):
     detail: str
     code: str = Field(description="What a program should look at.")
     errors: list[ErrorOut] = Field(default=[], description="422 and 400: which fields are wrong.")
-    state: str | None = Field(default=None, description="409: the state that the job is in.")
-    allowed: list[str] = Field(default=[], description="409: the verbs that this state allows.")
-    tail_id: Id | None = Field(default=None, description="409 `live_tail`: the job at the end of the chain.")
+    state: str | None = Field(default=None, description="409: the state of the job; with `tail_id`, of that job.")
+    allowed: list[str] = Field(default=[], description="409: the actions that the job accepts now.")
+    field: str | None = Field(default=None, description="409: the field that cannot be changed.")
+    tail_id: Id | None = Field(
+        default=None, description="409 `live_tail` and `superseded`: the latest attempt of the job's retry chain."
+    )
     error_id: str | None = Field(default=None, description="500: what to look for in the log.")
 
 

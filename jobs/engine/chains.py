@@ -37,15 +37,6 @@ def successor(job: Job) -> Job | None:
     return jobs().filter(retry_of_id=job.pk).first()
 
 
-def tail(job: Job) -> Job:
-    """The end of the job's chain."""
-    seen = {job.pk}
-    while (newer := successor(job)) is not None and newer.pk not in seen:
-        seen.add(newer.pk)
-        job = newer
-    return job
-
-
 def holds_lane(job: Job) -> bool:
     """A chain holds its lane from its first dispatch on; a retry inherits the hold of an unresolved failure."""
     if job.lane_id is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -17,7 +17,10 @@ from jobs.engine.sql.finish import FinishedRow, Recorder, ResultRow, finish_jobs
 from jobs.ids import uuid7
 from jobs.models import Job, JobEvent, JobGroup, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
-from jobs.states import ARROWS, STOPPED_AS, Cause, Status, StopMode
+from jobs.states import STOPPED_AS, Cause, EventKind, Status, StopMode
+
+ASKED_AS = {StopMode.CANCEL: EventKind.CANCEL_REQUESTED, StopMode.PAUSE: EventKind.PAUSE_REQUESTED}
+STOPPED_KINDS = (EventKind.CANCELLED, EventKind.PAUSED)
 
 
 class Verdict(StrEnum):
@@ -99,15 +102,32 @@ def _to_signal(row: FinishedRow, result: ResultRow) -> signals.FinishedJob:
 
 
 def stop(job_id: UUID, token: UUID, *, actor: Actor, artifacts: dict[str, Any] | None = None) -> Verdict:
-    """The handler obeyed a stop request: CANCELLED or PAUSED, as it asked."""
-    return _leave(job_id, token, "stop", None, actor=actor, reason="", artifacts=artifacts)
+    """Record that a job obeyed its stop request: CANCELLED or PAUSED, as it asked. LOST if there is none."""
+    with db.atomic():
+        job = lock(job_id)
+        if job.lease_token != token:
+            return _replay_or_lost(job_id, token, STOPPED_KINDS, actor)
+        if not job.cancel_requested:
+            return Verdict.LOST
+        _stop(job, actor, artifacts)
+        return Verdict.DONE
 
 
 def hand_back(
     job_id: UUID, token: UUID, *, actor: Actor, reason: str, artifacts: dict[str, Any] | None = None
 ) -> Verdict:
-    """The executor is going away: the job waits for another one, unless somebody asked it to stop meanwhile."""
-    return _leave(job_id, token, "hand_back", Status.QUEUED, actor=actor, reason=reason, artifacts=artifacts)
+    """Put the job of a worker that goes away back into the queue; one that was asked to stop is stopped."""
+    with db.atomic():
+        job = lock(job_id)
+        if job.lease_token != token:
+            return _replay_or_lost(job_id, token, {EventKind.HANDED_BACK, *STOPPED_KINDS}, actor)
+        if job.cancel_requested:
+            _stop(job, actor, artifacts)
+        else:
+            _keep_artifacts(job, artifacts)
+            fields = {**_lane_hold(job, Status.QUEUED), "gate": queued_gate()}
+            take(job, "hand_back", Status.QUEUED, actor=actor, reason=reason, token=token, **fields)
+        return Verdict.DONE
 
 
 def expire(
@@ -126,7 +146,8 @@ def expire(
     for job in held:
         data = tell(job)
         if job.cancel_requested:
-            _expire_stopped(job, error, data)
+            reason, data = job.status_reason or error, {**data, "error": error}
+            _take_stopped(job, "expire", actor=SCHEDULER, reason=reason, data=data)
             continue
         outcome = Failed(error=error, reason=error, cause=cause, retry_in=retry_in(job))
         assert job.lease_token is not None
@@ -136,56 +157,44 @@ def expire(
     return len(held)
 
 
-def _expire_stopped(job: Job, error: str, data: dict[str, Any]) -> None:
-    wanted = STOPPED_AS[StopMode(job.cancel_mode)]
-    hold = _lane_hold(job, wanted)
-    why, facts = job.status_reason or error, {**data, "error": error}
-    ended = take(job, "expire", wanted, actor=SCHEDULER, reason=why, data=facts, token=job.lease_token, **hold)
-    if wanted == Status.CANCELLED:
-        groups.settle(ended)
-
-
 def _finish_locked(rows: list[ResultRow], actor: Actor) -> dict[UUID, Verdict]:
     """Record results in the caller's transaction, which holds the locks of their groups."""
     return follow_up(finish_jobs(db.connection(), rows, recorder(actor)), rows)
 
 
-def _leave(
-    job_id: UUID,
-    token: UUID,
-    verb: str,
-    otherwise: Status | None,
-    *,
-    actor: Actor,
-    reason: str,
-    artifacts: dict[str, Any] | None,
-) -> Verdict:
-    with db.atomic():
-        job = lock(job_id)
-        if job.lease_token != token:
-            return _replay_or_lost(job_id, token, verb, actor)
-        target = STOPPED_AS[StopMode(job.cancel_mode)] if job.cancel_requested else otherwise
-        if target is None:
-            return Verdict.LOST
-        if artifacts:
-            JobRun.objects.open().filter(job_id=job_id).update(artifacts=artifacts)
-        fields = _lane_hold(job, target)
-        if target == Status.QUEUED:
-            fields["gate"] = queued_gate()
-        why = job.status_reason if job.cancel_requested else reason
-        ended = take(job, verb, target, actor=actor, reason=why, token=token, **fields)
-        if target == Status.CANCELLED:
-            groups.settle(ended)
-        return Verdict.DONE
+def _stop(job: Job, actor: Actor, artifacts: dict[str, Any] | None) -> None:
+    _keep_artifacts(job, artifacts)
+    _take_stopped(job, "stop", actor=actor, reason=job.status_reason, data={})
+
+
+def _take_stopped(job: Job, verb: str, *, actor: Actor, reason: str, data: dict[str, Any]) -> None:
+    """Make the job what its stop request asked for. The event names who asked."""
+    mode = StopMode(job.cancel_mode)
+    target = STOPPED_AS[mode]
+    data = data | _requested_by(job, mode)
+    hold = _lane_hold(job, target)
+    ended = take(job, verb, target, actor=actor, reason=reason, data=data or None, token=job.lease_token, **hold)
+    if target == Status.CANCELLED:
+        groups.settle(ended)
+
+
+def _requested_by(job: Job, mode: StopMode) -> dict[str, Any]:
+    requests = JobEvent.objects.filter(job_id=job.pk, kind=ASKED_AS[mode]).order_by("-pk")
+    request = requests.values("actor_kind", "actor_name").first()
+    return {} if request is None else {"requested_by": {"kind": request["actor_kind"], "name": request["actor_name"]}}
+
+
+def _keep_artifacts(job: Job, artifacts: dict[str, Any] | None) -> None:
+    if artifacts:
+        JobRun.objects.open().filter(job_id=job.pk).update(artifacts=artifacts)
 
 
 def _lane_hold(job: Job, target: Status) -> dict[str, Any]:
     return {"holds_lane": job.lane_id is not None and target != Status.CANCELLED}
 
 
-def _replay_or_lost(job_id: UUID, token: UUID, verb: str, actor: Actor) -> Verdict:
+def _replay_or_lost(job_id: UUID, token: UUID, kinds: Collection[EventKind], actor: Actor) -> Verdict:
     """Recovery keeps the token too, so only one's own words count as said before."""
-    kinds = {arrow.event for arrow in ARROWS if arrow.verb == verb}
     said = JobEvent.objects.filter(job_id=job_id, token=token, kind__in=kinds)
     own = said.filter(actor_kind=actor.kind, actor_name=actor.name)
     return Verdict.REPLAY if own.exists() else Verdict.LOST

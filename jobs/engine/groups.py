@@ -15,6 +15,7 @@ from jobs import db, signals
 from jobs.actors import SCHEDULER, Actor
 from jobs.conf import conf
 from jobs.engine import journal
+from jobs.engine.facts import waiting_in_group
 from jobs.engine.moves import jobs, queued_gate, take
 from jobs.engine.submit import copy_of, submit
 from jobs.literals import literals
@@ -36,18 +37,9 @@ def settle(job: Job) -> None:
     close_if_done(group)
 
 
-def has_open_predecessor(job: Job) -> bool:
-    if job.group_id is None or job.group is None or job.group.mode != GroupMode.SEQUENTIAL:
-        return False
-    return live(job.group).filter(group_index__lt=job.group_index).exists()
-
-
 def must_wait(job: Job) -> bool:
-    """Whether a new job in this place has to wait: places of a sequential group take turns, whatever was retried."""
-    if job.group_id is None or job.group is None or job.group.mode != GroupMode.SEQUENTIAL:
-        return False
-    others = live(job.group).exclude(group_index=job.group_index)
-    return others.exclude(status=Status.PENDING).exists() or has_open_predecessor(job)
+    """Whether a new job in this place has to wait for another one."""
+    return job.pk in waiting_in_group([job])
 
 
 def mark_started(group_ids: Iterable[UUID]) -> None:

@@ -15,10 +15,9 @@ from jobs import db
 from jobs.actors import Actor
 from jobs.engine import chains, groups, journal
 from jobs.engine.identity import beat_clock
-from jobs.engine.moves import ask, from_now, get, jobs, live_tail, lock, queued_gate, regate, require, take, wrong_state
-from jobs.errors import InvalidOperationError, WrongState
+from jobs.engine.moves import ask, from_now, get, jobs, lock, queued_gate, regate, require_allowed, take, wrong_state
 from jobs.models import Gate, Job, JobRun
-from jobs.states import TERMINAL, EventKind, Status, StopMode, allowed
+from jobs.states import ALWAYS_EDITABLE_FIELDS, TERMINAL, EventKind, Status, StopMode
 
 PAUSED_BY_DEFAULT = "Job was interrupted by user"
 
@@ -27,11 +26,7 @@ def release(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     """A person lifts the hold."""
     with db.atomic():
         job = lock(job_id)
-        require(job, "release")
-        if groups.must_wait(job):
-            raise WrongState(
-                f"Job {job.pk} waits for another place of its group.", status=job.status, allowed=["cancel"]
-            )
+        require_allowed(job, "release")
         return take(job, "release", Status.QUEUED, actor=actor, reason=reason, hold=False, gate=queued_gate())
 
 
@@ -39,7 +34,7 @@ def cancel(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     """End a waiting job now; ask a running one to stop."""
     with db.atomic():
         job = lock(job_id)
-        require(job, "cancel")
+        require_allowed(job, "cancel")
         if job.status == Status.RUNNING:
             return ask(job, StopMode.CANCEL, actor=actor, reason=reason)
         job = take(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
@@ -52,7 +47,7 @@ def pause(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     reason = reason or PAUSED_BY_DEFAULT
     with db.atomic():
         job = lock(job_id)
-        require(job, "pause")
+        require_allowed(job, "pause")
         if job.status == Status.RUNNING:
             return ask(job, StopMode.PAUSE, actor=actor, reason=reason)
         return take(job, "pause", Status.PAUSED, actor=actor, reason=reason, holds_lane=job.lane_id is not None)
@@ -62,12 +57,10 @@ def resume(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     """Continue a paused job; or follow a failed one with a new job at the head of its target."""
     with db.atomic():
         job = lock(job_id)
-        require(job, "resume")
+        require_allowed(job, "resume")
         if job.status == Status.PAUSED:
             fields: dict[str, Any] = {"gate": queued_gate(), "holds_lane": chains.holds_lane(job), "recheck_at": None}
             return take(job, "resume", Status.QUEUED, actor=actor, reason=reason, **fields)
-        if (tail := chains.tail(job)) != job:
-            raise live_tail(tail)
         return chains.follow(job, actor=actor, reason=reason, position=chains.head_position(job))
 
 
@@ -77,29 +70,20 @@ def retry(job_id: UUID, *, actor: Actor, reason: str = "", fresh: bool = False) 
     Whichever job of the chain is named, the tail counts. A tail that waits out its backoff is sent off at once.
     """
     with db.atomic():
-        job = lock(job_id)
-        while (newer := chains.successor(job)) is not None:
-            job = lock(newer.pk)
-        if job.status in TERMINAL:
-            return chains.follow(job, actor=actor, reason=reason, fresh=fresh), True
-        if job.retry_of_id is None:
-            raise wrong_state(job, "retry")
-        if job.gate == Gate.TIME and job.not_before is not None:
-            return chains.send_off(job, actor=actor, reason=reason), False
-        raise live_tail(job)
+        job = latest = lock(job_id)
+        while (newer := chains.successor(latest)) is not None:
+            latest = lock(newer.pk)
+        require_allowed(job, "retry")
+        if latest.status in TERMINAL:
+            return chains.follow(latest, actor=actor, reason=reason, fresh=fresh), True
+        return chains.send_off(latest, actor=actor, reason=reason), False
 
 
 def resolve(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     """Accept a failure: the job stays FAILED and frees its target."""
     with db.atomic():
         job = lock(job_id)
-        require(job, "resolve")
-        if job.resolved_at is not None or chains.successor(job) is not None:
-            raise WrongState(
-                f"Job {job.pk} is not an unresolved failure at the end of its chain.",
-                status=job.status,
-                allowed=["retry"],
-            )
+        require_allowed(job, "resolve")
         return take(job, "resolve", Status.FAILED, actor=actor, reason=reason, holds_lane=False, resolved_at=Now())
 
 
@@ -154,21 +138,20 @@ def withdraw(job_id: UUID, *, actor: Actor, reason: str = "not started in time",
 
 
 def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = "") -> Job:
-    """Edit a job that nobody has been offered yet; tags may change at any time."""
+    """Edit a job that waits. Once it was dispatched, params and target are frozen; tags may change at any time."""
     with db.atomic():
         job = lock(job_id)
         changed = {name: value for name, value in fields.items() if getattr(job, name) != value}
-        if set(changed) - {"tags"}:
-            _require_editable(job)
         if not changed:
             return job
+        names = list(dict.fromkeys(_FIELD_OF.get(name, name) for name in changed))
+        require_allowed(job, "update", names)
         if "lane_id" in changed:  # the lane it leaves is free of it; a new one it holds only by being paused
             changed["holds_lane"] = job.status == Status.PAUSED and changed["lane_id"] is not None
             journal.mark(job.lane_id, changed["lane_id"])
         jobs().filter(pk=job.pk).update(**changed)
-        names = sorted(set(changed) & EDITABLE)
-        journal.note(job, EventKind.UPDATED, actor=actor, reason=reason, data={"fields": names})
-        if job.status == Status.QUEUED and set(changed) - {"tags"}:
+        journal.note(job, EventKind.UPDATED, actor=actor, reason=reason, data={"fields": sorted(names)})
+        if job.status == Status.QUEUED and set(names) - ALWAYS_EDITABLE_FIELDS:
             regate(get(job.pk))
         return get(job.pk)
 
@@ -185,13 +168,4 @@ EDITABLE = {
     "target",
 }
 
-
-def is_editable(job: Job) -> bool:
-    return job.dispatched_at is None and job.status not in TERMINAL
-
-
-def _require_editable(job: Job) -> None:
-    if job.dispatched_at is not None:
-        raise InvalidOperationError("Cannot modify params after dispatch")
-    if job.status in TERMINAL:
-        raise WrongState(f"Job {job.pk} has ended.", status=job.status, allowed=allowed(job.status))
+_FIELD_OF = {"base_priority": "priority", "lane_id": "target"}  # columns that follow another one

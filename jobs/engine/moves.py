@@ -5,6 +5,7 @@ Only `lifecycle`, `ending`, `groups` and `chains` call this; the public verbs ar
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -14,10 +15,11 @@ from django.db.models.functions import Now
 
 from jobs.actors import Actor
 from jobs.engine import journal, wakeup
-from jobs.errors import LiveTail, NotFound, WrongState
+from jobs.engine.facts import facts_of
+from jobs.errors import Conflict, NotFound
 from jobs.models import Gate, Job, JobGroup, JobRun
 from jobs.models.job import JobQuerySet
-from jobs.states import TERMINAL, Arrow, Status, StopMode, allowed, arrow
+from jobs.states import TERMINAL, Arrow, Status, StopMode, arrow, refusal, refused_by_status
 
 
 def jobs() -> JobQuerySet:
@@ -40,6 +42,13 @@ def lock(job_id: UUID) -> Job:
     if job is None:
         raise NotFound(f"There is no job {job_id}.")
     return job
+
+
+def require_allowed(job: Job, action: str, fields: Iterable[str] = ()) -> None:
+    """Raise what refuses a person's action on this job, whose row is locked."""
+    refused = refusal(action, facts_of(job), fields)
+    if refused is not None:
+        raise Conflict.of(refused)
 
 
 def require(job: Job, verb: str, target: Status | None = None) -> Arrow:
@@ -65,9 +74,8 @@ def take(
     way = require(job, verb, target)
     source = Status(job.status)
     if target != source:
-        fields = _LEFT_BEHIND.get(source, {}) | {"gate": Gate.CLOSED} | fields
-    if target in (Status.QUEUED, Status.PAUSED, Status.RUNNING):
-        fields |= {"cancel_requested": False, "cancel_mode": ""}
+        obeyed = {"cancel_requested": False, "cancel_mode": ""}  # who asked stays in the events
+        fields = _LEFT_BEHIND.get(source, {}) | {"gate": Gate.CLOSED, **obeyed} | fields
     why = reason if target != source else job.status_reason  # a resolved failure still says why it failed
     _write(job, verb, target, status_reason=why, **fields)
     if target in TERMINAL and target != source:
@@ -82,11 +90,9 @@ def take(
 
 
 def ask(job: Job, mode: StopMode, *, actor: Actor, reason: str) -> Job:
-    """Leave a stop request for the executor. Repeating one changes nothing; a cancel outranks a pause."""
+    """Leave a stop request for the executor. Repeating one changes nothing; a cancel replaces a pause."""
     if job.cancel_requested and job.cancel_mode == mode:
         return job
-    if job.cancel_requested and mode == StopMode.PAUSE:
-        raise WrongState(f"Job {job.pk} was already asked to cancel.", status=job.status, allowed=["cancel"])
     way = require(job, mode.lower(), Status.RUNNING)
     _write(job, way.verb, Status.RUNNING, cancel_requested=True, cancel_mode=mode, status_reason=reason)
     journal.record(job, way.event, actor=actor, source=job.status, target=job.status, reason=reason)
@@ -115,19 +121,8 @@ def from_now(seconds: float) -> Any:
     return Now() + timedelta(seconds=seconds)
 
 
-def wrong_state(job: Job, verb: str) -> WrongState:
-    return WrongState(
-        f"Cannot {verb} job {job.pk}: it is {job.status}.", status=job.status, allowed=allowed(job.status)
-    )
-
-
-def live_tail(tail: Job) -> LiveTail:
-    return LiveTail(
-        f"The chain already has a job at its end: {tail.pk} is {tail.status}.",
-        tail_id=tail.pk,
-        status=tail.status,
-        allowed=allowed(tail.status),
-    )
+def wrong_state(job: Job, verb: str) -> Conflict:
+    return Conflict.of(refused_by_status(verb, facts_of(job)))
 
 
 _LEFT_BEHIND: dict[Status, dict[str, Any]] = {

@@ -13,13 +13,13 @@ from django.db.models import Q
 from jobs import db
 from jobs.actors import Actor
 from jobs.engine import journal, wakeup
-from jobs.engine.moves import get, jobs, lock
+from jobs.engine.moves import get, jobs, lock, require_allowed
 from jobs.engine.sql import Statement
 from jobs.errors import InvalidInput, WrongState
 from jobs.literals import literals
 from jobs.models import Job
 from jobs.models.job import JobQuerySet
-from jobs.states import EventKind, Status, allowed
+from jobs.states import WAITING, EventKind
 
 SPACING = 1024
 CROWD = 500  # how many are spread at first
@@ -106,7 +106,7 @@ def _beside(job_id: UUID, other_id: UUID, after: bool, actor: Actor, reason: str
         job, other = _movable(job_id), get(other_id)
         if (other.tenant, other.priority) != (job.tenant, job.priority):
             raise WrongState("Jobs move only among those of one tenant and priority.", status=job.status)
-        if other.status not in (Status.QUEUED, Status.PENDING):
+        if other.status not in WAITING:
             raise WrongState(f"Job {other.pk} no longer waits.", status=other.status)
         peers = _peers(job).exclude(pk=job.pk)
         if after:
@@ -122,17 +122,12 @@ def _beside(job_id: UUID, other_id: UUID, after: bool, actor: Actor, reason: str
 
 def _movable(job_id: UUID) -> Job:
     job = lock(job_id)
-    if job.status not in (Status.QUEUED, Status.PENDING) or job.dispatched_at is not None:
-        raise WrongState(
-            f"Job {job.pk} cannot be moved: only jobs that wait and were never started can.",
-            status=job.status,
-            allowed=allowed(job.status),
-        )
+    require_allowed(job, "move")
     return job
 
 
 def _peers(job: Job) -> JobQuerySet:
-    return jobs().filter(tenant=job.tenant, priority=job.priority, status__in=literals([Status.PENDING, Status.QUEUED]))
+    return jobs().filter(tenant=job.tenant, priority=job.priority, status__in=literals(sorted(WAITING)))
 
 
 def _earlier(job: Job) -> Q:

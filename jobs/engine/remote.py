@@ -20,7 +20,7 @@ from jobs import actors, clock, db
 from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import ending, lifecycle, recovery, starts
-from jobs.engine.ending import End, Verdict
+from jobs.engine.ending import STOPPED_KINDS, End, Verdict
 from jobs.engine.execution import decide_retry
 from jobs.engine.identity import beat_clock
 from jobs.engine.moves import from_now, get, jobs, lock, require
@@ -33,7 +33,6 @@ from jobs.salvage import salvage_json
 from jobs.states import TERMINAL, Cause, EventKind, Status, StopMode
 
 OVER_BUDGET = "token limit exceeded"
-STOPPED = (EventKind.CANCELLED, EventKind.PAUSED)
 
 Line = tuple[str, str, datetime | None]  # level, message, when
 Word = Completed | Skipped | Failed | Stopped
@@ -103,7 +102,7 @@ def hand_back(start: Start, *, reason: str) -> None:
     with db.atomic():
         job = lock(start.job_id)
         if job.lease_token != start.lease_id:
-            return _require_said(start, (EventKind.HANDED_BACK, *STOPPED))
+            return _require_said(start, (EventKind.HANDED_BACK, *STOPPED_KINDS))
         if is_over_budget(job):
             return complete(start, Stopped())
         ending.hand_back(job.pk, start.lease_id, actor=actor_of(start.holder), reason=reason)
@@ -172,7 +171,7 @@ def _kinds(word: Word) -> Sequence[EventKind]:
         case Failed():
             return (EventKind.FAILED,)
         case Stopped():
-            return STOPPED
+            return STOPPED_KINDS
 
 
 def _require_said(start: Start, kinds: Sequence[EventKind]) -> None:

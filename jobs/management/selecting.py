@@ -79,7 +79,7 @@ class Selection:
     def walk(self, statuses: frozenset[Status]) -> Iterator[list[Job]]:
         """All of them in chunks, oldest first. What is submitted while we walk is not among them."""
         found = self.jobs().filter(status__in=sorted(statuses), pk__lt=ids.uuid7())
-        found = found.select_related("retried_by").order_by("pk")
+        found = found.order_by("pk")
         last, left = NOBODY, self.limit or MOST
         while left and (chunk := list(found.filter(pk__gt=last)[: min(CHUNK, left)])):
             yield chunk

@@ -12,12 +12,13 @@ from django.utils.translation import ngettext
 
 from jobs import parsing, services
 from jobs.actors import Actor
-from jobs.engine import chains, groups
+from jobs.engine.facts import facts_of, facts_of_many
 from jobs.engine.moves import get
-from jobs.errors import InvalidInput, JobSchedulerError, LiveTail, NotFound, WrongState
+from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.management.selecting import Selection
-from jobs.models import Gate, Job
-from jobs.states import ARROWS, TERMINAL, Status, StopMode, arrow
+from jobs.models import Job
+from jobs.refusal_text import followed_by, short_error, short_reason
+from jobs.states import ARROWS, DryRun, JobFacts, Refusal, Status
 
 VERBS: dict[str, Callable[..., Job]] = {
     "cancel": services.cancel,
@@ -87,53 +88,42 @@ def sources(verb: str) -> frozenset[Status]:
 
 
 def by_ids(verb: str, job_ids: Iterable[str], *, dry_run: bool, reason: str, actor: Actor) -> Tally:
-    tally = Tally(verb, dry_run)
+    tally, foreseen = Tally(verb, dry_run), DryRun(verb)
     for given in job_ids:
         try:
             if dry_run:
-                job = get(parsing.job_id(given))
-                _foretell(tally, job, _retry_refusal(job) if verb == "retry" else refusal(verb, job))
+                facts = facts_of(get(parsing.job_id(given)))
+                _foretell(tally, facts, foreseen.refusal(facts))
             else:
                 _perform(tally, parsing.job_id(given), reason, actor)
         except InvalidInput:
             raise
         except JobSchedulerError as error:
-            tally.skip(given, _why(verb, error))
+            tally.skip(given, short_error(error))
     return tally
 
 
 def by_filter(verb: str, selection: Selection, *, dry_run: bool, reason: str, actor: Actor) -> Tally:
-    """Each job in its own transaction, so that one that cannot does not undo the others."""
-    tally = Tally(verb, dry_run)
+    """Each job in its own transaction, so that one that cannot does not undo the others.
+
+    Of a retry chain only the latest attempt is meant.
+    """
+    tally, foreseen = Tally(verb, dry_run), DryRun(verb)
     for chunk in selection.walk(_wanted(verb, selection)):
-        for job in chunk:
-            why = refusal(verb, job)
-            if dry_run or why:
-                _foretell(tally, job, why)
+        for facts in facts_of_many(chunk).values():
+            if facts.superseded_by is not None:
+                tally.skip(facts.job_id, followed_by(facts.superseded_by.status))
+                continue
+            if dry_run:
+                _foretell(tally, facts, foreseen.refusal(facts))
                 continue
             try:
-                _perform(tally, job.pk, reason, actor)
+                _perform(tally, facts.job_id, reason, actor)
             except InvalidInput:
                 raise
             except JobSchedulerError as error:
-                tally.skip(job.pk, _why(verb, error))
+                tally.skip(facts.job_id, short_error(error))
     return tally
-
-
-def refusal(verb: str, job: Job) -> str:
-    """Why the verb would change nothing, as far as the row tells; empty if it would."""
-    if arrow(verb, job.status) is None:
-        return _("is %s") % job.status
-    if verb in ("cancel", "pause") and job.cancel_requested:
-        is_upgrade = verb == "cancel" and job.cancel_mode == StopMode.PAUSE
-        return "" if is_upgrade else _("was already asked to %s") % job.cancel_mode.lower()
-    if verb in ("resume", "retry", "resolve") and job.status in TERMINAL and hasattr(job, "retried_by"):
-        return _("is already followed by a retry")
-    if verb == "resolve" and job.resolved_at is not None:
-        return _("is already resolved")
-    if verb == "release" and groups.must_wait(job):
-        return _("waits for another place of its group")
-    return ""
 
 
 def _wanted(verb: str, selection: Selection) -> frozenset[Status]:
@@ -146,24 +136,13 @@ def _wanted(verb: str, selection: Selection) -> frozenset[Status]:
     return selection.statuses
 
 
-def _foretell(tally: Tally, job: Job, why: str) -> None:
-    if why:
-        tally.skip(job.pk, why)
-    elif tally.verb in ("cancel", "pause") and job.status == Status.RUNNING:
-        tally.asked.append(job.pk)
+def _foretell(tally: Tally, facts: JobFacts, refused: Refusal | None) -> None:
+    if refused is not None:
+        tally.skip(facts.job_id, short_reason(refused))
+    elif tally.verb in ("cancel", "pause") and facts.status == Status.RUNNING:
+        tally.asked.append(facts.job_id)
     else:
-        tally.changed.append(job.pk)
-
-
-def _retry_refusal(job: Job) -> str:
-    """Whichever job of a chain is named, its tail counts; one that waits out its backoff is sent off."""
-    tail = chains.tail(job)
-    if tail.status in TERMINAL:
-        return ""
-    if tail.retry_of_id is None:
-        return _("is %s") % tail.status
-    is_waiting = tail.gate == Gate.TIME and tail.not_before is not None
-    return "" if is_waiting else _followed(tail.status)
+        tally.changed.append(facts.job_id)
 
 
 def _perform(tally: Tally, job_id: UUID, reason: str, actor: Actor) -> None:
@@ -172,18 +151,3 @@ def _perform(tally: Tally, job_id: UUID, reason: str, actor: Actor) -> None:
     (tally.asked if waits else tally.changed).append(job_id)
     if job.pk != job_id:
         tally.made[job_id] = job.pk
-
-
-def _why(verb: str, error: JobSchedulerError) -> str:
-    """In a few words, the same for all jobs that share them."""
-    if isinstance(error, NotFound):
-        return _("there is no such job")
-    if isinstance(error, LiveTail):
-        return _followed(error.status)
-    if isinstance(error, WrongState) and arrow(verb, error.status) is None:
-        return _("is %s") % error.status
-    return str(error).rstrip(".")
-
-
-def _followed(status: str) -> str:
-    return _("is already followed by a job that is %s") % status

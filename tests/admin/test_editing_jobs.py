@@ -150,6 +150,17 @@ def test_once_it_has_started_or_ended_nothing_is_offered_and_nothing_changes(ope
         assert everything() == before
 
 
+@pytest.mark.parametrize("trait", ["paused", "queued"])
+def test_what_waits_again_after_a_dispatch_can_be_edited_but_for_its_params(trait: str, operator: Client) -> None:
+    job = JobFactory.create(started=True, **{trait: True})
+    assert url(job) in operator.get(page_of(job)).content.decode()
+    page: Any = operator.get(url(job))
+    assert list(page.context["form"].fields) == ["priority", "not_before", "deadline_at", "reason"]
+    assert operator.post(url(job), {**NOTE, "priority": "70", "params": '{"text": "mine"}'}).status_code == 302
+    changed = Job.objects.get(pk=job.pk)
+    assert (changed.priority, changed.params) == (70, {"text": "hello"})
+
+
 def test_it_takes_the_permission(job: Job) -> None:
     client = logged_in(reader("cleo"))
     assert url(job) not in client.get(page_of(job)).content.decode()

@@ -192,7 +192,7 @@ def test_priority_is_changed_for_many_by_those_who_may_reorder(db: Any) -> None:
     client = logged_in(reader("operator", "reorder_job"))
     jobs = [job_in(Status.QUEUED), job_in(Status.QUEUED), job_in(Status.COMPLETED)]
     page = act(client, "change_priority", jobs)
-    assert str(page.context["forecast"]) == "3 jobs: 2 will be changed, 1 skipped because already started."
+    assert str(page.context["forecast"]) == "3 jobs: 2 will be changed, 1 skipped because already completed."
     for wrong in ("", "101", "-1", "x", "9" * 50, "1.5"):
         refused = act(client, "change_priority", jobs, confirmed="1", priority=wrong)
         assert (refused.status_code, bool(refused.context["error"])) == (200, True), wrong

@@ -77,7 +77,7 @@ def test_a_job_page_takes_as_many_queries_for_many_events_as_for_few(boss: Clien
     few = queries_of(boss, page_of(job))
     factories.JobEventFactory.create_batch(100, job=job)
     factories.JobLogFactory.create_batch(100, job=job)
-    assert queries_of(boss, page_of(job)) == few <= 12
+    assert queries_of(boss, page_of(job)) == few <= 13
 
 
 @pytest.mark.parametrize("model", SHOWN)

@@ -372,29 +372,44 @@ VERBS = [
     ),
     *(Case(f"move from {state}", f"/jobs/{{{state}}}/move", {"to": "top"}, 409) for state in ("running", "completed")),
 ]
-EDITS = [
-    Case(f"edit: {name}", "/jobs/{queued}", body, status, loc, "patch")
-    for name, body, status, loc in [
-        ("what cannot be edited", {"job_type": "tests.nothing"}, 422, ["body", "job_type"]),
-        ("tenant", {"tenant": "other"}, 422, ["body", "tenant"]),
-        ("status", {"status": "COMPLETED"}, 422, ["body", "status"]),
-        ("reason", {"reason": "x"}, 422, ["body", "reason"]),
-        ("priority", {"priority": 1000}, 422, ["body", "priority"]),
-        ("params null", {"params": None}, 422, ["body", "params"]),
-        ("params wrong", {"params": {"text": 1}}, 422, ["body", "params", "text"]),
-        ("params unknown name", {"params": {"text": "x", "y": 1}}, 422, ["body", "params", "y"]),
-        ("tags", {"tags": "x"}, 422, ["body", "tags"]),
-        ("not a body", [], 422, ["body"]),
-        ("no body", None, 400, ["body"]),
-        ("naive time", {"not_before": "2030-01-01T00:00:00"}, 422, ["body", "not_before"]),
+EDITS = (
+    [
+        Case(f"edit: {name}", "/jobs/{queued}", body, status, loc, "patch")
+        for name, body, status, loc in [
+            ("what cannot be edited", {"job_type": "tests.nothing"}, 422, ["body", "job_type"]),
+            ("tenant", {"tenant": "other"}, 422, ["body", "tenant"]),
+            ("status", {"status": "COMPLETED"}, 422, ["body", "status"]),
+            ("reason", {"reason": "x"}, 422, ["body", "reason"]),
+            ("priority", {"priority": 1000}, 422, ["body", "priority"]),
+            ("params null", {"params": None}, 422, ["body", "params"]),
+            ("params wrong", {"params": {"text": 1}}, 422, ["body", "params", "text"]),
+            ("params unknown name", {"params": {"text": "x", "y": 1}}, 422, ["body", "params", "y"]),
+            ("tags", {"tags": "x"}, 422, ["body", "tags"]),
+            ("not a body", [], 422, ["body"]),
+            ("no body", None, 400, ["body"]),
+            ("naive time", {"not_before": "2030-01-01T00:00:00"}, 422, ["body", "not_before"]),
+        ]
     ]
-] + [
-    Case(
-        f"edit of {state}: {next(iter(body))}", f"/jobs/{{{state}}}", body, 409, None, "patch", code="invalid_operation"
-    )
-    for state in ("running", "completed", "paused")
-    for body in ({"params": {"text": "y"}}, {"target": "elsewhere"}, {"priority": 1})
-]
+    + [
+        Case(
+            f"edit of {state}: {next(iter(body))}",
+            f"/jobs/{{{state}}}",
+            body,
+            409,
+            None,
+            "patch",
+            code="invalid_operation",
+        )
+        for state in ("running", "completed", "paused")
+        for body in ({"params": {"text": "y"}}, {"target": "elsewhere"})
+    ]
+    + [
+        Case(
+            f"edit of {state}: priority", f"/jobs/{{{state}}}", {"priority": 1}, 409, None, "patch", code="wrong_state"
+        )
+        for state in ("running", "completed")
+    ]
+)
 MEDIA = [
     Case(f"media type: {kind}", "/jobs", raw=json.dumps(NOTE).encode(), status=415, headers={"Content-Type": kind})
     for kind in (

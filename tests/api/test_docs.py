@@ -31,7 +31,7 @@ def test_the_examples_of_the_page_run(live_server: Any, tmp_path: Path) -> None:
     assert '"count":2' in said[3]
     assert said[5].strip() == "304"
     assert '"status":"CANCELLED"' in said[7]
-    assert [code in said[8] for code in ('"wrong_state"', '"body","priority"', '"unauthorized"')] == [True] * 3
+    assert [code in said[8] for code in ('"superseded"', '"body","priority"', '"unauthorized"')] == [True] * 3
     assert "Deprecation: @" in said[9]
     assert Job.objects.filter(idempotency_key="order-4711").count() == 1
 

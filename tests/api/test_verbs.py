@@ -9,8 +9,9 @@ import pytest
 from django.utils import timezone
 
 from jobs import services
+from jobs.engine.facts import facts_of
 from jobs.models import Job
-from jobs.states import Status, allowed
+from jobs.states import Status, allowed_actions
 from tests import sample_jobs
 from tests.api.calling import Api
 from tests.factories import SAMPLE_TYPE, JobFactory, job_in
@@ -74,9 +75,12 @@ def test_asking_again_changes_nothing(api: Api) -> None:
 
 def test_a_wrong_state_says_which_and_what_is_allowed(api: Api) -> None:
     for status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.SKIPPED):
-        told = api.post(f"/jobs/{job_in(status).pk}/cancel").json()
+        job = job_in(status)
+        told = api.post(f"/jobs/{job.pk}/cancel").json()
         assert (told["status"], told["code"], told["state"]) == (409, "wrong_state", status)
-        assert told["allowed"] == allowed(status)
+        assert told["allowed"] == allowed_actions(facts_of(job)) != []
+        allowed = ", ".join(told["allowed"])
+        assert told["detail"] == f"Job {job.pk} is {status} and cannot be cancelled; allowed: {allowed}."
 
 
 @pytest.mark.parametrize("verb", ["retry", "resume"])

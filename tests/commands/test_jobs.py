@@ -198,7 +198,7 @@ def test_what_was_refused_is_said_and_makes_exit_code_1() -> None:
     queued.refresh_from_db()
     assert (said.code, queued.status) == (1, Status.CANCELLED)
     assert said.out.startswith("cancel: 1 changed, 0 asked to stop, 3 skipped.")
-    assert f"1 job skipped: is COMPLETED ({done.pk})" in said.out
+    assert f"1 job skipped: already completed ({done.pk})" in said.out
     assert f"2 jobs skipped: there is no such job ({missing}, rubbish)" in said.out
 
 
@@ -209,7 +209,7 @@ def test_resolving_twice_says_why_not() -> None:
     again = call("jobs", "resolve", job.pk)
 
     assert again.code == 1
-    assert "not an unresolved failure" in again.out
+    assert "already resolved" in again.out
 
 
 def test_a_reason_that_is_too_long_is_bad_input() -> None:
@@ -269,8 +269,8 @@ def test_a_dry_run_says_how_many_would_change_and_how_many_not_and_why() -> None
     said = call("jobs", "resolve", "--status", "FAILED", "--dry-run")
 
     assert said.out.splitlines()[0] == "resolve would change 1, ask 0 to stop and skip 2."
-    assert f"1 job skipped: is already followed by a retry ({followed.pk})" in said.out
-    assert "1 job skipped: is already resolved" in said.out
+    assert f"1 job skipped: already followed by a job that is queued ({followed.pk})" in said.out
+    assert "1 job skipped: already resolved" in said.out
     failed.refresh_from_db()
     assert failed.resolved_at is None
 
@@ -344,7 +344,7 @@ def test_release_by_filter_leaves_those_that_wait_for_their_predecessor() -> Non
     said = call("jobs", "release", "--status=PENDING", "--json")
 
     assert said.json["changed"] == [str(held.pk)]
-    assert [each["reason"] for each in said.json["skipped"]] == ["waits for another place of its group"]
+    assert [each["reason"] for each in said.json["skipped"]] == ["still waiting for its turn in its group"]
 
 
 @pytest.mark.parametrize(

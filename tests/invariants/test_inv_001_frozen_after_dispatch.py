@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import IntegrityError, transaction
-from django.utils import timezone
 
 from jobs import services
-from jobs.engine import ending, lifecycle
+from jobs.engine import ending
 from jobs.errors import InvalidOperationError
 from jobs.models import Job
-from jobs.states import Status
+from jobs.states import JobFacts, Status, refusal
 from tests import executor, sample_jobs
 from tests.factories import JobFactory
 from tests.snapshots import everything
@@ -23,9 +23,11 @@ CHANGES: list[dict[str, Any]] = [{"params": {}}, {"job_type": "x"}, {"tenant": "
 
 @pytest.mark.parametrize("status", Status)
 def test_inv_001_unit_the_guard_asks_for_the_dispatch_and_not_for_the_state(status: Status) -> None:
-    job = JobFactory.build(status=str(status), dispatched_at=timezone.now())
-    with pytest.raises(InvalidOperationError, match="Cannot modify params after dispatch"):
-        lifecycle._require_editable(job)
+    for field in ("params", "job_type", "tenant", "target"):
+        refused = refusal("update", JobFacts(uuid4(), status, is_dispatched=True), [field])
+        assert refused is not None
+        assert (refused.code, refused.field) == ("invalid_operation", field)
+        assert refused.message == f"Cannot modify {field} after dispatch"
 
 
 @pytest.mark.django_db

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs import services
 from jobs.engine.sql.columns import BIRTH, BLANK, SUBMISSION
-from jobs.errors import LiveTail, WrongState
+from jobs.errors import LiveTail, Superseded, WrongState
 from jobs.models import Gate, Job
 from jobs.states import TERMINAL, Status
 from tests import executor, sample_jobs
@@ -176,7 +176,7 @@ def test_a_failed_job_that_was_retried_is_not_resumed() -> None:
     second = JobFactory.create(failed=True, retry_of=first, attempt=2)
     third = JobFactory.create(queued=True, retry_of=second, attempt=3)
     before = everything()
-    with pytest.raises(LiveTail) as refusal:
+    with pytest.raises(Superseded) as refusal:
         services.resume(first.pk)
     assert refusal.value.tail_id == third.pk
     assert everything() == before

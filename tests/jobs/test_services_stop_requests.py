@@ -7,15 +7,18 @@ from uuid import uuid4
 import pytest
 
 from jobs import services
+from jobs.actors import Actor, ActorKind
 from jobs.engine import ending, lifecycle
 from jobs.engine.ending import Verdict
 from jobs.errors import WrongState
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped
-from jobs.states import Cause, Status, StopMode
-from tests.executor import WORKER, finish
+from jobs.states import STOPPED_AS, Cause, Status, StopMode
+from tests import sample_jobs
+from tests.api.calling import Api
+from tests.executor import WORKER, finish, take
 from tests.factories import JobFactory
-from tests.snapshots import everything, kinds_of
+from tests.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 
@@ -96,6 +99,60 @@ def test_a_paused_job_has_no_request_left_on_it() -> None:
     job.refresh_from_db()
     assert (job.cancel_requested, job.cancel_mode) == (False, "")
     assert job.status_reason == "later"
+
+
+@pytest.mark.parametrize("mode", StopMode)
+@pytest.mark.parametrize("way", ["stop", "hand back", "expire"])
+def test_the_event_of_a_stop_names_who_asked_for_it_and_the_request_is_gone(mode: StopMode, way: str) -> None:
+    ada, bob = Actor(ActorKind.USER, "ada"), Actor(ActorKind.TOKEN, "bob")
+    job = JobFactory.create(running=True)
+    services.pause(job.pk, actor=bob)
+    if mode == StopMode.CANCEL:
+        services.cancel(job.pk, actor=ada)
+    job.refresh_from_db()
+    assert job.lease_token is not None
+    if way == "stop":
+        ending.stop(job.pk, job.lease_token, actor=WORKER)
+    elif way == "hand back":
+        ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down")
+    else:
+        _expire(job)
+    asked = {"kind": "user", "name": "ada"} if mode == StopMode.CANCEL else {"kind": "token", "name": "bob"}
+    last = Api("read").get(f"/jobs/{job.pk}/events").json()["items"][-1]
+    assert (last["kind"], last["data"]["requested_by"]) == (STOPPED_AS[mode], asked)
+    job.refresh_from_db()
+    assert (job.cancel_requested, job.cancel_mode) == (False, "")
+
+
+def test_of_two_pauses_the_last_asker_is_named() -> None:
+    job = JobFactory.create(paused=True, job_type=sample_jobs.note.name)
+    for name in ("ada", "bob"):
+        services.resume(job.pk)
+        taken = take(job)
+        assert taken.lease_token is not None
+        services.pause(job.pk, actor=Actor(ActorKind.USER, name))
+        ending.stop(job.pk, taken.lease_token, actor=WORKER)
+        data = events_of(job)[-1].data
+        assert data is not None
+        assert data["requested_by"]["name"] == name
+
+
+def test_a_hand_back_that_meets_a_stop_request_is_a_stop_and_its_replay_is_known() -> None:
+    job = _running(StopMode.CANCEL)
+    assert job.lease_token is not None
+    for verdict in (Verdict.DONE, Verdict.REPLAY):
+        assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == verdict
+    assert ending.stop(job.pk, job.lease_token, actor=WORKER) == Verdict.REPLAY
+    assert kinds_of(job) == ["CANCEL_REQUESTED", "CANCELLED"]
+    assert events_of(job)[-1].reason == "enough"
+
+
+def test_a_stop_is_no_replay_of_a_hand_back() -> None:
+    job = _running()
+    assert job.lease_token is not None
+    assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == Verdict.DONE
+    assert ending.stop(job.pk, job.lease_token, actor=WORKER) == Verdict.LOST
+    assert kinds_of(job) == ["HANDED_BACK"]
 
 
 def test_stopping_keeps_what_the_handler_had_made_so_far() -> None:

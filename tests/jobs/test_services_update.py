@@ -1,4 +1,4 @@
-"""Editing a job that was never dispatched; afterwards its params, type, tenant and target are frozen for good."""
+"""Editing a job that waits; once it was dispatched, its params, type, tenant and target are frozen for good."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs import services
 from jobs.actors import Actor, ActorKind
-from jobs.engine import lifecycle
+from jobs.engine import ending, lifecycle
 from jobs.errors import InvalidInput, InvalidOperationError, UnknownJobType, WrongState
 from jobs.ids import lane_id
 from jobs.models import Gate, Job, LaneMark
@@ -120,14 +120,58 @@ DISPATCHED: dict[str, dict[str, Any]] = {
 }
 
 
+WAITS = ("paused", "handed back")
+MAY_CHANGE = sorted(set(CHANGES) - {"params", "target", "tags"})
+
+
 @pytest.mark.parametrize("state", DISPATCHED)
-@pytest.mark.parametrize("name", sorted(set(CHANGES) - {"tags"}))
+@pytest.mark.parametrize("name", ["params", "target"])
 def test_what_was_dispatched_once_is_frozen(state: str, name: str) -> None:
     job = JobFactory.create(**DISPATCHED[state])
     before = everything()
-    with pytest.raises(InvalidOperationError, match="Cannot modify params after dispatch"):
-        services.update(job.pk, {name: CHANGES[name]})
+    with pytest.raises(InvalidOperationError, match=f"^Cannot modify {name} after dispatch$") as refusal:
+        services.update(job.pk, {"priority": 1, name: CHANGES[name]} if state in WAITS else {name: CHANGES[name]})
+    assert (refusal.value.field, refusal.value.status) == (name, job.status)
     assert everything() == before
+
+
+@pytest.mark.parametrize("state", WAITS)
+@pytest.mark.parametrize("name", MAY_CHANGE)
+def test_the_rest_changes_while_the_job_waits_also_after_its_dispatch(state: str, name: str) -> None:
+    job = JobFactory.create(**DISPATCHED[state])
+    edited = services.update(job.pk, {name: CHANGES[name]})
+    assert getattr(edited, name) == {"priority": 100}.get(name, CHANGES[name])
+    assert events_of(job)[-1].data == {"fields": [name]}
+
+
+@pytest.mark.parametrize("state", sorted(set(DISPATCHED) - set(WAITS)))
+@pytest.mark.parametrize("name", MAY_CHANGE)
+def test_a_job_that_does_not_wait_keeps_the_rest_and_the_refusal_names_the_field(state: str, name: str) -> None:
+    job = JobFactory.create(**DISPATCHED[state])
+    before = everything()
+    with pytest.raises(WrongState, match=f"is {job.status} and its {name} cannot be changed") as refusal:
+        services.update(job.pk, {"tags": ["x"], name: CHANGES[name]})
+    assert (refusal.value.field, refusal.value.status) == (name, job.status)
+    assert everything() == before
+
+
+@pytest.mark.parametrize("changes", [{"priority": 1}, {"not_before": TOMORROW}, {"max_runtime_sec": 5}])
+def test_a_holder_of_its_lane_that_is_edited_while_it_waits_keeps_the_lane(changes: dict[str, Any]) -> None:
+    job = executor.take(services.enqueue(TYPE, {"text": "a"}, target="book-1"))
+    services.enqueue(TYPE, {"text": "b"}, target="book-1", priority="URGENT")
+    assert job.lease_token is not None
+    ending.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="worker shut down")
+    edited = services.update(job.pk, changes)
+    assert edited.holds_lane
+    assert edited.gate == (Gate.TIME if "not_before" in changes else Gate.LANE)
+    services.update(job.pk, {"not_before": None})
+    executor.take(job)
+
+
+def test_a_priority_that_was_reached_by_waiting_can_be_made_the_base() -> None:
+    job = JobFactory.create(priority=70, base_priority=50)
+    assert services.update(job.pk, {"priority": 70}).base_priority == 70
+    assert events_of(job)[-1].data == {"fields": ["priority"]}
 
 
 def test_a_job_that_ended_before_it_was_dispatched_cannot_be_edited_either() -> None:

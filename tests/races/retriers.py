@@ -7,7 +7,7 @@ from typing import Any
 from jobs import actors, services
 from jobs.engine import lanes
 from jobs.engine.ending import End, finish
-from jobs.errors import LiveTail
+from jobs.errors import LiveTail, Superseded
 from jobs.outcomes import Failed
 from tests.races import NOOP, handlers
 from tests.races.claiming import Taker
@@ -33,5 +33,5 @@ def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
     meeting.start.wait()
     try:
         return {"made": str(verb(plan["job"]).pk)}
-    except LiveTail as refusal:
+    except (LiveTail, Superseded) as refusal:
         return {"tail": str(refusal.tail_id)}

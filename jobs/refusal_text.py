@@ -1,0 +1,37 @@
+"""Why an action was refused, in a few translated words: the same for all jobs that share the reason."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext as _
+
+from jobs.errors import Conflict, JobSchedulerError, NotFound
+from jobs.models.job import STATUS_WORDS
+from jobs.states import WAITING, Refusal, RefusalReason, Status
+
+
+def short_reason(refusal: Refusal) -> str:
+    match refusal.reason:
+        case RefusalReason.SUPERSEDED | RefusalReason.LIVE_TAIL:
+            return followed_by(refusal.status)
+        case RefusalReason.WAITS_IN_GROUP:
+            return _("still waiting for its turn in its group")
+        case RefusalReason.CANCEL_REQUESTED:
+            return _("already asked to cancel")
+        case RefusalReason.RESOLVED:
+            return _("already resolved")
+        case RefusalReason.FROZEN:
+            return _("%s cannot be changed after the first dispatch") % refusal.field
+    text = _("still %s") if refusal.status in WAITING else _("already %s")
+    return text % STATUS_WORDS[refusal.status]
+
+
+def short_error(error: JobSchedulerError) -> str:
+    if isinstance(error, NotFound):
+        return _("there is no such job")
+    if isinstance(error, Conflict) and error.refusal is not None:
+        return short_reason(error.refusal)
+    return str(error).rstrip(".")
+
+
+def followed_by(status: Status) -> str:
+    return _("already followed by a job that is %s") % STATUS_WORDS[status]

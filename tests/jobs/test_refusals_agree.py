@@ -1,0 +1,287 @@
+"""May this action be applied to this job? Services, API, console and commands give the same answer in any situation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from jobs import groups, services
+from jobs.admin.foreseeing import forecast
+from jobs.admin.verbs import PRIORITY, VERBS
+from jobs.engine import ending, lifecycle
+from jobs.engine.facts import facts_of, facts_of_many
+from jobs.errors import Conflict
+from jobs.models import Job
+from jobs.outcomes import Skipped
+from jobs.states import ACTIONS, PERSON_VERBS, LatestAttempt, Status, allowed_actions, is_repeated
+from tests import executor, sample_jobs
+from tests.admin.pages import page_of
+from tests.admin.people import logged_in
+from tests.api.calling import Api
+from tests.commands.saying import call
+from tests.factories import JobFactory
+from tests.snapshots import everything
+
+pytestmark = pytest.mark.django_db
+
+NOTE = sample_jobs.note.name
+ITEM: dict[str, Any] = {"job_type": NOTE, "params": {"text": "a"}, "max_retries": 0}
+ALL_FIELDS: dict[str, Any] = {"priority": 90, "params": {"text": "b"}, "target": "book-2", "tags": ["late"]}
+
+
+def _enqueue(**fields: Any) -> Job:
+    return services.enqueue(NOTE, {"text": "a"}, **fields)
+
+
+def _running() -> Job:
+    return executor.take(_enqueue(target="book-1"))
+
+
+def _handed_back() -> Job:
+    job = _running()
+    assert job.lease_token is not None
+    ending.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="worker shut down")
+    return job
+
+
+def _stopped() -> Job:
+    job = services.pause(_running().pk)
+    assert job.lease_token is not None
+    ending.stop(job.pk, job.lease_token, actor=executor.WORKER)
+    return job
+
+
+def _dispatching() -> Job:
+    return lifecycle.offer(_enqueue().pk, actor=executor.WORKER, reserve_sec=30)
+
+
+def _skipped() -> Job:
+    job = _running()
+    executor.finish(job, Skipped("nothing to do"))
+    return job
+
+
+def _failed() -> Job:
+    return executor.fail(_running())
+
+
+def _resolved() -> Job:
+    return services.resolve(_failed().pk)
+
+
+def _backoff() -> Job:
+    return executor.fail(_running(), retry_in=3600)
+
+
+def _failed_twice() -> Job:
+    first = _failed()
+    executor.fail(executor.take(services.retry(first.pk)))
+    return first
+
+
+def _chain_of_three() -> Job:
+    first = _failed_twice()
+    executor.take(services.retry(first.pk))
+    return first
+
+
+def _succeeded_at_last() -> Job:
+    first = _failed()
+    executor.complete(executor.take(services.retry(first.pk)))
+    return first
+
+
+def _retry_of(first: Job) -> Job:
+    (found,) = Job.objects.filter(retry_of=first)
+    return found
+
+
+def _place(number: int, mode: str = "sequential", **fields: Any) -> Job:
+    made = groups.create([ITEM, {**ITEM, **fields}, ITEM], mode=mode)
+    return groups.tails(made.pk)[number]
+
+
+SITUATIONS: dict[str, Callable[[], Job]] = {
+    "queued": _enqueue,
+    "put off": lambda: _enqueue(not_before="2099-01-01T00:00:00Z"),
+    "on hold": lambda: _enqueue(hold=True),
+    "dispatching": _dispatching,
+    "running": _running,
+    "asked to cancel": lambda: services.cancel(_running().pk),
+    "asked to pause": lambda: services.pause(_running().pk),
+    "handed back": _handed_back,
+    "paused before it started": lambda: services.pause(_enqueue(target="book-1").pk),
+    "paused while it ran": _stopped,
+    "completed": lambda: executor.complete(_running()),
+    "skipped": _skipped,
+    "cancelled": lambda: services.cancel(_enqueue().pk),
+    "failed": _failed,
+    "resolved": _resolved,
+    "failed, its retry in backoff": _backoff,
+    "retry in backoff": lambda: _retry_of(_backoff()),
+    "failed, its retry queued": lambda: services.retry(_failed().pk).retry_of,  # type: ignore[return-value]
+    "queued retry": lambda: services.retry(_failed().pk),
+    "running retry": lambda: executor.take(services.retry(_failed().pk)),
+    "failed, its retry failed": _failed_twice,
+    "failed retry": lambda: _retry_of(_failed_twice()),
+    "failed, its retry completed": _succeeded_at_last,
+    "first of three, the third runs": _chain_of_three,
+    "second of three, the third runs": lambda: _retry_of(_chain_of_three()),
+    "third of three, runs": lambda: _retry_of(_retry_of(_chain_of_three())),
+    "first place of a sequence": lambda: _place(0),
+    "second place of a sequence": lambda: _place(1),
+    "second place of a sequence, on hold": lambda: _place(1, hold=True),
+    "member of a parallel group, on hold": lambda: _place(1, "parallel", hold=True),
+}
+CALLS: dict[str, Callable[[Job], object]] = {
+    **{verb: lambda job, verb=verb: getattr(services, verb)(job.pk) for verb in PERSON_VERBS},  # type: ignore[misc]
+    "move": lambda job: services.move(job.pk, to="bottom"),
+    "update": lambda job: services.update(job.pk, {"priority": 90}),
+}
+
+
+@contextmanager
+def built(situation: str) -> Iterator[Job]:
+    """A job in this situation, for as long as the block lasts."""
+    with transaction.atomic():
+        yield Job.objects.get(pk=SITUATIONS[situation]().pk)
+        transaction.set_rollback(True)
+
+
+def _ask(api: Api, action: str, job: Job) -> Any:
+    if action == "update":
+        return api.patch(f"/jobs/{job.pk}", {"priority": 90})
+    return api.post(f"/jobs/{job.pk}/{action}", {"to": "bottom"} if action == "move" else {})
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: str) -> None:
+    api, boss = Api("operate", "read"), logged_in(User.objects.create_superuser("boss"))
+    for action in ACTIONS:
+        with built(situation) as job:
+            facts, before = facts_of(job), everything()
+            allowed = allowed_actions(facts)
+            is_allowed = action in allowed
+            assert _buttons(boss, job) == {each for each in allowed if each in VERBS and not is_repeated(each, facts)}
+            assert _is_foreseen(action, job) == is_allowed
+            if action in PERSON_VERBS:
+                foretold = call("jobs", action, job.pk, "--dry-run", "--json").json
+                assert bool(foretold["changed"] or foretold["asked"]) == is_allowed
+            assert everything() == before, "looking changed something"
+            if is_allowed:
+                CALLS[action](job)
+                continue
+            with pytest.raises(Conflict) as refused:
+                CALLS[action](job)
+            assert everything() == before, "a refusal changed something"
+            problem = _ask(api, action, job)
+            assert problem.status_code == 409
+            told = problem.json()
+            assert (told["code"], told["detail"]) == (refused.value.code, str(refused.value))
+            assert told["allowed"] == refused.value.allowed == allowed
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_what_a_409_lists_is_then_accepted(situation: str) -> None:
+    api = Api("operate", "read")
+    with built(situation) as job:
+        refused = next(action for action in ACTIONS if action not in allowed_actions(facts_of(job)))
+    for action in ACTIONS:
+        with built(situation) as job:
+            listed = _ask(api, refused, job).json()["allowed"]
+            assert (_ask(api, action, job).status_code in (200, 201)) == (action in listed)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_each_field_is_refused_by_its_name(situation: str) -> None:
+    api = Api("operate", "read")
+    for field, value in ALL_FIELDS.items():
+        with built(situation) as job:
+            answer = api.patch(f"/jobs/{job.pk}", {field: value})
+            is_frozen = field in ("params", "target") and job.dispatched_at is not None
+            waits = job.status in (Status.PENDING, Status.QUEUED, Status.PAUSED)
+            assert (answer.status_code == 200) == (field == "tags" or (waits and not is_frozen))
+            if answer.status_code == 200:
+                assert getattr(Job.objects.get(pk=job.pk), field) == value
+            else:
+                assert answer.json()["field"] == field
+                assert (answer.json()["code"] == "invalid_operation") == is_frozen
+
+
+@pytest.mark.parametrize("action", sorted(set(ACTIONS) - {"retry"}))
+def test_a_superseded_attempt_answers_with_the_latest_one(action: str) -> None:
+    job = _chain_of_three()
+    second = _retry_of(job)
+    third = _retry_of(second)
+    api = Api("operate", "read")
+    for named in (job, second):
+        told = _ask(api, action, named).json()
+        assert (told["status"], told["code"], told["tail_id"]) == (409, "superseded", str(third.pk))
+        assert (told["state"], told["allowed"]) == ("RUNNING", [])
+
+
+def test_the_facts_of_many_jobs_take_as_many_queries_as_those_of_few() -> None:
+    def jobs() -> list[Job]:
+        found = list(Job.objects.order_by("pk"))
+        with CaptureQueriesContext(connection) as captured:
+            together = facts_of_many(found)
+        assert len(captured) <= 2
+        assert together == {job.pk: facts_of(job) for job in found}
+        return found
+
+    _chain_of_three(), _place(1)
+    few = len(jobs())
+    for number in range(5):
+        latest = JobFactory.create(failed=True, target=f"lane-{number}")
+        for attempt in range(2, 6):
+            latest = JobFactory.create(failed=True, target=latest.target, retry_of=latest, attempt=attempt)
+        _place(2)
+    assert len(jobs()) > few + 30
+
+
+def test_the_facts_follow_a_chain_to_its_end() -> None:
+    job = _chain_of_three()
+    second = _retry_of(job)
+    third = _retry_of(second)
+    latest = LatestAttempt(third.pk, Status.RUNNING)
+    assert [facts_of(each).superseded_by for each in (job, second, third)] == [latest, latest, None]
+    in_backoff = _retry_of(executor.fail(third, retry_in=3600))
+    latest = LatestAttempt(in_backoff.pk, Status.QUEUED, in_backoff=True)
+    assert [facts_of(each).superseded_by for each in (job, second, third)] == [latest] * 3
+    assert facts_of(in_backoff).in_backoff
+
+
+@pytest.mark.parametrize("action", ["retry", "resume"])
+def test_a_dry_run_over_a_whole_chain_tells_what_then_happens(action: str) -> None:
+    first = _failed_twice()
+    ids = [first.pk, _retry_of(first).pk]
+    foreseen = forecast(VERBS[action], ids)
+    foretold = call("jobs", action, *ids, "--dry-run", "--json").json
+    done = call("jobs", action, *ids, "--json").json
+    assert foreseen.taken == len(foretold["changed"]) == len(done["changed"]) == 1
+    assert (foretold["changed"], foretold["skipped"]) == (done["changed"], done["skipped"])
+
+
+def test_every_status_is_among_the_situations() -> None:
+    found = set()
+    for situation in SITUATIONS:
+        with built(situation) as job:
+            found.add(job.status)
+    assert found == set(Status)
+
+
+def _buttons(client: Client, job: Job) -> set[str]:
+    return {verb.name for verb, _url in client.get(page_of(job)).context["verbs"]}
+
+
+def _is_foreseen(action: str, job: Job) -> bool:
+    if action == "move":  # nothing foretells it
+        return action in allowed_actions(facts_of(job))
+    return forecast(PRIORITY if action == "update" else VERBS[action], [job.pk]).taken == 1
