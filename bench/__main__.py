@@ -25,6 +25,8 @@ PARTS = {
     "latency": "bench.latency",
     "claim_cost": "bench.claim_cost",
     "worker_cost": "bench.worker_cost",
+    "log_cost": "bench.log_cost",
+    "trace": "bench.trace",
     "webhooks": "bench.webhooks",
     "api": "bench.api",
     "console": "bench.console",

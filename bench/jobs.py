@@ -1,11 +1,16 @@
-"""The jobs that are measured: they do nothing, so that only the scheduler's own work is seen."""
+"""The jobs that are measured: they do nothing, or next to nothing, so that only the scheduler's own work is seen."""
 
 from __future__ import annotations
+
+import time
+from typing import Any
 
 from jobs import job
 
 NOOP = "bench.noop"
 ASYNC_NOOP = "bench.async_noop"
+SHORT = "bench.short"
+PROGRESS = "bench.progress"
 
 
 @job(NOOP)
@@ -16,3 +21,17 @@ def noop(number: int = 0, name: str = "") -> None:
 @job(ASYNC_NOOP)
 async def async_noop(number: int = 0, name: str = "") -> None:
     return None
+
+
+@job(SHORT)
+def wait_10_ms(number: int = 0) -> None:
+    time.sleep(0.01)
+
+
+@job(PROGRESS, max_runtime_sec=3600)
+def report_progress(ctx: Any) -> None:
+    """Report progress twice a second until the worker ends."""
+    steps = 0
+    while not ctx.wait(0.5):
+        steps += 1
+        ctx.progress(steps % 1000, 1000)

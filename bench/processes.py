@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 LOOK_SEC = 0.02
@@ -21,12 +21,14 @@ Processes = list[subprocess.Popen[Any]]
 
 
 @contextmanager
-def started(commands: Sequence[Sequence[str]], environment: Mapping[str, str]) -> Iterator[Processes]:
+def started(
+    commands: Sequence[Sequence[str]], environment: Mapping[str, str], *, stderr: IO[bytes] | None = None
+) -> Iterator[Processes]:
     """All of them at once, each in a session of its own; what is left of them at the end is ended."""
     running: Processes = []
     try:
         for command in commands:
-            running.append(_start(command, environment))
+            running.append(_start(command, environment, stderr))
         yield running
     finally:
         _end(running)
@@ -49,13 +51,14 @@ def require_sound(processes: Processes) -> None:
             raise RuntimeError(f"{process.args} ended with {process.returncode}")
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[Any]:
+def _start(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes] | None) -> subprocess.Popen[Any]:
     return subprocess.Popen(
         command,
         env=environment,
         cwd=CHECKOUT,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,  # our own standard output carries the figures
+        stderr=stderr,
         start_new_session=True,
         preexec_fn=_end_with_parent,
     )

@@ -44,27 +44,32 @@ def _per_job(job_type: str) -> float:
 
 def _at_rest() -> Rates:
     empty()
-    settle, seconds = (3.0, 3.0) if is_quick() else (SETTLE_SEC, WATCH_SEC)
+    settle, seconds = rest_sec()
     with workers(1, 4) as processes:
-        _await_registered()
+        await_registered(1)
         time.sleep(settle)  # its start is not its rest
-        before, said = _cpu_sec(processes[0].pid), _transactions()
+        before, said = cpu_sec(processes[0].pid), _transactions()
         time.sleep(seconds)
         require_sound(processes)
-        found = {"idle: % of a processor": [(_cpu_sec(processes[0].pid) - before) / seconds * 100]}
+        found = {"idle: % of a processor": [(cpu_sec(processes[0].pid) - before) / seconds * 100]}
         if said is not None:
             found["idle: transactions a second"] = [((_transactions() or 0) - said - 1) / seconds]
     return found
 
 
-def _await_registered() -> None:
+def rest_sec() -> tuple[float, float]:
+    """Return how long workers come to rest, and how long they are then watched."""
+    return (3.0, 3.0) if is_quick() else (SETTLE_SEC, WATCH_SEC)
+
+
+def await_registered(count: int) -> None:
     from bench.workers import START_SEC
     from jobs.models import Worker
 
     deadline = time.monotonic() + START_SEC
-    while not Worker.objects.exists():
+    while Worker.objects.count() < count:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the worker did not start within {START_SEC:g} s")
+            raise RuntimeError(f"{count} workers did not start within {START_SEC:g} s")
         time.sleep(0.1)
 
 
@@ -80,7 +85,7 @@ def _transactions() -> int | None:
     return int(count)
 
 
-def _cpu_sec(pid: int) -> float:
+def cpu_sec(pid: int) -> float:
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) / TICKS
 

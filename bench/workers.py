@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import IO, Any
 
 from bench.processes import Processes, await_ends, started
 
@@ -19,16 +19,21 @@ NO_LIMITS: dict[str, Any] = {"global": None}
 
 
 def workers(
-    count: int, slots: int, *options: str, limits: dict[str, Any] = NO_LIMITS
+    count: int, slots: int, *options: str, limits: dict[str, Any] = NO_LIMITS, log: IO[bytes] | None = None
 ) -> AbstractContextManager[Processes]:
-    command = [sys.executable, "manage.py", "worker", "-v", "0", f"--concurrency={slots}", *options]
-    return started([command] * count, {**os.environ, "JOBSCHEDULER_LIMITS": json.dumps(limits)})
+    """Start workers that log warnings only; with a file for their log, at their default level."""
+    level = [] if log is not None else ["-v", "0"]
+    command = [sys.executable, "manage.py", "worker", *level, f"--concurrency={slots}", *options]
+    environment = {**os.environ, "JOBSCHEDULER_LIMITS": json.dumps(limits)}
+    return started([command] * count, environment, stderr=log)
 
 
-def work_off(count: int, slots: int, jobs: int, *, limits: dict[str, Any] = NO_LIMITS) -> float:
+def work_off(
+    count: int, slots: int, jobs: int, *, limits: dict[str, Any] = NO_LIMITS, log: IO[bytes] | None = None
+) -> float:
     """Run workers until nothing is left; the seconds of processor time they took, their start included."""
     before = _children_sec()
-    with workers(count, slots, "--burst", limits=limits) as processes:
+    with workers(count, slots, "--burst", limits=limits, log=log) as processes:
         await_ends(processes, START_SEC + jobs / SLOWEST)
     return _children_sec() - before
 

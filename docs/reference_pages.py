@@ -66,7 +66,7 @@ WORDS = {
     "WEBHOOK_TIMEOUT_SEC": "For one delivery, all in all.",
     "WEBHOOK_MAX_RETRIES": "Tries after the first.",
     "WEBHOOK_BACKOFF_SEC": "The first retry of a delivery waits so long, each further one twice as long.",
-    "WEBHOOK_SECRET_KEY": "Seals the secrets of endpoints. None: SECRET_KEY does.",
+    "WEBHOOK_SECRET_KEY": "Encrypts the secrets of endpoints at rest. None: SECRET_KEY does.",
     "WEBHOOK_PORTS": "Ports that a webhook may go to.",
     "WEBHOOK_PROXY": "An egress proxy for webhooks and system.http.",
     "capacity_max": "Cost units that may be active and reserved at once.",

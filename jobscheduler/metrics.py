@@ -1,4 +1,4 @@
-"""`/metrics` for Prometheus: open if the settings say so, else for whoever may read."""
+"""Serve `/metrics` to Prometheus: to everybody if METRICS_PUBLIC, else to callers with the scope `read`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,31 @@ from jobs.api.problems import MethodNotAllowed, Unauthorized, answer_to
 from jobs.conf import conf
 from jobs.db import non_atomic
 
+OPENMETRICS_VERSION = "1.0.0"
+
 
 @non_atomic
 @never_cache
 def scrape(request: HttpRequest) -> HttpResponse:
     try:
-        response = HttpResponse(metrics.render(_tenant(request)), content_type=metrics.CONTENT_TYPE)
+        rendered = metrics.render(_tenant(request), as_openmetrics=_prefers_openmetrics(request))
+        response = HttpResponse(rendered.body, content_type=rendered.content_type)
     except Exception as error:  # noqa: BLE001  whatever it is, the answer is a problem document
         response = answer_to(request, error)
-    patch_vary_headers(response, ["Authorization", "X-API-Key", "Cookie"])
+    patch_vary_headers(response, ["Accept", "Authorization", "X-API-Key", "Cookie"])
     return response
+
+
+def _prefers_openmetrics(request: HttpRequest) -> bool:
+    """Compare what the caller accepts, best first. The text format is the answer to whoever names neither."""
+    for accepted in request.accepted_types:
+        media_type = f"{accepted.main_type}/{accepted.sub_type}"
+        if media_type == "application/openmetrics-text":
+            if accepted.params.get("version", OPENMETRICS_VERSION) == OPENMETRICS_VERSION:
+                return True
+        elif media_type in ("text/plain", "text/*", "*/*"):
+            return False
+    return False
 
 
 def _tenant(request: HttpRequest) -> str | None:

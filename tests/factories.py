@@ -308,7 +308,7 @@ class WebhookEndpointFactory(DjangoModelFactory[WebhookEndpoint]):
 
     url = Sequence(lambda n: f"https://example.org/hook/{n}")
     events = LazyFunction(lambda: ["job.completed"])
-    secret = b"sealed"
+    secret = b"encrypted"
 
 
 class WebhookAudienceFactory(DjangoModelFactory[WebhookAudience]):

@@ -7,7 +7,7 @@ from django.utils.translation import ngettext
 
 from jobs.conf import conf
 from jobs.management.examining import Finding, Findings, Level
-from webhooks import sealing
+from webhooks import secret_encryption
 from webhooks.models import WebhookEndpoint
 
 MOST = 1000  # endpoints that are looked at
@@ -15,16 +15,14 @@ MOST = 1000  # endpoints that are looked at
 
 def examine() -> Findings:
     endpoints = list(WebhookEndpoint.objects.only("pk", "secret", "enabled", "disabled_reason")[:MOST])
-    unreadable = sum(not _is_readable(bytes(each.secret)) for each in endpoints)
+    unreadable = sum(not _is_readable(each) for each in endpoints)
     if unreadable:
         told = ngettext("the secret of %d cannot be read", "the secrets of %d cannot be read", unreadable) % unreadable
-        hint = _(
-            "Bring back the key that they were sealed with (WEBHOOK_SECRET_KEY, SECRET_KEY_FALLBACKS), or rotate them."
-        )
+        hint = _("Restore the key that encrypted them (WEBHOOK_SECRET_KEY, SECRET_KEY_FALLBACKS), or rotate them.")
         yield Finding("webhooks", Level.ERROR, told, hint)
     if endpoints and conf.WEBHOOK_SECRET_KEY is None:
         hint = _("Set WEBHOOK_SECRET_KEY before SECRET_KEY changes.")
-        yield Finding("webhooks", Level.WARNING, _("secrets are sealed with SECRET_KEY"), hint)
+        yield Finding("webhooks", Level.WARNING, _("secrets are encrypted with SECRET_KEY"), hint)
     if not unreadable:
         told = ngettext(
             "%d endpoint, its secret can be read", "%d endpoints, their secrets can be read", len(endpoints)
@@ -32,9 +30,9 @@ def examine() -> Findings:
         yield Finding("webhooks", Level.OK, told % len(endpoints) if endpoints else _("no endpoints"))
 
 
-def _is_readable(sealed: bytes) -> bool:
+def _is_readable(endpoint: WebhookEndpoint) -> bool:
     try:
-        sealing.unseal(sealed)
-    except sealing.Unreadable:
+        secret_encryption.decrypt_secret(bytes(endpoint.secret), endpoint.pk)
+    except secret_encryption.UndecryptableSecret:
         return False
     return True

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.salvage import salvage_text
-from webhooks import circuits, sealing
+from webhooks import circuits, secret_encryption
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.leases")
@@ -122,10 +122,10 @@ class _Endpoint(NamedTuple):
         ]
 
     def keys(self) -> tuple[bytes, ...] | None:
-        sealed = [self.secret, *([self.old_secret] if self.old_secret and self.signs_twice else [])]
+        tokens = [self.secret, *([self.old_secret] if self.old_secret and self.signs_twice else [])]
         try:
-            return tuple(sealing.unseal(bytes(each)) for each in sealed)
-        except sealing.Unreadable:
+            return tuple(secret_encryption.decrypt_secret(bytes(token), as_uuid(self.key)) for token in tokens)
+        except secret_encryption.UndecryptableSecret:
             return None
 
 

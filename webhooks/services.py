@@ -19,7 +19,7 @@ from jobs import clock, db, parsing
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.errors import Conflict, InvalidInput, NotFound
-from webhooks import addresses, bodies, events, leases, outbox, sealing, signing
+from webhooks import addresses, bodies, events, leases, outbox, secret_encryption, signing
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.services")
@@ -46,8 +46,8 @@ def create(
         url=_url(url),
         events=events.parse(event_names),
         enabled=parsing.boolean(enabled, "enabled"),
-        secret=sealing.seal(secret),
     )
+    endpoint.secret = secret_encryption.encrypt_secret(secret, endpoint.pk)
     with db.atomic():
         if of(endpoint.tenant).count() >= MOST_ENDPOINTS:
             raise TooMany(_("A tenant may have no more than %d endpoints.") % MOST_ENDPOINTS)
@@ -100,7 +100,9 @@ def rotate_secret(
     with db.atomic():
         endpoint = _found(of(tenant).select_for_update(no_key=True), endpoint_id)
         of(tenant).filter(pk=endpoint.pk).update(
-            secret=sealing.seal(secret), old_secret=endpoint.secret, old_secret_until=Now() + BOTH_SIGN
+            secret=secret_encryption.encrypt_secret(secret, endpoint.pk),
+            old_secret=endpoint.secret,
+            old_secret_until=Now() + BOTH_SIGN,
         )
     _log(endpoint, "given a new secret", actor)
     return get(endpoint.pk), signing.shown(secret)

@@ -1,28 +1,29 @@
-"""What Prometheus reads. Live jobs are counted along partial indexes, the rest is summed from the rollup.
-
-A counter never goes back: it is read from the database alone, and neither pruning nor folding changes what it sums.
-"""
+"""Expose the queue to Prometheus, in its text format or as OpenMetrics."""
 
 from __future__ import annotations
 
-from jobs import census
-from jobs.metrics import counters, gauges
-from jobs.metrics.exposition import CONTENT_TYPE as CONTENT_TYPE
-from jobs.metrics.exposition import Family, text
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.utils import floatToGoString
+
+from jobs.metrics.collector import JobsCollector
+
+TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def render(tenant: str | None = None) -> str:
-    """Of one tenant's jobs, or of all; workers serve all of them."""
-    return text(families(tenant))
+class Exposition(NamedTuple):
+    body: bytes
+    content_type: str
 
 
-def families(tenant: str | None = None) -> list[Family]:
-    counted = census.take(tenant)
-    return [
-        counters.enqueued(counted),
-        *counters.ended(counted),
-        *gauges.live(counted),
-        *gauges.trouble(tenant),
-        *gauges.workers(),
-        gauges.build_info(),
-    ]
+def render(tenant: str | None = None, *, as_openmetrics: bool = False) -> Exposition:
+    """Render the metrics of one tenant's jobs, or of all; workers serve all tenants."""
+    registry = CollectorRegistry()
+    if as_openmetrics:  # which prescribes how a bucket's bound is written: "60.0"
+        registry.register(JobsCollector(tenant, format_bound=floatToGoString))
+        return Exposition(openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST)
+    registry.register(JobsCollector(tenant))
+    return Exposition(generate_latest(registry), TEXT_CONTENT_TYPE)

@@ -82,10 +82,10 @@ def test_bytes_that_are_no_json_cannot_be_masked_and_are_not_shown(boss: Client)
 
 def test_secrets_that_are_no_payload_are_on_no_page(boss: Client) -> None:
     token = factories.ApiTokenFactory.create()
-    endpoint = factories.WebhookEndpointFactory.create(secret=b"sealed-words")
+    endpoint = factories.WebhookEndpointFactory.create(secret=b"encrypted-words")
     job = JobFactory.create(running=True)
     assert token.digest not in seen(boss, token)
-    assert "sealed-words" not in seen(boss, endpoint)
+    assert "encrypted-words" not in seen(boss, endpoint)
     assert str(job.lease_token) not in seen(boss, job)
 
 

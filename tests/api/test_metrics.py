@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -12,11 +12,12 @@ from django.db import connection
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobs import metrics, services
 from jobs.engine import folding
-from jobs.metrics import exposition, labels
+from jobs.metrics import collector
 from jobs.models import Job, JobMinute
 from jobs.models.rollup import BUCKETS_SEC
 from jobs.states import TERMINAL, Status
@@ -27,6 +28,12 @@ from tests.factories import SAMPLE_TYPE, JobFactory, JobMinuteFactory, WorkerFac
 pytestmark = pytest.mark.django_db
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
 Labels = frozenset[tuple[str, str]]
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def rendered() -> str:
+    return metrics.render().body.decode()
 
 
 def read(text: str) -> dict[str, Metric]:
@@ -62,21 +69,21 @@ def everything() -> None:
 
 def test_the_output_is_what_prometheus_reads() -> None:
     everything()
-    found = read(metrics.render())
+    found = read(rendered())
 
     for name, family in found.items():
         assert family.documentation, name
         assert family.type in ("counter", "gauge", "histogram"), name
         assert name.startswith("jobs_")
-    lines = metrics.render().splitlines()
+    lines = rendered().splitlines()
     assert all(line.startswith(("#", "jobs_")) for line in lines)
-    assert metrics.render().endswith("\n")
+    assert rendered().endswith("\n")
 
 
 def test_every_series_belongs_to_its_family_and_follows_it() -> None:
     everything()
     family = ""
-    for line in metrics.render().splitlines():
+    for line in rendered().splitlines():
         if line.startswith("# TYPE"):
             family = line.split()[2]
         elif not line.startswith("#"):
@@ -85,10 +92,10 @@ def test_every_series_belongs_to_its_family_and_follows_it() -> None:
 
 def test_histograms_add_up_from_bucket_to_bucket() -> None:
     everything()
-    text = metrics.render()
+    text = rendered()
 
     for name in ("jobs_wait_seconds", "jobs_attempt_duration_seconds"):
-        bounds = [*(exposition._number(bound) for bound in BUCKETS_SEC), "+Inf"]
+        bounds = [*(f"{bound:g}" for bound in BUCKETS_SEC), "+Inf"]
         counts = [value(text, f"{name}_bucket", job_type=SAMPLE_TYPE, le=bound) for bound in bounds]
         assert counts == sorted(counts)
         assert counts[-1] == value(text, f"{name}_count", job_type=SAMPLE_TYPE) == 7
@@ -100,12 +107,12 @@ def test_histograms_add_up_from_bucket_to_bucket() -> None:
 
 def test_a_job_that_never_started_is_in_no_histogram() -> None:
     JobMinuteFactory(jobs=3, outcome="CANCELLED", wait_bucket=-1, run_bucket=-1)
-    assert not any(name.startswith("jobs_wait_seconds") for name, _ in samples(metrics.render()))
+    assert not any(name.startswith("jobs_wait_seconds") for name, _ in samples(rendered()))
 
 
 def test_live_jobs_are_counted_by_status_resource_and_addon() -> None:
     everything()
-    text = metrics.render()
+    text = rendered()
 
     assert value(text, "jobs_live", status="PAUSED") == 2
     assert value(text, "jobs_running", resource="default") == 1
@@ -125,24 +132,24 @@ def test_live_jobs_are_counted_by_status_resource_and_addon() -> None:
 def test_ages_are_counted_from_when_a_job_could_have_started() -> None:
     ago = datetime.now(UTC) - timedelta(hours=2)
     JobFactory.create(created_at=ago, not_before=ago + timedelta(hours=1))
-    age = value(metrics.render(), "jobs_oldest_ready_age_seconds", resource="default")
+    age = value(rendered(), "jobs_oldest_ready_age_seconds", resource="default")
     assert 3500 < age < 3700
 
 
 def test_a_lease_that_is_over_and_a_target_that_is_blocked_show() -> None:
     JobFactory.create(running=True, lease_expires_at=datetime.now(UTC) - timedelta(seconds=5))
     JobFactory.create(failed=True, in_lane=True)
-    assert value(metrics.render(), "jobs_expired_leases") == 1
-    assert value(metrics.render(), "jobs_blocked_targets") == 1
+    assert value(rendered(), "jobs_expired_leases") == 1
+    assert value(rendered(), "jobs_blocked_targets") == 1
 
 
 def test_what_was_submitted_is_what_lives_and_what_has_ended() -> None:
-    before = value(metrics.render(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+    before = value(rendered(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
     job = services.enqueue(SAMPLE_TYPE, {"text": "a"})
     services.enqueue(SAMPLE_TYPE, {"text": "b"})
-    after = value(metrics.render(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+    after = value(rendered(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
     services.cancel(job.pk)
-    ended = value(metrics.render(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+    ended = value(rendered(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
 
     assert (before, after, ended) == (0, 2, 2)
 
@@ -158,7 +165,7 @@ def counters() -> Iterator[list[dict[tuple[str, Labels], float]]]:
 
 
 def counted() -> dict[tuple[str, Labels], float]:
-    kinds = [family for family in read(metrics.render()).values() if family.type in ("counter", "histogram")]
+    kinds = [family for family in read(rendered()).values() if family.type in ("counter", "histogram")]
     return {(s.name, frozenset(s.labels.items())): s.value for family in kinds for s in family.samples}
 
 
@@ -198,7 +205,7 @@ def test_names_that_nobody_declared_share_one_label() -> None:
     for number in range(150):
         JobFactory.create(job_type=f"made-up-{number}", resource=f"pool-{number}", addon_id=f"addon-{number}")
         JobMinuteFactory(job_type=f"made-up-{number}", resource=f"pool-{number}")
-    text = metrics.render()
+    text = rendered()
 
     assert value(text, "jobs_ready", resource="other") == 150
     assert value(text, "jobs_enqueued_total", resource="other", job_type="other") == 300
@@ -206,11 +213,11 @@ def test_names_that_nobody_declared_share_one_label() -> None:
     assert "pool-" not in text
     addons = [labels for name, labels in samples(text) if name == "jobs_queued"]
     assert len(addons) == labels_for_addons()
-    assert value(text, "jobs_queued", addon="other") == 150 - labels.MOST_ADDONS
+    assert value(text, "jobs_queued", addon="other") == 150 - collector.MAX_ADDONS
 
 
 def labels_for_addons() -> int:
-    return labels.MOST_ADDONS + len(["", "other"])
+    return collector.MAX_ADDONS + len(["", "other"])
 
 
 def test_a_type_is_known_by_its_present_name() -> None:
@@ -224,20 +231,20 @@ def test_a_type_is_known_by_its_present_name() -> None:
         def renamed() -> None: ...
 
         JobFactory.create(job_type="tests.old-name")
-        assert value(metrics.render(), "jobs_enqueued_total", resource="default", job_type="tests.renamed") == 1
+        assert value(rendered(), "jobs_enqueued_total", resource="default", job_type="tests.renamed") == 1
     finally:
         registry._handlers = before
 
 
 def test_label_values_are_escaped() -> None:
     JobFactory.create(addon_id='a"b\\c d')
-    text = metrics.render()
+    text = rendered()
     assert r'addon="a\"b\\c d"' in text
     assert value(text, "jobs_queued", addon='a"b\\c d') == 1
 
 
 def test_a_metric_begins_at_nought() -> None:
-    text = metrics.render()
+    text = rendered()
     for outcome in TERMINAL:
         assert value(text, "jobs_finished_total", resource="default", job_type=SAMPLE_TYPE, outcome=str(outcome)) == 0
     assert value(text, "jobs_recovered_total") == 0
@@ -247,12 +254,64 @@ def test_a_metric_begins_at_nought() -> None:
 def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
     def asked() -> int:
         with CaptureQueriesContext(connection) as queries:
-            metrics.render()
+            rendered()
         return len(queries)
 
     few = asked()
     everything()
     assert asked() == few <= 7
+
+
+# ------------------------------------------------------------------------------------------- in which format
+
+
+def test_openmetrics_has_the_same_series_as_the_text_format() -> None:
+    everything()
+    openmetrics = metrics.render(as_openmetrics=True).body.decode()
+    assert comparable(openmetrics_families(openmetrics)) == comparable(text_string_to_metric_families(rendered()))
+
+
+def comparable(families: Iterable[Metric]) -> set[tuple[str, Labels, float]]:
+    """Every sample but ages, bounds as numbers: the formats write them differently."""
+    return {
+        (sample.name, frozenset((k, str(float(v)) if k == "le" else v) for k, v in sample.labels.items()), sample.value)
+        for family in families
+        for sample in family.samples
+        if family.name != "jobs_oldest_ready_age_seconds"
+    }
+
+
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
+@override_settings(JOBSCHEDULER={"METRICS_PUBLIC": True})
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("application/openmetrics-text", OPENMETRICS),
+        ("application/openmetrics-text; version=1.0.0; charset=utf-8", OPENMETRICS),
+        (PROMETHEUS_3, OPENMETRICS),
+        ("*/*, application/openmetrics-text;q=0.5", TEXT),
+        ("text/plain, application/openmetrics-text;q=0.9", TEXT),
+        ("application/openmetrics-text;q=0", TEXT),
+        ("application/openmetrics-text;version=0.0.1,text/plain;q=0.5", TEXT),
+        ("application/openmetrics-text;version=x", TEXT),
+        ("text/plain;version=x", TEXT),
+        ("text/html", TEXT),
+        ("*/*", TEXT),
+        ("", TEXT),
+    ],
+)
+def test_the_caller_chooses_the_format(accept: str, content_type: str) -> None:
+    answer = Client().get("/metrics", headers={"Accept": accept})
+    assert answer.status_code == 200
+    assert answer["Content-Type"] == content_type
+    assert "Accept" in answer["Vary"].split(", ")
+    assert answer.content.endswith(b"# EOF\n") == (content_type == OPENMETRICS)
 
 
 # ------------------------------------------------------------------------------------------------ who may read it
@@ -268,7 +327,7 @@ def test_without_credentials_it_is_closed() -> None:
 def test_a_token_that_may_read_opens_it_and_others_do_not() -> None:
     answer = Api("read", tenant=None).raw("/metrics")
     assert answer.status_code == 200
-    assert answer["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert answer["Content-Type"] == TEXT
     assert read(answer.content.decode())
     assert Api("submit").raw("/metrics").status_code == 403
 

@@ -97,7 +97,7 @@ def test_secrets_that_cannot_be_read_are_an_error() -> None:
         webhooks.create("https://example.com/", ["job.completed"])
     assert WebhookEndpoint.objects.exists()
     assert said("error", "webhooks") == "the secret of 1 cannot be read"
-    assert said("warning", "webhooks") == "secrets are sealed with SECRET_KEY"
+    assert said("warning", "webhooks") == "secrets are encrypted with SECRET_KEY"
 
 
 def test_settings_that_make_no_sense_are_told_and_nothing_breaks() -> None:

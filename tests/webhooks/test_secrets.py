@@ -1,10 +1,11 @@
-"""Secrets: of full strength, shown once, sealed with a key that is not in the database."""
+"""Secrets: of full strength, shown once, encrypted with a key that is not in the database."""
 
 from __future__ import annotations
 
 import base64
 import logging
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from django.db import connection
@@ -12,50 +13,74 @@ from standardwebhooks import Webhook
 
 from tests.webhooks.conftest import Settings
 from tests.webhooks.scenes import ANYWHERE
-from webhooks import sealing, services, signing
+from webhooks import leases, services, signing
 from webhooks.models import WebhookEndpoint
+from webhooks.secret_encryption import UndecryptableSecret, decrypt_secret, encrypt_secret
 
 KEY = "a key of sixteen or more"
+SECRET = b"k" * 32
+ENDPOINT = UUID("01920000-0000-7000-8000-000000000001")
 
 
-@pytest.mark.parametrize("plain", [b"x", b"y" * 32, bytes(range(256)) * 5])
-def test_what_is_sealed_can_be_unsealed_and_never_looks_alike(plain: bytes) -> None:
-    first, second = sealing.seal(plain), sealing.seal(plain)
-    assert sealing.unseal(first) == sealing.unseal(second) == plain
+@pytest.mark.parametrize("secret", [b"x", b"y" * 32, bytes(range(256)) * 5])
+def test_an_encrypted_secret_can_be_decrypted_and_no_two_tokens_are_alike(secret: bytes) -> None:
+    first, second = encrypt_secret(secret, ENDPOINT), encrypt_secret(secret, ENDPOINT)
+    assert decrypt_secret(first, ENDPOINT) == decrypt_secret(second, ENDPOINT) == secret
     assert first != second
-    assert len(plain) < 8 or (plain not in first and plain not in second)
+    assert len(secret) < 8 or (secret not in first and secret not in second)
 
 
 @pytest.mark.parametrize("place", [0, 1, 16, 17, 40, 49, -1])
 def test_one_changed_bit_is_noticed(place: int) -> None:
-    sealed = bytearray(sealing.seal(b"k" * 32))
-    sealed[place] ^= 1
-    with pytest.raises(sealing.Unreadable):
-        sealing.unseal(bytes(sealed))
+    token = bytearray(base64.urlsafe_b64decode(encrypt_secret(SECRET, ENDPOINT)))
+    token[place] ^= 1
+    with pytest.raises(UndecryptableSecret):
+        decrypt_secret(base64.urlsafe_b64encode(token), ENDPOINT)
 
 
-@pytest.mark.parametrize("sealed", [b"", b"\x01", b"sealed", b"\x01" + b"\0" * 48, b"\x02" + b"\0" * 100])
-def test_what_was_never_sealed_is_unreadable(sealed: bytes) -> None:
-    with pytest.raises(sealing.Unreadable):
-        sealing.unseal(sealed)
+@pytest.mark.parametrize("token", [b"", b"\x01", b"encrypted", b"\x80" + b"\0" * 72, b"gAAAAA" + b"A" * 100])
+def test_what_was_never_encrypted_is_refused(token: bytes) -> None:
+    with pytest.raises(UndecryptableSecret):
+        decrypt_secret(token, ENDPOINT)
 
 
-def test_another_key_cannot_read_it(settings: Any) -> None:
-    sealed = sealing.seal(b"k" * 32)
+def test_a_changed_secret_key_is_named_in_the_error_and_a_fallback_still_decrypts(settings: Any) -> None:
+    token = encrypt_secret(SECRET, ENDPOINT)
     settings.SECRET_KEY = "another key"
-    with pytest.raises(sealing.Unreadable):
-        sealing.unseal(sealed)
+    with pytest.raises(UndecryptableSecret, match=f"endpoint {ENDPOINT} cannot be decrypted .* SECRET_KEY_FALLBACKS"):
+        decrypt_secret(token, ENDPOINT)
     settings.SECRET_KEY_FALLBACKS = ["only for tests"]
-    assert sealing.unseal(sealed) == b"k" * 32
+    assert decrypt_secret(token, ENDPOINT) == SECRET
 
 
-def test_a_key_of_its_own_can_be_introduced_later_and_then_is_what_counts(told: Settings, settings: Any) -> None:
-    before = sealing.seal(b"k" * 32)
+def test_a_key_for_webhooks_can_be_introduced_later_and_replaced(told: Settings, settings: Any) -> None:
+    before = encrypt_secret(SECRET, ENDPOINT)
     told(WEBHOOK_SECRET_KEY=KEY)
-    after = sealing.seal(b"k" * 32)
-    assert sealing.unseal(before) == sealing.unseal(after) == b"k" * 32
+    after = encrypt_secret(SECRET, ENDPOINT)
+    assert decrypt_secret(before, ENDPOINT) == decrypt_secret(after, ENDPOINT) == SECRET
     settings.SECRET_KEY = "another key"
-    assert sealing.unseal(after) == b"k" * 32
+    assert decrypt_secret(after, ENDPOINT) == SECRET
+    told(WEBHOOK_SECRET_KEY="the next key of sixteen or more")
+    with pytest.raises(UndecryptableSecret):
+        decrypt_secret(after, ENDPOINT)
+    settings.SECRET_KEY_FALLBACKS = [KEY]
+    assert decrypt_secret(after, ENDPOINT) == SECRET
+
+
+def test_a_token_copied_to_another_endpoint_is_refused() -> None:
+    with pytest.raises(UndecryptableSecret):
+        decrypt_secret(encrypt_secret(SECRET, ENDPOINT), uuid4())
+
+
+@pytest.mark.django_db
+def test_an_endpoint_with_the_secret_of_another_sends_nothing() -> None:
+    mine, theirs = (services.create(ANYWHERE, ["*"])[0] for _ in range(2))
+    WebhookEndpoint.objects.filter(pk=mine.pk).update(secret=theirs.secret)
+    for each in (mine, theirs):
+        services.send_test(each.pk)
+    keys = {task.endpoint_id: task.keys for task in leases.take(10)}
+    assert keys[mine.pk] is None
+    assert keys[theirs.pk] is not None
 
 
 def test_signatures_are_what_the_standard_library_makes() -> None:
@@ -88,5 +113,5 @@ def test_a_secret_is_nowhere_in_the_clear(caplog: pytest.LogCaptureFixture) -> N
     for text in (caplog.text, repr(endpoint), str(endpoint), str(vars(endpoint))):
         assert first.removeprefix("whsec_") not in text
         assert second.removeprefix("whsec_") not in text
-    assert sealing.unseal(bytes(endpoint.secret)) == raw[1]
-    assert sealing.unseal(bytes(endpoint.old_secret or b"")) == raw[0]
+    assert decrypt_secret(bytes(endpoint.secret), endpoint.pk) == raw[1]
+    assert decrypt_secret(bytes(endpoint.old_secret or b""), endpoint.pk) == raw[0]

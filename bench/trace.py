@@ -1,0 +1,170 @@
+"""How much code one job's end and the next one's start pass through: `python -m bench.trace`.
+
+A worker with one slot runs no-op jobs on PostgreSQL, without limits, lanes, groups and webhooks, under
+`sys.setprofile`. Counted are the product's own functions that are entered, in any thread, between the return of one
+handler and the start of the next, in at least half of these intervals: what a heartbeat calls now and then is not.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from statistics import median
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from bench.jobs import NOOP, noop
+from bench.measure import Calibration, Ceiling, Rates, table
+from bench.sizes import scaled
+from bench.workers import fill
+
+TITLE = "Trace: from the return of one no-op handler to the start of the next, one slot"
+DATABASES = ("postgresql",)
+JOBS = 400
+CHECKOUT = Path(__file__).resolve().parent.parent
+PRODUCT = ("jobs", "schedules", "webhooks", "jobscheduler")
+ROOTS = tuple(f"{CHECKOUT / package}/" for package in PRODUCT)
+PER_JOB = "entered for one job"  # a key of the figures; all others are functions
+INNER = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")  # frames of their own before Python 3.12
+
+
+class Function(NamedTuple):
+    path: str
+    line: int
+    name: str
+
+    @classmethod
+    def of(cls, code: CodeType) -> Function:
+        return cls(str(Path(code.co_filename).relative_to(CHECKOUT)), code.co_firstlineno, code.co_qualname)
+
+    @classmethod
+    def parse(cls, text: str) -> Function:
+        path, line, name = text.split(":", 2)
+        return cls(path, int(line), name)
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.name}"
+
+
+class Recorder:
+    """Record which functions of the product are entered between two runs of a handler."""
+
+    def __init__(self, handler: CodeType) -> None:
+        self.handler = handler
+        self.intervals: list[dict[CodeType, None]] = []  # in order of first call
+        self._entered: dict[CodeType, None] | None = None
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        code = frame.f_code
+        if event == "call":
+            if code is self.handler:
+                if self._entered is not None:
+                    self.intervals.append(self._entered)
+                self._entered = None
+            elif self._entered is not None and is_counted(code):
+                self._entered.setdefault(code)
+        elif event == "return" and code is self.handler:
+            self._entered = {}
+
+    def functions(self) -> list[CodeType]:
+        """Return what at least half of the intervals entered, in the order of a typical one; the first are warm-up."""
+        steady = self.intervals[len(self.intervals) // 4 :]
+        times = Counter(code for interval in steady for code in interval)
+        places = {code: median(list(each).index(code) for each in steady if code in each) for code in times}
+        return sorted((code for code in times if times[code] * 2 >= len(steady)), key=places.__getitem__)
+
+
+@cache
+def is_counted(code: CodeType) -> bool:
+    return code.co_filename.startswith(ROOTS) and code.co_name not in INNER
+
+
+def measure(calibration: Calibration, rounds: int | None) -> Rates:
+    """By function, its number of lines; in the order in which they are first entered."""
+    from django.core.management import call_command
+
+    jobs = scaled(JOBS, least=100)
+    fill(NOOP, jobs)
+    recorder = Recorder(noop_code())
+    threading.setprofile(recorder)
+    sys.setprofile(recorder)
+    try:
+        call_command("worker", "--burst", concurrency="1", verbosity=0)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    if len(recorder.intervals) < jobs // 2:
+        raise RuntimeError(f"only {len(recorder.intervals)} of {jobs} jobs were seen to follow one another")
+    steady = recorder.intervals[len(recorder.intervals) // 4 :]
+    found: Rates = {PER_JOB: [float(len(each)) for each in steady]}
+    for code in recorder.functions():
+        function = Function.of(code)
+        found[str(function)] = [float(lines_by_start(CHECKOUT / function.path).get(function.line, 1))]
+    return found
+
+
+def noop_code() -> CodeType:
+    """Return the code of the handler itself, whatever `@job` made of it."""
+    handler: Any = noop
+    while not hasattr(handler, "__code__"):
+        handler = handler.func if hasattr(handler, "func") else handler.__wrapped__
+    code: CodeType = handler.__code__
+    return code
+
+
+@cache
+def lines_by_start(path: Path) -> dict[int, int]:
+    """Return the length in lines of every function of a file, by its first line (a decorator's, if it has one)."""
+    functions = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, FUNCTIONS))
+    return {start: (node.end_lineno or start) - start + 1 for node in functions for start in [_first_line(node)]}
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def product_files() -> Iterator[Path]:
+    for package in PRODUCT:
+        yield from (path for path in (CHECKOUT / package).rglob("*.py") if "migrations" not in path.parts)
+
+
+def report(found: Mapping[str, Rates]) -> str:
+    rates = found["postgresql"]
+    lines = {Function.parse(text): int(values[0]) for text, values in rates.items() if text != PER_JOB}
+    rows = [(each.name, f"{each.path}:{each.line}", count) for each, count in lines.items()]
+    longest = max(lines, key=lines.__getitem__)
+    files = {each.path for each in lines}
+    product = [len(path.read_text().splitlines()) for path in product_files()]
+    seen = rates[PER_JOB]
+    return "\n".join(
+        [
+            table(("function", "place", "lines"), rows),
+            "",
+            f"{len(lines)} functions of {sum(lines.values())} lines in {len(files)} files",
+            f"of single jobs: {min(seen):g} to {max(seen):g} functions, median {median(seen):g}",
+            f"longest function: {longest.name} in {longest.path}:{longest.line}, {lines[longest]} lines",
+            f"the product: {sum(product):,} lines in {len(product)} files, without tests, migrations and catalogues",
+        ]
+    )
+
+
+def bars(found: Mapping[str, Rates]) -> list[Ceiling]:
+    functions = [Function.parse(text) for text in found["postgresql"] if text != PER_JOB]
+    return [
+        Ceiling("functions from one job's end to the next one's start", len(functions), 60),
+        Ceiling("files that they are in", len({each.path for each in functions}), 15),
+    ]
+
+
+if __name__ == "__main__":
+    from bench.__main__ import main
+
+    sys.exit(main(["trace", *sys.argv[1:]]))

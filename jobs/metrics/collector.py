@@ -1,0 +1,193 @@
+"""Collect what is exposed. Live jobs are counted along partial indexes, the rest is summed from the rollup.
+
+A counter never decreases: it is read from the database alone, and neither pruning nor folding changes its sum. Every
+declared series starts at 0: a counter that appears with its first step does not show that step.
+
+Only declared names have a series of their own, so their number stays bounded. Declared is what the code and the
+settings name: a series changes its label with a deployment, not by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from jobs import census, figures, version
+from jobs.census import Census
+from jobs.conf import conf
+from jobs.models.rollup import BUCKETS_SEC
+from jobs.registry import registry
+from jobs.states import LIVE, TERMINAL, Status
+
+OTHER = "other"
+MAX_ADDONS = 100
+
+Labels = tuple[str, ...]
+Values = defaultdict[Labels, float]
+
+
+def format_plain(bound: float) -> str:
+    """Write a bucket's bound as the text format always showed it: 60, not 60.0."""
+    return "+Inf" if math.isinf(bound) else f"{bound:g}"
+
+
+@dataclass(frozen=True)
+class JobsCollector(Collector):
+    """Collect the metrics of one tenant's jobs, or of all."""
+
+    tenant: str | None = None
+    format_bound: Callable[[float], str] = format_plain
+
+    def collect(self) -> Iterator[Metric]:
+        counted = census.take(self.tenant)
+        yield _enqueued(counted)
+        yield from self._ended(counted)
+        yield from _live(counted)
+        yield from _trouble(self.tenant)
+        yield from _workers()
+        yield _gauge("jobs_build_info", "The version that answers.", ["version"], {(version.__version__,): 1})
+
+    def _ended(self, counted: Census) -> Iterator[Metric]:
+        finished, retries, recovered = _zeros(), _zeros(), _zeros([()])
+        for resource, job_type in declared_types():
+            retries[job_type,] = 0
+            for outcome in TERMINAL:
+                finished[resource, job_type, str(outcome)] = 0
+        waited: defaultdict[Labels, Observations] = defaultdict(Observations)
+        ran: defaultdict[Labels, Observations] = defaultdict(Observations)
+        types, resources = job_type_names(), declared_resources()
+        for row in counted.ended:
+            job_type = _known(types.get(row.job_type), types)
+            finished[_known(row.resource, resources), job_type, row.status] += row.jobs
+            retries[job_type,] += row.retried
+            recovered[()] += row.recovered
+            if row.wait_bucket >= 0:
+                waited[job_type,].add(row.wait_bucket, row.jobs, row.wait_sec)
+                ran[job_type,].add(row.run_bucket, row.jobs, row.run_sec)
+        yield _counter("jobs_finished_total", "Jobs ended.", ["resource", "job_type", "outcome"], finished)
+        yield _counter("jobs_retries_total", "Failed jobs that were retried automatically.", ["job_type"], retries)
+        yield _counter("jobs_recovered_total", "Jobs that failed because their worker was gone.", [], recovered)
+        yield self._histogram("jobs_wait_seconds", "From submission to start.", waited)
+        yield self._histogram("jobs_attempt_duration_seconds", "From start to end.", ran)
+
+    def _histogram(self, name: str, documentation: str, found: Mapping[Labels, Observations]) -> Metric:
+        family = HistogramMetricFamily(name, documentation, labels=["job_type"])
+        bounds = [self.format_bound(bound) for bound in (*BUCKETS_SEC, math.inf)]
+        for labels, observations in sorted(found.items()):
+            counts = accumulate(observations.counts)
+            family.add_metric(labels, list(zip(bounds, counts, strict=True)), observations.total_sec)
+        return family
+
+
+@dataclass
+class Observations:
+    """Durations by bucket; the last bucket is open-ended."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_SEC) + 1))
+    total_sec: float = 0.0
+
+    def add(self, bucket: int, times: int, total_sec: float) -> None:
+        self.counts[bucket] += times
+        self.total_sec += total_sec
+
+
+def _enqueued(counted: Census) -> Metric:
+    """Count live and ended jobs together: one statement read both."""
+    values = _zeros(declared_types())
+    types, resources = job_type_names(), declared_resources()
+    for kind in counted.ever:
+        values[_known(kind.resource, resources), _known(types.get(kind.job_type), types)] += kind.jobs
+    return _counter("jobs_enqueued_total", "Jobs submitted, retries too.", ["resource", "job_type"], values)
+
+
+def _live(counted: Census) -> Iterator[Metric]:
+    resources = declared_resources()
+    statuses = _zeros((str(status),) for status in LIVE)
+    ready, oldest_sec, running = (_zeros((resource,) for resource in resources) for _ in range(3))
+    queued_kinds = [kind for kind in counted.live if kind.is_queued]
+    addons = {"", *declared_addons(kind.addon_id for kind in queued_kinds if kind.addon_id)}
+    queued = _zeros((addon,) for addon in addons)
+    for kind in counted.live:
+        resource = _known(kind.resource, resources)
+        statuses[kind.status,] += kind.jobs
+        if kind.is_ready:
+            ready[resource,] += kind.jobs
+            oldest_sec[resource,] = max(oldest_sec[resource,], counted.age_sec(kind.since))
+        if kind.status == Status.RUNNING:
+            running[resource,] += kind.jobs
+    for kind in queued_kinds:
+        queued[_known(kind.addon_id, addons),] += kind.jobs
+    yield _gauge("jobs_live", "Jobs that have not ended.", ["status"], statuses)
+    yield _gauge("jobs_ready", "Jobs that could start now.", ["resource"], ready)
+    waiting = "For how long the first of them could have."
+    yield _gauge("jobs_oldest_ready_age_seconds", waiting, ["resource"], oldest_sec)
+    yield _gauge("jobs_running", "Jobs that run.", ["resource"], running)
+    yield _gauge("jobs_queued", "Jobs that have not started.", ["addon"], queued)
+
+
+def _trouble(tenant: str | None) -> Iterator[Metric]:
+    expired = "Running jobs whose worker was not heard of in time."
+    yield GaugeMetricFamily("jobs_expired_leases", expired, value=figures.expired_leases(tenant))
+    blocked = f"Targets that a paused or failed job blocks; up to {figures.MANY} are counted."
+    yield GaugeMetricFamily("jobs_blocked_targets", blocked, value=figures.blocked_targets(tenant))
+
+
+def _workers() -> Iterator[Metric]:
+    workers = figures.workforce()
+    states: dict[Labels, float] = {(state,): count for state, count in workers.states.items()}
+    yield _gauge("jobs_workers", "Workers; SILENT: not heard of for a lease.", ["state"], states)
+    yield GaugeMetricFamily("jobs_worker_slots", "Slots of the workers that were heard of.", value=workers.slots)
+    yield GaugeMetricFamily("jobs_worker_slots_busy", "Slots that have a job.", value=workers.busy)
+    yield GaugeMetricFamily("jobs_worker_slots_stuck", "Slots whose handler cannot be stopped.", value=workers.stuck)
+
+
+def _zeros(series: Iterable[Labels] = ()) -> Values:
+    return defaultdict(float, dict.fromkeys(series, 0.0))
+
+
+def _counter(name: str, documentation: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Metric:
+    family = CounterMetricFamily(name, documentation, labels=labels)
+    for label_values, value in sorted(values.items()):
+        family.add_metric(label_values, value)
+    return family
+
+
+def _gauge(name: str, documentation: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=labels)
+    for label_values, value in sorted(values.items()):
+        family.add_metric(label_values, value)
+    return family
+
+
+def _known(name: str | None, names: Container[str]) -> str:
+    return name if name is not None and name in names else OTHER
+
+
+def job_type_names() -> dict[str, str]:
+    """Map every name of a job type that this process knows, aliases too, to its present name."""
+    handlers = [registry.get(name) for name in registry.names()]
+    return {name: each.name for each in handlers for name in (each.name, *each.options.aliases)}
+
+
+def declared_resources() -> set[str]:
+    """Return the resources that handlers and the limits of the settings name."""
+    return {"default", *(resource for resource, _ in declared_types()), *conf.LIMITS.resource}
+
+
+def declared_types() -> set[tuple[str, str]]:
+    """Return every job type with the resource that its handler names."""
+    return {(registry.get(name).options.resource, name) for name in registry.names()}
+
+
+def declared_addons(found: Iterable[str]) -> set[str]:
+    """Return at most MAX_ADDONS addons, those with a limit first: addons are declared nowhere else."""
+    limited = set(conf.LIMITS.addon)
+    others = sorted(set(found) - limited)
+    return {*limited, *others[: max(MAX_ADDONS - len(limited), 0)]}
