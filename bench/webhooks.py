@@ -58,10 +58,12 @@ def dead_receivers() -> Iterator[list[str]]:
 
 
 def _subscribe(urls: list[str], events: list[str]) -> None:
+    from webhooks import services
     from webhooks.models import WebhookEndpoint
-    from webhooks.sealing import seal
 
-    WebhookEndpoint.objects.bulk_create(WebhookEndpoint(url=url, events=events, secret=seal(b"k" * 32)) for url in urls)
+    for url in urls:
+        endpoint, _secret = services.create("https://example.org/", events)
+        WebhookEndpoint.objects.filter(pk=endpoint.pk).update(url=url)  # loopback, which is not allowed in this process
 
 
 def _forget_all() -> None:
