@@ -34,6 +34,10 @@ class Function(NamedTuple):
     reads_tables: bool = True
 
     @property
+    def definition(self) -> str:
+        return f"{'as owner' if self.reads_tables else 'as caller'}: {self.body}"
+
+    @property
     def sql(self) -> str:
         as_owner = " SECURITY DEFINER SET search_path FROM CURRENT" if self.reads_tables else ""
         return f"CREATE OR REPLACE FUNCTION {self.name}() RETURNS trigger LANGUAGE plpgsql{as_owner} AS $${self.body}$$"
@@ -54,8 +58,8 @@ class TriggerSet:
         """Name the triggers that are absent, disabled, or not as this version defines them."""
         expected = self.expected(connection)
         if connection.vendor == "postgresql":
-            body_of = {function.name: function.body for function in self.functions}
-            definitions = {trigger.name: body_of[trigger.function] for trigger in expected}
+            function_of = {function.name: function for function in self.functions}
+            definitions = {trigger.name: function_of[trigger.function].definition for trigger in expected}
         else:
             definitions = {trigger.name: _normalize(trigger.sql) for trigger in expected}
         existing = _existing(connection, {trigger.table for trigger in expected})
@@ -128,7 +132,7 @@ def _is_migrated(label: str, loader: MigrationLoader) -> bool:
 
 
 def _existing(connection: Any, tables: Iterable[str]) -> dict[str, str]:
-    """Triggers on these tables: on PostgreSQL with the body of their function, on SQLite with their statement."""
+    """Triggers on these tables: on PostgreSQL with what their function is, on SQLite with their statement."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(_POSTGRES_TRIGGERS, [sorted(tables)])
@@ -138,7 +142,7 @@ def _existing(connection: Any, tables: Iterable[str]) -> dict[str, str]:
 
 
 _POSTGRES_TRIGGERS = """
-    SELECT t.tgname, p.prosrc
+    SELECT t.tgname, CASE WHEN p.prosecdef THEN 'as owner: ' ELSE 'as caller: ' END || p.prosrc
     FROM unnest(%s::text[]) AS expected(name)
     JOIN pg_trigger t ON t.tgrelid = to_regclass(expected.name)
     JOIN pg_proc p ON p.oid = t.tgfoid

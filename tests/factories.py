@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from django.utils import timezone
+from factory import post_generation
 from factory.declarations import (
     LazyAttribute,
     LazyFunction,
@@ -18,7 +19,6 @@ from factory.declarations import (
     SubFactory,
     Trait,
 )
-from factory import post_generation
 from factory.django import DjangoModelFactory
 
 from jobs import ids

@@ -135,7 +135,7 @@ def _read(job_ids: Iterable[UUID], *, with_payload: bool = True) -> list[Job]:
     ids = list(job_ids)
     if not ids:
         return []
-    rows: Any = shaping.with_relations(Job.objects.all()).filter(pk__in=ids)
+    rows: Any = shaping.with_relations(Job.objects.all()).filter(pk__in=ids).defer("template__params")
     if with_payload:
         return list(rows)
     found = list(rows.defer("params", "run__artifacts"))

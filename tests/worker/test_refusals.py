@@ -24,13 +24,13 @@ TYPE = "sample.noop"
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
+def worker() -> Worker:
     """One whose jobs end when the test says so, and who looks for nothing but what it is told of."""
     ConcurrencyLimit.objects.all().delete()
     made = Worker(Options(name="one", serves=Serves((TYPE,)), housekeeping=False))
     made.executor = SimpleNamespace(start=lambda held: None)
     made._end.set()  # no pauses
-    yield made
+    return made
 
 
 def settle(worker: Worker) -> None:
