@@ -66,6 +66,8 @@ WORDS = {
     "WEBHOOK_TIMEOUT_SEC": "For one delivery, all in all.",
     "WEBHOOK_MAX_RETRIES": "Tries after the first.",
     "WEBHOOK_BACKOFF_SEC": "The first retry of a delivery waits so long, each further one twice as long.",
+    "WEBHOOK_MAX_PENDING": "Deliveries that may wait for an endpoint. Further ones end FAILED, and can be resent.",
+    "WEBHOOK_GIVE_UP_SEC": "An endpoint that has done nothing but fail for so long is disabled.",
     "WEBHOOK_SECRET_KEY": "Encrypts the secrets of endpoints at rest. None: SECRET_KEY does.",
     "WEBHOOK_PORTS": "Ports that a webhook may go to.",
     "WEBHOOK_PROXY": "An egress proxy for webhooks and system.http.",

@@ -15,9 +15,14 @@ class JobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobs import checks  # noqa: F401  registers the system checks
+        from jobs import (
+            checks,  # noqa: F401  registers the system checks
+            invariants,
+            triggers,
+        )
         from jobs.registry import registry
 
+        triggers.register(self, invariants.TRIGGERS)
         registry.autodiscover()
         _load_task_backends()
 

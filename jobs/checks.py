@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from jobs import db
+from jobs import db, triggers
 from jobs.conf import POLICY_KEYS, Kind, configured, make_policy, read
 
 TAG = "jobs"
@@ -71,6 +71,15 @@ def check_sqlite_clock(**kwargs: Any) -> list[CheckMessage]:
         return []
     message = f"The SQLite database {alias!r} keeps its times in another zone than UTC; leases would be misjudged."
     return [Error(message, hint="Remove TIME_ZONE from this database.", id="jobs.E008")]
+
+
+@register(checks.Tags.database)
+def check_triggers(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """A warning: `migrate` runs this check before it puts them back."""
+    if db.alias() not in (databases or ()) or not (missing := triggers.missing_triggers(db.connection())):
+        return []
+    message = f"The database {db.alias()!r} lacks these triggers of Job Scheduler: {', '.join(missing)}."
+    return [checks.Warning(message, hint="Run `manage.py migrate`: it puts them back.", id="jobs.W004")]
 
 
 @register(TAG, deploy=True)

@@ -182,6 +182,8 @@ class Conf:
     WEBHOOK_TIMEOUT_SEC: float = setting(15, SECONDS)
     WEBHOOK_MAX_RETRIES: int = setting(3, RETRIES)
     WEBHOOK_BACKOFF_SEC: float = setting(10, SECONDS_OR_ZERO)
+    WEBHOOK_MAX_PENDING: int = setting(10_000, rules.whole(1, 1_000_000))  # deliveries, an endpoint
+    WEBHOOK_GIVE_UP_SEC: float = setting(3 * 24 * 3600, SECONDS)
     WEBHOOK_SECRET_KEY: str | None = setting(None, KEY, shown=False)  # none: derived from SECRET_KEY
     WEBHOOK_PORTS: tuple[int, ...] = setting((80, 443), rules.several(rules.whole(1, 65_535), "ports"))
     WEBHOOK_PROXY: str | None = setting(None, PROXY_URL, shown=False)

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from django.utils import timezone
+from factory import post_generation
 from factory.declarations import (
     LazyAttribute,
     LazyFunction,
@@ -46,13 +47,13 @@ from jobs.models import (
 )
 from jobs.states import ACTIVE, TERMINAL, EventKind, Status
 from schedules.models import Schedule, ScheduleFire
+from webhooks import subscriptions
 from webhooks.models import (
     WebhookAttempt,
-    WebhookAudience,
-    WebhookBundle,
     WebhookDelivery,
     WebhookEndpoint,
     WebhookMessage,
+    WebhookSubscription,
 )
 
 SAMPLE_TYPE = "tests.note"  # see `tests.sample_jobs`
@@ -305,29 +306,26 @@ class ScheduleFireFactory(DjangoModelFactory[ScheduleFire]):
 class WebhookEndpointFactory(DjangoModelFactory[WebhookEndpoint]):
     class Meta:
         model = WebhookEndpoint
+        skip_postgeneration_save = True
 
     url = Sequence(lambda n: f"https://example.org/hook/{n}")
     events = LazyFunction(lambda: ["job.completed"])
     secret = b"encrypted"
 
+    @post_generation
+    def subscribed(self, create: bool, extracted: Any, **kwargs: Any) -> None:
+        subscriptions.write(self)
 
-class WebhookAudienceFactory(DjangoModelFactory[WebhookAudience]):
+
+class WebhookSubscriptionFactory(DjangoModelFactory[WebhookSubscription]):
+    """Of an event that its endpoint did not ask for."""
+
     class Meta:
-        model = WebhookAudience
+        model = WebhookSubscription
 
-    id = LazyFunction(uuid4)
-    endpoints = b""
-
-
-class WebhookBundleFactory(DjangoModelFactory[WebhookBundle]):
-    class Meta:
-        model = WebhookBundle
-
+    endpoint = SubFactory(WebhookEndpointFactory)
     tenant = "default"
-    event = "job.completed"
-    at = _ago(minutes=1)
-    audience = SubFactory(WebhookAudienceFactory)
-    jobs = LazyFunction(lambda: uuid4().bytes)
+    event = "job.skipped"
 
 
 class WebhookMessageFactory(DjangoModelFactory[WebhookMessage]):
@@ -337,6 +335,7 @@ class WebhookMessageFactory(DjangoModelFactory[WebhookMessage]):
     tenant = "default"
     event = "job.completed"
     body = b"{}"
+    fanned_out_at = LazyFunction(timezone.now)
 
 
 class WebhookDeliveryFactory(DjangoModelFactory[WebhookDelivery]):

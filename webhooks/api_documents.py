@@ -13,11 +13,11 @@ from jobs.api.pages import Paged
 from jobs.api.queries import gated, one_of
 from jobs.api.schemas import Id, Out, Page, Time, words
 from webhooks.addresses import LONGEST_URL
-from webhooks.events import FILTERS
+from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus
 
 URL = {"type": "string", "format": "uri", "maxLength": LONGEST_URL}
-EVENTS = {"type": "array", "items": words(FILTERS), "minItems": 1}
+EVENTS = {"type": "array", "items": words(PATTERNS), "minItems": 1}
 EXAMPLE: dict[str, Any] = {"url": "https://example.org/hooks/jobs", "events": ["job.completed", "job.failed"]}
 
 

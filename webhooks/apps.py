@@ -14,11 +14,17 @@ class WebhooksConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobs import extras, hooks
+        from jobs import extras, triggers
         from jobs.engine import housekeeping, keeping
-        from webhooks import counts, interest, outbox, retention, sender
+        from webhooks import (
+            checks,  # noqa: F401  registers the system checks
+            counts,
+            outbox,
+            retention,
+            sender,
+        )
 
-        hooks.listen(outbox.write, required=True, interest=interest.listening)
+        triggers.register(self, outbox.TRIGGERS)
         extras.add("webhooks", counts.of_jobs)
         keeping.keep(retention.keep)
         keeping.goes_along(retention.go_along)

@@ -2,93 +2,166 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError
+from django.db.models import F, Func, IntegerField, TextField, Value
+from django.db.models.functions import Cast, Coalesce
 
 from jobs import groups, shapes
 from jobs.actors import SCHEDULER
 from jobs.api import shaping
 from jobs.api.answers import dump
 from jobs.api.callers import Caller
-from jobs.models import Job
-from jobs.states import Status
-from webhooks import snapshots
+from jobs.models import Job, JobEvent, JobGroup
+from jobs.states import EventKind
+from webhooks import events
 from webhooks.models import WebhookMessage
 
 logger = logging.getLogger("webhooks.bodies")
-MOST_BYTES = 256 * 1024
+MAX_BYTES = 256 * 1024
 TEXT_LENGTH = 10_000
 MEMBERS = 200
 _ANYBODY = Caller(SCHEDULER)
 
 
-def made(messages: Sequence[WebhookMessage]) -> dict[UUID, bytes]:
-    """The bodies of messages about jobs, by the messages' ids. One that cannot be made must not keep the others."""
-    try:
-        return _made(messages)
-    except DatabaseError:
-        raise
-    except Exception:
-        if len(messages) > 1:
-            return {pk: text for each in messages for pk, text in made([each]).items()}
-        logger.exception("the body of message %s cannot be made; its job is told by its id alone", messages[0].pk)
-        return {each.pk: body(each.event, each.at, {"id": str(each.job_id), "truncated": True}) for each in messages}
+class PayloadBytes(Func):
+    """Bytes of a JSON column, counted by the database."""
+
+    function = "OCTET_LENGTH"
+    output_field = IntegerField()
+
+    def __init__(self, column: str) -> None:
+        super().__init__(Cast(F(column), TextField()))
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))", **context)
 
 
-def of_group(group_id: UUID, event: str, at: datetime) -> bytes:
-    row = groups.get(group_id)
-    members = shaping.with_relations(groups.tails(group_id))[:MEMBERS]
-    document = shapes.group(row, groups.progress([group_id])[group_id])
-    return body(event, at, {**document, "jobs": shaping.jobs(members, _ANYBODY)})
+def payload_bytes(job_ids: Iterable[UUID]) -> dict[UUID, int]:
+    """Count the bytes of params and artifacts of each job, without reading them."""
+    artifacts = Coalesce(PayloadBytes("run__artifacts"), Value(0))
+    rows = Job.objects.filter(pk__in=set(job_ids)).order_by()
+    return dict(rows.annotate(size=PayloadBytes("params") + artifacts).values_list("pk", "size"))
+
+
+def make(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int, bytes]:
+    """Make the bodies of the first messages, until their payloads come to `max_bytes`; of one at least.
+
+    The payload of a job or group that would be too large for a body is never read.
+    """
+    sizes = payload_bytes(message.job_id for message in messages if message.job_id is not None)
+    members = {message.group_id: _members(message.group_id) for message in messages if message.group_id is not None}
+    member_sizes = payload_bytes(job_id for ids in members.values() for job_id in ids)
+    made: dict[int, bytes] = {}
+    read_bytes = 0
+    batch: list[WebhookMessage] = []
+    for message in messages:
+        if message.group_id is not None:
+            size = sum(member_sizes.get(job_id, 0) for job_id in members[message.group_id])
+            made[message.pk] = _of_group(message, members[message.group_id], with_payload=size <= MAX_BYTES)
+        else:
+            size = sizes.get(message.job_id, 0) if message.job_id is not None else 0
+            batch.append(message)
+        read_bytes += size if size <= MAX_BYTES else 0
+        if read_bytes > max_bytes:
+            break
+    return made | _of_jobs(batch, sizes)
 
 
 def body(event: str, at: datetime, data: dict[str, Any]) -> bytes:
-    """At most MOST_BYTES: what is too large loses its payloads first, then long texts, then a group's members."""
+    """At most MAX_BYTES: what is too large loses its payloads first, then long texts, then a group's members."""
     written = dump({"type": event, "timestamp": shapes.moment(at), "data": data})
-    for shorter in _SHORTER:
-        if len(written) <= MOST_BYTES:
+    for shorten in _SHORTER:
+        if len(written) <= MAX_BYTES:
             break
-        data = {**shorter(data), "truncated": True}
+        data = {**shorten(data), "truncated": True}
         written = dump({"type": event, "timestamp": shapes.moment(at), "data": data})
     return written
 
 
-def _made(messages: Sequence[WebhookMessage]) -> dict[UUID, bytes]:
-    told = [(each.pk, job) for each, job in _as_they_were(messages) if job is not None]
-    documents = dict(zip((pk for pk, _ in told), shaping.jobs([job for _, job in told], _ANYBODY), strict=True))
-    return {each.pk: body(each.event, each.at, documents.get(each.pk, {"id": str(each.job_id)})) for each in messages}
+def _of_jobs(messages: Sequence[WebhookMessage], sizes: Mapping[UUID, int]) -> dict[int, bytes]:
+    """A body that cannot be made must not hold back the others."""
+    try:
+        documents = _documents({message.job_id for message in messages if message.job_id is not None}, sizes)
+        retried_by = _retries(messages)
+        return {message.pk: _of_job(message, documents, retried_by) for message in messages}
+    except DatabaseError:
+        raise
+    except Exception:
+        if len(messages) > 1:
+            return {pk: made for message in messages for pk, made in _of_jobs([message], sizes).items()}
+        logger.exception("body of message %s could not be made; it carries the job's id alone", messages[0].pk)
+        return {message.pk: _of_job(message, {}, {}) for message in messages}
 
 
-def _as_they_were(messages: Sequence[WebhookMessage]) -> Iterator[tuple[WebhookMessage, Job | None]]:
-    read = [each for each in messages if each.snapshot is None or not snapshots.is_whole(each.snapshot)]
-    ids = {each.job_id for each in read if each.job_id is not None}
-    rows = shaping.with_relations(Job.objects.all()).filter(pk__in=ids) if ids else []
-    row_of = {row.pk: row for row in rows}
-    times = Counter(each.job_id for each in messages)
-    for each in messages:
-        row = row_of.get(each.job_id) if each.job_id is not None else None
-        row = copy.deepcopy(row) if times[each.job_id] > 1 else row  # it is turned back for each of them
-        if each.snapshot is None:
-            yield each, None if row is None else _as_it_ended(row, each.retried_by)
-        elif snapshots.is_whole(each.snapshot):
-            yield each, snapshots.restore(each.snapshot)
-        else:
-            yield each, None if row is None else snapshots.turned_back(each.snapshot, row)
+def _of_job(
+    message: WebhookMessage, documents: Mapping[UUID, dict[str, Any]], retried_by: Mapping[tuple[UUID, datetime], str]
+) -> bytes:
+    """The job as it is now, with what the event itself says: its status, and the retry that it made."""
+    status = str(events.STATUS_OF[message.event])
+    if message.job_id is None or message.job_id not in documents:
+        return body(message.event, message.at, {"id": str(message.job_id), "status": status, "truncated": True})
+    said = {"status": status, "retried_by": retried_by.get((message.job_id, message.at))}
+    return body(message.event, message.at, {**documents[message.job_id], **said})
 
 
-def _as_it_ended(job: Job, retried_by: UUID | None) -> Job:
-    """An end is final, but for what people made of it since: retries, and failures that were accepted."""
-    unmended = job.status == Status.FAILED and retried_by is None
-    job.resolved_at, job.holds_lane = None, unmended and job.target is not None
-    job._state.fields_cache["retried_by"] = None if retried_by is None else Job(pk=retried_by)
-    return job
+def _retries(messages: Sequence[WebhookMessage]) -> dict[tuple[UUID, datetime], str]:
+    """Of failures, the retry that was made with them: its event has the same time."""
+    failed = {message.job_id for message in messages if message.event == events.FAILED}
+    if not failed:
+        return {}
+    rows = JobEvent.objects.filter(job_id__in=failed, kind=EventKind.RETRY_CREATED).order_by()
+    return {(job_id, at): data["retried_by"] for job_id, at, data in rows.values_list("job_id", "at", "data")}
+
+
+def _documents(job_ids: Iterable[UUID], sizes: Mapping[UUID, int]) -> dict[UUID, dict[str, Any]]:
+    """Jobs as the API shows them."""
+    known = [job_id for job_id in job_ids if job_id in sizes]
+    large = {job_id for job_id in known if sizes[job_id] > MAX_BYTES}
+    rows = [*_read([job_id for job_id in known if job_id not in large]), *_read(large, with_payload=False)]
+    documents = shaping.jobs(rows, _ANYBODY)
+    return {
+        row.pk: {**document, "truncated": True} if row.pk in large else document
+        for row, document in zip(rows, documents, strict=True)
+    }
+
+
+def _read(job_ids: Iterable[UUID], *, with_payload: bool = True) -> list[Job]:
+    ids = list(job_ids)
+    if not ids:
+        return []
+    rows: Any = shaping.with_relations(Job.objects.all()).filter(pk__in=ids).defer("template__params")
+    if with_payload:
+        return list(rows)
+    found = list(rows.defer("params", "run__artifacts"))
+    for job in found:
+        job.params = None
+        if (run := getattr(job, "run", None)) is not None:
+            run.artifacts = None
+    return found
+
+
+def _of_group(message: WebhookMessage, members: Sequence[UUID], *, with_payload: bool) -> bytes:
+    """The group as it is now, with the status and round that it had when it ended."""
+    said = {"status": message.group_status, "round": message.group_round}
+    row = JobGroup.objects.filter(pk=message.group_id).first()
+    if row is None:
+        return body(message.event, message.at, {"id": str(message.group_id), **said, "truncated": True})
+    document = {**shapes.group(row, groups.progress([row.pk])[row.pk]), **said}
+    document["finished_at"] = shapes.moment(message.at)
+    place_of = {job_id: place for place, job_id in enumerate(members)}
+    jobs = sorted(_read(members, with_payload=with_payload), key=lambda job: place_of[job.pk])
+    truncated = {} if with_payload else {"truncated": True}
+    return body(message.event, message.at, {**document, "jobs": shaping.jobs(jobs, _ANYBODY), **truncated})
+
+
+def _members(group_id: UUID) -> list[UUID]:
+    return list(groups.tails(group_id).values_list("pk", flat=True)[:MEMBERS])
 
 
 def _without_payloads(data: dict[str, Any]) -> dict[str, Any]:

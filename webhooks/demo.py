@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 from jobs import clock, db
 from jobs.actors import Actor
 from jobs.demo import TENANT
-from webhooks import audiences, events, fanout, services
+from webhooks import events, fanout, leases, services
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 SHOP, OLD = "https://shop.example.invalid/hooks/jobs", "https://former-shop.example.invalid/hooks"
@@ -23,25 +22,18 @@ def prepare(actor: Actor) -> None:
 
 
 def finish(actor: Actor) -> None:
-    """Hand out what the past owes, and say how it was received."""
-    endpoints = set(_endpoints().values_list("pk", flat=True))
+    """Fan out the events of the past, and say how they were received."""
     with db.atomic():
-        for lane in _lanes(endpoints):
-            while fanout.hand_out(lane):
-                pass
-        _receive(list(WebhookDelivery.objects.filter(endpoint__in=endpoints).order_by("pk")))
-        _endpoints().filter(url=OLD).update(enabled=False, disabled_reason="demo: it answered 410 Gone")
+        while fanout.fan_out():
+            pass
+        _receive(list(WebhookDelivery.objects.filter(endpoint__in=_endpoints()).order_by("pk")))
+        for endpoint in _endpoints().filter(url=OLD).select_for_update(no_key=True):
+            leases.disable(endpoint, "demo: it answered 410 Gone")
 
 
 def clear(actor: Actor) -> None:
     for key in list(_endpoints().values_list("pk", flat=True)):
         services.delete(key, actor=actor)
-
-
-def _lanes(endpoints: set[UUID]) -> list[UUID]:
-    lanes = fanout.lanes()
-    members = audiences.members([*lanes.urgent, *lanes.unhurried])
-    return [lane for lane, listed in members.items() if endpoints & set(listed)]
 
 
 def _receive(deliveries: Sequence[WebhookDelivery]) -> None:

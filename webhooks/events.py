@@ -1,15 +1,13 @@
-"""The events that an endpoint can subscribe to, and which moves of jobs and groups they tell of."""
+"""The events that an endpoint can subscribe to, and which transitions of jobs and groups they report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.utils.translation import gettext as _
 
 from jobs.errors import InvalidInput
-from jobs.hooks import Event, GroupFinished
 from jobs.states import EventKind, Status
 
 QUEUED, STARTED, PAUSED, RESUMED = "job.queued", "job.started", "job.paused", "job.resumed"
@@ -17,45 +15,35 @@ COMPLETED, FAILED, SKIPPED, CANCELLED = "job.completed", "job.failed", "job.skip
 GROUP_FINISHED = "group.finished"
 TEST = "webhook.test"
 
-ENDS = (COMPLETED, FAILED, SKIPPED, CANCELLED)
-EVENTS = (QUEUED, STARTED, *ENDS, PAUSED, RESUMED, GROUP_FINISHED)
-FILTERS = (*EVENTS, "job.*", "*")
+EVENTS = (QUEUED, STARTED, COMPLETED, FAILED, SKIPPED, CANCELLED, PAUSED, RESUMED, GROUP_FINISHED)
+PATTERNS = (*EVENTS, "job.*", "*")
 
-_BY_KIND = {
-    EventKind.RUNNING: STARTED,
-    EventKind.COMPLETED: COMPLETED,
-    EventKind.FAILED: FAILED,
-    EventKind.SKIPPED: SKIPPED,
-    EventKind.CANCELLED: CANCELLED,
-    EventKind.PAUSED: PAUSED,
-    EventKind.RESUMED: RESUMED,
+
+class Transition(NamedTuple):
+    """A row of the job event table: its kind, and the status that the job came to."""
+
+    kind: str
+    to_status: Status
+
+
+_QUEUEING_KINDS = ("SUBMITTED", "RELEASED", "HANDED_BACK", "SNOOZED")
+EVENT_OF: dict[Transition, str] = {
+    **{Transition(kind, Status.QUEUED): QUEUED for kind in _QUEUEING_KINDS if kind in EventKind.__members__},
+    Transition(EventKind.RUNNING, Status.RUNNING): STARTED,
+    Transition(EventKind.COMPLETED, Status.COMPLETED): COMPLETED,
+    Transition(EventKind.FAILED, Status.FAILED): FAILED,
+    Transition(EventKind.SKIPPED, Status.SKIPPED): SKIPPED,
+    Transition(EventKind.CANCELLED, Status.CANCELLED): CANCELLED,
+    Transition(EventKind.PAUSED, Status.PAUSED): PAUSED,
+    Transition(EventKind.RESUMED, Status.QUEUED): RESUMED,
 }
-_INTO_THE_QUEUE = (EventKind.SUBMITTED, EventKind.RELEASED, EventKind.HANDED_BACK)
+STATUS_OF = {event: transition.to_status for transition, event in EVENT_OF.items()}
 
 
-def name_of(event: Event) -> str | None:
-    """What a move is told as; None for moves that nobody outside is told of."""
-    if isinstance(event, GroupFinished):
-        return GROUP_FINISHED
-    if event.kind in _INTO_THE_QUEUE:
-        return QUEUED if event.target == Status.QUEUED else None
-    return _BY_KIND.get(event.kind)
-
-
-@cache
-def names_of(*kinds: EventKind) -> frozenset[str]:
-    """What moves of these kinds may be told as."""
-    told = {QUEUED if kind in _INTO_THE_QUEUE else _BY_KIND.get(kind) for kind in kinds}
-    return frozenset(name for name in told if name is not None)
-
-
-def filters_for(names: Iterable[str]) -> list[str]:
-    """The words in an endpoint's `events` that ask for any of these."""
-    return sorted({word for name in names for word in (name, f"{name.partition('.')[0]}.*", "*")})
-
-
-def wants(said: Iterable[str], name: str) -> bool:
-    return not set(filters_for([name])).isdisjoint(said)
+def expand(patterns: Iterable[str]) -> set[str]:
+    """Return the events that patterns such as `job.*` stand for."""
+    prefixes = tuple(pattern.removesuffix("*") for pattern in patterns if pattern.endswith("*"))
+    return {event for event in EVENTS if event in patterns or event.startswith(prefixes)}
 
 
 def parse(value: Any, field: str = "events") -> list[str]:
@@ -65,6 +53,6 @@ def parse(value: Any, field: str = "events") -> list[str]:
     if not value:
         raise InvalidInput(field, _("must name at least one event, or “*” for all"), "too_short")
     for index, word in enumerate(value):
-        if not isinstance(word, str) or word not in FILTERS:
-            raise InvalidInput([field, index], _("must be one of %s") % ", ".join(FILTERS), "enum")
+        if not isinstance(word, str) or word not in PATTERNS:
+            raise InvalidInput([field, index], _("must be one of %s") % ", ".join(PATTERNS), "enum")
     return list(dict.fromkeys(value))

@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
 from functools import cache, reduce
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from django.db.models import F, QuerySet
-from django.db.models.functions import Now
+from django.db.models import Case, F, Q, QuerySet, When
+from django.db.models.functions import Coalesce, Now
 
 from jobs import db
+from jobs.conf import conf
 from jobs.salvage import salvage_text
-from webhooks import circuits, secret_encryption
+from webhooks import circuits, secret_encryption, subscriptions
+from webhooks.fanout import DISABLED
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.leases")
@@ -54,15 +58,18 @@ class Outcome:
 
 
 def take(most: int) -> list[Task]:
-    """Lease up to so many deliveries that are due, at most CONCURRENT an endpoint and one where it was broken."""
+    """Lease up to so many deliveries that are due, at most CONCURRENT an endpoint.
+
+    An endpoint whose circuit was broken gets one alone; one whose circuit is open only what a person resent.
+    """
     connection = db.connection()
     if db.is_sqlite() and not _with_room(connection, most):  # its only writer is not kept waiting for a look
         return []
     token = uuid4()
     tasks: list[Task] = []
     with db.atomic():
-        for endpoint, room in _with_room(connection, most):
-            tasks += endpoint.due(connection, min(room, most - len(tasks)), token)
+        for endpoint, in_flight in _with_room(connection, most):
+            tasks += endpoint.due(connection, most - len(tasks), in_flight, token)
         if tasks:
             leased = _deliveries().filter(pk__in=[each.id for each in tasks])
             leased.update(lease_token=token, lease_expires_at=circuits.from_now(LEASE_SEC))
@@ -94,13 +101,13 @@ def record(outcomes: Sequence[Outcome]) -> None:
         )
 
 
-def give_up_disabled(endpoint_id: UUID) -> int:
-    """What a disabled endpoint was still owed has failed; what is on the wire right now says so itself."""
-    deliveries = _deliveries().filter(endpoint_id=endpoint_id, status=DeliveryStatus.PENDING, lease_token__isnull=True)
-    return deliveries.update(status=DeliveryStatus.FAILED, next_try_at=None, error=DISABLED)
-
-
-DISABLED = "the endpoint is disabled"
+def disable(endpoint: WebhookEndpoint, reason: str = "") -> None:
+    """Disable an endpoint whose row the caller has locked: what is pending has FAILED, but for what is being sent."""
+    WebhookEndpoint.objects.filter(pk=endpoint.pk).update(enabled=False, disabled_reason=reason)
+    endpoint.enabled = False
+    subscriptions.write(endpoint)
+    pending = _deliveries().filter(endpoint_id=endpoint.pk, status=DeliveryStatus.PENDING, lease_token__isnull=True)
+    pending.update(status=DeliveryStatus.FAILED, next_try_at=None, probe=False, error=DISABLED)
 
 
 class _Endpoint(NamedTuple):
@@ -112,14 +119,29 @@ class _Endpoint(NamedTuple):
     old_secret: Any
     signs_twice: Any
     failures: int
+    is_open: Any
 
-    def due(self, connection: Any, most: int, token: UUID) -> list[Task]:
-        rows = _asked(connection, _due_first(connection.vendor, circuits.is_broken(self.failures)), [self.key, most])
+    def due(self, connection: Any, most: int, in_flight: int, token: UUID) -> list[Task]:
+        """What is resent by a person comes first. It alone is sent while the circuit is open or being tried."""
+        room = min(most, CONCURRENT - in_flight)
+        rows = self._free(connection, _Due.PROBES, room) if self.is_open or self._is_broken else []
+        if not self.is_open and not rows:
+            if self._is_broken:
+                rows = self._free(connection, _Due.NEWEST, min(room, 1 - in_flight))
+            else:
+                rows = self._free(connection, _Due.OLDEST, room)
         keys = self.keys() if rows else None
         return [
             Task(as_uuid(pk), token, as_uuid(self.key), self.url, bytes(body or b""), keys, failed)
             for pk, failed, body in rows
         ]
+
+    @property
+    def _is_broken(self) -> bool:
+        return circuits.is_broken(self.failures)
+
+    def _free(self, connection: Any, which: _Due, limit: int) -> list[Any]:
+        return _asked(connection, _due(connection.vendor, which), [self.key, limit]) if limit > 0 else []
 
     def keys(self) -> tuple[bytes, ...] | None:
         tokens = [self.secret, *([self.old_secret] if self.old_secret and self.signs_twice else [])]
@@ -129,8 +151,19 @@ class _Endpoint(NamedTuple):
             return None
 
 
+class _Due(Enum):
+    """Which of the deliveries that are due: condition and order.
+
+    A broken endpoint is tried with the newest first: it may be an older one that it chokes on.
+    """
+
+    OLDEST = "ORDER BY d.next_try_at"
+    NEWEST = "ORDER BY d.next_try_at DESC"
+    PROBES = "AND d.probe ORDER BY d.next_try_at"
+
+
 def _with_room(connection: Any, most: int) -> list[tuple[_Endpoint, int]]:
-    """Endpoints with something due, and how many more they may be sent.
+    """Endpoints with something due, and how many deliveries are being sent to each.
 
     Whoever locks them next, counts after us; so what is under way is asked for once they are ours.
     """
@@ -140,8 +173,7 @@ def _with_room(connection: Any, most: int) -> list[tuple[_Endpoint, int]]:
         return []
     asked = _in_flight(connection.vendor, len(found))
     busy = dict(_asked(connection, asked, [each.key for each in found]))
-    room = [(each, (1 if circuits.is_broken(each.failures) else CONCURRENT) - busy.get(each.key, 0)) for each in found]
-    return [(each, left) for each, left in room if left > 0]
+    return [(each, in_flight) for each in found if (in_flight := busy.get(each.key, 0)) < CONCURRENT]
 
 
 # Past the ORM, here and below: it would take longer to put these together than the database does to answer.
@@ -153,10 +185,11 @@ _ENDPOINT, _DELIVERY = WebhookEndpoint._meta.db_table, WebhookDelivery._meta.db_
 def _ready(vendor: str, lock: bool) -> str:
     """In no order, so that none is always last."""
     now = _now(vendor)
+    free = f"SELECT 1 FROM {_DELIVERY} d WHERE d.endpoint_id = e.id AND {_free(now)}"  # noqa: S608 — our own words
     return f"""
-    SELECT id, url, secret, old_secret, old_secret_until > {now}, failures FROM {_ENDPOINT} e
-    WHERE enabled AND (open_until IS NULL OR open_until <= {now})
-      AND EXISTS (SELECT 1 FROM {_DELIVERY} d WHERE d.endpoint_id = e.id AND {_free(now)})
+    SELECT id, url, secret, old_secret, old_secret_until > {now}, failures, coalesce(open_until > {now}, false)
+    FROM {_ENDPOINT} e
+    WHERE enabled AND (((open_until IS NULL OR open_until <= {now}) AND EXISTS ({free})) OR EXISTS ({free} AND d.probe))
     ORDER BY random() LIMIT %s {"FOR NO KEY UPDATE SKIP LOCKED" if lock and vendor == "postgresql" else ""}
     """  # noqa: S608 — our own words
 
@@ -172,12 +205,11 @@ def _in_flight(vendor: str, endpoints: int) -> str:
 
 
 @cache
-def _due_first(vendor: str, is_broken: bool) -> str:
-    """A broken one is probed with what has waited least: it may be an older one that it chokes on."""
+def _due(vendor: str, which: _Due) -> str:
     return f"""
     SELECT d.id, d.attempts - d.attempts_before, m.body
     FROM {_DELIVERY} d JOIN {WebhookMessage._meta.db_table} m ON m.id = d.message_id
-    WHERE d.endpoint_id = %s AND {_free(_now(vendor))} ORDER BY d.next_try_at {"DESC" if is_broken else "ASC"} LIMIT %s
+    WHERE d.endpoint_id = %s AND {_free(_now(vendor))} {which.value} LIMIT %s
     {"FOR UPDATE OF d SKIP LOCKED" if vendor == "postgresql" else ""}
     """  # noqa: S608 — our own words
 
@@ -208,23 +240,25 @@ class Health:
     """What becomes of an endpoint."""
 
     failures: int
-    failed: bool = False
     closed: bool = False  # its circuit, if it was open
     pause_sec: float = 0.0
 
     def after(self, outcome: Outcome) -> Health:
         if not outcome.error:
-            return Health(0, self.failed, closed=True)
+            return Health(0, closed=True)
         failures = self.failures + 1
         pause = circuits.pause_sec(failures) if circuits.is_broken(failures) else 0.0
         if outcome.status in (429, 503):  # it asked for a rest
             pause = max(pause, outcome.retry_after_sec or 0.0)
-        return Health(failures, True, self.closed, pause or self.pause_sec)
+        return Health(failures, self.closed, pause or self.pause_sec)
 
     def fields(self) -> dict[str, Any]:
-        failed = {"failed_at": Now()} if self.failed else {}
         until = {"open_until": circuits.from_now(self.pause_sec)} if self.pause_sec else {}
-        return {"failures": self.failures, **({"open_until": None} if self.closed else {}), **until, **failed}
+        since: Any = None
+        if self.failures:
+            since = Now() if self.closed else Coalesce("failing_since", Now())
+        closed = {"open_until": None} if self.closed else {}
+        return {"failures": self.failures, "failing_since": since, **closed, **until}
 
 
 def _note_health(outcomes: Sequence[Outcome]) -> set[UUID]:
@@ -232,30 +266,33 @@ def _note_health(outcomes: Sequence[Outcome]) -> set[UUID]:
     by_endpoint: dict[UUID, list[Outcome]] = {}
     for each in outcomes:
         by_endpoint.setdefault(each.task.endpoint_id, []).append(each)
-    endpoints = WebhookEndpoint.objects.all()
-    locked = endpoints.filter(pk__in=list(by_endpoint)).order_by("pk").select_for_update(no_key=True)
+    failing_for_long = Q(failing_since__lte=Now() - timedelta(seconds=conf.WEBHOOK_GIVE_UP_SEC))
+    locked = WebhookEndpoint.objects.filter(pk__in=list(by_endpoint)).order_by("pk").select_for_update(no_key=True)
     enabled: set[UUID] = set()
     alike: dict[Health, list[UUID]] = {}
-    for pk, failures, open_until, is_enabled in locked.values_list("pk", "failures", "open_until", "enabled"):
-        health = reduce(Health.after, by_endpoint[pk], Health(failures))
-        if health != Health(0, closed=True) or failures or open_until is not None:  # else it is as well as it was
-            alike.setdefault(health, []).append(pk)
-        if is_enabled and any(each.is_gone for each in by_endpoint[pk]):
-            _disable(pk)
-        elif is_enabled:
-            enabled.add(pk)
+    for endpoint in locked.annotate(failing_for_long=Case(When(failing_for_long, then=True), default=False)):
+        outcomes_here = by_endpoint[endpoint.pk]
+        health = reduce(Health.after, outcomes_here, Health(endpoint.failures))
+        if health != Health(0, closed=True) or endpoint.failures or endpoint.open_until is not None:
+            alike.setdefault(health, []).append(endpoint.pk)
+        if endpoint.enabled and any(each.is_gone for each in outcomes_here):
+            logger.warning("webhook endpoint %s answered 410 Gone and is disabled", endpoint.pk)
+            disable(endpoint, GONE)
+        elif (
+            endpoint.enabled and endpoint.failing_for_long and circuits.is_broken(health.failures) and not health.closed
+        ):
+            since = f"{endpoint.failing_since:%Y-%m-%d %H:%M} UTC"
+            logger.warning("webhook endpoint %s has failed since %s and is disabled", endpoint.pk, since)
+            disable(endpoint, GIVEN_UP % since)
+        elif endpoint.enabled:
+            enabled.add(endpoint.pk)
     for health, ids in alike.items():
-        endpoints.filter(pk__in=ids).update(**health.fields())
+        WebhookEndpoint.objects.filter(pk__in=ids).update(**health.fields())
     return enabled
 
 
-def _disable(endpoint_id: UUID) -> None:
-    WebhookEndpoint.objects.filter(pk=endpoint_id).update(enabled=False, disabled_reason=GONE)
-    logger.warning("webhook endpoint %s answered 410 Gone and is disabled", endpoint_id)
-    give_up_disabled(endpoint_id)
-
-
 GONE = "The receiver answered 410 Gone."
+GIVEN_UP = "Nothing but failures since %s."
 
 
 def _still_leased(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -286,6 +323,7 @@ def _settle(outcomes: Sequence[Outcome], enabled: Collection[UUID]) -> None:
             attempts=F("attempts") + 1,
             lease_token=None,
             lease_expires_at=None,
+            probe=False,
             response_status=status,
             error=salvage_text(error, ERROR_LENGTH),
             **then,

@@ -1,4 +1,4 @@
-"""Who wants to hear of jobs, what they are owed, and how each try to tell them went."""
+"""Endpoints and what they subscribe to, the outbox, deliveries and their attempts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class WebhookEndpoint(models.Model):
     old_secret_until = models.DateTimeField(_("former secret signs until"), null=True, blank=True)
     failures = models.IntegerField(_("failures in a row"), default=0)
     open_until = models.DateTimeField(_("circuit open until"), null=True, blank=True)
-    failed_at = models.DateTimeField(_("last failure"), null=True, blank=True)
+    failing_since = models.DateTimeField(_("failing since"), null=True, blank=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
 
     objects = RoutedManager()
@@ -44,49 +44,56 @@ class WebhookEndpoint(models.Model):
         return self.url
 
 
-class WebhookAudience(models.Model):
-    """A set of endpoints that were owed the same event: its id is derived from theirs, so it never changes."""
+class WebhookSubscription(models.Model):
+    """One event of one tenant that an endpoint wants, patterns expanded. Written by `webhooks.subscriptions` alone.
 
-    id = models.UUIDField(primary_key=True, editable=False)
-    endpoints = models.BinaryField(editable=False)  # their ids, 16 bytes each
+    The triggers that fill the outbox look at this table only. It has a row as long as the endpoint wants the event;
+    `until` is set while the endpoint is disabled.
+    """
+
+    endpoint = models.ForeignKey(
+        WebhookEndpoint,
+        models.CASCADE,  # a trigger does the same for raw SQL
+        db_index=False,
+        related_name="subscriptions",
+        verbose_name=_("endpoint"),
+    )
+    tenant = models.CharField(_("tenant"), max_length=64)
+    event = models.CharField(_("event"), max_length=32)
+    since = models.DateTimeField(_("since"), db_default=Now())
+    until = models.DateTimeField(_("until"), null=True, blank=True)
 
     objects = RoutedManager()
 
     class Meta:
-        db_table = "jobscheduler_webhookaudience"
-        verbose_name = _("webhook audience")
-        verbose_name_plural = _("webhook audiences")
+        db_table = "jobscheduler_webhooksubscription"
+        verbose_name = _("webhook subscription")
+        verbose_name_plural = _("webhook subscriptions")
+        ordering = ("-id",)
+        indexes = [models.Index(fields=("tenant", "event"), name="subscription_of_event")]
+        constraints = [models.UniqueConstraint(fields=("endpoint", "event"), name="subscription_once")]
 
     def __str__(self) -> str:
-        return str(self.id)
+        return f"{self.event} {self.endpoint_id}"
 
 
 class WebhookMessage(models.Model):
-    """The outbox: what happened, written with the move itself, and whom it is owed to.
+    """The outbox: one row for each event that somebody subscribed to, written by a trigger (see `webhooks.outbox`).
 
-    Whoever hands it out makes the body, once, for all who get it. What a job ended as never changes, so its row is
-    read then; of a job that lives on, a snapshot is taken.
+    Fan-out makes the body, once, and a delivery for each endpoint that wants it.
     """
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    id = models.BigAutoField(primary_key=True)
+    event_id = models.BigIntegerField(_("job event"), null=True, blank=True, unique=True)
     tenant = models.CharField(_("tenant"), max_length=64)
     event = models.CharField(_("event"), max_length=32)
     job_id = models.UUIDField(_("job"), null=True, blank=True)
     group_id = models.UUIDField(_("group"), null=True, blank=True)
-    retried_by = models.UUIDField(_("retried by"), null=True, blank=True)
+    group_status = models.CharField(_("status of the group"), max_length=9, null=True, blank=True)
+    group_round = models.IntegerField(_("round of the group"), null=True, blank=True)
     at = models.DateTimeField(_("at"), db_default=Now())
-    audience = models.ForeignKey(  # until it is handed out
-        WebhookAudience,
-        models.DO_NOTHING,
-        null=True,
-        blank=True,
-        db_constraint=False,  # audiences are never deleted, and a check for each row would cost more than the row
-        db_index=False,
-        related_name="messages",
-        verbose_name=_("owed to"),
-    )
-    snapshot = models.TextField(null=True, editable=False)
     body = models.BinaryField(_("body"), null=True, editable=False)
+    fanned_out_at = models.DateTimeField(_("fanned out"), null=True, blank=True)
 
     objects = RoutedManager()
 
@@ -96,51 +103,15 @@ class WebhookMessage(models.Model):
         verbose_name_plural = _("webhook messages")
         ordering = ("-id",)
         indexes = [
-            models.Index(fields=("audience", "id"), condition=Q(audience__isnull=False), name="message_owed"),
+            models.Index(fields=("id",), condition=Q(fanned_out_at__isnull=True), name="message_not_fanned_out"),
             models.Index(fields=("job_id",), condition=Q(job_id__isnull=False), name="message_of_job"),
             models.Index(fields=("group_id",), condition=Q(group_id__isnull=False), name="message_of_group"),
         ]
         constraints = [
             models.CheckConstraint(
-                name="message_owed_or_made", condition=Q(audience__isnull=False) | Q(body__isnull=False)
+                name="message_fanned_out_with_body",
+                condition=Q(fanned_out_at__isnull=True) | Q(body__isnull=False),
             )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.event} {self.id}"
-
-
-class WebhookBundle(models.Model):
-    """Messages that belong together and are not written one by one yet: jobs that moved at once, told as one event.
-
-    The engine's busiest moves cost one row here, however many jobs they move; see `webhooks.bundles`.
-    """
-
-    id = models.BigAutoField(primary_key=True)
-    tenant = models.CharField(_("tenant"), max_length=64)
-    event = models.CharField(_("event"), max_length=32)
-    at = models.DateTimeField(_("at"))  # to the microsecond that of the events in the jobs' own histories
-    audience = models.ForeignKey(
-        WebhookAudience,
-        models.DO_NOTHING,
-        db_constraint=False,  # as for messages
-        db_index=False,
-        related_name="bundles",
-        verbose_name=_("owed to"),
-    )
-    jobs = models.BinaryField(editable=False)  # their ids, 16 bytes each
-    retried_by = models.BinaryField(null=True, editable=False)  # likewise, zeros where there is none; NULL: nowhere
-    snapshots = models.TextField(null=True, editable=False)  # JSON, see `webhooks.snapshots.unpacked`
-
-    objects = RoutedManager()
-
-    class Meta:
-        db_table = "jobscheduler_webhookbundle"
-        verbose_name = _("webhook bundle")
-        verbose_name_plural = _("webhook bundles")
-        indexes = [
-            models.Index(fields=("audience", "id"), name="bundle_owed"),
-            models.Index(fields=("at",), name="bundle_at"),
         ]
 
     def __str__(self) -> str:
@@ -168,6 +139,7 @@ class WebhookDelivery(models.Model):
     attempts = models.IntegerField(_("attempts"), default=0)
     attempts_before = models.IntegerField(_("attempts before it was resent"), default=0)
     next_try_at = models.DateTimeField(_("next try"), null=True, blank=True, db_default=Now())
+    probe = models.BooleanField(_("tried whatever the circuit says"), default=False, editable=False)
     lease_token = models.UUIDField(null=True, blank=True, editable=False)
     lease_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
     response_status = models.IntegerField(_("response status"), null=True, blank=True)
@@ -185,6 +157,7 @@ class WebhookDelivery(models.Model):
         permissions = [("resend_delivery", _("Can resend deliveries"))]
         indexes = [
             models.Index(fields=("endpoint", "next_try_at"), condition=Q(status="PENDING"), name="delivery_due"),
+            models.Index(fields=("endpoint",), condition=Q(probe=True), name="delivery_probe"),
             models.Index(fields=("endpoint",), condition=Q(lease_token__isnull=False), name="delivery_leased"),
             models.Index(fields=("endpoint", "id"), condition=Q(status="FAILED"), name="delivery_failed"),
             models.Index(fields=("endpoint", "-id"), name="delivery_of_endpoint"),

@@ -1,105 +1,148 @@
-"""Writes down what is owed to whom, inside the transaction of the move that it tells of.
+"""The triggers that fill the outbox: each event that somebody subscribed to becomes a message, in its transaction.
 
-One row an event, however many endpoints want it: see docs/decisions/0009-webhooks-outbox.md. Where the engine makes a
-move with a single statement, `outbox_sql` is part of that; this is for all the others.
+Whichever code or SQL makes a transition, it writes a row to the job event table, and the trigger there sees it. The
+triggers of both databases are rendered from `webhooks.events.EVENT_OF`. Events older than an hour (restores, loaddata)
+make no message. The tenant is the job's.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from uuid import UUID
+from jobs.models import Job, JobEvent, JobGroup
+from jobs.triggers import Function, Trigger, TriggerSet
+from webhooks.events import EVENT_OF, GROUP_FINISHED
+from webhooks.models import WebhookEndpoint, WebhookMessage, WebhookSubscription
 
-from django.db import transaction
-
-from jobs import clock, db
-from jobs.hooks import Event, GroupFinished, Moved
-from jobs.ids import uuid7
-from webhooks import audiences, bodies, events, outbox_sql, outbox_sqlite
-from webhooks.interest import listening
-from webhooks.models import WebhookEndpoint, WebhookMessage
-
-_ENDS = frozenset(events.ENDS)
-_nudges: list[Callable[[], None]] = []  # senders of this process
+EVENT, JOB, GROUP = JobEvent._meta.db_table, Job._meta.db_table, JobGroup._meta.db_table
+ENDPOINT, SUBSCRIPTION = WebhookEndpoint._meta.db_table, WebhookSubscription._meta.db_table
+MESSAGE = WebhookMessage._meta.db_table
 
 
-def write(told: Sequence[Event]) -> None:
-    """The hook. What nobody wants leaves no trace."""
-    named = [(event, name) for event in told if (name := events.name_of(event)) is not None]
-    if not named:
-        return
-    wanted = _write_moves([(event, name) for event, name in named if isinstance(event, Moved)])
-    for event, _name in named:
-        if isinstance(event, GroupFinished):
-            wanted |= _write_group(event)
-    listening.learned(wanted)
-    if wanted:
-        tell_senders()
-
-
-def on_news(nudge: Callable[[], None]) -> None:
-    """Call `nudge` whenever this process has committed something that is owed."""
-    _nudges.append(nudge)
-
-
-def no_more_news(nudge: Callable[[], None]) -> None:
-    if nudge in _nudges:
-        _nudges.remove(nudge)
-
-
-def tell_senders() -> None:
-    """With the commit, those of this process; all others look often enough."""
-    transaction.on_commit(nudge_senders, using=db.alias())
-
-
-def nudge_senders() -> None:
-    for each in tuple(_nudges):
-        each()
-
-
-listening.on_writing = nudge_senders
-
-
-def _write_moves(moves: Sequence[tuple[Moved, str]]) -> set[str]:
-    """Returns the events that somebody wanted."""
-    if not moves:
-        return set()
-    if db.is_sqlite():
-        return outbox_sqlite.write(moves)
-    from jobs.engine.sql.prepared import execute
-
-    rows = [
-        {"id": str(uuid7()), "job_id": str(move.job_id), "event": name, "tenant": move.tenant, "ended": name in _ENDS}
-        | ({} if move.retried_by is None else {"retried_by": str(move.retried_by)})
-        for move, name in moves
-    ]
-    return {name for (name,) in execute(db.connection(), outbox_sql.insert(), [json.dumps(rows)])}
-
-
-def _write_group(event: GroupFinished) -> set[str]:
-    """A group may be opened again, so its body is made at once."""
-    wanted = _wanted({(event.tenant, events.GROUP_FINISHED)})
-    if not wanted:
-        return set()
-    now = clock.now()
-    WebhookMessage.objects.create(
-        tenant=event.tenant,
-        event=events.GROUP_FINISHED,
-        group_id=event.group_id,
-        at=now,
-        audience_id=wanted[event.tenant, events.GROUP_FINISHED],
-        body=bodies.of_group(event.group_id, events.GROUP_FINISHED, now),
+def _event_of(row: str) -> str:
+    """Return the SQL expression for the webhook event that a row of the event table is; NULL for none."""
+    cases = " ".join(
+        f"WHEN {row}.kind = '{transition.kind}' AND {row}.to_status = '{transition.to_status}' THEN '{event}'"
+        for transition, event in EVENT_OF.items()
     )
-    return {events.GROUP_FINISHED}
+    return f"CASE {cases} END"
 
 
-def _wanted(asked: set[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
-    """The audience of each event in each of these tenants that has somebody who wants it."""
-    tenants = {tenant for tenant, _name in asked}
-    rows = WebhookEndpoint.objects.filter(enabled=True, tenant__in=tenants)
-    found: dict[tuple[str, str], list[UUID]] = {}
-    for pk, tenant, said in rows.values_list("pk", "tenant", "events"):
-        for key in asked:
-            if key[0] == tenant and events.wants(said, key[1]):
-                found.setdefault(key, []).append(pk)
-    return {key: audiences.known(endpoints) for key, endpoints in found.items()}
+KINDS = ", ".join(f"'{kind}'" for kind in sorted({transition.kind for transition in EVENT_OF}))
+OPEN = "('PENDING', 'RUNNING')"
+GROUP_ENDS = f"OLD.status IN {OPEN} AND NEW.status NOT IN {OPEN}"
+
+# ---------------------------------------------------------------------- PostgreSQL
+
+ON_EVENTS = Function(
+    "jobscheduler_webhook_events",
+    f"""
+    BEGIN
+        IF EXISTS (SELECT 1 FROM {SUBSCRIPTION} WHERE until IS NULL) THEN
+            INSERT INTO {MESSAGE} (event_id, tenant, event, job_id, at)
+            SELECT e.id, e.tenant, e.event, e.job_id, e.at
+            FROM (
+                SELECT i.id, i.job_id, i.at, {_event_of("i")} AS event,
+                       (SELECT j.tenant FROM {JOB} j WHERE j.id = i.job_id) AS tenant
+                FROM inserted i
+                WHERE i.kind IN ({KINDS}) AND i.at > statement_timestamp() - interval '1 hour'
+                OFFSET 0 -- each job is looked up once, by its key
+            ) e
+            WHERE EXISTS (
+                SELECT 1 FROM {SUBSCRIPTION} s WHERE s.tenant = e.tenant AND s.event = e.event AND s.until IS NULL
+            )
+            ON CONFLICT DO NOTHING;
+        END IF;
+        RETURN NULL;
+    END """,  # noqa: S608 — our own words
+)
+ON_GROUP = Function(
+    "jobscheduler_webhook_group",
+    f"""
+    BEGIN
+        INSERT INTO {MESSAGE} (tenant, event, group_id, group_status, group_round, at)
+        SELECT NEW.tenant, '{GROUP_FINISHED}', NEW.id, NEW.status, NEW.round, NEW.finished_at
+        WHERE NEW.finished_at > statement_timestamp() - interval '1 hour' AND EXISTS (
+            SELECT 1 FROM {SUBSCRIPTION} s
+            WHERE s.tenant = NEW.tenant AND s.event = '{GROUP_FINISHED}' AND s.until IS NULL
+        );
+        RETURN NULL;
+    END """,  # noqa: S608
+)
+ON_ENDPOINT = Function(
+    "jobscheduler_webhook_endpoint",
+    f"""
+    BEGIN
+        DELETE FROM {SUBSCRIPTION} WHERE endpoint_id = OLD.id;
+        RETURN NULL;
+    END """,  # noqa: S608
+)
+POSTGRESQL = (
+    Trigger(
+        "jobscheduler_webhook_events",
+        EVENT,
+        f"CREATE TRIGGER jobscheduler_webhook_events AFTER INSERT ON {EVENT} REFERENCING NEW TABLE AS inserted "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {ON_EVENTS.name}()",
+        ON_EVENTS.name,
+    ),
+    Trigger(
+        "jobscheduler_webhook_group",
+        GROUP,
+        f"CREATE TRIGGER jobscheduler_webhook_group AFTER UPDATE OF status ON {GROUP} FOR EACH ROW "
+        f"WHEN ({GROUP_ENDS}) EXECUTE FUNCTION {ON_GROUP.name}()",
+        ON_GROUP.name,
+    ),
+    Trigger(
+        "jobscheduler_webhook_endpoint",
+        ENDPOINT,
+        f"CREATE TRIGGER jobscheduler_webhook_endpoint AFTER DELETE ON {ENDPOINT} FOR EACH ROW "
+        f"EXECUTE FUNCTION {ON_ENDPOINT.name}()",
+        ON_ENDPOINT.name,
+    ),
+)
+
+# ---------------------------------------------------------------------- SQLite
+
+AN_HOUR_AGO = "strftime('%Y-%m-%d %H:%M:%f', 'now', '-1 hour')"
+SQLITE = (
+    Trigger(
+        "jobscheduler_webhook_events",
+        EVENT,
+        f"""
+        CREATE TRIGGER jobscheduler_webhook_events AFTER INSERT ON {EVENT} FOR EACH ROW
+        WHEN NEW.kind IN ({KINDS}) AND EXISTS (SELECT 1 FROM {SUBSCRIPTION} WHERE until IS NULL)
+        BEGIN
+            INSERT INTO {MESSAGE} (event_id, tenant, event, job_id, at)
+            SELECT NEW.id, j.tenant, {_event_of("NEW")}, NEW.job_id, NEW.at
+            FROM {JOB} j
+            WHERE j.id = NEW.job_id AND NEW.at > {AN_HOUR_AGO} AND EXISTS (
+                SELECT 1 FROM {SUBSCRIPTION} s
+                WHERE s.tenant = j.tenant AND s.event = {_event_of("NEW")} AND s.until IS NULL
+            )
+            ON CONFLICT DO NOTHING;
+        END""",  # noqa: S608
+    ),
+    Trigger(
+        "jobscheduler_webhook_group",
+        GROUP,
+        f"""
+        CREATE TRIGGER jobscheduler_webhook_group AFTER UPDATE OF status ON {GROUP} FOR EACH ROW
+        WHEN {GROUP_ENDS} AND NEW.finished_at > {AN_HOUR_AGO} AND EXISTS (
+            SELECT 1 FROM {SUBSCRIPTION} s
+            WHERE s.tenant = NEW.tenant AND s.event = '{GROUP_FINISHED}' AND s.until IS NULL
+        )
+        BEGIN
+            INSERT INTO {MESSAGE} (tenant, event, group_id, group_status, group_round, at)
+            VALUES (NEW.tenant, '{GROUP_FINISHED}', NEW.id, NEW.status, NEW.round, NEW.finished_at);
+        END""",  # noqa: S608
+    ),
+    Trigger(
+        "jobscheduler_webhook_endpoint",
+        ENDPOINT,
+        f"""
+        CREATE TRIGGER jobscheduler_webhook_endpoint AFTER DELETE ON {ENDPOINT} FOR EACH ROW
+        BEGIN
+            DELETE FROM {SUBSCRIPTION} WHERE endpoint_id = OLD.id;
+        END""",  # noqa: S608
+    ),
+)
+
+TRIGGERS = TriggerSet(POSTGRESQL, SQLITE, (ON_EVENTS, ON_GROUP, ON_ENDPOINT))

@@ -1,4 +1,4 @@
-"""Deliveries stay as long as their job or group does; and that stays as long as something is owed about it."""
+"""Deliveries stay as long as their job or group does; and that stays as long as one of them is pending."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from django.db.models import Q, QuerySet
 
 from jobs import clock, db
 from jobs.conf import conf
-from webhooks import bundles
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookMessage
 
 BATCH = 500
 
 
 def keep(ids: Sequence[UUID]) -> Iterable[UUID]:
-    """Of these jobs or groups, those that somebody is still to be told of."""
-    kept = set(bundles.owed(ids))
+    """Of these jobs or groups, those with a message that is not fanned out, or a delivery that is pending."""
+    kept: set[UUID] = set()
     for name in ("job_id", "group_id"):
-        owed = WebhookMessage.objects.filter(**{f"{name}__in": ids}, audience__isnull=False)
+        waiting = WebhookMessage.objects.filter(**{f"{name}__in": ids}, fanned_out_at__isnull=True)
         pending = WebhookDelivery.objects.filter(**{f"message__{name}__in": ids}, status=DeliveryStatus.PENDING)
-        kept.update(owed.values_list(name, flat=True), pending.values_list(f"message__{name}", flat=True))
+        kept.update(waiting.values_list(name, flat=True), pending.values_list(f"message__{name}", flat=True))
     return kept
 
 
@@ -35,9 +34,9 @@ def forget_tests() -> object:
     """Test deliveries belong to no job: they go by their own age."""
     if conf.RETENTION_DAYS is None:
         return "off"
-    horizon = clock.first_id(clock.now() - timedelta(days=conf.RETENTION_DAYS))
-    old = WebhookMessage.objects.filter(pk__lt=horizon, job_id__isnull=True, group_id__isnull=True)
-    old = old.filter(audience__isnull=True).exclude(deliveries__status=DeliveryStatus.PENDING)
+    horizon = clock.now() - timedelta(days=conf.RETENTION_DAYS)
+    old = WebhookMessage.objects.filter(at__lt=horizon, job_id__isnull=True, group_id__isnull=True)
+    old = old.filter(fanned_out_at__isnull=False).exclude(deliveries__status=DeliveryStatus.PENDING)
     with db.atomic():
         return _delete(old.order_by("pk")[:BATCH])
 

@@ -1,4 +1,4 @@
-"""Sends what is owed: beside the jobs, on threads of its own, with a connection of its own.
+"""Sends deliveries beside the jobs, on threads of its own, with a connection of its own.
 
 One thread talks to the database and gives deliveries to threads that only talk to receivers. Any number of senders may
 run; the deliveries' leases keep them apart.
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import logging
 import queue
-import random
 import threading
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -22,28 +19,33 @@ from django.db import DatabaseError
 from jobs import db
 from jobs.conf import conf
 from jobs.engine.connections import Outage, short_timeouts
-from webhooks import circuits, fanout, leases, outbox, trying
-from webhooks.models import WebhookBundle, WebhookEndpoint, WebhookMessage
+from jobs.signals import events_committed
+from webhooks import fanout, leases, trying
+from webhooks.models import WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.sender")
 AT_ONCE = 32  # receivers talked to at the same time
-NEWS_SEC = 0.1  # news that come in quick succession are looked at together
-IDLE_POLLS, UNTOLD_POLLS = 30, 10  # so many times rarer is looked where no endpoint listens; SQLite tells no news
-LAST_WORDS_SEC = 1.0  # how long an ending process waits for answers that are under way
+WAKE_SEC = 0.1  # wake-ups that come in quick succession are looked at together
+SHUTDOWN_FLUSH_SEC = 1.0  # how long an ending process waits for answers that are under way
 ROUND_SEC = 5.0  # how long one round of `manage.py tick` begins new tries
-SPARED = 500
-LONGEST_REST_SEC = 1.0  # of who looked in vain for somebody to tell
-LONGEST_CHORE_REST_SEC = 60.0  # a database that was slow once must not put off what is owed for hours
-HURRIED, UNHURRIED = 1, 99  # so many times longer is rested than was worked; the latter where nobody would receive
+REST, BACKGROUND_REST = 1, 19  # so many times longer than a batch of fan-out took, the sender rests from it
+LONGEST_REST_SEC = 60.0  # a database that was slow once must not put off fan-out for hours
+BUSY_SEC = 1.0  # how long after the last commit of this process its jobs count as running
+
+_senders: set[Sender] = set()  # of this process
 
 
-@dataclass(frozen=True)
-class Glance:
+def wake_senders(**kwargs: Any) -> None:
+    """Tell the senders of this process that there is something to send; all others look once a second."""
+    for sender in tuple(_senders):
+        sender.wake()
+
+
+class PollState(NamedTuple):
     """What there may be to do."""
 
-    owed: bool
-    listening: bool  # endpoints that are enabled
-    broken: bool
+    has_messages: bool  # that are not fanned out
+    has_endpoints: bool  # that are enabled
 
 
 class Sender(threading.Thread):
@@ -56,23 +58,27 @@ class Sender(threading.Thread):
         self._end = threading.Event()
         self._outage = Outage(logger, "webhooks", self._end)
         self._looked = self._look_at = self._renewed = 0.0  # by the steady clock, as are all here
-        self._resting_until = 0.0  # whatever the news
-        self._rested_at = {"urgent": 0.0, "unhurried": 0.0}
+        self._fan_out_at = 0.0
+        self._events_committed_at = 0.0
 
     def run(self) -> None:
-        outbox.on_news(self.nudge)
-        while not self._end.is_set():
-            self._gather(self._pause())
-            with self._outage.survive():
-                short_timeouts(conf.LEASE_SEC * 2 / 3)
-                self._survive_turn()
-        outbox.no_more_news(self.nudge)
+        _senders.add(self)
+        events_committed.connect(self._on_events_committed, weak=False)
+        try:
+            while not self._end.is_set():
+                self._gather(self._pause())
+                with self._outage.survive():
+                    short_timeouts(conf.LEASE_SEC * 2 / 3)
+                    self._survive_turn()
+        finally:
+            events_committed.disconnect(self._on_events_committed)
+            _senders.discard(self)
         with self._outage.survive():
-            self._await_answers(LAST_WORDS_SEC)
+            self._await_answers(SHUTDOWN_FLUSH_SEC)
         db.connection().close()
 
-    def nudge(self) -> None:
-        """Something new is owed. Called for every batch of moves: it wakes nobody who is about to look anyway."""
+    def wake(self) -> None:
+        """There may be something new. Called for every commit: it wakes nobody who is about to look anyway."""
         now = time.monotonic()
         if not now < self._look_at <= self._soon(now):
             self._answers.put(None)
@@ -85,33 +91,35 @@ class Sender(threading.Thread):
         """For a process that does not stay: begin tries for a while, and see them through."""
         deadline = time.monotonic() + ROUND_SEC
         while time.monotonic() < deadline and self._turn():
-            self._look_at = 0.0
-            self._gather(NEWS_SEC)
+            self._look_at = self._fan_out_at = 0.0
+            self._gather(WAKE_SEC if self._in_flight else 0.0)
         self._await_answers(conf.WEBHOOK_TIMEOUT_SEC + 1)
         return f"{self.tried} tried"
+
+    def _on_events_committed(self, **kwargs: Any) -> None:
+        self._events_committed_at = time.monotonic()
+        self.wake()
 
     # ------------------------------------------------------------------ one turn
 
     def _gather(self, seconds: float) -> None:
-        """Wait for an answer or for news; take all that have come."""
+        """Wait for an answer or a wake-up; take all that have come."""
         with suppress(queue.Empty):
             self._take_in(self._answers.get(timeout=seconds) if seconds > 0 else self._answers.get_nowait())
             while True:
                 self._take_in(self._answers.get_nowait())
 
     def _take_in(self, outcome: leases.Outcome | None) -> None:
-        if outcome is None:  # what it announces may be a moment away from its commit
+        if outcome is None:
             self._look_at = min(self._look_at, self._soon(time.monotonic()))
             return
         self._in_flight.pop(outcome.task.id, None)
         self._unrecorded.append(outcome)
-        self._look_at = min(self._look_at, self._resting_until if outcome.error else 0.0)  # there is room for another
+        self._look_at = 0.0  # there is room for another
 
     def _soon(self, now: float) -> float:
-        """When news are looked at; where all hands are full, not before the next answer or the usual time."""
-        if len(self._in_flight) >= AT_ONCE:
-            return self._looked + conf.POLL_SEC
-        return max(now + NEWS_SEC, self._resting_until)
+        """When a wake-up is looked at; where all slots are taken, not before the next answer or the usual time."""
+        return self._looked + conf.POLL_SEC if len(self._in_flight) >= AT_ONCE else now + WAKE_SEC
 
     def _pause(self) -> float:
         renew_at = self._renewed + leases.RENEW_SEC if self._in_flight else self._look_at
@@ -125,22 +133,29 @@ class Sender(threading.Thread):
             return bool(self._in_flight)
         self._looked = time.monotonic()
         self._look_at = self._looked + conf.POLL_SEC
-        seen = _glance()
-        lanes = fanout.lanes() if seen.owed else fanout.Lanes([], [])
-        reached = self._chore("urgent", HURRIED, [partial(fanout.hand_out, lane) for lane in lanes.urgent])
+        state = _poll_state()
+        worked = state.has_messages and self._fan_out()
         room = AT_ONCE - len(self._in_flight)
-        if seen.listening and room > 0:
-            reached |= self._start(leases.take(room))
-        self._rest(0.0 if reached or room <= 0 else time.monotonic() - self._looked)
-        worked = self._count_the_absent(lanes, seen) or reached
-        if not worked and not seen.listening:
-            self._look_at = self._looked + conf.POLL_SEC * (UNTOLD_POLLS if db.is_sqlite() else IDLE_POLLS)
-        self._look_at = max(self._look_at, self._resting_until)
+        if state.has_endpoints and room > 0:
+            worked |= self._start(leases.take(room))
         return worked or bool(self._in_flight)
 
-    def _rest(self, took: float) -> None:
-        """Where there is nobody whom anything could be told, looking for them takes no more than its share."""
-        self._resting_until = self._looked + min(took * UNHURRIED, LONGEST_REST_SEC)
+    def _fan_out(self) -> bool:
+        """Fan out one batch, and rest from it for as long as it took.
+
+        While jobs run in this process and no endpoint waits for more, longer: the jobs go first.
+        """
+        began = time.monotonic()
+        if began >= self._fan_out_at:
+            done = fanout.fan_out()
+            took = time.monotonic() - began
+            in_background = began - self._events_committed_at < BUSY_SEC and not fanout.has_idle_endpoint()
+            rest = took * (BACKGROUND_REST if in_background else REST)
+            self._fan_out_at = began + took + min(rest, LONGEST_REST_SEC)
+            if not done:
+                return False
+        self._look_at = min(self._look_at, self._fan_out_at)
+        return True
 
     def _survive_turn(self) -> None:
         """A thread that nobody restarts must not end for a mistake of ours."""
@@ -163,28 +178,6 @@ class Sender(threading.Thread):
             self.tried += len(self._unrecorded)
             self._unrecorded = []
 
-    def _count_the_absent(self, lanes: fanout.Lanes, seen: Glance) -> bool:
-        """What is owed to those who do not answer, and what they could not be told."""
-        works: list[Callable[[], int]] = [partial(fanout.hand_out, lane, fanout.FOR_NOBODY) for lane in lanes.unhurried]
-        if seen.broken:
-            works.append(partial(circuits.count_unreached, SPARED))
-        return self._chore("unhurried", UNHURRIED, works)
-
-    def _chore(self, name: str, rest: int, works: Sequence[Callable[[], int]]) -> bool:
-        """Work that nobody waits for at this very moment takes no more than its share of the time."""
-        began = time.monotonic()
-        if not works:
-            return False
-        if began >= self._rested_at[name]:
-            some = random.sample(works, min(len(works), AT_ONCE))  # all get their turn
-            done = sum(work() for work in some)
-            took = time.monotonic() - began
-            self._rested_at[name] = began + took + min(took * rest, LONGEST_CHORE_REST_SEC)
-            if not done:
-                return False
-        self._look_at = min(self._look_at, self._rested_at[name])
-        return True
-
     def _start(self, tasks: list[leases.Task]) -> bool:
         if tasks and not self._in_flight:
             self._renewed = time.monotonic()
@@ -204,19 +197,16 @@ class Sender(threading.Thread):
         self._record()
 
 
-def _glance() -> Glance:
+def _poll_state() -> PollState:
     with db.connection().cursor() as cursor:
-        cursor.execute(_GLANCE)
-        return Glance(*map(bool, cursor.fetchone()))
+        cursor.execute(_POLL_STATE)
+        return PollState(*map(bool, cursor.fetchone()))
 
 
-_OWED = f"SELECT 1 FROM {WebhookMessage._meta.db_table} WHERE audience_id IS NOT NULL"  # noqa: S608 — our own words
-_PACKED = f"SELECT 1 FROM {WebhookBundle._meta.db_table}"  # noqa: S608
-_ENABLED = f"SELECT 1 FROM {WebhookEndpoint._meta.db_table} WHERE enabled"  # noqa: S608
-_GLANCE = f"""
-    SELECT EXISTS ({_OWED}) OR EXISTS ({_PACKED}), EXISTS ({_ENABLED}),
-           EXISTS ({_ENABLED} AND failures >= {circuits.BREAK_AFTER:d})
-"""
+_POLL_STATE = f"""
+    SELECT EXISTS (SELECT 1 FROM {WebhookMessage._meta.db_table} WHERE fanned_out_at IS NULL),
+           EXISTS (SELECT 1 FROM {WebhookEndpoint._meta.db_table} WHERE enabled)
+"""  # noqa: S608 — our own words
 
 
 def one_round() -> str:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
@@ -19,7 +19,7 @@ from jobs import clock, db, parsing
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.errors import Conflict, InvalidInput, NotFound
-from webhooks import addresses, bodies, events, leases, outbox, secret_encryption, signing
+from webhooks import addresses, bodies, events, leases, secret_encryption, sender, signing, subscriptions
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.services")
@@ -52,6 +52,7 @@ def create(
         if of(endpoint.tenant).count() >= MOST_ENDPOINTS:
             raise TooMany(_("A tenant may have no more than %d endpoints.") % MOST_ENDPOINTS)
         endpoint.save(using=db.alias(), force_insert=True)
+        subscriptions.write(endpoint)
     _log(endpoint, "made", actor)
     return get(endpoint.pk), signing.shown(secret)
 
@@ -68,24 +69,28 @@ def get(endpoint_id: UUID | str, *, tenant: str | None = None) -> WebhookEndpoin
 def update(
     endpoint_id: UUID | str, changes: Mapping[str, Any], *, tenant: str | None = None, actor: Actor = PYTHON
 ) -> WebhookEndpoint:
-    """Change what is said. Enabling gives a fresh start; what was owed when it is disabled has failed."""
+    """Change an endpoint. Enabling it closes its circuit; what is pending when it is disabled has FAILED."""
     clean = _clean(changes)
     with db.atomic():
         endpoint = _found(of(tenant).select_for_update(no_key=True), endpoint_id)
         if clean.get("enabled") and not endpoint.enabled:
-            clean |= {"disabled_reason": "", "failures": 0, "open_until": None}
+            clean |= {"disabled_reason": "", "failures": 0, "open_until": None, "failing_since": None}
         if clean:
             of(tenant).filter(pk=endpoint.pk).update(**clean)
+            endpoint.refresh_from_db(fields=["events", "enabled"])
         if clean.get("enabled") is False:
-            leases.give_up_disabled(endpoint.pk)
+            leases.disable(endpoint)
+        else:
+            subscriptions.write(endpoint)
     _log(endpoint, "changed", actor)
     return get(endpoint.pk)
 
 
 def delete(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
-    """With its deliveries, and messages that nobody else got. Disabled first, so that it is owed nothing more."""
-    endpoint = _found(of(tenant), endpoint_id)
-    of(tenant).filter(pk=endpoint.pk).update(enabled=False)
+    """With its deliveries, and messages that nobody else got. Disabled first, so that no more are made."""
+    with db.atomic():
+        endpoint = _found(of(tenant).select_for_update(no_key=True), endpoint_id)
+        leases.disable(endpoint)
     while ids := list(_deliveries().filter(endpoint_id=endpoint.pk).values_list("pk", flat=True)[:CHUNK]):
         forget(ids)
     of(tenant).filter(pk=endpoint.pk).delete()
@@ -109,16 +114,20 @@ def rotate_secret(
 
 
 def send_test(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> WebhookDelivery:
-    """A delivery of its own kind, sent as all are."""
+    """A delivery of its own kind, tried at once whatever the circuit says."""
     with db.atomic():
         endpoint = _enabled(_found(of(tenant).select_for_update(no_key=True), endpoint_id))
         now = clock.now()
         said = {"endpoint_id": str(endpoint.pk), "message": _("This is a test.")}
         message = WebhookMessage.objects.create(
-            tenant=endpoint.tenant, event=events.TEST, at=now, body=bodies.body(events.TEST, now, said)
+            tenant=endpoint.tenant,
+            event=events.TEST,
+            at=now,
+            body=bodies.body(events.TEST, now, said),
+            fanned_out_at=now,
         )
-        delivery = _deliveries().create(endpoint=endpoint, message=message, event=events.TEST)
-    outbox.tell_senders()
+        delivery = _deliveries().create(endpoint=endpoint, message=message, event=events.TEST, probe=True)
+    db.after_commit(sender.wake_senders)
     _log(endpoint, "sent a test", actor)
     return get_delivery(delivery.pk)
 
@@ -133,26 +142,30 @@ def get_delivery(delivery_id: UUID | str, *, tenant: str | None = None) -> Webho
 
 
 def resend(delivery_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> WebhookDelivery:
-    """Try again now, whatever became of it: same id, same body, all retries anew."""
+    """Try again now, whatever became of it and whatever the circuit says: same id, same body, all retries anew."""
     delivery = get_delivery(delivery_id, tenant=tenant)
     with db.atomic():
         endpoint = _enabled(_found(of(tenant).select_for_update(no_key=True), delivery.endpoint_id))
-        _again(_deliveries().filter(pk=delivery.pk))
-    outbox.tell_senders()
+        _again([delivery.pk], probes=[delivery.pk])
+    db.after_commit(sender.wake_senders)
     _log(endpoint, f"resent {delivery.pk}", actor)
     return get_delivery(delivery.pk)
 
 
 def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor = PYTHON) -> int:
-    """Those of them whose endpoints are enabled; returns how many."""
+    """Resend those whose endpoints are enabled; return how many. The first of each endpoint is tried at once."""
     with db.atomic():
         enabled = of(tenant).filter(deliveries__in=list(ids), enabled=True).distinct().values_list("pk", flat=True)
         locked = list(
             of(tenant).filter(pk__in=list(enabled), enabled=True).order_by("pk").select_for_update(no_key=True)
         )
-        rows = _deliveries().filter(endpoint_id__in=[each.pk for each in locked])
-        resent = sum(_again(rows.filter(pk__in=ids[start : start + CHUNK])) for start in range(0, len(ids), CHUNK))
-    outbox.tell_senders()
+        rows = _deliveries().filter(endpoint_id__in=[each.pk for each in locked]).order_by("pk")
+        endpoint_of: dict[UUID, UUID] = {}
+        for start in range(0, len(ids), CHUNK):
+            endpoint_of |= dict(rows.filter(pk__in=ids[start : start + CHUNK]).values_list("pk", "endpoint_id"))
+        first = {endpoint_id: pk for pk, endpoint_id in reversed(endpoint_of.items())}
+        resent = _again(list(endpoint_of), probes=list(first.values()))
+    db.after_commit(sender.wake_senders)
     logger.info("%d webhook deliveries resent by %s", resent, actor.name or actor.kind)
     return resent
 
@@ -160,16 +173,18 @@ def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor 
 def resend_failed(
     endpoint_id: UUID | str, *, since: datetime | None = None, tenant: str | None = None, actor: Actor = PYTHON
 ) -> int:
-    """All that failed at an endpoint (since a time), at most API_BULK_LIMIT at once; returns how many."""
+    """Resend all that failed at an endpoint (since a time), at most API_BULK_LIMIT at once; return how many.
+
+    The first is tried at once; while the circuit is open, the others wait for it.
+    """
     with db.atomic():
         endpoint = _enabled(_found(of(tenant).select_for_update(no_key=True), endpoint_id))
         failed = _deliveries().filter(endpoint_id=endpoint.pk, status=DeliveryStatus.FAILED)
         if since is not None:
             failed = failed.filter(pk__gte=clock.first_id(parsing.moment(since, "since")))
         ids = list(failed.order_by("pk").values_list("pk", flat=True)[: conf.API_BULK_LIMIT])
-        parts = (ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK))
-        resent = sum(_again(_deliveries().filter(pk__in=part)) for part in parts)
-    outbox.tell_senders()
+        resent = _again(ids, probes=ids[:1])
+    db.after_commit(sender.wake_senders)
     _log(endpoint, f"resent {resent} failed deliveries", actor)
     return resent
 
@@ -180,20 +195,25 @@ def forget(ids: list[UUID]) -> None:
         messages = list(_deliveries().filter(pk__in=ids).values_list("message_id", flat=True))
         WebhookAttempt.objects.filter(delivery_id__in=ids)._raw_delete(db.alias())
         _deliveries().filter(pk__in=ids)._raw_delete(db.alias())
-        alone = WebhookMessage.objects.filter(pk__in=messages, audience__isnull=True)
+        alone = WebhookMessage.objects.filter(pk__in=messages, fanned_out_at__isnull=False)
         alone.filter(deliveries__isnull=True).delete()
 
 
-def _again(deliveries: QuerySet[WebhookDelivery]) -> int:
-    """One that is on the wire right now is left to it."""
-    return deliveries.filter(lease_token__isnull=True).update(
-        status=DeliveryStatus.PENDING,
-        attempts_before=F("attempts"),
-        next_try_at=Now(),
-        delivered_at=None,
-        response_status=None,
-        error="",
-    )
+def _again(ids: Sequence[UUID], *, probes: Sequence[UUID]) -> int:
+    """Make deliveries pending again; one that is being sent right now is left alone. `probes` are tried at once."""
+    resent = 0
+    for start in range(0, len(ids), CHUNK):
+        deliveries = _deliveries().filter(pk__in=ids[start : start + CHUNK], lease_token__isnull=True)
+        resent += deliveries.update(
+            status=DeliveryStatus.PENDING,
+            attempts_before=F("attempts"),
+            next_try_at=Now(),
+            probe=Q(pk__in=probes),
+            delivered_at=None,
+            response_status=None,
+            error="",
+        )
+    return resent
 
 
 def _clean(changes: Mapping[str, Any]) -> dict[str, Any]:

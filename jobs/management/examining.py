@@ -31,6 +31,7 @@ from jobs.engine.connections import MISSING
 from jobs.engine.identity import Identity
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker, WorkerState
 from jobs.models.limits import LimitScope
+from jobs.triggers import missing_triggers
 
 SKEW_SEC, FRESH_SEC, LONG_SEC = 5.0, 30.0, 60.0
 STYLESHEET = "jobs/console.css"
@@ -145,6 +146,14 @@ def _migrations() -> Findings:
         yield Finding("migrations", Level.OK, _("all applied"))
 
 
+def _triggers() -> Findings:
+    if missing := missing_triggers(db.connection()):
+        told = _("missing: %s") % ", ".join(missing)
+        yield Finding("triggers", Level.ERROR, told, _("Run `manage.py migrate`: it puts them back."))
+    else:
+        yield Finding("triggers", Level.OK, _("all in place"))
+
+
 def _clock() -> Findings:
     if db.is_sqlite():
         yield Finding("clock", Level.OK, _("SQLite's clock is this host's"))
@@ -220,4 +229,4 @@ def _waits_for_long() -> bool:
     return ready.filter(created_at__lt=Now() - timedelta(seconds=LONG_SEC)).exists()
 
 
-_OF_THE_TABLES = (_clock, _workers, _limits, _leases)
+_OF_THE_TABLES = (_triggers, _clock, _workers, _limits, _leases)

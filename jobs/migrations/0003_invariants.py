@@ -169,7 +169,7 @@ for _table, _key in KEYS.items():
         REPLACED,
     )
 NO_SQLITE = [
-    f"DROP TRIGGER {name}"
+    f"DROP TRIGGER IF EXISTS {name}"  # `pre_migrate` has removed them on SQLite
     for name in (*TRIGGERS, "jobscheduler_inv_006_moved", *(f"{table}_not_replaced" for table in KEYS))
 ]
 

@@ -1,11 +1,13 @@
-"""A migration step whose SQL depends on the database."""
+"""Migration steps whose SQL depends on the database."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db.migrations.operations.base import Operation
+
+from jobs import triggers
 
 
 class VendorSQL(Operation):
@@ -35,6 +37,33 @@ class VendorSQL(Operation):
             return
         for statement in statements.get(schema_editor.connection.vendor, ()):
             schema_editor.execute(statement, params=None)
+
+
+class InstallTriggers(Operation):
+    """Install the triggers that an app has registered (see `jobs.triggers`); backwards, remove them if asked to."""
+
+    reduces_to_sql = False
+    reversible = True
+
+    def __init__(self, *, remove_backwards: bool = True) -> None:
+        self.remove_backwards = remove_backwards
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        return None
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        self._run(app_label, schema_editor, triggers.install_triggers)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if self.remove_backwards:
+            self._run(app_label, schema_editor, triggers.remove_triggers)
+
+    def describe(self) -> str:
+        return "Install triggers"
+
+    def _run(self, app_label: str, schema_editor: Any, change: Callable[[str, Any], None]) -> None:
+        if self.allow_migrate_model(schema_editor.connection.alias, _model(app_label)):
+            change(app_label, schema_editor.connection)
 
 
 def _model(app_label: str) -> Any:

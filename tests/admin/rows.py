@@ -39,7 +39,7 @@ def one_of_each() -> list[Model]:
         endpoint,
         delivery,
         delivery.message,
-        factories.WebhookBundleFactory.create(),
+        factories.WebhookSubscriptionFactory.create(),
         factories.WebhookAttemptFactory.create(delivery=delivery),
     ]
 

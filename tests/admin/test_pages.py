@@ -15,9 +15,9 @@ from tests.admin.people import OURS
 from tests.admin.rows import one_of_each
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory, JobTemplateFactory
 from tests.snapshots import everything
-from webhooks.models import WebhookAudience, WebhookEndpoint
+from webhooks.models import WebhookEndpoint
 
-INTERNAL = (LaneMark, ShareAccount, WebhookAudience)
+INTERNAL = (LaneMark, ShareAccount)
 SHOWN = [model for label in OURS for model in apps.get_app_config(label).get_models() if model not in INTERNAL]
 EDITED = (
     JobTemplate,

@@ -26,7 +26,7 @@ from tests.webhooks import receiver as manners
 from tests.webhooks.receiver import Handler, Receiver, Seen, receiver
 from tests.worker.harness import SHORT, START_SEC, Fleet, WorkerProcess, until
 from webhooks import services
-from webhooks.models import WebhookBundle, WebhookDelivery, WebhookMessage
+from webhooks.models import WebhookDelivery, WebhookMessage
 
 KILL_SEC, SENDERS, TENANTS = 3.0, 2, 8
 TAKEN_BACK = 0.1  # of all submissions
@@ -179,17 +179,16 @@ def _submit(chance: random.Random, number: int) -> tuple[set[str], set[str]]:
 
 def _await_delivery(verdict: Verdict, fleet: Fleet, committed: set[str], patience: float) -> None:
     open_jobs = Job.objects.exclude(status__in=sorted(TERMINAL))
-    owed = WebhookMessage.objects.filter(audience__isnull=False)
-    packed = WebhookBundle.objects.all()
+    waiting = WebhookMessage.objects.filter(fanned_out_at__isnull=True)
     undelivered = WebhookDelivery.objects.exclude(status="DELIVERED")
     began = time.monotonic()
 
     def what() -> str:
-        counts = f"{open_jobs.count()} jobs, {packed.count()} bundles, {owed.count()} messages"
+        counts = f"{open_jobs.count()} jobs, {waiting.count()} messages"
         left = list(undelivered.values("status", "attempts", "next_try_at", "lease_expires_at", "error")[:5])
         return f"{counts}, {undelivered.count()} deliveries are left: {left}\n{fleet.logs()[-5000:]}"
 
-    until(lambda: not any(rows.exists() for rows in (open_jobs, packed, owed, undelivered)), patience, what)
+    until(lambda: not any(rows.exists() for rows in (open_jobs, waiting, undelivered)), patience, what)
     most = WebhookDelivery.objects.aggregate(most=Max("attempts"))["most"]
     verdict.note(seconds=time.monotonic() - began, most_attempts=most)
     expected = 2 * len(committed)

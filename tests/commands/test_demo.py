@@ -20,7 +20,7 @@ from tests.snapshots import everything
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
-KEPT = ("Worker", "SystemSnapshot", "LaneMark", "WebhookAudience", "ConcurrencyLimit")  # who worked, and what it noted
+KEPT = ("Worker", "SystemSnapshot", "LaneMark", "ConcurrencyLimit")  # who worked, and what it noted
 
 
 @pytest.fixture(autouse=True)

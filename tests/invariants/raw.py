@@ -18,6 +18,11 @@ TRIGGERS = {
     "jobscheduler_append_only": "jobscheduler_jobevent",
     "jobscheduler_inv_006": "jobscheduler_jobgroup",
 }
+OUTBOX_TRIGGERS = {  # of the webhooks: they refuse nothing
+    "jobscheduler_webhook_events": "jobscheduler_jobevent",
+    "jobscheduler_webhook_group": "jobscheduler_jobgroup",
+    "jobscheduler_webhook_endpoint": "jobscheduler_webhookendpoint",
+}
 REPLACEABLE = ("jobscheduler_job", "jobscheduler_jobrun", "jobscheduler_jobevent", "jobscheduler_jobgroup")
 ONLY_ON_POSTGRES = {  # there, a trigger is spared those who write other columns
     "jobscheduler_inv_001_dispatch": "jobscheduler_job",

@@ -9,6 +9,7 @@ from tests.factories import JobFactory
 from tests.invariants.raw import (
     ONLY_ON_POSTGRES,
     ONLY_ON_SQLITE,
+    OUTBOX_TRIGGERS,
     REPLACEABLE,
     TRIGGERS,
     drop_trigger,
@@ -49,7 +50,7 @@ def test_every_promise_of_the_database_is_tried() -> None:
 
 
 def test_every_trigger_is_in_the_migrated_database() -> None:
-    expected = TRIGGERS | (ONLY_ON_SQLITE if connection.vendor == "sqlite" else ONLY_ON_POSTGRES)
+    expected = TRIGGERS | OUTBOX_TRIGGERS | (ONLY_ON_SQLITE if connection.vendor == "sqlite" else ONLY_ON_POSTGRES)
     assert existing_triggers() == expected
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from io import StringIO
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from django.apps import apps
@@ -15,9 +14,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from jobs import services
 from tests import executor, sample_jobs
-from tests.factories import WebhookAudienceFactory, WebhookBundleFactory
 from tests.invariants.raw import existing_triggers
-from webhooks.models import WebhookMessage
 
 LABELS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
 
@@ -82,7 +79,8 @@ def test_the_guards_can_be_taken_away_and_put_back(whole_again: None) -> None:
     triggers = existing_triggers()
     _migrate("jobscheduler_jobs", "0002")
     assert existing_triggers() == {}
-    _migrate("jobscheduler_jobs")
+    for label in LABELS:
+        _migrate(label)
     assert existing_triggers() == triggers
 
 
@@ -104,21 +102,3 @@ def test_labels_and_tables_are_our_own() -> None:
     for label in LABELS:
         for model in apps.get_app_config(label).get_models():
             assert model._meta.db_table == f"jobscheduler_{model.__name__.lower()}"
-
-
-def test_what_is_owed_in_bundles_stays_owed_where_there_are_none(whole_again: None) -> None:
-    job, retry = uuid4(), uuid4()
-    audience = WebhookAudienceFactory.create(endpoints=uuid4().bytes)
-    WebhookBundleFactory.create(
-        audience=audience, event="job.failed", jobs=job.bytes * 2, retried_by=retry.bytes + bytes(16)
-    )
-    taken = '{"priority": [7], "artifacts": [null]}'
-    WebhookBundleFactory.create(audience=audience, event="job.started", jobs=job.bytes, snapshots=taken)
-    _migrate("jobscheduler_webhooks", "0007")
-    _migrate("jobscheduler_webhooks")
-    told = WebhookMessage.objects.order_by("pk").values_list("event", "job_id", "retried_by", "snapshot", "audience_id")
-    assert list(told) == [
-        ("job.failed", job, retry, None, audience.pk),
-        ("job.failed", job, None, None, audience.pk),
-        ("job.started", job, None, '{"claimed": {"priority": 7}, "artifacts": null}', audience.pk),
-    ]

@@ -125,7 +125,7 @@ def _added_up(minutes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _plain(table: str, name: str, value: Any, born: dict[UUID, str], known: set[UUID]) -> Any:
-    if name == "id" and table in ("JobEvent", "WebhookMessage", "LaneMark"):
+    if name in ("id", "event_id") and table in ("JobEvent", "WebhookMessage", "LaneMark"):
         return None
     if isinstance(value, UUID):
         return born.get(value, value if value in known or "token" not in name else "new")

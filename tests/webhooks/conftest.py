@@ -8,17 +8,8 @@ import pytest
 from django.test import override_settings
 
 from tests.webhooks.receiver import Receiver, receiver
-from webhooks.interest import listening
 
 Settings = Callable[..., None]
-
-
-@pytest.fixture(autouse=True)
-def _knows_nothing() -> Iterator[None]:
-    """What one test's endpoints wanted is not remembered in the next."""
-    listening.forget()
-    yield
-    listening.forget()
 
 
 @pytest.fixture

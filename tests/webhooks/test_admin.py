@@ -14,7 +14,7 @@ from tests.admin.pages import list_of, page_of
 from tests.admin.people import logged_in, reader
 from tests.factories import JobFactory, WebhookAttemptFactory, WebhookDeliveryFactory
 from tests.snapshots import everything
-from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint, handed_out, round_of_sending
+from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint, fan_out, round_of_sending
 from webhooks import services
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 
@@ -178,11 +178,11 @@ def test_a_delivery_page_shows_its_tries_and_their_answers_to_those_who_may_see_
         assert ("a very private answer" in page, "HTTP/1.1 500" in page) == (may, may)
 
 
-def test_a_job_page_shows_its_deliveries_and_what_is_about_to_be_handed_out(boss: Client) -> None:
+def test_a_job_page_shows_its_deliveries_and_what_is_about_to_be_made(boss: Client) -> None:
     made = endpoint("https://example.org/", "job.completed")
     job = completed()
-    assert "1 more is about to be handed out." in boss.get(page_of(job)).content.decode()
-    handed_out()
+    assert "1 more is about to be made." in boss.get(page_of(job)).content.decode()
+    fan_out()
     page = boss.get(page_of(job)).content.decode()
     assert str(deliveries()[0].pk) in page
     assert str(made.pk) in page
@@ -193,7 +193,7 @@ def test_a_job_page_shows_its_deliveries_and_what_is_about_to_be_handed_out(boss
 def test_who_may_not_see_deliveries_sees_none_on_the_job_page() -> None:
     endpoint("https://example.org/", "job.completed")
     job = completed()
-    handed_out()
+    fan_out()
     client = logged_in(User.objects.create_user("narrow", is_staff=True))
     from django.contrib.auth.models import Permission
 

@@ -1,21 +1,26 @@
-"""A body is the job or group as the API showed it at that moment, masked, bounded, and made once."""
+"""A body is the job or group as the API shows it when its message is fanned out, with what the event itself says."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from jobs import groups
 from jobs import services as jobs
-from jobs.models import Job
+from jobs.api import shaping
+from jobs.models import Job, JobEvent
 from jobs.outcomes import Completed
+from jobs.shapes import moment
 from tests import executor
 from tests.api.calling import Api
 from tests.factories import JobTemplateFactory
-from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, enqueued, failed_job, handed_out
-from webhooks import bodies
+from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, enqueued, failed_job, fan_out
+from webhooks import bodies, fanout
 from webhooks.models import WebhookMessage
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +29,7 @@ AS_IT_GOES = {"webhooks"}  # how its deliveries stand has changed by the time th
 
 def told(event: str) -> dict[str, Any]:
     """The one document of this event."""
-    handed_out()
+    fan_out()
     (message,) = WebhookMessage.objects.filter(event=event)
     document: dict[str, Any] = json.loads(bytes(message.body or b""))
     assert (document["type"], list(document)) == (event, ["type", "timestamp", "data"])
@@ -78,25 +83,40 @@ def test_the_template_is_named() -> None:
     assert told("job.queued")["template"] == "preset"
 
 
-def test_a_start_is_told_as_it_was_however_late_it_is_handed_out() -> None:
+def test_a_late_body_shows_the_job_as_it_is_now_with_the_status_of_the_event() -> None:
     endpoint()
     job = executor.take(enqueued(tags=["before"]))
-    executor.finish(job, Completed({"result": "secret plans"}))
+    executor.fail(job, retry_in=10)
     jobs.update(job.pk, {"tags": ["after"]})
-    data = told("job.started")
-    assert (data["status"], data["tags"], data["run"]["status"]) == ("RUNNING", ["before"], "RUNNING")
-    assert data["lease"]["owner"] == job.lease_owner
-    assert "secret plans" not in json.dumps(data)
+    fan_out()
+    for event, status in (("job.queued", "QUEUED"), ("job.started", "RUNNING"), ("job.failed", "FAILED")):
+        (message,) = WebhookMessage.objects.filter(event=event, job_id=job.pk)
+        document = json.loads(bytes(message.body or b""))
+        kind = {"job.queued": "SUBMITTED", "job.started": "RUNNING", "job.failed": "FAILED"}[event]
+        at = JobEvent.objects.get(job_id=job.pk, kind=kind).at
+        assert (document["type"], document["timestamp"]) == (event, moment(at))
+        data = document["data"]
+        assert (data["status"], data["tags"], data["run"]["status"]) == (status, ["after"], "FAILED")
+        assert (data["retried_by"] is not None) is (event == "job.failed")
 
 
-def test_a_failure_is_told_as_it_was_whatever_people_made_of_it_since() -> None:
+def test_a_retry_by_a_person_is_no_fact_of_the_failure() -> None:
     endpoint()
     job = failed_job(target="book")
-    jobs.resolve(job.pk)
     jobs.retry(job.pk)
-    data = told("job.failed")
-    assert (data["resolved_at"], data["retried_by"]) == (None, None)
-    assert (data["permanently_failed"], data["blocks_target"]) == (True, True)
+    assert told("job.failed")["retried_by"] is None
+
+
+def test_a_group_that_was_opened_again_is_reported_as_it_had_ended() -> None:
+    endpoint("https://example.org/", "group.finished")
+    made = groups.create([{"job_type": TYPE}])
+    taken = executor.take_next()
+    assert taken is not None
+    executor.fail(taken)
+    groups.retry(made.pk)
+    data = told("group.finished")
+    assert (data["status"], data["round"], len(data["jobs"])) == ("FAILED", 1, 1)
+    assert data["finished_at"] is not None
 
 
 def test_a_failure_that_is_retried_says_by_what() -> None:
@@ -107,7 +127,7 @@ def test_a_failure_that_is_retried_says_by_what() -> None:
     assert data["blocks_target"] is False
 
 
-def test_secrets_are_masked_in_snapshots_and_in_ends() -> None:
+def test_secrets_are_masked() -> None:
     endpoint()
     job = executor.take(enqueued(params={"login": {"Password": "hunter2"}}))
     executor.finish(job, Completed({"result": {"token": "hunter2"}}))
@@ -130,7 +150,31 @@ def test_params_and_artifacts_of_a_large_body_become_null() -> None:
     executor.finish(job, Completed({"result": "y" * 100_000}))
     data = told("job.completed")
     assert (data["params"], data["run"]["artifacts"], data["truncated"]) == (None, None, True)
-    assert told("job.queued")["params"] == {"text": "x" * 200_000}
+
+
+def test_a_payload_that_is_too_large_for_a_body_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that of a job nor those of a group's members."""
+    endpoint("https://example.org/", "job.completed", "group.finished")
+    groups.create([{"job_type": TYPE, "params": {"text": "x" * 300_000}}])
+    taken = executor.take_next()
+    assert taken is not None
+    executor.finish(taken, Completed({"result": "y" * 10}))
+    with CaptureQueriesContext(connection) as queries:
+        data, group = told("job.completed"), told("group.finished")
+    for found in (data, group["jobs"][0]):
+        assert (found["params"], found["run"]["artifacts"]) == (None, None)
+    assert data["truncated"] is group["truncated"] is True
+    read = [each["sql"] for each in queries if re.search(r'"(params|artifacts)"[,\s]', each["sql"])]
+    assert all("LENGTH(" in sql for sql in read), read
+
+
+def test_a_batch_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "PAYLOAD_BYTES", 250_000)
+    endpoint("https://example.org/", "job.queued")
+    for _ in range(5):
+        enqueued(params={"text": "x" * 100_000})
+    assert [fanout.fan_out() for _ in range(3)] == [3, 2, 0]
+    assert len(deliveries()) == 5
 
 
 LARGE = {"id": "1", "params": {"a": "x" * 400_000}, "run": {"artifacts": {"b": "y" * 400_000}, "error": "z" * 400_000}}
@@ -160,18 +204,18 @@ def test_a_body_is_stored_once_for_all_endpoints() -> None:
     for _ in range(3):
         endpoint("https://example.org/", "job.completed")
     completed()
-    handed_out()
+    fan_out()
     assert WebhookMessage.objects.count() == 1
     assert len({bytes(each.message.body or b"") for each in deliveries()}) == 1
-    assert WebhookMessage.objects.filter(audience__isnull=False).count() == 0
-    assert WebhookMessage.objects.filter(snapshot__isnull=False).count() == 0
+    assert WebhookMessage.objects.filter(fanned_out_at__isnull=True).count() == 0
 
 
 def test_a_job_that_has_vanished_is_still_told_by_its_id() -> None:
     endpoint("https://example.org/", "job.completed")
     job = completed()
     WebhookMessage.objects.update(job_id="018f0000-0000-7000-8000-000000000000")
-    assert told("job.completed") == {"id": "018f0000-0000-7000-8000-000000000000"}
+    expected = {"id": "018f0000-0000-7000-8000-000000000000", "status": "COMPLETED", "truncated": True}
+    assert told("job.completed") == expected
     assert job
 
 
@@ -180,7 +224,7 @@ def test_how_a_jobs_deliveries_stand_is_part_of_its_shape() -> None:
     endpoint("https://example.org/", "job.completed")
     job, other = completed(), completed(tenant="acme")
     assert shown(f"/jobs/{job.pk}")["webhooks"] == {"pending": 3, "delivered": 0, "failed": 0}
-    handed_out()
+    fan_out()
     first, second, _ = deliveries()
     type(first).objects.filter(pk=first.pk).update(status="DELIVERED", next_try_at=None)
     type(first).objects.filter(pk=second.pk).update(status="FAILED", next_try_at=None)
@@ -188,12 +232,38 @@ def test_how_a_jobs_deliveries_stand_is_part_of_its_shape() -> None:
     assert Api(tenant=None).get(f"/jobs/{other.pk}").json()["webhooks"] == {"pending": 0, "delivered": 0, "failed": 0}
 
 
-def test_a_body_that_cannot_be_made_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_group_that_has_vanished_is_still_told_by_its_id() -> None:
+    endpoint("https://example.org/", "group.finished")
+    made = groups.create([{"job_type": TYPE}])
+    taken = executor.take_next()
+    assert taken is not None
+    executor.complete(taken)
+    WebhookMessage.objects.update(group_id="018f0000-0000-7000-8000-000000000000")
+    data = told("group.finished")
+    assert data == {
+        "id": "018f0000-0000-7000-8000-000000000000",
+        "status": "COMPLETED",
+        "round": made.round,
+        "truncated": True,
+    }
+
+
+def test_a_body_that_cannot_be_made_does_not_hold_back_the_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endpoint("https://example.org/", "job.queued")
     spoilt, whole = enqueued(), enqueued()
-    WebhookMessage.objects.filter(job_id=spoilt.pk).update(snapshot="no JSON at all")
-    handed_out()
+    shape = shaping.jobs
+
+    def refuse(rows: Any, caller: Any) -> Any:
+        found = list(rows)
+        if spoilt.pk in [row.pk for row in found]:
+            raise ValueError("no JSON at all")
+        return shape(found, caller)
+
+    monkeypatch.setattr(shaping, "jobs", refuse)
+    fan_out()
     found = {each.job_id: json.loads(bytes(each.message.body or b""))["data"] for each in deliveries()}
-    assert found[spoilt.pk] == {"id": str(spoilt.pk), "truncated": True}
-    assert found[whole.pk]["status"] == "QUEUED"
-    assert "cannot be made" in caplog.text
+    assert found[spoilt.pk] == {"id": str(spoilt.pk), "status": "QUEUED", "truncated": True}
+    assert found[whole.pk]["tags"] == []
+    assert "could not be made" in caplog.text

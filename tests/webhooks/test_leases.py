@@ -8,14 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from tests.factories import WebhookDeliveryFactory
+from tests.webhooks.conftest import Settings
 from tests.webhooks.receiver import Receiver
-from tests.webhooks.scenes import completed, deliveries, endpoint, handed_out, round_of_sending
+from tests.webhooks.scenes import completed, deliveries, endpoint, enqueued, fan_out, messages, round_of_sending
 from tests.worker.harness import until
-from webhooks import audiences, circuits, fanout, leases
+from webhooks import circuits, fanout, leases, services
 from webhooks.leases import Outcome
 from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from webhooks.sender import Sender
@@ -149,71 +150,223 @@ def test_a_broken_endpoint_is_probed_by_one_alone_and_first_by_what_has_waited_l
     assert there
 
 
-def test_a_failed_probe_counts_for_all_that_was_due_then() -> None:
-    """So a dead receiver's deliveries fail when they would have failed one by one, without waiting for each."""
+def test_while_a_circuit_is_open_deliveries_wait_and_no_attempt_is_counted() -> None:
     due(50, failures=5)
-    late = due(1)
-    WebhookDelivery.objects.filter(endpoint=late).update(next_try_at=timezone.now() + timedelta(hours=1))
-    for attempts in range(1, 5):
+    for _ in range(3):
         WebhookEndpoint.objects.update(open_until=None)
-        WebhookDelivery.objects.filter(next_try_at__lte=timezone.now() + timedelta(minutes=10)).update(
-            next_try_at=timezone.now()
-        )
         (probe,) = leases.take(100)
         leases.record([answered(probe, None, error="refused the connection")])
-        while circuits.count_unreached(20):
-            pass
-        counted = WebhookDelivery.objects.exclude(endpoint=late)
-        assert set(counted.values_list("attempts", flat=True)) == {attempts}
-    assert set(counted.values_list("status", flat=True)) == {"FAILED"}
-    assert "had failed" in counted.exclude(pk=probe.id)[0].error
-    assert WebhookAttempt.objects.count() == 4  # those that reached out
-    assert deliveries(endpoint=late)[0].attempts == 0
+        assert leases.take(100) == []  # until the pause is over
+    assert sorted(each.attempts for each in deliveries()) == [0] * 47 + [1] * 3
+    assert {each.status for each in deliveries()} == {"PENDING"}
+    assert WebhookAttempt.objects.count() == 3
 
 
-def test_what_became_due_after_the_failure_is_not_counted_by_it() -> None:
-    there = due(1, failures=7, failed_at=timezone.now() - timedelta(seconds=5), open_until=timezone.now())
-    assert circuits.count_unreached(10) == 0
-    assert there
+def test_a_resend_is_tried_at_once_whatever_the_circuit_says() -> None:
+    there = due(5, failures=9, open_until=timezone.now() + timedelta(hours=1))
+    third = deliveries()[2]
+    assert leases.take(100) == []
+    services.resend(third.pk)
+    (probe,) = leases.take(100)
+    assert probe.id == third.pk
+    leases.record([answered(probe)])
+    there.refresh_from_db()
+    assert (there.failures, there.open_until) == (0, None)
+    assert len(leases.take(100)) == 4
 
 
-def test_lanes_move_where_somebody_has_room_wait_where_all_are_busy_and_are_in_no_hurry_where_nobody_answers() -> None:
-    dead = endpoint("http://example.org/", "job.completed", tenant="dead", failures=9)
-    busy = endpoint("http://example.org/", "job.completed", tenant="busy")
-    free = endpoint("http://example.org/", "job.completed", tenant="free")
-    both = endpoint("http://example.org/", "job.completed", tenant="both", failures=9)
-    also = endpoint("http://example.org/", "job.completed", tenant="both")
+def test_a_resend_that_fails_waits_again_like_the_others() -> None:
+    there = due(2, failures=9, open_until=timezone.now() + timedelta(hours=1))
+    services.resend(deliveries()[0].pk)
+    (probe,) = leases.take(100)
+    leases.record([answered(probe, 500)])
+    WebhookDelivery.objects.update(next_try_at=timezone.now())
+    assert leases.take(100) == []
+    there.refresh_from_db()
+    assert there.failures == 10
+
+
+def test_a_resend_does_not_wait_for_a_probe_that_is_under_way() -> None:
+    due(3, failures=9)
+    (first,) = leases.take(100)
+    other = next(each for each in deliveries() if each.pk != first.id)
+    services.resend(other.pk)
+    assert [each.id for each in leases.take(100)] == [other.pk]
+
+
+@pytest.mark.parametrize("how", ["those of an endpoint", "selected ones"])
+def test_of_a_bulk_resend_one_is_the_probe_and_the_rest_wait_for_it(how: str) -> None:
+    there = due(failures=9, open_until=timezone.now() + timedelta(hours=1))
+    WebhookDelivery.objects.all().delete()
+    WebhookDeliveryFactory.create_batch(6, endpoint=there, failed=True)
+    ids = [each.pk for each in deliveries()]
+    assert (services.resend_failed(there.pk) if how == "those of an endpoint" else services.resend_many(ids)) == 6
+    (probe,) = leases.take(100)
+    assert probe.id == ids[0]
+    assert leases.take(100) == []
+    leases.record([answered(probe)])
+    assert len(leases.take(100)) == leases.CONCURRENT
+
+
+def test_a_test_is_tried_at_once_too() -> None:
+    there = due(3, failures=9, open_until=timezone.now() + timedelta(hours=1))
+    sent = services.send_test(there.pk)
+    assert [each.id for each in leases.take(100)] == [sent.pk]
+
+
+# ---------------------------------------------------------------------- giving up
+
+
+def fail_once(there: WebhookEndpoint) -> None:
+    WebhookEndpoint.objects.filter(pk=there.pk).update(open_until=None)
+    WebhookDelivery.objects.filter(status="PENDING").update(next_try_at=timezone.now())
+    (task, *_) = leases.take(1)
+    leases.record([answered(task, 500)])
+    there.refresh_from_db()
+
+
+def test_after_three_days_of_nothing_but_failures_the_endpoint_is_disabled() -> None:
+    there = due(20)
+    for _ in range(8):
+        fail_once(there)
+    assert there.failing_since is not None
+    began = timezone.now() - timedelta(days=3)
+    WebhookEndpoint.objects.update(failing_since=began + timedelta(minutes=5))
+    fail_once(there)
+    assert there.enabled
+    WebhookEndpoint.objects.update(failing_since=began)
+    fail_once(there)
+    assert (there.enabled, there.disabled_reason) == (False, f"Nothing but failures since {began:%Y-%m-%d %H:%M} UTC.")
+    assert {each.status for each in deliveries()} == {"FAILED"}
+    assert {each.error for each in deliveries() if each.attempts == 0} == {"endpoint disabled"}
+    assert not there.subscriptions.filter(until__isnull=True).exists()
+
+
+def test_one_success_begins_the_three_days_anew() -> None:
+    there = due(10)
+    for _ in range(5):
+        fail_once(there)
+    WebhookEndpoint.objects.update(failing_since=timezone.now() - timedelta(days=4), open_until=None)
+    (task,) = leases.take(1)
+    leases.record([answered(task)])
+    there.refresh_from_db()
+    assert there.failing_since is None
+    fail_once(there)
+    assert (there.enabled, there.failures) == (True, 1)
+    assert timezone.now() - there.failing_since < timedelta(minutes=1)
+
+
+def test_how_long_it_takes_to_give_up_can_be_set(told: Settings) -> None:
+    told(WEBHOOK_GIVE_UP_SEC=60, WEBHOOK_MAX_RETRIES=100)
+    there = due(failures=5, failing_since=timezone.now() - timedelta(seconds=61))
+    fail_once(there)
+    assert not there.enabled
+
+
+def test_enabling_gives_a_fresh_start_before_it_is_given_up_again() -> None:
+    there = due(failures=9, failing_since=timezone.now() - timedelta(days=4), enabled=False)
+    enabled = services.update(there.pk, {"enabled": True})
+    assert (enabled.failing_since, enabled.failures) == (None, 0)
+
+
+# ---------------------------------------------------------------------- fan-out
+
+
+def test_a_message_goes_to_those_who_wanted_it_when_it_happened() -> None:
+    before = endpoint("https://example.org/", "job.completed")
+    completed()
+    endpoint("https://example.org/", "job.completed")
+    fan_out()
+    assert [each.endpoint_id for each in deliveries()] == [before.pk]
+
+
+def test_who_no_longer_wants_it_gets_nothing_and_then_the_message_goes() -> None:
+    changed = endpoint("https://example.org/", "job.completed")
+    completed()
+    services.update(changed.pk, {"events": ["job.failed"]})
+    fan_out()
+    assert (deliveries(), messages()) == ([], [])
+
+
+def test_an_event_that_stays_wanted_while_others_change_is_not_lost() -> None:
+    changed = endpoint("https://example.org/", "job.completed")
+    completed()
+    services.update(changed.pk, {"events": ["job.*"], "url": "https://example.org/other"})
+    fan_out()
+    assert [each.event for each in deliveries()] == ["job.completed"]
+
+
+def test_no_more_than_so_many_wait_at_an_endpoint_and_the_rest_can_be_resent(told: Settings) -> None:
+    told(WEBHOOK_MAX_PENDING=3)
+    full, other = endpoint("https://example.org/", "job.queued"), endpoint("https://example.org/", "job.queued")
+    WebhookDeliveryFactory.create_batch(2, endpoint=full)
+    for _ in range(3):
+        enqueued()
+    fan_out()
+    stands = [(each.status, each.error) for each in deliveries(endpoint=full)]
+    assert stands == [("PENDING", "")] * 3 + [("FAILED", "backlog full")] * 2
+    assert {each.status for each in deliveries(endpoint=other)} == {"PENDING"}
+    rejected = deliveries(endpoint=full)[-1]
+    assert rejected.message.body
+    assert services.resend(rejected.pk).status == "PENDING"
+
+
+def test_a_batch_is_bounded_in_rows() -> None:
+    endpoint("https://example.org/", "job.queued")
+    for _ in range(7):
+        enqueued()
+    assert [fanout.fan_out(5), fanout.fan_out(5), fanout.fan_out(5)] == [5, 2, 0]
+    assert len({each.job_id for each in deliveries()}) == 7
+
+
+def test_it_is_known_whether_an_endpoint_that_answers_could_be_sent_more() -> None:
+    assert not fanout.has_idle_endpoint()
+    busy = endpoint("http://example.org/")
+    assert fanout.has_idle_endpoint()
     WebhookDeliveryFactory.create_batch(fanout.ROOM, endpoint=busy)
-    WebhookDeliveryFactory.create_batch(fanout.ROOM - 1, endpoint=free)
-    for tenant in ("dead", "busy", "free", "both"):
-        completed(tenant=tenant)
-    lanes = fanout.lanes()
-    assert set(lanes.urgent) == {audiences.key(audiences.pack(each)) for each in ([free.pk], [both.pk, also.pk])}
-    assert set(lanes.unhurried) == {audiences.key(audiences.pack([dead.pk]))}
-
-
-def test_of_more_lanes_than_can_be_looked_at_all_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "LANES", 2)
-    monkeypatch.setattr(fanout, "_OWED_FROM", fanout._OWED_FROM.replace("LIMIT 100", "LIMIT 2"))
-    for number in range(8):
-        endpoint("http://example.org/", "job.completed", tenant=f"t{number}")
-        completed(tenant=f"t{number}")
-    seen: set[Any] = set()
-    until(lambda: seen.update(fanout._owed_to()) or len(seen) == 8)
+    assert not fanout.has_idle_endpoint()
+    endpoint("http://example.org/", failures=circuits.BREAK_AFTER)
+    endpoint("http://example.org/", enabled=False)
+    assert not fanout.has_idle_endpoint()
 
 
 def test_an_endpoint_that_was_disabled_or_deleted_meanwhile_is_sent_nothing() -> None:
     disabled, deleted = endpoint("https://example.org/", "job.completed"), endpoint("https://example.org/")
     completed()
-    WebhookEndpoint.objects.filter(pk=disabled.pk).update(enabled=False)
-    WebhookEndpoint.objects.filter(pk=deleted.pk).delete()
-    handed_out()
+    services.update(disabled.pk, {"enabled": False})
+    services.delete(deleted.pk)
+    fan_out()
     (failed,) = deliveries()
-    assert (failed.endpoint_id, failed.status, failed.error) == (disabled.pk, "FAILED", "the endpoint is disabled")
+    assert (failed.endpoint_id, failed.status, failed.error) == (disabled.pk, "FAILED", "endpoint disabled")
     assert failed.message.event == "job.completed"
-    from webhooks.models import WebhookMessage
+    assert [event for event, _ in messages()] == ["job.completed"]
 
-    assert list(WebhookMessage.objects.values_list("event", flat=True)) == ["job.completed"]
+
+@pytest.mark.pg_only
+@pytest.mark.django_db(transaction=True)
+def test_whoever_disables_an_endpoint_waits_for_fan_out_and_ends_what_it_made() -> None:
+    """Else a delivery made meanwhile would stay pending for ever."""
+    there = endpoint("https://example.org/", "job.completed")
+    completed()
+
+    def disable() -> None:
+        services.update(there.pk, {"enabled": False})
+        connection.close()
+
+    other = threading.Thread(target=disable)
+    with transaction.atomic():
+        fanout.fan_out()
+        other.start()
+        until(_somebody_waits_for_a_lock)
+    other.join()
+    (delivery,) = deliveries()
+    assert (delivery.status, delivery.error) == ("FAILED", "endpoint disabled")
+
+
+def _somebody_waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
 
 
 # ---------------------------------------------------------------------- senders side by side

@@ -11,10 +11,9 @@ from jobs.engine import housekeeping
 from jobs.engine.retention import Pruning
 from jobs.models import Job, JobGroup
 from tests import executor
-from tests.commands.aging import born
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookMessageFactory
 from tests.webhooks.conftest import Settings
-from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, handed_out
+from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, fan_out
 from webhooks import services
 from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookMessage
 
@@ -26,12 +25,12 @@ def prune() -> None:
     Pruning(timedelta(days=-1)).go()
 
 
-def test_a_job_with_something_owed_or_pending_is_never_pruned() -> None:
+def test_a_job_with_a_message_or_delivery_that_waits_is_never_pruned() -> None:
     endpoint("https://example.org/", "job.completed")
     job = completed()
     prune()
     assert Job.objects.filter(pk=job.pk).exists()
-    handed_out()
+    fan_out()
     prune()
     assert Job.objects.filter(pk=job.pk).exists()
 
@@ -40,7 +39,7 @@ def test_a_job_with_something_owed_or_pending_is_never_pruned() -> None:
 def test_what_was_told_of_a_job_goes_with_it(status: str) -> None:
     endpoint("https://example.org/", "job.completed")
     completed()
-    handed_out()
+    fan_out()
     WebhookDelivery.objects.update(status=status, next_try_at=None)
     WebhookAttemptFactory.create(delivery=deliveries()[0])
     prune()
@@ -57,7 +56,7 @@ def test_a_group_stays_and_goes_likewise() -> None:
     executor.complete(taken)
     prune()
     assert JobGroup.objects.exists()
-    handed_out()
+    fan_out()
     WebhookDelivery.objects.update(status="DELIVERED", next_try_at=None)
     prune()
     assert not JobGroup.objects.exists()
@@ -66,7 +65,7 @@ def test_a_group_stays_and_goes_likewise() -> None:
 
 def test_tests_go_by_their_own_age(told: Settings) -> None:
     made = endpoint()
-    old = WebhookMessageFactory.create(id=born(clock.now() - timedelta(days=40)), event="webhook.test")
+    old = WebhookMessageFactory.create(at=clock.now() - timedelta(days=40), event="webhook.test")
     WebhookDeliveryFactory.create(endpoint=made, message=old)
     services.send_test(made.pk)
     duty = next(each for each in housekeeping.duties() if each.name == "webhook tests")

@@ -14,10 +14,12 @@ from django.utils import timezone
 from standardwebhooks import WebhookVerificationError
 
 from jobs import services as jobs
+from jobs.signals import events_committed
 from tests.webhooks import receiver as manners
 from tests.webhooks.conftest import Settings
 from tests.webhooks.receiver import Manner, Receiver
 from tests.webhooks.scenes import completed, deliveries, endpoint, failed_job, round_of_sending
+from tests.worker.harness import until
 from webhooks import leases, sender, services
 from webhooks.models import WebhookAttempt, WebhookEndpoint
 
@@ -191,9 +193,9 @@ def test_retry_after_is_a_rest_for_the_whole_endpoint(code: int, receive: Receiv
     asked.refresh_from_db()
     assert len(there.seen) == 1
     assert [each.status for each in deliveries()] == ["PENDING", "PENDING"]
-    for until in (asked.open_until, deliveries()[0].next_try_at):
-        assert until is not None
-        assert timedelta(minutes=59) < until - timezone.now() < timedelta(minutes=61)
+    for moment in (asked.open_until, deliveries()[0].next_try_at):
+        assert moment is not None
+        assert timedelta(minutes=59) < moment - timezone.now() < timedelta(minutes=61)
 
 
 def test_an_endpoint_is_talked_to_by_four_at_most_at_once(receive: Receive) -> None:
@@ -261,17 +263,55 @@ def test_while_a_secret_is_replaced_both_verify_and_after_a_day_only_the_new_one
         there.seen[1].verify(old)
 
 
-def test_one_slow_batch_puts_off_what_is_owed_to_dead_receivers_by_a_minute_at_most(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_slow_batch_puts_off_fan_out_by_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
 
-    def stalls() -> int:
+    def stall() -> int:
         nonlocal now
-        now += 30
+        now += 90
         return 1
 
     monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(sender.fanout, "fan_out", stall)
     slow = sender.Sender()
-    slow._chore("unhurried", sender.UNHURRIED, [stalls])
-    assert slow._rested_at["unhurried"] - now <= 60
+    slow._fan_out()
+    assert slow._fan_out_at - now <= 60
+
+
+@pytest.mark.parametrize(
+    ("seconds_since_commit", "is_idle", "rest"), [(0.5, False, 19), (0.5, True, 1), (5.0, False, 1), (5.0, True, 1)]
+)
+def test_fan_out_yields_to_running_jobs_unless_an_endpoint_waits_for_it(
+    seconds_since_commit: float, is_idle: bool, rest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+
+    def take_a_second() -> int:
+        nonlocal now
+        now += 1
+        return 1
+
+    monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(sender.fanout, "fan_out", take_a_second)
+    monkeypatch.setattr(sender.fanout, "has_idle_endpoint", lambda: is_idle)
+    busy = sender.Sender()
+    busy._events_committed_at = now - seconds_since_commit
+    busy._fan_out()
+    assert busy._fan_out_at - now == rest
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_commit_of_its_own_process_wakes_the_sender(receive: Receive, told: Settings) -> None:
+    told(POLL_SEC=3600)
+    there = receive()
+    endpoint(there.url, "job.completed")
+    ours = sender.Sender()
+    ours.start()
+    try:
+        until(lambda: ours._looked)  # it found nothing, and will look again in an hour
+        completed()
+        events_committed.send(sender=None)
+        until(lambda: there.seen)
+    finally:
+        ours.end()
+        ours.join()

@@ -12,7 +12,7 @@ from django.utils import timezone
 from jobs.errors import InvalidInput, NotFound
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory
 from tests.webhooks.conftest import Settings
-from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint, handed_out
+from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint, fan_out
 from webhooks import leases, services
 from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
@@ -137,7 +137,7 @@ def test_what_is_on_the_wire_is_not_resent_beside_itself() -> None:
 def test_a_deleted_endpoint_takes_all_that_is_its_own_along() -> None:
     made, other = endpoint("https://example.org/", "job.completed"), endpoint("https://example.org/", "job.completed")
     completed()
-    handed_out()
+    fan_out()
     WebhookAttemptFactory.create(delivery=deliveries(endpoint=made)[0])
     services.send_test(made.pk)
     services.delete(made.pk)

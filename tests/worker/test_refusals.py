@@ -9,32 +9,28 @@ from typing import Any
 import pytest
 from django.db import DataError, connection
 
-from jobs import services
+from jobs import hooks, services
 from jobs.engine import ending
 from jobs.engine.claim import Serves
 from jobs.engine.worker import Options, Worker
 from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed
 from jobs.states import Status
-from tests.factories import WebhookEndpointFactory
 from tests.snapshots import kinds_of
 from tests.worker.harness import STEADY, Fleet, await_status
-from webhooks.interest import listening
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TYPE = "sample.noop"
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
+def worker() -> Worker:
     """One whose jobs end when the test says so, and who looks for nothing but what it is told of."""
     ConcurrencyLimit.objects.all().delete()
-    listening.forget()
     made = Worker(Options(name="one", serves=Serves((TYPE,)), housekeeping=False))
     made.executor = SimpleNamespace(start=lambda held: None)
     made._end.set()  # no pauses
-    yield made
-    listening.forget()
+    return made
 
 
 def settle(worker: Worker) -> None:
@@ -43,7 +39,37 @@ def settle(worker: Worker) -> None:
     worker._poll_at = worker._due_at = worker._foreign_at = float("inf")
 
 
+def _hook(events: Any) -> None:
+    pass
+
+
+class _InCompletions:
+    """Of a hook that wants completions, which the worker finds out from its statement: it has to be called."""
+
+    def expected(self, *kinds: Any) -> bool:
+        return False
+
+    def look(self, *kinds: Any) -> bool:
+        return "COMPLETED" in kinds
+
+    def unwanted(self, *kinds: Any) -> str:
+        return "false" if "COMPLETED" in kinds else ""
+
+    def along_ends(self) -> None:
+        return None
+
+    def along_claims(self) -> None:
+        return None
+
+
+@pytest.fixture
+def hooked() -> Iterator[None]:
+    yield
+    hooks.forget(_hook)
+
+
 @pytest.mark.pg_only
+@pytest.mark.usefixtures("hooked")
 def test_jobs_claimed_by_a_turn_that_was_refused_later_are_not_left_behind(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +79,7 @@ def test_jobs_claimed_by_a_turn_that_was_refused_later_are_not_left_behind(
     assert held.id == first.pk
 
     second = services.enqueue(TYPE)
-    WebhookEndpointFactory.create(events=["job.completed"])  # unknown to the worker: the end has to be told by a call
+    hooks.listen(_hook, required=True, interest=_InCompletions())
     record, refusals = ending._record_told, [DataError("refused")]
 
     def refused_once(*said: Any) -> Any:

@@ -10,20 +10,18 @@ from jobs.admin.registration import Registration
 from webhooks.admin.alerting import disabled
 from webhooks.admin.deliveries import (
     WebhookAttemptAdmin,
-    WebhookAudienceAdmin,
-    WebhookBundleAdmin,
     WebhookDeliveryAdmin,
     WebhookMessageAdmin,
+    WebhookSubscriptionAdmin,
 )
 from webhooks.admin.endpoints import WebhookEndpointAdmin
 from webhooks.admin.of_job import deliveries_of_job
 from webhooks.models import (
     WebhookAttempt,
-    WebhookAudience,
-    WebhookBundle,
     WebhookDelivery,
     WebhookEndpoint,
     WebhookMessage,
+    WebhookSubscription,
 )
 
 register = Registration(
@@ -31,9 +29,8 @@ register = Registration(
         WebhookEndpoint: WebhookEndpointAdmin,
         WebhookDelivery: WebhookDeliveryAdmin,
         WebhookMessage: WebhookMessageAdmin,
-        WebhookBundle: WebhookBundleAdmin,
+        WebhookSubscription: WebhookSubscriptionAdmin,
         WebhookAttempt: WebhookAttemptAdmin,
-        WebhookAudience: WebhookAudienceAdmin,
     }
 )
 register.by_itself(admin.site)

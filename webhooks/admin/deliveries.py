@@ -21,15 +21,14 @@ from jobs.admin.reading import StateAdmin, may_view_payload
 from jobs.admin.showing import first_line, json_text, link, short_id, shown, text_block
 from jobs.models import Job, JobGroup
 from jobs.version import __version__
-from webhooks import audiences, services
+from webhooks import services
 from webhooks.models import (
     DeliveryStatus,
     WebhookAttempt,
-    WebhookAudience,
-    WebhookBundle,
     WebhookDelivery,
     WebhookEndpoint,
     WebhookMessage,
+    WebhookSubscription,
 )
 
 SHOWN = 50
@@ -153,38 +152,17 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
 
 
 class WebhookMessageAdmin(Linked):
-    list_display = ("id", "event", "tenant", "job_link", "at", "still_owed")
-    list_filter = (CreatedFilter,)
-    list_select_related = ("audience",)
-    list_defer = ("snapshot", "body")
+    list_display = ("id", "event", "tenant", "job_link", "at", "fanned_out_at")
+    list_defer = ("body",)
     sortable_by = ("id",)
+    id_field = "job_id"
     qualifiers = {"job": "job_id", "group": "group_id"}
     payload = ("shown_body",)
-    fieldsets = ((None, {"fields": ("id", "event", "tenant", "job_link", "group_link", "at", "still_owed")}),)
-
-    @shown(_("to be handed out to"))
-    def still_owed(self, message: WebhookMessage) -> int:
-        return 0 if message.audience is None else len(audiences.unpack(message.audience.endpoints))
+    fieldsets = ((None, {"fields": ("id", "event", "tenant", "job_link", "group_link", "at", "fanned_out_at")}),)
 
     @shown(_("body"))
     def shown_body(self, message: WebhookMessage) -> SafeString | None:
         return None if message.body is None else json_text(message.body)
-
-
-class WebhookBundleAdmin(StateAdmin):
-    list_display = ("id", "event", "tenant", "at", "shown_jobs", "shown_size")
-    list_select_related = ("audience",)
-    list_defer = ("retried_by", "snapshots")
-    sortable_by = ("id",)
-    fieldsets = ((None, {"fields": ("id", "event", "tenant", "at", "shown_jobs", "shown_size")}),)
-
-    @shown(_("jobs"))
-    def shown_jobs(self, bundle: WebhookBundle) -> int:
-        return len(audiences.unpack(bundle.jobs))
-
-    @shown(_("to be handed out to"))
-    def shown_size(self, bundle: WebhookBundle) -> int:
-        return len(audiences.unpack(bundle.audience.endpoints))
 
 
 class WebhookAttemptAdmin(StateAdmin):
@@ -216,10 +194,16 @@ class WebhookAttemptAdmin(StateAdmin):
         return text_block(attempt.response_body)
 
 
-class WebhookAudienceAdmin(StateAdmin):
-    list_display = ("id", "shown_size")
-    fieldsets = ((None, {"fields": ("id", "shown_size")}),)
+class WebhookSubscriptionAdmin(StateAdmin):
+    list_display = ("id", "event", "tenant", "endpoint_link", "since", "until")
+    list_select_related = ("endpoint",)
+    list_defer = ("endpoint__secret", "endpoint__old_secret")
+    sortable_by = ("id",)
+    id_field = "endpoint_id"
+    qualifiers = {"endpoint": "endpoint", "event": "event"}
+    fieldsets = ((None, {"fields": ("id", "event", "tenant", "endpoint_link", "since", "until")}),)
 
-    @shown(_("endpoints"))
-    def shown_size(self, audience: WebhookAudience) -> int:
-        return len(audiences.unpack(audience.endpoints))
+    @shown(_("endpoint"))
+    def endpoint_link(self, subscription: WebhookSubscription) -> SafeString | str | None:
+        url = first_line(subscription.endpoint.url, 60)
+        return link(self.admin_site, WebhookEndpoint, subscription.endpoint_id, url)

@@ -12,7 +12,7 @@ from jobs import parsing
 from jobs.errors import InvalidInput
 from webhooks import services
 from webhooks.addresses import LONGEST_URL
-from webhooks.events import FILTERS
+from webhooks.events import PATTERNS
 from webhooks.models import WebhookEndpoint
 
 
@@ -22,7 +22,7 @@ class EndpointForm(forms.ModelForm):
     )
     events = forms.MultipleChoiceField(
         label=_("Events"),
-        choices=[(name, name) for name in FILTERS],
+        choices=[(name, name) for name in PATTERNS],
         widget=forms.CheckboxSelectMultiple,
         help_text=_("job.* is all of jobs, * is everything."),
     )

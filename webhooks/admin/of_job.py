@@ -10,8 +10,8 @@ from django.utils.safestring import SafeString
 
 from jobs.admin.showing import first_line, link, list_url
 from jobs.models import Job
-from webhooks import audiences, bundles
-from webhooks.models import WebhookDelivery, WebhookEndpoint, WebhookMessage
+from webhooks import counts
+from webhooks.models import WebhookDelivery, WebhookEndpoint
 
 SHOWN = 50
 VIEW = "jobscheduler_webhooks.view_webhookdelivery"
@@ -23,9 +23,7 @@ def deliveries_of_job(admin: Any, request: HttpRequest, job: Job) -> SafeString 
         return None
     rows = WebhookDelivery.objects.filter(job_id=job.pk).select_related("endpoint").order_by("-pk")
     found = list(rows.defer("endpoint__secret", "endpoint__old_secret")[:SHOWN])
-    owed = WebhookMessage.objects.filter(job_id=job.pk, audience__isnull=False)
-    waiting = sum(len(audiences.unpack(each)) for each in owed.values_list("audience__endpoints", flat=True))
-    waiting += bundles.owed([job.pk]).get(job.pk, 0)
+    waiting = counts.about_to_be_made([job.pk]).get(job.pk, 0)
     if not found and not waiting:
         return None
     site = admin.admin_site

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError
 from django.db.migrations.executor import MigrationExecutor
 
-from jobs import checks, db, parsing
+from jobs import checks, db, parsing, triggers
 from jobs.engine import roster
 from jobs.engine.claim import Serves
 from jobs.engine.identity import Identity
@@ -72,6 +72,9 @@ class Command(BaseCommand):
         plan = MigrationExecutor(db.connection())
         if plan.migration_plan([leaf for leaf in plan.loader.graph.leaf_nodes() if leaf[0] == "jobscheduler_jobs"]):
             raise CommandError("The database lacks migrations; run `manage.py migrate` first.", returncode=1)
+        if missing := triggers.missing_triggers(db.connection()):
+            told = f"The database lacks triggers: {', '.join(missing)}. Run `manage.py migrate`: it puts them back."
+            raise CommandError(told, returncode=1)
 
     def _require_no_namesake(self, options: Options) -> None:
         me = Identity.mine(options.name)

@@ -1,0 +1,178 @@
+"""The triggers that refuse what must never happen, even from raw SQL; constraints cover the rest.
+
+PostgreSQL reads the condition of every trigger anew for every statement that may concern it. A rule about columns
+which an ordinary claim or end does not write is a trigger of its own, so that those never read it.
+"""
+
+from __future__ import annotations
+
+from jobs.triggers import Function, Trigger, TriggerSet
+
+JOB, RUN, EVENT, GROUP = (
+    *("jobscheduler_job", "jobscheduler_jobrun"),
+    *("jobscheduler_jobevent", "jobscheduler_jobgroup"),
+)
+
+INV_001 = "INV-001: Cannot modify params after dispatch"
+INV_002 = "INV-002: a JobRun is an audit record; only its end may be written, once"
+INV_006 = "INV-006: a group is terminal only when all its members are"
+FINAL = "a terminal job keeps its status"
+CHAIN = "a job keeps its place in its retry chain"
+REPLACED = "a row is changed by UPDATE, never replaced"
+APPEND_ONLY = "JobEvent is append-only"
+
+FROZEN = ("params", "job_type", "tenant", "target", "lane_id")
+RUN_FROZEN = ("job_id", "started_at", "worker")
+RUN_OPEN = ("status", "finished_at", "exit_code", "error", "artifacts")
+TERMINAL = "('COMPLETED', 'FAILED', 'SKIPPED', 'CANCELLED')"
+
+DISPATCHED = "OLD.dispatched_at IS NOT NULL"
+LIVE_MEMBER = f"SELECT 1 FROM {JOB} WHERE group_id = NEW.id AND status NOT IN {TERMINAL}"  # noqa: S608 — our own words
+ENDED_GROUP = f"SELECT 1 FROM {GROUP} WHERE id = NEW.group_id AND status NOT IN ('PENDING', 'RUNNING')"  # noqa: S608
+GROUP_ENDS = "NEW.status NOT IN ('PENDING', 'RUNNING')"
+JOINS_GROUP = f"NEW.group_id IS NOT NULL AND NEW.status NOT IN {TERMINAL}"
+
+
+def _changed(operator: str, *columns: str) -> str:
+    return " OR ".join(f"NEW.{column} {operator} OLD.{column}" for column in columns)
+
+
+# ---------------------------------------------------------------------- PostgreSQL
+
+REFUSE = Function(
+    "jobscheduler_refuse",
+    """
+    BEGIN
+        RAISE EXCEPTION USING MESSAGE = TG_ARGV[0], ERRCODE = 'integrity_constraint_violation';
+    END """,
+    reads_tables=False,
+)
+
+
+def _refuse_if(name: str, condition: str) -> Function:
+    body = f"""
+    BEGIN
+        IF EXISTS ({condition}) THEN
+            RAISE EXCEPTION USING MESSAGE = '{INV_006}', ERRCODE = 'integrity_constraint_violation';
+        END IF;
+        RETURN NEW;
+    END """
+    return Function(name, body)
+
+
+GROUP_FUNCTION = _refuse_if("jobscheduler_group_ends", LIVE_MEMBER)
+MEMBER_FUNCTION = _refuse_if("jobscheduler_joins_group", ENDED_GROUP)
+
+
+def _on_postgres(
+    name: str, table: str, event: str, when: str, message: str = "", function: Function = REFUSE
+) -> Trigger:
+    argument = f"'{message}'" if message else ""
+    sql = (
+        f"CREATE TRIGGER {name} BEFORE {event} ON {table} FOR EACH ROW WHEN ({when}) "
+        f"EXECUTE FUNCTION {function.name}({argument})"
+    )
+    return Trigger(name, table, sql, function.name)
+
+
+def _distinct(*columns: str) -> str:
+    return _changed("IS DISTINCT FROM", *columns)
+
+
+POSTGRESQL = (
+    _on_postgres(
+        "jobscheduler_inv_001",
+        JOB,
+        f"UPDATE OF {', '.join(FROZEN)}",
+        f"{DISPATCHED} AND ({_distinct(*FROZEN)})",
+        INV_001,
+    ),
+    _on_postgres(
+        "jobscheduler_inv_001_dispatch",
+        JOB,
+        "UPDATE OF dispatched_at",
+        f"{DISPATCHED} AND ({_distinct('dispatched_at')})",
+        INV_001,
+    ),
+    _on_postgres(
+        "jobscheduler_end_is_final",
+        JOB,
+        "UPDATE OF status",
+        "OLD.status = ANY('{COMPLETED,FAILED,SKIPPED,CANCELLED}'::text[]) AND NEW.status <> OLD.status",
+        FINAL,
+    ),
+    _on_postgres("jobscheduler_chain", JOB, "UPDATE OF retry_of_id", _distinct("retry_of_id"), CHAIN),
+    _on_postgres(
+        "jobscheduler_inv_002",
+        RUN,
+        "UPDATE",
+        "OLD.finished_at IS NOT NULL AND NEW IS DISTINCT FROM OLD",
+        INV_002,
+    ),
+    _on_postgres(
+        "jobscheduler_inv_002_start", RUN, f"UPDATE OF {', '.join(RUN_FROZEN)}", _distinct(*RUN_FROZEN), INV_002
+    ),
+    _on_postgres("jobscheduler_append_only", EVENT, "UPDATE", "1 = 1", APPEND_ONLY),
+    _on_postgres("jobscheduler_inv_006", GROUP, "UPDATE OF status", GROUP_ENDS, function=GROUP_FUNCTION),
+    _on_postgres(
+        "jobscheduler_inv_006_member", JOB, "INSERT OR UPDATE OF group_id", JOINS_GROUP, function=MEMBER_FUNCTION
+    ),
+)
+
+# ---------------------------------------------------------------------- SQLite
+
+
+def _on_sqlite(name: str, table: str, event: str, when: str, message: str) -> Trigger:
+    sql = (
+        f"CREATE TRIGGER {name} BEFORE {event} ON {table} FOR EACH ROW WHEN {when} "
+        f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
+    )
+    return Trigger(name, table, sql)
+
+
+def _differs(*columns: str) -> str:
+    return _changed("IS NOT", *columns)
+
+
+def _not_replaced(table: str, key: str) -> Trigger:
+    """INSERT OR REPLACE deletes and inserts, past all triggers on UPDATE."""
+    exists = f"EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})"  # noqa: S608 — our own words
+    return _on_sqlite(f"{table}_not_replaced", table, "INSERT", exists, REPLACED)
+
+
+SQLITE = (
+    _on_sqlite(
+        "jobscheduler_inv_001",
+        JOB,
+        f"UPDATE OF {', '.join((*FROZEN, 'dispatched_at'))}",
+        f"{DISPATCHED} AND ({_differs(*FROZEN, 'dispatched_at')})",
+        INV_001,
+    ),
+    _on_sqlite(
+        "jobscheduler_end_is_final",
+        JOB,
+        "UPDATE OF status",
+        f"OLD.status IN {TERMINAL} AND NEW.status <> OLD.status",
+        FINAL,
+    ),
+    _on_sqlite("jobscheduler_chain", JOB, "UPDATE OF retry_of_id", _differs("retry_of_id"), CHAIN),
+    _on_sqlite(
+        "jobscheduler_inv_002",
+        RUN,
+        "UPDATE",
+        f"{_differs(*RUN_FROZEN)} OR (OLD.status <> 'RUNNING' AND ({_differs(*RUN_OPEN)}))",
+        INV_002,
+    ),
+    _on_sqlite("jobscheduler_append_only", EVENT, "UPDATE", "1 = 1", APPEND_ONLY),
+    _on_sqlite("jobscheduler_inv_006", GROUP, "UPDATE OF status", f"{GROUP_ENDS} AND EXISTS ({LIVE_MEMBER})", INV_006),
+    _on_sqlite("jobscheduler_inv_006_member", JOB, "INSERT", f"{JOINS_GROUP} AND EXISTS ({ENDED_GROUP})", INV_006),
+    _on_sqlite(
+        "jobscheduler_inv_006_moved", JOB, "UPDATE OF group_id", f"{JOINS_GROUP} AND EXISTS ({ENDED_GROUP})", INV_006
+    ),
+    _not_replaced(JOB, "id"),
+    _not_replaced(RUN, "job_id"),
+    _not_replaced(EVENT, "id"),
+    _not_replaced(GROUP, "id"),
+)
+
+TRIGGERS = TriggerSet(POSTGRESQL, SQLITE, (REFUSE, GROUP_FUNCTION, MEMBER_FUNCTION))
