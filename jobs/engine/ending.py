@@ -11,10 +11,10 @@ from uuid import UUID
 from jobs import db, hooks
 from jobs.actors import SCHEDULER, Actor
 from jobs.engine import groups, wakeup
+from jobs.engine.job_spec import dump
 from jobs.engine.journal import writer
 from jobs.engine.moves import get, lock, queued_gate, take
 from jobs.engine.sql import dialect
-from jobs.engine.submit import dump
 from jobs.ids import uuid7
 from jobs.models import Job, JobEvent, JobGroup, JobRun
 from jobs.outcomes import Completed, Failed, Skipped

@@ -19,7 +19,6 @@ from tests.snapshots import everything
 
 TYPE = sample_jobs.anything.name
 STATEMENTS = (
-    "insert_jobs",
     "claim_jobs",
     "pick_heads",
     "promote",

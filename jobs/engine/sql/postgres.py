@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 from jobs.engine.sql.columns import CLOSED_LANE, LANE_HEAD
-from jobs.engine.sql.postgres_insert import insert_jobs as insert_jobs
 from jobs.engine.sql.postgres_moves import BUCKETS
 from jobs.engine.sql.postgres_moves import a_claim as a_claim
 from jobs.engine.sql.postgres_moves import claim_jobs as claim_jobs

@@ -20,7 +20,6 @@ from jobs.engine.identity import beat_clock
 from jobs.engine.sql import Statement
 from jobs.engine.sql.columns import BLANK, CLAIMED, CLOSED_LANE, LANE_HEAD, SUBMISSION
 from jobs.engine.sql.rollup import ADD_UP, INTO, KEY, SUMS
-from jobs.engine.sql.sqlite_insert import insert_jobs as insert_jobs
 from jobs.models.rollup import BUCKETS_SEC
 
 
