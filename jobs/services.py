@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from jobs import db, ids, parsing, submission
 from jobs.actors import PYTHON, Actor
 from jobs.engine import lifecycle, ordering
-from jobs.engine.insert import insert_jobs
+from jobs.engine.insert import insert_job, insert_jobs
 from jobs.engine.job_spec import COLUMNS, JobSpec
 from jobs.engine.moves import get, jobs
 from jobs.engine.sql.insert import InsertedJob
@@ -64,10 +64,10 @@ def submit(item: Mapping[str, Any], *, actor: Actor = PYTHON, reason: str = "") 
 
 def submit_spec(spec: JobSpec, *, actor: Actor, reason: str = "") -> SubmitResult:
     """As `submit`, for a job that is validated already."""
-    inserted = insert_jobs([spec], actor=actor, reason=_reason(reason))
-    if inserted:
-        return SubmitResult(_job_from_spec(spec, inserted[0]), created=True)
-    return SubmitResult(_existing_job(spec), created=False)
+    inserted = insert_job(spec, actor=actor, reason=_reason(reason))
+    if inserted is None:
+        return SubmitResult(_existing_job(spec), created=False)
+    return SubmitResult(_job_from_spec(spec, inserted), created=True)
 
 
 def enqueue_many(
@@ -159,7 +159,7 @@ def _submit_specs(specs: list[JobSpec], actor: Actor, reason: str) -> list[UUID]
     """Insert jobs, all or none, and return the id of the job of each spec."""
     unique = _one_per_key(specs)
     with db.atomic() if any(spec.idempotency_key is not None for spec in unique) else nullcontext():
-        inserted = {job.id for job in insert_jobs(unique, actor=actor, reason=reason)}
+        inserted = set(insert_jobs(unique, actor=actor, reason=reason))
         if len(inserted) < len(unique):
             existing = _existing_ids([spec for spec in unique if spec.id not in inserted])
             return [existing.get(spec.id, spec.id) for spec in specs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobs.actors import Actor
 from jobs.engine import groups, journal
-from jobs.engine.insert import insert_jobs
+from jobs.engine.insert import insert_job
 from jobs.engine.job_spec import copy_of
 from jobs.engine.moves import get, jobs, regate
 from jobs.literals import literals
@@ -20,7 +20,7 @@ def follow(job: Job, *, actor: Actor, reason: str, fresh: bool = False, position
     if job.holds_lane:
         jobs().filter(pk=job.pk).update(holds_lane=False)
     journal.note(job, EventKind.RETRY_CREATED, actor=actor, reason=reason, data={"retried_by": str(spec.id)})
-    insert_jobs([spec], actor=actor, reason=reason or f"retry of {job.pk}")
+    insert_job(spec, actor=actor, reason=reason or f"retry of {job.pk}")
     groups.bring_back_later_places(job, actor=actor)
     return get(spec.id)
 

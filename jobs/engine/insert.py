@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from uuid import UUID
 
 from jobs import db, signals, tracing
 from jobs.actors import Actor
@@ -12,32 +14,54 @@ from jobs.engine.sql import insert as sql
 from jobs.engine.sql.insert import InsertedJob
 
 
-def insert_jobs(specs: Sequence[JobSpec], *, actor: Actor, reason: str = "") -> list[InsertedJob]:
-    """Insert jobs in the caller's transaction and return those that were inserted, in their order.
+def insert_job(spec: JobSpec, *, actor: Actor, reason: str = "") -> InsertedJob | None:
+    """Insert one job in the caller's transaction; return None if its idempotency key is taken.
 
-    A job whose idempotency key is taken is left out; another session that has not yet committed the same key is
-    waited for.
+    A session that has inserted the same key and not committed yet is waited for.
     """
+    with _traced([spec]):
+        inserted = sql.insert_job(db.connection(), spec, actor, reason)
+    if inserted is not None:
+        _signal_after_commit([spec], [inserted.id])
+    return inserted
+
+
+def insert_jobs(specs: Sequence[JobSpec], *, actor: Actor, reason: str = "") -> list[UUID]:
+    """Insert jobs in the caller's transaction; return the ids of those whose idempotency key was not taken."""
+    with _traced(specs):
+        ids = sql.insert_jobs(db.connection(), specs, actor, reason)
+    if ids:
+        _signal_after_commit(specs, ids)
+    return ids
+
+
+@contextmanager
+def _traced(specs: Sequence[JobSpec]) -> Iterator[None]:
     if not tracing.is_on():
-        return _insert(specs, actor, reason)
+        yield
+        return
     with tracing.sending(specs[0].resource, [spec.id for spec in specs]) as traceparent:
         if traceparent:
             for spec in specs:
                 spec.traceparent = traceparent
-        return _insert(specs, actor, reason)
+        yield
 
 
-def _insert(specs: Sequence[JobSpec], actor: Actor, reason: str) -> list[InsertedJob]:
-    inserted = sql.insert_jobs(db.connection(), specs, actor, reason)
-    if inserted and (signals.job_enqueued.has_listeners() or signals.events_committed.has_listeners()):
-        ids = {job.id for job in inserted}
-        db.after_commit(partial(_send_signals, [spec for spec in specs if spec.id in ids]))
-    return inserted
+def _signal_after_commit(specs: Sequence[JobSpec], ids: Iterable[UUID]) -> None:
+    """Send the signals of the inserted jobs: those of `specs` with one of these ids."""
+    if signals.job_enqueued.has_listeners():
+        inserted = set(ids)
+        db.after_commit(partial(_send_enqueued, [spec for spec in specs if spec.id in inserted]))
+    if signals.events_committed.has_listeners():
+        db.after_commit(_send_events_committed)
 
 
-def _send_signals(specs: Sequence[JobSpec]) -> None:
-    for spec in specs if signals.job_enqueued.has_listeners() else ():
+def _send_enqueued(specs: Sequence[JobSpec]) -> None:
+    for spec in specs:
         signals.job_enqueued.send_robust(
             sender=spec.job_type, job_id=spec.id, job_type=spec.job_type, tenant=spec.tenant, status=spec.status
         )
+
+
+def _send_events_committed() -> None:
     signals.events_committed.send_robust(sender=None)

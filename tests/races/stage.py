@@ -42,7 +42,7 @@ def group(mode: str, on_failure: str, targets: list[str | None]) -> list[UUID]:
             ).build({})
             for place, target in enumerate(targets)
         ]
-        return [job.id for job in insert_jobs(members, actor=PYTHON)]
+        return insert_jobs(members, actor=PYTHON)
 
 
 def _waits(mode: str, place: int) -> dict[str, Any]:

@@ -48,27 +48,39 @@ _TYPES = {
     "checkpoint": "jsonb",
 }
 TYPES = {name: _TYPES[name] for name in COLUMNS}
+LINE_TYPES = {name: "text" if kind == "jsonb" else kind for name, kind in TYPES.items()}
 STORED = [name for name in COLUMNS if name != "position"]  # a position may be left to the insert
 
 
 class InsertedJob(NamedTuple):
+    """What the insert decided."""
+
     id: UUID
     created_at: datetime
     position: int
     gate: int
 
 
-def insert_jobs(connection: Any, specs: Sequence[JobSpec], actor: Actor, reason: str) -> list[InsertedJob]:
-    """Insert jobs, events and marks together; return the inserted jobs in their order.
-
-    A job whose idempotency key is taken is left out. An open transaction of another session that inserts the same key
-    is waited for.
-    """
+def insert_job(connection: Any, spec: JobSpec, actor: Actor, reason: str) -> InsertedJob | None:
+    """Insert one job; return None if its idempotency key is taken."""
     if connection.vendor == "sqlite":
-        return _insert_sqlite(connection, specs, actor, reason)
-    if len(specs) == 1:
-        return _insert_one(connection, specs[0], actor, reason)
-    return _insert_many(connection, specs, actor, reason)
+        inserted = _insert_sqlite(connection, [spec], actor, reason)
+        return inserted[0] if inserted else None
+    params = dict(zip(COLUMNS, row_of(spec), strict=True))
+    rows = execute(connection, INSERT_ONE, {**params, **_event_params(actor, reason)})
+    return InsertedJob(*rows[0][:4]) if rows else None
+
+
+def insert_jobs(connection: Any, specs: Sequence[JobSpec], actor: Actor, reason: str) -> list[UUID]:
+    """Insert jobs; return the ids of those whose idempotency key was not taken, in their order."""
+    if connection.vendor == "sqlite":
+        return [job.id for job in _insert_sqlite(connection, specs, actor, reason)]
+    ((count, _notified),) = execute(connection, INSERT_MANY, {**_column_params(specs), **_event_params(actor, reason)})
+    ids = [spec.id for spec in specs]
+    if count == len(ids):
+        return ids
+    present = {job_id for (job_id,) in execute(connection, PRESENT, [ids])}
+    return [job_id for job_id in ids if job_id in present]
 
 
 # PostgreSQL, one job
@@ -116,12 +128,6 @@ FROM inserted
 """
 
 
-def _insert_one(connection: Any, spec: JobSpec, actor: Actor, reason: str) -> list[InsertedJob]:
-    params = dict(zip(COLUMNS, row_of(spec), strict=True))
-    rows = execute(connection, INSERT_ONE, {**params, **_event_params(actor, reason)})
-    return [InsertedJob(*row[:4]) for row in rows]
-
-
 # PostgreSQL, many jobs: `line` has the columns in which they differ, and NULL in the others
 
 INSERT_MANY = f"""
@@ -131,7 +137,7 @@ WITH spec AS (
         {", ".join(f"coalesce(line.{name}::{TYPES[name]}, %({name})s::{TYPES[name]}) AS {name}" for name in COLUMNS)}
     FROM unnest(
         string_to_array(%(places)s, chr(10))::integer[],
-        {", ".join(f"string_to_array(%({name}_lines)s, chr(10), chr(1))" for name in COLUMNS)}
+        {", ".join(f"string_to_array(%({name}_lines)s, chr(10), chr(1))::{LINE_TYPES[name]}[]" for name in COLUMNS)}
     ) WITH ORDINALITY AS line (place, {", ".join(COLUMNS)}, ordinality)
 ),
 inserted AS (
@@ -167,7 +173,7 @@ event AS (
 mark AS (
     INSERT INTO jobscheduler_lanemark (lane_id) SELECT DISTINCT lane_id FROM inserted WHERE gate = {LANE}
 )
-SELECT count(*), statement_timestamp(),
+SELECT count(*),
        CASE
            WHEN bool_or(gate <> {CLOSED} AND lane_id IS NOT NULL)
                THEN pg_notify('{wakeup.CHANNEL}', '{wakeup.LANE}')::text
@@ -177,29 +183,24 @@ FROM inserted
 """
 
 
-def _insert_many(connection: Any, specs: Sequence[JobSpec], actor: Actor, reason: str) -> list[InsertedJob]:
+PRESENT = "SELECT id FROM jobscheduler_job WHERE id = ANY(%s)"
+_MANY_PARAMS = ("places", *COLUMNS, *(f"{name}_lines" for name in COLUMNS))
+
+
+def _column_params(specs: Sequence[JobSpec]) -> dict[str, Any]:
     params: dict[str, Any] = dict.fromkeys(_MANY_PARAMS)
-    rows = list(map(row_of, specs))
     if any(spec.idempotency_key is not None for spec in specs):
         # In one order, or two calls that share keys would wait for each other.
         places = sorted(range(len(specs)), key=lambda place: (specs[place].tenant, specs[place].idempotency_key or ""))
-        rows = [rows[place] for place in places]
+        specs = [specs[place] for place in places]
         params["places"] = "\n".join(map(str, places))
-    for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
-        if column.count(column[0]) == len(specs):
+    for name in COLUMNS:
+        column = list(map(attrgetter(name), specs))
+        if name != "id" and column.count(column[0]) == len(column):
             params[name] = column[0]
         else:
             params[f"{name}_lines"] = _lines(name, column)
-    ((count, now, _notified),) = execute(connection, INSERT_MANY, {**params, **_event_params(actor, reason)})
-    inserted = _describe(specs, now)
-    if count == len(specs):
-        return inserted
-    present = {job_id for (job_id,) in execute(connection, PRESENT, [[spec.id for spec in specs]])}
-    return [job for job in inserted if job.id in present]
-
-
-PRESENT = "SELECT id FROM jobscheduler_job WHERE id = ANY(%s)"
-_MANY_PARAMS = ("places", *COLUMNS, *(f"{name}_lines" for name in COLUMNS))
+    return params
 
 
 def _lines(name: str, column: Sequence[Any]) -> str:
