@@ -16,8 +16,8 @@ from django.utils.translation import gettext as _
 from jobs import db, parsing, submission
 from jobs.actors import PYTHON, Actor
 from jobs.engine import group_verbs
-from jobs.engine.sql.batch import AT, Row
-from jobs.engine.submit import submit
+from jobs.engine.insert import insert_jobs
+from jobs.engine.job_spec import JobSpec
 from jobs.errors import IdempotencyKeyReused, InvalidInput, NotFound
 from jobs.models import GroupMode, Job, JobGroup, OnFailure
 from jobs.models.job import JobQuerySet
@@ -27,7 +27,6 @@ from jobs.states import Status
 
 GroupId = UUID | str
 MOST = 10_000
-ID, KEY, STATUS = AT["id"], AT["idempotency_key"], AT["status"]
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,11 @@ def create(
         mode=_one_of(GroupMode.values, mode, "mode"),
         on_failure=_one_of(OnFailure.values, on_failure, "on_failure"),
     )
-    rows = _placed(new, submission.rows(_items(members, new.tenant, most)))
-    known = _submitted_before(new, rows)
+    specs = submission.build_specs(_items(members, new.tenant, most))
+    _assign_places(new, specs)
+    known = _submitted_before(new, specs)
     if known is None:
-        known = _inserted(new, rows, actor) or _submitted_before(new, rows)
+        known = _insert(new, specs, actor) or _submitted_before(new, specs)
     if known is None:
         raise IdempotencyKeyReused(_("A job with an idempotency key of this group is being taken back; try again."))
     return known
@@ -137,21 +137,20 @@ def _item(index: int, member: Any, tenant: str) -> Any:
     return {**said, "tenant": tenant}
 
 
-def _placed(new: JobGroup, rows: list[Row]) -> list[Row]:
-    """Give each row its place; in a sequence all but the first wait."""
-    for place, row in enumerate(rows):
-        row[AT["group_id"]], row[AT["group_index"]] = new.pk, place
+def _assign_places(new: JobGroup, specs: list[JobSpec]) -> None:
+    """Give each job its place in the group; in a sequence all but the first wait."""
+    for place, spec in enumerate(specs):
+        spec.group_id, spec.group_index = new.pk, place
         if place and new.mode == GroupMode.SEQUENTIAL:
-            row[STATUS] = str(Status.PENDING)
-    return rows
+            spec.status = Status.PENDING.value
 
 
-def _inserted(new: JobGroup, rows: list[Row], actor: Actor) -> JobGroup | None:
+def _insert(new: JobGroup, specs: list[JobSpec], actor: Actor) -> JobGroup | None:
     """None, and nothing is changed, if somebody else was first with a key."""
     try:
         with db.atomic():
             new.save(using=db.alias(), force_insert=True)
-            if len(submit(rows, actor=actor)) < len(rows):
+            if len(insert_jobs(specs, actor=actor)) < len(specs):
                 raise _TooLate
     except _TooLate:
         return None
@@ -162,21 +161,22 @@ class _TooLate(Exception):
     pass
 
 
-def _submitted_before(new: JobGroup, rows: list[Row]) -> JobGroup | None:
+def _submitted_before(new: JobGroup, specs: list[JobSpec]) -> JobGroup | None:
     """The group that has all these keys in the same places, each for the same submission; None if no key is taken."""
-    keys = {row[KEY]: row for row in rows if row[KEY] is not None}
-    if len(keys) < sum(row[KEY] is not None for row in rows):
+    keyed = [spec for spec in specs if spec.idempotency_key is not None]
+    keys = {str(spec.idempotency_key): spec for spec in keyed}
+    if len(keys) < len(keyed):
         raise InvalidInput("jobs", _("two members share an idempotency key"), "duplicate_key")
     taken = list(Job.objects.filter(tenant=new.tenant, idempotency_key__in=list(keys)) if keys else ())
     if not taken:
         return None
     known = taken[0].group
-    if known is None or len(taken) < len(rows) or not _is_the_same(new, known, keys, taken):
+    if known is None or len(taken) < len(specs) or not _is_the_same(new, known, keys, taken):
         raise IdempotencyKeyReused(_("An idempotency key of this group was used for another submission."))
     return known
 
 
-def _is_the_same(new: JobGroup, known: JobGroup, keys: dict[str, Row], taken: list[Job]) -> bool:
+def _is_the_same(new: JobGroup, known: JobGroup, keys: dict[str, JobSpec], taken: list[Job]) -> bool:
     """A member without a key cannot be told from another: then it is not."""
     places = tails(known.pk).count()
     if (known.mode, known.on_failure) != (new.mode, new.on_failure) or len(taken) != places:
@@ -184,10 +184,10 @@ def _is_the_same(new: JobGroup, known: JobGroup, keys: dict[str, Row], taken: li
     return all(_is_same(job, keys, known) for job in taken)
 
 
-def _is_same(job: Job, keys: dict[str, Row], known: JobGroup) -> bool:
-    row = keys[str(job.idempotency_key)]
+def _is_same(job: Job, keys: dict[str, JobSpec], known: JobGroup) -> bool:
+    spec = keys[str(job.idempotency_key)]
     place = (job.group_id, job.group_index, job.idempotency_hash)
-    return place == (known.pk, row[AT["group_index"]], row[AT["idempotency_hash"]])
+    return place == (known.pk, spec.group_index, spec.idempotency_hash)
 
 
 def _one_of(words: Sequence[str], value: Any, field: str) -> str:

@@ -50,20 +50,15 @@ class Kept(NamedTuple):
     cancel_mode: str = ""
 
 
-def submit(said: Mapping[str, Any], *, actor: Actor) -> tuple[Job, bool]:
-    """Keep a job intent. A type that is not registered here is for remote workers: its payload is theirs to judge.
-
-    Returns the job, and whether it was made now.
-    """
+def submit(said: Mapping[str, Any], *, actor: Actor) -> services.SubmitResult:
+    """Keep a job intent. A type that is not registered here is for remote workers: its payload is theirs to judge."""
     fields = {OUR_WORDS.get(name, name): value for name, value in said.items()}
     name = parsing.identifier(fields.pop("job_type", None), "job_type")
     parsing.identifier(fields.get("addon_id"), "addon_id")
     params, key = fields.pop("params", None), fields.pop("idempotency_key", None)
     try:
-        form = submission.Form(name, fields, handler=_handler(name))
-        values = form.values(params, key)
-        job = services.submit_values(values, actor=actor)
-        return job, job.pk == values["id"]
+        spec = submission.SpecBuilder(name, fields, handler=_handler(name)).build(params, key)
+        return services.submit_spec(spec, actor=actor)
     except InvalidInput as error:
         raise _in_their_words(error) from None
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from functools import cache
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 from uuid import UUID
 
+from django.db import IntegrityError
 from django.utils.translation import gettext as _
 
 from jobs import db, ids, parsing, submission
 from jobs.actors import PYTHON, Actor
 from jobs.engine import lifecycle, ordering
+from jobs.engine.insert import insert_job, insert_jobs
+from jobs.engine.job_spec import COLUMNS, JobSpec
 from jobs.engine.moves import get, jobs
-from jobs.engine.sql.batch import AT, Row
-from jobs.engine.submit import submit
+from jobs.engine.sql.insert import InsertedJob
 from jobs.errors import IdempotencyKeyReused, InvalidInput
 from jobs.models import Job
 from jobs.registry import registry
@@ -26,6 +28,13 @@ from jobs.registry import registry
 JobId = UUID | str
 REASON_LENGTH = 2000
 KEYS_AT_ONCE = 500
+
+
+class SubmitResult(NamedTuple):
+    """The job of a submission, and whether this submission created it or an earlier one with the same key."""
+
+    job: Job
+    created: bool
 
 
 def enqueue(
@@ -38,19 +47,27 @@ def enqueue(
     **fields: Unpack[submission.Fields],
 ) -> Job:
     """Submit one job, in the caller's transaction. The same idempotency key and body give the same job."""
-    form = submission.form_of({"job_type": job_type, "template": template, **fields})
-    return submit_values(form.values(params, fields.get("idempotency_key")), actor=actor, reason=reason)
+    item = {"job_type": job_type, "template": template, "params": params, **fields}
+    return submit(item, actor=actor, reason=reason).job
 
 
-def submit_values(values: dict[str, Any], *, actor: Actor, reason: str = "") -> Job:
-    """As `enqueue`, for the values of a form. A job with another id was submitted before, under the same key."""
-    row = submission.row(values)
-    born = submit([row], actor=actor, reason=_reason(reason))
-    if not born:
-        return _same_as(row)
-    _, created_at, position, gate = born[0]
-    born_as = {"created_at": created_at, "position": position, "gate": gate, "traceparent": row[AT["traceparent"]]}
-    return _saved(values | born_as)
+def submit(item: Mapping[str, Any], *, actor: Actor = PYTHON, reason: str = "") -> SubmitResult:
+    """As `enqueue`, for its arguments as a mapping; the result also says whether the job was created now."""
+    spec = submission.build_spec(item)
+    try:
+        return submit_spec(spec, actor=actor, reason=reason)
+    except IntegrityError:  # the foreign key is checked on commit
+        if spec.template_id is None:
+            raise
+        raise InvalidInput("template", _("There is no such template any more."), "unknown_template") from None
+
+
+def submit_spec(spec: JobSpec, *, actor: Actor, reason: str = "") -> SubmitResult:
+    """As `submit`, for a job that is validated already."""
+    inserted = insert_job(spec, actor=actor, reason=_reason(reason))
+    if inserted is None:
+        return SubmitResult(_existing_job(spec), created=False)
+    return SubmitResult(_job_from_spec(spec, inserted), created=True)
 
 
 def enqueue_many(
@@ -62,8 +79,8 @@ def enqueue_many(
     listed = list(items)
     if limit is not None and len(listed) > limit:
         raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
-    rows = submission.rows(listed)
-    return _insert_all(rows, _one_per_key(rows), actor, _reason(reason)) if rows else []
+    specs = submission.build_specs(listed)
+    return _submit_specs(specs, actor, _reason(reason)) if specs else []
 
 
 def cancel(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
@@ -124,71 +141,73 @@ def update(job_id: JobId, changes: Mapping[str, Any], *, reason: str = "", actor
     return lifecycle.update(job.pk, _edits(job, changes), actor=actor, reason=_reason(reason))
 
 
-ID, TENANT, KEY, HASH = (AT[name] for name in ("id", "tenant", "idempotency_key", "idempotency_hash"))
-
-
-def _saved(values: dict[str, Any]) -> Job:
-    """The job as it was inserted, made by position: by keyword a model with so many fields takes four times as long."""
-    known = {**_blank(), **values, "priority": values["base_priority"]}
-    job: Job = Job.from_db(db.alias(), list(_blank()), [known[name] for name in _blank()])
+def _job_from_spec(spec: JobSpec, inserted: InsertedJob) -> Job:
+    """Build the job as it was inserted. By keyword, a model with so many fields takes four times as long."""
+    columns = {**_column_defaults(), **spec.values(), **inserted._asdict(), "priority": spec.base_priority}
+    job: Job = Job.from_db(db.alias(), list(columns), list(columns.values()))
     return job
 
 
 @cache
-def _blank() -> dict[str, Any]:
-    """A job's columns in their order, as they are before anything is said. Nothing in here can be changed in place."""
-    return {each.attname: None if each.attname in AT else each.get_default() for each in Job._meta.concrete_fields}
+def _column_defaults() -> dict[str, Any]:
+    """Return the columns of a job in the model's order. Nothing in here can be changed in place."""
+    fields = Job._meta.concrete_fields
+    return {field.attname: None if field.attname in COLUMNS else field.get_default() for field in fields}
 
 
-def _one_per_key(rows: list[Row]) -> list[Row]:
-    """The first of those that share an idempotency key; the others must say the same and become the same job."""
-    seen: dict[tuple[str, str], Row] = {}
-    kept = []
-    for row in rows:
-        first = row if row[KEY] is None else seen.setdefault((row[TENANT], row[KEY]), row)
-        if first is row:
-            kept.append(row)
-        elif first[HASH] != row[HASH]:
-            raise _reused(row[KEY])
+def _submit_specs(specs: list[JobSpec], actor: Actor, reason: str) -> list[UUID]:
+    """Insert jobs, all or none, and return the id of the job of each spec."""
+    unique = _one_per_key(specs)
+    with db.atomic() if any(spec.idempotency_key is not None for spec in unique) else nullcontext():
+        inserted = set(insert_jobs(unique, actor=actor, reason=reason))
+        if len(inserted) < len(unique):
+            existing = _existing_ids([spec for spec in unique if spec.id not in inserted])
+            return [existing.get(spec.id, spec.id) for spec in specs]
+    return [spec.id for spec in specs]
+
+
+def _one_per_key(specs: list[JobSpec]) -> list[JobSpec]:
+    """Return the first of those that share an idempotency key; the others must be equal and get its id."""
+    seen: dict[tuple[str, str], JobSpec] = {}
+    unique = []
+    for spec in specs:
+        if spec.idempotency_key is None:
+            unique.append(spec)
+            continue
+        first = seen.setdefault((spec.tenant, spec.idempotency_key), spec)
+        if first is spec:
+            unique.append(spec)
         else:
-            row[ID] = first[ID]
-    return kept
+            _require_same_body(first.idempotency_hash, spec)
+            spec.id = first.id
+    return unique
 
 
-def _insert_all(rows: list[Row], unique: list[Row], actor: Actor, reason: str) -> list[UUID]:
-    with db.atomic() if any(row[KEY] is not None for row in unique) else nullcontext():
-        born = {each[0] for each in submit(unique, actor=actor, reason=reason)}
-        taken = _taken([row for row in unique if row[ID] not in born]) if len(born) < len(unique) else {}
-    return [taken.get(row[ID]) or row[ID] for row in rows] if taken else [row[ID] for row in rows]
+def _existing_ids(specs: list[JobSpec]) -> dict[UUID, UUID]:
+    """Return, for the id of each spec whose key is taken, the id of the job that has the key."""
+    existing: dict[Any, tuple[UUID, str]] = {}
+    for start in range(0, len(specs), KEYS_AT_ONCE):
+        chunk = specs[start : start + KEYS_AT_ONCE]
+        tenants, keys = {spec.tenant for spec in chunk}, [spec.idempotency_key for spec in chunk]
+        rows = jobs().filter(tenant__in=tenants, idempotency_key__in=keys)
+        for tenant, key, pk, digest in rows.values_list("tenant", "idempotency_key", "pk", "idempotency_hash"):
+            existing[tenant, key] = (pk, digest)
+    for spec in specs:
+        _require_same_body(existing[spec.tenant, spec.idempotency_key][1], spec)
+    return {spec.id: existing[spec.tenant, spec.idempotency_key][0] for spec in specs}
 
 
-def _taken(rows: list[Row]) -> dict[UUID, UUID]:
-    """For each row whose key is in use, the job that has it; their submissions must have said the same."""
-    found: dict[Any, tuple[UUID, str]] = {}
-    for start in range(0, len(rows), KEYS_AT_ONCE):
-        some = rows[start : start + KEYS_AT_ONCE]
-        same = jobs().filter(tenant__in={row[TENANT] for row in some}, idempotency_key__in=[row[KEY] for row in some])
-        for tenant, key, pk, said in same.values_list("tenant", "idempotency_key", "pk", "idempotency_hash"):
-            found[tenant, key] = (pk, said)
-    for row in rows:
-        _require_same(found[row[TENANT], row[KEY]][1], row)
-    return {row[ID]: found[row[TENANT], row[KEY]][0] for row in rows}
-
-
-def _same_as(row: Row) -> Job:
-    """The job that has this idempotency key already; its submission must have said the same."""
-    job = jobs().get(tenant=row[TENANT], idempotency_key=row[KEY])
-    _require_same(job.idempotency_hash, row)
+def _existing_job(spec: JobSpec) -> Job:
+    job = jobs().get(tenant=spec.tenant, idempotency_key=spec.idempotency_key)
+    _require_same_body(job.idempotency_hash, spec)
     return job
 
 
-def _require_same(digest: str, row: Row) -> None:
-    if digest != row[HASH]:
-        raise _reused(row[KEY])
-
-
-def _reused(key: Any) -> IdempotencyKeyReused:
-    return IdempotencyKeyReused(_("The idempotency key “%s” was used for another submission.") % key)
+def _require_same_body(digest: str, spec: JobSpec) -> None:
+    if digest != spec.idempotency_hash:
+        raise IdempotencyKeyReused(
+            _("The idempotency key “%s” was used for another submission.") % spec.idempotency_key
+        )
 
 
 def _edits(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""From what somebody asked for to the row that will be inserted.
+"""From a submission to a JobSpec: every field is validated, and what is not given has its default.
 
-Every field passes the gate; what was not said comes from the template, then the handler, then the settings.
+Defaults come from the template, then from the handler, then from the settings.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from django.utils.translation import gettext as _
 
 from jobs import ids, parsing
 from jobs.conf import conf
-from jobs.engine.sql.batch import AT, Row
-from jobs.engine.sql.columns import INSERTED
-from jobs.engine.submit import dump
+from jobs.engine.job_spec import JSON_COLUMNS, JobSpec, dump
 from jobs.errors import InvalidInput
 from jobs.models import JobTemplate
 from jobs.registry import Handler, registry
@@ -75,16 +73,11 @@ GATES: dict[str, Callable[[Any, str], Any]] = {
 NORMAL = parsing.PRIORITIES["NORMAL"]
 
 
-def prepare(
-    job_type: str | None, params: Any, fields: Mapping[str, Any], *, template: JobTemplate | None = None, **place: Any
-) -> dict[str, Any]:
-    """The values of INSERTED for one new job, or InvalidInput. `place` is for groups and schedules."""
-    shared = {name: value for name, value in fields.items() if name != "idempotency_key"}
-    return Form(job_type, shared, template=template, **place).values(params, fields.get("idempotency_key"))
+class SpecBuilder:
+    """Builds the specs of jobs that differ in params and idempotency key only: all else is validated once.
 
-
-class Form:
-    """What submissions of one shape say alike, looked at once: everything but params and idempotency key."""
+    `placement` are columns that no caller may give: of groups and schedules.
+    """
 
     def __init__(
         self,
@@ -93,101 +86,77 @@ class Form:
         *,
         template: JobTemplate | None = None,
         handler: Handler[..., Any] | None = None,
-        **place: Any,
+        **placement: Any,
     ) -> None:
-        self._said = clean(fields)
+        self._given = clean(fields)
         preset = _from_template(template) if template is not None else {}
+        self._preset_params: dict[str, Any] = preset.pop("params", {})
         self._handler = handler or registry.get(
             parsing.identifier(template.job_type if template else job_type, "job_type")
         )
-        self._what = template.pk if template else self._handler.name
-        self._preset: dict[str, Any] = preset.pop("params", {})
-        said = {**preset, **self._said}
-        _require_possible(said)
-        self._values = _values(self._handler, said, template) | place
-        self._row: Row | None = None
+        self._origin = template.pk if template else self._handler.name
+        merged = {**preset, **self._given}
+        _require_possible(merged)
+        if template is not None:
+            placement |= {"template_id": template.pk, "retry_policy": dump(template.retry_policy)}
+        self._spec = _apply(_default_spec(self._handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES), merged, placement)
 
-    def values(self, params: Any, key: Any = None) -> dict[str, Any]:
-        asked, given, _text = self._checked(params)
-        values = {**self._values, "id": ids.uuid7(), "params": given}
+    def build(self, params: Any, key: Any = None, job_id: UUID | None = None) -> JobSpec:
+        given = parsing.json_object({} if params is None else params, "params")
+        merged = {**self._preset_params, **given} if self._preset_params else given
+        spec = self._spec.copy()
+        spec.params = dump(merged)
+        self._handler.signature.validate(merged, spec.params)
         if key is not None:
-            values["idempotency_key"] = parsing.idempotency_key(key)
-            values["idempotency_hash"] = fingerprint(self._what, asked, self._said)
-        return values
-
-    def row(self, params: Any, key: Any = None) -> Row:
-        """As `row(self.values(…))`, but for the id, which is still missing."""
-        if self._row is None:
-            self._row = row(self._values)
-        asked, _given, text = self._checked(params)
-        new = self._row.copy()
-        new[PARAMS] = text
-        if key is not None:
-            new[KEY] = parsing.idempotency_key(key)
-            new[HASH] = fingerprint(self._what, asked, self._said)
-        return new
-
-    def _checked(self, params: Any) -> tuple[dict[str, Any], dict[str, Any], str]:
-        """The params as they were said, as they will be, and those as JSON."""
-        asked = parsing.json_object({} if params is None else params, "params")
-        given = {**self._preset, **asked} if self._preset else asked
-        text = dump(given)
-        self._handler.signature.validate(given, text)
-        return asked, given, text
+            spec.idempotency_key = parsing.idempotency_key(key)
+            spec.idempotency_hash = fingerprint(self._origin, given, self._given)
+        spec.id = ids.uuid7() if job_id is None else job_id
+        return spec
 
 
-ID, PARAMS, KEY, HASH = (AT[name] for name in ("id", "params", "idempotency_key", "idempotency_hash"))
+def build_spec(item: Mapping[str, Any]) -> JobSpec:
+    """Validate one submission; `item` is what `services.enqueue` takes, as a mapping."""
+    return _builder(item).build(item.get("params"), item.get("idempotency_key"))
 
 
-class Forms:
-    """Rows for many submissions; those of one shape share a form."""
-
-    VARYING = frozenset({"params", "idempotency_key"})
-
-    def __init__(self) -> None:
-        self._known: dict[Any, Form] = {}
-
-    def row(self, item: Mapping[str, Any]) -> Row:
-        return self._form(item).row(item.get("params"), item.get("idempotency_key"))
-
-    def _form(self, item: Mapping[str, Any]) -> Form:
-        # With their types: 1, 1.0 and True are equal, but not to a gate.
-        shape = tuple([(name, type(value), value) for name, value in item.items() if name not in self.VARYING])
-        try:
-            if (known := self._known.get(shape)) is None:
-                known = self._known[shape] = form_of(item)
-        except TypeError:  # tags and constraints have no hash
-            return form_of(item)
-        return known
-
-
-def rows(items: Sequence[Any]) -> list[Row]:
-    """A row for each of many submissions, or InvalidInput that says which one is wrong."""
-    forms, made = Forms(), []
+def build_specs(items: Sequence[Any]) -> list[JobSpec]:
+    """Validate many submissions, or raise an InvalidInput that names the wrong one by its index."""
+    builders: dict[Any, SpecBuilder] = {}
+    specs: list[JobSpec] = []
     try:
-        for item in items:
+        for item, job_id in zip(items, ids.uuid7s(len(items)), strict=True):
             if not isinstance(item, Mapping):
                 raise InvalidInput([], _("must be an object"), "dict_type")
-            made.append(forms.row(item))
+            builder = _known_builder(builders, item)
+            specs.append(builder.build(item.get("params"), item.get("idempotency_key"), job_id))
     except InvalidInput as error:
-        raise error.under("jobs", len(made)) from None
-    for new, job_id in zip(made, ids.uuid7s(len(made)), strict=True):
-        new[ID] = job_id
-    return made
+        raise error.under("jobs", len(specs)) from None
+    return specs
 
 
-def form_of(item: Mapping[str, Any]) -> Form:
-    """`item` is what `services.enqueue` takes, as a mapping."""
+def _known_builder(builders: dict[Any, SpecBuilder], item: Mapping[str, Any]) -> SpecBuilder:
+    # With their types: 1, 1.0 and True are equal, but only one of them is valid.
+    shape = tuple([(name, type(value), value) for name, value in item.items() if name not in VARYING])
+    try:
+        if (known := builders.get(shape)) is None:
+            known = builders[shape] = _builder(item)
+    except TypeError:  # tags and constraints have no hash
+        return _builder(item)
+    return known
+
+
+def _builder(item: Mapping[str, Any]) -> SpecBuilder:
     job_type, name = item.get("job_type"), item.get("template")
     if (job_type is None) == (name is None):
         raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
     fields = {name: value for name, value in item.items() if name not in _NO_FIELDS}
     if name is None:
-        return Form(job_type, fields)
-    return Form(None, fields, template=find_template(name, parsing.tenant(fields.get("tenant") or "default")))
+        return SpecBuilder(job_type, fields)
+    return SpecBuilder(None, fields, template=find_template(name, parsing.tenant(fields.get("tenant") or "default")))
 
 
-_NO_FIELDS = {"job_type", "template", *Forms.VARYING}
+VARYING = frozenset({"params", "idempotency_key"})
+_NO_FIELDS = {"job_type", "template", *VARYING}
 
 
 def clean(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,18 +165,6 @@ def clean(fields: Mapping[str, Any]) -> dict[str, Any]:
         if name not in GATES:
             raise InvalidInput(str(name)[:100], _("is not a field of a submission"), "extra_forbidden")
     return {name: GATES[name](value, name) for name, value in fields.items() if value is not None}
-
-
-def row(values: Mapping[str, Any]) -> Row:
-    """The values in the order, and with the JSON text, that an insert wants."""
-    ordered = [values[name] for name in INSERTED]
-    for place in _JSON:
-        if ordered[place] is not None:
-            ordered[place] = dump(ordered[place])
-    return ordered
-
-
-_JSON = tuple(place for place, kind in enumerate(INSERTED.values()) if kind == "jsonb")
 
 
 def find_template(name: Any, tenant: str) -> JobTemplate:
@@ -233,59 +190,47 @@ def _require_possible(said: Mapping[str, Any]) -> None:
         raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
 
 
-def _values(handler: Handler[..., Any], said: Mapping[str, Any], template: JobTemplate | None) -> dict[str, Any]:
-    values = _defaults(handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES).copy()
-    values["tags"] = list(values["tags"])
-    if template is not None:
-        values |= {"template_id": template.pk, "retry_policy": template.retry_policy}
-    if said:
-        _apply(values, said)
-    return values
+def _apply(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[str, Any]) -> JobSpec:
+    """Return `spec` with the given fields, which are validated, and whatever follows from them."""
+    if not fields and not placement:
+        return spec
+    spec = spec.copy()
+    for name, value in fields.items():
+        setattr(spec, _COLUMN.get(name, name), dump(value) if name in JSON_COLUMNS else value)
+    if spec.hold:
+        spec.status = Status.PENDING.value
+    if spec.target is not None:
+        spec.lane_id = ids.lane_id(spec.tenant, spec.target)
+    spec.flow_id = ids.flow_id(spec.tenant, spec.job_type, spec.resource, spec.addon_id)
+    for name, value in placement.items():
+        setattr(spec, name, value)
+    return spec
 
 
-def _apply(values: dict[str, Any], said: Mapping[str, Any]) -> None:
-    for name, value in said.items():
-        values["base_priority" if name == "priority" else name] = value
-    if values["hold"]:
-        values["status"] = str(Status.PENDING)
-    if values["target"] is not None:
-        values["lane_id"] = ids.lane_id(values["tenant"], values["target"])
-    values["flow_id"] = _flow(values)
+_COLUMN = {"priority": "base_priority"}
 
 
 @lru_cache(maxsize=4096)
-def _defaults(handler: Handler[..., Any], token_limit: int | None, max_retries: int) -> dict[str, Any]:
-    """A job of this type about which nothing was said. Copied, never changed."""
+def _default_spec(handler: Handler[..., Any], token_limit: int | None, max_retries: int) -> JobSpec:
+    """Return a job of this type for which no field is given. Copied, never changed."""
     options = handler.options
-    values: dict[str, Any] = dict.fromkeys(INSERTED)
-    values |= {
-        "status": str(Status.QUEUED),
-        "hold": False,
-        "holds_lane": False,
-        "idempotency_hash": "",
-        "attempt": 1,
-        "job_type": handler.name,
-        "tags": list(options.tags),
-        "tenant": "default",
-        "addon_id": "",
-        "resource": options.resource,
-        "remote": options.remote,
-        "base_priority": NORMAL if options.priority is None else options.priority,
-        "time_sensitive": False,
-        "max_runtime_sec": options.max_runtime_sec,
-        "cost_units": 1 if options.cost_units is None else options.cost_units,
-        "constraints": dict(options.constraints or {}),
-        "token_limit": token_limit if options.token_limit is None else options.token_limit,
-        "max_retries": max_retries if options.max_retries is None else options.max_retries,
-        "retry_policy": {},
-        "fence": 0,
-    }
-    values["flow_id"] = _flow(values)
-    return values
+    return JobSpec(
+        id=_NO_ID,
+        job_type=handler.name,
+        flow_id=ids.flow_id("default", handler.name, options.resource, ""),
+        tags=dump(options.tags),
+        resource=options.resource,
+        remote=options.remote,
+        base_priority=NORMAL if options.priority is None else options.priority,
+        max_runtime_sec=options.max_runtime_sec,
+        cost_units=1 if options.cost_units is None else options.cost_units,
+        constraints=dump(dict(options.constraints or {})),
+        token_limit=token_limit if options.token_limit is None else options.token_limit,
+        max_retries=max_retries if options.max_retries is None else options.max_retries,
+    )
 
 
-def _flow(values: Mapping[str, Any]) -> int:
-    return ids.flow_id(values["tenant"], values["job_type"], values["resource"], values["addon_id"])
+_NO_ID = UUID(int=0)
 
 
 def fingerprint(what: str | UUID, params: Mapping[str, Any], said: Mapping[str, Any]) -> str:

@@ -14,10 +14,10 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from jobs import clock, db, parsing, submission
+from jobs import clock, db, parsing
 from jobs.engine import lifecycle
 from jobs.engine.connections import MISSING
-from jobs.engine.submit import submit
+from jobs.engine.insert import insert_jobs
 from jobs.errors import InvalidInput
 from jobs.services import REASON_LENGTH
 from schedules import sql
@@ -119,7 +119,7 @@ def _write(plans: Sequence[Plan]) -> int:
     new = sql.insert_fires(connection, [(fire.schedule.pk, fire.due, fire.job_id, fire.note) for fire in fires])
     made = [fire for fire in fires if fire.job_id in new]
     if made:
-        submit([submission.row(fire.values) for fire in made], actor=ACTOR, reason=REASON)
+        insert_jobs([fire.spec for fire in made], actor=ACTOR, reason=REASON)
     for fire in made:
         if fire.skip:
             lifecycle.skip(fire.job_id, actor=ACTOR, reason=fire.skip)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 from jobs import parsing, shapes, submission
 from jobs.actors import Actor, ActorKind
+from jobs.engine.job_spec import JobSpec
 from schedules.models import Schedule
 
 ACTOR = Actor(ActorKind.SCHEDULER, "schedules")
 
 
-def job_values(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> dict[str, Any]:
-    """The values of one new job, or InvalidInput. A job that a person triggers has no fire time and no jitter."""
+def build_job(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> JobSpec:
+    """Build one new job, or raise InvalidInput. A job that a person triggers has no fire time and no jitter."""
     params = parsing.json_object(schedule.params, "params")
     if schedule.fire_time_param:
         params[schedule.fire_time_param] = shapes.moment(due)
@@ -26,8 +26,13 @@ def job_values(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> di
         "resource": schedule.resource or None,
         "not_before": due + jitter(schedule.pk, due, schedule.jitter_sec) if is_fire and schedule.jitter_sec else None,
     }
-    place = {"schedule_id": schedule.pk, "fire_time": due if is_fire else None}
-    return submission.prepare(schedule.job_type or None, params, fields, template=schedule.template, **place)
+    return submission.SpecBuilder(
+        schedule.job_type or None,
+        fields,
+        template=schedule.template,
+        schedule_id=schedule.pk,
+        fire_time=due if is_fire else None,
+    ).build(params)
 
 
 def jitter(schedule_id: UUID, due: datetime, most_sec: int) -> timedelta:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
 
 from jobs import shapes
+from jobs.engine.job_spec import JobSpec
 from jobs.models import Job
 from jobs.states import TERMINAL
 from schedules import sql
 from schedules.catchup import Choice, choose
 from schedules.lineage import tails
-from schedules.making import job_values
+from schedules.making import build_job
 from schedules.models import Overlap, Schedule
 from schedules.triggers import trigger_of
 
@@ -25,14 +25,13 @@ class Fire:
 
     schedule: Schedule
     due: datetime
-    values: dict[str, Any]
+    spec: JobSpec
     note: str = ""
     skip: str = ""
 
     @property
     def job_id(self) -> UUID:
-        job_id: UUID = self.values["id"]
-        return job_id
+        return self.spec.id
 
 
 @dataclass
@@ -72,7 +71,7 @@ def plan(schedule: Schedule, now: datetime) -> Plan:
         grace_sec=schedule.misfire_grace_sec,
         left=left,
     )
-    fires = [Fire(schedule, due, job_values(schedule, due)) for due in choice.fired]
+    fires = [Fire(schedule, due, build_job(schedule, due)) for due in choice.fired]
     if fires:
         fires[0].note = missed(schedule, choice)
     return Plan(schedule, choice, fires)
@@ -87,7 +86,7 @@ def skip_overlaps(plans: Sequence[Plan]) -> None:
         busy = None if before is None or before.status in TERMINAL else before
         for fire in each.fires:
             if busy is None:
-                busy = Job(id=fire.job_id, status=fire.values["status"])
+                busy = Job(id=fire.job_id, status=fire.spec.status)
             else:
                 fire.skip = f"overlap: job {busy.pk} of an earlier fire is {busy.status}"
                 fire.note = fire.note or fire.skip

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from jobs.errors import Conflict, InvalidInput
 from schedules.catchup import BUSY
 from schedules.cron import CronError
-from schedules.making import job_values
+from schedules.making import build_job
 from schedules.models import Schedule
 from schedules.triggers import Once, trigger_of
 from schedules.zones import UnknownZone
@@ -52,7 +52,7 @@ def require_sense(schedule: Schedule, now: datetime) -> None:
     except (CronError, UnknownZone) as error:
         field = "cron" if isinstance(error, CronError) else "timezone"
         raise InvalidInput(field, str(error), field) from None
-    job_values(schedule, now)
+    build_job(schedule, now)
 
 
 def first_due(schedule: Schedule, now: datetime) -> datetime | None:

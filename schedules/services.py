@@ -13,17 +13,16 @@ from uuid import UUID
 from django.db import IntegrityError
 from django.utils.translation import gettext as _
 
-from jobs import clock, db, parsing, shapes, submission
+from jobs import clock, db, parsing, shapes
 from jobs.actors import PYTHON, Actor
-from jobs.engine.submit import submit
 from jobs.errors import Conflict, InvalidInput
 from jobs.models import Job
-from jobs.services import REASON_LENGTH
+from jobs.services import REASON_LENGTH, submit_spec
 from schedules import fields
 from schedules.changing import absent, apply, changing, found_in, save, switch_on, with_rule
 from schedules.changing import of as of
 from schedules.firing import settle
-from schedules.making import job_values
+from schedules.making import build_job
 from schedules.models import Schedule
 from schedules.rules import next_due, require_sense, rule
 
@@ -129,13 +128,12 @@ def trigger(
 ) -> Job:
     """Make its job now, whether or not it is enabled and whatever is running. It counts as no fire."""
     schedule, why = get(schedule_id, tenant=tenant), _reason(reason)
-    values = job_values(schedule, clock.now(), is_fire=False)
+    spec = build_job(schedule, clock.now(), is_fire=False)
     try:
         with db.atomic():
-            submit([submission.row(values)], actor=actor, reason=why or f"schedule {schedule.name} was triggered")
+            return submit_spec(spec, actor=actor, reason=why or f"schedule {schedule.name} was triggered").job
     except IntegrityError:  # the foreign key: it was deleted meanwhile
         raise absent() from None
-    return Job.objects.get(pk=values["id"])
 
 
 def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
-from jobs import parsing
+from jobs import parsing, services
 from jobs.api import fields, shaping
 from jobs.api.answers import answer
 from jobs.api.callers import ApiRequest
 from jobs.errors import InvalidInput
-from jobs.submitting import submitted
 
 HEADER = "Idempotency-Key"
 KEYED: dict[str, Any] = {  # for `operation(...)` of whatever honours the header
@@ -53,8 +52,8 @@ def submit(
     request: ApiRequest, said: dict[str, Any], worded: Callable[[Any], Any] = lambda document: document
 ) -> HttpResponse:
     """201 with the job as it is now, whether this submission or an earlier one with its key has made it."""
-    job_id, is_new = submitted(with_key(request, said), actor=request.auth.actor)
-    response = answer(worded(shaping.one(job_id, request.auth)), 201)
-    if not is_new:
+    job, created = services.submit(with_key(request, said), actor=request.auth.actor)
+    response = answer(worded(shaping.one(job.pk, request.auth)), 201)
+    if not created:
         response["Idempotent-Replayed"] = "true"
     return response

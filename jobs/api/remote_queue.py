@@ -52,8 +52,8 @@ def queue_submit(request: ApiRequest, body: Annotated[IntentIn, Document()]) -> 
     worker of its addon starts it (or a local one, if its type is registered here as local)."""
     said = body.said()
     said["tenant"] = request.auth.tenant_for(said.get("tenant"))
-    job, is_new = remote.submit(with_key(request, said), actor=request.auth.actor)
-    replayed = {} if is_new else {"Idempotent_Replayed": "true"}
+    job, created = remote.submit(with_key(request, said), actor=request.auth.actor)
+    replayed = {} if created else {"Idempotent_Replayed": "true"}
     return answer({"job_id": str(job.pk), "state": remote_shaping.state_of(job)}, 201, **replayed)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jobs.actors import Actor
 from jobs.engine import groups, journal
+from jobs.engine.insert import insert_job
+from jobs.engine.job_spec import copy_of
 from jobs.engine.moves import get, jobs, regate
-from jobs.engine.submit import copy_of, submit
 from jobs.literals import literals
 from jobs.models import Gate, Job
 from jobs.states import EventKind, Status
@@ -15,13 +16,13 @@ def follow(job: Job, *, actor: Actor, reason: str, fresh: bool = False, position
     """Make the next job of the chain after its tail `job`, which is locked and terminal."""
     groups.reopen(job)
     status = Status.PENDING if groups.must_wait(job) else Status.QUEUED
-    row = copy_of(job, status=status, position=position, checkpoint=None if fresh else job.checkpoint)
+    spec = copy_of(job, status=status, position=position, checkpoint=None if fresh else job.checkpoint)
     if job.holds_lane:
         jobs().filter(pk=job.pk).update(holds_lane=False)
-    journal.note(job, EventKind.RETRY_CREATED, actor=actor, reason=reason, data={"retried_by": str(row[0])})
-    submit([row], actor=actor, reason=reason or f"retry of {job.pk}")
+    journal.note(job, EventKind.RETRY_CREATED, actor=actor, reason=reason, data={"retried_by": str(spec.id)})
+    insert_job(spec, actor=actor, reason=reason or f"retry of {job.pk}")
     groups.bring_back_later_places(job, actor=actor)
-    return get(row[0])
+    return get(spec.id)
 
 
 def send_off(job: Job, *, actor: Actor, reason: str) -> Job:

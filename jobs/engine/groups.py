@@ -16,8 +16,9 @@ from jobs.actors import SCHEDULER, Actor
 from jobs.conf import conf
 from jobs.engine import journal
 from jobs.engine.facts import waiting_in_group
+from jobs.engine.insert import insert_jobs
+from jobs.engine.job_spec import copy_of
 from jobs.engine.moves import jobs, queued_gate, take
-from jobs.engine.submit import copy_of, submit
 from jobs.literals import literals
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.models.job import JobQuerySet
@@ -65,18 +66,18 @@ def bring_back_later_places(job: Job, *, actor: Actor) -> None:
     """Places after `job` that ended only because it did get a new PENDING job each."""
     if job.group_id is None or not ended_badly(job):
         return
-    rows, reason = [], f"place reopened by the retry of {job.pk}"
+    specs, reason = [], f"place reopened by the retry of {job.pk}"
     later = jobs().filter(group_id=job.group_id, group_index__gt=job.group_index, retried_by__isnull=True)
     for each in later.order_by("group_index"):
         if each.status in (Status.FAILED, Status.CANCELLED) and not _ended_with_another(each):
             break  # what stands behind this one ended because of it
         if not _ended_with_another(each):
             continue
-        rows.append(copy_of(each, status=Status.PENDING, hold=each.hold))
-        made = {"retried_by": str(rows[-1][0])}
+        specs.append(copy_of(each, status=Status.PENDING, hold=each.hold))
+        made = {"retried_by": str(specs[-1].id)}
         journal.note(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, data=made)
-    if rows:
-        submit(rows, actor=actor, reason=reason)
+    if specs:
+        insert_jobs(specs, actor=actor, reason=reason)
 
 
 def ended_badly(job: Job) -> bool:

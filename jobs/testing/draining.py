@@ -65,13 +65,13 @@ def inline(*, raise_failures: bool = False) -> Iterator[list[Job]]:
             finally:
                 busy.clear()
 
-    before = services.submit_values, services._insert_all
-    services.submit_values, services._insert_all = _then(before[0], run_now), _then(before[1], run_now)
+    before = services.submit_spec, services._submit_specs
+    services.submit_spec, services._submit_specs = _then(before[0], run_now), _then(before[1], run_now)
     try:
         yield ran
         run_now()  # what came in by other doors: groups, retries, schedules
     finally:
-        services.submit_values, services._insert_all = before
+        services.submit_spec, services._submit_specs = before
 
 
 def context(**given: Any) -> Context:
@@ -83,8 +83,8 @@ def _then(submit: Callable[..., Any], follow: Callable[[], None]) -> Any:
     def submitted(*args: Any, **kwargs: Any) -> Any:
         result = submit(*args, **kwargs)
         follow()
-        if isinstance(result, Job):
-            result.refresh_from_db()
+        if isinstance(result, services.SubmitResult):
+            result.job.refresh_from_db()
         return result
 
     return submitted

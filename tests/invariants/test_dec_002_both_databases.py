@@ -13,7 +13,7 @@ from django.db import connection
 
 from jobs import services
 from jobs.engine.claim import Claim
-from jobs.engine.sql import candidates, claim, finish, is_sqlite, limits, promote
+from jobs.engine.sql import candidates, claim, finish, insert, is_sqlite, limits, promote
 from jobs.engine.sql.columns import CLAIMED
 from jobs.models import Job
 from tests import executor, sample_jobs
@@ -21,6 +21,8 @@ from tests.snapshots import everything
 
 TYPE = sample_jobs.anything.name
 STATEMENTS = (
+    insert.insert_job,
+    insert.insert_jobs,
     claim.claim_next,
     claim.claim_chosen,
     claim.renew_leases,

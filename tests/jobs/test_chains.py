@@ -9,7 +9,8 @@ import pytest
 from django.utils import timezone
 
 from jobs import services
-from jobs.engine.sql.columns import BIRTH, BLANK, SUBMISSION
+from jobs.engine.job_spec import COLUMNS
+from jobs.engine.sql.columns import BLANK, SUBMISSION
 from jobs.errors import LiveTail, Superseded, WrongState
 from jobs.models import Gate, Job
 from jobs.states import TERMINAL, Status
@@ -70,7 +71,7 @@ def _assert_follows(retry: Job, job: Job) -> None:
 
 def test_the_columns_of_a_job_are_either_submitted_or_born_or_state() -> None:
     """A new column must be given its place, or retries would lose it unseen."""
-    made = {*SUBMISSION, *BIRTH, *BLANK, "priority", "created_at", "gate"}
+    made = {*COLUMNS, *BLANK, "priority", "created_at", "gate"}
     nullable_state = {each.column for each in Job._meta.concrete_fields if each.null} - made
     assert made | nullable_state == {each.column for each in Job._meta.concrete_fields}
 

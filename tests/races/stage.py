@@ -8,7 +8,7 @@ from uuid import UUID
 
 from jobs import db, services, submission
 from jobs.actors import PYTHON
-from jobs.engine.submit import submit
+from jobs.engine.insert import insert_jobs
 from jobs.ids import uuid7
 from jobs.models import GroupMode, JobGroup, OnFailure
 from jobs.states import Status
@@ -37,10 +37,12 @@ def group(mode: str, on_failure: str, targets: list[str | None]) -> list[UUID]:
     with db.atomic():
         made = JobGroup.objects.create(id=uuid7(), mode=mode, on_failure=on_failure)
         members = [
-            submission.prepare(NOOP, {}, {"target": target}, group_id=made.pk, group_index=place, **_waits(mode, place))
+            submission.SpecBuilder(
+                NOOP, {"target": target}, group_id=made.pk, group_index=place, **_waits(mode, place)
+            ).build({})
             for place, target in enumerate(targets)
         ]
-        return [each[0] for each in submit([submission.row(values) for values in members], actor=PYTHON)]
+        return insert_jobs(members, actor=PYTHON)
 
 
 def _waits(mode: str, place: int) -> dict[str, Any]:

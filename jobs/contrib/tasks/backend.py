@@ -43,15 +43,16 @@ class JobsBackend(BaseTaskBackend):
 
     def enqueue(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskResult[Any]:
         from jobs.contrib.tasks import results
-        from jobs.services import enqueue
+        from jobs.services import submit
 
         self.validate_task(task)
         job_type = handlers.job_type(task)
         try:
-            job = enqueue(job_type, self._params(task, job_type, args, kwargs), **self._fields(task))
+            params = self._params(task, job_type, args, kwargs)
+            submitted = submit({"job_type": job_type, "params": params, **self._fields(task)})
         except InvalidInput as error:
             raise InvalidTask(str(error)) from error
-        result = results.of_new(job)
+        result = results.of_new(submitted.job, created=submitted.created)
         task_enqueued.send(type(self), task_result=result)
         return result
 

@@ -32,40 +32,6 @@ SUBMISSION = {
     "fence": "bigint",  # counts on where the chain stands
     "traceparent": "text",
 }
-# What an insert brings besides.
-BIRTH = {
-    "id": "uuid",
-    "status": "text",
-    "position": "bigint",
-    "not_before": "timestamptz",
-    "hold": "boolean",
-    "holds_lane": "boolean",
-    "idempotency_key": "text",
-    "idempotency_hash": "text",
-    "retry_of_id": "uuid",
-    "attempt": "integer",
-    "checkpoint": "jsonb",
-}
-INSERTED = {**BIRTH, **SUBMISSION}
-# What nearly every new job says in columns that are never NULL: known to the statement, so that it need not travel.
-USUAL: dict[str, str | int | bool] = {
-    "status": "QUEUED",
-    "hold": False,
-    "holds_lane": False,
-    "idempotency_hash": "",
-    "attempt": 1,
-    "tags": "[]",
-    "tenant": "default",
-    "addon_id": "",
-    "resource": "default",
-    "remote": False,
-    "base_priority": 50,
-    "time_sensitive": False,
-    "cost_units": 1,
-    "constraints": "{}",
-    "retry_policy": "{}",
-    "fence": 0,
-}
 # What every new job starts with; only raw SQL needs it spelled out.
 BLANK = {
     "tokens_used": "0",
@@ -97,18 +63,3 @@ CLAIMED = (
     "retry_of_id",
     "traceparent",
 )
-# What else a hook may tell of a job that was claimed just now.
-CLAIM_TOLD = ("lease_expires_at", "heartbeat_at", "priority", "tags", "progress", "progress_message")
-
-# A lane `t` is shut while its operator paused it, or one of its jobs holds it without waiting to run.
-CLOSED_LANE = """(t.paused OR EXISTS (
-    SELECT 1 FROM jobscheduler_job b WHERE b.lane_id = t.id AND b.holds_lane AND b.gate NOT IN (2, 3)))"""
-# Who may run next in a free lane `t`: the chain that holds it, else the first in dispatch order.
-LANE_HEAD = """coalesce(
-    (SELECT b.id FROM jobscheduler_job b WHERE b.lane_id = t.id AND b.holds_lane AND b.gate IN (2, 3) LIMIT 1),
-    (SELECT b.id FROM jobscheduler_job b WHERE b.lane_id = t.id AND b.gate IN (2, 3)
-     ORDER BY b.priority DESC, b.position, b.created_at, b.id LIMIT 1))"""
-
-# Why a new job is PENDING.
-HELD = "held on submission"
-FOLLOWS = "waits for its predecessor"

@@ -49,9 +49,8 @@ class Command(cli.CliCommand):
 
     def handle(self, *args: Any, **given: Any) -> None:
         params = _params(given["job_type"], given["pairs"], given["json"])
-        job = services.enqueue(
-            given["job_type"], params, **_fields(given), actor=cli.actor(), reason=given["reason"] or ""
-        )
+        item = {"job_type": given["job_type"], "params": params, **_fields(given)}
+        job, _created = services.submit(item, actor=cli.actor(), reason=given["reason"] or "")
         self.stdout.write(str(job.pk))
         self.stdout.flush()
         if given["wait"]:

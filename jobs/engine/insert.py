@@ -1,0 +1,55 @@
+"""Insert new jobs: rows, events and marks in one statement, signals after the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from uuid import UUID
+
+from jobs import db, signals, tracing
+from jobs.actors import Actor
+from jobs.engine.job_spec import JobSpec
+from jobs.engine.sql import insert as sql
+from jobs.engine.sql.insert import InsertedJob
+
+
+def insert_job(spec: JobSpec, *, actor: Actor, reason: str = "") -> InsertedJob | None:
+    """Insert one job in the caller's transaction; return None if its idempotency key is taken.
+
+    A session that has inserted the same key and not committed yet is waited for.
+    """
+    with _traced([spec]):
+        inserted = sql.insert_job(db.connection(), spec, actor, reason)
+    if inserted is not None:
+        _signal_after_commit([spec], [inserted.id])
+    return inserted
+
+
+def insert_jobs(specs: Sequence[JobSpec], *, actor: Actor, reason: str = "") -> list[UUID]:
+    """Insert jobs in the caller's transaction; return the ids of those whose idempotency key was not taken."""
+    with _traced(specs):
+        ids = sql.insert_jobs(db.connection(), specs, actor, reason)
+    if ids:
+        _signal_after_commit(specs, ids)
+    return ids
+
+
+@contextmanager
+def _traced(specs: Sequence[JobSpec]) -> Iterator[None]:
+    if not tracing.is_on():
+        yield
+        return
+    with tracing.sending(specs[0].resource, [spec.id for spec in specs]) as traceparent:
+        if traceparent:
+            for spec in specs:
+                spec.traceparent = traceparent
+        yield
+
+
+def _signal_after_commit(specs: Sequence[JobSpec], ids: Iterable[UUID]) -> None:
+    """Send the signals of the inserted jobs: those of `specs` with one of these ids."""
+    inserted = set(ids)
+    signals.send_enqueued(
+        signals.EnqueuedJob(spec.id, spec.job_type, spec.tenant, spec.status) for spec in specs if spec.id in inserted
+    )
+    signals.send_events_committed()

@@ -1,0 +1,318 @@
+"""Insert jobs with their SUBMITTED events and the marks of their targets.
+
+Positions grow with the time of the insert: microseconds × 1024, and the place within the call. The database's clock
+decides whether a job is due.
+
+PostgreSQL has one statement for a single job and one for many. In the second a column in which all jobs agree is
+sent once, any other as one text with a line for each job. Used for a single job as well, it takes 0.72 ms of CPU
+(server and client) instead of 0.54 ms; sending every column of every job takes 33 µs (arrays) or 48 µs (JSON) a job
+instead of 19 µs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.utils import timezone
+from pydantic_core import to_json
+
+from jobs import db
+from jobs.actors import Actor
+from jobs.engine import wakeup
+from jobs.engine.job_spec import COLUMNS, JobSpec, row_of
+from jobs.engine.sql import is_sqlite
+from jobs.engine.sql.columns import BLANK, SUBMISSION
+from jobs.engine.sql.prepared import execute
+from jobs.models import Gate
+
+CLOSED, TIME, LANE, READY = (gate.value for gate in (Gate.CLOSED, Gate.TIME, Gate.LANE, Gate.READY))
+HELD = "held on submission"
+FOLLOWS = "waits for its predecessor"
+NULL_LINE = "\x01"  # validated text has no control characters
+
+_TYPES = {
+    **SUBMISSION,
+    "id": "uuid",
+    "status": "text",
+    "position": "bigint",
+    "not_before": "timestamptz",
+    "hold": "boolean",
+    "holds_lane": "boolean",
+    "idempotency_key": "text",
+    "idempotency_hash": "text",
+    "retry_of_id": "uuid",
+    "attempt": "integer",
+    "checkpoint": "jsonb",
+}
+TYPES = {name: _TYPES[name] for name in COLUMNS}
+LINE_TYPES = {name: "text" if kind == "jsonb" else kind for name, kind in TYPES.items()}
+STORED = [name for name in COLUMNS if name != "position"]  # a position may be left to the insert
+
+
+class InsertedJob(NamedTuple):
+    """What the insert decided."""
+
+    id: UUID
+    created_at: datetime
+    position: int
+    gate: int
+
+
+def insert_job(connection: Any, spec: JobSpec, actor: Actor, reason: str) -> InsertedJob | None:
+    """Insert one job; return None if its idempotency key is taken."""
+    if is_sqlite(connection):
+        inserted = _insert_sqlite(connection, [spec], actor, reason)
+        return inserted[0] if inserted else None
+    params = dict(zip(COLUMNS, row_of(spec), strict=True))
+    rows = execute(connection, INSERT_ONE, {**params, **_event_params(actor, reason)})
+    return InsertedJob(*rows[0][:4]) if rows else None
+
+
+def insert_jobs(connection: Any, specs: Sequence[JobSpec], actor: Actor, reason: str) -> list[UUID]:
+    """Insert jobs; return the ids of those whose idempotency key was not taken, in their order."""
+    if is_sqlite(connection):
+        return [job.id for job in _insert_sqlite(connection, specs, actor, reason)]
+    ((count, _notified),) = execute(connection, INSERT_MANY, {**_column_params(specs), **_event_params(actor, reason)})
+    ids = [spec.id for spec in specs]
+    if count == len(ids):
+        return ids
+    present = {job_id for (job_id,) in execute(connection, PRESENT, [ids])}
+    return [job_id for job_id in ids if job_id in present]
+
+
+# PostgreSQL, one job
+
+INSERT_ONE = f"""
+WITH inserted AS (
+    INSERT INTO jobscheduler_job (
+        {", ".join(STORED)},
+        priority, created_at, position, gate, {", ".join(BLANK)}
+    )
+    VALUES (
+        {", ".join(f"%({name})s::{TYPES[name]}" for name in STORED)},
+        %(base_priority)s::smallint,
+        statement_timestamp(),
+        coalesce(%(position)s::bigint, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint * 1024),
+        CASE
+            WHEN %(status)s::text <> 'QUEUED' THEN {CLOSED}
+            WHEN %(not_before)s::timestamptz > statement_timestamp() THEN {TIME}
+            WHEN %(lane_id)s::uuid IS NOT NULL THEN {LANE}
+            ELSE {READY}
+        END,
+        {", ".join(BLANK.values())}
+    )
+    ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+    RETURNING id, created_at, position, gate, status, hold, lane_id
+),
+event AS (
+    INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, actor_kind, actor_name, reason)
+    SELECT id, created_at, 'SUBMITTED', '', status, %(actor_kind)s, %(actor_name)s, %(reason)s::text
+    FROM inserted
+    UNION ALL
+    SELECT id, created_at, 'HELD', status, status, %(actor_kind)s, %(actor_name)s,
+           CASE WHEN hold THEN '{HELD}' ELSE '{FOLLOWS}' END
+    FROM inserted WHERE status = 'PENDING'
+),
+mark AS (
+    INSERT INTO jobscheduler_lanemark (lane_id) SELECT lane_id FROM inserted WHERE gate = {LANE}
+)
+SELECT id, created_at, position, gate,
+       CASE
+           WHEN gate <> {CLOSED} AND lane_id IS NOT NULL THEN pg_notify('{wakeup.CHANNEL}', '{wakeup.LANE}')::text
+           WHEN gate <> {CLOSED} THEN pg_notify('{wakeup.CHANNEL}', '{wakeup.READY}')::text
+       END
+FROM inserted
+"""
+
+
+# PostgreSQL, many jobs: `line` has the columns in which they differ, and NULL in the others
+
+INSERT_MANY = f"""
+WITH spec AS (
+    SELECT
+        coalesce(line.place, line.ordinality - 1) AS place,
+        {", ".join(f"coalesce(line.{name}::{TYPES[name]}, %({name})s::{TYPES[name]}) AS {name}" for name in COLUMNS)}
+    FROM unnest(
+        string_to_array(%(places)s, chr(10))::integer[],
+        {", ".join(f"string_to_array(%({name}_lines)s, chr(10), chr(1))::{LINE_TYPES[name]}[]" for name in COLUMNS)}
+    ) WITH ORDINALITY AS line (place, {", ".join(COLUMNS)}, ordinality)
+),
+inserted AS (
+    INSERT INTO jobscheduler_job (
+        {", ".join(STORED)},
+        priority, created_at, position, gate, {", ".join(BLANK)}
+    )
+    SELECT
+        {", ".join(STORED)},
+        base_priority,
+        statement_timestamp(),
+        coalesce(position, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint * 1024 + place),
+        CASE
+            WHEN status <> 'QUEUED' THEN {CLOSED}
+            WHEN not_before > statement_timestamp() THEN {TIME}
+            WHEN lane_id IS NOT NULL THEN {LANE}
+            ELSE {READY}
+        END,
+        {", ".join(BLANK.values())}
+    FROM spec
+    ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+    RETURNING id, created_at, gate, status, hold, lane_id
+),
+event AS (
+    INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, actor_kind, actor_name, reason)
+    SELECT id, created_at, 'SUBMITTED', '', status, %(actor_kind)s, %(actor_name)s, %(reason)s::text
+    FROM inserted
+    UNION ALL
+    SELECT id, created_at, 'HELD', status, status, %(actor_kind)s, %(actor_name)s,
+           CASE WHEN hold THEN '{HELD}' ELSE '{FOLLOWS}' END
+    FROM inserted WHERE status = 'PENDING'
+),
+mark AS (
+    INSERT INTO jobscheduler_lanemark (lane_id) SELECT DISTINCT lane_id FROM inserted WHERE gate = {LANE}
+)
+SELECT count(*),
+       CASE
+           WHEN bool_or(gate <> {CLOSED} AND lane_id IS NOT NULL)
+               THEN pg_notify('{wakeup.CHANNEL}', '{wakeup.LANE}')::text
+           WHEN bool_or(gate <> {CLOSED}) THEN pg_notify('{wakeup.CHANNEL}', '{wakeup.READY}')::text
+       END
+FROM inserted
+"""
+
+
+PRESENT = "SELECT id FROM jobscheduler_job WHERE id = ANY(%s)"
+_MANY_PARAMS = ("places", *COLUMNS, *(f"{name}_lines" for name in COLUMNS))
+
+
+def _column_params(specs: Sequence[JobSpec]) -> dict[str, Any]:
+    params: dict[str, Any] = dict.fromkeys(_MANY_PARAMS)
+    if any(spec.idempotency_key is not None for spec in specs):
+        # In one order, or two calls that share keys would wait for each other.
+        places = sorted(range(len(specs)), key=lambda place: (specs[place].tenant, specs[place].idempotency_key or ""))
+        specs = [specs[place] for place in places]
+        params["places"] = "\n".join(map(str, places))
+    for name in COLUMNS:
+        column = list(map(attrgetter(name), specs))
+        if name != "id" and column.count(column[0]) == len(column):
+            params[name] = column[0]
+        else:
+            params[f"{name}_lines"] = _lines(name, column)
+    return params
+
+
+def _lines(name: str, column: Sequence[Any]) -> str:
+    encode = _ENCODERS.get(TYPES[name], str)
+    lines = map(encode, column) if None not in column else (NULL_LINE if v is None else encode(v) for v in column)
+    text = "\n".join(lines)
+    if text.count("\n") != len(column) - 1:
+        raise ValueError(f"A value of {name} contains a line break.")  # validation refuses it; rows must not shift
+    return text
+
+
+_ENCODERS: dict[str, Callable[[Any], str]] = {"uuid": attrgetter("hex"), "timestamptz": datetime.isoformat}
+
+
+# SQLite: its clock is that of this process
+
+INSERT_SQLITE = f"""
+INSERT INTO jobscheduler_job (
+    {", ".join(STORED)},
+    priority, created_at, position, gate, {", ".join(BLANK)}
+)
+VALUES (
+    {", ".join(f"%({name})s" for name in STORED)},
+    %(base_priority)s, %(created_at)s, %(position)s, %(gate)s, {", ".join(BLANK.values())}
+)
+ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+"""
+PRESENT_SQLITE = "SELECT id FROM jobscheduler_job WHERE id IN (SELECT value FROM json_each(%s))"
+SUBMITTED_SQLITE = """
+INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, at, actor_kind, actor_name)
+SELECT job.id, 'SUBMITTED', '', job.status, %(reason)s, %(at)s, %(actor_kind)s, %(actor_name)s
+FROM json_each(%(ids)s) inserted CROSS JOIN jobscheduler_job job ON job.id = inserted.value
+"""
+HELD_SQLITE = f"""
+INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, at, actor_kind, actor_name)
+SELECT job.id, 'HELD', job.status, job.status, CASE WHEN job.hold THEN '{HELD}' ELSE '{FOLLOWS}' END,
+       %(at)s, %(actor_kind)s, %(actor_name)s
+FROM json_each(%(ids)s) inserted CROSS JOIN jobscheduler_job job ON job.id = inserted.value
+WHERE job.status = 'PENDING'
+"""
+MARK_SQLITE = f"""
+INSERT INTO jobscheduler_lanemark (lane_id)
+SELECT DISTINCT job.lane_id
+FROM json_each(%(ids)s) inserted CROSS JOIN jobscheduler_job job ON job.id = inserted.value
+WHERE job.gate = {LANE}
+"""
+
+
+def _insert_sqlite(connection: Any, specs: Sequence[JobSpec], actor: Actor, reason: str) -> list[InsertedJob]:
+    with db.atomic(), connection.cursor() as cursor:
+        now = timezone.now()
+        inserted = _describe(specs, now)
+        adapt = connection.ops.adapt_datetimefield_value
+        at = adapt(now)
+        rows = [_sqlite_row(spec, job, at, adapt) for spec, job in zip(specs, inserted, strict=True)]
+        cursor.executemany(INSERT_SQLITE, rows)
+        if cursor.rowcount < len(specs):
+            cursor.execute(PRESENT_SQLITE, [_json([job.id.hex for job in inserted])])
+            present = {UUID(hex=job_id) for (job_id,) in cursor.fetchall()}
+            inserted = [job for job in inserted if job.id in present]
+        params = {**_event_params(actor, reason), "at": at, "ids": _json([job.id.hex for job in inserted])}
+        cursor.execute(SUBMITTED_SQLITE, params)
+        if any(job.gate == CLOSED for job in inserted):
+            cursor.execute(HELD_SQLITE, params)
+        if any(job.gate == LANE for job in inserted):
+            cursor.execute(MARK_SQLITE, params)
+    return inserted
+
+
+def _sqlite_row(spec: JobSpec, job: InsertedJob, at: Any, adapt: Any) -> dict[str, Any]:
+    row = dict(zip(COLUMNS, row_of(spec), strict=True))
+    for name in _UUIDS:
+        if row[name] is not None:
+            row[name] = row[name].hex
+    for name in _TIMES:
+        if row[name] is not None:
+            row[name] = adapt(row[name])
+    row["position"], row["gate"], row["created_at"] = job.position, job.gate, at
+    return row
+
+
+_UUIDS = [name for name in COLUMNS if TYPES[name] == "uuid"]
+_TIMES = [name for name in COLUMNS if TYPES[name] == "timestamptz"]
+
+
+# Both
+
+
+def _describe(specs: Sequence[JobSpec], now: datetime) -> list[InsertedJob]:
+    """Return what the database makes of the jobs at its time `now`, by the rules of the statements."""
+    first = (now - _EPOCH) // timedelta(microseconds=1) * 1024
+    return [
+        InsertedJob(spec.id, now, first + place if spec.position is None else spec.position, _gate(spec, now))
+        for place, spec in enumerate(specs)
+    ]
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _gate(spec: JobSpec, now: datetime) -> int:
+    if spec.status != "QUEUED":
+        return CLOSED
+    if spec.not_before is not None and spec.not_before > now:
+        return TIME
+    return READY if spec.lane_id is None else LANE
+
+
+def _event_params(actor: Actor, reason: str) -> dict[str, str]:
+    return {"actor_kind": str(actor.kind), "actor_name": actor.name, "reason": reason}
+
+
+def _json(value: Any) -> str:
+    return to_json(value).decode()
