@@ -1,7 +1,8 @@
-"""Which database the jobs live in, and a transaction on it that may write from its first statement."""
+"""Which database the jobs live in, a transaction on it that may write from its first statement, own connections."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -49,6 +50,73 @@ def after_commit(do: Callable[[], None]) -> None:
         using.on_commit(do)
     else:
         do()
+
+
+def data_version() -> object:
+    """Return a value that differs from the last one if another connection may have committed; None on PostgreSQL.
+
+    Costs microseconds and never waits for a lock. Ask outside of transactions, on the connection that looks at the
+    change. A new connection, and one that could not answer, count as changed.
+    """
+    using = connection()
+    if using.vendor != "sqlite":
+        return None
+    raw = using.connection
+    try:
+        return raw, _ask_data_version(raw)
+    except (AttributeError, sqlite3.Error):  # not connected, or busy
+        return object()
+
+
+def _ask_data_version(raw: Any) -> int:
+    (timeout,) = raw.execute("PRAGMA busy_timeout").fetchone()
+    raw.execute("PRAGMA busy_timeout = 0")
+    try:
+        (version,) = raw.execute("PRAGMA data_version").fetchone()
+    finally:
+        raw.execute(f"PRAGMA busy_timeout = {timeout}")
+    return int(version)
+
+
+@contextmanager
+def own_connection() -> Iterator[None]:
+    """Give this thread a connection to the jobs' database outside of Django's pool; close it if it was opened within.
+
+    For a worker's own threads: a heartbeat that waits for handlers to return a pooled connection loses its leases.
+    Where the host asks for another isolation level, it is READ COMMITTED: under a stricter one a count after a lock
+    sees the snapshot before it, and limits are exceeded.
+    """
+    theirs = connection()
+    options = theirs.settings_dict.get("OPTIONS", {})
+    is_own = theirs.vendor == "postgresql" and (bool(options.get("pool")) or "isolation_level" in options)
+    own = _without_pool(theirs) if is_own else theirs
+    was_open = own.connection is not None
+    connections[theirs.alias] = own
+    try:
+        yield
+    finally:
+        if not was_open:
+            own.close()
+        connections[theirs.alias] = theirs
+
+
+def _without_pool(theirs: BaseDatabaseWrapper) -> BaseDatabaseWrapper:
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+    own = theirs.copy()
+    own.settings_dict["OPTIONS"].pop("pool", None)
+    own.settings_dict["OPTIONS"]["isolation_level"] = IsolationLevel.READ_COMMITTED
+    return own
+
+
+def pool_size(alias: str) -> int | None:
+    """Return how many connections Django's pool gives to one process; None without a pool."""
+    pool = connections[alias].settings_dict.get("OPTIONS", {}).get("pool")
+    if not pool:
+        return None
+    named = pool if isinstance(pool, dict) else {}
+    smallest = named.get("min_size", 4)  # psycopg_pool's default
+    return int(named.get("max_size") or smallest)
 
 
 def non_atomic(view: Any) -> Any:

@@ -15,10 +15,11 @@ from pytest_django import DjangoDbBlocker
 
 from bench import filling
 from jobs.actors import worker
-from jobs.engine import heartbeat, lanes
+from jobs.engine import lanes
 from jobs.engine.claim import Claimer, Serves, foreign_work
 from jobs.engine.ending import End, finish
 from jobs.engine.recovery import Sweeper
+from jobs.engine.sql import dialect
 from jobs.models import ConcurrencyLimit
 from jobs.outcomes import Completed
 
@@ -100,7 +101,7 @@ def test_a_sweep_reads_only_what_runs(queue: None) -> None:
 def test_ends_and_heartbeats_go_straight_to_their_rows(queue: None) -> None:
     def work() -> None:
         claims = Claimer("plans", Serves(TYPES)).claim(SLOTS, lease_sec=30)
-        heartbeat.dialect(connection).beat(connection, [(each.id, each.lease_token) for each in claims], 30)
+        dialect(connection).beat(connection, [(each.id, each.lease_token) for each in claims], 30)
         finish([End(each.id, each.lease_token, Completed()) for each in claims], actor=worker("plans"))
 
     require_no_walk(statements(work))

@@ -11,10 +11,10 @@ from django.db import OperationalError
 from django.db.migrations.executor import MigrationExecutor
 
 from jobs import checks, db, parsing
-from jobs.engine import roster
 from jobs.engine.claim import Serves
 from jobs.engine.identity import Identity
 from jobs.engine.worker import Options, Worker
+from jobs.engine.worker.registration import find_running_duplicate
 from jobs.errors import InvalidInput
 from jobs.logs import configure
 from jobs.registry import registry
@@ -75,7 +75,7 @@ class Command(BaseCommand):
 
     def _require_no_namesake(self, options: Options) -> None:
         me = Identity.mine(options.name)
-        other = roster.live_namesake(me)
+        other = find_running_duplicate(me)
         if other is not None:
             message = f"A worker named {me.name} is running already (host {other.host}, pid {other.pid})."
             raise CommandError(message, returncode=BAD_INPUT)
