@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -78,40 +78,36 @@ def _ask_data_version(raw: Any) -> int:
     return int(version)
 
 
-@contextmanager
-def own_connection() -> Iterator[None]:
-    """Give this thread a connection to the jobs' database outside of Django's pool; close it if it was opened within.
+def own_connection() -> None:
+    """Give the calling thread a connection to the jobs' database outside of Django's pool, READ COMMITTED.
 
-    For a worker's own threads: a heartbeat that waits for handlers to return a pooled connection loses its leases.
-    Where the host asks for another isolation level, it is READ COMMITTED: under a stricter one a count after a lock
-    sees the snapshot before it, and limits are exceeded.
+    For a worker's own threads. A heartbeat that waits for handlers to return a pooled connection loses its leases, and
+    under a stricter isolation level a count after a lock sees the snapshot before it: limits are exceeded. Where the
+    settings ask for neither, Django's own connection stays.
     """
     theirs = connection()
-    options = theirs.settings_dict.get("OPTIONS", {})
-    is_own = theirs.vendor == "postgresql" and (bool(options.get("pool")) or "isolation_level" in options)
-    own = _without_pool(theirs) if is_own else theirs
-    was_open = own.connection is not None
-    connections[theirs.alias] = own
-    try:
-        yield
-    finally:
-        if not was_open:
-            own.close()
-        connections[theirs.alias] = theirs
-
-
-def _without_pool(theirs: BaseDatabaseWrapper) -> BaseDatabaseWrapper:
-    from django.db.backends.postgresql.psycopg_any import IsolationLevel
-
+    if theirs.vendor != "postgresql" or not _is_shared_or_strict(theirs.settings_dict["OPTIONS"]):
+        return
     own = theirs.copy()
-    own.settings_dict["OPTIONS"].pop("pool", None)
-    own.settings_dict["OPTIONS"]["isolation_level"] = IsolationLevel.READ_COMMITTED
-    return own
+    own.settings_dict["OPTIONS"] |= {"pool": None, "isolation_level": _read_committed()}
+    if not theirs.in_atomic_block:
+        theirs.close()  # back to the pool: it is the handlers'
+    connections[theirs.alias] = own
 
 
-def pool_size(alias: str) -> int | None:
+def _is_shared_or_strict(options: Mapping[str, Any]) -> bool:
+    return bool(options.get("pool")) or options.get("isolation_level", _read_committed()) != _read_committed()
+
+
+def _read_committed() -> Any:
+    from psycopg import IsolationLevel
+
+    return IsolationLevel.READ_COMMITTED
+
+
+def pool_size() -> int | None:
     """Return how many connections Django's pool gives to one process; None without a pool."""
-    pool = connections[alias].settings_dict.get("OPTIONS", {}).get("pool")
+    pool = connection().settings_dict.get("OPTIONS", {}).get("pool")
     if not pool:
         return None
     named = pool if isinstance(pool, dict) else {}

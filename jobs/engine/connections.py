@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections
+from django.db import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    close_old_connections,
+)
 
 from jobs import db
 
@@ -21,6 +28,7 @@ LOOK_UP_SEC = 0.25
 IDLE_SEC = 60.0
 MISSING = (OperationalError, InterfaceError)
 ROLLED_BACK = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock timeout
+RAISED_BY_TRIGGER = "P0001"  # PL/pgSQL's RAISE EXCEPTION
 
 
 class Outage:
@@ -49,11 +57,12 @@ class Outage:
 
     @contextmanager
     def survive(self, *, refusals: bool = True) -> Iterator[None]:
-        """Run one turn. A broken connection is closed, not used again; one that has idled is looked at first.
+        """Run one turn, on a connection outside of Django's pool. A broken one is closed, an idle one is tested first.
 
         What the database refuses will hardly be better the next time: only who has others to care for survives that.
         A turn that the database rolled back for another transaction is no outage: the caller repeats it at once.
         """
+        db.own_connection()
         self.tick()
         if time.monotonic() - self._used > IDLE_SEC:
             close_old_connections()
@@ -169,7 +178,16 @@ def _driver_errors() -> tuple[type[Exception], ...]:
 
 def is_rolled_back(error: BaseException) -> bool:
     """Whether the database answers, and has rolled the transaction back for another one: repeat it, it is no outage."""
-    return getattr(error.__cause__, "sqlstate", None) in ROLLED_BACK
+    return _sqlstate(error) in ROLLED_BACK
+
+
+def is_rejection(error: BaseException) -> bool:
+    """Whether the database rejects what is written, now and later; not so for a missing column, say."""
+    return isinstance(error, IntegrityError | DataError) or _sqlstate(error) == RAISED_BY_TRIGGER
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    return getattr(error.__cause__, "sqlstate", None)
 
 
 def close() -> None:

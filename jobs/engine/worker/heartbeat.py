@@ -39,13 +39,13 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         pause = min(conf.HEARTBEAT_SEC, LOOK_SEC)
-        with db.own_connection():
-            while not self._end.is_set():
-                self._wake.wait(pause)
-                self._wake.clear()
-                with self._outage.survive():
-                    short_timeouts(conf.LEASE_SEC / 3)
-                    self._turn()
+        while not self._end.is_set():
+            self._wake.wait(pause)
+            self._wake.clear()
+            with self._outage.survive():
+                short_timeouts(conf.LEASE_SEC / 3)
+                self._turn()
+        db.connection().close()
 
     def wake(self) -> None:
         """Look for stop requests now."""

@@ -31,16 +31,16 @@ class ProgressWriter(threading.Thread):
         self._outage = Outage(logger, "progress and logs")
 
     def run(self) -> None:
-        with db.own_connection():
-            while not self._end.is_set():
-                self._wake.wait()
-                if not any(job.ctx.writes.urgent for job in self.running):
-                    self._end.wait(BATCH_WINDOW_SEC)
-                self._wake.clear()
-                with self._outage.survive():
-                    short_timeouts(conf.LEASE_SEC * 2 / 3)
-                    for job in self.running:
-                        write_progress(job)
+        while not self._end.is_set():
+            self._wake.wait()
+            if not any(job.ctx.writes.urgent for job in self.running):
+                self._end.wait(BATCH_WINDOW_SEC)
+            self._wake.clear()
+            with self._outage.survive():
+                short_timeouts(conf.LEASE_SEC * 2 / 3)
+                for job in self.running:
+                    write_progress(job)
+        db.connection().close()
 
     def wake(self) -> None:
         self._wake.set()

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import DataError, IntegrityError, InternalError
+from django.db import DatabaseError
 
 from jobs.actors import Actor
 from jobs.engine import ending
+from jobs.engine.connections import is_rejection
 from jobs.engine.ending import End, Verdict
 from jobs.engine.execution import decide_retry
 from jobs.engine.executors import retry_facts
@@ -25,7 +26,6 @@ from jobs.states import Cause
 logger = logging.getLogger("jobs.engine.worker")
 LOG_COALESCE_SEC = 1.0  # jobs whose leases were lost share log lines: an outage loses all of them
 LINE_EACH = 4  # ends and claims of up to so many jobs get a line each; a line costs as much as a job's SQL
-REJECTIONS = (IntegrityError, DataError, InternalError)  # InternalError: a host's trigger said RAISE EXCEPTION
 
 
 class Finished(NamedTuple):
@@ -79,7 +79,9 @@ class Recorder:
                 finished = self._collect(job)
                 if finished is not None:
                     self.release([finished], ending.finish([finished.result], actor=self.actor))
-            except REJECTIONS as rejection:
+            except DatabaseError as rejection:
+                if not is_rejection(rejection):
+                    raise
                 logger.exception("job %s: the database rejects its result; it fails", job.id)
                 error = f"its end ({type(outcome).__name__}) could not be recorded: {rejection}"
                 self._returned[job] = Failed(salvage_text(error, 2000), "the database refused its end")

@@ -92,18 +92,17 @@ class Worker:
 
     def run(self) -> int:
         """Work until told to stop (or, in burst mode, until nothing is left). Returns the exit code."""
-        with db.own_connection():
-            self._start()
-            try:
-                while not self._is_over():
-                    self._drain_events()
-                    self._try_turn()
-                    self._enforce_deadlines()
-                    self.recorder.log_lost_jobs(now=time.monotonic())
-                return 0
-            finally:
-                self.recorder.log_lost_jobs()
-                self._shut_down()
+        self._start()
+        try:
+            while not self._is_over():
+                self._drain_events()
+                self._try_turn()
+                self._enforce_deadlines()
+                self.recorder.log_lost_jobs(now=time.monotonic())
+            return 0
+        finally:
+            self.recorder.log_lost_jobs()
+            self._shut_down()
 
     def wake(self, targets_changed: bool = True) -> None:
         """Note, from any thread, that something may have become ready."""

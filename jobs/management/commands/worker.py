@@ -42,6 +42,7 @@ class Command(BaseCommand):
             options = self._options(given)
         except InvalidInput as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from None
+        self._require_enough_connections(options)
         try:
             self._require_sound_database()
             self._require_no_namesake(options)
@@ -72,6 +73,17 @@ class Command(BaseCommand):
         plan = MigrationExecutor(db.connection())
         if plan.migration_plan([leaf for leaf in plan.loader.graph.leaf_nodes() if leaf[0] == "jobscheduler_jobs"]):
             raise CommandError("The database lacks migrations; run `manage.py migrate` first.", returncode=1)
+
+    def _require_enough_connections(self, options: Options) -> None:
+        """The worker's own threads are outside of Django's pool, but each handler thread takes a connection from it."""
+        size = db.pool_size()
+        if size is None or options.executor != "thread" or size >= options.concurrency:
+            return
+        raise CommandError(
+            f"Django's connection pool gives {size} connections to a process, fewer than the {options.concurrency} "
+            f'handlers of --concurrency. Set OPTIONS["pool"] = {{"max_size": {options.concurrency}}} or more.',
+            returncode=BAD_INPUT,
+        )
 
     def _require_no_namesake(self, options: Options) -> None:
         me = Identity.mine(options.name)
