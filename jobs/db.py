@@ -52,30 +52,40 @@ def after_commit(do: Callable[[], None]) -> None:
         do()
 
 
-def data_version() -> object:
-    """Return a value that differs from the last one if another connection may have committed; None on PostgreSQL.
+@contextmanager
+def watch_commits() -> Iterator[Callable[[], object]]:
+    """Yield `data_version`: its value differs from the last one if another connection may have committed.
 
-    Costs microseconds and never waits for a lock. Ask outside of transactions, on the connection that looks at the
-    change. A new connection, and one that could not answer, count as changed.
+    It costs microseconds and never waits for a lock; None on PostgreSQL, which notifies. A new connection, and one
+    that could not answer, count as changed. Use it outside of transactions, on the connection that looks at the change.
     """
     using = connection()
     if using.vendor != "sqlite":
-        return None
+        yield lambda: None
+        return
     raw = using.connection
+    timeout_ms = _swap_busy_timeout(raw, 0)
     try:
-        return raw, _ask_data_version(raw)
+        yield lambda: _data_version(raw)
+    finally:
+        _swap_busy_timeout(raw, timeout_ms)
+
+
+def _data_version(raw: Any) -> object:
+    try:
+        return raw, raw.execute("PRAGMA data_version").fetchone()
     except (AttributeError, sqlite3.Error):  # not connected, or busy
         return object()
 
 
-def _ask_data_version(raw: Any) -> int:
-    (timeout,) = raw.execute("PRAGMA busy_timeout").fetchone()
-    raw.execute("PRAGMA busy_timeout = 0")
+def _swap_busy_timeout(raw: Any, milliseconds: int) -> int:
+    """Set how long to wait for a lock; returns the former value."""
     try:
-        (version,) = raw.execute("PRAGMA data_version").fetchone()
-    finally:
-        raw.execute(f"PRAGMA busy_timeout = {timeout}")
-    return int(version)
+        (before,) = raw.execute("PRAGMA busy_timeout").fetchone()
+        raw.execute(f"PRAGMA busy_timeout = {milliseconds}")
+    except (AttributeError, sqlite3.Error):
+        return milliseconds
+    return int(before)
 
 
 def own_connection() -> None:

@@ -28,7 +28,7 @@ def claim_turn(
         schedule.looked(now, ahead, pace)
     if schedule.should_promote:
         schedule.promoted(is_unfinished=False)
-    schedule.claimed(now, asked=asked, got=got, took_sec=0.01)
+    schedule.claimed(asked=asked, got=got, took_sec=0.01)
     if schedule.needs_look:
         schedule.looked(now, ahead, pace)
     schedule.plan_next_look(now, got=got, is_saturated=pace.is_saturated)
@@ -79,7 +79,7 @@ def test_how_long_an_idle_worker_waits(ahead: Ahead, pace: Pace, seconds: float)
 
 def test_slow_questions_of_admission_are_asked_for_a_tenth_of_the_time_at_most() -> None:
     schedule = idle()
-    schedule.claimed(NOW, asked=1, got=0, took_sec=2.0)
+    schedule.claimed(asked=1, got=0, took_sec=2.0)
     schedule.looked(NOW, EMPTY, PACE._replace(is_denied=True))
     assert schedule.wait_sec(NOW) == 20.0
 
@@ -185,6 +185,17 @@ def test_jobs_that_are_not_for_us_are_not_claimed_again_with_every_change() -> N
     assert schedule.wait_sec(NOW + 1.02) == pytest.approx(0.23)
     schedule.begin_turn(NOW + 1.25)
     assert schedule.should_claim
+
+
+def test_a_queue_that_was_empty_in_between_is_claimed_from_at_once() -> None:
+    """Another worker took what this one could not get; the next job is for whoever is first."""
+    schedule = idle()
+    claim_turn(schedule, NOW + 1, READY)
+    for seconds, ahead, claims in ((1.02, READY, False), (1.04, EMPTY, False), (1.06, READY, True)):
+        schedule.note_change()
+        schedule.begin_turn(NOW + seconds)
+        schedule.looked_after_change(NOW + seconds, ahead)
+        assert schedule.should_claim is claims
 
 
 def test_unserved_jobs_are_looked_for_now_and_then() -> None:

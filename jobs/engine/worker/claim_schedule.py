@@ -90,16 +90,16 @@ class ClaimSchedule:
         self._targets_changed = is_unfinished
         self._queue_empty = False
 
-    def claimed(self, now: float, *, asked: int, got: int, took_sec: float) -> None:
+    def claimed(self, *, asked: int, got: int, took_sec: float) -> None:
         self._last_claim_sec = took_sec
         self._may_have_more = got == asked
-        if not got:
-            self._change_claim_at = now + max(CHANGE_CLAIM_SEC, 10 * took_sec)
 
     def plan_next_look(self, now: float, *, got: int, is_saturated: bool) -> None:
         """After a claim: look again soon at ready jobs that were not for us, another transaction may have had them."""
         if not self._may_have_more:
             self._empty_claims = 0 if got or self._queue_empty else self._empty_claims + 1
+            if self._empty_claims:
+                self._change_claim_at = now + max(CHANGE_CLAIM_SEC, 10 * self._last_claim_sec)
             if not self._queue_empty and not is_saturated:
                 self._poll_at = min(self._poll_at, now + RETRY_LOOK_SEC * 2 ** min(self._empty_claims, 16))
         if self._targets_changed:
@@ -167,4 +167,6 @@ class ClaimSchedule:
         self._look_due = False
         self._targets_changed |= ahead.marked
         self._queue_empty = not ahead.ready
+        if self._queue_empty:
+            self._change_claim_at = 0.0
         self._due_at = self._poll_at if ahead.due_sec is None else now + max(ahead.due_sec, 0.0)

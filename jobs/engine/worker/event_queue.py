@@ -40,19 +40,27 @@ class EventQueue:
 
     def wait(self, seconds: float, *, watch: bool) -> Event | None:
         """Return the next event, or None when the time is up. With `watch`, commits of others are events, too."""
-        until = time.monotonic() + seconds
-        while True:
-            left = max(until - time.monotonic(), 0.0)
-            is_watching = watch and left > 0 and self._data_version is not None
-            try:
-                return self._events.get(timeout=min(left, CHANGE_POLL_SEC) if is_watching else left)
-            except queue.Empty:
-                if not is_watching:
-                    return None
-            if self._has_changed():
-                return Wakeup.CHANGE
+        if watch and seconds > 0 and self._data_version is not None:
+            return self._watch(seconds)
+        return self._get(seconds)
 
-    def _has_changed(self) -> bool:
-        """Ask before looking at the change, so that the next one is not missed. Where nothing can tell, stop asking."""
-        before, self._data_version = self._data_version, db.data_version()
-        return self._data_version is not None and self._data_version != before
+    def _watch(self, seconds: float) -> Event | None:
+        """Ask for the version before looking at a change, so that the next one is not missed."""
+        until = time.monotonic() + seconds
+        with db.watch_commits() as data_version:
+            while (left := until - time.monotonic()) > 0:
+                event = self._get(min(left, CHANGE_POLL_SEC))
+                if event is not None:
+                    return event
+                before, self._data_version = self._data_version, data_version()
+                if self._data_version is None:  # the database notifies: no need to ask it again
+                    return self._get(max(until - time.monotonic(), 0.0))
+                if self._data_version != before:
+                    return Wakeup.CHANGE
+        return None
+
+    def _get(self, seconds: float) -> Event | None:
+        try:
+            return self._events.get(timeout=seconds)
+        except queue.Empty:
+            return None

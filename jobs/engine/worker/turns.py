@@ -90,7 +90,7 @@ class Turns:
         self.recorder.release(finished, verdicts)
         self._start(claims, sent)
         if slots:
-            self.schedule.claimed(answered, asked=len(slots), got=len(claims), took_sec=answered - sent)
+            self.schedule.claimed(asked=len(slots), got=len(claims), took_sec=answered - sent)
             if self.schedule.needs_look:
                 self._look()
             self.schedule.plan_next_look(time.monotonic(), got=len(claims), is_saturated=self.claimer.saturated)
