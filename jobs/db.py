@@ -1,8 +1,9 @@
-"""Which database the jobs live in, and a transaction on it that may write from its first statement."""
+"""Which database the jobs live in, a transaction on it that may write from its first statement, own connections."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -83,6 +84,79 @@ def after_commit(do: Callable[[], None]) -> None:
         using.on_commit(do)
     else:
         do()
+
+
+@contextmanager
+def watch_commits() -> Iterator[Callable[[], object]]:
+    """Yield `data_version`: its value differs from the last one if another connection may have committed.
+
+    It costs microseconds and never waits for a lock; None on PostgreSQL, which notifies. A new connection, and one
+    that could not answer, count as changed. Use it outside of transactions, on the connection that looks at the change.
+    """
+    using = connection()
+    if using.vendor != "sqlite":
+        yield lambda: None
+        return
+    raw = using.connection
+    timeout_ms = _swap_busy_timeout(raw, 0)
+    try:
+        yield lambda: _data_version(raw)
+    finally:
+        _swap_busy_timeout(raw, timeout_ms)
+
+
+def _data_version(raw: Any) -> object:
+    try:
+        return raw, raw.execute("PRAGMA data_version").fetchone()
+    except (AttributeError, sqlite3.Error):  # not connected, or busy
+        return object()
+
+
+def _swap_busy_timeout(raw: Any, milliseconds: int) -> int:
+    """Set how long to wait for a lock; returns the former value."""
+    try:
+        (before,) = raw.execute("PRAGMA busy_timeout").fetchone()
+        raw.execute(f"PRAGMA busy_timeout = {milliseconds}")
+    except (AttributeError, sqlite3.Error):
+        return milliseconds
+    return int(before)
+
+
+def own_connection() -> None:
+    """Give the calling thread a connection to the jobs' database outside of Django's pool, READ COMMITTED.
+
+    For a worker's own threads. A heartbeat that waits for handlers to return a pooled connection loses its leases, and
+    under a stricter isolation level a count after a lock sees the snapshot before it: limits are exceeded. Where the
+    settings ask for neither, Django's own connection stays.
+    """
+    theirs = connection()
+    if theirs.vendor != "postgresql" or not _is_shared_or_strict(theirs.settings_dict["OPTIONS"]):
+        return
+    own = theirs.copy()
+    own.settings_dict["OPTIONS"] |= {"pool": None, "isolation_level": _read_committed()}
+    if not theirs.in_atomic_block:
+        theirs.close()  # back to the pool: it is the handlers'
+    connections[theirs.alias] = own
+
+
+def _is_shared_or_strict(options: Mapping[str, Any]) -> bool:
+    return bool(options.get("pool")) or options.get("isolation_level", _read_committed()) != _read_committed()
+
+
+def _read_committed() -> Any:
+    from psycopg import IsolationLevel
+
+    return IsolationLevel.READ_COMMITTED
+
+
+def pool_size() -> int | None:
+    """Return how many connections Django's pool gives to one process; None without a pool."""
+    pool = connection().settings_dict.get("OPTIONS", {}).get("pool")
+    if not pool:
+        return None
+    named = pool if isinstance(pool, dict) else {}
+    smallest = named.get("min_size", 4)  # psycopg_pool's default
+    return int(named.get("max_size") or smallest)
 
 
 def non_atomic(view: Any) -> Any:

@@ -39,11 +39,4 @@ class Stopped:
     artifacts: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class HandedBack:
-    """The executor is going away; the job waits for another one."""
-
-    reason: str = "worker shut down"
-
-
-Outcome = Completed | Skipped | Failed | Stopped | HandedBack
+Outcome = Completed | Skipped | Failed | Stopped

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from jobs import clock, db, parsing
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
-from jobs.engine.roster import QUIET_BEAT_SEC
+from jobs.engine.worker.registration import QUIET_BEAT_SEC
 from jobs.errors import Conflict, NotFound
 from jobs.models import Worker, WorkerState
 from jobs.services import REASON_LENGTH

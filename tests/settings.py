@@ -18,6 +18,10 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     name = Path(tempfile.gettempdir()) / f"jobscheduler-test-{os.getpid()}.sqlite3"
     DATABASES["default"]["TEST"] = {"NAME": str(name)}
 
+if os.environ.get("POOLED"):  # the children of a test may be told to use Django's connection pool
+    DATABASES["default"]["CONN_MAX_AGE"] = 0
+    DATABASES["default"]["OPTIONS"]["pool"] = True
+
 DEBUG = False
 ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -14,9 +14,8 @@ from uuid import UUID
 from jobs import db, signals
 from jobs.engine import deadlines, groups, selection, wakeup
 from jobs.engine.selection import SelectionRound, limits
-from jobs.engine.sql import Statement
 from jobs.engine.sql.candidates import Filter, walk_flows
-from jobs.engine.sql.claim import Claim, Claimant, Served, claim_chosen, claim_next, claim_next_statement
+from jobs.engine.sql.claim import Claim, Claimant, Served, claim_chosen, claim_next
 from jobs.models import Job
 
 __all__ = ["Claim", "Claimer", "Serves", "batch_size", "foreign_work"]
@@ -63,7 +62,7 @@ class Claimer:
         slots = slots[: batch_size(len(slots))]
         if not slots or not self.serves.types:
             return []
-        claimant = Claimant(self.worker, self.life, lease_sec)
+        claimant = self.claimant(lease_sec)
         claims: list[Claim] = []
         if self.is_plain:
             claims = self._claim_plainly(slots, claimant)
@@ -72,13 +71,16 @@ class Claimer:
         record_starts(claims)
         return claims
 
-    def plain_statement(self, slots: Sequence[int], *, lease_sec: float) -> Statement:
-        """Return the plain claim for PostgreSQL, to be sent with the results of other jobs. See `is_plain`."""
-        return claim_next_statement(self._served(), Claimant(self.worker, self.life, lease_sec), slots)
+    @property
+    def served(self) -> Served:
+        return Served(self.serves.types, self.serves.resources, self.serves.tenant)
+
+    def claimant(self, lease_sec: float) -> Claimant:
+        return Claimant(self.worker, self.life, lease_sec)
 
     def _claim_plainly(self, slots: Sequence[int], claimant: Claimant) -> list[Claim]:
         with db.atomic_on_sqlite() as connection:
-            claims = claim_next(connection, self._served(), claimant, slots)
+            claims = claim_next(connection, self.served, claimant, slots)
         self.saturated = self.denied = False
         return claims
 
@@ -96,9 +98,6 @@ class Claimer:
             self._cost_in_use = selected.cost_in_use
             self.saturated, self.denied = selected.is_saturated, selected.has_denied
         return claims
-
-    def _served(self) -> Served:
-        return Served(self.serves.types, self.serves.resources, self.serves.tenant)
 
 
 def record_starts(claims: Sequence[Claim]) -> None:

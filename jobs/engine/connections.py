@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections
+from django.db import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    close_old_connections,
+)
 
 from jobs import db
 
@@ -20,6 +27,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
 LOOK_UP_SEC = 0.25
 IDLE_SEC = 60.0
 MISSING = (OperationalError, InterfaceError)
+ROLLED_BACK = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock timeout
+RAISED_BY_TRIGGER = "P0001"  # PL/pgSQL's RAISE EXCEPTION
 
 
 class Outage:
@@ -48,18 +57,21 @@ class Outage:
 
     @contextmanager
     def survive(self, *, refusals: bool = True) -> Iterator[None]:
-        """Run one turn. A broken connection is closed, not used again; one that has idled is looked at first.
+        """Run one turn, on a connection outside of Django's pool. A broken one is closed, an idle one is tested first.
 
         What the database refuses will hardly be better the next time: only who has others to care for survives that.
+        A turn that the database rolled back for another transaction is no outage: the caller repeats it at once.
         """
+        db.own_connection()
         self.tick()
         if time.monotonic() - self._used > IDLE_SEC:
             close_old_connections()
         try:
             yield
         except MISSING as error:
-            self._fail(error)
-            self._wait()
+            if not is_rolled_back(error):
+                self._fail(error)
+                self._wait()
         except DatabaseError:
             close()
             if not refusals:
@@ -164,6 +176,20 @@ def _driver_errors() -> tuple[type[Exception], ...]:
     return (psycopg.Error,)
 
 
+def is_rolled_back(error: BaseException) -> bool:
+    """Whether the database answers, and has rolled the transaction back for another one: repeat it, it is no outage."""
+    return _sqlstate(error) in ROLLED_BACK
+
+
+def is_rejection(error: BaseException) -> bool:
+    """Whether the database rejects what is written, now and later; not so for a missing column, say."""
+    return isinstance(error, IntegrityError | DataError) or _sqlstate(error) == RAISED_BY_TRIGGER
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    return getattr(error.__cause__, "sqlstate", None)
+
+
 def close() -> None:
     """Close this thread's connection even if it is broken in the middle of a transaction."""
     connection = db.connection()
@@ -183,6 +209,11 @@ def short_timeouts(seconds: float) -> None:
 def prefer_indexes() -> None:
     """The queue may fill within seconds: a plan made from what it held before would walk all of it."""
     _tell_once({"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"})
+
+
+def read_committed() -> None:
+    """Keep a stricter default of the role or database from this connection: limits are counted after a lock."""
+    _tell_once({"default_transaction_isolation": "'read committed'"})
 
 
 def _tell_once(settings: dict[str, str]) -> None:

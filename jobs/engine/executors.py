@@ -6,27 +6,29 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from django.db import close_old_connections, connections
 
 from jobs.engine.execution import run, run_async
-from jobs.engine.leases import Held
 from jobs.outcomes import Outcome
 from jobs.registry import registry
 
-Done = Callable[[Held, Outcome], None]
+if TYPE_CHECKING:
+    from jobs.engine.worker.running_jobs import RunningJob
+
+Done = Callable[["RunningJob", Outcome], None]
 
 
 class Executor(Protocol):
-    def start(self, held: Held) -> None: ...
+    def start(self, job: RunningJob) -> None: ...
     def has_backlog(self) -> bool: ...
-    def press_on(self) -> None: ...
+    def add_threads_if_stalled(self) -> None: ...
     def end(self) -> None: ...
 
 
-def retry_facts(held: Held) -> dict[str, Any]:
-    claim = held.claim
+def retry_facts(job: RunningJob) -> dict[str, Any]:
+    claim = job.claim
     return {"attempt": claim.attempt, "max_retries": claim.max_retries, "retry_policy": claim.retry_policy}
 
 
@@ -40,24 +42,24 @@ class ThreadExecutor:
     def __init__(self, done: Done) -> None:
         self.done = done
         self.loop = EventLoop(done)
-        self._work: queue.SimpleQueue[Held | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[RunningJob | None] = queue.SimpleQueue()
         self._threads = 0
-        self._at_work: set[Held] = set()
+        self._at_work: set[RunningJob] = set()
         self._taken = 0
         self._taken_before = -1
 
-    def start(self, held: Held) -> None:
-        if registry.get(held.claim.job_type).is_async:
-            self.loop.start(held)
+    def start(self, job: RunningJob) -> None:
+        if registry.get(job.claim.job_type).is_async:
+            self.loop.start(job)
             return
-        self._work.put(held)
+        self._work.put(job)
         if not self._threads:
             self._add_thread()
 
     def has_backlog(self) -> bool:
         return not self._work.empty()
 
-    def press_on(self) -> None:
+    def add_threads_if_stalled(self) -> None:
         """Called every millisecond or so while there is a backlog."""
         if self._taken == self._taken_before:
             idle = self._threads - len(self._at_work)  # woken already, and slow to get up: no more than jobs are needed
@@ -75,15 +77,15 @@ class ThreadExecutor:
         threading.Thread(target=self._serve, name=f"handler-{self._threads}", daemon=True).start()
 
     def _serve(self) -> None:
-        while (held := self._work.get()) is not None:
-            self._at_work.add(held)
+        while (job := self._work.get()) is not None:
+            self._at_work.add(job)
             self._taken += 1
             close_old_connections()
-            outcome = run(held.claim.job_type, held.ctx, retry_facts(held)) if held.begin() else None
+            outcome = run(job.claim.job_type, job.ctx, retry_facts(job)) if job.try_start() else None
             close_old_connections()
-            self._at_work.discard(held)
+            self._at_work.discard(job)
             if outcome is not None:
-                self.done(held, outcome)
+                self.done(job, outcome)
         connections.close_all()
 
 
@@ -94,9 +96,9 @@ class EventLoop:
         self.done = done
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def start(self, held: Held) -> None:
+    def start(self, job: RunningJob) -> None:
         loop = self._running()
-        loop.call_soon_threadsafe(self._spawn, loop, held)
+        loop.call_soon_threadsafe(self._spawn, loop, job)
 
     def end(self) -> None:
         if self._loop is not None:
@@ -108,20 +110,20 @@ class EventLoop:
             threading.Thread(target=_serve, args=[self._loop], name="event-loop", daemon=True).start()
         return self._loop
 
-    def _spawn(self, loop: asyncio.AbstractEventLoop, held: Held) -> None:
-        if not held.begin():
+    def _spawn(self, loop: asyncio.AbstractEventLoop, job: RunningJob) -> None:
+        if not job.try_start():
             return
-        task = loop.create_task(run_async(held.claim.job_type, held.ctx, retry_facts(held)))
-        held.interrupt = lambda: _cancel(loop, task)
-        if held.ctx.cancelled:
+        task = loop.create_task(run_async(job.claim.job_type, job.ctx, retry_facts(job)))
+        job.interrupt = lambda: _cancel(loop, task)
+        if job.ctx.cancelled:
             task.cancel()
-        task.add_done_callback(lambda ended: self._report(held, ended))
+        task.add_done_callback(lambda ended: self._report(job, ended))
 
-    def _report(self, held: Held, task: asyncio.Task[Outcome]) -> None:
+    def _report(self, job: RunningJob, task: asyncio.Task[Outcome]) -> None:
         from jobs.outcomes import Stopped
 
         # Cancelled before its first step, the handler never ran: that is a stop like any other.
-        self.done(held, Stopped() if task.cancelled() else task.result())
+        self.done(job, Stopped() if task.cancelled() else task.result())
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

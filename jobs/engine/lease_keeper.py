@@ -17,7 +17,7 @@ from jobs import db
 from jobs.conf import conf
 from jobs.engine import contracts
 from jobs.engine.connections import Outage, short_timeouts
-from jobs.engine.heartbeat import margin
+from jobs.engine.worker.heartbeat import margin
 
 logger = logging.getLogger("jobs.engine.lease_keeper")
 

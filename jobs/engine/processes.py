@@ -9,15 +9,17 @@ import signal
 import threading
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.engine import child
 from jobs.engine.execution import decide_retry
 from jobs.engine.executors import Done, retry_facts
-from jobs.engine.leases import Held
 from jobs.outcomes import Failed, Outcome, Stopped
 from jobs.salvage import salvage_text
 from jobs.states import Cause
+
+if TYPE_CHECKING:
+    from jobs.engine.worker.running_jobs import RunningJob
 
 LAST_WORDS_SEC = 2.0  # between asking a process group to end and ending it
 
@@ -29,20 +31,20 @@ class ProcessExecutor:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["jobs.engine.nursery", "jobs.engine.child"])
 
-    def start(self, held: Held) -> None:
+    def start(self, job: RunningJob) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
             target=child.main,
-            args=(theirs, held.claim.job_type, _ctx_fields(held), retry_facts(held)),
+            args=(theirs, job.claim.job_type, _ctx_fields(job), retry_facts(job)),
             daemon=False,
         )
-        thread = threading.Thread(target=self._attend, args=(held, process, ours, theirs), daemon=True)
+        thread = threading.Thread(target=self._attend, args=(job, process, ours, theirs), daemon=True)
         thread.start()
 
     def has_backlog(self) -> bool:
         return False
 
-    def press_on(self) -> None:
+    def add_threads_if_stalled(self) -> None:
         """Every job has its process; nothing waits for one."""
 
     def end(self) -> None:
@@ -50,37 +52,37 @@ class ProcessExecutor:
         for process in self._running.copy():
             _kill_group(process, signal.SIGKILL)
 
-    def _attend(self, held: Held, process: BaseProcess, ours: Connection, theirs: Connection) -> None:
+    def _attend(self, job: RunningJob, process: BaseProcess, ours: Connection, theirs: Connection) -> None:
         try:
             process.start()
         except Exception as error:  # noqa: BLE001 — a process that cannot be made is a failed attempt, not the worker's end
-            self.done(held, _failed(held, f"the handler's process could not be started: {error}", 1))
+            self.done(job, _failed(job, f"the handler's process could not be started: {error}", 1))
             return
         finally:
             theirs.close()
         self._running.add(process)
-        is_wanted = held.begin()
-        outcome = self._see_through(held, process, ours) if is_wanted else None
+        is_wanted = job.try_start()
+        outcome = self._see_through(job, process, ours) if is_wanted else None
         _kill_group(process, signal.SIGKILL)  # whatever the handler left running
         process.join()
         self._running.discard(process)
         ours.close()
         if is_wanted:
-            self.done(held, outcome or _silent_end(held, process.exitcode))
+            self.done(job, outcome or _silent_end(job, process.exitcode))
 
-    def _see_through(self, held: Held, process: BaseProcess, ours: Connection) -> Outcome | None:
+    def _see_through(self, job: RunningJob, process: BaseProcess, ours: Connection) -> Outcome | None:
         _send(ours, child.GO)
-        held.kill = lambda: _kill(process)
-        held.interrupt = lambda: _send(ours, held.ctx.stop_mode)
-        if held.ctx.cancelled:
-            held.interrupt()
-        if held.lost:
+        job.kill = lambda: _kill(process)
+        job.interrupt = lambda: _send(ours, job.ctx.stop_mode)
+        if job.ctx.cancelled:
+            job.interrupt()
+        if job.lost:
             _kill(process)
-        outcome = self._listen(held, ours)
+        outcome = self._listen(job, ours)
         process.join()
         return outcome
 
-    def _listen(self, held: Held, pipe: Connection) -> Outcome | None:
+    def _listen(self, job: RunningJob, pipe: Connection) -> Outcome | None:
         outcome: Outcome | None = None
         while True:
             try:
@@ -88,13 +90,13 @@ class ProcessExecutor:
             except (EOFError, OSError):
                 return outcome
             if kind == "outcome":
-                outcome, held.ctx.tokens_used = content
+                outcome, job.ctx.tokens_used = content
             else:
-                held.ctx.relay(content)
+                job.ctx.relay(content)
 
 
-def _ctx_fields(held: Held) -> dict[str, Any]:
-    ctx = held.ctx
+def _ctx_fields(job: RunningJob) -> dict[str, Any]:
+    ctx = job.ctx
     return {
         "job_id": ctx.job_id,
         "params": ctx.params,
@@ -109,13 +111,13 @@ def _ctx_fields(held: Held) -> dict[str, Any]:
     }
 
 
-def _silent_end(held: Held, code: int | None) -> Outcome:
+def _silent_end(job: RunningJob, code: int | None) -> Outcome:
     """The process ended without a word: killed by us for a stop, or crashed."""
-    if held.asked_at is not None and not held.timed_out:
+    if job.stop_requested_at is not None and not job.timed_out:
         return Stopped()
     if code is not None and code < 0:
-        return _failed(held, f"the handler's process was ended by {_signal_name(-code)}", 128 - code)
-    return _failed(held, f"the handler's process ended with exit code {code}", code or 1)
+        return _failed(job, f"the handler's process was ended by {_signal_name(-code)}", 128 - code)
+    return _failed(job, f"the handler's process ended with exit code {code}", code or 1)
 
 
 def _signal_name(number: int) -> str:
@@ -125,8 +127,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _failed(held: Held, error: str, exit_code: int) -> Failed:
-    delay = decide_retry(held.claim.job_type, **retry_facts(held), cause=Cause.ERROR, error=None)
+def _failed(job: RunningJob, error: str, exit_code: int) -> Failed:
+    delay = decide_retry(job.claim.job_type, **retry_facts(job), cause=Cause.ERROR, error=None)
     error = salvage_text(error, 500)
     return Failed(error=error, reason=error, exit_code=exit_code, retry_in=delay)
 

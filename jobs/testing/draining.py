@@ -17,9 +17,9 @@ from jobs.engine.claim import Claim, Claimer, Serves
 from jobs.engine.context import CaptureLogs, Context
 from jobs.engine.execution import run, run_async
 from jobs.engine.executors import retry_facts
-from jobs.engine.leases import Held
-from jobs.engine.scribe import write
 from jobs.engine.selection import limits
+from jobs.engine.worker.progress_writer import write_progress
+from jobs.engine.worker.running_jobs import RunningJob, make_context
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Outcome, Skipped
 from jobs.registry import registry
@@ -100,50 +100,38 @@ def _next(claimer: Claimer) -> Claim | None:
 
 
 def _run(claim: Claim, raise_failures: bool) -> Job:
-    ctx = Context(
-        job_id=claim.id,
-        params=claim.params,
-        attempt=claim.attempt,
-        fence=claim.fence,
-        resume_from=claim.checkpoint,
-        artifacts=claim.artifacts,
-        token_limit=claim.token_limit,
-        tokens_used=claim.tokens_used,
-        resource=claim.resource,
-        traceparent=claim.traceparent,
-    )
-    held = Held(claim, ctx, deadline=float("inf"))
-    outcome = _guarded(held)
-    write(held)
-    _record(held, outcome)
+    running = RunningJob(claim, make_context(claim), deadline=float("inf"))
+    outcome = _guarded(running)
+    write_progress(running)
+    _record(running, outcome)
     job = Job.objects.get(pk=claim.id)
     if raise_failures and isinstance(outcome, Failed):
         raise JobFailed(job, outcome.error)
     return job
 
 
-def _guarded(held: Held) -> Outcome:
+def _guarded(running: RunningJob) -> Outcome:
     """In a test's transactions a handler that fails must not break the rest of it: its writes are taken back."""
     using = [each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block]
     with ExitStack() as savepoints:
         for alias in using:
             savepoints.enter_context(transaction.atomic(using=alias))
-        outcome = _call(held)
+        outcome = _call(running)
         if isinstance(outcome, Failed):
             for alias in using:
                 transaction.set_rollback(True, using=alias)
     return outcome
 
 
-def _call(held: Held) -> Outcome:
-    claim = held.claim
+def _call(running: RunningJob) -> Outcome:
+    claim = running.claim
     if registry.get(claim.job_type).is_async:
-        return async_to_sync(run_async)(claim.job_type, held.ctx, retry_facts(held))
-    return run(claim.job_type, held.ctx, retry_facts(held))
+        return async_to_sync(run_async)(claim.job_type, running.ctx, retry_facts(running))
+    return run(claim.job_type, running.ctx, retry_facts(running))
 
 
-def _record(held: Held, outcome: Outcome) -> None:
-    claim = held.claim
+def _record(running: RunningJob, outcome: Outcome) -> None:
+    claim = running.claim
     if isinstance(outcome, Completed | Skipped | Failed):
         ending.finish([ending.End(claim.id, claim.lease_token, outcome, claim.group_id)], actor=ACTOR)
     else:

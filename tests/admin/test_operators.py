@@ -16,8 +16,8 @@ from jobs import groups, services, workers
 from jobs.actors import Actor, ActorKind
 from jobs.admin import audit as auditing
 from jobs.engine.identity import Identity
-from jobs.engine.roster import Entry
 from jobs.engine.worker import Options
+from jobs.engine.worker.registration import Registration
 from jobs.errors import Conflict, NotFound
 from jobs.models import JobGroup, JobMinute, Worker, WorkerState
 from jobs.states import Status
@@ -93,25 +93,25 @@ def test_quiet_and_stop_are_requests_that_the_worker_reads_and_can_be_seen_waiti
 
 
 def test_a_worker_reads_its_request_with_a_beat_and_says_what_it_has_become(db: Any) -> None:
-    entry = Entry(Identity.mine("mailer"), Options())
-    entry.enter()
+    registration = Registration(Identity.mine("mailer"), Options())
+    registration.register()
     row = Worker.objects.get()
     for wish, state in ((workers.quiet, WorkerState.QUIET), (workers.wake, WorkerState.RUNNING)):
         wish(row.pk)
-        entry._beaten = 0.0
-        entry.beat(busy=0, stuck=0)
-        entry.beat(busy=1, stuck=0)
+        registration._written_at = 0.0
+        registration.beat(busy=0, stuck=0)
+        registration.beat(busy=1, stuck=0)
         row.refresh_from_db()
-        assert (row.state, entry.request) == (state, "QUIET" if state == WorkerState.QUIET else "")
-        entry.beat(busy=0, stuck=0)
+        assert (row.state, registration.request) == (state, "QUIET" if state == WorkerState.QUIET else "")
+        registration.beat(busy=0, stuck=0)
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_a_worker_shows_what_it_takes_of_its_host(boss: Client, executor: str) -> None:
-    entry = Entry(Identity.mine("mailer"), Options(executor=executor))
-    entry.enter()
+    registration = Registration(Identity.mine("mailer"), Options(executor=executor))
+    registration.register()
     for busy in (0, 1):
-        entry.beat(busy=busy, stuck=0)
+        registration.beat(busy=busy, stuck=0)
     row = Worker.objects.get()
     assert row.rss_bytes is not None and row.rss_bytes > 10_000_000  # noqa: PT018
     assert row.cpu_percent is not None and row.cpu_percent >= 0  # noqa: PT018
@@ -125,10 +125,10 @@ def test_a_host_that_cannot_be_measured_costs_no_beat(db: Any, monkeypatch: pyte
     def exhausted() -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("jobs.engine.roster._psutil", exhausted)
-    entry = Entry(Identity.mine("mailer"), Options())
-    entry.enter()
-    entry.beat(busy=3, stuck=0)
+    monkeypatch.setattr("jobs.engine.worker.registration._psutil", exhausted)
+    registration = Registration(Identity.mine("mailer"), Options())
+    registration.register()
+    registration.beat(busy=3, stuck=0)
     row = Worker.objects.get()
     assert (row.busy, row.rss_bytes, row.cpu_percent) == (3, None, None)
 

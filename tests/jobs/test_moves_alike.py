@@ -78,7 +78,7 @@ def in_turns_of_one(ends: Sequence[End]) -> dict[UUID, Verdict]:
 def _turn(ends: Sequence[End], slots: Sequence[int]) -> dict[UUID, Verdict]:
     """As a worker does: what was not claimed by the way is claimed afterwards."""
     taker = claimer()
-    verdicts, claims = turn.finish_and_claim(taker, ends, slots, actor=WORKER, lease_sec=30)
+    verdicts, claims = turn.take_plain_turn(taker, ends, slots, actor=WORKER, lease_sec=30)
     claims = claims or taker.claim(slots, lease_sec=30)
     assert len(claims) == len(slots)
     return verdicts
@@ -215,7 +215,7 @@ def test_a_job_that_waits_again_is_claimed_in_the_turn_that_brings_its_stale_res
     more = [an_end(job, Completed()) for job in JobFactory.create_batch(others, running=True)]
     taker = claimer()
     stale = End(lost.pk, uuid4(), Failed(error="late", reason="late", retry_in=1))
-    verdicts, claims = turn.finish_and_claim(taker, [stale, *more], [0], actor=WORKER, lease_sec=30)
+    verdicts, claims = turn.take_plain_turn(taker, [stale, *more], [0], actor=WORKER, lease_sec=30)
     assert verdicts == {lost.pk: Verdict.LOST} | {end.job_id: Verdict.DONE for end in more}
     assert [claim.id for claim in claims] == [lost.pk]
     assert kinds_of(lost) == ["RUNNING"]

@@ -15,7 +15,7 @@ from jobs.engine import ending, execution, processes
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.context import Context
 from jobs.engine.ending import End, Verdict
-from jobs.engine.leases import Held
+from jobs.engine.worker.running_jobs import RunningJob
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed
 from jobs.states import Cause
@@ -104,7 +104,7 @@ def test_whatever_a_retry_policy_says_the_job_ends(
 def test_whatever_signal_ends_a_handlers_process_the_job_ends(number: int, name: str) -> None:
     JobFactory.create(queued=True)
     [claim] = Claimer("one", Serves((SAMPLE_TYPE,))).claim([0], lease_sec=30)
-    held = Held(claim, Context(job_id=claim.id, params={}), deadline=0.0)
-    ended = processes._silent_end(held, -number)
+    job = RunningJob(claim, Context(job_id=claim.id, params={}), deadline=0.0)
+    ended = processes._silent_end(job, -number)
     assert isinstance(ended, Failed)
     assert (ended.reason, ended.exit_code) == (f"the handler's process was ended by {name}", 128 + number)

@@ -198,7 +198,7 @@ def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int)
     for ends, verdict in (([said_before], Verdict.REPLAY), ([stolen_end], Verdict.LOST)):
         before = events_of(stolen), events_of(said)
         Job.objects.filter(pk=waiting.pk).update(gate=1)  # nothing to claim
-        verdicts, claims = turn.finish_and_claim(claimer, ends, [0], actor=WORKER, lease_sec=30)
+        verdicts, claims = turn.take_plain_turn(claimer, ends, [0], actor=WORKER, lease_sec=30)
         assert (verdicts, claims) == ({ends[0].job_id: verdict}, [])
         assert (events_of(stolen), events_of(said)) == before
     Job.objects.filter(pk=waiting.pk).update(gate=3)
@@ -206,7 +206,7 @@ def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int)
     ends = [End(job.pk, job.lease_token, Completed()) for job in (good, *more)]
     if others:
         ends += [stolen_end, said_before]
-    verdicts, claims = turn.finish_and_claim(claimer, ends, [0], actor=WORKER, lease_sec=30)
+    verdicts, claims = turn.take_plain_turn(claimer, ends, [0], actor=WORKER, lease_sec=30)
     expected = {job.pk: Verdict.DONE for job in (good, *more)}
     assert verdicts == expected | ({stolen.pk: Verdict.LOST, said.pk: Verdict.REPLAY} if others else {})
     (claimed,) = claims

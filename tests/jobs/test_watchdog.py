@@ -10,9 +10,9 @@ import pytest
 from jobs import services
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.context import Context
-from jobs.engine.heartbeat import Watchdog
-from jobs.engine.leases import Held, Leases
 from jobs.engine.worker import Options, Worker
+from jobs.engine.worker.heartbeat import Watchdog
+from jobs.engine.worker.running_jobs import RunningJob, RunningJobs
 from jobs.models import ConcurrencyLimit
 from jobs.outcomes import Completed
 
@@ -27,17 +27,17 @@ def no_limits() -> None:
 @pytest.mark.parametrize("returned", [False, True])
 def test_only_a_handler_that_still_runs_is_stopped_when_its_lease_cannot_be_renewed(returned: bool) -> None:
     """The database was away when it returned: the end is still said, with its token, when it is back."""
-    [held] = overdue(1, returned=returned)
-    watch(held)
-    assert held.lost is not returned
+    [job] = overdue(1, returned=returned)
+    watch(job)
+    assert job.lost is not returned
 
 
 def test_an_outage_that_costs_many_leases_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    held = overdue(12)
-    watch(*held)
-    assert all(each.lost for each in held)
+    jobs = overdue(12)
+    watch(*jobs)
+    assert all(job.lost for job in jobs)
     [line] = caplog.messages
-    assert line.startswith(f"the leases of 12 jobs ({held[0].id}, ")
+    assert line.startswith(f"the leases of 12 jobs ({jobs[0].id}, ")
     assert " and 2 more)" in line
 
 
@@ -46,27 +46,27 @@ def test_ends_that_come_after_it_are_told_together(caplog: pytest.LogCaptureFixt
     late = overdue(3)
     watch(*late)
     caplog.clear()
-    for held in late:
-        worker.leases.add(held)
-        worker._done(held, Completed())
-    worker._gather()
-    worker._turn()
-    worker._speak_of_the_forgotten()
+    for job in late:
+        worker.running.add(job)
+        worker._on_return(job, Completed())
+    worker._drain_events()
+    worker.turns.run(may_claim=True)
+    worker.recorder.log_lost_jobs()
     [line] = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    assert all(str(held.id) in line for held in late)
-    assert (len(worker.leases), worker._ended) == (0, [])
+    assert all(str(job.id) in line for job in late)
+    assert (len(worker.running), len(worker.recorder)) == (0, 0)
 
 
-def overdue(jobs: int, *, returned: bool = False) -> list[Held]:
-    """Held jobs whose leases nobody has renewed."""
-    services.enqueue_many([{"job_type": "sample.noop"}] * jobs)
-    claims = Claimer("one", Serves(("sample.noop",)), "one").claim(range(jobs), lease_sec=30)
+def overdue(count: int, *, returned: bool = False) -> list[RunningJob]:
+    """Running jobs whose leases nobody has renewed."""
+    services.enqueue_many([{"job_type": "sample.noop"}] * count)
+    claims = Claimer("one", Serves(("sample.noop",)), "one").claim(range(count), lease_sec=30)
     past = time.monotonic() - 1
-    return [Held(each, Context(job_id=each.id, params={}), deadline=past, returned=returned) for each in claims]
+    return [RunningJob(each, Context(job_id=each.id, params={}), deadline=past, returned=returned) for each in claims]
 
 
-def watch(*held: Held) -> None:
-    leases = Leases()
-    for each in held:
-        leases.add(each)
-    Watchdog(leases, on_timeout=lambda held: None)._fence(time.monotonic())
+def watch(*jobs: RunningJob) -> None:
+    running = RunningJobs()
+    for job in jobs:
+        running.add(job)
+    Watchdog(running, on_timeout=lambda job: None)._stop_overdue(time.monotonic())

@@ -69,6 +69,17 @@ def sleepy(ctx: Any, seconds: float) -> None:
         ctx.check_cancelled()
 
 
+@job("sample.query")
+def query(ctx: Any, seconds: float) -> None:
+    """Uses the database, and keeps its connection while it sleeps."""
+    from django.db import connection
+
+    with noted(ctx, "sample.query"), connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        ctx.wait(seconds)
+        ctx.check_cancelled()
+
+
 @job("sample.nap")
 async def nap(ctx: Any, seconds: float) -> None:
     with noted(ctx, "sample.nap"):

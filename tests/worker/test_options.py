@@ -13,8 +13,8 @@ from django.db import transaction
 from jobs import services
 from jobs.engine.claim import Serves
 from jobs.engine.identity import Identity
-from jobs.engine.roster import Entry
 from jobs.engine.worker import Options
+from jobs.engine.worker.registration import Registration
 from jobs.models import LaneMark, Worker
 from jobs.states import Status
 from tests.worker.harness import MANAGE, STEADY, Fleet, await_status, job, until
@@ -62,7 +62,7 @@ def test_bad_options_end_with_exit_2_and_one_clear_line(fleet: Fleet, option: st
 )
 def test_a_worker_says_in_words_what_it_serves(concurrency: int, types: tuple[str, ...], said: str) -> None:
     options = Options(concurrency=concurrency, serves=Serves(types=types))
-    assert Entry(Identity.mine(), options).summary() == said
+    assert Registration(Identity.mine(), options).summary() == said
 
 
 def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import DataError, connection
+from django.db import DatabaseError, DataError, OperationalError, connection
 
-from jobs import hooks, services
-from jobs.engine import ending
+from jobs import services
 from jobs.engine.claim import Serves
-from jobs.engine.worker import Options, Worker
+from jobs.engine.turn import TurnResult, take_turn
+from jobs.engine.worker import Options, Worker, turns
 from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed
 from jobs.states import Status
@@ -25,82 +25,52 @@ TYPE = "sample.noop"
 
 @pytest.fixture
 def worker() -> Worker:
-    """One whose jobs end when the test says so, and who looks for nothing but what it is told of."""
+    """One whose jobs end when the test says so."""
     ConcurrencyLimit.objects.all().delete()
     made = Worker(Options(name="one", serves=Serves((TYPE,)), housekeeping=False))
-    made.executor = SimpleNamespace(start=lambda held: None)
+    made.executor = SimpleNamespace(start=lambda job: None, has_backlog=lambda: False)
     made._end.set()  # no pauses
     return made
 
 
-def settle(worker: Worker) -> None:
-    """Nothing but an end and the next claim is due."""
-    worker._lanes_changed = False
-    worker._poll_at = worker._due_at = worker._foreign_at = float("inf")
-
-
-def _hook(events: Any) -> None:
-    pass
-
-
-class _InCompletions:
-    """Of a hook that wants completions, which the worker finds out from its statement: it has to be called."""
-
-    def expected(self, *kinds: Any) -> bool:
-        return False
-
-    def look(self, *kinds: Any) -> bool:
-        return "COMPLETED" in kinds
-
-    def unwanted(self, *kinds: Any) -> str:
-        return "false" if "COMPLETED" in kinds else ""
-
-    def along_ends(self) -> None:
-        return None
-
-    def along_claims(self) -> None:
-        return None
-
-
-@pytest.fixture
-def hooked() -> Iterator[None]:
-    yield
-    hooks.forget(_hook)
-
-
-@pytest.mark.pg_only
-@pytest.mark.usefixtures("hooked")
-def test_jobs_claimed_by_a_turn_that_was_refused_later_are_not_left_behind(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [DataError("refused"), OperationalError("the wire was cut at COMMIT")], ids=repr)
+def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, error: DatabaseError
 ) -> None:
+    """Its results are replayed by their tokens; what it claimed is handed back, and claimed again."""
     first = services.enqueue(TYPE)
-    worker._try_a_turn()
-    [held] = worker.leases
-    assert held.id == first.pk
-
+    worker._try_turn()
+    [job] = worker.running
+    assert job.id == first.pk
     second = services.enqueue(TYPE)
-    hooks.listen(_hook, required=True, interest=_InCompletions())
-    record, refusals = ending._record_told, [DataError("refused")]
+    errors = [error]
 
-    def refused_once(*said: Any) -> Any:
-        if refusals:
-            raise refusals.pop()
-        return record(*said)
+    def unanswered_once(*args: Any, **options: Any) -> TurnResult:
+        result = take_turn(*args, **options)
+        if errors:
+            raise errors.pop()
+        return result
 
-    monkeypatch.setattr(ending, "_record_told", refused_once)
-    worker._ended = [(held, Completed())]
-    settle(worker)
-    worker._try_a_turn()
-    assert not refusals
-    assert Job.objects.get(pk=second.pk).status == Status.RUNNING  # it shared the statement that was not refused
-    assert [each.id for each in worker.leases] == [first.pk]
+    monkeypatch.setattr(turns, "take_turn", unanswered_once)
+    worker._on_return(job, Completed())
+    worker._drain_events()
+    worker._try_turn()
+    assert not errors
+    assert status_of(first) == Status.COMPLETED
+    assert status_of(second) == Status.RUNNING
+    assert [each.id for each in worker.running] == [first.pk]
 
-    worker._try_a_turn()
-    assert Job.objects.get(pk=first.pk).status == Status.COMPLETED
+    worker._try_turn()
+    assert len(worker.recorder) == 0
     held_by_it = Job.objects.running().filter(lease_owner__startswith=f"{worker.me.incarnation}#")
-    assert {job.pk for job in held_by_it} == {each.id for each in worker.leases}
-    assert kinds_of(second)[:3] == ["SUBMITTED", "RUNNING", "HANDED_BACK"]
+    assert {job.pk for job in held_by_it} == {each.id for each in worker.running} == {second.pk}
+    assert kinds_of(first) == ["SUBMITTED", "RUNNING", "COMPLETED"]
+    assert kinds_of(second) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING"]
     assert Job.objects.get(pk=second.pk).attempt == 1
+
+
+def status_of(made: Job) -> str:
+    return Job.objects.get(pk=made.pk).status
 
 
 REFUSE = {

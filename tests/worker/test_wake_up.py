@@ -67,6 +67,17 @@ def test_room_in_a_limit_is_noticed_by_a_worker_of_other_types(fleet: Fleet) -> 
     assert 0 <= waited_for.total_seconds() < 0.5 + SOON_SEC
 
 
+@pytest.mark.sqlite_only
+def test_on_sqlite_a_commit_of_another_process_wakes_an_idle_worker(fleet: Fleet) -> None:
+    """Ready, behind a target, due in a moment; the fallback poll comes after ten minutes."""
+    fleet.start("--no-housekeeping", settings={**STEADY, "POLL_SEC": 600})
+    await_status(services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+    due = database_now() + timedelta(seconds=1)
+    for fields in ({}, {"target": "book-1"}, {"target": "book-1"}, {"not_before": due}):
+        made = services.enqueue("sample.noop", **fields)
+        await_status(made.pk, Status.COMPLETED, fleet=fleet)
+
+
 @pytest.mark.pg_only
 def test_a_job_that_somebody_had_in_hand_when_it_was_announced_is_not_forgotten(fleet: Fleet) -> None:
     """Nothing more is announced, and the fallback poll comes after ten minutes."""

@@ -11,10 +11,10 @@ from django.db import OperationalError
 from django.db.migrations.executor import MigrationExecutor
 
 from jobs import checks, db, parsing, triggers
-from jobs.engine import roster
 from jobs.engine.claim import Serves
 from jobs.engine.identity import Identity
 from jobs.engine.worker import Options, Worker
+from jobs.engine.worker.registration import find_running_duplicate
 from jobs.errors import InvalidInput
 from jobs.logs import configure
 from jobs.registry import registry
@@ -42,6 +42,7 @@ class Command(BaseCommand):
             options = self._options(given)
         except InvalidInput as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from None
+        self._require_enough_connections(options)
         try:
             self._require_sound_database()
             self._require_no_namesake(options)
@@ -76,9 +77,20 @@ class Command(BaseCommand):
             told = f"The database lacks triggers: {', '.join(missing)}. Run `manage.py migrate`: it puts them back."
             raise CommandError(told, returncode=1)
 
+    def _require_enough_connections(self, options: Options) -> None:
+        """The worker's own threads are outside of Django's pool, but each handler thread takes a connection from it."""
+        size = db.pool_size()
+        if size is None or options.executor != "thread" or size >= options.concurrency:
+            return
+        raise CommandError(
+            f"Django's connection pool gives {size} connections to a process, fewer than the {options.concurrency} "
+            f'handlers of --concurrency. Set OPTIONS["pool"] = {{"max_size": {options.concurrency}}} or more.',
+            returncode=BAD_INPUT,
+        )
+
     def _require_no_namesake(self, options: Options) -> None:
         me = Identity.mine(options.name)
-        other = roster.live_namesake(me)
+        other = find_running_duplicate(me)
         if other is not None:
             message = f"A worker named {me.name} is running already (host {other.host}, pid {other.pid})."
             raise CommandError(message, returncode=BAD_INPUT)

@@ -1,4 +1,4 @@
-"""A worker's row: what the console shows of it, and the requests it reads there."""
+"""A worker's row: what the console shows of it, and the requests that it reads there."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from jobs.models import Worker, WorkerState
 from jobs.version import __version__
 
 if TYPE_CHECKING:
-    from jobs.engine.worker import Options
+    from jobs.engine.worker.worker import Options
 
-QUIET_BEAT_SEC = 5.0  # how often an idle worker says that it is there
-
+QUIET_BEAT_SEC = 5.0  # how often an idle worker writes its row
 
 _BEAT = """
     UPDATE jobscheduler_worker
@@ -34,15 +33,15 @@ def _psutil() -> Any:
     return psutil
 
 
-def _used(process: Any) -> tuple[int, float]:
-    """Nothing, if it has just ended."""
+def _measure(process: Any) -> tuple[int, float]:
+    """Return memory and CPU share; zeros for a process that has just ended."""
     try:
         return process.memory_info().rss, process.cpu_percent()
     except _psutil().Error:
         return 0, 0.0
 
 
-class Entry:
+class Registration:
     def __init__(self, me: Identity, options: Options) -> None:
         self.me = me
         self.options = options
@@ -50,14 +49,14 @@ class Entry:
         self.request: str = ""
         self._id = uuid7()
         self._row: Worker | None = None
-        self._shown: tuple[object, ...] = ()
-        self._beaten = 0.0
+        self._written: tuple[object, ...] = ()
+        self._written_at = 0.0
         self._process: Any = None
         self._children: list[Any] = []
 
-    def enter(self) -> None:
+    def register(self) -> None:
+        """Insert the row. May be repeated when the reply to the first insert was lost."""
         serves = self.options.serves
-        """Again, if the answer to the first time was lost."""
         row = Worker(
             id=self._id,
             name=self.me.name,
@@ -79,10 +78,10 @@ class Entry:
         self._row = row
 
     def beat(self, *, busy: int, stuck: int) -> None:
-        """Say how it goes and read what was asked. Nothing new is said less often."""
+        """Write the row and read requests; unchanged figures are written every QUIET_BEAT_SEC only."""
         assert self._row is not None
-        shown = (busy, stuck, self.state)
-        if shown == self._shown and time.monotonic() - self._beaten < QUIET_BEAT_SEC:
+        figures = (busy, stuck, self.state)
+        if figures == self._written and time.monotonic() - self._written_at < QUIET_BEAT_SEC:
             return
         with db.connection().cursor() as cursor:
             key = Worker._meta.pk.get_db_prep_value(self._row.pk, db.connection())
@@ -90,21 +89,24 @@ class Entry:
             self.request = next((request for (request,) in cursor.fetchall()), "")
         if self.state in (WorkerState.RUNNING, WorkerState.QUIET):
             self.state = WorkerState.QUIET if self.request == WorkerState.QUIET else WorkerState.RUNNING
-        self._shown, self._beaten = shown, time.monotonic()
+        self._written, self._written_at = figures, time.monotonic()
 
     def _usage(self) -> tuple[int | None, float | None]:
-        """Memory, and the share of a core since the last beat; with those of the jobs that run in processes."""
+        """Return memory and the share of a core since the last beat, with those of handler processes."""
         try:
             self._process = self._process or _psutil().Process()
             if self.options.executor == "process":
                 known = {each.pid: each for each in self._children}
                 self._children = [known.get(each.pid, each) for each in self._process.children(recursive=True)]
-            used = [_used(each) for each in (self._process, *self._children)]
-        except Exception:  # noqa: BLE001 — only to be looked at: it must not keep leases from being renewed
+            used = [_measure(each) for each in (self._process, *self._children)]
+        except Exception:  # noqa: BLE001 — for display only: it must not keep leases from being renewed
             return None, None
         return sum(memory for memory, _ in used), sum(share for _, share in used)
 
-    def leave(self) -> None:
+    def begin_stopping(self) -> None:
+        self.state = WorkerState.STOPPING
+
+    def deregister(self) -> None:
         if self._row is not None:
             rows = Worker.objects.filter(pk=self._row.pk)
             rows.update(state=WorkerState.STOPPED, stopped_at=Now(), busy=0)
@@ -127,8 +129,8 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def live_namesake(me: Identity) -> Identity | None:
-    """A worker that runs under our name right now: proven on this host, by its fresh beats elsewhere."""
+def find_running_duplicate(me: Identity) -> Identity | None:
+    """Return a live worker of the same name: proven on this host, by its recent heartbeat elsewhere."""
     fresh = Now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * QUIET_BEAT_SEC))
     rows = Worker.objects.filter(name=me.name, heartbeat_at__gt=fresh)
     for row in rows.exclude(state=WorkerState.STOPPED):

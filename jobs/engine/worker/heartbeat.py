@@ -1,0 +1,162 @@
+"""The heartbeat renews the worker's leases and reads stop requests; the watchdog keeps the deadlines.
+
+Each has a thread of its own: a heartbeat may hang in the network for ever, and handlers must be stopped before their
+leases run out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from jobs import db
+from jobs.conf import conf
+from jobs.engine import identity
+from jobs.engine.connections import Outage, break_hung, short_timeouts
+from jobs.engine.sql.claim import renew_leases
+from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
+from jobs.models import Job
+from jobs.states import StopMode
+
+logger = logging.getLogger("jobs.engine.heartbeat")
+STOP_GRACE_SEC = 5.0  # how long a handler gets to stop before its slot counts as stuck
+LOOK_SEC = 2.0  # how often stop requests are looked for, however rare the heartbeats are
+
+
+class Heartbeat(threading.Thread):
+    """Renew leases until told to end; the worker tells it after its last handler has returned."""
+
+    def __init__(self, running: RunningJobs, *, on_beat: Callable[[], None] = lambda: None) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self.running = running
+        self.on_beat = on_beat
+        self._wake = threading.Event()
+        self._end = threading.Event()
+        self._outage = Outage(logger, "heartbeats")
+        self._renewed_at = 0.0
+
+    def run(self) -> None:
+        pause = min(conf.HEARTBEAT_SEC, LOOK_SEC)
+        while not self._end.is_set():
+            self._wake.wait(pause)
+            self._wake.clear()
+            with self._outage.survive():
+                short_timeouts(conf.LEASE_SEC / 3)
+                self._turn()
+        db.connection().close()
+
+    def wake(self) -> None:
+        """Look for stop requests now."""
+        self._wake.set()
+
+    def end(self) -> None:
+        self._end.set()
+        self._wake.set()
+
+    def _turn(self) -> None:
+        jobs = list(self.running)
+        if time.monotonic() - self._renewed_at >= conf.HEARTBEAT_SEC * 0.9:
+            self._renew(jobs)
+            self.on_beat()
+        elif jobs:
+            self._read_stop_requests(jobs)
+
+    def _renew(self, jobs: list[RunningJob]) -> None:
+        sent = time.monotonic()
+        if jobs:
+            with db.atomic() as connection:
+                leases = [(job.id, job.claim.lease_token) for job in jobs]
+                answers = renew_leases(connection, leases, conf.LEASE_SEC, identity.beat_clock())
+            for job in jobs:
+                if job.id in answers:
+                    job.deadline = sent + conf.LEASE_SEC - margin()
+                    _obey(job, *answers[job.id])
+            self._check_missing([job for job in jobs if job.id not in answers])
+            logger.debug("renewed %d of %d leases", len(answers), len(jobs))
+        self._renewed_at = sent
+
+    def _check_missing(self, missing: list[RunningJob]) -> None:
+        """A row that was not renewed is locked, or ended by this worker just now, or no longer ours."""
+        tokens = _read_tokens(missing)
+        lost = [job for job in missing if tokens.get(job.id) != job.claim.lease_token and not job.returned]
+        if lost:
+            logger.warning("lost the leases of %s; stopping their handlers", name_jobs(lost))
+        for job in lost:
+            job.mark_lost()
+
+    def _read_stop_requests(self, jobs: list[RunningJob]) -> None:
+        rows = Job.objects.filter(pk__in=[job.id for job in jobs], cancel_requested=True)
+        requests = {pk: (token, mode) for pk, token, mode in rows.values_list("pk", "lease_token", "cancel_mode")}
+        for job in jobs:
+            token, mode = requests.get(job.id, (None, ""))
+            if token == job.claim.lease_token:
+                _obey(job, True, mode)
+
+
+class Watchdog(threading.Thread):
+    """Keep deadlines by the steady clock: of leases, of runtimes, and of stops that are ignored."""
+
+    def __init__(
+        self,
+        running: RunningJobs,
+        *,
+        on_timeout: Callable[[RunningJob], None],
+        on_unresponsive: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(name="watchdog", daemon=True)
+        self.running = running
+        self.on_timeout = on_timeout
+        self.on_unresponsive = on_unresponsive
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        while not self._end.wait(min(0.2, conf.LEASE_SEC / 20)):
+            break_hung(conf.LEASE_SEC)
+            now = time.monotonic()
+            self._stop_overdue(now)
+            for job in self.running:
+                self._check_deadlines(job, now)
+
+    def end(self) -> None:
+        self._end.set()
+
+    def _stop_overdue(self, now: float) -> None:
+        """Stop handlers whose leases may run out. One that has returned can do no harm."""
+        overdue = [job for job in self.running if now > job.deadline and not (job.lost or job.returned)]
+        if overdue:
+            logger.warning(
+                "the leases of %s may run out before they are renewed; stopping their handlers", name_jobs(overdue)
+            )
+        for job in overdue:
+            job.mark_lost()
+
+    def _check_deadlines(self, job: RunningJob, now: float) -> None:
+        limit, started = job.claim.max_runtime_sec, job.started
+        if limit is not None and started is not None and now - started > limit and not (job.timed_out or job.lost):
+            job.timed_out = True
+            self.on_timeout(job)
+        if job.is_unresponsive(now, STOP_GRACE_SEC):
+            self.on_unresponsive()
+        grace, told_at = conf.CANCEL_TIMEOUT_SEC, job.stop_requested_at
+        if grace is not None and job.kill is not None and told_at and now - told_at > grace:
+            job.kill()
+
+
+def margin() -> float:
+    """How long before the end of its lease a handler is stopped."""
+    return max(conf.LEASE_SEC * 0.1, min(1.0, conf.LEASE_SEC / 4))
+
+
+def _obey(job: RunningJob, is_requested: bool, mode: str) -> None:
+    if is_requested and job.ctx.stop_mode != mode:
+        logger.info("job %s: stop requested (%s)", job.id, mode)
+        job.request_stop(StopMode(mode))
+
+
+def _read_tokens(jobs: list[RunningJob]) -> dict[object, object]:
+    if not jobs:
+        return {}
+    rows = Job.objects.filter(pk__in=[job.id for job in jobs])
+    return dict(rows.values_list("pk", "lease_token"))

@@ -1,0 +1,169 @@
+"""The jobs in this worker's slots: running, and stuck. Shared by its threads. Times are monotonic."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from jobs.engine.claim import Claim
+from jobs.engine.context import Context
+from jobs.states import StopMode
+
+SLOT_NUMBERS = 64  # for each slot: see `RunningJobs.pick_slots`
+
+
+@dataclass(eq=False)
+class RunningJob:
+    """A claimed job and the state of its handler."""
+
+    claim: Claim
+    ctx: Context
+    deadline: float  # the lease is certain to be ours until then
+    started: float | None = None  # when its handler was called; a claimed job may wait for its process first
+    interrupt: Callable[[], None] = lambda: None  # makes a handler that can be interrupted stop
+    kill: Callable[[], None] | None = None  # ends a handler by force, where that is possible
+    stop_requested_at: float | None = None
+    timed_out: bool = False
+    lost: bool = False
+    returned: bool = False  # the handler has; its result is about to be recorded
+    start_cancelled: bool = False
+    writing: threading.Lock = field(default_factory=threading.Lock)
+    starting: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def id(self) -> UUID:
+        return self.claim.id
+
+    @property
+    def slot(self) -> int:
+        return int(self.claim.lease_owner.rpartition("#")[2])
+
+    def try_start(self) -> bool:
+        """Note that its handler is about to be called; returns whether it may be."""
+        with self.starting:
+            if not self.start_cancelled:
+                self.started = time.monotonic()
+            return not self.start_cancelled
+
+    def cancel_start(self) -> bool:
+        """Keep its handler from being called; returns whether this call was the first and in time."""
+        with self.starting:
+            is_first = self.started is None and not self.start_cancelled
+            self.start_cancelled |= is_first
+            return is_first
+
+    def request_stop(self, mode: StopMode | None) -> None:
+        """Tell the handler to stop. A second request only changes the mode."""
+        is_first = self.stop_requested_at is None
+        if is_first:
+            self.stop_requested_at = time.monotonic()
+        self.ctx.request_stop(mode)
+        if is_first:
+            self.interrupt()
+
+    def mark_lost(self) -> None:
+        """Stop the handler and record nothing of it: its lease is gone, or can no longer be proven to be ours."""
+        self.lost = True
+        self.request_stop(None)
+        if self.kill is not None:
+            self.kill()
+
+    def is_unresponsive(self, now: float, grace_sec: float) -> bool:
+        """Whether its time is up, it was told to stop long ago, and nothing can end it by force."""
+        told_at = self.stop_requested_at
+        return self.timed_out and self.kill is None and told_at is not None and now - told_at > grace_sec
+
+
+def make_context(claim: Claim, on_write: Callable[[], None] = lambda: None) -> Context:
+    """Build what the claimed job's handler gets as `ctx`."""
+    return Context(
+        job_id=claim.id,
+        params=claim.params,
+        attempt=claim.attempt,
+        fence=claim.fence,
+        resume_from=claim.checkpoint,
+        artifacts=claim.artifacts,
+        token_limit=claim.token_limit,
+        tokens_used=claim.tokens_used,
+        resource=claim.resource,
+        traceparent=claim.traceparent,
+        on_write=on_write,
+    )
+
+
+def name_jobs(jobs: Sequence[RunningJob], limit: int = 10) -> str:
+    """Name jobs in one log line, however many they are."""
+    ids = ", ".join(str(job.id) for job in jobs[:limit])
+    extra = f" and {len(jobs) - limit} more" if len(jobs) > limit else ""
+    return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} ({ids}{extra})"
+
+
+class RunningJobs:
+    def __init__(self, slots: int = 1) -> None:
+        self.slots = slots
+        self._running: dict[UUID, RunningJob] = {}
+        self._stuck: set[RunningJob] = set()  # their handlers ignore a stop; each keeps its slot until it returns
+        self._lock = threading.Lock()
+        self._last_slot = 0
+
+    def add(self, job: RunningJob) -> None:
+        with self._lock:
+            self._running[job.id] = job
+
+    def remove(self, job: RunningJob) -> None:
+        with self._lock:
+            self._remove(job)
+
+    def mark_stuck(self, job: RunningJob) -> None:
+        with self._lock:
+            self._remove(job)
+            self._stuck.add(job)
+
+    def is_stuck(self, job: RunningJob) -> bool:
+        return job in self._stuck
+
+    def reclaim_slot(self, job: RunningJob) -> None:
+        """Free the slot of a stuck handler that has returned at last."""
+        with self._lock:
+            self._stuck.discard(job)
+
+    def __iter__(self) -> Iterator[RunningJob]:
+        with self._lock:
+            return iter(list(self._running.values()))
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def stuck(self) -> int:
+        return len(self._stuck)
+
+    @property
+    def free(self) -> int:
+        return self.slots - len(self._running) - len(self._stuck)
+
+    @property
+    def ids(self) -> list[UUID]:
+        """Of all jobs whose handlers have not returned, and of those whose results are not recorded."""
+        return [job.id for job in self._all()]
+
+    def pick_slots(self, count: int) -> list[int]:
+        """Pick unused slot numbers from a wide pool: an index scan passes all dead entries of a reused lease owner."""
+        used = {job.slot for job in self._all()}
+        numbers: list[int] = []
+        while len(numbers) < count:
+            self._last_slot = (self._last_slot + 1) % (SLOT_NUMBERS * self.slots)
+            if self._last_slot not in used:
+                numbers.append(self._last_slot)
+        return numbers
+
+    def _all(self) -> list[RunningJob]:
+        with self._lock:
+            return [*self._running.values(), *self._stuck]
+
+    def _remove(self, job: RunningJob) -> None:
+        if self._running.get(job.id) is job:
+            del self._running[job.id]

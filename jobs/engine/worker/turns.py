@@ -1,0 +1,130 @@
+"""What one turn of the loop does: record results, look ahead, promote, claim, and plan the next look."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from jobs.actors import Actor
+from jobs.conf import conf
+from jobs.engine import ending, lanes
+from jobs.engine.claim import Claim, Claimer, batch_size, foreign_work
+from jobs.engine.turn import take_turn
+from jobs.engine.worker.claim_schedule import ClaimSchedule, Pace
+from jobs.engine.worker.heartbeat import margin
+from jobs.engine.worker.recorder import Finished, Recorder, log_jobs
+from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, make_context
+from jobs.models import Job
+
+
+class Turns:
+    def __init__(
+        self,
+        claimer: Claimer,
+        schedule: ClaimSchedule,
+        running: RunningJobs,
+        recorder: Recorder,
+        *,
+        actor: Actor,
+        start: Callable[[RunningJob], None],
+        on_write: Callable[[], None],
+        is_notified: Callable[[], bool],
+    ) -> None:
+        self.claimer = claimer
+        self.schedule = schedule
+        self.running = running
+        self.recorder = recorder
+        self.actor = actor
+        self.start = start
+        self.on_write = on_write
+        self.is_notified = is_notified
+
+    def run(self, *, may_claim: bool) -> None:
+        """Take one turn. Handlers start, and slots are freed, after the commit was answered."""
+        self.recorder.flush_progress()
+        if self.recorder.has_targets:
+            self.schedule.change_targets()
+        finished = self.recorder.collect()
+        free = self.running.free + len(finished) if may_claim else 0
+        self.schedule.begin_turn(time.monotonic())
+        if free and not finished and self.schedule.should_look:
+            ahead = lanes.look_ahead()
+            self.schedule.looked_after_change(time.monotonic(), ahead)
+        if finished or (free and self.schedule.should_claim):
+            self._record_and_claim(finished, free)
+
+    def recover(self) -> None:
+        """After a failed turn: hand back what it may have claimed. Its reply was lost, so nothing runs those jobs."""
+        self.schedule.fail_turn()
+        mine = Job.objects.running().filter(lease_owner__startswith=f"{self.claimer.life}#")
+        for job in mine.exclude(pk__in=self.running.ids):
+            assert job.lease_token is not None
+            ending.hand_back(job.pk, job.lease_token, actor=self.actor, reason="the reply to its claim was lost")
+
+    def is_exhausted(self) -> bool:
+        """Look whether a burst has nothing left to do. Jobs locked by another transaction may be ready in a moment."""
+        self._look()
+        if self.schedule.is_exhausted:
+            return True
+        self.schedule.look_soon(time.monotonic())
+        return False
+
+    def _record_and_claim(self, finished: Sequence[Finished], free: int) -> None:
+        self._check_unserved_jobs()
+        slots = self.running.pick_slots(batch_size(free))
+        results = [result for _, result in finished]
+        has_groups = any(job.claim.group_id is not None for job, _ in finished)
+        sent = time.monotonic()
+        verdicts, claims = take_turn(
+            self.claimer,
+            results,
+            slots,
+            actor=self.actor,
+            lease_sec=conf.LEASE_SEC,
+            plain=self.schedule.is_plain and not has_groups,
+            promote=self._promote,
+        )
+        answered = time.monotonic()
+        self.recorder.release(finished, verdicts)
+        self._start(claims, sent)
+        if slots:
+            self.schedule.claimed(asked=len(slots), got=len(claims), took_sec=answered - sent)
+            if self.schedule.needs_look:
+                self._look()
+            self.schedule.plan_next_look(time.monotonic(), got=len(claims), is_saturated=self.claimer.saturated)
+
+    def _promote(self) -> bool:
+        """Make ready what was scheduled or waited for its target, as far as needed; whether a claim may get a job."""
+        if self.schedule.should_poll and self._look():
+            if lanes.wake_due():
+                self.schedule.change_targets()
+            self._look()
+        if self.schedule.should_promote:
+            self.schedule.promoted(is_unfinished=lanes.promote_round().is_unfinished)
+        return not self.schedule.is_claim_pointless
+
+    def _look(self) -> bool:
+        """Look ahead; returns whether a scheduled job is due already."""
+        now = time.monotonic()
+        ahead = lanes.look_ahead()
+        jitter = random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
+        saturated, denied = self.claimer.saturated, self.claimer.denied
+        self.schedule.looked(now, ahead, Pace(conf.POLL_SEC, self.is_notified(), saturated, denied, jitter))
+        return ahead.due_sec is not None and ahead.due_sec <= 0
+
+    def _check_unserved_jobs(self) -> None:
+        """Jobs of others at the head of the queue ask for a claim that does not scan past each of them."""
+        now = time.monotonic()
+        if self.schedule.should_check_unserved(now):
+            self.schedule.checked_unserved(now)
+            self.claimer.serves = replace(self.claimer.serves, choosy=foreign_work(self.claimer.serves))
+
+    def _start(self, claims: Sequence[Claim], sent: float) -> None:
+        deadline = sent + conf.LEASE_SEC - margin()
+        jobs = [RunningJob(claim, make_context(claim, self.on_write), deadline) for claim in claims]
+        log_jobs(jobs, "claimed %d jobs: %s", "claimed job {0.id} ({0.claim.job_type}), attempt {0.claim.attempt}")
+        for job in jobs:
+            self.running.add(job)
+            self.start(job)
