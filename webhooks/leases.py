@@ -106,8 +106,8 @@ def disable(endpoint: WebhookEndpoint, reason: str = "") -> None:
     WebhookEndpoint.objects.filter(pk=endpoint.pk).update(enabled=False, disabled_reason=reason)
     endpoint.enabled = False
     subscriptions.write(endpoint)
-    pending = _deliveries().filter(endpoint_id=endpoint.pk, status=DeliveryStatus.PENDING, lease_token__isnull=True)
-    pending.update(status=DeliveryStatus.FAILED, next_try_at=None, probe=False, error=DISABLED)
+    deliveries = _deliveries().filter(endpoint_id=endpoint.pk, status=DeliveryStatus.PENDING, lease_token__isnull=True)
+    deliveries.update(status=DeliveryStatus.FAILED, next_try_at=None, probe=False, error=DISABLED)
 
 
 class _Endpoint(NamedTuple):

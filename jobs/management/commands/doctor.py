@@ -15,8 +15,8 @@ from jobs.management.examining import Finding, Level, examine, examine_own_worke
 
 class Command(cli.CliCommand):
     help = (
-        "Looks at settings, static files, database, migrations, triggers, clock, workers, limits, leases, schedules and "
-        "webhooks."
+        "Looks at settings, static files, database, migrations, triggers, clock, workers, limits, leases, schedules "
+        "and webhooks."
     )
     requires_system_checks: list[str] = []  # they are among what is looked at
 
