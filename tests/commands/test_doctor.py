@@ -29,6 +29,7 @@ TOPICS = {
     "static",
     "database",
     "migrations",
+    "triggers",
     "clock",
     "workers",
     "limits",
