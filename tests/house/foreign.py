@@ -21,7 +21,8 @@ HERE = Path(__file__).parent / "foreign_site"
 Manage = Callable[..., str]
 JOBS = "/backoffice/jobscheduler_jobs/job/"
 PAGES = (
-    *("/ops/queue/healthz", "/ops/queue/readyz", "/ops/queue/api/openapi.json", "/ops/queue/api/jobs"),
+    *("/ops/queue/healthz", "/ops/queue/readyz", "/ops/queue/metrics"),
+    *("/ops/queue/api/openapi.json", "/ops/queue/api/jobs"),
     *("/backoffice/", JOBS, "/backoffice/jobscheduler_schedules/schedule/"),
 )
 CROWD, DEFER_SEC = 1_100, 15.0  # a slow machine still reads the deferred one in time
