@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 OTHER_ROWS = re.compile(
-    r"\b(JobRun|JobGroup|WebhookDelivery|WebhookEndpoint|runs?|groups?|deliver(y|ies)|response|minute)\b|^self$"
+    r"\b(JobRun|JobGroup|WebhookDelivery|WebhookEndpoint|runs?|groups?|deliver(y|ies)|response|minute|spec)\b|^self$"
 )
 MAKES_ROWS = ("create", "acreate", "bulk_create", "bulk_update", "get_or_create", "update_or_create")
 STORES = ("save", "asave", "save_base")
