@@ -29,6 +29,12 @@ def test_the_same_key_and_body_give_the_same_job() -> None:
     assert everything() == before
 
 
+def test_a_submission_says_whether_it_created_the_job() -> None:
+    item = {"job_type": TYPE, "idempotency_key": "k"}
+    first, second = services.submit(item), services.submit(item)
+    assert (first.created, second.created, second.job.pk) == (True, False, first.job.pk)
+
+
 def test_the_same_key_gives_the_job_as_it_is_now() -> None:
     job = services.enqueue(TYPE, idempotency_key="k")
     services.cancel(job.pk)

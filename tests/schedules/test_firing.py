@@ -257,14 +257,14 @@ def test_schedules_that_cannot_be_written_now_stay_due_and_stop_nobody(monkeypat
     from schedules import firing
 
     rows = [every_minute(params={"n": number}) for number in range(3)]
-    whole = firing.submit
+    whole = firing.insert_jobs
 
     def picky(jobs: Any, **how: Any) -> Any:
         if any('"n":1' in str(job) for job in jobs):
             raise RuntimeError("the outbox is full")
         return whole(jobs, **how)
 
-    monkeypatch.setattr(firing, "submit", picky)
+    monkeypatch.setattr(firing, "insert_jobs", picky)
     assert fire_due(NOON) == 2
     assert [len(fired(row)) for row in rows] == [1, 0, 1]
     assert Schedule.objects.get(pk=rows[1].pk).enabled
@@ -279,8 +279,8 @@ def test_nothing_is_half_done_when_a_fire_fails(monkeypatch: pytest.MonkeyPatch)
 
     every_minute()
     before = everything()
-    for name in ("submit", "advance"):
-        monkeypatch.setattr(firing if name == "submit" else sql, name, None)
+    for name in ("insert_jobs", "advance"):
+        monkeypatch.setattr(firing if name == "insert_jobs" else sql, name, None)
         assert fire_due(NOON) == 0
         assert everything() == before
         monkeypatch.undo()

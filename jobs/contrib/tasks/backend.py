@@ -52,7 +52,7 @@ class JobsBackend(BaseTaskBackend):
             submitted = submit({"job_type": job_type, "params": params, **self._fields(task)})
         except InvalidInput as error:
             raise InvalidTask(str(error)) from error
-        result = results.of_new(submitted.job, created=submitted.created)
+        result = results.of_new(submitted.job)
         task_enqueued.send(type(self), task_result=result)
         return result
 

@@ -63,9 +63,9 @@ def of(chain: list[Job]) -> TaskResult[Any]:
     return result
 
 
-def of_new(job: Job, *, created: bool) -> TaskResult[Any]:
-    """Of a job that was just submitted; one that an earlier submission created may have a history."""
-    if not created or job.dispatched_at is not None:  # in a test, it may have run already
+def of_new(job: Job) -> TaskResult[Any]:
+    """Of a job that was just submitted; one with an idempotency key may have a history."""
+    if job.dispatched_at is not None or job.status in TERMINAL:
         return of(chain_of(job.pk))
     Job.run.related.set_cached_value(job, None)  # it has none: spare asking
     return of([job])
