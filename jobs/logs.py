@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
 def configure(style: str, *, verbosity: int = 1) -> None:
@@ -20,9 +21,14 @@ def configure(style: str, *, verbosity: int = 1) -> None:
 
 class Human(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")  # noqa: DTZ006 — a person's own clock
-        line = f"{time} {record.levelname.lower():7} {visible(record.getMessage())}"
+        line = f"{_clock(int(record.created))} {record.levelname.lower():7} {visible(record.getMessage())}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+@lru_cache(maxsize=1)
+def _clock(second: int) -> str:
+    """Format a time by the reader's own clock, once for all lines of a second."""
+    return datetime.fromtimestamp(second).strftime("%H:%M:%S")  # noqa: DTZ006
 
 
 class Json(logging.Formatter):
@@ -39,5 +45,7 @@ class Json(logging.Formatter):
 
 
 def visible(text: str) -> str:
-    """A value from outside must not start a line of its own or move the cursor."""
+    """Escape what is not printable: a value from outside must not start a line of its own or move the cursor."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

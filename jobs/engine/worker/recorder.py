@@ -127,7 +127,7 @@ class Recorder:
             reason, verb = f"worker {self.worker} shut down", "handed back"
             verdict = ending.hand_back(job.id, token, actor=self.actor, reason=reason, artifacts=outcome.artifacts)
         if verdict != Verdict.LOST:
-            logger.info("job %s (%s) ended: %s", job.id, job.claim.job_type, verb)
+            logger.info("job %s ended: %s", job.name, verb)
         self._release(job, verdict)
 
     def _reclaim_slot(self, job: RunningJob) -> None:
@@ -165,28 +165,23 @@ def _timeout(job: RunningJob) -> Failed:
 
 def _log_ends(batch: Sequence[Finished]) -> None:
     """Log a line for each failure and for each of a few ends; many ends share one."""
-    good = [(job, result) for job, result in batch if not isinstance(result.outcome, Failed)]
+    ended: dict[str, list[RunningJob]] = {}
     for job, result in batch:
         if isinstance(result.outcome, Failed):
             delay = result.outcome.retry_in
             retry = "not retried" if delay is None else f"retried in {delay:g} s"
-            logger.warning("job %s (%s) failed, %s: %s", job.id, job.claim.job_type, retry, result.outcome.reason)
-    for name in dict.fromkeys(type(result.outcome).__name__.lower() for _, result in good):
-        jobs = [job for job, result in good if type(result.outcome).__name__.lower() == name]
-        log_jobs(jobs, f"%d jobs ended: {name}: %s", "job {0.id} ({0.claim.job_type}) ended: " + name)
+            logger.warning("job %s failed, %s: %s", job.name, retry, result.outcome.reason)
+        else:
+            ended.setdefault(type(result.outcome).__name__.lower(), []).append(job)
+    for outcome, jobs in ended.items():
+        log_jobs(jobs, f"%d jobs ended: {outcome}: %s", f"job %s ended: {outcome}")
 
 
 def log_jobs(jobs: Sequence[RunningJob], together: str, alone: str) -> None:
-    """Log `alone` for each of a few jobs; `together` (number, ids) for more of them, and each at DEBUG."""
-    if len(jobs) <= LINE_EACH:
-        _log_each(logging.INFO, jobs, alone)
-    else:
-        if logger.isEnabledFor(logging.INFO):
-            logger.info(together, len(jobs), ", ".join([str(job.id) for job in jobs]))
-        _log_each(logging.DEBUG, jobs, alone)
-
-
-def _log_each(level: int, jobs: Sequence[RunningJob], text: str) -> None:
+    """Log `alone` (name) for each of a few jobs; `together` (number, names) for more of them, and each at DEBUG."""
+    if len(jobs) > LINE_EACH and logger.isEnabledFor(logging.INFO):
+        logger.info(together, len(jobs), ", ".join([job.name for job in jobs]))
+    level = logging.INFO if len(jobs) <= LINE_EACH else logging.DEBUG
     if logger.isEnabledFor(level):
         for job in jobs:
-            logger.log(level, "%s", text.format(job))
+            logger.log(level, alone, job.name)

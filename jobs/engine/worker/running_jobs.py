@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from uuid import UUID
 
 from jobs.engine.claim import Claim
@@ -36,6 +37,12 @@ class RunningJob:
     @property
     def id(self) -> UUID:
         return self.claim.id
+
+    @cached_property
+    def name(self) -> str:
+        """Its id, type and attempt as log lines name it; formatted once."""
+        attempt = f", attempt {self.claim.attempt}" if self.claim.attempt > 1 else ""
+        return f"{self.claim.id} ({self.claim.job_type}{attempt})"
 
     @property
     def slot(self) -> int:

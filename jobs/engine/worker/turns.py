@@ -124,7 +124,7 @@ class Turns:
     def _start(self, claims: Sequence[Claim], sent: float) -> None:
         deadline = sent + conf.LEASE_SEC - margin()
         jobs = [RunningJob(claim, make_context(claim, self.on_write), deadline) for claim in claims]
-        log_jobs(jobs, "claimed %d jobs: %s", "claimed job {0.id} ({0.claim.job_type}), attempt {0.claim.attempt}")
+        log_jobs(jobs, "claimed %d jobs: %s", "claimed job %s")
         for job in jobs:
             self.running.add(job)
             self.start(job)
