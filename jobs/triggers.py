@@ -27,11 +27,16 @@ class Trigger(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A trigger function of PostgreSQL. One that reads tables has the rights and the search path of its owner."""
+    """A trigger function of PostgreSQL. One that reads tables has the rights and the search path of its owner.
+
+    Its statements are planned once a session, whatever was inserted then: one that reads large tables names the
+    planner's methods that are `off` for it.
+    """
 
     name: str
     body: str
     reads_tables: bool = True
+    off: tuple[str, ...] = ()
 
     @property
     def definition(self) -> str:
@@ -40,7 +45,8 @@ class Function(NamedTuple):
     @property
     def sql(self) -> str:
         as_owner = " SECURITY DEFINER SET search_path FROM CURRENT" if self.reads_tables else ""
-        return f"CREATE OR REPLACE FUNCTION {self.name}() RETURNS trigger LANGUAGE plpgsql{as_owner} AS $${self.body}$$"
+        options = as_owner + "".join(f" SET {method} = off" for method in self.off)
+        return f"CREATE OR REPLACE FUNCTION {self.name}() RETURNS trigger LANGUAGE plpgsql{options} AS $${self.body}$$"
 
 
 @dataclass(frozen=True)

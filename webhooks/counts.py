@@ -24,7 +24,7 @@ def of_jobs(ids: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
 
 def about_to_be_made(ids: Sequence[UUID]) -> dict[UUID, int]:
     """How many deliveries the messages of these jobs that are not fanned out will become."""
-    waiting = WebhookMessage.objects.filter(job_id__in=ids, fanned_out_at__isnull=True).defer("body")
+    waiting = WebhookMessage.objects.of_jobs(ids).filter(fanned_out_at__isnull=True).defer("body")
     messages = list(waiting.order_by())
     recipients = subscriptions.recipients(messages) if messages else {}
     found: dict[UUID, int] = {}

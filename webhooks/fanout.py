@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -22,23 +23,28 @@ PENDING = DeliveryStatus.PENDING
 
 
 class NewDelivery(NamedTuple):
-    """One that has an `error` from the start has FAILED, and can be resent."""
+    """To one endpoint. One that has an `error` from the start has FAILED, and can be resent."""
 
-    id: UUID
     endpoint_id: UUID
-    message: WebhookMessage
     error: str
+
+
+class Batch(NamedTuple):
+    """Messages' bodies, and whom they go to as far as was known when those were made."""
+
+    bodies: dict[int, bytes]  # empty for messages that nobody wants any more
+    endpoint_ids: set[UUID]
 
 
 def fan_out(limit: int = MESSAGES) -> int:
     """Fan out one batch of the oldest messages in one transaction; return how many. Senders share them by row locks."""
     if db.is_sqlite():  # bodies are made before the only writer is needed
-        made = _make_bodies(list(_waiting()[:limit]))
+        batch = _prepare(list(_waiting()[:limit]))
         with db.atomic() as connection:
-            return _write(connection, list(_waiting().filter(pk__in=list(made))), made)
+            return _write(connection, list(_waiting().filter(pk__in=list(batch.bodies))), batch)
     with db.atomic() as connection:
         messages = list(_waiting().select_for_update(skip_locked=True)[:limit])
-        return _write(connection, messages, _make_bodies(messages))
+        return _write(connection, messages, _prepare(messages))
 
 
 def has_idle_endpoint() -> bool:
@@ -63,51 +69,50 @@ def _waiting() -> QuerySet[WebhookMessage]:
     return WebhookMessage.objects.filter(fanned_out_at__isnull=True).order_by("pk")
 
 
-def _make_bodies(messages: Sequence[WebhookMessage]) -> dict[int, bytes]:
-    """Messages that nobody wants any more get an empty one."""
-    wanted = subscriptions.recipients(messages)
-    made = bodies.make([message for message in messages if wanted[message.pk]], PAYLOAD_BYTES)
-    return made | {message.pk: b"" for message in messages if not wanted[message.pk]}
+def _prepare(messages: Sequence[WebhookMessage]) -> Batch:
+    recipients = subscriptions.recipients(messages)
+    made = bodies.make([message for message in messages if recipients[message.pk]], PAYLOAD_BYTES)
+    unwanted = {message.pk: b"" for message in messages if not recipients[message.pk]}
+    return Batch(made | unwanted, {each.endpoint_id for pk in made for each in recipients[pk]})
 
 
-def _write(connection: Any, messages: Iterable[WebhookMessage], made: dict[int, bytes]) -> int:
-    batch = [message for message in messages if message.pk in made]
-    if not batch:
+def _write(connection: Any, messages: Iterable[WebhookMessage], batch: Batch) -> int:
+    done = [message for message in messages if message.pk in batch.bodies]
+    if not done:
         return 0
-    _lock_endpoints(
-        connection, {each.endpoint_id for some in subscriptions.recipients(batch).values() for each in some}
-    )
-    recipients = subscriptions.recipients(batch)  # as they are under the lock
-    unwanted = [message.pk for message in batch if not (recipients[message.pk] and made[message.pk])]
+    _lock_endpoints(connection, batch.endpoint_ids)
+    recipients = subscriptions.recipients(done)  # as they are under the lock
+    kept = [message for message in done if recipients[message.pk] and batch.bodies[message.pk]]
+    unwanted = {message.pk for message in done} - {message.pk for message in kept}
     WebhookMessage.objects.filter(pk__in=unwanted).delete()
-    kept = [message for message in batch if message.pk not in set(unwanted)]
+    _keep_bodies(connection, {message.pk: batch.bodies[message.pk] for message in kept})
     _insert_deliveries(connection, _deliveries(kept, recipients))
-    _keep_bodies(connection, {message.pk: made[message.pk] for message in kept})
-    return len(batch)
+    return len(done)
 
 
 def _deliveries(
     messages: Sequence[WebhookMessage], recipients: dict[int, list[subscriptions.Recipient]]
-) -> list[NewDelivery]:
+) -> dict[tuple[NewDelivery, ...], list[int]]:
+    """Return the deliveries to make, with the messages that they are made of: most have the same."""
     pending = _pending({each.endpoint_id for message in messages for each in recipients[message.pk]})
-    deliveries = []
+    found: dict[tuple[NewDelivery, ...], list[int]] = {}
     for message in messages:
-        for endpoint_id, is_enabled in recipients[message.pk]:
-            error = ""
-            if not is_enabled:
-                error = DISABLED
-            elif pending.get(endpoint_id, 0) >= conf.WEBHOOK_MAX_PENDING:
-                error = BACKLOG_FULL
-            else:
-                pending[endpoint_id] = pending.get(endpoint_id, 0) + 1
-            deliveries.append(NewDelivery(uuid7(), endpoint_id, message, error))
-    return deliveries
+        new = tuple(NewDelivery(each.endpoint_id, _error(each, pending)) for each in recipients[message.pk])
+        pending.update(each.endpoint_id for each in new if not each.error)
+        found.setdefault(new, []).append(message.pk)
+    return found
 
 
-def _pending(endpoints: set[UUID]) -> dict[UUID, int]:
+def _error(recipient: subscriptions.Recipient, pending: Counter[UUID]) -> str:
+    if not recipient.is_enabled:
+        return DISABLED
+    return BACKLOG_FULL if pending[recipient.endpoint_id] >= conf.WEBHOOK_MAX_PENDING else ""
+
+
+def _pending(endpoints: set[UUID]) -> Counter[UUID]:
     """Count what waits at each endpoint. Another sender's batch may be under way: the limit holds but for its rows."""
     rows = WebhookDelivery.objects.filter(endpoint_id__in=endpoints, status=PENDING).order_by()
-    return dict(rows.values_list("endpoint_id").annotate(Count("pk")))
+    return Counter(dict(rows.values_list("endpoint_id").annotate(Count("pk"))))
 
 
 def _lock_endpoints(connection: Any, endpoints: set[UUID]) -> None:
@@ -122,37 +127,42 @@ _LOCK_ENDPOINTS = f"""
 """  # noqa: S608
 
 
-def _insert_deliveries(connection: Any, deliveries: Sequence[NewDelivery]) -> None:
+def _insert_deliveries(connection: Any, deliveries: dict[tuple[NewDelivery, ...], list[int]]) -> None:
     """Past the ORM, which takes a third of a millisecond for a row; dead receivers, too, get thousands."""
     with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            columns = [(each.id, each.endpoint_id, each.message.pk, each.error) for each in deliveries]
-            cursor.execute(_INSERT_ON_POSTGRES, [list(column) for column in zip(*columns, strict=True)] or [[]] * 4)
-        else:
-            cursor.executemany(
-                _INSERT_ON_SQLITE,
-                [
-                    (each.id.hex, each.endpoint_id.hex, each.error, each.error, each.error, each.message.pk)
-                    for each in deliveries
-                ],
-            )
+        for new, message_ids in deliveries.items():
+            if connection.vendor == "postgresql":
+                endpoint_ids, errors = zip(*new, strict=True)
+                cursor.execute(_INSERT_ON_POSTGRES, [list(endpoint_ids), list(errors), message_ids])
+            else:
+                cursor.executemany(
+                    _INSERT_ON_SQLITE,
+                    [(uuid7().hex, each.endpoint_id.hex, each.error, pk) for pk in message_ids for each in new],
+                )
 
 
-_COLUMNS = "id, endpoint_id, message_id, event, job_id, group_id, status, error, next_try_at"
+_COLUMNS = """id, endpoint_id, message_id, event, job_id, group_id, error, status, next_try_at,
+                 attempts, attempts_before, probe"""
+# An id is a UUID of version 7, as `jobs.ids.uuid7` makes them: 48 bits of milliseconds, the version, random bits.
 _INSERT_ON_POSTGRES = f"""
-    INSERT INTO {WebhookDelivery._meta.db_table} ({_COLUMNS}, attempts, attempts_before, probe)
-    SELECT d.id, d.endpoint_id, m.id, m.event, m.job_id, m.group_id,
-           CASE WHEN d.error = '' THEN 'PENDING' ELSE 'FAILED' END, d.error,
+    INSERT INTO {WebhookDelivery._meta.db_table} ({_COLUMNS})
+    SELECT encode(set_bit(set_bit(overlay(
+               uuid_send(gen_random_uuid())
+               PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6
+           ), 52, 1), 53, 1), 'hex')::uuid,
+           d.endpoint_id, m.id, m.event, m.job_id, m.group_id, d.error,
+           CASE WHEN d.error = '' THEN 'PENDING' ELSE 'FAILED' END,
            CASE WHEN d.error = '' THEN statement_timestamp() END, 0, 0, false
-    FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[], %s::text[]) AS d (id, endpoint_id, message_id, error)
-    JOIN {WebhookMessage._meta.db_table} m ON m.id = d.message_id
+    FROM {WebhookMessage._meta.db_table} m
+    CROSS JOIN unnest(%s::uuid[], %s::text[]) AS d (endpoint_id, error)
+    WHERE m.id = ANY(%s::bigint[])
 """  # noqa: S608
 _INSERT_ON_SQLITE = f"""
-    INSERT INTO {WebhookDelivery._meta.db_table} ({_COLUMNS}, attempts, attempts_before, probe)
-    SELECT %s, %s, m.id, m.event, m.job_id, m.group_id,
-           CASE WHEN %s = '' THEN 'PENDING' ELSE 'FAILED' END, %s,
-           CASE WHEN %s = '' THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') END, 0, 0, 0
-    FROM {WebhookMessage._meta.db_table} m WHERE m.id = %s
+    INSERT INTO {WebhookDelivery._meta.db_table} ({_COLUMNS})
+    SELECT new.id, new.endpoint_id, m.id, m.event, m.job_id, m.group_id, new.error,
+           CASE WHEN new.error = '' THEN 'PENDING' ELSE 'FAILED' END,
+           CASE WHEN new.error = '' THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') END, 0, 0, 0
+    FROM (SELECT %s AS id, %s AS endpoint_id, %s AS error) new JOIN {WebhookMessage._meta.db_table} m ON m.id = %s
 """  # noqa: S608
 
 

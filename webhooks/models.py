@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -9,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
+from jobs.models import JobEvent
 from jobs.models.routing import RoutedManager
 
 
@@ -70,11 +75,16 @@ class WebhookSubscription(models.Model):
         verbose_name = _("webhook subscription")
         verbose_name_plural = _("webhook subscriptions")
         ordering = ("-id",)
-        indexes = [models.Index(fields=("tenant", "event"), name="subscription_of_event")]
+        indexes = [models.Index(fields=("event", "tenant"), name="subscription_of_event")]
         constraints = [models.UniqueConstraint(fields=("endpoint", "event"), name="subscription_once")]
 
     def __str__(self) -> str:
         return f"{self.event} {self.endpoint_id}"
+
+
+class MessageManager(RoutedManager):
+    def of_jobs(self, job_ids: Sequence[UUID]) -> Any:
+        return self.filter(event_id__in=JobEvent.objects.filter(job_id__in=job_ids).order_by().values("pk"))
 
 
 class WebhookMessage(models.Model):
@@ -95,7 +105,7 @@ class WebhookMessage(models.Model):
     body = models.BinaryField(_("body"), null=True, editable=False)
     fanned_out_at = models.DateTimeField(_("fanned out"), null=True, blank=True)
 
-    objects = RoutedManager()
+    objects = MessageManager()
 
     class Meta:
         db_table = "jobscheduler_webhookmessage"
@@ -104,9 +114,8 @@ class WebhookMessage(models.Model):
         ordering = ("-id",)
         indexes = [
             models.Index(fields=("id",), condition=Q(fanned_out_at__isnull=True), name="message_not_fanned_out"),
-            models.Index(fields=("job_id",), condition=Q(job_id__isnull=False), name="message_of_job"),
             models.Index(fields=("group_id",), condition=Q(group_id__isnull=False), name="message_of_group"),
-        ]
+        ]  # a job's messages are found by its events: an index would be written with every event
         constraints = [
             models.CheckConstraint(
                 name="message_fanned_out_with_body",

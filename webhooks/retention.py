@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from jobs import clock, db
 from jobs.conf import conf
@@ -17,17 +17,19 @@ BATCH = 500
 
 def keep(ids: Sequence[UUID]) -> Iterable[UUID]:
     """Of these jobs or groups, those with a message that is not fanned out, or a delivery that is pending."""
-    kept: set[UUID] = set()
-    for name in ("job_id", "group_id"):
-        waiting = WebhookMessage.objects.filter(**{f"{name}__in": ids}, fanned_out_at__isnull=True)
-        pending = WebhookDelivery.objects.filter(**{f"message__{name}__in": ids}, status=DeliveryStatus.PENDING)
-        kept.update(waiting.values_list(name, flat=True), pending.values_list(f"message__{name}", flat=True))
-    return kept
+    messages, pending = WebhookMessage.objects, WebhookDelivery.objects.filter(status=DeliveryStatus.PENDING)
+    return {
+        *messages.of_jobs(ids).filter(fanned_out_at__isnull=True).values_list("job_id", flat=True),
+        *messages.filter(group_id__in=ids, fanned_out_at__isnull=True).values_list("group_id", flat=True),
+        *pending.filter(job_id__in=ids).values_list("job_id", flat=True),
+        *pending.filter(message__group_id__in=ids).values_list("message__group_id", flat=True),
+    }
 
 
 def go_along(ids: Sequence[UUID]) -> None:
-    """These jobs or groups are being deleted, in this transaction: so is what was told of them."""
-    _delete(WebhookMessage.objects.filter(Q(job_id__in=ids) | Q(group_id__in=ids)))
+    """These jobs or groups are being deleted, in this transaction: so are their messages."""
+    _delete(WebhookMessage.objects.of_jobs(ids))
+    _delete(WebhookMessage.objects.filter(group_id__in=ids))
 
 
 def forget_tests() -> object:

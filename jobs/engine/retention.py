@@ -212,11 +212,11 @@ def delete_jobs(ids: Sequence[UUID]) -> None:
     """Set by set, what refers to jobs first. `_raw_delete`, because `delete` would load and collect each row."""
     using = db.alias()
     for part in _parts(ids):
+        take_along(part)  # other apps may find what is theirs by a job's events
         for model in (JobEvent, JobLog, JobRun):
             rows: Any = model._base_manager.using(using).filter(job_id__in=part)
             rows._raw_delete(using)
         let_go(Job, part)
-        take_along(part)
     for part in _parts(ids):  # a foreign key along a chain is looked at when the transaction ends
         _jobs().filter(pk__in=part)._raw_delete(using)
 

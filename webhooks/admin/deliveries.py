@@ -155,8 +155,8 @@ class WebhookMessageAdmin(Linked):
     list_display = ("id", "event", "tenant", "job_link", "at", "fanned_out_at")
     list_defer = ("body",)
     sortable_by = ("id",)
-    id_field = "job_id"
-    qualifiers = {"job": "job_id", "group": "group_id"}
+    id_field = "group_id"
+    qualifiers = {"group": "group_id"}
     payload = ("shown_body",)
     fieldsets = ((None, {"fields": ("id", "event", "tenant", "job_link", "group_link", "at", "fanned_out_at")}),)
 

@@ -76,9 +76,6 @@ class Migration(migrations.Migration):
                         name="message_not_fanned_out",
                     ),
                     models.Index(
-                        condition=models.Q(("job_id__isnull", False)), fields=["job_id"], name="message_of_job"
-                    ),
-                    models.Index(
                         condition=models.Q(("group_id__isnull", False)), fields=["group_id"], name="message_of_group"
                     ),
                 ],
@@ -280,7 +277,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="webhooksubscription",
-            index=models.Index(fields=["tenant", "event"], name="subscription_of_event"),
+            index=models.Index(fields=["event", "tenant"], name="subscription_of_event"),
         ),
         migrations.AddConstraint(
             model_name="webhooksubscription",
