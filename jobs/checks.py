@@ -12,6 +12,7 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.db.migrations.recorder import MigrationRecorder
 
 from jobs import db, triggers
 from jobs.conf import POLICY_KEYS, Kind, configured, make_policy, read
@@ -80,6 +81,19 @@ def check_triggers(databases: Sequence[str] | None = None, **kwargs: Any) -> lis
         return []
     message = f"The database {db.alias()!r} lacks these triggers of Job Scheduler: {', '.join(missing)}."
     return [checks.Warning(message, hint="Run `manage.py migrate`: it puts them back.", id="jobs.W004")]
+
+
+@register(checks.Tags.database)
+def check_history(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Recognise a development database from before the first release, whose migrations were rewritten."""
+    if db.alias() not in (databases or ()):
+        return []
+    applied = MigrationRecorder(db.connection()).applied_migrations()
+    if ("jobscheduler_jobs", "0001_jobs") not in applied:
+        return []
+    message = f"The database {db.alias()!r} has the migrations of a development version, which were rewritten."
+    hint = "Recreate it: nothing that was released has these migrations."
+    return [Error(message, hint=hint, id="jobs.E012")]
 
 
 @register(TAG, deploy=True)

@@ -40,13 +40,10 @@ class VendorSQL(Operation):
 
 
 class InstallTriggers(Operation):
-    """Install the triggers that an app has registered (see `jobs.triggers`); backwards, remove them if asked to."""
+    """Install the triggers that an app has registered (see `jobs.triggers`); backwards, remove them."""
 
     reduces_to_sql = False
     reversible = True
-
-    def __init__(self, *, remove_backwards: bool = True) -> None:
-        self.remove_backwards = remove_backwards
 
     def state_forwards(self, app_label: str, state: Any) -> None:
         return None
@@ -55,8 +52,7 @@ class InstallTriggers(Operation):
         self._run(app_label, schema_editor, triggers.install_triggers)
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        if self.remove_backwards:
-            self._run(app_label, schema_editor, triggers.remove_triggers)
+        self._run(app_label, schema_editor, triggers.remove_triggers)
 
     def describe(self) -> str:
         return "Install triggers"

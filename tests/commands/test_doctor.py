@@ -153,7 +153,7 @@ def test_a_database_without_tables_or_without_an_answer_is_told_in_lines(url: st
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": url.format(tmp_path)}
     answer: Said = run(env, "doctor")
     assert (answer.code, "Traceback" in answer.err) == (1, False)
-    assert ("migrations: jobscheduler_jobs 0001_jobs" in answer.out) == ("empty" in url)
+    assert ("migrations: jobscheduler_jobs 0001_initial" in answer.out) == ("empty" in url)
     assert ("database: does not answer" in answer.out) == ("nowhere" in url)
 
 

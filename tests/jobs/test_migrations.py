@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.core.management import call_command
+from django.core.management.base import SystemCheckError
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.recorder import MigrationRecorder
 
 from jobs import services
+from jobs.checks import check_history
 from tests import executor, sample_jobs
 from tests.invariants.raw import existing_triggers
 
@@ -77,7 +80,7 @@ def test_everything_goes_to_zero_and_back(whole_again: None) -> None:
 
 def test_the_guards_can_be_taken_away_and_put_back(whole_again: None) -> None:
     triggers = existing_triggers()
-    _migrate("jobscheduler_jobs", "0002")
+    _migrate("jobscheduler_jobs", "0001")
     assert existing_triggers() == {}
     for label in LABELS:
         _migrate(label)
@@ -102,3 +105,13 @@ def test_labels_and_tables_are_our_own() -> None:
     for label in LABELS:
         for model in apps.get_app_config(label).get_models():
             assert model._meta.db_table == f"jobscheduler_{model.__name__.lower()}"
+
+
+@pytest.mark.django_db
+def test_a_development_database_with_rewritten_migrations_is_recognised() -> None:
+    assert check_history(databases=["default"]) == []
+    MigrationRecorder(connection).record_applied("jobscheduler_jobs", "0001_jobs")
+    (error,) = check_history(databases=["default"])
+    assert (error.id, "Recreate it" in (error.hint or "")) == ("jobs.E012", True)
+    with pytest.raises(SystemCheckError, match="were rewritten"):
+        call_command("migrate", verbosity=0, skip_checks=False)

@@ -1,50 +1,138 @@
-"""The outbox is filled by triggers: subscriptions take the place of audiences, and messages are written one by one.
-
-Deliveries made before are dropped with their tables: nothing has been released.
-"""
-
 import django.db.models.deletion
 import django.db.models.functions.datetime
 import jobs.ids
 from django.db import migrations, models
 
-from jobs.migrations._operations import InstallTriggers
-
-EVENTS = (
-    *("job.queued", "job.started", "job.completed", "job.failed", "job.skipped", "job.cancelled"),
-    *("job.paused", "job.resumed", "group.finished"),
-)
-
-
-def subscribe(apps, schema_editor):
-    alias = schema_editor.connection.alias
-    endpoints = apps.get_model("jobscheduler_webhooks", "WebhookEndpoint").objects.using(alias)
-    model = apps.get_model("jobscheduler_webhooks", "WebhookSubscription")
-    for endpoint in endpoints.filter(enabled=True):
-        prefixes = tuple(pattern.removesuffix("*") for pattern in endpoint.events if pattern.endswith("*"))
-        wanted = [event for event in EVENTS if event in endpoint.events or event.startswith(prefixes)]
-        model.objects.using(alias).bulk_create(
-            model(endpoint=endpoint, tenant=endpoint.tenant, event=event) for event in wanted
-        )
-
 
 class Migration(migrations.Migration):
-    dependencies = [("jobscheduler_webhooks", "0008_bundles"), ("jobscheduler_jobs", "0014_triggers")]
+    initial = True
+
+    dependencies = []
 
     operations = [
-        migrations.DeleteModel(name="WebhookAttempt"),
-        migrations.DeleteModel(name="WebhookDelivery"),
-        migrations.DeleteModel(name="WebhookMessage"),
-        migrations.DeleteModel(name="WebhookBundle"),
-        migrations.DeleteModel(name="WebhookAudience"),
-        migrations.RemoveField(
-            model_name="webhookendpoint",
-            name="failed_at",
+        migrations.CreateModel(
+            name="WebhookDelivery",
+            fields=[
+                ("id", models.UUIDField(default=jobs.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ("event", models.CharField(max_length=32, verbose_name="event")),
+                ("job_id", models.UUIDField(blank=True, null=True, verbose_name="job")),
+                ("group_id", models.UUIDField(blank=True, null=True, verbose_name="group")),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[("PENDING", "Pending"), ("DELIVERED", "Delivered"), ("FAILED", "Failed")],
+                        default="PENDING",
+                        max_length=9,
+                        verbose_name="status",
+                    ),
+                ),
+                ("attempts", models.IntegerField(default=0, verbose_name="attempts")),
+                ("attempts_before", models.IntegerField(default=0, verbose_name="attempts before it was resent")),
+                (
+                    "next_try_at",
+                    models.DateTimeField(
+                        blank=True,
+                        db_default=django.db.models.functions.datetime.Now(),
+                        null=True,
+                        verbose_name="next try",
+                    ),
+                ),
+                (
+                    "probe",
+                    models.BooleanField(default=False, editable=False, verbose_name="tried whatever the circuit says"),
+                ),
+                ("lease_token", models.UUIDField(blank=True, editable=False, null=True)),
+                ("lease_expires_at", models.DateTimeField(blank=True, editable=False, null=True)),
+                ("response_status", models.IntegerField(blank=True, null=True, verbose_name="response status")),
+                ("error", models.TextField(blank=True, default="", verbose_name="error")),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="created"),
+                ),
+                ("delivered_at", models.DateTimeField(blank=True, null=True, verbose_name="delivered")),
+            ],
+            options={
+                "verbose_name": "webhook delivery",
+                "verbose_name_plural": "webhook deliveries",
+                "db_table": "jobscheduler_webhookdelivery",
+                "ordering": ("-id",),
+                "permissions": [("resend_delivery", "Can resend deliveries")],
+            },
+        ),
+        migrations.CreateModel(
+            name="WebhookAttempt",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="at")),
+                ("took_ms", models.IntegerField(verbose_name="took (ms)")),
+                ("response_status", models.IntegerField(blank=True, null=True, verbose_name="response status")),
+                ("response_head", models.TextField(blank=True, default="", verbose_name="response head")),
+                ("response_body", models.TextField(blank=True, default="", verbose_name="response body")),
+                ("error", models.TextField(blank=True, default="", verbose_name="error")),
+                (
+                    "delivery",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="tries",
+                        to="jobscheduler_webhooks.webhookdelivery",
+                        verbose_name="delivery",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "webhook attempt",
+                "verbose_name_plural": "webhook attempts",
+                "db_table": "jobscheduler_webhookattempt",
+                "ordering": ("-id",),
+            },
+        ),
+        migrations.CreateModel(
+            name="WebhookEndpoint",
+            fields=[
+                ("id", models.UUIDField(default=jobs.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ("tenant", models.CharField(default="default", max_length=64, verbose_name="tenant")),
+                ("url", models.CharField(max_length=2000, verbose_name="URL")),
+                ("events", models.JSONField(default=list, verbose_name="events")),
+                ("enabled", models.BooleanField(default=True, verbose_name="enabled")),
+                ("disabled_reason", models.TextField(blank=True, default="", verbose_name="disabled because")),
+                ("secret", models.BinaryField(verbose_name="secret, encrypted")),
+                ("old_secret", models.BinaryField(null=True, verbose_name="former secret, encrypted")),
+                (
+                    "old_secret_until",
+                    models.DateTimeField(blank=True, null=True, verbose_name="former secret signs until"),
+                ),
+                ("failures", models.IntegerField(default=0, verbose_name="failures in a row")),
+                ("open_until", models.DateTimeField(blank=True, null=True, verbose_name="circuit open until")),
+                ("failing_since", models.DateTimeField(blank=True, null=True, verbose_name="failing since")),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="created"),
+                ),
+            ],
+            options={
+                "verbose_name": "webhook endpoint",
+                "verbose_name_plural": "webhook endpoints",
+                "db_table": "jobscheduler_webhookendpoint",
+                "ordering": ("-id",),
+                "permissions": [
+                    ("test_webhookendpoint", "Can send test deliveries"),
+                    ("rotate_webhookendpoint", "Can rotate secrets"),
+                ],
+                "indexes": [
+                    models.Index(condition=models.Q(("enabled", True)), fields=["tenant"], name="endpoint_listening")
+                ],
+            },
         ),
         migrations.AddField(
-            model_name="webhookendpoint",
-            name="failing_since",
-            field=models.DateTimeField(blank=True, null=True, verbose_name="failing since"),
+            model_name="webhookdelivery",
+            name="endpoint",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="deliveries",
+                to="jobscheduler_webhooks.webhookendpoint",
+                verbose_name="endpoint",
+            ),
         ),
         migrations.CreateModel(
             name="WebhookMessage",
@@ -87,100 +175,15 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.CreateModel(
-            name="WebhookDelivery",
-            fields=[
-                ("id", models.UUIDField(default=jobs.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                (
-                    "message",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="deliveries",
-                        to="jobscheduler_webhooks.webhookmessage",
-                        verbose_name="message",
-                    ),
-                ),
-                ("event", models.CharField(max_length=32, verbose_name="event")),
-                ("job_id", models.UUIDField(blank=True, null=True, verbose_name="job")),
-                ("group_id", models.UUIDField(blank=True, null=True, verbose_name="group")),
-                (
-                    "status",
-                    models.CharField(
-                        choices=[("PENDING", "Pending"), ("DELIVERED", "Delivered"), ("FAILED", "Failed")],
-                        default="PENDING",
-                        max_length=9,
-                        verbose_name="status",
-                    ),
-                ),
-                ("attempts", models.IntegerField(default=0, verbose_name="attempts")),
-                ("attempts_before", models.IntegerField(default=0, verbose_name="attempts before it was resent")),
-                (
-                    "next_try_at",
-                    models.DateTimeField(
-                        blank=True,
-                        db_default=django.db.models.functions.datetime.Now(),
-                        null=True,
-                        verbose_name="next try",
-                    ),
-                ),
-                (
-                    "probe",
-                    models.BooleanField(default=False, editable=False, verbose_name="tried whatever the circuit says"),
-                ),
-                ("lease_token", models.UUIDField(blank=True, editable=False, null=True)),
-                ("lease_expires_at", models.DateTimeField(blank=True, editable=False, null=True)),
-                ("response_status", models.IntegerField(blank=True, null=True, verbose_name="response status")),
-                ("error", models.TextField(blank=True, default="", verbose_name="error")),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="created"),
-                ),
-                ("delivered_at", models.DateTimeField(blank=True, null=True, verbose_name="delivered")),
-                (
-                    "endpoint",
-                    models.ForeignKey(
-                        db_index=False,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="deliveries",
-                        to="jobscheduler_webhooks.webhookendpoint",
-                        verbose_name="endpoint",
-                    ),
-                ),
-            ],
-            options={
-                "verbose_name": "webhook delivery",
-                "verbose_name_plural": "webhook deliveries",
-                "db_table": "jobscheduler_webhookdelivery",
-                "ordering": ("-id",),
-                "permissions": [("resend_delivery", "Can resend deliveries")],
-            },
-        ),
-        migrations.CreateModel(
-            name="WebhookAttempt",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="at")),
-                ("took_ms", models.IntegerField(verbose_name="took (ms)")),
-                ("response_status", models.IntegerField(blank=True, null=True, verbose_name="response status")),
-                ("response_head", models.TextField(blank=True, default="", verbose_name="response head")),
-                ("response_body", models.TextField(blank=True, default="", verbose_name="response body")),
-                ("error", models.TextField(blank=True, default="", verbose_name="error")),
-                (
-                    "delivery",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="tries",
-                        to="jobscheduler_webhooks.webhookdelivery",
-                        verbose_name="delivery",
-                    ),
-                ),
-            ],
-            options={
-                "verbose_name": "webhook attempt",
-                "verbose_name_plural": "webhook attempts",
-                "db_table": "jobscheduler_webhookattempt",
-                "ordering": ("-id",),
-            },
+        migrations.AddField(
+            model_name="webhookdelivery",
+            name="message",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="deliveries",
+                to="jobscheduler_webhooks.webhookmessage",
+                verbose_name="message",
+            ),
         ),
         migrations.CreateModel(
             name="WebhookSubscription",
@@ -283,6 +286,4 @@ class Migration(migrations.Migration):
             model_name="webhooksubscription",
             constraint=models.UniqueConstraint(fields=("endpoint", "event"), name="subscription_once"),
         ),
-        migrations.RunPython(subscribe, migrations.RunPython.noop),
-        InstallTriggers(),
     ]
