@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from jobs.engine.claim import Serves
 from jobs.engine.turn import TurnResult, take_turn
 from jobs.engine.worker import Options, Worker, turns
 from jobs.models import ConcurrencyLimit, Job
-from jobs.outcomes import Completed
+from jobs.outcomes import Completed, Failed
 from jobs.states import Status
 from tests.snapshots import kinds_of
 from tests.worker.harness import STEADY, Fleet, await_status
@@ -67,6 +68,61 @@ def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
     assert kinds_of(first) == ["SUBMITTED", "RUNNING", "COMPLETED"]
     assert kinds_of(second) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING"]
     assert Job.objects.get(pk=second.pk).attempt == 1
+
+
+@pytest.mark.parametrize("sqlstate", ["40001", "40P01", "55P03"])
+def test_a_turn_rolled_back_for_another_transaction_is_repeated_at_once_and_is_no_outage(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, sqlstate: str
+) -> None:
+    made = services.enqueue(TYPE)
+    error = OperationalError("rolled back")
+    error.__cause__ = RolledBack(sqlstate)
+    errors = [error]
+
+    def rolled_back_once(*args: Any, **options: Any) -> TurnResult:
+        if errors:
+            raise errors.pop()
+        return take_turn(*args, **options)
+
+    monkeypatch.setattr(turns, "take_turn", rolled_back_once)
+    worker._try_turn()
+    assert not worker._outage.is_on
+    assert worker._next_wait() == 0
+    worker._try_turn()
+    assert [job.id for job in worker.running] == [made.pk]
+
+
+class RolledBack(Exception):
+    def __init__(self, sqlstate: str) -> None:
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize(("jobs", "lines"), [(4, 8), (6, 2)])
+def test_a_few_claims_and_ends_have_a_line_each_and_many_share_one(
+    worker: Worker, caplog: pytest.LogCaptureFixture, jobs: int, lines: int
+) -> None:
+    caplog.set_level(logging.INFO, "jobs.engine.worker")
+    worker.running.slots = jobs
+    services.enqueue_many([{"job_type": TYPE}] * jobs)
+    worker._try_turn()
+    for job in worker.running:
+        worker._on_return(job, Completed())
+    worker._drain_events()
+    worker._try_turn()
+    said = [line for line in caplog.messages if "claimed" in line or "ended: completed" in line]
+    assert len(said) == lines
+    assert all(sum(str(each.pk) in line for line in said) == 2 for each in Job.objects.all())
+
+
+def test_each_failure_has_its_own_line(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    worker.running.slots = 6
+    services.enqueue_many([{"job_type": TYPE}] * 6)
+    worker._try_turn()
+    for job in worker.running:
+        worker._on_return(job, Failed("boom", "boom"))
+    worker._drain_events()
+    worker._try_turn()
+    assert len([line for line in caplog.messages if line.endswith("failed, not retried: boom")]) == 6
 
 
 def status_of(made: Job) -> str:
