@@ -27,16 +27,11 @@ class Trigger(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A trigger function of PostgreSQL. One that reads tables has the rights and the search path of its owner.
-
-    Its statements are planned once a session, whatever was inserted then: one that reads large tables names the
-    planner's methods that are `off` for it.
-    """
+    """A trigger function of PostgreSQL. One that reads tables has the rights and the search path of its owner."""
 
     name: str
     body: str
     reads_tables: bool = True
-    off: tuple[str, ...] = ()
 
     @property
     def definition(self) -> str:
@@ -45,8 +40,7 @@ class Function(NamedTuple):
     @property
     def sql(self) -> str:
         as_owner = " SECURITY DEFINER SET search_path FROM CURRENT" if self.reads_tables else ""
-        options = as_owner + "".join(f" SET {method} = off" for method in self.off)
-        return f"CREATE OR REPLACE FUNCTION {self.name}() RETURNS trigger LANGUAGE plpgsql{options} AS $${self.body}$$"
+        return f"CREATE OR REPLACE FUNCTION {self.name}() RETURNS trigger LANGUAGE plpgsql{as_owner} AS $${self.body}$$"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
+from jobs import clock
 from tests.factories import WebhookDeliveryFactory
 from tests.webhooks.conftest import Settings
 from tests.webhooks.receiver import Receiver
@@ -317,6 +318,18 @@ def test_a_batch_is_bounded_in_rows() -> None:
         enqueued()
     assert [fanout.fan_out(5), fanout.fan_out(5), fanout.fan_out(5)] == [5, 2, 0]
     assert len({each.job_id for each in deliveries()}) == 7
+
+
+def test_a_delivery_has_an_id_that_tells_its_time() -> None:
+    """Whichever database makes it: lists, rates and `since` go by it."""
+    endpoint("https://example.org/", "job.queued")
+    before = clock.first_id(clock.now())
+    for _ in range(3):
+        enqueued()
+    fan_out()
+    after = clock.first_id(clock.now() + timedelta(milliseconds=1))
+    for delivery in deliveries():
+        assert (before <= delivery.pk <= after, delivery.pk.version) == (True, 7)
 
 
 def test_it_is_known_whether_an_endpoint_that_answers_could_be_sent_more() -> None:
