@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -70,52 +71,38 @@ class FinishedGroup(NamedTuple):
     round: int
 
 
-def send_enqueued(jobs: Iterable[EnqueuedJob]) -> None:
-    """Send `job_enqueued` for each job after the commit."""
+def report(
+    *,
+    enqueued: Iterable[EnqueuedJob] = (),
+    started: Iterable[StartedJob] = (),
+    finished: Iterable[FinishedJob] = (),
+    groups: Iterable[FinishedGroup] = (),
+) -> None:
+    """Send the signals of these transitions after the commit. What nobody receives is not built: pass generators."""
+    sent: list[tuple[Signal, Any]] = []
     if job_enqueued.receivers:
-        _send_after_commit([(job_enqueued, job) for job in jobs])
-
-
-def send_started(jobs: Iterable[StartedJob]) -> None:
-    """Send `job_started` for each job after the commit."""
+        sent += [(job_enqueued, job) for job in enqueued]
     if job_started.receivers:
-        _send_after_commit([(job_started, job) for job in jobs])
-
-
-def send_finished(jobs: Iterable[FinishedJob]) -> None:
-    """Send `job_finished`, and `job_failed` where it is one, for each job after the commit."""
+        sent += [(job_started, job) for job in started]
     if job_finished.receivers or job_failed.receivers:
-        signals_of = {"FAILED": (job_finished, job_failed)}
-        _send_after_commit([(signal, job) for job in jobs for signal in signals_of.get(job.status, (job_finished,))])
-
-
-def send_group_finished(group: FinishedGroup) -> None:
-    """Send `group_finished` after the commit."""
+        for job in finished:
+            sent += [(job_finished, job), *([(job_failed, job)] if job.status == "FAILED" else [])]
     if group_finished.receivers:
-        _send_after_commit([(group_finished, group)])
-
-
-def send_events_committed() -> None:
-    """Send `events_committed` after the commit."""
+        sent += [(group_finished, group) for group in groups]
     if events_committed.receivers:
-        db.after_commit(lambda: _send(events_committed, {}))
-
-
-def _send_after_commit(sent: Sequence[tuple[Signal, Any]]) -> None:
-    def send_all() -> None:
-        for signal, facts in sent:
-            _send(signal, facts._asdict())
-
+        sent.append((events_committed, None))
     if sent:
-        db.after_commit(send_all)
+        db.after_commit(partial(_send, sent))
 
 
-def _send(signal: Signal, facts: dict[str, Any]) -> None:
-    began = time.monotonic()
-    model = "JobGroup" if signal is group_finished else "Job"
-    signal.send_robust(sender=apps.get_model("jobscheduler_jobs", model), **facts)
-    if (took := time.monotonic() - began) > SLOW_SEC:
-        logger.warning("receivers of %s took %.1f s; a worker claims nothing meanwhile", _NAMES[signal], took)
+def _send(sent: Sequence[tuple[Signal, Any]]) -> None:
+    job, group = (apps.get_model("jobscheduler_jobs", name) for name in ("Job", "JobGroup"))
+    for signal, facts in sent:
+        began = time.monotonic()
+        sender = group if signal is group_finished else job
+        signal.send_robust(sender=sender, **({} if facts is None else facts._asdict()))
+        if (took := time.monotonic() - began) > SLOW_SEC:
+            logger.warning("receivers of %s took %.1f s; a worker claims nothing meanwhile", _NAMES[signal], took)
 
 
 _NAMES = {

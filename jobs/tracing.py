@@ -40,20 +40,9 @@ def sending(resource: str, job_ids: Sequence[UUID]) -> Iterator[str | None]:
         yield carrier.get(HEADER)
 
 
-class Unseen:
-    """A run that nobody follows."""
+class JobSpan:
+    """The span of one run."""
 
-    def __enter__(self) -> Unseen:
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        return None
-
-    def ended(self, outcome: Outcome) -> Outcome:
-        return outcome
-
-
-class Seen(Unseen):
     def __init__(self, resource: str, job_id: UUID, job_type: str, attempt: int, sent_by: str | None) -> None:
         which = {"messaging.message.id": str(job_id), "jobs.job_type": job_type, "jobs.attempt": attempt}
         self._span: AbstractContextManager[Any] = _tracer().start_as_current_span(
@@ -64,14 +53,14 @@ class Seen(Unseen):
             links=_links(sent_by),
         )
 
-    def __enter__(self) -> Seen:
+    def __enter__(self) -> JobSpan:
         self._now: Any = self._span.__enter__()
         return self
 
     def __exit__(self, *raised: Any) -> None:
         self._span.__exit__(*raised)
 
-    def ended(self, outcome: Outcome) -> Outcome:
+    def record_outcome(self, outcome: Outcome) -> Outcome:
         match outcome:
             case Failed(error=error, reason=reason, cause=cause):
                 self._now.set_status(trace.StatusCode.ERROR, reason)
@@ -81,16 +70,6 @@ class Seen(Unseen):
                 self._now.set_status(trace.StatusCode.OK)
         self._now.set_attribute("jobs.outcome", type(outcome).__name__.upper())
         return outcome
-
-
-_UNSEEN = Unseen()
-
-
-def processing(resource: str, job_id: UUID | None, job_type: str, attempt: int, sent_by: str | None) -> Unseen:
-    """Around a run. `sent_by` is the traceparent that its job has kept."""
-    if job_id is None or not is_on():
-        return _UNSEEN
-    return Seen(resource, job_id, job_type, attempt, sent_by)
 
 
 def flush() -> None:

@@ -46,23 +46,30 @@ class Claimer:
     def __init__(self, worker: str, serves: Serves, life: str | None = None) -> None:
         self.worker = worker
         self.life = worker if life is None else life  # the worker's process identity, which owns the leases
-        self.serves = serves
+        self.serve(serves)
         self.saturated = False  # some limit had no room left, or a job was not admitted
         self.denied = False  # a job was not admitted
         self._limited = True
         self._cost_in_use = 0  # when admission was last asked
 
+    def serve(self, serves: Serves) -> None:
+        """Take these jobs from now on."""
+        self.serves = serves
+        resources = None if serves.resources is None else list(serves.resources)
+        self.served = Served(list(serves.types), resources, serves.tenant)
+        self._may_be_plain = bool(serves.types) and not serves.choosy and selection.is_plain()
+
     @property
     def is_plain(self) -> bool:
         """Tell whether a plain claim is likely to do: no limit was in force at the last look."""
-        return bool(self.serves.types) and not self._limited and not self.serves.choosy and selection.is_plain()
+        return self._may_be_plain and not self._limited
 
     def claim(self, slots: Sequence[int], *, lease_sec: float) -> list[Claim]:
         """Take up to one job per slot number, in dispatch order, within every limit."""
         slots = slots[: batch_size(len(slots))]
         if not slots or not self.serves.types:
             return []
-        claimant = self.claimant(lease_sec)
+        claimant = Claimant(self.worker, self.life, lease_sec)
         claims: list[Claim] = []
         if self.is_plain:
             claims = self._claim_plainly(slots, claimant)
@@ -70,13 +77,6 @@ class Claimer:
             claims = self._claim_selected(slots, claimant)
         record_starts(claims)
         return claims
-
-    @property
-    def served(self) -> Served:
-        return Served(self.serves.types, self.serves.resources, self.serves.tenant)
-
-    def claimant(self, lease_sec: float) -> Claimant:
-        return Claimant(self.worker, self.life, lease_sec)
 
     def _claim_plainly(self, slots: Sequence[int], claimant: Claimant) -> list[Claim]:
         with db.atomic_on_sqlite() as connection:
@@ -105,8 +105,7 @@ def record_starts(claims: Sequence[Claim]) -> None:
     if group_ids := {claim.group_id for claim in claims if claim.group_id is not None}:
         groups.mark_started(group_ids)
     if claims:
-        signals.send_started(signals.StartedJob(claim.id, claim.job_type, claim.tenant) for claim in claims)
-        signals.send_events_committed()
+        signals.report(started=(signals.StartedJob(claim.id, claim.job_type, claim.tenant) for claim in claims))
 
 
 def batch_size(free: int) -> int:

@@ -54,6 +54,7 @@ class Outage:
         self.only_listens = only_listens  # it cannot tell a dead wire from silence
         self.failures = 0
         self._used = 0.0
+        self._has_own_connection = False  # of the one thread that uses it
 
     @contextmanager
     def survive(self, *, refusals: bool = True) -> Iterator[None]:
@@ -62,9 +63,12 @@ class Outage:
         What the database refuses will hardly be better the next time: only who has others to care for survives that.
         A turn that the database rolled back for another transaction is no outage: the caller repeats it at once.
         """
-        db.own_connection()
-        self.tick()
-        if time.monotonic() - self._used > IDLE_SEC:
+        if not self._has_own_connection:
+            db.own_connection()
+            self._has_own_connection = True
+        now = time.monotonic()
+        _at_work[self] = (now, db.connection())
+        if now - self._used > IDLE_SEC:
             close_old_connections()
         try:
             yield
@@ -79,7 +83,9 @@ class Outage:
             self.logger.exception("%s: the database refused", self.what)
             self._rest(1.0)
         else:
-            if self.is_on and db.connection().connection is None:
+            if not self.failures:
+                self._used = time.monotonic()
+            elif db.connection().connection is None:
                 self._wait()  # the turn had no use for the database: nothing is proven
             else:
                 self.over()

@@ -6,6 +6,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -144,15 +145,15 @@ class Context:
         self._on_write()
 
 
+@dataclass(slots=True, eq=False)
 class Writes:
-    __slots__ = ("checkpoint", "lines", "progress", "tokens", "urgent")
+    """What a handler has reported and the worker has not written yet."""
 
-    def __init__(self) -> None:
-        self.progress: tuple[float, str] | None = None
-        self.checkpoint: tuple[Any] | None = None
-        self.tokens: int | None = None
-        self.lines: list[tuple[str, str]] = []
-        self.urgent = False
+    progress: tuple[float, str] | None = None
+    checkpoint: tuple[Any] | None = None
+    tokens: int | None = None
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    urgent: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.lines) or (self.progress, self.checkpoint, self.tokens) != (None, None, None)

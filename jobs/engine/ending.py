@@ -85,14 +85,15 @@ def follow_up(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) -> dic
             groups.settle(get(row.id))
     results = {row.id: row for row in rows}
     done = [row for row in finished if row.verdict == Verdict.DONE]
-    signals.send_finished(_to_signal(row, results[row.id]) for row in done)
-    signals.send_enqueued(
-        signals.EnqueuedJob(row.retried_by, row.job_type or "", row.tenant or "", "QUEUED")
-        for row in done
-        if row.retried_by is not None
-    )
     if done:
-        signals.send_events_committed()
+        signals.report(
+            finished=(_to_signal(row, results[row.id]) for row in done),
+            enqueued=(
+                signals.EnqueuedJob(row.retried_by, row.job_type or "", row.tenant or "", "QUEUED")
+                for row in done
+                if row.retried_by is not None
+            ),
+        )
     return {row.id: Verdict(row.verdict) for row in finished}
 
 

@@ -15,7 +15,7 @@ from jobs.engine.context import Context, current
 from jobs.errors import InvalidInput, JobCancelled, Skip, TokenLimitExceeded
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.policies.retry import RetryFacts
-from jobs.registry import Handler, registry
+from jobs.registry import registry
 from jobs.salvage import salvage_exit_code, salvage_json, salvage_text
 from jobs.setting_rules import YEAR_SEC
 from jobs.states import Cause
@@ -27,14 +27,18 @@ logger = logging.getLogger("jobs.engine.execution")
 
 def run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     """Run a sync handler in this thread. `retry` is what `decide_retry` needs to know of the job."""
-    with _traced(job_type, ctx) as span:
-        return span.ended(_run(job_type, ctx, retry))
+    if ctx.job_id is not None and tracing.is_on():
+        with tracing.JobSpan(ctx.resource, ctx.job_id, job_type, ctx.attempt, ctx.traceparent) as span:
+            return span.record_outcome(_run(job_type, ctx, retry))
+    return _run(job_type, ctx, retry)
 
 
 async def run_async(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     """Run an async handler in this task."""
-    with _traced(job_type, ctx) as span:
-        return span.ended(await _run_async(job_type, ctx, retry))
+    if ctx.job_id is not None and tracing.is_on():
+        with tracing.JobSpan(ctx.resource, ctx.job_id, job_type, ctx.attempt, ctx.traceparent) as span:
+            return span.record_outcome(await _run_async(job_type, ctx, retry))
+    return await _run_async(job_type, ctx, retry)
 
 
 def decide_retry(
@@ -96,7 +100,8 @@ def _run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     token = current.set(ctx)
     try:
         handler = registry.get(job_type)
-        result = handler(*_positional(handler, ctx), **handler.signature.arguments(ctx.params))
+        positional = (ctx,) if handler.takes_ctx else ()
+        result = handler(*positional, **handler.signature.arguments(ctx.params))
     except BaseException as error:  # noqa: BLE001 — whatever a handler raises is its outcome
         return _ended_by(error, job_type, ctx, retry)
     finally:
@@ -108,7 +113,8 @@ async def _run_async(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outc
     token = current.set(ctx)
     try:
         handler = registry.get(job_type)
-        result = await handler(*_positional(handler, ctx), **handler.signature.arguments(ctx.params))
+        positional = (ctx,) if handler.takes_ctx else ()
+        result = await handler(*positional, **handler.signature.arguments(ctx.params))
     except BaseException as error:  # noqa: BLE001 — whatever a handler raises is its outcome
         return _ended_by(error, job_type, ctx, retry)
     finally:
@@ -123,7 +129,8 @@ def _returned(result: Any, ctx: Context) -> Outcome:
     if ctx.over_token_limit:
         reason = "token limit exceeded"
         return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=salvage_json(artifacts))
-    return Completed(artifacts=salvage_json(artifacts), exit_code=salvage_exit_code(ctx.exit_code, 0))
+    exit_code = salvage_exit_code(ctx.exit_code, 0) if ctx.exit_code else 0
+    return Completed(artifacts=salvage_json(artifacts) if artifacts else {}, exit_code=exit_code)
 
 
 def _ended_by(error: BaseException, job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
@@ -135,14 +142,6 @@ def _ended_by(error: BaseException, job_type: str, ctx: Context, retry: dict[str
     if isinstance(error, asyncio.CancelledError | JobCancelled) and ctx.cancelled:
         return Stopped(salvage_json(ctx.artifacts))
     return failed(job_type, error, Cause.ERROR, retry, ctx.artifacts)
-
-
-def _traced(job_type: str, ctx: Context) -> tracing.Unseen:
-    return tracing.processing(ctx.resource, ctx.job_id, job_type, ctx.attempt, ctx.traceparent)
-
-
-def _positional(handler: Handler[..., Any], ctx: Context) -> tuple[Any, ...]:
-    return (ctx,) if handler.takes_ctx else ()
 
 
 def _retry_on(job_type: str) -> tuple[type[BaseException], ...] | None:

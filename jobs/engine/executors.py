@@ -61,6 +61,8 @@ class ThreadExecutor:
 
     def add_threads_if_stalled(self) -> None:
         """Called every millisecond or so while there is a backlog."""
+        if self._work.empty():
+            return
         if self._taken == self._taken_before:
             idle = self._threads - len(self._at_work)  # woken already, and slow to get up: no more than jobs are needed
             for _ in range(self._work.qsize() - idle):

@@ -49,7 +49,10 @@ def _traced(specs: Sequence[JobSpec]) -> Iterator[None]:
 def _signal_after_commit(specs: Sequence[JobSpec], ids: Iterable[UUID]) -> None:
     """Send the signals of the inserted jobs: those of `specs` with one of these ids."""
     inserted = set(ids)
-    signals.send_enqueued(
-        signals.EnqueuedJob(spec.id, spec.job_type, spec.tenant, spec.status) for spec in specs if spec.id in inserted
+    signals.report(
+        enqueued=(
+            signals.EnqueuedJob(spec.id, spec.job_type, spec.tenant, spec.status)
+            for spec in specs
+            if spec.id in inserted
+        )
     )
-    signals.send_events_committed()

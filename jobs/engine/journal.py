@@ -39,7 +39,7 @@ def record(
         data=data,
         token=token,
     )
-    signals.send_events_committed()
+    signals.report()
 
 
 def note(job: Job, kind: EventKind, *, actor: Actor, reason: str = "", data: dict[str, Any] | None = None) -> None:
@@ -64,9 +64,9 @@ def count_ends(jobs: Iterable[UUID]) -> None:
 def tell(job: Job, kind: EventKind, source: Status | str | None, target: Status | str, reason: str = "") -> None:
     """Send the signal of this transition after the commit."""
     if kind == EventKind.RUNNING:
-        signals.send_started([signals.StartedJob(job.pk, job.job_type, job.tenant)])
+        signals.report(started=[signals.StartedJob(job.pk, job.job_type, job.tenant)])
     elif target in TERMINAL and source != target:
-        signals.send_finished([signals.FinishedJob(job.pk, job.job_type, job.tenant, str(target), reason)])
+        signals.report(finished=[signals.FinishedJob(job.pk, job.job_type, job.tenant, str(target), reason)])
 
 
 def writer() -> str:

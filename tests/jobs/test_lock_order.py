@@ -9,10 +9,10 @@ import pytest
 from django.db import connection, transaction
 
 from jobs import services
-from jobs.engine import turn
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.ending import End, Verdict
 from jobs.engine.sql.claim import renew_leases
+from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed
 from jobs.states import Status

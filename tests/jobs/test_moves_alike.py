@@ -13,10 +13,11 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobs.engine import ending, turn
+from jobs.engine import ending
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.ending import End, Verdict
 from jobs.engine.sql.rollup import KEY, SUMS
+from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job, JobMinute
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import Cause, StopMode

@@ -8,9 +8,10 @@ from uuid import uuid4
 import pytest
 
 from jobs.actors import worker
-from jobs.engine import ending, turn
+from jobs.engine import ending
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.ending import End, Verdict
+from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job, JobEvent, JobMinute, LaneMark
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import TERMINAL, Cause, Status

@@ -54,7 +54,7 @@ def test_ends_that_come_after_it_are_told_together(caplog: pytest.LogCaptureFixt
     worker.recorder.log_lost_jobs()
     [line] = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     assert all(str(job.id) in line for job in late)
-    assert (len(worker.running), len(worker.recorder)) == (0, 0)
+    assert (len(worker.running), len(worker.recorder.returned)) == (0, 0)
 
 
 def overdue(count: int, *, returned: bool = False) -> list[RunningJob]:

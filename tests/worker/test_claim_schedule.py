@@ -28,8 +28,7 @@ def claim_turn(
         schedule.looked(now, ahead, pace)
     if schedule.should_promote:
         schedule.promoted(is_unfinished=False)
-    schedule.claimed(asked=asked, got=got, took_sec=0.01)
-    if schedule.needs_look:
+    if schedule.claimed(asked=asked, got=got, took_sec=0.01):
         schedule.looked(now, ahead, pace)
     schedule.plan_next_look(now, got=got, is_saturated=pace.is_saturated)
 
@@ -49,8 +48,8 @@ def test_a_new_worker_polls_promotes_and_claims_at_once() -> None:
     schedule.begin_turn(NOW)
     assert (schedule.should_poll, schedule.should_promote, schedule.should_claim) == (True, True, True)
     assert schedule.wait_sec(NOW) == 0
-    assert schedule.should_check_unserved(NOW)
-    assert not ClaimSchedule(checks_unserved=False).should_check_unserved(NOW)
+    assert schedule.unserved_check_at <= NOW
+    assert ClaimSchedule(checks_unserved=False).unserved_check_at > NOW
 
 
 @pytest.mark.parametrize(
@@ -201,5 +200,4 @@ def test_a_queue_that_was_empty_in_between_is_claimed_from_at_once() -> None:
 def test_unserved_jobs_are_looked_for_now_and_then() -> None:
     schedule = ClaimSchedule()
     schedule.checked_unserved(NOW)
-    assert not schedule.should_check_unserved(NOW + 29)
-    assert schedule.should_check_unserved(NOW + 30)
+    assert schedule.unserved_check_at == NOW + 30

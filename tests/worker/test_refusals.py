@@ -12,8 +12,8 @@ from django.db import DatabaseError, DataError, OperationalError, connection
 
 from jobs import services
 from jobs.engine.claim import Serves
-from jobs.engine.turn import TurnResult, take_turn
-from jobs.engine.worker import Options, Worker, turns
+from jobs.engine.worker import Options, Worker, turn
+from jobs.engine.worker.turn import TurnResult, take_turn
 from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed, Failed
 from jobs.states import Status
@@ -52,7 +52,7 @@ def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
             raise errors.pop()
         return result
 
-    monkeypatch.setattr(turns, "take_turn", unanswered_once)
+    monkeypatch.setattr(turn, "take_turn", unanswered_once)
     worker._on_return(job, Completed())
     worker._drain_events()
     worker._try_turn()
@@ -62,7 +62,7 @@ def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
     assert [each.id for each in worker.running] == [first.pk]
 
     worker._try_turn()
-    assert len(worker.recorder) == 0
+    assert len(worker.recorder.returned) == 0
     held_by_it = Job.objects.running().filter(lease_owner__startswith=f"{worker.me.incarnation}#")
     assert {job.pk for job in held_by_it} == {each.id for each in worker.running} == {second.pk}
     assert kinds_of(first) == ["SUBMITTED", "RUNNING", "COMPLETED"]
@@ -84,7 +84,7 @@ def test_a_turn_rolled_back_for_another_transaction_is_repeated_at_once_and_is_n
             raise errors.pop()
         return take_turn(*args, **options)
 
-    monkeypatch.setattr(turns, "take_turn", rolled_back_once)
+    monkeypatch.setattr(turn, "take_turn", rolled_back_once)
     worker._try_turn()
     assert not worker._outage.is_on
     assert worker._next_wait() == 0

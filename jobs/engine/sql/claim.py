@@ -19,7 +19,7 @@ from django.utils import timezone
 from jobs.engine.identity import beat_clock
 from jobs.engine.sql import Statement, is_sqlite, to_stored, to_uuid
 from jobs.engine.sql.columns import CLAIMED
-from jobs.engine.sql.prepared import NOW, execute, parse_json, to_array
+from jobs.engine.sql.prepared import NOW, execute, to_array
 
 
 class Claim(NamedTuple):
@@ -58,8 +58,8 @@ class Claimant(NamedTuple):
 class Served(NamedTuple):
     """What a worker takes. None: every resource, every tenant."""
 
-    types: tuple[str, ...]
-    resources: tuple[str, ...] | None
+    types: list[str]
+    resources: list[str] | None
     tenant: str | None
 
 
@@ -67,7 +67,7 @@ def claim_next(connection: Any, served: Served, claimant: Claimant, slots: Seque
     """Take the first ready jobs, one for each slot number, unless some limit is in force."""
     if is_sqlite(connection):
         return _claim_on_sqlite(connection, _pick_next_on_sqlite(connection, served, len(slots)), claimant, slots)
-    return parse_claims(execute(connection, *claim_next_statement(served, claimant, slots)))
+    return [parse_claim(row) for row in execute(connection, *claim_next_statement(served, claimant, slots))]
 
 
 def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: Claimant, slots: Sequence[int]) -> list[Claim]:
@@ -76,8 +76,8 @@ def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: Claimant, s
         chosen = json.dumps([job_id.hex for job_id in job_ids])
         pick = _SQLITE_PICK_CHOSEN, [chosen, to_stored(connection, timezone.now())]
         return _claim_on_sqlite(connection, pick, claimant, slots)
-    params = {"job_ids": to_array(job_ids), **_claim_params(claimant, slots)}
-    return parse_claims(execute(connection, CLAIM_CHOSEN, params))
+    params = {"job_ids": to_array(job_ids), **claimant._asdict(), "slots": to_array(slots)}
+    return [parse_claim(row) for row in execute(connection, CLAIM_CHOSEN, params)]
 
 
 # ---------------------------------------------------------------------- PostgreSQL
@@ -85,26 +85,8 @@ def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: Claimant, s
 
 def claim_next_statement(served: Served, claimant: Claimant, slots: Sequence[int]) -> Statement:
     """Return CLAIM_NEXT with its parameters, to be sent alone or in a pipeline with FINISH."""
-    params = {
-        "types": list(served.types),
-        "resources": None if served.resources is None else list(served.resources),
-        "tenant": served.tenant,
-    }
-    return _claim_next(len(slots)), params | _claim_params(claimant, slots)
-
-
-def parse_claims(rows: Sequence[Sequence[Any]]) -> list[Claim]:
-    """Turn what a claim returned into claims."""
-    return [_parse_claim(row) for row in rows]
-
-
-def _claim_params(claimant: Claimant, slots: Sequence[int]) -> dict[str, Any]:
-    return {
-        "process": claimant.process,
-        "slots": to_array(slots),
-        "lease_sec": claimant.lease_sec,
-        "worker": claimant.worker,
-    }
+    params = {**served._asdict(), **claimant._asdict(), "slots": to_array(slots)}
+    return _claim_next(len(slots)), params
 
 
 # Rows that others hold are skipped; a job past its deadline that was never dispatched is left to be skipped.
@@ -176,10 +158,12 @@ def _claim_next(limit: int) -> str:
 _JSON_COLUMNS = [Claim._fields.index(name) for name in ("params", "retry_policy", "checkpoint", "artifacts")]
 
 
-def _parse_claim(row: Sequence[Any]) -> Claim:
+def parse_claim(row: Sequence[Any]) -> Claim:
+    """Turn a row that a claim returned into a claim. JSON arrives as text."""
     values = list(row)
     for index in _JSON_COLUMNS:
-        values[index] = parse_json(values[index])
+        if (text := values[index]) is not None:
+            values[index] = json.loads(text) if text != "{}" else {}
     values[-1] = values[-1] or {}
     return Claim._make(values)
 
@@ -274,7 +258,7 @@ def _parse_sqlite_claim(row: Sequence[Any], artifacts: str) -> Claim:
     values = list(row)
     for index in _UUID_COLUMNS:
         values[index] = to_uuid(values[index])
-    return _parse_claim([*values, artifacts])
+    return parse_claim([*values, artifacts])
 
 
 # ---------------------------------------------------------------------- heartbeat

@@ -17,8 +17,9 @@ from django.utils import timezone
 from pydantic_core import to_json
 
 from jobs.engine.sql import Statement, is_sqlite, to_datetime, to_stored, to_uuid
+from jobs.engine.sql.claim import Claim, Claimant, Served, claim_next, claim_next_statement, parse_claim
 from jobs.engine.sql.columns import BLANK, SUBMISSION
-from jobs.engine.sql.prepared import NOW, execute, to_array
+from jobs.engine.sql.prepared import NOW, execute, execute_together, to_array
 from jobs.engine.sql.rollup import ADD_UP, INTO, KEY, SUMS
 from jobs.models.rollup import BUCKETS_SEC
 
@@ -61,7 +62,24 @@ def finish_jobs(connection: Any, results: Sequence[ResultRow], recorder: Recorde
     """Record results; return one row for each."""
     if is_sqlite(connection):
         return _finish_on_sqlite(connection, results, recorder)
-    return parse_finished(execute(connection, *finish_statement(results, recorder)))
+    return [FinishedRow(*row) for row in execute(connection, *finish_statement(results, recorder))]
+
+
+def finish_and_claim(
+    connection: Any,
+    results: Sequence[ResultRow],
+    recorder: Recorder,
+    served: Served,
+    claimant: Claimant,
+    slots: Sequence[int],
+) -> tuple[list[FinishedRow], list[Claim]]:
+    """Run FINISH and CLAIM_NEXT as they are: on PostgreSQL in one round trip, on SQLite in the caller's transaction."""
+    if is_sqlite(connection):
+        return finish_jobs(connection, results, recorder), claim_next(connection, served, claimant, slots)
+    finished, claimed = execute_together(
+        connection, finish_statement(results, recorder), claim_next_statement(served, claimant, slots)
+    )
+    return [FinishedRow(*row) for row in finished], [parse_claim(row) for row in claimed]
 
 
 # ---------------------------------------------------------------------- PostgreSQL
@@ -161,11 +179,6 @@ def finish_statement(results: Sequence[ResultRow], recorder: Recorder) -> Statem
         **recorder._asdict(),
     }
     return FINISH, params
-
-
-def parse_finished(rows: Sequence[Sequence[Any]]) -> list[FinishedRow]:
-    """Turn what FINISH returned into rows."""
-    return [FinishedRow(*row) for row in rows]
 
 
 # ---------------------------------------------------------------------- SQLite

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -23,9 +22,9 @@ def execute(connection: Any, sql: str, params: Any) -> list[Any]:
         with connection.cursor() as cursor:
             cursor.execute(sql, params)
             return cursor.fetchall()
-    cursor = _cursor(_ready(connection))
+    raw = _ready(connection)
     with connection.wrap_database_errors:
-        return cursor.execute(*_native(sql, params), prepare=_may_prepare(connection)).fetchall()
+        return _cursor(raw).execute(*_native(sql, params), prepare=raw.jobs_prepare).fetchall()
 
 
 def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
@@ -38,18 +37,13 @@ def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]
     raw = _ready(connection)
     with connection.wrap_database_errors:
         with raw.pipeline():  # up to its end the server treats what it gets as one transaction
-            cursors = [RawCursor(raw).execute(*_native(*each), prepare=_may_prepare(connection)) for each in statements]
+            cursors = [RawCursor(raw).execute(*_native(*each), prepare=raw.jobs_prepare) for each in statements]
         return [cursor.fetchall() for cursor in cursors]
 
 
 def to_array(values: Iterable[UUID | int]) -> str:
     """Write an array parameter as the server reads it; the driver's own dumper is many times slower."""
     return f"{{{','.join(map(str, values))}}}"
-
-
-def parse_json(text: str | None) -> Any:
-    """Parse a JSON column of a raw query, which arrives as text."""
-    return {} if text == "{}" else None if text is None else json.loads(text)
 
 
 def _cursor(raw: Any) -> Any:
@@ -89,18 +83,18 @@ def _numbered(sql: str) -> tuple[bytes, list[str]]:
 
 
 def _ready(connection: Any) -> Any:
+    """Return the driver's connection, which says in `jobs_prepare` whether statements can be kept on the server.
+
+    They cannot behind a transaction pooler, for which Django is told to disable server-side cursors.
+    """
     connection.close_if_health_check_failed()
     connection.ensure_connection()
     connection.validate_no_broken_transaction()
     raw = connection.connection
     if raw.prepare_threshold is None:
         raw.prepare_threshold = _ONLY_WHEN_ASKED
+    raw.jobs_prepare = not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False)
     return raw
 
 
 _ONLY_WHEN_ASKED = 1_000_000_000  # None would forbid preparing altogether; the host's own statements stay as they were
-
-
-def _may_prepare(connection: Any) -> bool:
-    """Behind a transaction pooler, Django is told to disable server-side cursors; statements cannot be kept either."""
-    return not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False)

@@ -41,7 +41,7 @@ class ClaimSchedule:
         self._last_claim_sec = 0.0
         self._look_due = False  # another connection has committed
         self._is_polling = False  # in this turn
-        self._unserved_check_at = 0.0 if checks_unserved else float("inf")
+        self.unserved_check_at = 0.0 if checks_unserved else float("inf")
 
     # ------------------------------------------------------------------ what happened
 
@@ -90,9 +90,11 @@ class ClaimSchedule:
         self._targets_changed = is_unfinished
         self._queue_empty = False
 
-    def claimed(self, *, asked: int, got: int, took_sec: float) -> None:
+    def claimed(self, *, asked: int, got: int, took_sec: float) -> bool:
+        """Note what a claim got; return whether to look why it got less than it asked for."""
         self._last_claim_sec = took_sec
         self._may_have_more = got == asked
+        return not self._may_have_more and not self._is_polling
 
     def plan_next_look(self, now: float, *, got: int, is_saturated: bool) -> None:
         """After a claim: look again soon at ready jobs that were not for us, another transaction may have had them."""
@@ -109,7 +111,7 @@ class ClaimSchedule:
         self._poll_at = now + RETRY_LOOK_SEC
 
     def checked_unserved(self, now: float) -> None:
-        self._unserved_check_at = now + UNSERVED_CHECK_SEC
+        self.unserved_check_at = now + UNSERVED_CHECK_SEC
 
     # ------------------------------------------------------------------ what to do
 
@@ -151,17 +153,9 @@ class ClaimSchedule:
         return self._is_polling and self._queue_empty
 
     @property
-    def needs_look(self) -> bool:
-        """The claim got less than it asked for, and this turn has not looked why."""
-        return not self._may_have_more and not self._is_polling
-
-    @property
     def is_exhausted(self) -> bool:
         """Nothing is left for a burst: the queue is empty, or what is ready was refused to several claims."""
         return not self._targets_changed and (self._queue_empty or self._empty_claims >= BURST_EMPTY_LOOKS)
-
-    def should_check_unserved(self, now: float) -> bool:
-        return now >= self._unserved_check_at
 
     def _apply(self, now: float, ahead: QueueState) -> None:
         self._look_due = False

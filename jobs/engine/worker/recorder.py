@@ -34,37 +34,39 @@ class Finished(NamedTuple):
 
 
 class Recorder:
-    def __init__(
-        self, running: RunningJobs, *, worker: str, actor: Actor, on_release: Callable[[RunningJob], None]
-    ) -> None:
+    def __init__(self, running: RunningJobs, *, worker: str, actor: Actor, on_release: Callable[[], None]) -> None:
         self.running = running
         self.worker = worker
         self.actor = actor
         self.on_release = on_release
-        self._returned: dict[RunningJob, Outcome] = {}  # not recorded yet
-        self._lost_jobs: list[RunningJob] = []  # not logged yet
+        self.returned: dict[RunningJob, Outcome] = {}  # not recorded yet
+        self.lost_jobs: list[RunningJob] = []  # not logged yet
         self._lost_logged_at = 0.0
 
-    def __len__(self) -> int:
-        return len(self._returned)
+    def collect(self, jobs: Sequence[RunningJob] | None = None) -> list[Finished]:
+        """Return the results (of these jobs, or of all) to record in one batch.
 
-    def add(self, job: RunningJob, outcome: Outcome) -> None:
-        self._returned[job] = outcome
-
-    @property
-    def has_targets(self) -> bool:
-        """Whether some result is of a job with a target, whose next one may become ready."""
-        return any(job.claim.target is not None for job in self._returned)
-
-    def flush_progress(self) -> None:
-        """Write the last progress of returned handlers, before any transaction of ours: SQLite has one writer."""
-        for job in self._returned:
-            if not self.running.is_stuck(job):
+        Stops are recorded alone; results without a lease are dropped. The last progress of each handler is written
+        before any transaction of ours: SQLite has one writer.
+        """
+        batch: list[Finished] = []
+        for job in list(self.returned) if jobs is None else jobs:
+            outcome = self.returned[job]
+            if job.ctx.writes and not job.stuck:
                 write_progress(job)
-
-    def collect(self) -> list[Finished]:
-        """Return the results to record in one batch. Stops are recorded alone; results without a lease are dropped."""
-        return [finished for job in list(self._returned) if (finished := self._collect(job)) is not None]
+            if job.stuck:
+                logger.warning("job %s returned at last; its slot is free again", job.id)
+                self._release(job, Verdict.DONE)
+            elif job.lost:
+                self._release(job, Verdict.LOST)
+            else:
+                if job.timed_out and not isinstance(outcome, Completed | Skipped):
+                    outcome = _time_out(job, retry=True)  # it stopped because its time was up
+                if isinstance(outcome, Stopped):
+                    self._record_stop(job, outcome)
+                else:
+                    batch.append(Finished(job, End(job.id, job.claim.lease_token, outcome, job.claim.group_id)))
+        return batch
 
     def release(self, batch: Sequence[Finished], verdicts: dict[UUID, Verdict]) -> None:
         """Free the slots of jobs whose results are committed."""
@@ -74,49 +76,32 @@ class Recorder:
 
     def record_individually(self) -> None:
         """The batch was rejected: record each result alone, and fail the one that the database rejects."""
-        for job, outcome in list(self._returned.items()):
+        for job, outcome in list(self.returned.items()):
             try:
-                finished = self._collect(job)
-                if finished is not None:
+                for finished in self.collect([job]):
                     self.release([finished], ending.finish([finished.result], actor=self.actor))
             except DatabaseError as rejection:
                 if not is_rejection(rejection):
                     raise
                 logger.exception("job %s: the database rejects its result; it fails", job.id)
                 error = f"its end ({type(outcome).__name__}) could not be recorded: {rejection}"
-                self._returned[job] = Failed(salvage_text(error, 2000), "the database refused its end")
+                self.returned[job] = Failed(salvage_text(error, 2000), "the database refused its end")
 
     def abandon(self, job: RunningJob) -> None:
         """Fail a job whose handler ignores its stop. Its thread cannot be ended: its slot is stuck until it returns."""
         logger.error("job %s ignores its stop; its slot is stuck", job.id)
-        ending.finish([_result(job, _timeout(job))], actor=self.actor)
+        result = End(job.id, job.claim.lease_token, _time_out(job, retry=False), job.claim.group_id)
+        ending.finish([result], actor=self.actor)
         job.mark_lost()
         self.running.mark_stuck(job)
 
     def log_lost_jobs(self, *, now: float | None = None) -> None:
         """Log results that were dropped for a lost lease; with `now`, at most one line in LOG_COALESCE_SEC."""
-        if self._lost_jobs and (now is None or now >= self._lost_logged_at + LOG_COALESCE_SEC):
-            names = name_jobs(self._lost_jobs)
+        if self.lost_jobs and (now is None or now >= self._lost_logged_at + LOG_COALESCE_SEC):
+            names = name_jobs(self.lost_jobs)
             logger.warning("after their leases were lost, the ends of %s were not recorded", names)
-            self._lost_jobs.clear()
+            self.lost_jobs.clear()
             self._lost_logged_at = time.monotonic()
-
-    @property
-    def has_lost_jobs(self) -> bool:
-        return bool(self._lost_jobs)
-
-    def _collect(self, job: RunningJob) -> Finished | None:
-        outcome = self._returned[job]
-        if self.running.is_stuck(job):
-            self._reclaim_slot(job)
-        elif job.lost:
-            self._release(job, Verdict.LOST)
-        else:
-            outcome = _apply_timeout(job, outcome)
-            if isinstance(outcome, Completed | Skipped | Failed):
-                return Finished(job, _result(job, outcome))
-            self._record_stop(job, outcome)
-        return None
 
     def _record_stop(self, job: RunningJob, outcome: Stopped) -> None:
         """Record `stop` for a handler that obeyed a request, `hand_back` for one whose worker goes away."""
@@ -130,37 +115,21 @@ class Recorder:
             logger.info("job %s ended: %s", job.name, verb)
         self._release(job, verdict)
 
-    def _reclaim_slot(self, job: RunningJob) -> None:
-        logger.warning("job %s returned at last; its slot is free again", job.id)
-        self.running.reclaim_slot(job)
-        self._drop(job)
-
     def _release(self, job: RunningJob, verdict: Verdict) -> None:
         if verdict == Verdict.LOST:
-            self._lost_jobs.append(job)
+            self.lost_jobs.append(job)
         self.running.remove(job)
-        self._drop(job)
-
-    def _drop(self, job: RunningJob) -> None:
-        self._returned.pop(job, None)
-        self.on_release(job)
+        self.returned.pop(job, None)
+        self.on_release()
 
 
-def _result(job: RunningJob, outcome: Completed | Skipped | Failed) -> End:
-    return End(job.id, job.claim.lease_token, outcome, job.claim.group_id)
-
-
-def _apply_timeout(job: RunningJob, outcome: Outcome) -> Outcome:
-    """A handler that stopped because its time was up has failed."""
-    if not job.timed_out or isinstance(outcome, Completed | Skipped):
-        return outcome
-    delay = decide_retry(job.claim.job_type, **retry_facts(job), cause=Cause.TIMEOUT, error=None)
-    return replace(_timeout(job), retry_in=delay)
-
-
-def _timeout(job: RunningJob) -> Failed:
+def _time_out(job: RunningJob, *, retry: bool) -> Failed:
     error = f"timeout: ran longer than {job.claim.max_runtime_sec:g} s"
-    return Failed(error=error, reason="timeout", cause=Cause.TIMEOUT)
+    failed = Failed(error=error, reason="timeout", cause=Cause.TIMEOUT)
+    if not retry:
+        return failed
+    delay = decide_retry(job.claim.job_type, **retry_facts(job), cause=Cause.TIMEOUT, error=None)
+    return replace(failed, retry_in=delay)
 
 
 def _log_ends(batch: Sequence[Finished]) -> None:
@@ -173,13 +142,14 @@ def _log_ends(batch: Sequence[Finished]) -> None:
             logger.warning("job %s failed, %s: %s", job.name, retry, result.outcome.reason)
         else:
             ended.setdefault(type(result.outcome).__name__.lower(), []).append(job)
-    for outcome, jobs in ended.items():
-        log_jobs(jobs, f"%d jobs ended: {outcome}: %s", f"job %s ended: {outcome}")
+    if logger.isEnabledFor(logging.INFO):
+        for outcome, jobs in ended.items():
+            log_jobs(jobs, f"%d jobs ended: {outcome}: %s", f"job %s ended: {outcome}")
 
 
 def log_jobs(jobs: Sequence[RunningJob], together: str, alone: str) -> None:
     """Log `alone` (name) for each of a few jobs; `together` (number, names) for more of them, and each at DEBUG."""
-    if len(jobs) > LINE_EACH and logger.isEnabledFor(logging.INFO):
+    if len(jobs) > LINE_EACH:
         logger.info(together, len(jobs), ", ".join([job.name for job in jobs]))
     level = logging.INFO if len(jobs) <= LINE_EACH else logging.DEBUG
     if logger.isEnabledFor(level):

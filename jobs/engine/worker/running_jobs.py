@@ -30,23 +30,22 @@ class RunningJob:
     timed_out: bool = False
     lost: bool = False
     returned: bool = False  # the handler has; its result is about to be recorded
+    stuck: bool = False  # it ignores a stop, and keeps its slot until it returns
     start_cancelled: bool = False
+    id: UUID = field(init=False)
+    slot: int = field(init=False)
     writing: threading.Lock = field(default_factory=threading.Lock)
     starting: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def id(self) -> UUID:
-        return self.claim.id
+    def __post_init__(self) -> None:
+        self.id = self.claim.id
+        self.slot = int(self.claim.lease_owner.rpartition("#")[2] or 0)
 
     @cached_property
     def name(self) -> str:
         """Its id, type and attempt as log lines name it; formatted once."""
         attempt = f", attempt {self.claim.attempt}" if self.claim.attempt > 1 else ""
         return f"{self.claim.id} ({self.claim.job_type}{attempt})"
-
-    @property
-    def slot(self) -> int:
-        return int(self.claim.lease_owner.rpartition("#")[2])
 
     def try_start(self) -> bool:
         """Note that its handler is about to be called; returns whether it may be."""
@@ -121,21 +120,17 @@ class RunningJobs:
             self._running[job.id] = job
 
     def remove(self, job: RunningJob) -> None:
+        """Free the slot of a job whose result is recorded, or whose stuck handler has returned at last."""
         with self._lock:
-            self._remove(job)
+            if self._running.get(job.id) is job:
+                del self._running[job.id]
+            self._stuck.discard(job)
 
     def mark_stuck(self, job: RunningJob) -> None:
+        self.remove(job)
         with self._lock:
-            self._remove(job)
+            job.stuck = True
             self._stuck.add(job)
-
-    def is_stuck(self, job: RunningJob) -> bool:
-        return job in self._stuck
-
-    def reclaim_slot(self, job: RunningJob) -> None:
-        """Free the slot of a stuck handler that has returned at last."""
-        with self._lock:
-            self._stuck.discard(job)
 
     def __iter__(self) -> Iterator[RunningJob]:
         with self._lock:
@@ -155,22 +150,16 @@ class RunningJobs:
     @property
     def ids(self) -> list[UUID]:
         """Of all jobs whose handlers have not returned, and of those whose results are not recorded."""
-        return [job.id for job in self._all()]
+        with self._lock:
+            return [job.id for job in (*self._running.values(), *self._stuck)]
 
     def pick_slots(self, count: int) -> list[int]:
         """Pick unused slot numbers from a wide pool: an index scan passes all dead entries of a reused lease owner."""
-        used = {job.slot for job in self._all()}
+        with self._lock:
+            used = {job.slot for job in (*self._running.values(), *self._stuck)}
         numbers: list[int] = []
         while len(numbers) < count:
             self._last_slot = (self._last_slot + 1) % (SLOT_NUMBERS * self.slots)
             if self._last_slot not in used:
                 numbers.append(self._last_slot)
         return numbers
-
-    def _all(self) -> list[RunningJob]:
-        with self._lock:
-            return [*self._running.values(), *self._stuck]
-
-    def _remove(self, job: RunningJob) -> None:
-        if self._running.get(job.id) is job:
-            del self._running[job.id]

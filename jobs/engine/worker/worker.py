@@ -7,10 +7,12 @@ housekeeping have threads of their own. A signal only sets a flag, so that no cl
 from __future__ import annotations
 
 import logging
+import queue
 import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from django.db import OperationalError
@@ -27,13 +29,12 @@ from jobs.engine.identity import Identity
 from jobs.engine.listener import Listener
 from jobs.engine.selection import limits
 from jobs.engine.worker.claim_schedule import ClaimSchedule
-from jobs.engine.worker.event_queue import EventQueue, Wakeup
 from jobs.engine.worker.heartbeat import STOP_GRACE_SEC, Heartbeat, Watchdog
 from jobs.engine.worker.progress_writer import ProgressWriter
 from jobs.engine.worker.recorder import LOG_COALESCE_SEC, Recorder
 from jobs.engine.worker.registration import Registration
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs
-from jobs.engine.worker.turns import Turns
+from jobs.engine.worker.turn import Turns
 from jobs.models import WorkerState
 from jobs.outcomes import Outcome, Stopped
 
@@ -41,6 +42,16 @@ logger = logging.getLogger("jobs.engine.worker")
 CAPTURED = (logging.getLogger(), logging.getLogger("jobs.run"))
 BATCH_WINDOW_SEC = 0.002  # how long the first result of a batch waits for others
 BACKLOG_SEC = 0.001  # how soon jobs that wait for a thread are looked after
+CHANGE_POLL_SEC = 0.02  # how often to ask SQLite whether another connection has committed
+
+
+class Wakeup(Enum):
+    """Why the loop shall turn, other than for a result."""
+
+    TURN = 0  # no more than that
+    READY = 1  # something may be ready
+    TARGETS = 2  # targets have changed, too
+    CHANGE = 3  # another connection has committed something
 
 
 @dataclass(frozen=True)
@@ -67,9 +78,7 @@ class Worker:
         self.executor: Executor = make_executor(options.executor, self._on_return)
         self.schedule = ClaimSchedule(checks_unserved=not options.serves.choosy)
         actor = actors.worker(self.me.name)
-        self.recorder = Recorder(
-            self.running, worker=self.me.name, actor=actor, on_release=lambda job: self.schedule.free_slot()
-        )
+        self.recorder = Recorder(self.running, worker=self.me.name, actor=actor, on_release=self.schedule.free_slot)
         self.turns = Turns(
             Claimer(self.me.name, options.serves, self.me.incarnation),
             self.schedule,
@@ -81,7 +90,8 @@ class Worker:
             is_notified=lambda: self.listener.listening,
         )
         self._capture = CaptureLogs()
-        self._events = EventQueue()
+        self._events: queue.SimpleQueue[tuple[RunningJob, Outcome] | Wakeup] = queue.SimpleQueue()
+        self._data_version: object = object()  # what the database holds at the start counts as a change
         self._end = threading.Event()
         self._outage = Outage(logger, "worker", self._end)
         self._signals = 0
@@ -99,7 +109,8 @@ class Worker:
                 self._drain_events()
                 self._try_turn()
                 self._enforce_deadlines()
-                self.recorder.log_lost_jobs(now=time.monotonic())
+                if self.recorder.lost_jobs:
+                    self.recorder.log_lost_jobs(now=time.monotonic())
             return 0
         finally:
             self.recorder.log_lost_jobs()
@@ -158,7 +169,7 @@ class Worker:
     def _is_over(self) -> bool:
         if self._signals > 1:
             return True
-        is_busy = bool(len(self.running) or len(self.recorder))
+        is_busy = bool(len(self.running) or self.recorder.returned)
         if self._signals or self.registration.request == WorkerState.STOPPING:
             if self._stopping_since is None:
                 self._stopping_since = time.monotonic()
@@ -174,18 +185,47 @@ class Worker:
 
     def _drain_events(self) -> None:
         """Wait for something to happen; take all results that have come, with a moment's patience for a batch."""
-        if self._handle_event(self._next_wait()):
+        seconds = self._next_wait()
+        event = self._watch_commits(seconds) if self._should_watch(seconds) else self._get_event(seconds)
+        if event is not None and self._handle_event(event):
             patience = time.monotonic() + BATCH_WINDOW_SEC
-            while len(self.recorder) < len(self.running) and (left := patience - time.monotonic()) > 0:
-                self._handle_event(left)
-        while not self._events.is_empty():
-            self._handle_event(0.0)
+            while len(self.recorder.returned) < len(self.running) and (left := patience - time.monotonic()) > 0:
+                if (event := self._get_event(left)) is not None:
+                    self._handle_event(event)
+        while not self._events.empty():
+            self._handle_event(self._events.get())
 
-    def _handle_event(self, seconds: float) -> bool:
-        """Wait for one event; returns whether it was the result of a job."""
-        event = self._events.wait(seconds, watch=self._may_claim() and self.running.free > 0)
+    def _get_event(self, seconds: float) -> tuple[RunningJob, Outcome] | Wakeup | None:
+        try:
+            return self._events.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def _should_watch(self, seconds: float) -> bool:
+        return self._data_version is not None and seconds > 0 and self._may_claim() and self.running.free > 0
+
+    def _watch_commits(self, seconds: float) -> tuple[RunningJob, Outcome] | Wakeup | None:
+        """Wait for an event, where a commit of another connection is one: SQLite does not notify.
+
+        The version is asked for before the change is looked at, so that the next one is not missed.
+        """
+        until = time.monotonic() + seconds
+        with db.watch_commits() as data_version:
+            while (left := until - time.monotonic()) > 0:
+                if (event := self._get_event(min(left, CHANGE_POLL_SEC))) is not None:
+                    return event
+                before, self._data_version = self._data_version, data_version()
+                if self._data_version is None:  # the database notifies: no need to ask it again
+                    return self._get_event(max(until - time.monotonic(), 0.0))
+                if self._data_version != before:
+                    return Wakeup.CHANGE
+        return None
+
+    def _handle_event(self, event: tuple[RunningJob, Outcome] | Wakeup) -> bool:
+        """Note what happened; return whether it was the result of a job."""
         if isinstance(event, tuple):
-            self.recorder.add(*event)
+            job, outcome = event
+            self.recorder.returned[job] = outcome
             return True
         if event == Wakeup.CHANGE:
             self.schedule.note_change()
@@ -197,7 +237,7 @@ class Worker:
         """How long to wait for an event before the next turn."""
         if self.executor.has_backlog():
             return BACKLOG_SEC
-        if self._outage.is_on or len(self.recorder):
+        if self._outage.failures or self.recorder.returned:
             return 0.0
         if self._stopping_since is not None:
             seconds = 0.1
@@ -205,17 +245,18 @@ class Worker:
             seconds = 0.5
         else:
             seconds = self.schedule.wait_sec(time.monotonic())
-        return min(seconds, LOG_COALESCE_SEC) if self.recorder.has_lost_jobs else seconds
+        return min(seconds, LOG_COALESCE_SEC) if self.recorder.lost_jobs else seconds
 
     def _may_claim(self) -> bool:
         return self._stopping_since is None and not self._signals and self.registration.request == ""
 
     def _try_turn(self) -> None:
         with self._outage.survive():
-            self._configure_connection()
-            if self._outage.is_on or self._last_turn_failed:
+            if self._configured_connection is None or db.connection().connection is not self._configured_connection:
+                self._configure_connection()
+            if self._outage.failures or self._last_turn_failed:
                 self.turns.recover()
-                if not self._outage.is_on:
+                if not self._outage.failures:
                     self.recorder.record_individually()
             self._last_turn_failed = True
             try:
@@ -229,21 +270,19 @@ class Worker:
 
     def _configure_connection(self) -> None:
         """Set timeouts and planner options on a new connection."""
-        if self._configured_connection is None or db.connection().connection is not self._configured_connection:
-            short_timeouts(conf.LEASE_SEC * 2 / 3)
-            prefer_indexes()
-            read_committed()
-            self._configured_connection = db.connection().connection
+        short_timeouts(conf.LEASE_SEC * 2 / 3)
+        prefer_indexes()
+        read_committed()
+        self._configured_connection = db.connection().connection
 
     # ------------------------------------------------------------------ handlers that must stop
 
     def _enforce_deadlines(self) -> None:
         """Deal with jobs that wait for a thread, and with handlers that should have stopped and have not."""
-        if self.executor.has_backlog():
-            self.executor.add_threads_if_stalled()
+        self.executor.add_threads_if_stalled()
         now = time.monotonic()
         for job in self.running:
-            if job.is_unresponsive(now, STOP_GRACE_SEC):
+            if job.timed_out and job.is_unresponsive(now, STOP_GRACE_SEC):
                 with self._outage.survive():
                     self.recorder.abandon(job)
         if self._stopping_since is not None and now - self._stopping_since > conf.SHUTDOWN_GRACE_SEC:

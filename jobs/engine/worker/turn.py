@@ -1,22 +1,37 @@
-"""What one turn of the loop does: record results, look ahead, promote, claim, and plan the next look."""
+"""One turn of the loop: record what finished, promote, claim into the free slots, and plan the next look.
+
+On PostgreSQL a plain turn is two statements in one pipeline: one round trip, one commit. The claim sees what the
+finish released. Every other turn records first and commits, then promotes, then claims in a transaction of its own:
+recording and waiting for a limit in one transaction deadlocks with a host that pauses a limit and cancels a job.
+On SQLite there is one writer and no order to keep: a turn with results is one transaction.
+"""
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import NamedTuple
+from uuid import UUID
 
+from jobs import db
 from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import ending, lanes
-from jobs.engine.claim import Claim, Claimer, batch_size, foreign_work
-from jobs.engine.turn import take_turn
+from jobs.engine.claim import Claim, Claimer, batch_size, foreign_work, record_starts
+from jobs.engine.ending import End, Verdict
+from jobs.engine.sql.claim import Claimant
+from jobs.engine.sql.finish import finish_and_claim
 from jobs.engine.worker.claim_schedule import ClaimSchedule, Pace
 from jobs.engine.worker.heartbeat import margin
 from jobs.engine.worker.recorder import Finished, Recorder, log_jobs
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, make_context
 from jobs.models import Job
+
+logger = logging.getLogger("jobs.engine.worker")
 
 
 class Turns:
@@ -40,12 +55,12 @@ class Turns:
         self.start = start
         self.on_write = on_write
         self.is_notified = is_notified
+        self._lease_sec = conf.LEASE_SEC - margin()  # how long a handler may run without a heartbeat
 
     def run(self, *, may_claim: bool) -> None:
         """Take one turn. Handlers start, and slots are freed, after the commit was answered."""
-        self.recorder.flush_progress()
-        if self.recorder.has_targets:
-            self.schedule.change_targets()
+        if any(job.claim.target is not None for job in self.recorder.returned):
+            self.schedule.change_targets()  # the next job of its target may become ready
         finished = self.recorder.collect()
         free = self.running.free + len(finished) if may_claim else 0
         self.schedule.begin_turn(time.monotonic())
@@ -72,26 +87,24 @@ class Turns:
         return False
 
     def _record_and_claim(self, finished: Sequence[Finished], free: int) -> None:
-        self._check_unserved_jobs()
-        slots = self.running.pick_slots(batch_size(free))
-        results = [result for _, result in finished]
-        has_groups = any(job.claim.group_id is not None for job, _ in finished)
         sent = time.monotonic()
+        if sent >= self.schedule.unserved_check_at:
+            self._check_unserved_jobs(sent)
+        slots = self.running.pick_slots(batch_size(free))
         verdicts, claims = take_turn(
             self.claimer,
-            results,
+            [result for _, result in finished],
             slots,
             actor=self.actor,
             lease_sec=conf.LEASE_SEC,
-            plain=self.schedule.is_plain and not has_groups,
+            plain=self.schedule.is_plain and all(job.claim.group_id is None for job, _ in finished),
             promote=self._promote,
         )
         answered = time.monotonic()
         self.recorder.release(finished, verdicts)
         self._start(claims, sent)
         if slots:
-            self.schedule.claimed(asked=len(slots), got=len(claims), took_sec=answered - sent)
-            if self.schedule.needs_look:
+            if self.schedule.claimed(asked=len(slots), got=len(claims), took_sec=answered - sent):
                 self._look()
             self.schedule.plan_next_look(time.monotonic(), got=len(claims), is_saturated=self.claimer.saturated)
 
@@ -114,17 +127,60 @@ class Turns:
         self.schedule.looked(now, ahead, Pace(conf.POLL_SEC, self.is_notified(), saturated, denied, jitter))
         return ahead.due_sec is not None and ahead.due_sec <= 0
 
-    def _check_unserved_jobs(self) -> None:
+    def _check_unserved_jobs(self, now: float) -> None:
         """Jobs of others at the head of the queue ask for a claim that does not scan past each of them."""
-        now = time.monotonic()
-        if self.schedule.should_check_unserved(now):
-            self.schedule.checked_unserved(now)
-            self.claimer.serves = replace(self.claimer.serves, choosy=foreign_work(self.claimer.serves))
+        self.schedule.checked_unserved(now)
+        self.claimer.serve(replace(self.claimer.serves, choosy=foreign_work(self.claimer.serves)))
 
     def _start(self, claims: Sequence[Claim], sent: float) -> None:
-        deadline = sent + conf.LEASE_SEC - margin()
+        deadline = sent + self._lease_sec
         jobs = [RunningJob(claim, make_context(claim, self.on_write), deadline) for claim in claims]
-        log_jobs(jobs, "claimed %d jobs: %s", "claimed job %s")
+        if logger.isEnabledFor(logging.INFO):
+            log_jobs(jobs, "claimed %d jobs: %s", "claimed job %s")
         for job in jobs:
             self.running.add(job)
             self.start(job)
+
+
+class TurnResult(NamedTuple):
+    verdicts: dict[UUID, Verdict]  # of the results that were given
+    claims: list[Claim]  # jobs claimed into the slots
+
+
+def take_turn(
+    claimer: Claimer,
+    results: Sequence[End],
+    slots: Sequence[int],
+    *,
+    actor: Actor,
+    lease_sec: float,
+    plain: bool,
+    promote: Callable[[], bool] = lambda: True,
+) -> TurnResult:
+    """Record results and claim up to one job per slot; everything returned is committed.
+
+    A `plain` turn has nothing to promote, and no result of a job with a target or a group. Otherwise `promote` runs
+    between the two and tells whether a claim may find anything; without results it runs outside of any transaction, so
+    that on SQLite a look alone takes no write lock.
+    """
+    if plain and results and slots and claimer.is_plain:
+        done = take_plain_turn(claimer, results, slots, actor=actor, lease_sec=lease_sec)
+        return done if done.claims else TurnResult(done.verdicts, claimer.claim(slots, lease_sec=lease_sec))
+    with db.atomic_on_sqlite() if results else nullcontext():
+        verdicts = ending.finish(results, actor=actor) if results else {}
+        may_find_jobs = bool(slots) and (plain or promote())
+        claims = claimer.claim(slots, lease_sec=lease_sec) if may_find_jobs else []
+    return TurnResult(verdicts, claims)
+
+
+def take_plain_turn(
+    claimer: Claimer, results: Sequence[End], slots: Sequence[int], *, actor: Actor, lease_sec: float
+) -> TurnResult:
+    """Record results of jobs without target and group, and claim while no limit is in force, in one commit."""
+    rows = [ending.to_row(end) for end in results]
+    claimant = Claimant(claimer.worker, claimer.life, lease_sec)
+    with db.atomic_on_sqlite() as connection:
+        finished, claims = finish_and_claim(connection, rows, ending.recorder(actor), claimer.served, claimant, slots)
+        verdicts = ending.follow_up(finished, rows)
+        record_starts(claims)
+    return TurnResult(verdicts, claims)
