@@ -63,7 +63,7 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         _senders.add(self)
-        events_committed.connect(self._on_events_committed, weak=False)
+        events_committed.connect(self.wake, weak=False)
         try:
             while not self._end.is_set():
                 self._gather(self._pause())
@@ -71,16 +71,16 @@ class Sender(threading.Thread):
                     short_timeouts(conf.LEASE_SEC * 2 / 3)
                     self._survive_turn()
         finally:
-            events_committed.disconnect(self._on_events_committed)
+            events_committed.disconnect(self.wake)
             _senders.discard(self)
         with self._outage.survive():
             self._await_answers(SHUTDOWN_FLUSH_SEC)
         db.connection().close()
 
-    def wake(self) -> None:
+    def wake(self, **_facts: object) -> None:
         """There may be something new. Called for every commit: it wakes nobody who is about to look anyway."""
-        now = time.monotonic()
-        if not now < self._look_at <= self._soon(now):
+        now = self._events_committed_at = time.monotonic()
+        if self._look_at <= now or (len(self._in_flight) < AT_ONCE and self._look_at > now + WAKE_SEC):
             self._answers.put(None)
 
     def end(self) -> None:
@@ -95,10 +95,6 @@ class Sender(threading.Thread):
             self._gather(WAKE_SEC if self._in_flight else 0.0)
         self._await_answers(conf.WEBHOOK_TIMEOUT_SEC + 1)
         return f"{self.tried} tried"
-
-    def _on_events_committed(self, **kwargs: Any) -> None:
-        self._events_committed_at = time.monotonic()
-        self.wake()
 
     # ------------------------------------------------------------------ one turn
 

@@ -13,7 +13,7 @@ from jobs.actors import SCHEDULER, Actor
 from jobs.engine import groups, wakeup
 from jobs.engine.journal import writer
 from jobs.engine.moves import get, lock, queued_gate, take
-from jobs.engine.sql.finish import FinishedRow, Recorder, ResultRow, finish_jobs
+from jobs.engine.sql.finish import FinishedRow, ResultRecorder, ResultRow, finish_jobs
 from jobs.ids import uuid7
 from jobs.models import Job, JobEvent, JobGroup, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
@@ -57,9 +57,9 @@ def finish(ends: Sequence[End], *, actor: Actor) -> dict[UUID, Verdict]:
     return verdicts
 
 
-def recorder(actor: Actor) -> Recorder:
+def recorder(actor: Actor) -> ResultRecorder:
     """Return who records, and whose rows of the rollup are added to."""
-    return Recorder(str(actor.kind), actor.name, actor.name or writer())
+    return ResultRecorder(str(actor.kind), actor.name, actor.name or writer())
 
 
 def to_row(end: End, data: dict[str, Any] | None = None) -> ResultRow:

@@ -22,8 +22,7 @@ Done = Callable[["RunningJob", Outcome], None]
 
 class Executor(Protocol):
     def start(self, job: RunningJob) -> None: ...
-    def has_backlog(self) -> bool: ...
-    def add_threads_if_stalled(self) -> None: ...
+    def add_threads_if_stalled(self) -> bool: ...
     def end(self) -> None: ...
 
 
@@ -56,18 +55,16 @@ class ThreadExecutor:
         if not self._threads:
             self._add_thread()
 
-    def has_backlog(self) -> bool:
-        return not self._work.empty()
-
-    def add_threads_if_stalled(self) -> None:
-        """Called every millisecond or so while there is a backlog."""
+    def add_threads_if_stalled(self) -> bool:
+        """Return whether jobs wait for a thread; if so, it is called again within a millisecond or so."""
         if self._work.empty():
-            return
+            return False
         if self._taken == self._taken_before:
             idle = self._threads - len(self._at_work)  # woken already, and slow to get up: no more than jobs are needed
             for _ in range(self._work.qsize() - idle):
                 self._add_thread()
         self._taken_before = self._taken
+        return True
 
     def end(self) -> None:
         for _ in range(self._threads):

@@ -41,11 +41,9 @@ class ProcessExecutor:
         thread = threading.Thread(target=self._attend, args=(job, process, ours, theirs), daemon=True)
         thread.start()
 
-    def has_backlog(self) -> bool:
-        return False
-
-    def add_threads_if_stalled(self) -> None:
+    def add_threads_if_stalled(self) -> bool:
         """Every job has its process; nothing waits for one."""
+        return False
 
     def end(self) -> None:
         """What still runs now has no worker any more: it must not go on beside its successor."""

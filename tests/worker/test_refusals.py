@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ def worker() -> Worker:
     """One whose jobs end when the test says so."""
     ConcurrencyLimit.objects.all().delete()
     made = Worker(Options(name="one", serves=Serves((TYPE,)), housekeeping=False))
-    made.executor = SimpleNamespace(start=lambda job: None, has_backlog=lambda: False)
+    made.turns.start = lambda job: None
     made._end.set()  # no pauses
     return made
 

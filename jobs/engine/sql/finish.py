@@ -50,7 +50,7 @@ class FinishedRow(NamedTuple):
     in_group: bool = False
 
 
-class Recorder(NamedTuple):
+class ResultRecorder(NamedTuple):
     """Who records: the actor of the events, and the writer whose rows of the rollup are added to."""
 
     actor_kind: str
@@ -58,7 +58,7 @@ class Recorder(NamedTuple):
     writer: str
 
 
-def finish_jobs(connection: Any, results: Sequence[ResultRow], recorder: Recorder) -> list[FinishedRow]:
+def finish_jobs(connection: Any, results: Sequence[ResultRow], recorder: ResultRecorder) -> list[FinishedRow]:
     """Record results; return one row for each."""
     if is_sqlite(connection):
         return _finish_on_sqlite(connection, results, recorder)
@@ -68,13 +68,13 @@ def finish_jobs(connection: Any, results: Sequence[ResultRow], recorder: Recorde
 def finish_and_claim(
     connection: Any,
     results: Sequence[ResultRow],
-    recorder: Recorder,
+    recorder: ResultRecorder,
     served: Served,
     claimant: Claimant,
     slots: Sequence[int],
 ) -> tuple[list[FinishedRow], list[Claim]]:
     """Run FINISH and CLAIM_NEXT as they are: on PostgreSQL in one round trip, on SQLite in the caller's transaction."""
-    if is_sqlite(connection):
+    if connection.vendor == "sqlite":
         return finish_jobs(connection, results, recorder), claim_next(connection, served, claimant, slots)
     finished, claimed = execute_together(
         connection, finish_statement(results, recorder), claim_next_statement(served, claimant, slots)
@@ -171,7 +171,7 @@ FINISH = f"""
 """
 
 
-def finish_statement(results: Sequence[ResultRow], recorder: Recorder) -> Statement:
+def finish_statement(results: Sequence[ResultRow], recorder: ResultRecorder) -> Statement:
     """Return FINISH with its parameters, to be sent alone or in a pipeline with a claim."""
     params = {
         "ids": to_array(result.id for result in results),
@@ -250,7 +250,7 @@ class _HeldJob(NamedTuple):
     created_at: str
 
 
-def _finish_on_sqlite(connection: Any, results: Sequence[ResultRow], recorder: Recorder) -> list[FinishedRow]:
+def _finish_on_sqlite(connection: Any, results: Sequence[ResultRow], recorder: ResultRecorder) -> list[FinishedRow]:
     now = timezone.now()
     at = to_stored(connection, now)
     with connection.cursor() as cursor:

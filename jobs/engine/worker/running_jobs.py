@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from uuid import UUID
 
-from jobs.engine.claim import Claim
+from jobs.engine.claim import BATCHES, Claim
 from jobs.engine.context import Context
 from jobs.states import StopMode
 
@@ -153,8 +153,12 @@ class RunningJobs:
         with self._lock:
             return [job.id for job in (*self._running.values(), *self._stuck)]
 
-    def pick_slots(self, count: int) -> list[int]:
-        """Pick unused slot numbers from a wide pool: an index scan passes all dead entries of a reused lease owner."""
+    def pick_slots(self, free: int) -> list[int]:
+        """Pick unused slot numbers for the next claim, as many as one claims at once.
+
+        From a wide pool: an index scan passes all dead entries of a reused lease owner.
+        """
+        count = max((size for size in BATCHES if size <= free), default=0)
         with self._lock:
             used = {job.slot for job in (*self._running.values(), *self._stuck)}
         numbers: list[int] = []

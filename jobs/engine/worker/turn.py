@@ -21,10 +21,10 @@ from jobs import db
 from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import ending, lanes
-from jobs.engine.claim import Claim, Claimer, batch_size, foreign_work, record_starts
+from jobs.engine.claim import Claim, Claimer, foreign_work, record_starts
 from jobs.engine.ending import End, Verdict
 from jobs.engine.sql.claim import Claimant
-from jobs.engine.sql.finish import finish_and_claim
+from jobs.engine.sql.finish import ResultRecorder, finish_and_claim
 from jobs.engine.worker.claim_schedule import ClaimSchedule, Pace
 from jobs.engine.worker.heartbeat import margin
 from jobs.engine.worker.recorder import Finished, Recorder, log_jobs
@@ -90,7 +90,7 @@ class Turns:
         sent = time.monotonic()
         if sent >= self.schedule.unserved_check_at:
             self._check_unserved_jobs(sent)
-        slots = self.running.pick_slots(batch_size(free))
+        slots = self.running.pick_slots(free)
         verdicts, claims = take_turn(
             self.claimer,
             [result for _, result in finished],
@@ -178,9 +178,10 @@ def take_plain_turn(
 ) -> TurnResult:
     """Record results of jobs without target and group, and claim while no limit is in force, in one commit."""
     rows = [ending.to_row(end) for end in results]
+    recorder = ResultRecorder(str(actor.kind), actor.name, actor.name)
     claimant = Claimant(claimer.worker, claimer.life, lease_sec)
     with db.atomic_on_sqlite() as connection:
-        finished, claims = finish_and_claim(connection, rows, ending.recorder(actor), claimer.served, claimant, slots)
+        finished, claims = finish_and_claim(connection, rows, recorder, claimer.served, claimant, slots)
         verdicts = ending.follow_up(finished, rows)
         record_starts(claims)
     return TurnResult(verdicts, claims)

@@ -85,7 +85,7 @@ class Worker:
             self.running,
             self.recorder,
             actor=actor,
-            start=lambda job: self.executor.start(job),
+            start=self.executor.start,
             on_write=self.progress_writer.wake,
             is_notified=lambda: self.listener.listening,
         )
@@ -97,6 +97,7 @@ class Worker:
         self._signals = 0
         self._stopping_since: float | None = None
         self._last_turn_failed = False
+        self._has_backlog = False  # jobs wait for a thread
         self._configured_connection: Any = None
 
     # ------------------------------------------------------------------ start and end
@@ -186,7 +187,8 @@ class Worker:
     def _drain_events(self) -> None:
         """Wait for something to happen; take all results that have come, with a moment's patience for a batch."""
         seconds = self._next_wait()
-        event = self._watch_commits(seconds) if self._should_watch(seconds) else self._get_event(seconds)
+        watch = self._data_version is not None and seconds > 0 and self._may_claim() and self.running.free > 0
+        event = self._watch_commits(seconds) if watch else self._get_event(seconds)
         if event is not None and self._handle_event(event):
             patience = time.monotonic() + BATCH_WINDOW_SEC
             while len(self.recorder.returned) < len(self.running) and (left := patience - time.monotonic()) > 0:
@@ -200,9 +202,6 @@ class Worker:
             return self._events.get(timeout=seconds)
         except queue.Empty:
             return None
-
-    def _should_watch(self, seconds: float) -> bool:
-        return self._data_version is not None and seconds > 0 and self._may_claim() and self.running.free > 0
 
     def _watch_commits(self, seconds: float) -> tuple[RunningJob, Outcome] | Wakeup | None:
         """Wait for an event, where a commit of another connection is one: SQLite does not notify.
@@ -235,7 +234,7 @@ class Worker:
 
     def _next_wait(self) -> float:
         """How long to wait for an event before the next turn."""
-        if self.executor.has_backlog():
+        if self._has_backlog:
             return BACKLOG_SEC
         if self._outage.failures or self.recorder.returned:
             return 0.0
@@ -279,7 +278,7 @@ class Worker:
 
     def _enforce_deadlines(self) -> None:
         """Deal with jobs that wait for a thread, and with handlers that should have stopped and have not."""
-        self.executor.add_threads_if_stalled()
+        self._has_backlog = self.executor.add_threads_if_stalled()
         now = time.monotonic()
         for job in self.running:
             if job.timed_out and job.is_unresponsive(now, STOP_GRACE_SEC):
