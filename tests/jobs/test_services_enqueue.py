@@ -270,7 +270,7 @@ def test_each_created_job_sends_a_signal_after_the_commit(enqueued: list[dict[st
         job = services.enqueue(TYPE, idempotency_key="k", tenant="acme")
         assert enqueued == []
     facts = {"job_id": job.pk, "job_type": TYPE, "tenant": "acme", "status": Status.QUEUED}
-    assert enqueued == [{"sender": TYPE, **facts}]
+    assert enqueued == [{"sender": Job, **facts}]
     item = {"job_type": TYPE, "idempotency_key": "k", "tenant": "acme"}
     assert not services.submit(item).created
     ids = services.enqueue_many([item, {"job_type": TYPE, "hold": True}])
