@@ -52,6 +52,20 @@ SUITES: dict[str, Suite] = {
         long={"jobs": 500, "lanes": 10, "sabotage": "backwards"},
         small={"jobs": 60, "lanes": 3, "sabotage": "backwards"},
     ),
+    "isolation": Suite(
+        "isolation",
+        databases=POSTGRES,
+        long={"jobs": 600, "direct": 60},
+        small={"jobs": 60, "direct": 6, "ways": ["both"]},
+    ),
+    "isolation-unguarded": Suite(
+        "isolation",
+        "unguarded",
+        databases=POSTGRES,
+        must_break=True,
+        long={"jobs": 300, "direct": 20},
+        small={"jobs": 90, "direct": 6},
+    ),
     "pairs": Suite("pairs", long={"groups": 2000}, small={"groups": 60}),
     "pairs-unlocked": Suite(
         "pairs",
