@@ -66,6 +66,14 @@ SUITES: dict[str, Suite] = {
         long={"jobs": 300, "direct": 20},
         small={"jobs": 90, "direct": 6},
     ),
+    "host_locks": Suite("host_locks", long={"rounds": 1000}, small={"rounds": 20}),
+    "host_locks-one-transaction": Suite(
+        "host_locks",
+        databases=POSTGRES,
+        must_break=True,
+        long={"rounds": 100, "sabotage": "one_transaction"},
+        small={"rounds": 20, "sabotage": "one_transaction"},
+    ),
     "pairs": Suite("pairs", long={"groups": 2000}, small={"groups": 60}),
     "pairs-unlocked": Suite(
         "pairs",
@@ -104,6 +112,17 @@ SUITES: dict[str, Suite] = {
         with_server=True,
         long={"crashes": 10, "down_sec": 5.0, "cuts": 20, "hangs": 3},
         small={"crashes": 2, "down_sec": 1.5, "cuts": 1, "hangs": 1},
+    ),
+    "commit_cuts": Suite(
+        "commit_cuts", databases=POSTGRES, with_server=True, long={"cuts": 1000}, small={"cuts": 60}
+    ),
+    "commit_cuts-unrecovered": Suite(
+        "commit_cuts",
+        databases=POSTGRES,
+        with_server=True,
+        must_break=True,
+        long={"cuts": 60, "sabotage": "keep_unknown_claims"},
+        small={"cuts": 60, "sabotage": "keep_unknown_claims"},
     ),
     "webhooks": Suite("webhooks", long={"events": 5000, "floods": 200}, small={"events": 200, "floods": 20}),
 }
