@@ -75,11 +75,13 @@ def latecomer() -> None:
 
 
 def unlocked_groups() -> None:
-    """Ends members of groups without locking the group first."""
+    """Ends members of groups in a transaction, but without locking the group first."""
+    from jobs import db
     from jobs.engine import ending, groups
 
     def finish(ends: Sequence[Any], *, actor: Any) -> Any:
-        return finish_locked([replace(end, group_id=None) for end in ends], actor=actor)
+        with db.atomic():
+            return finish_locked([replace(end, group_id=None) for end in ends], actor=actor)
 
     def settle(job: Any) -> None:
         settled(job)

@@ -76,13 +76,12 @@ def submit(chance: random.Random) -> None:
     """Jobs of every kind of end: alone, in lanes, in groups, and failing once."""
     items = []
     for _ in range(BATCH):
-        lane = f"lane-{chance.randrange(LANES)}" if chance.random() < 0.2 else None
+        lane = f"lane-{chance.randrange(LANES)}" if chance.random() < 0.1 else None
         params = {"lane": lane or "", "seconds": chance.uniform(0, 0.03)}
         items.append({"job_type": "sample.work", "params": params, "target": lane})
     failing = [{"job_type": "sample.fail", "params": {"times": 1}, "max_retries": 3} for _ in range(3)]
-    services.enqueue_many([*items[4:], *failing])
-    for pair in (items[:2], items[2:4]):
-        group(pair, name="pair").enqueue()
+    services.enqueue_many([*items[2:], *failing])
+    group(items[:2], name="pair").enqueue()
 
 
 def cut_many(wire: CommitWire, fleet: Fleet, chance: random.Random, cuts: int) -> None:
@@ -162,6 +161,8 @@ class CommitWire(Wire):
     def choose(self, what: str) -> Cut | None:
         """Whether to cut this commit, and how."""
         with self._choice:
+            if what == "others" and self.chance.random() < 0.8:  # there are many
+                return None
             self._until_next -= 1
             if not self.left or self._until_next > 0:
                 return None

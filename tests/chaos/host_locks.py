@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from uuid import UUID
 
 from django.db import DatabaseError, transaction
@@ -25,29 +26,32 @@ from tests.worker.harness import STEADY, Fleet, await_all_ended, until
 from tests.worker.ledger import most_at_once
 
 WORKERS, SLOTS, GLOBAL, LONG = 3, 4, 8, 5
-SETTINGS = {**STEADY, "POLL_SEC": 0.1, "LIMITS": {"global": GLOBAL, "job_type": {"sample.sleepy": LONG}}}
+SETTINGS = {**STEADY, "POLL_SEC": 0.1, "HEARTBEAT_SEC": 0.2}  # on SQLite only heartbeats read stop requests
 LIMITS = (("global", ""), ("job_type", "sample.sleepy"), ("job_type", "sample.work"))
 ENOUGH, BATCH, LANES = 30, 20, 6
-HELD_SEC = 0.03  # how long the host may take between the two, at most
+HELD_SEC = (0.0, 0.01, 0.03, 0.3)  # how long the host may take between the two
 SLOWEST_SEC = 5.0  # nobody waits for longer than others' short transactions
 ABNORMAL = ("deadlock", "rolled back", "lost the leases", "not recorded", "cannot be reached")
 
 
-def run(fleet: Fleet, chance: random.Random, *, rounds: int, sabotage: str = "") -> Verdict:
-    verdict, host = Verdict(), Host(chance)
+def run(
+    fleet: Fleet, chance: random.Random, *, rounds: int, held_sec: Sequence[float] = HELD_SEC, sabotage: str = ""
+) -> Verdict:
+    verdict, host = Verdict(), Host(chance, held_sec)
     deadlocks = count_deadlocks()
-    host.submit()
+    limits.set_maximum("global", maximum=GLOBAL)
+    limits.set_maximum("job_type", "sample.sleepy", maximum=LONG)
     fleet.start_many(WORKERS, f"--concurrency={SLOTS}", settings=SETTINGS, sabotage=sabotage)
     for number in range(rounds):
-        until(lambda: host.running() is not None, what=fleet.logs)
+        until(host.has_running, what=fleet.logs)
         host.change_both(limit_first=number % 2 == 0)
-        if number % 5 == 0:
-            host.submit()
     await_all_ended(120, fleet)
     verdict.broken += host.errors
     verdict.note(rounds=rounds, asked_to_stop=len(host.stopped), slowest_sec=host.slowest)
     verdict.require(host.slowest < SLOWEST_SEC, f"a host's transaction took {host.slowest:.1f} s")
-    verdict.require(len(host.stopped) >= rounds // 2, f"only {len(host.stopped)} jobs were still running when cancelled")
+    verdict.require(
+        len(host.stopped) >= rounds // 2, f"only {len(host.stopped)} jobs were still running when cancelled"
+    )
     found = count_deadlocks() - deadlocks
     verdict.require(not found, f"{found} deadlocks")
     judge(verdict, fleet, host)
@@ -57,8 +61,9 @@ def run(fleet: Fleet, chance: random.Random, *, rounds: int, sabotage: str = "")
 class Host:
     """An application that keeps the queue filled, and has transactions of its own over limits and jobs."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, held_sec: Sequence[float]) -> None:
         self.chance = chance
+        self.held_sec = held_sec
         self.stopped: set[UUID] = set()  # asked to, while they were running
         self.errors: list[str] = []
         self.slowest = 0.0
@@ -74,14 +79,18 @@ class Host:
     def _item(self) -> dict[str, object]:
         lane = f"lane-{self.chance.randrange(LANES)}" if self.chance.random() < 0.3 else None
         if self.chance.random() < 0.6:
-            return {"job_type": "sample.sleepy", "params": {"seconds": 0.4}, "target": lane}
+            return {"job_type": "sample.sleepy", "params": {"seconds": 1.0}, "target": lane}
         return {"job_type": "sample.work", "params": {"seconds": self.chance.uniform(0, 0.05)}, "target": lane}
 
+    def has_running(self) -> bool:
+        self.submit()
+        return self.running() is not None
+
     def running(self) -> UUID | None:
-        """A job to cancel; a long one, so that it is likely to be running still."""
+        """A long job to cancel: any, or the oldest, which may end in the same moment."""
         found = Job.objects.running().filter(job_type="sample.sleepy", cancel_requested=False)
-        ids = list(found.values_list("pk", flat=True))
-        return self.chance.choice(ids) if ids else None
+        ids = list(found.order_by("dispatched_at").values_list("pk", flat=True))
+        return ids[0] if ids and self.chance.random() < 0.7 else self.chance.choice(ids) if ids else None
 
     def change_both(self, *, limit_first: bool) -> None:
         """Pause a limit and cancel a job in one transaction; then lift the pause, in another."""
@@ -107,7 +116,7 @@ class Host:
         limits.unpause(scope, key)
 
     def _hold(self) -> None:
-        time.sleep(self.chance.uniform(0, HELD_SEC))  # the host's own work
+        time.sleep(self.chance.choice(self.held_sec))  # the host's own work
 
     def _cancel(self, job_id: UUID) -> None:
         try:

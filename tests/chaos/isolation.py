@@ -30,9 +30,8 @@ LIMIT, WORKERS, SLOTS = 3, 4, 4
 SETTINGS = {**STEADY, "POLL_SEC": 0.05, "LIMITS": {"global": LIMIT}}
 LEVELS = ("read committed", "repeatable read", "serializable")
 WAYS = ("database", "options")
-# A worker for each: claims that choose the same jobs fail under a strict level, those of different jobs exceed limits.
-TYPES = ("sample.work", "sample.rare")
-LONGEST_SEC = 0.06
+# One for each worker: under a strict level claims of the same jobs fail, those of different jobs exceed limits.
+RESOURCES = [f"pool-{number}" for number in range(WORKERS)]
 DIRECT_NUMBER = 1_000_000
 NOT_SERIALIZED = "could not serialize"  # a request that the host's own level rolled back: its caller repeats it
 
@@ -52,6 +51,12 @@ class Case(NamedTuple):
         return {"database": ["DEFAULT"], "options": [named], "both": ["DEFAULT", named]}[self.way]
 
 
+class Load(NamedTuple):
+    jobs: int
+    direct: int  # calls
+    longest_sec: float = 0.06
+
+
 def run(
     fleet: Fleet,
     chance: random.Random,
@@ -60,45 +65,42 @@ def run(
     direct: int,
     ways: Sequence[str] = WAYS,
     levels: Sequence[str] = LEVELS,
-    sabotage: str = "",
 ) -> Verdict:
     verdict = Verdict()
     for case in [Case(way, level) for way in ways for level in levels]:
-        run_case(verdict, fleet, chance, case, jobs, direct, sabotage)
+        run_case(verdict, fleet, chance, case, Load(jobs, direct))
     verdict.note(jobs=jobs, direct=direct)
     return verdict
 
 
 def unguarded(fleet: Fleet, chance: random.Random, *, jobs: int, direct: int) -> Verdict:
     """Take the protection out. Both ways of asking must show; and under READ COMMITTED nothing does."""
-    kind = "unguarded_isolation"
+    load, kind = Load(jobs, direct, longest_sec=0.3), "unguarded_isolation"
     control, found = Verdict(), Verdict()
-    run_case(control, fleet, chance, Case("both", "read committed"), jobs, direct, kind)
+    run_case(control, fleet, chance, Case("both", "read committed"), load, kind)
     for way in WAYS:
         verdict = Verdict()
-        run_case(verdict, fleet, chance, Case(way, "repeatable read"), jobs, direct, kind)
+        run_case(verdict, fleet, chance, Case(way, "repeatable read"), load, kind)
         exceeded = [each for each in verdict.broken if "are allowed" in each]
-        print(way, verdict)
+        print(verdict)
         if not exceeded:
             return Verdict()
         found.broken += exceeded
-    print("control", control)
+    print(control)
     return found if not control.broken else Verdict()
 
 
-def run_case(
-    verdict: Verdict, fleet: Fleet, chance: random.Random, case: Case, jobs: int, direct: int, sabotage: str
-) -> None:
+def run_case(verdict: Verdict, fleet: Fleet, chance: random.Random, case: Case, load: Load, sabotage: str = "") -> None:
     """Drain one queue with workers, remote workers and direct calls under the same limit."""
     began, done_before = time.monotonic(), Job.objects.count()
-    submit(chance, jobs)
+    submit(chance, load)
     with asked_of_the_database(case), Crew(fleet) as crew:
         urls = [serve(crew, environment, sabotage) for environment in case.environments]
         for number, url in enumerate(urls):
             crew.python_worker(url, f"--slots={SLOTS}", name=f"snake-{number}")
         workers = [
             fleet.start(
-                *(f"--concurrency={SLOTS}", f"--types={TYPES[number % 2]}"),
+                *(f"--concurrency={SLOTS}", f"--resources={RESOURCES[number]}"),
                 settings=SETTINGS,
                 sabotage=sabotage,
                 env={"ISOLATION": case.environments[number // 2 % len(case.environments)]},
@@ -107,8 +109,8 @@ def run_case(
             for number in range(WORKERS)
         ]
         fleet.await_started(*workers)
-        answers = call_directly(fleet, urls, crew.token, direct, began)
-        await_all_ended(60 + jobs * LONGEST_SEC * 3, fleet)
+        answers = call_directly(fleet, urls, crew.token, load, began)
+        await_all_ended(60 + load.jobs * load.longest_sec, fleet)
         for worker in workers:
             worker.terminate()
         verdict.broken += [f"{case}: {worker.output}" for worker in workers if worker.ended() != 0]
@@ -117,20 +119,20 @@ def run_case(
     verdict.broken += [f"{name}: {line}" for name, text in printed for line in complaints(text)]
     wrong = [each for each in answers if not isinstance(each, dict) or "result" not in each]
     verdict.require(not wrong, f"{case}: direct calls answered {wrong}")
-    judge(verdict, fleet, case, began, jobs, direct)
+    judge(verdict, fleet, case, began, load)
     ended = Counter(Job.objects.values_list("status", flat=True))
-    verdict.require(ended == {Status.COMPLETED: done_before + jobs}, f"{case}: the jobs ended as {dict(ended)}")
+    verdict.require(ended == {Status.COMPLETED: done_before + load.jobs}, f"{case}: the jobs ended as {dict(ended)}")
     verdict.broken += refusals(fleet)
 
 
-def submit(chance: random.Random, jobs: int) -> None:
+def submit(chance: random.Random, load: Load) -> None:
     """A third of them remote."""
-    for number in range(jobs):
-        params = {"number": number, "seconds": chance.uniform(LONGEST_SEC / 3, LONGEST_SEC)}
+    for number in range(load.jobs):
+        params = {"number": number, "seconds": chance.uniform(load.longest_sec / 3, load.longest_sec)}
         if number % 3 == 0:
             remote.submit({"addon_id": ADDON, "job_type": "remote.work", "payload": params}, actor=PYTHON)
         else:
-            services.enqueue(TYPES[number % 3 - 1], params)
+            services.enqueue("sample.work", params, resource=chance.choice(RESOURCES))
 
 
 @contextmanager
@@ -161,29 +163,29 @@ def serve(crew: Crew, environment: str, sabotage: str) -> str:
         crew.fleet.env = before
 
 
-def call_directly(fleet: Fleet, urls: Sequence[str], token: str, calls: int, began: float) -> list[Any]:
+def call_directly(fleet: Fleet, urls: Sequence[str], token: str, load: Load, began: float) -> list[Any]:
     """Calls beside the queue, as many at once as there are web processes. Returns their answers."""
     until(lambda: any(each.start > began for each in fleet.ledger.stretches()), what=fleet.logs)
     answers: list[Any] = []
-    while len(answers) < calls:
-        params = [{"number": DIRECT_NUMBER + len(answers) + n, "seconds": LONGEST_SEC} for n in range(len(urls))]
+    while len(answers) < load.direct:
+        params = [{"number": DIRECT_NUMBER + len(answers) + n, "seconds": load.longest_sec} for n in range(len(urls))]
         pairs = zip(urls, params, strict=True)
         under_way = [Call(f"{url}/direct/sample.work", token, given) for url, given in pairs]
         answers += [call.done() for call in under_way]
     return answers
 
 
-def judge(verdict: Verdict, fleet: Fleet, case: Case, began: float, jobs: int, direct: int) -> None:
+def judge(verdict: Verdict, fleet: Fleet, case: Case, began: float, load: Load) -> None:
     ran = [each for each in fleet.ledger.stretches() if each.start > began]
     most = most_at_once(ran)
     verdict.note(**{f"{case.way}_{case.level}": f"{most}/{LIMIT}"})
     verdict.require(most <= LIMIT, f"{case}: {most} ran at once, {LIMIT} are allowed")
     verdict.require(most >= LIMIT, f"{case}: the limit was never reached")
     calls = Counter(each.job for each in ran if each.facts["number"] < DIRECT_NUMBER)
-    verdict.require(len(calls) == jobs, f"{case}: {len(calls)} of {jobs} jobs ran")
+    verdict.require(len(calls) == load.jobs, f"{case}: {len(calls)} of {load.jobs} jobs ran")
     verdict.broken += [f"{case}: job {job} ran {times} times" for job, times in calls.items() if times > 1]
     called = sum(each.facts["number"] >= DIRECT_NUMBER for each in ran)
-    verdict.require(called >= direct, f"{case}: {called} of {direct} direct calls ran")
+    verdict.require(called >= load.direct, f"{case}: {called} of {load.direct} direct calls ran")
 
 
 def complaints(printed: str) -> list[str]:

@@ -71,8 +71,8 @@ SUITES: dict[str, Suite] = {
         "host_locks",
         databases=POSTGRES,
         must_break=True,
-        long={"rounds": 100, "sabotage": "one_transaction"},
-        small={"rounds": 20, "sabotage": "one_transaction"},
+        long={"rounds": 100, "held_sec": [0.3], "sabotage": "one_transaction"},
+        small={"rounds": 30, "held_sec": [0.3], "sabotage": "one_transaction"},
     ),
     "pairs": Suite("pairs", long={"groups": 2000}, small={"groups": 60}),
     "pairs-unlocked": Suite(
@@ -113,9 +113,7 @@ SUITES: dict[str, Suite] = {
         long={"crashes": 10, "down_sec": 5.0, "cuts": 20, "hangs": 3},
         small={"crashes": 2, "down_sec": 1.5, "cuts": 1, "hangs": 1},
     ),
-    "commit_cuts": Suite(
-        "commit_cuts", databases=POSTGRES, with_server=True, long={"cuts": 1000}, small={"cuts": 60}
-    ),
+    "commit_cuts": Suite("commit_cuts", databases=POSTGRES, with_server=True, long={"cuts": 1000}, small={"cuts": 40}),
     "commit_cuts-unrecovered": Suite(
         "commit_cuts",
         databases=POSTGRES,
