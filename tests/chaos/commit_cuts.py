@@ -15,15 +15,16 @@ from collections import Counter
 from contextlib import suppress
 from enum import StrEnum
 
+from django.db import connection
 from django.db.models import F, Sum
 
 from jobs import services
 from jobs.groups import group
 from jobs.models import GroupStatus, Job, JobEvent, JobGroup, JobMinute, JobRun
 from jobs.states import TERMINAL, EventKind, Status
-from tests.chaos.crashable import Server, Wire
+from tests.chaos.crashable import Wire
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import SHORT, Fleet, await_all_ended, until
+from tests.worker.harness import SHORT, Fleet, await_all_ended
 from tests.worker.ledger import overlaps
 
 WORKERS, SLOTS, LANES = 2, 4, 6
@@ -42,12 +43,12 @@ class Cut(StrEnum):
     AFTER = "after"  # the server has committed; its answer is lost
 
 
-def run(server: Server, fleet: Fleet, chance: random.Random, *, cuts: int, sabotage: str = "") -> Verdict:
+def run(fleet: Fleet, chance: random.Random, *, cuts: int, sabotage: str = "") -> Verdict:
     """First without limits, where a turn is one pipeline; then with a limit, where it has several transactions."""
     verdict, done = Verdict(), Counter[str]()
     for settings in (SETTINGS, LIMITED):
-        wire = CommitWire(server.port, chance)
-        through = {"DATABASE_URL": f"{server.url_through(wire.port)}?sslmode=disable&gssencmode=disable"}
+        wire = CommitWire(int(connection.settings_dict["PORT"]), chance)
+        through = {"DATABASE_URL": url_through(wire.port)}
         try:
             submit(chance)
             workers = fleet.start_many(
@@ -70,6 +71,13 @@ def run(server: Server, fleet: Fleet, chance: random.Random, *, cuts: int, sabot
     verdict.note(**dict(sorted(done.items())))
     judge(verdict, fleet)
     return verdict
+
+
+def url_through(port: int) -> str:
+    """The database behind this port, without encryption: the wire reads along."""
+    named = connection.settings_dict
+    server = f"{named['USER']}:{named['PASSWORD']}@{named['HOST']}:{port}"
+    return f"postgres://{server}/{named['NAME']}?sslmode=disable&gssencmode=disable"
 
 
 def submit(chance: random.Random) -> None:
