@@ -75,11 +75,13 @@ def latecomer() -> None:
 
 
 def unlocked_groups() -> None:
-    """Ends members of groups without locking the group first."""
+    """Ends members of groups in a transaction, but without locking the group first."""
+    from jobs import db
     from jobs.engine import ending, groups
 
     def finish(ends: Sequence[Any], *, actor: Any) -> Any:
-        return finish_locked([replace(end, group_id=None) for end in ends], actor=actor)
+        with db.atomic():
+            return finish_locked([replace(end, group_id=None) for end in ends], actor=actor)
 
     def settle(job: Any) -> None:
         settled(job)
@@ -152,6 +154,43 @@ def unlocked_admission() -> None:
     costs, admission.costs = admission.costs, counted
 
 
+def unguarded_isolation() -> None:
+    """Leaves every transaction at the isolation level that the host asks for, and takes its time under the lock."""
+    from jobs import db
+    from jobs.engine.selection import limits
+    from jobs.engine.worker import worker
+
+    def read_slowly(connection: Any, *, all_rows: bool, lock: bool) -> Any:
+        found = read(connection, all_rows=all_rows, lock=lock)
+        if lock:
+            time.sleep(0.05)  # others come to wait for the lock; whoever counts after it loses nothing by that
+        return found
+
+    worker.read_committed = lambda: None
+    db.own_connection = lambda: None
+    db._is_read_committed = lambda using: True
+    read, limits.read_limits = limits.read_limits, read_slowly
+
+
+def one_transaction() -> None:
+    """Records results and waits for the limits in the same transaction."""
+    from jobs import db
+    from jobs.engine.worker import turns
+
+    def take_turn(*args: Any, **kwargs: Any) -> Any:
+        with db.atomic():
+            return take(*args, **kwargs)
+
+    take, turns.take_turn = turns.take_turn, take_turn
+
+
+def keep_unknown_claims() -> None:
+    """Does not look, after a failed turn, for jobs that it may have claimed."""
+    from jobs.engine.worker.turns import Turns
+
+    Turns.recover = lambda self: self.schedule.fail_turn()  # type: ignore[method-assign]
+
+
 KINDS: dict[str, Callable[[], None]] = {
     "blind": blind,
     "tokenless": tokenless,
@@ -164,6 +203,9 @@ KINDS: dict[str, Callable[[], None]] = {
     "deaf_to_reservations": deaf_to_reservations,
     "unlocked_admission": unlocked_admission,
     "forgetful": forgetful,
+    "unguarded_isolation": unguarded_isolation,
+    "one_transaction": one_transaction,
+    "keep_unknown_claims": keep_unknown_claims,
 }
 
 # The same number of parameters, and always true.

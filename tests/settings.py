@@ -22,6 +22,13 @@ if os.environ.get("POOLED"):  # the children of a test may be told to use Django
     DATABASES["default"]["CONN_MAX_AGE"] = 0
     DATABASES["default"]["OPTIONS"]["pool"] = True
 
+if level := os.environ.get("ISOLATION"):  # or to ask for an isolation level: one of psycopg's, or the server's default
+    from psycopg import IsolationLevel
+
+    del DATABASES["default"]["OPTIONS"]["isolation_level"]
+    if level != "DEFAULT":
+        DATABASES["default"]["OPTIONS"]["isolation_level"] = IsolationLevel[level]
+
 DEBUG = False
 ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -52,6 +52,28 @@ SUITES: dict[str, Suite] = {
         long={"jobs": 500, "lanes": 10, "sabotage": "backwards"},
         small={"jobs": 60, "lanes": 3, "sabotage": "backwards"},
     ),
+    "isolation": Suite(
+        "isolation",
+        databases=POSTGRES,
+        long={"jobs": 600, "direct": 60},
+        small={"jobs": 60, "direct": 6, "ways": ["both"]},
+    ),
+    "isolation-unguarded": Suite(
+        "isolation",
+        "unguarded",
+        databases=POSTGRES,
+        must_break=True,
+        long={"jobs": 300, "direct": 20},
+        small={"jobs": 90, "direct": 6},
+    ),
+    "host_locks": Suite("host_locks", long={"rounds": 1000}, small={"rounds": 20}),
+    "host_locks-one-transaction": Suite(
+        "host_locks",
+        databases=POSTGRES,
+        must_break=True,
+        long={"rounds": 100, "held_sec": [0.3], "sabotage": "one_transaction"},
+        small={"rounds": 30, "held_sec": [0.3], "sabotage": "one_transaction"},
+    ),
     "pairs": Suite("pairs", long={"groups": 2000}, small={"groups": 60}),
     "pairs-unlocked": Suite(
         "pairs",
@@ -90,6 +112,14 @@ SUITES: dict[str, Suite] = {
         with_server=True,
         long={"crashes": 10, "down_sec": 5.0, "cuts": 20, "hangs": 3},
         small={"crashes": 2, "down_sec": 1.5, "cuts": 1, "hangs": 1},
+    ),
+    "commit_cuts": Suite("commit_cuts", databases=POSTGRES, long={"cuts": 600}, small={"cuts": 40}),
+    "commit_cuts-unrecovered": Suite(
+        "commit_cuts",
+        databases=POSTGRES,
+        must_break=True,
+        long={"cuts": 100, "sabotage": "keep_unknown_claims"},
+        small={"cuts": 40, "sabotage": "keep_unknown_claims"},
     ),
     "webhooks": Suite("webhooks", long={"events": 5000, "floods": 200}, small={"events": 200, "floods": 20}),
 }

@@ -79,11 +79,11 @@ def busy_share(stretches: list[Stretch], slots: int) -> float:
     return worked / ((end - begin) * slots)
 
 
-def _call(line: dict[str, Any]) -> tuple[str, int, int]:
-    return line["job"], line["fence"], line["pid"]
+def _call(line: dict[str, Any]) -> tuple[object, ...]:
+    return line["job"], line["fence"], line["pid"], line.get("number")  # a direct call has no job, but a number
 
 
-def _stretch(line: dict[str, Any], ends: dict[tuple[str, int, int], float]) -> Stretch:
+def _stretch(line: dict[str, Any], ends: dict[tuple[object, ...], float]) -> Stretch:
     known = {name: line[name] for name in ("job", "type", "fence", "attempt", "pid")}
     facts = {name: value for name, value in line.items() if name not in (*known, "at", "event")}
     return Stretch(**known, start=line["at"], end=ends.get(_call(line), NEVER), facts=facts)

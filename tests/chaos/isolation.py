@@ -1,0 +1,192 @@
+"""Limits stay exact whatever isolation level the host asks for: of workers, offers to remote workers, direct calls.
+
+A host has two ways to ask: a default of the database, and Django's OPTIONS["isolation_level"]. Its processes may also
+differ in that: the way "both" gives the default to half of them and the option to the others.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from django.db import connection
+
+from jobs import remote, services
+from jobs.actors import PYTHON
+from jobs.models import Job
+from jobs.states import Status
+from tests.chaos.crowded import refusals
+from tests.chaos.verdict import Verdict
+from tests.dispatch.web import Call
+from tests.remote.crew import ADDON, Crew
+from tests.worker.harness import STEADY, Fleet, await_all_ended, until
+from tests.worker.ledger import most_at_once
+
+LIMIT, WORKERS, SLOTS = 3, 4, 4
+SETTINGS = {**STEADY, "POLL_SEC": 0.05, "LIMITS": {"global": LIMIT}}
+LEVELS = ("read committed", "repeatable read", "serializable")
+WAYS = ("database", "options")
+# One for each worker: under a strict level claims of the same jobs fail, those of different jobs exceed limits.
+RESOURCES = [f"pool-{number}" for number in range(WORKERS)]
+DIRECT_NUMBER = 1_000_000
+NOT_SERIALIZED = "could not serialize"  # a request that the host's own level rolled back: its caller repeats it
+
+
+class Case(NamedTuple):
+    way: str  # how the host asks: "database", "options" or "both"
+    level: str
+
+    @property
+    def is_default(self) -> bool:
+        return self.way != "options"
+
+    @property
+    def environments(self) -> list[str]:
+        """What ISOLATION is in the host's processes, by turns."""
+        named = self.level.upper().replace(" ", "_")
+        return {"database": ["DEFAULT"], "options": [named], "both": ["DEFAULT", named]}[self.way]
+
+
+class Load(NamedTuple):
+    jobs: int
+    direct: int  # calls
+    longest_sec: float = 0.06
+
+
+def run(
+    fleet: Fleet,
+    chance: random.Random,
+    *,
+    jobs: int,
+    direct: int,
+    ways: Sequence[str] = WAYS,
+    levels: Sequence[str] = LEVELS,
+) -> Verdict:
+    verdict = Verdict()
+    for case in [Case(way, level) for way in ways for level in levels]:
+        run_case(verdict, fleet, chance, case, Load(jobs, direct))
+    verdict.note(jobs=jobs, direct=direct)
+    return verdict
+
+
+def unguarded(fleet: Fleet, chance: random.Random, *, jobs: int, direct: int) -> Verdict:
+    """Take the protection out. Both ways of asking must show; and under READ COMMITTED nothing does."""
+    load, kind = Load(jobs, direct, longest_sec=0.3), "unguarded_isolation"
+    control, found = Verdict(), Verdict()
+    run_case(control, fleet, chance, Case("both", "read committed"), load, kind)
+    for way in WAYS:
+        verdict = Verdict()
+        run_case(verdict, fleet, chance, Case(way, "repeatable read"), load, kind)
+        exceeded = [each for each in verdict.broken if "are allowed" in each]
+        print(verdict)
+        if not exceeded:
+            return Verdict()
+        found.broken += exceeded
+    print(control)
+    return found if not control.broken else Verdict()
+
+
+def run_case(verdict: Verdict, fleet: Fleet, chance: random.Random, case: Case, load: Load, sabotage: str = "") -> None:
+    """Drain one queue with workers, remote workers and direct calls under the same limit."""
+    began, done_before = time.monotonic(), Job.objects.count()
+    submit(chance, load)
+    with asked_of_the_database(case), Crew(fleet) as crew:
+        urls = [serve(crew, environment, sabotage) for environment in case.environments]
+        for number, url in enumerate(urls):
+            crew.python_worker(url, f"--slots={SLOTS}", name=f"snake-{number}")
+        workers = [
+            fleet.start(
+                *(f"--concurrency={SLOTS}", f"--resources={RESOURCES[number]}"),
+                settings=SETTINGS,
+                sabotage=sabotage,
+                env={"ISOLATION": case.environments[number // 2 % len(case.environments)]},
+                wait=False,
+            )
+            for number in range(WORKERS)
+        ]
+        fleet.await_started(*workers)
+        answers = call_directly(fleet, urls, crew.token, load, began)
+        await_all_ended(60 + load.jobs * load.longest_sec, fleet)
+        for worker in workers:
+            worker.terminate()
+        verdict.broken += [f"{case}: {worker.output}" for worker in workers if worker.ended() != 0]
+        printed = [(each.printed.name, each.output) for each in [*crew.programs, *workers]]
+    verdict.note(**{f"{case.way}_{case.level}_repeated": sum(text.count(NOT_SERIALIZED) for _, text in printed)})
+    verdict.broken += [f"{name}: {line}" for name, text in printed for line in complaints(text)]
+    wrong = [each for each in answers if not isinstance(each, dict) or "result" not in each]
+    verdict.require(not wrong, f"{case}: direct calls answered {wrong}")
+    judge(verdict, fleet, case, began, load)
+    ended = Counter(Job.objects.values_list("status", flat=True))
+    verdict.require(ended == {Status.COMPLETED: done_before + load.jobs}, f"{case}: the jobs ended as {dict(ended)}")
+    verdict.broken += refusals(fleet)
+
+
+def submit(chance: random.Random, load: Load) -> None:
+    """A third of them remote."""
+    for number in range(load.jobs):
+        params = {"number": number, "seconds": chance.uniform(load.longest_sec / 3, load.longest_sec)}
+        if number % 3 == 0:
+            remote.submit({"addon_id": ADDON, "job_type": "remote.work", "payload": params}, actor=PYTHON)
+        else:
+            services.enqueue("sample.work", params, resource=chance.choice(RESOURCES))
+
+
+@contextmanager
+def asked_of_the_database(case: Case) -> Iterator[None]:
+    """Only connections that are made meanwhile have this default."""
+    if not case.is_default:
+        yield
+        return
+    set_default(f"SET default_transaction_isolation = '{case.level}'")
+    try:
+        yield
+    finally:
+        set_default("RESET default_transaction_isolation")
+
+
+def set_default(change: str) -> None:
+    with connection.cursor() as cursor:
+        name = connection.ops.quote_name(connection.settings_dict["NAME"])
+        cursor.execute(f"ALTER DATABASE {name} {change}")
+
+
+def serve(crew: Crew, environment: str, sabotage: str) -> str:
+    before = crew.fleet.env
+    crew.fleet.env = {**before, "ISOLATION": environment}
+    try:
+        return crew.serve(settings=SETTINGS, sabotage=sabotage)
+    finally:
+        crew.fleet.env = before
+
+
+def call_directly(fleet: Fleet, urls: Sequence[str], token: str, load: Load, began: float) -> list[Any]:
+    """Calls beside the queue, as many at once as there are web processes. Returns their answers."""
+    until(lambda: any(each.start > began for each in fleet.ledger.stretches()), what=fleet.logs)
+    answers: list[Any] = []
+    while len(answers) < load.direct:
+        params = [{"number": DIRECT_NUMBER + len(answers) + n, "seconds": load.longest_sec} for n in range(len(urls))]
+        pairs = zip(urls, params, strict=True)
+        under_way = [Call(f"{url}/direct/sample.work", token, given) for url, given in pairs]
+        answers += [call.done() for call in under_way]
+    return answers
+
+
+def judge(verdict: Verdict, fleet: Fleet, case: Case, began: float, load: Load) -> None:
+    ran = [each for each in fleet.ledger.stretches() if each.start > began]
+    most = most_at_once(ran)
+    verdict.note(**{f"{case.way}_{case.level}": f"{most}/{LIMIT}"})
+    verdict.require(most <= LIMIT, f"{case}: {most} ran at once, {LIMIT} are allowed")
+    verdict.require(most >= LIMIT, f"{case}: the limit was never reached")
+    calls = Counter(each.job for each in ran if each.facts["number"] < DIRECT_NUMBER)
+    verdict.require(len(calls) == load.jobs, f"{case}: {len(calls)} of {load.jobs} jobs ran")
+    verdict.broken += [f"{case}: job {job} ran {times} times" for job, times in calls.items() if times > 1]
+    called = sum(each.facts["number"] >= DIRECT_NUMBER for each in ran)
+    verdict.require(called >= load.direct, f"{case}: {called} of {load.direct} direct calls ran")
+
+
+def complaints(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if "Traceback" in line or "deadlock" in line]
