@@ -9,7 +9,6 @@ from uuid import UUID
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.widgets import AdminTextareaWidget
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -18,12 +17,11 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from jobs import actors, services
-from jobs.admin import params
+from jobs.admin.base import log_history, may_view_payload
 from jobs.admin.console import APP, render, screen
-from jobs.admin.enqueueing import BOTH, posted
-from jobs.admin.forms import JsonField
-from jobs.admin.reading import may_view_payload
-from jobs.admin.showing import change_url, link, short_id
+from jobs.admin.formatting import change_url, link, short_id
+from jobs.admin.forms import JsonField, refuse
+from jobs.admin.new_job import BOTH, posted
 from jobs.engine.facts import facts_of
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job
@@ -98,15 +96,13 @@ def _edited(request: HttpRequest, form: EditForm) -> bool:
         changes = form.changes()
         services.update(form.job.pk, changes, actor=actors.user(request.user), reason=form.cleaned_data["reason"])
     except InvalidInput as error:
-        params.refuse(form, error)
+        refuse(form, error)
         return False
     except JobSchedulerError as error:
         form.add_error(None, str(error))
         return False
     if changes:
-        user_id: Any = request.user.pk
-        entries: Any = [form.job]
-        LogEntry.objects.log_actions(user_id, entries, CHANGE, f"edit {', '.join(sorted(changes))}")
+        log_history(request, [form.job], f"edit {', '.join(sorted(changes))}")
         messages.success(request, _now("Changed: %s") % ", ".join(str(form.fields[name].label) for name in changes))
     else:
         messages.info(request, _now("Nothing was changed."))

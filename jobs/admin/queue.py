@@ -8,17 +8,16 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import actors, db, figures, ids, services
-from jobs.admin import live
+from jobs.admin import console
+from jobs.admin.base import capped_count, log_history
 from jobs.admin.console import APP, render, screen, url_of
-from jobs.admin.paginator import capped_count
-from jobs.admin.showing import first_line, link, short_id
+from jobs.admin.formatting import first_line, link, short_id
 from jobs.errors import JobSchedulerError
 from jobs.explain import listed
 from jobs.literals import literals
@@ -33,8 +32,8 @@ REORDER = f"{APP}.reorder_job"
 
 @screen("queue", gettext_lazy("Queue"))
 def queue(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    if live.is_unchanged(request, mark := live.latest_event()):
-        return live.not_modified(request, mark)
+    if console.is_unchanged(request, mark := console.latest_event()):
+        return console.not_modified(request, mark)
     queues = _queues()
     asked = _asked(request, queues)
     rows = _rows(admin, asked)
@@ -63,8 +62,7 @@ def move(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
     except JobSchedulerError as error:
         messages.error(request, str(error))
     else:
-        user_id: Any = request.user.pk
-        LogEntry.objects.log_actions(user_id, [job], CHANGE, f"move {' '.join(where)}")
+        log_history(request, [job], f"move {' '.join(where)}")
     back = {name: request.POST.get(name, "")[:200] for name in ("tenant", "priority", "target", "from")}
     told = urlencode({name: text for name, text in back.items() if text})
     return HttpResponseRedirect(f"{url_of(admin.admin_site, 'queue')}?{told}#job-{job_id}")

@@ -1,4 +1,4 @@
-"""A new job from the console: of any job type, by a form that its handler's signature makes, or from a template."""
+"""A new job from the console: of any job type, from a template, or the same work once more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
-from django.contrib.admin.models import ADDITION, LogEntry
+from django.contrib.admin.models import ADDITION
 from django.contrib.admin.widgets import AdminTextInputWidget
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
@@ -16,10 +16,10 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from jobs import actors, services
-from jobs.admin import params
+from jobs.admin.base import log_history, may_view_payload
 from jobs.admin.console import APP, render, screen, url_of
-from jobs.admin.reading import may_view_payload
-from jobs.admin.showing import change_url, link
+from jobs.admin.formatting import change_url, link
+from jobs.admin.forms import fields_of, refuse, said
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate
 from jobs.redaction import redact
@@ -58,13 +58,13 @@ class SubmissionForm(forms.Form):
         """`preset` is what stands in the fields at first, `hidden` the same with the secrets that it masks."""
         super().__init__(*args, **kwargs)
         self.handler, self.hidden = handler, hidden or {}
-        self.fields = {**params.fields_of(handler, preset), **self.fields}
+        self.fields = {**fields_of(handler, preset), **self.fields}
 
     def submission(self) -> dict[str, Any]:
         """What `services.enqueue` takes beside job type or template."""
         found = {name: self.cleaned_data[name] or None for name in OURS if name in self.fields}
         found["tags"] = [tag.strip() for tag in (found.get("tags") or "").split(",") if tag.strip()] or None
-        return {**found, "params": params.said(self.handler, self, self.hidden), "reason": self.cleaned_data["reason"]}
+        return {**found, "params": said(self.handler, self, self.hidden), "reason": self.cleaned_data["reason"]}
 
 
 @screen("enqueue", _("New job"), permission=f"{APP}.add_job", methods=BOTH)
@@ -142,7 +142,7 @@ def _submitted(request: HttpRequest, form: SubmissionForm, **what: Any) -> Job |
     try:
         return services.enqueue(actor=actors.user(request.user), **{**form.submission(), **what})
     except InvalidInput as error:
-        params.refuse(form, error)
+        refuse(form, error)
     except JobSchedulerError as error:
         form.add_error(None, str(error))
     return None
@@ -151,7 +151,42 @@ def _submitted(request: HttpRequest, form: SubmissionForm, **what: Any) -> Job |
 def _done(admin: ModelAdmin, request: HttpRequest, job: Job) -> HttpResponse:
     told = format_html("{} {}", _now("Submitted:"), link(admin.admin_site, Job, job.pk) or job.pk)
     messages.success(request, told)
-    user_id: Any = request.user.pk
-    entries: Any = [job]
-    LogEntry.objects.log_actions(user_id, entries, ADDITION, "enqueue")
+    log_history(request, [job], "enqueue", ADDITION)
     return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
+
+
+KEPT = (
+    *("tenant", "target", "resource", "cost_units", "constraints", "expected_duration_sec", "max_runtime_sec"),
+    *("token_limit", "max_retries", "tags"),
+)
+
+
+@screen(
+    "clone",
+    _("Clone"),
+    permission=f"{APP}.add_job",
+    route="<uuid:job_id>/clone/",
+    methods=("POST",),
+    listed=False,
+)
+def clone(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
+    job = Job.objects.filter(pk=job_id).first()
+    if job is None or not admin.has_view_permission(request, job):
+        raise Http404
+    site = admin.admin_site
+    try:
+        made = again(job, actors.user(request.user), request.POST.get("reason", "").strip())
+    except JobSchedulerError as error:
+        messages.error(request, _now("It could not be submitted again: %s") % error)
+        return HttpResponseRedirect(change_url(site, Job, job.pk))
+    log_history(request, [made], f"clone of {job.pk}", ADDITION)
+    told = format_html("{} {}", _now("This job does the same work as"), link(site, Job, job.pk) or "")
+    messages.success(request, told)
+    return HttpResponseRedirect(change_url(site, Job, made.pk))
+
+
+def again(job: Job, actor: actors.Actor, reason: str) -> Job:
+    """With what the job was told, at its own priority, from now on. A key means one job, so it is not repeated."""
+    fields: Any = {name: getattr(job, name) for name in KEPT}
+    fields |= {"addon_id": job.addon_id or None, "priority": job.base_priority}
+    return services.enqueue(job.job_type, job.params, actor=actor, reason=reason or f"clone of {job.pk}", **fields)

@@ -1,17 +1,27 @@
-"""What happened: runs, events and log lines, as they were written."""
+"""What happened: runs, events and log lines as they were written, and what workers counted per minute."""
 
 from __future__ import annotations
 
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin.filters import CreatedFilter, one_of
-from jobs.admin.reading import StateAdmin
-from jobs.admin.showing import duration, first_line, isolated, json_block, link, shown, text_block
+from jobs.admin.base import StateAdmin
+from jobs.admin.filters import CreatedFilter, JobTypeFilter, one_of
+from jobs.admin.formatting import (
+    brief,
+    column,
+    duration,
+    first_line,
+    isolated,
+    json_block,
+    link_column,
+    shown,
+    text_block,
+)
 from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.models.audit import ACTOR_CHOICES
 from jobs.models.job import STATUS_LABELS
-from jobs.states import RUN_STATUSES, EventKind
+from jobs.states import RUN_STATUSES, TERMINAL, EventKind
 
 RUN_CHOICES = [(str(status), STATUS_LABELS[status]) for status in RUN_STATUSES]
 EVENT_CHOICES = [(str(kind), str(kind)) for kind in EventKind]
@@ -22,9 +32,7 @@ class OfJobAdmin(StateAdmin):
 
     id_field = "job_id"
 
-    @shown(_("job"))
-    def job_link(self, row: JobRun | JobEvent | JobLog) -> SafeString | str | None:
-        return link(self.admin_site, Job, row.job_id)
+    job_link = link_column(_("job"), Job, "job_id")
 
 
 class JobRunAdmin(OfJobAdmin):
@@ -52,25 +60,14 @@ class JobRunAdmin(OfJobAdmin):
         ),
     )
 
-    @shown(_("worker"))
-    def shown_worker(self, run: JobRun) -> SafeString:
-        return isolated(run.worker)
+    shown_worker = column(_("worker"), "worker", isolated)
+    first_error = column(_("error"), "error", brief)
+    shown_error = column(_("error"), "error", text_block)
+    shown_artifacts = column(_("artifacts"), "artifacts", json_block)
 
     @shown(_("run time"))
     def run_time(self, run: JobRun) -> str | None:
         return duration(run.finished_at - run.started_at) if run.finished_at else None
-
-    @shown(_("error"))
-    def first_error(self, run: JobRun) -> SafeString | None:
-        return isolated(first_line(run.error)) if run.error else None
-
-    @shown(_("error"))
-    def shown_error(self, run: JobRun) -> SafeString | None:
-        return text_block(run.error)
-
-    @shown(_("artifacts"))
-    def shown_artifacts(self, run: JobRun) -> SafeString | None:
-        return json_block(run.artifacts)
 
 
 class JobEventAdmin(OfJobAdmin):
@@ -84,21 +81,13 @@ class JobEventAdmin(OfJobAdmin):
         (_("Who and why"), {"fields": ("shown_actor", "whole_reason", "shown_data")}),
     )
 
+    shown_reason = column(_("reason"), "reason", brief)
+    whole_reason = column(_("reason"), "reason", text_block)
+    shown_data = column(_("data"), "data", json_block)
+
     @shown(_("actor"))
     def shown_actor(self, event: JobEvent) -> SafeString:
         return isolated(f"{event.get_actor_kind_display()} {event.actor_name}".strip())
-
-    @shown(_("reason"))
-    def shown_reason(self, event: JobEvent) -> SafeString | None:
-        return isolated(first_line(event.reason)) if event.reason else None
-
-    @shown(_("reason"))
-    def whole_reason(self, event: JobEvent) -> SafeString | None:
-        return text_block(event.reason)
-
-    @shown(_("data"))
-    def shown_data(self, event: JobEvent) -> SafeString | None:
-        return json_block(event.data)
 
 
 class JobLogAdmin(OfJobAdmin):
@@ -108,10 +97,25 @@ class JobLogAdmin(OfJobAdmin):
     payload_columns = ("first_words",)
     fieldsets = ((None, {"fields": ("job_link", "at", "level")}),)
 
+    shown_message = column(_("message"), "message", text_block)
+
     @shown(_("message"))
     def first_words(self, line: JobLog) -> SafeString:
         return isolated(first_line(line.message, 200))
 
-    @shown(_("message"))
-    def shown_message(self, line: JobLog) -> SafeString | None:
-        return text_block(line.message)
+
+OUTCOMES = [(str(status), STATUS_LABELS[status]) for status in sorted(TERMINAL)]
+
+
+class JobMinuteAdmin(StateAdmin):
+    list_display = ("minute", "shown_type", "outcome", "jobs", "wait_sec", "run_sec", "shown_worker")
+    list_filter = (one_of("outcome", _("outcome"), OUTCOMES), JobTypeFilter)
+    ordering = ("-minute", "-pk")
+    qualifiers = {"type": "job_type", "worker": "worker"}
+    fieldsets = (
+        (None, {"fields": ("minute", "shown_type", "outcome", "shown_worker")}),
+        (_("Counted"), {"fields": ("jobs", ("wait_bucket", "wait_sec"), ("run_bucket", "run_sec"))}),
+    )
+
+    shown_type = column(_("job type"), "job_type", isolated)
+    shown_worker = column(_("written by"), "worker", isolated)

@@ -1,0 +1,255 @@
+"""The recent past from the rollup, and plots of it: SVG shapes with classes and words, no script, no inline style."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db.models import DateTimeField, F, Func, Sum
+from django.utils import formats, timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from jobs.models import JobMinute
+from jobs.models.rollup import BUCKETS_SEC
+from jobs.states import Status
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Window:
+    """How far back a plot looks, and in slots of what width."""
+
+    name: str
+    length: timedelta
+    slot: timedelta
+
+    def starts(self, now: datetime) -> list[datetime]:
+        """Of every slot, the present one last."""
+        seconds = int(self.slot.total_seconds())
+        last = datetime.fromtimestamp(int(now.timestamp()) // seconds * seconds, UTC)
+        count = int(self.length / self.slot)
+        return [last - self.slot * back for back in range(count - 1, -1, -1)]
+
+
+WINDOWS = {
+    each.name: each
+    for each in (
+        Window("1h", HOUR, MINUTE),
+        Window("24h", timedelta(days=1), HOUR),
+        Window("7d", timedelta(days=7), HOUR),
+    )
+}
+
+
+@dataclass
+class Slot:
+    start: datetime
+    outcomes: Counter[str] = field(default_factory=Counter)
+    waits: Counter[int] = field(default_factory=Counter)
+    runs: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def completed(self) -> int:
+        return self.outcomes[Status.COMPLETED]
+
+    @property
+    def failed(self) -> int:
+        return self.outcomes[Status.FAILED]
+
+    @property
+    def others(self) -> int:
+        return self.outcomes.total() - self.completed - self.failed
+
+
+class Hour(Func):
+    """The hour of a minute, without asking Python for each row, as Django's own does on SQLite."""
+
+    output_field = DateTimeField()
+    template = "date_bin('1 hour', %(expressions)s, to_timestamp(0))"
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template="substr(%(expressions)s, 1, 13) || ':00:00'", **extra)
+
+
+def slot_of(window: Window) -> F | Hour:
+    """In which slot of the window a row is."""
+    return F("minute") if window.slot == MINUTE else Hour("minute")
+
+
+def slots(window: Window, now: datetime) -> list[Slot]:
+    """Every slot of the window, also those in which nothing ended; one statement."""
+    found = {start: Slot(start) for start in window.starts(now)}
+    rows = _since(min(found)).annotate(slot=slot_of(window))
+    key = ("slot", "outcome", "wait_bucket", "run_bucket")
+    for start, outcome, wait, run, jobs in rows.values_list(*key).annotate(Sum("jobs")).order_by():
+        slot = found.get(start)
+        if slot is not None:
+            slot.outcomes[outcome] += jobs
+            slot.waits[wait] += jobs
+            slot.runs[run] += jobs
+    return list(found.values())
+
+
+def ended(within: timedelta, now: datetime) -> Counter[str]:
+    """How many jobs ended as what."""
+    rows = _since(now - within).order_by().values_list("outcome").annotate(Sum("jobs"))
+    return Counter(dict(rows))
+
+
+def per_resource(now: datetime) -> dict[str, list[int]]:
+    """Of each resource, how many jobs ended in each of the last 60 minutes."""
+    starts = {start: index for index, start in enumerate(WINDOWS["1h"].starts(now))}
+    found: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
+    rows = _since(min(starts)).order_by()
+    for resource, start, jobs in rows.values_list("resource", "minute").annotate(Sum("jobs")):
+        if start in starts:
+            found[resource][starts[start]] += jobs
+    return found
+
+
+def percentile(buckets: Mapping[int, int], share: float) -> int | None:
+    """The bucket in which that share of all who started is reached; None where nobody started."""
+    known = sorted((bucket, jobs) for bucket, jobs in buckets.items() if bucket >= 0)
+    wanted = share * sum(jobs for _, jobs in known)
+    seen = 0
+    for bucket, jobs in known:
+        seen += jobs
+        if seen >= wanted:
+            return bucket
+    return None
+
+
+def bound(bucket: int) -> str:
+    """What a bucket says: at most so long."""
+    if bucket >= len(BUCKETS_SEC):
+        return f"> {_seconds(BUCKETS_SEC[-1])}"
+    return f"≤ {_seconds(BUCKETS_SEC[bucket])}"
+
+
+def total(slots: Iterable[Slot]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for slot in slots:
+        found += slot.outcomes
+    return found
+
+
+def _since(moment: datetime) -> Any:
+    return JobMinute.objects.filter(minute__gte=moment)
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:g} ms"
+    if seconds < 60:
+        return f"{seconds:g} s"
+    return f"{seconds / 60:g} min" if seconds < 3600 else f"{seconds / 3600:g} h"
+
+
+WIDTH, HEIGHT, LEFT, BOTTOM = 440, 150, 44, 18
+TOP_BUCKET = len(BUCKETS_SEC)
+
+
+def throughput(slots: Sequence[Slot], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
+    """Stacked bars: completed at the bottom, then what was skipped or cancelled, then failed."""
+    most = max([slot.outcomes.total() for slot in slots], default=0) or 1
+    width = (WIDTH - LEFT) / max(len(slots), 1)
+    bars = [_bar(slot, LEFT + index * width, width, most) for index, slot in enumerate(slots)]
+    lines = [_deploy(slots, at, word) for at, word in marks]
+    shapes = format_html("{}{}{}", _joined(bars), _joined(lines), _axes(slots, str(most)))
+    return _svg(shapes, _("Jobs that ended, over time"))
+
+
+def latency(slots: Sequence[Slot], part: str) -> SafeString:
+    """p50 and p95 of what the rollup's buckets say; a bucket's step is about as large everywhere."""
+    curves = [_curve(slots, part, share, kind) for share, kind in ((0.5, "jc-curve"), (0.95, "jc-curve-2"))]
+    shapes = format_html("{}{}", _joined(curves), _axes(slots, bound(TOP_BUCKET - 1)))
+    return _svg(shapes, _("Time that jobs waited") if part == "waits" else _("Time that jobs ran"))
+
+
+def sparkline(numbers: Sequence[int], label: str) -> SafeString:
+    most = max(numbers, default=0) or 1
+    bars = format_html_join(
+        "",
+        '<rect class="jc-ok" x="{}" y="{}" width="1.6" height="{}"/>',
+        ((index * 2, f"{20 - 20 * each / most:.1f}", f"{20 * each / most:.1f}") for index, each in enumerate(numbers)),
+    )
+    return format_html(
+        '<svg class="jc-plot" role="img" aria-label="{}" width="{}" height="20" viewBox="0 0 {} 20">{}</svg>',
+        label,
+        len(numbers) * 2,
+        len(numbers) * 2,
+        bars,
+    )
+
+
+def _joined(shapes: Iterable[SafeString]) -> SafeString:
+    return format_html_join("", "{}", ((each,) for each in shapes))
+
+
+def _bar(slot: Slot, x: float, width: float, most: int) -> SafeString:
+    room, y = HEIGHT - BOTTOM - 10, float(HEIGHT - BOTTOM)
+    shapes = []
+    for count, kind in ((slot.completed, "jc-ok"), (slot.others, "jc-other"), (slot.failed, "jc-no")):
+        height = room * count / most
+        y -= height
+        if count:
+            place = (kind, f"{x:.1f}", f"{y:.1f}", f"{max(width - 1, 0.6):.1f}", f"{height:.1f}")
+            shapes.append(format_html('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>', *place))
+    if not shapes:
+        return SafeString("")
+    told = {"ok": slot.completed, "failed": slot.failed, "others": slot.others, "at": _clock(slot.start)}
+    title = _("%(at)s: %(ok)d completed, %(failed)d failed, %(others)d other") % told
+    return format_html("<g><title>{}</title>{}</g>", title, _joined(shapes))
+
+
+def _deploy(slots: Sequence[Slot], at: datetime, word: str) -> SafeString:
+    span = (slots[-1].start - slots[0].start).total_seconds() or 1
+    share = min(max((at - slots[0].start).total_seconds() / span, 0), 1)
+    x = f"{LEFT + share * (WIDTH - LEFT):.1f}"
+    line = '<g><title>{}</title><line class="jc-axis" x1="{}" x2="{}" y1="0" y2="{}" stroke-dasharray="3 2"/></g>'
+    return format_html(line, word, x, x, HEIGHT - BOTTOM)
+
+
+def _curve(slots: Sequence[Slot], part: str, share: float, kind: str) -> SafeString:
+    """A line, and a dot wherever something was measured: one alone would be no line."""
+    width, room = (WIDTH - LEFT) / max(len(slots) - 1, 1), HEIGHT - BOTTOM - 10
+    found = []
+    for index, slot in enumerate(slots):
+        bucket = percentile(getattr(slot, part), share)
+        if bucket is not None:
+            y = HEIGHT - BOTTOM - room * (bucket + 0.5) / (TOP_BUCKET + 1)
+            found.append((f"{LEFT + index * width:.1f}", f"{y:.1f}"))
+    dots = format_html_join("", '<circle class="{}" cx="{}" cy="{}" r="2"/>', ((kind, *each) for each in found))
+    return format_html('<polyline class="{}" points="{}"/>{}', kind, " ".join(map(",".join, found)), dots)
+
+
+def _axes(slots: Sequence[Slot], top: str) -> SafeString:
+    first, last = (_clock(slots[0].start), _clock(slots[-1].start)) if slots else ("", "")
+    base = HEIGHT - BOTTOM
+    return format_html(
+        '<line class="jc-axis" x1="{}" x2="{}" y1="{}" y2="{}"/><text x="0" y="12">{}</text><text x="0" y="{}">0</text>'
+        '<text x="{}" y="{}">{}</text><text x="{}" y="{}" text-anchor="end">{}</text>',
+        *(LEFT, WIDTH, base, base, top, base),
+        *(LEFT, HEIGHT - 3, first, WIDTH, HEIGHT - 3, last),
+    )
+
+
+def _svg(shapes: SafeString, label: str) -> SafeString:
+    return format_html(
+        '<svg class="jc-plot" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">{}</svg>',
+        *(label, WIDTH, HEIGHT, WIDTH, HEIGHT, shapes),
+    )
+
+
+def _clock(moment: datetime) -> str:
+    local = timezone.localtime(moment)
+    return formats.date_format(local, "H:i" if timezone.localdate() == local.date() else "m-d H:i")
