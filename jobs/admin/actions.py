@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
 FEW = 5
+AT_ONCE = 500
+SAMPLE = 10
+SHOWN = ("job_type", "target", "created_at")
 
 
 @dataclass(frozen=True)
@@ -131,9 +134,6 @@ class Tally:
         if job.pk != job_id:
             self.made.append(job)
 
-    def skip(self, job_id: UUID, why: str) -> None:
-        self.skipped.setdefault(why, []).append(job_id)
-
     def __str__(self) -> str:
         parts = [str(self.verb.done % {"count": len(self.done)})] if self.done or not self.asked else []
         if asked := len(self.asked):
@@ -157,7 +157,7 @@ def carry_out(job_ids: Iterable[UUID], *, actor: Actor, reason: str, tally: Tall
         try:
             tally.count(job_id, tally.verb.call(job_id, actor=actor, reason=reason))
         except JobSchedulerError as error:
-            tally.skip(job_id, short_error(error))
+            tally.skipped.setdefault(short_error(error), []).append(job_id)
 
 
 def chosen(queryset: QuerySet[Job], limit: int) -> tuple[list[Job], int]:
@@ -182,11 +182,6 @@ def _skipped(why: str, job_ids: list[UUID]) -> str:
     return f"{text} ({', '.join(map(str, job_ids))})" if count <= FEW else text
 
 
-AT_ONCE = 500
-SAMPLE = 10
-SHOWN = ("job_type", "target", "created_at")
-
-
 @dataclass
 class Forecast:
     """Of how many jobs the verb will take, and why it will leave the others."""
@@ -201,11 +196,10 @@ class Forecast:
     def __str__(self) -> str:
         count = ngettext("%d job", "%d jobs", self.jobs) % self.jobs
         parts = [str(self.verb.will % {"count": self.taken})]
-        parts += [_("%(count)d skipped because %(why)s") % {"count": n, "why": why} for why, n in self.told()]
+        parts += [
+            _("%(count)d skipped because %(why)s") % {"count": n, "why": why} for why, n in self.skipped.most_common()
+        ]
         return f"{count}: {', '.join(parts)}."
-
-    def told(self) -> list[tuple[str, int]]:
-        return self.skipped.most_common()
 
 
 def forecast(verb: Verb, job_ids: Sequence[UUID]) -> Forecast:

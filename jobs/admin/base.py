@@ -57,7 +57,10 @@ class CappedPaginator(Paginator):
 
 
 class QualifiedSearch(admin.ModelAdmin):
-    """`qualifiers` maps a word to a field, `id_field` is what a bare id means, `name_field` what a bare word begins."""
+    """Search without a scan over text: ids, and qualifiers such as `type:mail.*` that name a column.
+
+    `qualifiers` maps a word to a field, `id_field` is what a bare id means, `name_field` what a bare word begins.
+    """
 
     search_fields = ("pk",)  # shows the search box; what is searched is decided here
     qualifiers: Mapping[str, str] = {}

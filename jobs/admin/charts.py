@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+WIDTH, HEIGHT, LEFT, BOTTOM = 440, 150, 44, 18
+TOP_BUCKET = len(BUCKETS_SEC)
 
 
 @dataclass(frozen=True)
@@ -135,13 +137,6 @@ def bound(bucket: int) -> str:
     return f"≤ {_seconds(BUCKETS_SEC[bucket])}"
 
 
-def total(slots: Iterable[Slot]) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for slot in slots:
-        found += slot.outcomes
-    return found
-
-
 def _since(moment: datetime) -> Any:
     return JobMinute.objects.filter(minute__gte=moment)
 
@@ -152,10 +147,6 @@ def _seconds(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:g} s"
     return f"{seconds / 60:g} min" if seconds < 3600 else f"{seconds / 3600:g} h"
-
-
-WIDTH, HEIGHT, LEFT, BOTTOM = 440, 150, 44, 18
-TOP_BUCKET = len(BUCKETS_SEC)
 
 
 def throughput(slots: Sequence[Slot], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:

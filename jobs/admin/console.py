@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 APP = Job._meta.app_label
 VIEW_JOBS = f"{APP}.view_job"
 View = Callable[..., HttpResponse]
+ASKING = "X-Jobs-Live"  # says that a page is asked for by its own script
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,6 @@ def _guarded(admin: ModelAdmin, each: Screen) -> View:
         return each.view(admin, request, **kwargs)
 
     return view
-
-
-ASKING = "X-Jobs-Live"  # says that a page is asked for by its own script
 
 
 def latest_event() -> str:

@@ -25,6 +25,22 @@ from jobs.registry import registry
 from jobs.states import ACTIVE, LIVE, TERMINAL, Status
 from jobs.thrift import Kept
 
+FEW = 500  # ids that a statement may name
+LEEWAY = timedelta(minutes=10)  # numbers are given before a commit, and times may be of another clock
+# Events are numbered as they happen: the first one since a moment is found by halving, a few dozen looks along the key.
+_AT = "(SELECT at FROM jobscheduler_jobevent WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1)"
+_HALVING = f"""
+    WITH RECURSIVE half (low, high) AS (
+        SELECT coalesce((SELECT min(id) FROM jobscheduler_jobevent), 0),
+               coalesce((SELECT max(id) FROM jobscheduler_jobevent), 0)
+        UNION ALL
+        SELECT CASE WHEN {_AT} < %s THEN (low + high) / 2 + 1 ELSE low END,
+               CASE WHEN {_AT} < %s THEN high ELSE (low + high) / 2 END
+        FROM half WHERE low < high
+    )
+    SELECT max(low) FROM half
+"""  # noqa: S608 — nothing that anybody typed
+
 
 class KnownValues(SimpleListFilter):
     """One column equals one of the choices; any other value in the URL is no filter at all."""
@@ -54,21 +70,9 @@ def one_of(field: str, title: Any, choices: Iterable[tuple[Any, Any]]) -> type[K
     )
 
 
-class FlagFilter(KnownValues):
-    known = (("1", _("Yes")), ("0", _("No")))
-
-    def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        return queryset.filter(**{self.field: value == "1"})
-
-
-class EnabledFilter(FlagFilter):
-    title = _("enabled")
-    parameter_name = field = "enabled"
-
-
-class PausedFilter(FlagFilter):
-    title = _("paused")
-    parameter_name = field = "paused"
+YES_NO = (("1", _("Yes")), ("0", _("No")))
+EnabledFilter = one_of("enabled", _("enabled"), YES_NO)
+PausedFilter = one_of("paused", _("paused"), YES_NO)
 
 
 class JobTypeFilter(KnownValues):
@@ -179,24 +183,6 @@ def _among(queryset: QuerySet[Any], **condition: Any) -> QuerySet[Any]:
     return queryset.filter(pk__in=few.values("pk"))
 
 
-FEW = 500  # ids that a statement may name
-LEEWAY = timedelta(minutes=10)  # numbers are given before a commit, and times may be of another clock
-
-# Events are numbered as they happen: the first one since a moment is found by halving, a few dozen looks along the key.
-_AT = "(SELECT at FROM jobscheduler_jobevent WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1)"
-_HALVING = f"""
-    WITH RECURSIVE half (low, high) AS (
-        SELECT coalesce((SELECT min(id) FROM jobscheduler_jobevent), 0),
-               coalesce((SELECT max(id) FROM jobscheduler_jobevent), 0)
-        UNION ALL
-        SELECT CASE WHEN {_AT} < %s THEN (low + high) / 2 + 1 ELSE low END,
-               CASE WHEN {_AT} < %s THEN high ELSE (low + high) / 2 END
-        FROM half WHERE low < high
-    )
-    SELECT max(low) FROM half
-"""  # noqa: S608 — nothing that anybody typed
-
-
 def since(age: timedelta, now: datetime) -> datetime:
     """From the same minute on from which the rollup counts."""
     began = now - age
@@ -218,6 +204,7 @@ _walks: Kept[Walk] = Kept()
 def jobs_ended(moment: datetime, status: str = "", job_type: str = "") -> Any:
     """The ids of those that ended since then, of many the newest: one more than a list counts.
 
+    From their events, so that no index has to be kept for the many that completed.
     Where ends are few among much else that happened, they are looked for once, for a while and for all statements.
     """
     ends = JobEvent.objects.filter(at__gte=moment)

@@ -35,6 +35,17 @@ if TYPE_CHECKING:
 LONGEST = 65_536
 # They reorder what stands around them; in JSON they can be spelled out, since they are only ever inside strings.
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+ICONS = {  # beside the word, for those who do not see the colour; in every font
+    Status.PENDING: "◌",
+    Status.QUEUED: "○",
+    Status.DISPATCHING: "→",
+    Status.RUNNING: "▶",
+    Status.PAUSED: "‖",
+    Status.COMPLETED: "✓",
+    Status.FAILED: "✗",
+    Status.SKIPPED: "»",
+    Status.CANCELLED: "⊘",
+}
 
 
 def shown(description: Any, ordering: str | None = None) -> Callable[[Callable[[Any, Any], Any]], Any]:
@@ -156,19 +167,6 @@ def grouped(number: int) -> str:
 
 def _spelled(written: str) -> str:
     return _DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
-
-
-ICONS = {  # beside the word, for those who do not see the colour; in every font
-    Status.PENDING: "◌",
-    Status.QUEUED: "○",
-    Status.DISPATCHING: "→",
-    Status.RUNNING: "▶",
-    Status.PAUSED: "‖",
-    Status.COMPLETED: "✓",
-    Status.FAILED: "✗",
-    Status.SKIPPED: "»",
-    Status.CANCELLED: "⊘",
-}
 
 
 def badge(status: str, beside: str = "") -> SafeString:

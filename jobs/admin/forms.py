@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import parsing
 from jobs.admin.formatting import pretty
-from jobs.errors import InvalidInput
+from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.redaction import redact, restore
 from jobs.registry import Handler
 from jobs.services import REASON_LENGTH
@@ -105,8 +105,11 @@ def said(handler: Handler[..., Any], form: forms.BaseForm, preset: Mapping[str, 
     return restored
 
 
-def refuse(form: forms.BaseForm, error: InvalidInput) -> None:
-    """Each thing that is wrong beside the field that it is about."""
+def refuse(form: forms.BaseForm, error: JobSchedulerError) -> None:
+    """Each thing that is wrong beside the field that it is about; what is about none of them, above them all."""
+    if not isinstance(error, InvalidInput):
+        form.add_error(None, str(error))
+        return
     for each in error.errors:
         place = [str(step) for step in each["loc"]]
         name, rest = (place[0], place[1:]) if place else ("", [])

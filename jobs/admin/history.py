@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin.base import StateAdmin
+from jobs.admin.base import StateAdmin, fieldset
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, one_of
 from jobs.admin.formatting import (
     brief,
@@ -18,12 +18,13 @@ from jobs.admin.formatting import (
     shown,
     text_block,
 )
-from jobs.models import Job, JobEvent, JobLog, JobRun
+from jobs.models import Job, JobEvent, JobRun
 from jobs.models.audit import ACTOR_CHOICES
 from jobs.models.job import STATUS_LABELS
 from jobs.states import RUN_STATUSES, TERMINAL, EventKind
 
 RUN_CHOICES = [(str(status), STATUS_LABELS[status]) for status in RUN_STATUSES]
+OUTCOMES = [(str(status), STATUS_LABELS[status]) for status in sorted(TERMINAL)]
 EVENT_CHOICES = [(str(kind), str(kind)) for kind in EventKind]
 
 
@@ -43,20 +44,18 @@ class JobRunAdmin(OfJobAdmin):
     qualifiers = {"worker": "worker"}
     payload = ("shown_artifacts",)
     fieldsets = (
-        (
+        fieldset(
             None,
-            {
-                "fields": (
-                    "job_link",
-                    "status",
-                    "started_at",
-                    "finished_at",
-                    "run_time",
-                    "exit_code",
-                    "shown_worker",
-                    "shown_error",
-                )
-            },
+            *(
+                "job_link",
+                "status",
+                "started_at",
+                "finished_at",
+                "run_time",
+                "exit_code",
+                "shown_worker",
+                "shown_error",
+            ),
         ),
     )
 
@@ -97,14 +96,8 @@ class JobLogAdmin(OfJobAdmin):
     payload_columns = ("first_words",)
     fieldsets = ((None, {"fields": ("job_link", "at", "level")}),)
 
+    first_words = column(_("message"), "message", lambda text: isolated(first_line(text, 200)))
     shown_message = column(_("message"), "message", text_block)
-
-    @shown(_("message"))
-    def first_words(self, line: JobLog) -> SafeString:
-        return isolated(first_line(line.message, 200))
-
-
-OUTCOMES = [(str(status), STATUS_LABELS[status]) for status in sorted(TERMINAL)]
 
 
 class JobMinuteAdmin(StateAdmin):

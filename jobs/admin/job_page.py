@@ -94,7 +94,9 @@ def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
         "steps": steps(job, events[::-1], outlook, now),
         "is_cut": len(events) == SHOWN,
         "events_url": _all_of(admin, JobEvent, job),
-        **_payload(job, run, payload),
+        "params": shortened(pretty(job.params)) if payload else "",
+        "checkpoint": shortened(pretty(job.checkpoint)) if payload and job.checkpoint is not None else "",
+        "artifacts": shortened(pretty(run.artifacts)) if payload and run and run.artifacts else "",
         **_error(run),
         "chain": _chain(admin, job, now),
         "logs": [*reversed(JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN])] if payload else [],
@@ -169,16 +171,6 @@ def _stop_words(job: Job) -> str:
     return ""
 
 
-def _payload(job: Job, run: JobRun | None, payload: bool) -> dict[str, Any]:
-    if not payload:
-        return {}
-    return {
-        "params": shortened(pretty(job.params)),
-        "checkpoint": "" if job.checkpoint is None else shortened(pretty(job.checkpoint)),
-        "artifacts": shortened(pretty(run.artifacts)) if run and run.artifacts else "",
-    }
-
-
 def _error(run: JobRun | None) -> dict[str, str]:
     """The last line of a traceback says what happened, its innermost own frame where; the rest is folded."""
     if run is None or not run.error:
@@ -235,7 +227,7 @@ class Step:
     """`lasted`: until the next step, or until now; None where nothing comes after it."""
 
     word: StrPromise | str
-    at: datetime | None
+    at: datetime
     icon: str = "·"
     actor: str = ""
     reason: str = ""
@@ -247,9 +239,9 @@ def steps(job: Job, events: Sequence[JobEvent], outlook: Explanation | None, now
     """`events` oldest first."""
     taken = [_step(each) for each in events]
     for step, later in pairwise(taken):
-        step.lasted = _between(step.at, later.at)
+        step.lasted = max(later.at - step.at, timedelta(0))
     if taken and not job.is_terminal:
-        taken[-1].lasted = _between(taken[-1].at, now)
+        taken[-1].lasted = max(now - taken[-1].at, timedelta(0))
     return [*taken, *_ahead(job, outlook, now)]
 
 
@@ -260,10 +252,6 @@ def _step(event: JobEvent) -> Step:
     is_bare = event.reason == PAUSED_BY_DEFAULT and event.from_status != Status.RUNNING
     reason = "" if is_bare else first_line(event.reason, 500)
     return Step(WORDS.get(event.kind, event.kind), event.at, icon, actor, reason)
-
-
-def _between(first: datetime | None, then: datetime | None) -> timedelta | None:
-    return None if first is None or then is None else max(then - first, timedelta(0))
 
 
 def _ahead(job: Job, outlook: Explanation | None, now: datetime) -> Iterator[Step]:

@@ -272,17 +272,14 @@ def _tabs(admin: ModelAdmin, request: HttpRequest) -> list[dict[str, Any]]:
 @screen("counts", _("Counts"), listed=False)
 def counts(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """What the tabs show: live states are exact, of ended ones what their lists count, up to 10,000 and "+"."""
-    found = {**census.take().statuses(), **_ended()}
+    ended = _kept.get(db.alias(), _count_ended, lambda found: sum(map(int, found.values())))
+    found = {**census.take().statuses(), **ended}
     return JsonResponse({status: grouped(count) for status, count in found.items()})
-
-
-_kept: Kept[dict[str, int]] = Kept()
-
-
-def _ended() -> dict[str, int]:
-    return _kept.get(db.alias(), _count_ended, lambda found: sum(map(int, found.values())))
 
 
 def _count_ended() -> dict[str, int]:
     jobs = Job.objects.all()
     return {str(status): capped_count(of_status(jobs, status)) for status in sorted(TERMINAL)}
+
+
+_kept: Kept[dict[str, int]] = Kept()

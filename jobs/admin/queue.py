@@ -34,20 +34,26 @@ REORDER = f"{APP}.reorder_job"
 def queue(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     if console.is_unchanged(request, mark := console.latest_event()):
         return console.not_modified(request, mark)
-    queues = _queues()
+    queue_url = url_of(admin.admin_site, "queue")
+    queues = _kept.get(db.alias(), _count_queues, lambda found: sum(each["jobs"] for each in found))
     asked = _asked(request, queues)
-    rows = _rows(admin, asked)
+    rows, shown = _rows(admin, asked), []
+    for each in queues[:FARTHEST]:
+        place = {"tenant": each["tenant"], "priority": each["priority"]}
+        is_current = not asked["target"] and place.items() <= asked.items()
+        shown.append({**each, "url": f"{queue_url}?{urlencode(place)}", "is_current": is_current})
+    next_url = _page(admin, asked, asked["from"] + SHOWN) if len(rows) > SHOWN else ""
     context = {
-        "queues": [{**each, **_address(admin, asked, each)} for each in queues[:FARTHEST]],
+        "queues": shown,
         "farthest": FARTHEST if len(queues) > FARTHEST else None,
         "asked": asked,
         "total": _total(asked, queues),
-        "deepest": DEEPEST + SHOWN if len(rows) > SHOWN and not _page(admin, asked, asked["from"] + SHOWN) else None,
+        "deepest": DEEPEST + SHOWN if len(rows) > SHOWN and not next_url else None,
         "rows": rows[:SHOWN],
         "may_move": request.user.has_perm(REORDER),
-        "next_url": _page(admin, asked, asked["from"] + SHOWN) if len(rows) > SHOWN else "",
+        "next_url": next_url,
         "first_url": _page(admin, asked, 0) if asked["from"] else "",
-        "queue_url": url_of(admin.admin_site, "queue"),
+        "queue_url": queue_url,
     }
     return render(admin, request, "jobs/console/queue.html", context, title=_("Queue"), mark=mark)
 
@@ -73,10 +79,6 @@ def _waiting() -> JobQuerySet:
 
 
 _kept: Kept[list[dict[str, Any]]] = Kept()
-
-
-def _queues() -> list[dict[str, Any]]:
-    return _kept.get(db.alias(), _count_queues, lambda found: sum(each["jobs"] for each in found))
 
 
 def _count_queues() -> list[dict[str, Any]]:
@@ -133,12 +135,6 @@ def _peer(jobs: list[Job], index: int, job: Job) -> Job | None:
     """The neighbour, if a job moves past it without changing its priority."""
     other = jobs[index] if 0 <= index < len(jobs) else None
     return other if other is not None and other.priority == job.priority else None
-
-
-def _address(admin: ModelAdmin, asked: dict[str, Any], each: dict[str, Any]) -> dict[str, Any]:
-    told = {"tenant": each["tenant"], "priority": each["priority"]}
-    is_current = not asked["target"] and told == {name: asked[name] for name in told}
-    return {"url": f"{url_of(admin.admin_site, 'queue')}?{urlencode(told)}", "is_current": is_current}
 
 
 def _page(admin: ModelAdmin, asked: dict[str, Any], start: int) -> str:

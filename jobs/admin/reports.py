@@ -28,20 +28,26 @@ from jobs.thrift import Kept
 WHO = (ActorKind.USER, ActorKind.TOKEN, ActorKind.CLI)  # all others are the scheduler itself
 SHOWN = 100
 STRETCH = 20_000
+MOST = 200  # job types on the page: the busiest
 
 
 @screen("audit", gettext_lazy("Audit"), permission=f"{APP}.view_jobevent")
 def audit(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
+    """Newest first. A page reads a bounded stretch, so that a long trail costs no more, and says where it ended."""
     newest = JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0
     top = min(_number(request.GET.get("before", "")) or newest + 1, newest + 1)
     bottom = max(top - STRETCH, 0)
-    asked = _asked(request)
+    # What narrows it down; anything that is no choice of ours does not.
+    who, verb = request.GET.get("who", ""), request.GET.get("verb", "")
     rows = JobEvent.objects.filter(pk__lt=top, pk__gte=bottom)
-    events = list(rows.filter(**asked).order_by("-pk").defer("data")[:SHOWN])
+    rows = rows.filter(actor_kind__in=[who] if who in WHO else list(map(str, WHO)))
+    if verb in set(EventKind):
+        rows = rows.filter(kind=verb)
+    if name := request.GET.get("name", "").replace("\0", "")[:200]:
+        rows = rows.filter(actor_name=name)
+    events = list(rows.order_by("-pk").defer("data")[:SHOWN])
     reached = events[-1].pk if len(events) == SHOWN else bottom
-    said: dict[str, Any] = {
-        name: value for name in ("who", "name", "verb") if (value := request.GET.get(name, "")[:200])
-    }
+    said: dict[str, Any] = {key: value for key in ("who", "name", "verb") if (value := request.GET.get(key, "")[:200])}
     context = {
         "events": [(event, link(admin.admin_site, Job, event.job_id, short_id(event.job_id))) for event in events],
         "older": f"?{urlencode({**said, 'before': reached})}" if reached > 1 else "",
@@ -53,24 +59,10 @@ def audit(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     return render(admin, request, "jobs/console/audit.html", context, title=_("Audit"))
 
 
-def _asked(request: HttpRequest) -> dict[str, Any]:
-    """What narrows it down; anything that is no choice of ours does not."""
-    who, verb = request.GET.get("who", ""), request.GET.get("verb", "")
-    found: dict[str, Any] = {"actor_kind__in": [who] if who in WHO else list(map(str, WHO))}
-    if verb in set(EventKind):
-        found["kind"] = verb
-    if name := request.GET.get("name", "").replace("\0", "")[:200]:
-        found["actor_name"] = name
-    return found
-
-
 def _number(text: str) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         return None
     return int(text) or None
-
-
-MOST = 200  # job types on the page: the busiest
 
 
 @dataclass
@@ -110,9 +102,8 @@ class Kind:
 
 def kinds(window: Window) -> list[Kind]:
     """The busiest first; of a busy time, as of a moment ago."""
-    return _kept.get(
-        (db.alias(), window.name), lambda: _kinds(window, clock.now()), lambda found: sum(kind.ended for kind in found)
-    )
+    key = (db.alias(), window.name)
+    return _kept.get(key, lambda: _kinds(window, clock.now()), lambda found: sum(kind.ended for kind in found))
 
 
 _kept: Kept[list[Kind]] = Kept()

@@ -18,7 +18,7 @@ from jobs.admin.base import LeanAdmin, may_view_payload
 from jobs.admin.filters import JobTypeFilter
 from jobs.admin.formatting import column, isolated, json_block
 from jobs.admin.forms import JsonField
-from jobs.admin.new_job import run_url
+from jobs.admin.job_forms import run_url
 from jobs.errors import InvalidInput, InvalidParams
 from jobs.models import JobTemplate
 from jobs.redaction import restore

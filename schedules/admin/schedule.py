@@ -53,6 +53,12 @@ CATCH_UP = [
     (CatchUp.LATEST, _("The latest due time")),
     (CatchUp.ALL, _("All due times, up to the cap")),
 ]
+APP = Schedule._meta.app_label
+NEXT, PAST = 10, 20
+STATE = (
+    *("id", "shown_reason", "shown_note", "next_fire_at", "last_fire_at", "fire_count", "source", "edited"),
+    "created_at",
+)
 
 
 class TemplateChoice(forms.ModelChoiceField):
@@ -139,21 +145,6 @@ def _value(value: Any) -> Any:
     if isinstance(value, JobTemplate):
         return value.name
     return None if value == "" else value
-
-
-APP = Schedule._meta.app_label
-NEXT, PAST = 10, 20
-STATE = (
-    "id",
-    "shown_reason",
-    "shown_note",
-    "next_fire_at",
-    "last_fire_at",
-    "fire_count",
-    "source",
-    "edited",
-    "created_at",
-)
 
 
 def _can_skip(schedule: Schedule) -> bool:

@@ -42,7 +42,6 @@ from webhooks.models import (
     WebhookDelivery,
     WebhookEndpoint,
     WebhookMessage,
-    WebhookSubscription,
 )
 
 SHOWN = 50
@@ -76,6 +75,10 @@ class Linked(StateAdmin):
     job_link = link_column(_("job"), Job, "job_id")
     group_link = link_column(_("group"), JobGroup, "group_id")
 
+    @shown(_("endpoint"))
+    def endpoint_link(self, row: Any) -> SafeString | str | None:
+        return link(self.admin_site, WebhookEndpoint, row.endpoint_id, first_line(row.endpoint.url, 60))
+
 
 class WebhookDeliveryAdmin(ButtonAdmin, Linked):
     change_form_template = "webhooks/delivery_page.html"
@@ -102,10 +105,7 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
     payload = ("shown_body",)
     fieldsets = (
         (None, {"fields": ("id", "event", "endpoint_link", "job_link", "group_link", "created_at")}),
-        (
-            _("State"),
-            {"fields": ("shown_status", "attempts", "next_try_at", "delivered_at", "shown_error")},
-        ),
+        (_("State"), {"fields": ("shown_status", "attempts", "next_try_at", "delivered_at", "shown_error")}),
     )
 
     next_try = column(_("next try"), "next_try_at", when)
@@ -144,10 +144,6 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
         milliseconds = getattr(delivery, "last_took_ms", None)
         return None if milliseconds is None else f"{milliseconds} ms"
 
-    @shown(_("endpoint"))
-    def endpoint_link(self, delivery: WebhookDelivery) -> SafeString | str | None:
-        return link(self.admin_site, WebhookEndpoint, delivery.endpoint_id, first_line(delivery.endpoint.url, 60))
-
     @shown(_("body"))
     def shown_body(self, delivery: WebhookDelivery) -> SafeString | None:
         return json_text(delivery.message.body)
@@ -185,7 +181,7 @@ class WebhookAttemptAdmin(StateAdmin):
         return first_line(attempt.error) or None
 
 
-class WebhookSubscriptionAdmin(StateAdmin):
+class WebhookSubscriptionAdmin(Linked):
     list_display = ("id", "event", "tenant", "endpoint_link", "since", "until")
     list_select_related = ("endpoint",)
     list_defer = ("endpoint__secret", "endpoint__old_secret")
@@ -193,11 +189,6 @@ class WebhookSubscriptionAdmin(StateAdmin):
     id_field = "endpoint_id"
     qualifiers = {"endpoint": "endpoint", "event": "event"}
     fieldsets = ((None, {"fields": ("id", "event", "tenant", "endpoint_link", "since", "until")}),)
-
-    @shown(_("endpoint"))
-    def endpoint_link(self, subscription: WebhookSubscription) -> SafeString | str | None:
-        url = first_line(subscription.endpoint.url, 60)
-        return link(self.admin_site, WebhookEndpoint, subscription.endpoint_id, url)
 
 
 def deliveries_of_job(admin: Any, request: HttpRequest, job: Job) -> SafeString | None:

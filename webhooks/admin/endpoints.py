@@ -38,6 +38,11 @@ from webhooks.addresses import LONGEST_URL
 from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
+APP = WebhookEndpoint._meta.app_label
+STATE = ("id", "shown_reason", "success", "failures", "open_until", "old_secret_until", "created_at")
+LATELY = 1000  # deliveries that the rate of one endpoint is made of: a receiver of millions is not counted through
+LAST = 100  # the same for each endpoint of a list
+
 
 class EndpointForm(forms.ModelForm):
     url = forms.CharField(
@@ -63,12 +68,6 @@ class EndpointForm(forms.ModelForm):
     def said(self) -> dict[str, Any]:
         """What services take to change."""
         return {name: self.cleaned_data[name] for name in services.GATES if name in self.changed_data}
-
-
-APP = WebhookEndpoint._meta.app_label
-STATE = ("id", "shown_reason", "success", "failures", "open_until", "old_secret_until", "created_at")
-LATELY = 1000  # deliveries that the rate of one endpoint is made of: a receiver of millions is not counted through
-LAST = 100  # the same for each endpoint of a list
 
 
 class WebhookEndpointAdmin(ServedAdmin):
@@ -220,20 +219,15 @@ class WebhookEndpointAdmin(ServedAdmin):
 def lately(ids: Sequence[UUID]) -> dict[UUID, tuple[int, int]]:
     """Of each endpoint, how many of its last deliveries within a day were received, and how many have ended."""
     since = clock.first_id(clock.now() - timedelta(hours=24))
+    own = WebhookDelivery.objects.filter(endpoint_id=OuterRef("pk")).order_by("-pk").values("pk")
+    endpoints: Any = WebhookEndpoint.objects.filter(pk__in=list(ids)).order_by()
     wanted = Q()
-    for key, farthest in _hundredth(ids).items():
-        wanted |= Q(endpoint_id=key, pk__gte=max(since, farthest))
+    # From where on to read, along the index of each endpoint's deliveries.
+    for key, farthest in endpoints.annotate(far=Subquery(own[LAST - 1 : LAST])).values_list("pk", "far"):
+        wanted |= Q(endpoint_id=key, pk__gte=max(since, farthest) if farthest else since)
     if not wanted:
         return {}
     ended: Any = WebhookDelivery.objects.filter(wanted).exclude(status=DeliveryStatus.PENDING)
     received = Count("pk", filter=Q(status=DeliveryStatus.DELIVERED))
     rows = ended.order_by().values_list("endpoint_id").annotate(well=received, every=Count("pk"))
     return {key: (well, every) for key, well, every in rows}
-
-
-def _hundredth(ids: Sequence[UUID]) -> dict[UUID, UUID]:
-    """From where on to read, along the index of each endpoint's deliveries."""
-    own = WebhookDelivery.objects.filter(endpoint_id=OuterRef("pk")).order_by("-pk").values("pk")
-    rows: Any = WebhookEndpoint.objects.filter(pk__in=list(ids)).order_by()
-    found = rows.annotate(far=Subquery(own[LAST - 1 : LAST])).values_list("pk", "far")
-    return {key: far or UUID(int=0) for key, far in found}
