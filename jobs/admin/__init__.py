@@ -5,20 +5,43 @@ The default site is registered by itself unless JOBSCHEDULER["ADMIN_AUTOREGISTER
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from django.contrib import admin
+from django.db.models import Model
 
 from jobs import models
-from jobs.admin import cloning, dashboard, editing, queue  # noqa: F401  screens
+from jobs.admin import dashboard, job_forms, queue, reports  # noqa: F401  screens
+from jobs.admin.console import list_first
 from jobs.admin.groups import JobGroupAdmin
-from jobs.admin.job import JobAdmin
-from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin, TargetAdmin
-from jobs.admin.pollers import PollerAdmin
-from jobs.admin.registration import Registration
-from jobs.admin.system import SystemSnapshotAdmin
+from jobs.admin.history import JobEventAdmin, JobLogAdmin, JobMinuteAdmin, JobRunAdmin
+from jobs.admin.jobs import JobAdmin
+from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin
+from jobs.admin.system import PollerAdmin, SystemSnapshotAdmin
+from jobs.admin.targets import TargetAdmin
 from jobs.admin.templates import JobTemplateAdmin
 from jobs.admin.tokens import ApiTokenAdmin
-from jobs.admin.trail import JobEventAdmin, JobLogAdmin, JobRunAdmin
-from jobs.admin.workers import JobMinuteAdmin, WorkerAdmin
+from jobs.admin.workers import WorkerAdmin
+from jobs.conf import configured, read
+
+
+class Registration:
+    """Called with a site, it registers all that the site has not registered itself."""
+
+    def __init__(self, admins: Mapping[type[Model], type[admin.ModelAdmin]]) -> None:
+        self.admins = admins
+
+    def __call__(self, site: admin.AdminSite) -> None:
+        for model, model_admin in self.admins.items():
+            if not site.is_registered(model):
+                site.register(model, model_admin)
+        list_first(site)
+
+    def by_itself(self, site: admin.AdminSite) -> None:
+        found, _problems = read(configured())  # what is wrong with the settings is for the system checks to say
+        if found.ADMIN_AUTOREGISTER:
+            self(site)
+
 
 register = Registration(
     {

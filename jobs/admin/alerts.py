@@ -17,8 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs import db, figures
-from jobs.admin.marks import roughly
-from jobs.admin.showing import list_url
+from jobs.admin.formatting import list_url, roughly
 from jobs.census import Census, Kind
 from jobs.conf import configured, read
 from jobs.figures import Workforce
@@ -50,31 +49,25 @@ def alert_from(source: Source) -> None:
 
 def alerts(
     site: AdminSite, request: HttpRequest, counted: Census, force: Workforce, hour: Counter[str], day: Counter[str]
-) -> list[Alert]:
+) -> Iterator[Alert]:
     jobs = list_url(site, Job)
-    found = [
-        *_settings(),
-        *_migrations(),
-        *_workers(site, counted, force),
-        *_leases(jobs),
-        *_blocked(jobs),
-        *_late(jobs, counted),
-        *_failing(jobs, hour, day),
-    ]
-    return found + [alert for source in _sources for alert in source(site, request)]
-
-
-def _settings() -> Iterator[Alert]:
     for problem in read(configured())[1][:3]:
         yield Alert(str(problem))
-
-
-def _migrations() -> Iterator[Alert]:
     if missing := _known_migrations() - _applied_migrations():
         names = ", ".join(sorted(f"{app} {name}" for app, name in missing)[:3])
-        yield Alert(
-            _("The database lacks %(n)d migrations (%(names)s): run migrate.") % {"n": len(missing), "names": names}
-        )
+        told = {"n": len(missing), "names": names}
+        yield Alert(_("The database lacks %(n)d migrations (%(names)s): run migrate.") % told)
+    yield from _workers(site, counted, force)
+    if late := figures.expired_leases():
+        message = ngettext("%d job runs without a sign of life.", "%d jobs run without a sign of life.", late) % late
+        yield Alert(message, f"{jobs}?attention=stuck", _("Show"))
+    if blocked := figures.blocked_targets():
+        message = ngettext("%d target is blocked by a job that needs you.", "%d targets are blocked.", blocked)
+        yield Alert(message % blocked, f"{jobs}?attention=blocking", _("Show"), is_bad=False)
+    yield from _late(jobs, counted)
+    yield from _failing(jobs, hour, day)
+    for source in _sources:
+        yield from source(site, request)
 
 
 @cache
@@ -103,18 +96,6 @@ def _workers(site: AdminSite, counted: Census, force: Workforce) -> Iterator[Ale
         yield Alert(told, url, _("Workers"), is_bad=False)
     if force.stuck:
         yield Alert(_("%d slots of workers hang in jobs that do not stop.") % force.stuck, url, _("Workers"))
-
-
-def _leases(jobs: str) -> Iterator[Alert]:
-    if late := figures.expired_leases():
-        told = ngettext("%d job runs without a sign of life.", "%d jobs run without a sign of life.", late) % late
-        yield Alert(told, f"{jobs}?attention=stuck", _("Show"))
-
-
-def _blocked(jobs: str) -> Iterator[Alert]:
-    if blocked := figures.blocked_targets():
-        told = ngettext("%d target is blocked by a job that needs you.", "%d targets are blocked.", blocked) % blocked
-        yield Alert(told, f"{jobs}?attention=blocking", _("Show"), is_bad=False)
 
 
 def _late(jobs: str, counted: Census) -> Iterator[Alert]:

@@ -5,16 +5,19 @@ How a screen is added: write a view `(admin, request, **from_the_route) -> HttpR
 
     @screen("workers-at-work", _("At work"), permission="jobscheduler_jobs.view_worker")
     def at_work(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-        return render(admin, request, "jobs/console/at_work.html", {"workers": ...}, mark=live.latest_event())
+        return render(admin, request, "jobs/console/at_work.html", {"workers": ...}, mark=latest_event())
 
 Its template extends `jobs/console/base.html` and fills the block `console`. It is found under `url_of(site, name)` and
 listed in the navigation of every screen and at the top of the site's app list, unless `listed=False`. What stands in
-an element with `data-live="some-name"` is kept fresh if a `mark` is given: see `jobs.admin.live`.
+an element with `data-live="some-name"` is kept fresh if a `mark` is given: the browser asks for the page again, and is
+told in one small query that nothing happened. What changes a page is its `mark` and the clock's minute, for its ages.
 A form that changes something is a plain POST with a CSRF token to a screen with `methods=("POST",)`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.db.models import Max
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseNotModified
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.translation import gettext_lazy as _
 
 from jobs import db
-from jobs.admin import live
-from jobs.models import Job
+from jobs.models import Job, JobEvent
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 APP = Job._meta.app_label
 VIEW_JOBS = f"{APP}.view_job"
 View = Callable[..., HttpResponse]
+ASKING = "X-Jobs-Live"  # says that a page is asked for by its own script
 
 
 @dataclass(frozen=True)
@@ -97,13 +101,13 @@ def render(
     mark: str = "",
 ) -> HttpResponse:
     """A screen as a page of its site; 304 where somebody polls and nothing happened since."""
-    if mark and live.is_unchanged(request, mark):
-        return live.not_modified(request, mark)
+    if mark and is_unchanged(request, mark):
+        return not_modified(request, mark)
     site = admin.admin_site
     request.current_app = site.name
     shown = {**site.each_context(request), "opts": admin.opts, "title": title, "places": places(site, request)}
-    response = TemplateResponse(request, template, {**shown, **live.context(request, mark), **context})
-    return live.stamped(response, request, mark)
+    response = TemplateResponse(request, template, {**shown, **live_context(request, mark), **context})
+    return stamped(response, request, mark)
 
 
 def listed(site: AdminSite, request: HttpRequest) -> list[dict[str, Any]]:
@@ -143,18 +147,17 @@ def list_first(site: AdminSite) -> None:
 
 def _app_list(site: AdminSite, known: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> list[Any]:
     apps: list[Any] = known(request, *args, **kwargs)
+    # As a site describes a model that may only be looked at.
+    perms = {"add": False, "change": False, "delete": False, "view": True}
+    fixed = {"model": Job, "perms": perms, "add_url": None, "view_only": True}
+    screens = [
+        {**fixed, "name": each["title"], "object_name": each["name"].title().replace("-", ""), "admin_url": each["url"]}
+        for each in listed(site, request)
+    ]
     for app in apps:
         if app["app_label"] == APP:
-            app["models"] = [*map(_entry, listed(site, request)), *app["models"]]
+            app["models"] = [*screens, *app["models"]]
     return apps
-
-
-def _entry(shown: dict[str, Any]) -> dict[str, Any]:
-    """As a site describes a model that may only be looked at."""
-    perms = {"add": False, "change": False, "delete": False, "view": True}
-    name = "".join(part.title() for part in shown["name"].split("-"))
-    entry = {"model": Job, "name": shown["title"], "object_name": name, "perms": perms}
-    return {**entry, "admin_url": shown["url"], "add_url": None, "view_only": True}
 
 
 def _guarded(admin: ModelAdmin, each: Screen) -> View:
@@ -168,3 +171,39 @@ def _guarded(admin: ModelAdmin, each: Screen) -> View:
         return each.view(admin, request, **kwargs)
 
     return view
+
+
+def latest_event() -> str:
+    """The number of the last thing that happened to any job."""
+    return str(JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0)
+
+
+def etag(request: HttpRequest, mark: str) -> str:
+    """Of this page as this user sees it now; never a hash of its content, which would have to be made first."""
+    parts = (mark, str(int(time.time()) // 60), str(request.user.pk), request.get_full_path())
+    return f'W/"{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"'
+
+
+def is_unchanged(request: HttpRequest, mark: str) -> bool:
+    """Only for our own script: a person who reloads a page gets it, with the messages that wait for it."""
+    return ASKING in request.headers and request.headers.get("If-None-Match") == etag(request, mark)
+
+
+def not_modified(request: HttpRequest, mark: str) -> HttpResponse:
+    response = HttpResponseNotModified()
+    response["ETag"] = etag(request, mark)
+    return response
+
+
+def live_context(request: HttpRequest, mark: str) -> dict[str, Any]:
+    """What the page needs to know to ask for itself."""
+    if not mark:
+        return {}
+    unread = {"messages": ()} if ASKING in request.headers else {}  # they wait for a page that a person sees
+    return {"live_url": request.get_full_path(), "live_etag": etag(request, mark), **unread}
+
+
+def stamped(response: HttpResponse, request: HttpRequest, mark: str) -> HttpResponse:
+    if mark and ASKING in request.headers:
+        response["ETag"] = etag(request, mark)
+    return response

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
 
+from django.contrib import messages
 from django.contrib.admin import ModelAdmin
-from django.http import HttpRequest, HttpResponse
+from django.db.models import CharField, F
+from django.db.models.functions import Coalesce, Right
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import census, figures
-from jobs.admin import live, plots, rollups
+from jobs import actors, census, figures, limits
+from jobs.admin import charts, console
 from jobs.admin.alerts import alerts
+from jobs.admin.base import log_history
+from jobs.admin.charts import WINDOWS, Slot, Window
 from jobs.admin.console import APP, render, screen, url_of
-from jobs.admin.failures import recent
-from jobs.admin.marks import ICONS
-from jobs.admin.resources import CHANGE_LIMITS, rows
-from jobs.admin.rollups import WINDOWS, Slot, Window
-from jobs.admin.showing import link, list_url, short_id
+from jobs.admin.formatting import ICONS, first_line, link, list_url, short_id
 from jobs.census import Census
-from jobs.models import Gate, Job, Worker
-from jobs.models.job import STATUS_LABELS
-from jobs.states import Status
+from jobs.errors import JobSchedulerError
+from jobs.limits import LimitState
+from jobs.literals import literals
+from jobs.models import ConcurrencyLimit, Gate, Job, Worker
+from jobs.models.job import RARE, STATUS_LABELS
+from jobs.registry import registry
+from jobs.states import ACTIVE, Status
 
-if TYPE_CHECKING:
-    from django.utils.safestring import SafeString
-
+CHANGE_LIMITS = f"{APP}.change_limits"
+RESOURCES, FAILURES = 50, 10  # shown at most
+LOOKED_AT, TAIL = 100, 2000
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+_THEIRS = re.compile(r"site-packages|dist-packages|/lib/python|<frozen")
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 Section = Callable[[ModelAdmin, HttpRequest], "SafeString | None"]
 _sections: list[Section] = []
@@ -42,8 +55,8 @@ def show_on_dashboard(section: Section) -> None:
 
 @screen("dashboard", gettext_lazy("Dashboard"))
 def dashboard(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    if live.is_unchanged(request, mark := live.latest_event()):
-        return live.not_modified(request, mark)
+    if console.is_unchanged(request, mark := console.latest_event()):
+        return console.not_modified(request, mark)
     window = WINDOWS.get(request.GET.get("window", ""), WINDOWS["1h"])
     context = {**_now(admin, request), **_lately(admin, request, window)}
     context["sections"] = [html for section in _sections if (html := section(admin, request)) is not None]
@@ -52,37 +65,35 @@ def dashboard(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
 
 def _now(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     now, counted, force = timezone.now(), census.take(), figures.workforce()
-    hour, day = rollups.ended(HOUR, now), rollups.ended(DAY, now)
+    hour, day, site = charts.ended(HOUR, now), charts.ended(DAY, now), admin.admin_site
+    may_see_workers = site.is_registered(Worker) and request.user.has_perm(f"{APP}.view_worker")
     return {
-        "alerts": alerts(admin.admin_site, request, counted, force, hour, day),
+        "alerts": list(alerts(site, request, counted, force, hour, day)),
         "cards": _cards(admin, counted, day),
         "workforce": force,
-        "workers_url": _workers_url(admin, request),
-        "resources": rows(admin, counted, rollups.per_resource(now)),
+        "workers_url": f"{list_url(site, Worker)}?present=1" if may_see_workers else "",
+        "resources": resource_rows(admin, counted, charts.per_resource(now)),
         "may_pause": request.user.has_perm(CHANGE_LIMITS),
-        "pause_url": url_of(admin.admin_site, "resource", "pause"),
-        "resume_url": url_of(admin.admin_site, "resource", "resume"),
+        "pause_url": url_of(site, "resource", "pause"),
+        "resume_url": url_of(site, "resource", "resume"),
         "is_new": not counted.ever,
     }
 
 
-def _workers_url(admin: ModelAdmin, request: HttpRequest) -> str:
-    is_shown = admin.admin_site.is_registered(Worker) and request.user.has_perm(f"{APP}.view_worker")
-    return f"{list_url(admin.admin_site, Worker)}?present=1" if is_shown else ""
-
-
 def _lately(admin: ModelAdmin, request: HttpRequest, window: Window) -> dict[str, Any]:
     now = timezone.now()
-    slots = rollups.slots(window, now)
+    slots = charts.slots(window, now)
     return {
         "window": window.name,
         "windows": list(WINDOWS),
-        "throughput": plots.throughput(slots, _deploys(slots[0].start)),
-        "waits": plots.latency(slots, "waits"),
-        "runs": plots.latency(slots, "runs"),
+        "throughput": charts.throughput(slots, _deploys(slots[0].start)),
+        "waits": charts.latency(slots, "waits"),
+        "runs": charts.latency(slots, "runs"),
         "table": [_numbers(slot) for slot in slots if slot.outcomes],
-        "total": rollups.total(slots),
-        "failures": [(each, link(admin.admin_site, Job, each.sample, short_id(each.sample))) for each in recent()],
+        "total": sum((slot.outcomes for slot in slots), Counter()),
+        "failures": [
+            (each, link(admin.admin_site, Job, each.sample, short_id(each.sample))) for each in recent_failures()
+        ],
         "may_retry": request.user.has_perm(f"{APP}.retry_job"),
         "list_url": list_url(admin.admin_site, Job),
     }
@@ -121,6 +132,118 @@ def _deploys(since: datetime) -> list[tuple[datetime, str]]:
 def _numbers(slot: Slot) -> dict[str, Any]:
     shown = {"start": slot.start, "completed": slot.completed, "failed": slot.failed, "others": slot.others}
     for name, buckets in (("waits", slot.waits), ("runs", slot.runs)):
-        bucket = rollups.percentile(buckets, 0.95)
-        shown[name] = "" if bucket is None else rollups.bound(bucket)
+        bucket = charts.percentile(buckets, 0.95)
+        shown[name] = "" if bucket is None else charts.bound(bucket)
     return shown
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    url: str
+    queued: int
+    oldest: timedelta | None
+    running: int
+    in_use: int  # of its limit: with what was offered to remote workers
+    most: int | None
+    spark: SafeString
+    is_paused: bool = False
+    paused_by: str = ""
+    paused_at: datetime | None = None
+    reason: str = ""
+
+
+def resource_rows(admin: ModelAdmin, counted: Census, recent: Mapping[str, Sequence[int]]) -> list[Row]:
+    """Every resource that has work, a limit or a handler; those with the most work first."""
+    states = {each.key: each for each in limits.listing() if each.scope == "resource"}
+    handled = {registry.get(name).options.resource or "default" for name in registry.names()}
+    names = {*states, *handled, *(kind.resource for kind in counted.live), *recent} - {""}
+    found = [_row(admin, name, counted, states.get(name), recent.get(name, [0] * 60)) for name in names]
+    return sorted(found, key=lambda row: (-row.queued - row.running, row.name))[:RESOURCES]
+
+
+def _row(admin: ModelAdmin, name: str, counted: Census, state: LimitState | None, recent: Sequence[int]) -> Row:
+    here = [kind for kind in counted.live if kind.resource == name]
+    due = [kind.since for kind in here if kind.is_due]
+    running = sum(kind.jobs for kind in here if kind.status == Status.RUNNING)
+    in_use = sum(kind.jobs for kind in here if kind.status in ACTIVE)
+    queued = sum(kind.jobs for kind in here if kind.is_queued and kind.status not in ACTIVE)
+    oldest = timedelta(seconds=counted.age_sec(min(due))) if due else None
+    label = _("%d jobs ended in the last 60 minutes") % sum(recent)
+    quoted = quote('resource:"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
+    url = f"{list_url(admin.admin_site, Job)}?q={quoted}"
+    most, spark = state.max if state else None, charts.sparkline(recent, label)
+    row = (name, url, queued, oldest, running, in_use, most, spark)
+    if state is None or not state.paused:
+        return Row(*row)
+    return Row(*row, True, state.paused_by, state.paused_at, first_line(state.reason, 200))
+
+
+@screen(
+    "resource",
+    gettext_lazy("Pause a resource"),
+    permission=CHANGE_LIMITS,
+    route="resource/<slug:verb>/",
+    methods=("POST",),
+    listed=False,
+)
+def switch(admin: ModelAdmin, request: HttpRequest, verb: str) -> HttpResponse:
+    """Pause or resume one resource: what runs goes on, nothing more of it starts."""
+    key, actor = request.POST.get("key", ""), actors.user(request.user)
+    if verb not in ("pause", "resume"):
+        raise Http404
+    reason = request.POST.get("reason", "").strip()
+    try:
+        if verb == "pause":
+            limits.pause("resource", key, reason=reason, actor=actor)
+            messages.success(request, _("Resource %s is paused; what runs goes on.") % key)
+        else:
+            limits.unpause("resource", key, actor=actor)
+            messages.success(request, _("Resource %s goes on.") % key)
+    except JobSchedulerError as error:
+        messages.error(request, str(error))
+    else:
+        # In Django's own history too, where the limit has a row of its own.
+        found = list(ConcurrencyLimit.objects.filter(scope="resource", key=key))
+        log_history(request, found, f"{verb}: {reason}".rstrip(": "))
+    return HttpResponseRedirect(url_of(admin.admin_site, "dashboard"))
+
+
+@dataclass
+class Alike:
+    """Failures of one kind; the newest one is the sample."""
+
+    job_type: str
+    error: str
+    place: str
+    sample: UUID
+    last_at: datetime | None
+    job_ids: list[UUID] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return len(self.job_ids)
+
+
+def recent_failures() -> list[Alike]:
+    """Of the last 100 failures that nobody has retried or resolved, in one statement along their own index."""
+    failed = Job.objects.filter(status__in=literals(RARE), status=Status.FAILED)
+    open_ones = failed.filter(resolved_at__isnull=True, retried_by__isnull=True)
+    tail = Coalesce(Right("run__error", TAIL), F("status_reason"), output_field=CharField())
+    rows = open_ones.order_by("-pk").values_list("pk", "job_type", "status_reason", "run__finished_at", tail)
+    found: dict[tuple[str, str, str], Alike] = {}
+    for pk, job_type, reason, at, text in rows[:LOOKED_AT]:
+        kind = (job_type, *kind_of(text or reason))
+        alike = found.setdefault(kind, Alike(*kind, pk, at))
+        alike.job_ids.append(pk)
+    return sorted(found.values(), key=lambda each: -each.count)[:FAILURES]
+
+
+def kind_of(text: str) -> tuple[str, str]:
+    """The error's class (or its first words), and the innermost frame that is not a library's."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    named = re.match(r"[\w.]+(?=:|$)", last)
+    frames = [frame for frame in _FRAME.finditer(text) if not _THEIRS.search(frame["file"])]
+    place = f"{frames[-1]['file'].rpartition('/')[2]}:{frames[-1]['line']}" if frames else ""
+    return (named[0] if named else first_line(last, 60)) or _("no words"), place

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.contrib.admin import ModelAdmin, SimpleListFilter
-from django.db.models import QuerySet, Subquery
+from django.db.models import Max, QuerySet, Subquery
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from jobs import clock
-from jobs.admin import endings
-from jobs.admin.paginator import CappedInt, capped_count
+from jobs import clock, db
+from jobs.admin.base import CAP, CappedInt, capped_count
 from jobs.literals import Literal, literals
-from jobs.models import Gate, Job, JobRun
+from jobs.models import Gate, Job, JobEvent, JobRun
+from jobs.models.audit import RARE_ENDS
 from jobs.models.job import RARE, STATUS_CHOICES
 from jobs.registry import registry
 from jobs.states import ACTIVE, LIVE, TERMINAL, Status
+from jobs.thrift import Kept
+
+FEW = 500  # ids that a statement may name
+LEEWAY = timedelta(minutes=10)  # numbers are given before a commit, and times may be of another clock
+# Events are numbered as they happen: the first one since a moment is found by halving, a few dozen looks along the key.
+_AT = "(SELECT at FROM jobscheduler_jobevent WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1)"
+_HALVING = f"""
+    WITH RECURSIVE half (low, high) AS (
+        SELECT coalesce((SELECT min(id) FROM jobscheduler_jobevent), 0),
+               coalesce((SELECT max(id) FROM jobscheduler_jobevent), 0)
+        UNION ALL
+        SELECT CASE WHEN {_AT} < %s THEN (low + high) / 2 + 1 ELSE low END,
+               CASE WHEN {_AT} < %s THEN high ELSE (low + high) / 2 END
+        FROM half WHERE low < high
+    )
+    SELECT max(low) FROM half
+"""  # noqa: S608 — nothing that anybody typed
 
 
 class KnownValues(SimpleListFilter):
@@ -53,21 +70,9 @@ def one_of(field: str, title: Any, choices: Iterable[tuple[Any, Any]]) -> type[K
     )
 
 
-class FlagFilter(KnownValues):
-    known = (("1", _("Yes")), ("0", _("No")))
-
-    def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        return queryset.filter(**{self.field: value == "1"})
-
-
-class EnabledFilter(FlagFilter):
-    title = _("enabled")
-    parameter_name = field = "enabled"
-
-
-class PausedFilter(FlagFilter):
-    title = _("paused")
-    parameter_name = field = "paused"
+YES_NO = (("1", _("Yes")), ("0", _("No")))
+EnabledFilter = one_of("enabled", _("enabled"), YES_NO)
+PausedFilter = one_of("paused", _("paused"), YES_NO)
 
 
 class JobTypeFilter(KnownValues):
@@ -115,8 +120,8 @@ class EndedFilter(KnownValues):
             return queryset.none()
         status = self.status if self.status in TERMINAL else ""
         job_type = self.job_type if self.job_type in registry.names() else ""
-        moment = endings.since(self.ages[value], timezone.now())
-        return queryset.filter(pk__in=endings.jobs_ended(moment, status, job_type))
+        moment = since(self.ages[value], timezone.now())
+        return queryset.filter(pk__in=jobs_ended(moment, status, job_type))
 
 
 class StatusFilter(KnownValues):
@@ -141,11 +146,7 @@ def of_status(queryset: QuerySet[Any], status: str) -> QuerySet[Any]:
     for part in (RARE, [Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
         if status in part:
             return _among(queryset, status__in=literals(part), status=status)
-    return _completed(queryset)
-
-
-def _completed(queryset: QuerySet[Any]) -> QuerySet[Any]:
-    """From the newest that ran: those that wait are newer, and may be many."""
+    # Completed, from the newest that ran: those that wait are newer, and may be many.
     ran = JobRun.objects.using(queryset.db).filter(status=Status.COMPLETED).order_by("-pk")
     return queryset.filter(status=Status.COMPLETED, pk__lte=Subquery(ran.values("pk")[:1]))
 
@@ -180,3 +181,55 @@ def _among(queryset: QuerySet[Any], **condition: Any) -> QuerySet[Any]:
     if isinstance(capped_count(few), CappedInt):  # of so many, a page is soon found by id
         return queryset.filter(**condition)
     return queryset.filter(pk__in=few.values("pk"))
+
+
+def since(age: timedelta, now: datetime) -> datetime:
+    """From the same minute on from which the rollup counts."""
+    began = now - age
+    whole = began.replace(second=0, microsecond=0)
+    return whole if whole == began else whole + timedelta(minutes=1)
+
+
+class Walk(NamedTuple):
+    """Along the events since a moment, up to a few ends."""
+
+    first: int
+    events: int
+    jobs: list[UUID]
+
+
+_walks: Kept[Walk] = Kept()
+
+
+def jobs_ended(moment: datetime, status: str = "", job_type: str = "") -> Any:
+    """The ids of those that ended since then, of many the newest: one more than a list counts.
+
+    From their events, so that no index has to be kept for the many that completed.
+    Where ends are few among much else that happened, they are looked for once, for a while and for all statements.
+    """
+    ends = JobEvent.objects.filter(at__gte=moment)
+    if job_type:
+        ends = ends.filter(job__job_type=job_type)
+    if status in RARE_ENDS:
+        return ends.filter(kind__in=literals(RARE_ENDS), kind=status).order_by("-at").values("job_id")[: CAP + 1]
+    ends = ends.filter(kind__in=[status] if status else sorted(TERMINAL)).order_by("-pk")
+
+    def walk() -> Walk:
+        first = first_event(moment - LEEWAY)
+        last = JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0
+        found = ends.filter(pk__gte=first).values_list("job_id", flat=True)[: FEW + 1]
+        return Walk(first, last - first, list(found))
+
+    walked = _walks.get((db.alias(), moment, status, job_type), walk, lambda found: found.events)
+    if len(walked.jobs) <= FEW:
+        return walked.jobs
+    return ends.filter(pk__gte=walked.first).values("job_id")[: CAP + 1]
+
+
+def first_event(moment: datetime) -> int:
+    """The number of the first event since then, or of the last one before."""
+    connection = db.connection()
+    at = connection.ops.adapt_datetimefield_value(moment)
+    with connection.cursor() as cursor:
+        cursor.execute(_HALVING, [at, at])
+        return int(cursor.fetchone()[0])

@@ -1,27 +1,36 @@
-"""What an operator may write: limits and templates, each field through the same gate as the API's."""
+"""Form fields that several screens use, and those for a handler's parameters, made of its own signature."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django import forms
 from django.contrib.admin.helpers import ActionForm
-from django.contrib.admin.widgets import AdminTextareaWidget
+from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobs import parsing, submission
-from jobs.admin.showing import pretty
-from jobs.conf import conf
-from jobs.errors import InvalidInput, InvalidParams
-from jobs.models import ConcurrencyLimit, JobTemplate, LimitScope
+from jobs import parsing
+from jobs.admin.formatting import pretty
+from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.redaction import redact, restore
-from jobs.registry import registry
+from jobs.registry import Handler
 from jobs.services import REASON_LENGTH
-from jobs.setting_rules import YEAR_SEC
+
+PREFIX = "param-"  # a parameter may have any name, also that of a field of ours
+MORE = "more_params"
+LONGEST = 1_000_000
+
+
+def through(gate: Callable[..., Any], value: Any, *field: str) -> Any:
+    """What the API's gate makes of a value; what it refuses is an error of the form."""
+    try:
+        return gate(value, *field)
+    except InvalidInput as error:
+        raise ValidationError(error.errors[0]["msg"]) from None
 
 
 class ReasonForm(ActionForm):
@@ -51,137 +60,111 @@ class JsonField(forms.Field):
     def to_python(self, value: Any) -> Any:
         if value in self.empty_values:
             return None
-        try:
-            return parsing.json_value(parsing.decode_json(value, "json"), "json")
-        except InvalidInput as error:
-            raise ValidationError(error.errors[0]["msg"]) from None
+        return through(lambda text: parsing.json_value(parsing.decode_json(text, "json"), "json"), value)
 
 
-class LimitForm(forms.ModelForm):
-    max = forms.IntegerField(
-        label=_("Maximum"), required=False, min_value=1, max_value=2**31 - 1, help_text=_("Empty: unlimited.")
-    )
-    overridden = forms.BooleanField(
-        label=_("Overrides the settings"),
-        required=False,
-        help_text=_("Without it, the maximum is that of the settings."),
-    )
+class TextField(forms.CharField):
+    """Lines end as they were shown; a browser would send them with another end."""
 
-    reason = forms.CharField(
-        label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=AdminTextareaWidget(attrs={"rows": 2})
-    )
-
-    class Meta:
-        model = ConcurrencyLimit
-        fields = ("scope", "key", "max", "overridden", "paused", "reason")
-
-    def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or self.cleaned_data
-        scope, key = cleaned.get("scope", self.instance.scope), cleaned.get("key", self.instance.key)
-        if "key" in self.fields and scope:
-            self._check_key(scope, key)
-        if "overridden" not in cleaned or "max" not in cleaned:
-            return cleaned
-        if not cleaned["overridden"] and "max" in self.changed_data and "overridden" not in self.changed_data:
-            cleaned["overridden"] = True  # a maximum of one's own is an override
-        if not cleaned["overridden"]:
-            cleaned["max"] = conf.LIMITS.of(scope, key) if scope else None
-        return cleaned
-
-    def _check_key(self, scope: str, key: str) -> None:
-        if scope == LimitScope.GLOBAL:
-            if key:
-                self.add_error("key", _("The global limit has no key."))
-            return
-        gate = parsing.tenant if scope == LimitScope.TENANT else parsing.identifier
-        try:
-            gate(key, "key")
-        except InvalidInput as error:
-            self.add_error("key", error.errors[0]["msg"])
+    def to_python(self, value: Any) -> Any:
+        return super().to_python(value.replace("\r\n", "\n") if isinstance(value, str) else value)
 
 
-def retry_policy(value: Any, field: str) -> dict[str, Any]:
-    policy = parsing.json_object(value, field)
-    for name, given in policy.items():
-        if name not in RETRY_GATES:
-            raise InvalidInput([field, name], gettext("is not one of %s") % ", ".join(RETRY_GATES), "extra_forbidden")
-        RETRY_GATES[name](given, [field, name])
-    return policy
-
-
-RETRY_GATES: dict[str, Callable[[Any, Any], Any]] = {
-    "max_attempts": partial(parsing.integer, minimum=0, maximum=1000),
-    "base_sec": partial(parsing.number, minimum=0, maximum=YEAR_SEC),
-    "max_sec": partial(parsing.number, minimum=0, maximum=YEAR_SEC),
-    "jitter": partial(parsing.number, minimum=0, maximum=1),
-}
-TEMPLATE_GATES: dict[str, Callable[[Any, Any], Any]] = {
-    "name": parsing.identifier,
-    "params": parsing.json_object,
-    "retry_policy": retry_policy,
-    **{
-        name: submission.GATES[name]
-        for name in ("tenant", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
-    },
-}
-
-
-class JobTemplateForm(forms.ModelForm):
-    job_type = forms.ChoiceField(label=_("Job type"))
-    params = JsonField(label=_("Params"), required=False, help_text=_("Defaults; what a submission says wins."))
-    retry_policy = JsonField(
-        label=_("Retry policy"), required=False, help_text=_("max_attempts, base_sec, max_sec and jitter.")
-    )
-    tags = JsonField(label=_("Tags"), required=False)
-
-    class Meta:
-        model = JobTemplate
-        fields = (
-            "tenant",
-            "name",
-            "job_type",
-            "params",
-            "retry_policy",
-            "priority",
-            "resource",
-            "target",
-            "max_runtime_sec",
-            "token_limit",
-            "cost_units",
-            "tags",
+def fields_of(handler: Handler[..., Any], preset: Mapping[str, Any] | None = None) -> dict[str, forms.Field]:
+    """A field for each parameter, in their order; `preset` is what a template says, as this person may see it."""
+    schema = handler.signature.schema()
+    required = set(schema.get("required", ()))
+    shown = preset or {}
+    made = {
+        PREFIX + name: _field(name, _resolved(each, schema), name in required and name not in shown, shown)
+        for name, each in schema.get("properties", {}).items()
+    }
+    if schema.get("additionalProperties", False) is not False:
+        made[MORE] = forms.CharField(
+            label=gettext("Further params"),
+            required=False,
+            max_length=LONGEST,
+            widget=AdminTextareaWidget(attrs={"rows": 3}),
+            help_text=gettext("An object in JSON: this job type takes params of any name."),
         )
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if isinstance(choice := self.fields.get("job_type"), forms.ChoiceField):
-            names = {*registry.names(), self.instance.job_type} - {""}
-            choice.choices = [(name, name) for name in sorted(names)]
-
-    def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or self.cleaned_data
-        for name, empty in (("params", {}), ("retry_policy", {}), ("tags", [])):
-            if name in cleaned and cleaned[name] is None:
-                cleaned[name] = empty
-        for name in list(cleaned):
-            if name in TEMPLATE_GATES and cleaned[name] not in (None, ""):
-                self._through(name, cleaned)
-        return cleaned
-
-    def _through(self, name: str, cleaned: dict[str, Any]) -> None:
-        try:
-            value = restore(cleaned[name], self.instance.params, name) if name == "params" else cleaned[name]
-            cleaned[name] = TEMPLATE_GATES[name](value, name)
-            if name == "params" and "job_type" in cleaned:
-                _fit(cleaned["job_type"], cleaned[name])
-        except InvalidInput as error:
-            self.add_error(name, str(error))
+    return made
 
 
-def _fit(job_type: str, params: dict[str, Any]) -> None:
-    """Params of a template may be incomplete, not wrong."""
-    try:
-        registry.get(job_type).signature.validate(params)
-    except InvalidParams as error:
-        wrong = [each for each in error.errors if each["type"] != "missing"]
-        if wrong:
-            raise InvalidParams.of(wrong) from None
+def said(handler: Handler[..., Any], form: forms.BaseForm, preset: Mapping[str, Any]) -> dict[str, Any]:
+    """The params that were typed. A field that stands as it stood says nothing; a mask in one that does not is still
+    what it hides in `preset`. InvalidInput for bad JSON."""
+    written = {
+        name.removeprefix(PREFIX): form.cleaned_data[name]
+        for name in form.fields
+        if name.startswith(PREFIX) and name in form.changed_data and form.cleaned_data.get(name) not in (None, "")
+    }
+    more = form.cleaned_data.get(MORE) or "{}"
+    further = parsing.json_object(parsing.decode_json(more, MORE), MORE)
+    typed = {**further, **handler.signature.coerce_text(written)}
+    restored: dict[str, Any] = restore(typed, preset, "params")
+    return restored
+
+
+def refuse(form: forms.BaseForm, error: JobSchedulerError) -> None:
+    """Each thing that is wrong beside the field that it is about; what is about none of them, above them all."""
+    if not isinstance(error, InvalidInput):
+        form.add_error(None, str(error))
+        return
+    for each in error.errors:
+        place = [str(step) for step in each["loc"]]
+        name, rest = (place[0], place[1:]) if place else ("", [])
+        if name == "params" and rest:
+            name, rest = PREFIX + rest[0], rest[1:]
+        where = name if name in form.fields else None
+        before = rest if where else place
+        form.add_error(where, f"{'.'.join(before)}: {each['msg']}" if before else each["msg"])
+
+
+def _field(name: str, schema: dict[str, Any], required: bool, shown: Mapping[str, Any]) -> forms.Field:
+    told: dict[str, Any] = {
+        "label": name,
+        "required": required,
+        "initial": _written(shown[name]) if name in shown else None,
+        "help_text": _help(schema),
+    }
+    if (choices := _choices(schema)) is not None:
+        return forms.ChoiceField(choices=[("", "---------"), *choices], **told)
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        return forms.CharField(max_length=400, widget=AdminTextInputWidget(attrs={"inputmode": "decimal"}), **told)
+    if kind == "string" and schema.get("maxLength", 1000) <= 200:
+        return TextField(max_length=LONGEST, strip=False, widget=AdminTextInputWidget, **told)
+    rows = 2 if kind == "string" else 3
+    return TextField(max_length=LONGEST, strip=False, widget=AdminTextareaWidget(attrs={"rows": rows}), **told)
+
+
+def _choices(schema: dict[str, Any]) -> list[tuple[str, str]] | None:
+    if schema.get("type") == "boolean":
+        return [("true", gettext("Yes")), ("false", gettext("No"))]
+    values = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
+    return None if values is None else [(_written(each), _written(each)) for each in values]
+
+
+def _help(schema: dict[str, Any]) -> str:
+    """What kind of value it takes, and what it is without one."""
+    kinds = [schema, *schema.get("anyOf", ())]
+    named = [str(each.get("format") or each["type"]) for each in kinds if each.get("type")]
+    bounds = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
+    limits = [f"{sign} {schema[bound]}" for bound, sign in bounds if bound in schema]
+    told = [", ".join([" | ".join(named), *limits]) if named else gettext("JSON, or plain text")]
+    if schema.get("description"):
+        told.insert(0, str(schema["description"]))
+    if "default" in schema:
+        told.append(gettext("Empty: %s") % _written(schema["default"])[:200])
+    return ". ".join(each for each in told if each)
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else (pretty(value) if isinstance(value, dict | list) else json.dumps(value))
+
+
+def _resolved(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    """An enum class stands behind a reference."""
+    reference = schema.get("$ref", "")
+    found = whole.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {}) if reference else {}
+    return {**found, **schema}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -11,15 +12,11 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import groups
-from jobs.actors import Actor
-from jobs.admin import live
-from jobs.admin.buttons import Button, ButtonAdmin
-from jobs.admin.console import APP
+from jobs.admin.base import StateAdmin, fieldset
+from jobs.admin.console import APP, latest_event
 from jobs.admin.filters import CreatedFilter, one_of
-from jobs.admin.marks import mark, when
-from jobs.admin.reading import LeanChangeList, StateAdmin
-from jobs.admin.shares import share_bar
-from jobs.admin.showing import isolated, list_url, short_id, shown
+from jobs.admin.formatting import column, isolated, list_url, mark, share_bar, short_id, shown, when
+from jobs.admin.object_actions import Button, ButtonAdmin, by_key
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 
 CHANGED = ngettext_lazy("%(count)d group changed", "%(count)d groups changed", "count")
@@ -31,25 +28,6 @@ SIGNS = {
     GroupStatus.CANCELLED: ("cancelled", "⊘"),
     GroupStatus.PENDING: ("pending", "◌"),
 }
-
-
-def _cancel(group: JobGroup, *, reason: str, actor: Actor) -> None:
-    groups.cancel(group.pk, reason=reason, actor=actor)
-
-
-def _retry(group: JobGroup, *, reason: str, actor: Actor) -> None:
-    groups.retry(group.pk, reason=reason, actor=actor)
-
-
-class GroupChangeList(LeanChangeList):
-    """The members of all groups on a page are counted together."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list = list(self.result_list)
-        found = groups.progress(group.pk for group in self.result_list)
-        for group in self.result_list:
-            group.counted = found[group.pk]["by_status"]
 
 
 class JobGroupAdmin(ButtonAdmin, StateAdmin):
@@ -64,7 +42,7 @@ class JobGroupAdmin(ButtonAdmin, StateAdmin):
             _("Cancel the rest of selected groups"),
             CHANGED,
             f"{APP}.cancel_jobgroup",
-            _cancel,
+            by_key(groups.cancel),
             lambda group: not group.is_terminal,
             grave=True,
         ),
@@ -74,7 +52,7 @@ class JobGroupAdmin(ButtonAdmin, StateAdmin):
             _("Retry what did not end well in selected groups"),
             CHANGED,
             f"{APP}.retry_jobgroup",
-            _retry,
+            by_key(groups.retry),
             lambda group: group.is_terminal and group.status != GroupStatus.COMPLETED,
         ),
     )
@@ -88,26 +66,24 @@ class JobGroupAdmin(ButtonAdmin, StateAdmin):
     sortable_by = ("short_id",)
     qualifiers = {"name": "name", "tenant": "tenant"}
     fieldsets = (
-        (None, {"fields": ("id", "shown_name", "tenant", "mode", "on_failure")}),
-        (
-            _("State"),
-            {"fields": ("shown_status", "cancel_requested", "round", "created_at", "finished_at", "members")},
-        ),
+        fieldset(None, "id", "shown_name", "tenant", "mode", "on_failure"),
+        fieldset(_("State"), "shown_status", "cancel_requested", "round", "created_at", "finished_at", "members"),
     )
 
-    def live_mark(self) -> str:
-        return live.latest_event()
+    shown_name = column(_("name"), "name", lambda text: isolated(text) if text else None)
+    created = column(_("created"), "created_at", when)
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
-        return GroupChangeList
+    def live_mark(self) -> str:
+        return latest_event()
+
+    def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
+        found = groups.progress(group.pk for group in rows)
+        for group in rows:
+            group.counted = found[group.pk]["by_status"]
 
     @shown(_("group"), ordering="id")
     def short_id(self, group: JobGroup) -> SafeString:
         return format_html('<span title="{}">{}</span>', group.pk, short_id(group.pk))
-
-    @shown(_("name"))
-    def shown_name(self, group: JobGroup) -> SafeString | None:
-        return isolated(group.name) if group.name else None
 
     @shown(_("status"))
     def shown_status(self, group: JobGroup) -> SafeString:
@@ -117,10 +93,6 @@ class JobGroupAdmin(ButtonAdmin, StateAdmin):
     @shown(_("mode"))
     def shown_mode(self, group: JobGroup) -> str:
         return f"{group.get_mode_display()} · {group.get_on_failure_display()}"
-
-    @shown(_("created"))
-    def created(self, group: JobGroup) -> SafeString | None:
-        return when(group.created_at)
 
     @shown(_("progress"))
     def members(self, group: JobGroup) -> SafeString | None:

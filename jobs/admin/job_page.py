@@ -1,35 +1,52 @@
-"""What a job's page shows beside its fields: facts, why it waits, its way, its payload, its run and its kin."""
+"""What a job's page shows beside its fields: facts, why it waits, its way, its payload, its run and its retry chain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from django.db.models import OuterRef, Subquery
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from jobs.admin import console, lineage, timeline
-from jobs.admin.failures import TAIL, kind_of
-from jobs.admin.marks import badge, roughly, when
-from jobs.admin.reading import may_view_payload
-from jobs.admin.showing import duration, first_line, isolated, link, list_url, pretty, reason_of, shortened
-from jobs.admin.verbs import offered
+from jobs import db
+from jobs.admin import console
+from jobs.admin.actions import offered
+from jobs.admin.base import may_view_payload
+from jobs.admin.dashboard import TAIL, kind_of
+from jobs.admin.formatting import (
+    ICONS,
+    badge,
+    duration,
+    first_line,
+    isolated,
+    link,
+    list_url,
+    pretty,
+    reason_of,
+    roughly,
+    shortened,
+    when,
+)
 from jobs.engine.facts import facts_of
 from jobs.engine.identity import Identity, is_remote
+from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
-from jobs.states import LIVE, JobFacts, Status, StopMode, refusal
+from jobs.states import LIVE, EventKind, Status, StopMode, refusal
 
 if TYPE_CHECKING:
-    from django.utils.safestring import SafeString
+    from django_stubs_ext import StrPromise
 
-    from jobs.admin.job import JobAdmin
+    from jobs.admin.jobs import JobAdmin
 
 SHOWN = 50
 ADD_JOB, CHANGE_JOB = f"{console.APP}.add_job", f"{console.APP}.change_job"
@@ -58,27 +75,31 @@ def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
     now, payload, facts = timezone.now(), may_view_payload(request), facts_of(job)
     run: JobRun | None = getattr(job, "run", None)
     outlook = explain(job.pk) if job.status in LIVE and job.status != Status.RUNNING else None
+    may_edit = refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
+    reasons = outlook.reasons if outlook else []
     events = list(JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN])
     return {
         "job": job,
         "now": now,
         "may_view_payload": payload,
-        "verbs": [(verb, _verb_url(admin, job, verb.name)) for verb in offered(facts) if admin.may(request, verb)],
+        "verbs": [(verb, admin.verb_url(job, verb.name)) for verb in offered(facts) if admin.may(request, verb)],
         "clone_url": console.url_of(admin.admin_site, "clone", job.pk) if request.user.has_perm(ADD_JOB) else "",
-        "edit_url": _edit_url(admin, request, facts),
+        "edit_url": console.url_of(admin.admin_site, "edit", job.pk) if may_edit else "",
         "outlook": outlook,
-        "blockers": _blockers(admin, outlook),
+        "blockers": [(each.message, link(admin.admin_site, Job, each.blocking_job_id)) for each in reasons],
         "facts": [fact for fact in _facts(admin, job, run, now) if fact[1] not in (None, "")],
         "percent": None if job.progress is None else round(job.progress * 100),
         "progress_message": first_line(job.progress_message, 500),
         "stop_words": _stop_words(job),
-        "steps": timeline.steps(job, events[::-1], outlook, now),
+        "steps": steps(job, events[::-1], outlook, now),
         "is_cut": len(events) == SHOWN,
         "events_url": _all_of(admin, JobEvent, job),
-        **_payload(job, run, payload),
+        "params": shortened(pretty(job.params)) if payload else "",
+        "checkpoint": shortened(pretty(job.checkpoint)) if payload and job.checkpoint is not None else "",
+        "artifacts": shortened(pretty(run.artifacts)) if payload and run and run.artifacts else "",
         **_error(run),
         "chain": _chain(admin, job, now),
-        "logs": _logs(job) if payload else [],
+        "logs": [*reversed(JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN])] if payload else [],
         "logs_url": _all_of(admin, JobLog, job),
         "shown": SHOWN,
         "more": [html for section in _sections if (html := section(admin, request, job)) is not None],
@@ -87,11 +108,11 @@ def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
 
 def _facts(admin: JobAdmin, job: Job, run: JobRun | None, now: datetime) -> Iterator[Fact]:
     site = admin.admin_site
-    started = run.started_at if run else None
-    yield _("Status"), badge(job.status, _tries(job))
+    waited_until = run.started_at if run else None if job.is_terminal else now
+    yield _("Status"), badge(job.status, f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else "")
     yield _("Reason"), isolated(first_line(reason_of(job), 500)) if job.status_reason else None
     yield _("Submitted"), when(job.created_at, now)
-    yield _("Waited"), _waited(job, started, now)
+    yield _("Waited"), roughly(max(waited_until, job.created_at) - job.created_at) if waited_until else None
     yield _("Ran"), duration((run.finished_at or now) - run.started_at) if run else None
     yield _("Finished"), when(run.finished_at, now) if run else None
     yield _("Not before"), when(job.not_before, now)
@@ -108,16 +129,6 @@ def _facts(admin: JobAdmin, job: Job, run: JobRun | None, now: datetime) -> Iter
     yield _("Group"), link(site, JobGroup, job.group_id, _place(job)) if job.group_id else None
     yield _("Schedule"), _schedule(admin, job)
     yield _("Exit code"), str(run.exit_code) if run and run.exit_code is not None else None
-
-
-def _tries(job: Job) -> str:
-    return f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else ""
-
-
-def _waited(job: Job, started: datetime | None, now: datetime) -> str | None:
-    if started is None and job.is_terminal:
-        return None
-    return roughly(max((started or now), job.created_at) - job.created_at)
 
 
 def _worker(admin: JobAdmin, holder: str) -> SafeString | None:
@@ -149,13 +160,6 @@ def _schedule(admin: JobAdmin, job: Job) -> SafeString | str | None:
     return link(admin.admin_site, model, job.schedule_id, first_line(str(job.schedule), 100))
 
 
-def _blockers(admin: JobAdmin, outlook: Explanation | None) -> list[Any]:
-    """Each reason, and a link to the job that it names."""
-    if outlook is None:
-        return []
-    return [(each.message, link(admin.admin_site, Job, each.blocking_job_id)) for each in outlook.reasons]
-
-
 def _stop_words(job: Job) -> str:
     if job.cancel_requested:
         return _("It was asked to pause.") if job.cancel_mode == StopMode.PAUSE else _("It was asked to cancel.")
@@ -165,16 +169,6 @@ def _stop_words(job: Job) -> str:
             "process."
         )
     return ""
-
-
-def _payload(job: Job, run: JobRun | None, payload: bool) -> dict[str, Any]:
-    if not payload:
-        return {}
-    return {
-        "params": shortened(pretty(job.params)),
-        "checkpoint": "" if job.checkpoint is None else shortened(pretty(job.checkpoint)),
-        "artifacts": shortened(pretty(run.artifacts)) if run and run.artifacts else "",
-    }
 
 
 def _error(run: JobRun | None) -> dict[str, str]:
@@ -189,7 +183,7 @@ def _error(run: JobRun | None) -> dict[str, str]:
 
 def _chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:
     found = []
-    for each in lineage.chain(job):
+    for each in chain(job):
         run: JobRun | None = getattr(each, "run", None)
         ran = duration((run.finished_at or now) - run.started_at) if run else ""
         name = link(admin.admin_site, Job, each.pk)
@@ -198,20 +192,108 @@ def _chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:
     return found
 
 
-def _logs(job: Job) -> list[dict[str, Any]]:
-    lines = JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN]
-    return [{"at": line.at, "level": line.level, "message": line.message[:2000]} for line in reversed(lines)]
-
-
-def _edit_url(admin: JobAdmin, request: HttpRequest, facts: JobFacts) -> str:
-    may = refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
-    return console.url_of(admin.admin_site, "edit", facts.job_id) if may else ""
-
-
-def _verb_url(admin: JobAdmin, job: Job, verb: str) -> str:
-    name = f"admin:{admin.opts.app_label}_{admin.opts.model_name}_verb"
-    return reverse(name, args=[job.pk, verb], current_app=admin.admin_site.name)
-
-
 def _all_of(admin: JobAdmin, model: type[JobEvent] | type[JobLog], job: Job) -> str:
     return f"{list_url(admin.admin_site, model)}?q={job.pk}" if admin.admin_site.is_registered(model) else ""
+
+
+WORDS: dict[str, StrPromise] = {
+    EventKind.SUBMITTED: pgettext_lazy("event", "Submitted"),
+    EventKind.HELD: pgettext_lazy("event", "Held back"),
+    EventKind.RELEASED: pgettext_lazy("event", "Released"),
+    EventKind.ADMITTED: pgettext_lazy("event", "Admitted"),
+    EventKind.DENIED: pgettext_lazy("event", "Admission denied"),
+    EventKind.DISPATCHING: pgettext_lazy("event", "Offered to a remote worker"),
+    EventKind.WITHDRAWN: pgettext_lazy("event", "Offer withdrawn"),
+    EventKind.RUNNING: pgettext_lazy("event", "Running"),
+    EventKind.CANCEL_REQUESTED: pgettext_lazy("event", "Asked to cancel"),
+    EventKind.PAUSE_REQUESTED: pgettext_lazy("event", "Asked to pause"),
+    EventKind.PAUSED: pgettext_lazy("event", "Paused"),
+    EventKind.RESUMED: pgettext_lazy("event", "Resumed"),
+    EventKind.HANDED_BACK: pgettext_lazy("event", "Handed back"),
+    EventKind.COMPLETED: pgettext_lazy("event", "Completed"),
+    EventKind.FAILED: pgettext_lazy("event", "Failed"),
+    EventKind.SKIPPED: pgettext_lazy("event", "Skipped"),
+    EventKind.CANCELLED: pgettext_lazy("event", "Cancelled"),
+    EventKind.RETRY_CREATED: pgettext_lazy("event", "Followed by a retry"),
+    EventKind.RESOLVED: pgettext_lazy("event", "Resolved"),
+    EventKind.MOVED: pgettext_lazy("event", "Moved in the queue"),
+    EventKind.UPDATED: pgettext_lazy("event", "Changed"),
+    EventKind.AGED: pgettext_lazy("event", "Raised, since it waited long"),
+}
+
+
+@dataclass
+class Step:
+    """`lasted`: until the next step, or until now; None where nothing comes after it."""
+
+    word: StrPromise | str
+    at: datetime
+    icon: str = "·"
+    actor: str = ""
+    reason: str = ""
+    lasted: timedelta | None = None
+    is_future: bool = False
+
+
+def steps(job: Job, events: Sequence[JobEvent], outlook: Explanation | None, now: datetime) -> list[Step]:
+    """`events` oldest first."""
+    taken = [_step(each) for each in events]
+    for step, later in pairwise(taken):
+        step.lasted = max(later.at - step.at, timedelta(0))
+    if taken and not job.is_terminal:
+        taken[-1].lasted = max(now - taken[-1].at, timedelta(0))
+    return [*taken, *_ahead(job, outlook, now)]
+
+
+def _step(event: JobEvent) -> Step:
+    icon = ICONS[Status(event.kind)] if event.kind in set(Status) else "·"
+    actor = f"{event.get_actor_kind_display()} {event.actor_name}".strip()
+    # A bare pause of what waited interrupted nothing: that it is paused says it all.
+    is_bare = event.reason == PAUSED_BY_DEFAULT and event.from_status != Status.RUNNING
+    reason = "" if is_bare else first_line(event.reason, 500)
+    return Step(WORDS.get(event.kind, event.kind), event.at, icon, actor, reason)
+
+
+def _ahead(job: Job, outlook: Explanation | None, now: datetime) -> Iterator[Step]:
+    """What is planned, as far as it is known."""
+    if job.is_terminal:
+        return
+    if job.not_before is not None and job.not_before > now and job.status == Status.QUEUED:
+        yield Step(gettext_lazy("Due"), job.not_before, is_future=True)
+    if outlook is not None and outlook.predicted_start_at is not None:
+        yield Step(gettext_lazy("Running, as it looks now"), outlook.predicted_start_at, is_future=True)
+    if job.deadline_at is not None and job.deadline_at > now and job.dispatched_at is None:
+        yield Step(gettext_lazy("Too late to start"), job.deadline_at, is_future=True)
+
+
+MOST = 25  # in each direction; the chain's ends are links on the way
+
+CHAIN = f"""
+    WITH RECURSIVE back (id, retry_of_id, steps) AS (
+        SELECT id, retry_of_id, 0 FROM jobscheduler_job WHERE id = %s
+        UNION ALL
+        SELECT older.id, older.retry_of_id, back.steps + 1
+        FROM back JOIN jobscheduler_job older ON older.id = back.retry_of_id WHERE back.steps < {MOST}
+    ),
+    forth (id, steps) AS (
+        SELECT id, 0 FROM jobscheduler_job WHERE id = %s
+        UNION ALL
+        SELECT newer.id, forth.steps + 1
+        FROM forth JOIN jobscheduler_job newer ON newer.retry_of_id = forth.id WHERE forth.steps < {MOST}
+    )
+    SELECT id FROM back UNION SELECT id FROM forth
+"""  # noqa: S608 — our own number
+
+
+def chain(job: Job) -> list[Job]:
+    """All attempts, the first one first; empty for a job that is the only one."""
+    key: Any = job.pk.hex if db.is_sqlite() else job.pk
+    with db.connection().cursor() as cursor:
+        cursor.execute(CHAIN, [key, key])
+        ids = [row[0] for row in cursor.fetchall()]
+    if len(ids) < 2:
+        return []
+    attempts = Job.objects.filter(pk__in=ids).select_related("run")
+    told = ("job_type", "status", "attempt", "status_reason", "created_at")
+    run = ("run__started_at", "run__finished_at", "run__worker")
+    return list(attempts.only("pk", *told, *run).order_by("attempt", "pk"))

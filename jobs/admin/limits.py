@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.db.models import Model
+from django.contrib.admin.widgets import AdminTextareaWidget
+from django.db.models import Model, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -14,21 +15,65 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import actors, figures, limits
+from jobs import actors, figures, limits, parsing
 from jobs.actors import Actor
-from jobs.admin.buttons import Button, ButtonAdmin
+from jobs.admin.base import StateAdmin
 from jobs.admin.console import APP
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, one_of
-from jobs.admin.forms import LimitForm
-from jobs.admin.reading import LeanChangeList, StateAdmin
-from jobs.admin.showing import isolated, shown, text_block
-from jobs.admin.targets import TargetAdmin as TargetAdmin
+from jobs.admin.formatting import column, isolated, shown, text_block
+from jobs.admin.object_actions import Button, ButtonAdmin
 from jobs.admin.targets import paused_by
+from jobs.conf import conf
 from jobs.engine import wakeup
+from jobs.errors import InvalidInput
 from jobs.explain.facts import as_limit
-from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope
+from jobs.models import ConcurrencyLimit, LeaseKind, LimitScope
+from jobs.services import REASON_LENGTH
 
 CHANGE = f"{APP}.change_limits"
+
+
+class LimitForm(forms.ModelForm):
+    max = forms.IntegerField(
+        label=_("Maximum"), required=False, min_value=1, max_value=2**31 - 1, help_text=_("Empty: unlimited.")
+    )
+    overridden = forms.BooleanField(
+        label=_("Overrides the settings"),
+        required=False,
+        help_text=_("Without it, the maximum is that of the settings."),
+    )
+
+    reason = forms.CharField(
+        label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=AdminTextareaWidget(attrs={"rows": 2})
+    )
+
+    class Meta:
+        model = ConcurrencyLimit
+        fields = ("scope", "key", "max", "overridden", "paused", "reason")
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        scope, key = cleaned.get("scope", self.instance.scope), cleaned.get("key", self.instance.key)
+        if "key" in self.fields and scope:
+            self._check_key(scope, key)
+        if "overridden" not in cleaned or "max" not in cleaned:
+            return cleaned
+        if not cleaned["overridden"] and "max" in self.changed_data and "overridden" not in self.changed_data:
+            cleaned["overridden"] = True  # a maximum of one's own is an override
+        if not cleaned["overridden"]:
+            cleaned["max"] = conf.LIMITS.of(scope, key) if scope else None
+        return cleaned
+
+    def _check_key(self, scope: str, key: str) -> None:
+        if scope == LimitScope.GLOBAL:
+            if key:
+                self.add_error("key", _("The global limit has no key."))
+            return
+        gate = parsing.tenant if scope == LimitScope.TENANT else parsing.identifier
+        try:
+            gate(key, "key")
+        except InvalidInput as error:
+            self.add_error("key", error.errors[0]["msg"])
 
 
 class MaximumForm(forms.ModelForm):
@@ -39,15 +84,6 @@ class MaximumForm(forms.ModelForm):
     class Meta:
         model = ConcurrencyLimit
         fields = ("max",)
-
-
-class LimitChangeList(LeanChangeList):
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        active = figures.in_use()
-        self.result_list = self.result_list.all()  # a queryset, which the forms of its rows need
-        for row in self.result_list:
-            row.used = active.of(as_limit(row))
 
 
 def _pause(limit: ConcurrencyLimit, *, reason: str, actor: Actor) -> None:
@@ -124,8 +160,10 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
-        return LimitChangeList
+    def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
+        active = figures.in_use()
+        for row in rows:
+            row.used = active.of(as_limit(row))
 
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
         return MaximumForm
@@ -178,14 +216,6 @@ class LeaseAdmin(StateAdmin):
         (_("Outcome"), {"fields": ("shown_outcome",)}),
     )
 
-    @shown(_("job type"))
-    def shown_type(self, lease: Lease) -> SafeString:
-        return isolated(lease.job_type)
-
-    @shown(_("owner"))
-    def shown_owner(self, lease: Lease) -> SafeString:
-        return isolated(lease.owner)
-
-    @shown(_("how it ended"))
-    def shown_outcome(self, lease: Lease) -> SafeString | None:
-        return text_block(lease.outcome)
+    shown_type = column(_("job type"), "job_type", isolated)
+    shown_owner = column(_("owner"), "owner", isolated)
+    shown_outcome = column(_("how it ended"), "outcome", text_block)

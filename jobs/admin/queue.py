@@ -8,17 +8,16 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import actors, db, figures, ids, services
-from jobs.admin import live
+from jobs.admin import console
+from jobs.admin.base import capped_count, log_history
 from jobs.admin.console import APP, render, screen, url_of
-from jobs.admin.paginator import capped_count
-from jobs.admin.showing import first_line, link, short_id
+from jobs.admin.formatting import first_line, link, short_id
 from jobs.errors import JobSchedulerError
 from jobs.explain import listed
 from jobs.literals import literals
@@ -33,22 +32,28 @@ REORDER = f"{APP}.reorder_job"
 
 @screen("queue", gettext_lazy("Queue"))
 def queue(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    if live.is_unchanged(request, mark := live.latest_event()):
-        return live.not_modified(request, mark)
-    queues = _queues()
+    if console.is_unchanged(request, mark := console.latest_event()):
+        return console.not_modified(request, mark)
+    queue_url = url_of(admin.admin_site, "queue")
+    queues = _kept.get(db.alias(), _count_queues, lambda found: sum(each["jobs"] for each in found))
     asked = _asked(request, queues)
-    rows = _rows(admin, asked)
+    rows, shown = _rows(admin, asked), []
+    for each in queues[:FARTHEST]:
+        place = {"tenant": each["tenant"], "priority": each["priority"]}
+        is_current = not asked["target"] and place.items() <= asked.items()
+        shown.append({**each, "url": f"{queue_url}?{urlencode(place)}", "is_current": is_current})
+    next_url = _page(admin, asked, asked["from"] + SHOWN) if len(rows) > SHOWN else ""
     context = {
-        "queues": [{**each, **_address(admin, asked, each)} for each in queues[:FARTHEST]],
+        "queues": shown,
         "farthest": FARTHEST if len(queues) > FARTHEST else None,
         "asked": asked,
         "total": _total(asked, queues),
-        "deepest": DEEPEST + SHOWN if len(rows) > SHOWN and not _page(admin, asked, asked["from"] + SHOWN) else None,
+        "deepest": DEEPEST + SHOWN if len(rows) > SHOWN and not next_url else None,
         "rows": rows[:SHOWN],
         "may_move": request.user.has_perm(REORDER),
-        "next_url": _page(admin, asked, asked["from"] + SHOWN) if len(rows) > SHOWN else "",
+        "next_url": next_url,
         "first_url": _page(admin, asked, 0) if asked["from"] else "",
-        "queue_url": url_of(admin.admin_site, "queue"),
+        "queue_url": queue_url,
     }
     return render(admin, request, "jobs/console/queue.html", context, title=_("Queue"), mark=mark)
 
@@ -63,8 +68,7 @@ def move(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
     except JobSchedulerError as error:
         messages.error(request, str(error))
     else:
-        user_id: Any = request.user.pk
-        LogEntry.objects.log_actions(user_id, [job], CHANGE, f"move {' '.join(where)}")
+        log_history(request, [job], f"move {' '.join(where)}")
     back = {name: request.POST.get(name, "")[:200] for name in ("tenant", "priority", "target", "from")}
     told = urlencode({name: text for name, text in back.items() if text})
     return HttpResponseRedirect(f"{url_of(admin.admin_site, 'queue')}?{told}#job-{job_id}")
@@ -75,10 +79,6 @@ def _waiting() -> JobQuerySet:
 
 
 _kept: Kept[list[dict[str, Any]]] = Kept()
-
-
-def _queues() -> list[dict[str, Any]]:
-    return _kept.get(db.alias(), _count_queues, lambda found: sum(each["jobs"] for each in found))
 
 
 def _count_queues() -> list[dict[str, Any]]:
@@ -135,12 +135,6 @@ def _peer(jobs: list[Job], index: int, job: Job) -> Job | None:
     """The neighbour, if a job moves past it without changing its priority."""
     other = jobs[index] if 0 <= index < len(jobs) else None
     return other if other is not None and other.priority == job.priority else None
-
-
-def _address(admin: ModelAdmin, asked: dict[str, Any], each: dict[str, Any]) -> dict[str, Any]:
-    told = {"tenant": each["tenant"], "priority": each["priority"]}
-    is_current = not asked["target"] and told == {name: asked[name] for name in told}
-    return {"url": f"{url_of(admin.admin_site, 'queue')}?{urlencode(told)}", "is_current": is_current}
 
 
 def _page(admin: ModelAdmin, asked: dict[str, Any], start: int) -> str:

@@ -1,10 +1,11 @@
-"""The machine, as admission sees it."""
+"""The machine, as admission sees it, and the addons that ask for remote jobs."""
 
 from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin.reading import StateAdmin
+from jobs.admin.base import StateAdmin
+from jobs.admin.formatting import column, isolated
 
 
 class SystemSnapshotAdmin(StateAdmin):
@@ -14,3 +15,11 @@ class SystemSnapshotAdmin(StateAdmin):
         (_("Measured"), {"fields": ("load", "cpu", "memory", "taken_at", "holder", "held_until")}),
         (_("Fair shares"), {"fields": ("share_clock",)}),
     )
+
+
+class PollerAdmin(StateAdmin):
+    list_display = ("shown_addon", "tenant", "most", "polled_at")
+    name_field = "addon_id"
+    fieldsets = ((None, {"fields": ("id", "shown_addon", "tenant", "most", "polled_at")}),)
+
+    shown_addon = column(_("addon"), "addon_id", isolated)

@@ -14,13 +14,24 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import figures, services, targets
 from jobs.actors import Actor
-from jobs.admin import live
-from jobs.admin.buttons import Button, ButtonAdmin
-from jobs.admin.console import APP
+from jobs.admin.base import StateAdmin
+from jobs.admin.console import APP, latest_event
 from jobs.admin.filters import KnownValues, PausedFilter
-from jobs.admin.marks import badge, mark, when
-from jobs.admin.reading import LeanChangeList, StateAdmin
-from jobs.admin.showing import first_line, isolated, link, list_url, reason_of, short_id, shown, text_block
+from jobs.admin.formatting import (
+    badge,
+    column,
+    first_line,
+    isolated,
+    link,
+    list_url,
+    mark,
+    reason_of,
+    short_id,
+    shown,
+    text_block,
+    when,
+)
+from jobs.admin.object_actions import Button, ButtonAdmin
 from jobs.errors import Conflict
 from jobs.literals import literals
 from jobs.models import Job, Target
@@ -64,14 +75,6 @@ class BlockedFilter(KnownValues):
     def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
         shut = Job.objects.filter(holds_lane=True, status__in=literals([Status.FAILED, Status.PAUSED])).order_by()
         return queryset.filter(pk__in=shut.values("lane_id"))
-
-
-class TargetChangeList(LeanChangeList):
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list = list(self.result_list)
-        for target, state in zip(self.result_list, targets.states(self.result_list), strict=True):
-            target.lane_state = state
 
 
 class TargetAdmin(ButtonAdmin, StateAdmin):
@@ -122,8 +125,11 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
         (_("Pause"), {"fields": ("paused", "paused_by", "paused_at", "shown_reason")}),
     )
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
-        return TargetChangeList
+    shown_reason = column(_("reason"), "reason", text_block)
+
+    def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
+        for target, state in zip(rows, targets.states(list(rows)), strict=True):
+            target.lane_state = state
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         target = super().get_object(request, object_id, from_field)
@@ -182,14 +188,10 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
     def shown_pause(self, target: Target) -> SafeString | None:
         return paused_by(target)
 
-    @shown(_("reason"))
-    def shown_reason(self, target: Target) -> SafeString | None:
-        return text_block(target.reason)
-
     def live_mark(self) -> str:
         """Jobs, and who is paused: that is no event of any job."""
         paused = Target.objects.filter(paused=True).aggregate(n=Count("pk"), last=Max("paused_at"))
-        return f"{live.latest_event()} {paused['n']} {paused['last']}"
+        return f"{latest_event()} {paused['n']} {paused['last']}"
 
     def above_list(self, request: HttpRequest) -> dict[str, Any]:
         targets.bring_in()  # lanes whose jobs came a moment ago are shown, too

@@ -2,20 +2,105 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from django import forms
 from django.contrib.admin.utils import unquote
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
-from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin.enqueueing import run_url
+from jobs import parsing, submission
+from jobs.admin.base import LeanAdmin, may_view_payload
 from jobs.admin.filters import JobTypeFilter
-from jobs.admin.forms import JobTemplateForm
-from jobs.admin.reading import LeanAdmin, may_view_payload
-from jobs.admin.showing import isolated, json_block, shown
+from jobs.admin.formatting import column, isolated, json_block
+from jobs.admin.forms import JsonField
+from jobs.admin.job_forms import run_url
+from jobs.errors import InvalidInput, InvalidParams
 from jobs.models import JobTemplate
+from jobs.redaction import restore
+from jobs.registry import registry
+from jobs.setting_rules import YEAR_SEC
+
+
+def retry_policy(value: Any, field: str) -> dict[str, Any]:
+    policy = parsing.json_object(value, field)
+    for name, given in policy.items():
+        if name not in RETRY_GATES:
+            raise InvalidInput([field, name], _now("is not one of %s") % ", ".join(RETRY_GATES), "extra_forbidden")
+        RETRY_GATES[name](given, [field, name])
+    return policy
+
+
+RETRY_GATES: dict[str, Callable[[Any, Any], Any]] = {
+    "max_attempts": partial(parsing.integer, minimum=0, maximum=1000),
+    "base_sec": partial(parsing.number, minimum=0, maximum=YEAR_SEC),
+    "max_sec": partial(parsing.number, minimum=0, maximum=YEAR_SEC),
+    "jitter": partial(parsing.number, minimum=0, maximum=1),
+}
+TEMPLATE_GATES: dict[str, Callable[[Any, Any], Any]] = {
+    "name": parsing.identifier,
+    "params": parsing.json_object,
+    "retry_policy": retry_policy,
+    **{
+        name: submission.GATES[name]
+        for name in ("tenant", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
+    },
+}
+
+
+class JobTemplateForm(forms.ModelForm):
+    job_type = forms.ChoiceField(label=_("Job type"))
+    params = JsonField(label=_("Params"), required=False, help_text=_("Defaults; what a submission says wins."))
+    retry_policy = JsonField(
+        label=_("Retry policy"), required=False, help_text=_("max_attempts, base_sec, max_sec and jitter.")
+    )
+    tags = JsonField(label=_("Tags"), required=False)
+
+    class Meta:
+        model = JobTemplate
+        fields = (
+            *("tenant", "name", "job_type", "params", "retry_policy", "priority", "resource", "target"),
+            *("max_runtime_sec", "token_limit", "cost_units", "tags"),
+        )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if isinstance(choice := self.fields.get("job_type"), forms.ChoiceField):
+            names = {*registry.names(), self.instance.job_type} - {""}
+            choice.choices = [(name, name) for name in sorted(names)]
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        for name, empty in (("params", {}), ("retry_policy", {}), ("tags", [])):
+            if name in cleaned and cleaned[name] is None:
+                cleaned[name] = empty
+        for name in list(cleaned):
+            if name in TEMPLATE_GATES and cleaned[name] not in (None, ""):
+                self._through(name, cleaned)
+        return cleaned
+
+    def _through(self, name: str, cleaned: dict[str, Any]) -> None:
+        try:
+            value = restore(cleaned[name], self.instance.params, name) if name == "params" else cleaned[name]
+            cleaned[name] = TEMPLATE_GATES[name](value, name)
+            if name == "params" and "job_type" in cleaned:
+                _fit(cleaned["job_type"], cleaned[name])
+        except InvalidInput as error:
+            self.add_error(name, str(error))
+
+
+def _fit(job_type: str, params: dict[str, Any]) -> None:
+    """Params of a template may be incomplete, not wrong."""
+    try:
+        registry.get(job_type).signature.validate(params)
+    except InvalidParams as error:
+        wrong = [each for each in error.errors if each["type"] != "missing"]
+        if wrong:
+            raise InvalidParams.of(wrong) from None
 
 
 class JobTemplateAdmin(LeanAdmin):
@@ -27,6 +112,9 @@ class JobTemplateAdmin(LeanAdmin):
     ordering = ("tenant", "name")
     name_field = "name"
     qualifiers = {"type": "job_type", "tenant": "tenant", "resource": "resource"}
+
+    shown_name = column(_("name"), "name", isolated)
+    shown_params = column(_("params"), "params", json_block)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         return [
@@ -41,14 +129,6 @@ class JobTemplateAdmin(LeanAdmin):
         template = self.get_object(request, unquote(object_id))
         more = {} if template is None else {"run_url": run_url(self, request, template)}
         return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
-
-    @shown(_("name"))
-    def shown_name(self, template: JobTemplate) -> SafeString:
-        return isolated(template.name)
-
-    @shown(_("params"))
-    def shown_params(self, template: JobTemplate) -> SafeString | None:
-        return json_block(template.params)
 
     def _params(self, request: HttpRequest, template: Model | None) -> tuple[str, ...]:
         """Params that somebody may not see, that one may not overwrite either."""

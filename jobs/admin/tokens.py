@@ -20,10 +20,10 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors, parsing, tokens
 from jobs.actors import Actor
-from jobs.admin.buttons import Button, ButtonAdmin
-from jobs.admin.marks import mark, when
-from jobs.admin.showing import change_url, isolated, shown
-from jobs.errors import Conflict, InvalidInput
+from jobs.admin.formatting import change_url, column, isolated, mark, shown, when
+from jobs.admin.forms import through
+from jobs.admin.object_actions import Button, ButtonAdmin
+from jobs.errors import Conflict
 from jobs.models import ApiToken
 from jobs.models.token import SCOPES
 
@@ -76,17 +76,11 @@ class TokenForm(forms.ModelForm):
             scopes.choices = [(scope, scope) for scope in self.granted]
 
     def clean_name(self) -> str:
-        return self._through(parsing.identifier, "name")
+        return str(through(parsing.identifier, self.cleaned_data["name"], "name"))
 
     def clean_tenant(self) -> str | None:
-        return self._through(parsing.tenant, "tenant") if self.cleaned_data["tenant"] else None
-
-    def _through(self, gate: Any, name: str) -> str:
-        try:
-            passed: str = gate(self.cleaned_data[name], name)
-        except InvalidInput as error:
-            raise forms.ValidationError(error.errors[0]["msg"]) from None
-        return passed
+        tenant = self.cleaned_data["tenant"]
+        return str(through(parsing.tenant, tenant, "tenant")) if tenant else None
 
 
 def _revoke(token: ApiToken, *, reason: str, actor: Actor) -> None:
@@ -122,6 +116,10 @@ class ApiTokenAdmin(ButtonAdmin):
         (_("When"), {"fields": ("created_at", "last_used_at", "expires_at", "revoked_at")}),
     )
     add_fieldsets = ((None, {"fields": ("name", "tenant", "scopes", "days")}),)
+
+    shown_name = column(_("name"), "name", isolated)
+    used = column(_("last used"), "last_used_at", when)
+    expires = column(_("expires"), "expires_at", when)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         return list(self.add_fieldsets) if obj is None else super().get_fieldsets(request, obj)
@@ -165,10 +163,6 @@ class ApiTokenAdmin(ButtonAdmin):
         add_never_cache_headers(response)
         return response
 
-    @shown(_("name"))
-    def shown_name(self, token: ApiToken) -> SafeString:
-        return isolated(token.name)
-
     @shown(_("tenant"))
     def shown_tenant(self, token: ApiToken) -> SafeString | str:
         return _now("all") if token.tenant is None else isolated(token.tenant)
@@ -180,14 +174,6 @@ class ApiTokenAdmin(ButtonAdmin):
         if token.expires_at is not None and token.expires_at <= timezone.now():
             return mark("warn", _now("expired"), "!")
         return mark("good", _now("valid"), "✓")
-
-    @shown(_("last used"))
-    def used(self, token: ApiToken) -> SafeString | None:
-        return when(token.last_used_at)
-
-    @shown(_("expires"))
-    def expires(self, token: ApiToken) -> SafeString | None:
-        return when(token.expires_at)
 
     @shown(_("scopes"))
     def shown_scopes(self, token: ApiToken) -> SafeString:

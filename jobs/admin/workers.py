@@ -1,36 +1,210 @@
-"""What workers counted per minute."""
+"""Workers: whether they are heard, what they serve, what they have in hand; and the verbs Quiet, Wake and Stop."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from django.db.models import Max, QuerySet
+from django.http import HttpRequest
+from django.template.defaultfilters import filesizeformat
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
-from jobs.admin import audit, performance  # noqa: F401  screens
-from jobs.admin.filters import JobTypeFilter, one_of
-from jobs.admin.reading import StateAdmin
-from jobs.admin.showing import isolated, shown
-from jobs.admin.worker import WorkerAdmin as WorkerAdmin
-from jobs.models import JobMinute
-from jobs.models.job import STATUS_LABELS
-from jobs.states import TERMINAL
+from jobs import figures, workers
+from jobs.admin.base import StateAdmin
+from jobs.admin.console import APP, latest_event
+from jobs.admin.filters import KnownValues, one_of
+from jobs.admin.formatting import column, isolated, json_block, link, mark, roughly, shown, spoken, when
+from jobs.admin.object_actions import Button, ButtonAdmin, by_key
+from jobs.conf import conf
+from jobs.engine.identity import Identity
+from jobs.literals import literals
+from jobs.models import Job, Worker, WorkerState
+from jobs.states import Status
 
-OUTCOMES = [(str(status), STATUS_LABELS[status]) for status in sorted(TERMINAL)]
+MOST, FEW = 1000, 3
+STOP = f"{APP}.stop_worker"
 
 
-class JobMinuteAdmin(StateAdmin):
-    list_display = ("minute", "shown_type", "outcome", "jobs", "wait_sec", "run_sec", "shown_worker")
-    list_filter = (one_of("outcome", _("outcome"), OUTCOMES), JobTypeFilter)
-    ordering = ("-minute", "-pk")
-    qualifiers = {"type": "job_type", "worker": "worker"}
+def in_hand(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
+    """What each of these works on now, the longest first: one query, along the index of what is active."""
+    lives = {
+        _identity(worker).incarnation: worker.pk for worker in shown_workers if worker.state != WorkerState.STOPPED
+    }
+    if not lives:
+        return {}
+    active = figures.jobs().filter(status__in=literals(figures.AT_WORK), status=Status.RUNNING).select_related("run")
+    narrow = active.only("id", "job_type", "lease_owner", "target", "progress", "run__started_at", "run__job_id")
+    found: dict[Any, list[Job]] = defaultdict(list)
+    for job in sorted(narrow.order_by()[:MOST], key=lambda job: job.pk):  # in order by itself, it would walk all jobs
+        worker = lives.get((job.lease_owner or "").rpartition("#")[0])
+        if worker is not None:
+            found[worker].append(job)
+    return found
+
+
+def _identity(row: Worker) -> Identity:
+    return Identity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
+
+
+def _is_open(worker: Worker) -> bool:
+    return workers.is_heard(worker) and WorkerState.STOPPING not in (worker.request, worker.state)
+
+
+class PresentFilter(KnownValues):
+    title = _("present")
+    parameter_name = "present"
+    known = (("1", _("Yes")),)
+
+    def narrowed(self, queryset: Any, value: str) -> Any:
+        return queryset.filter(pk__in=figures.present_workers().values("pk"))
+
+
+class WorkerAdmin(ButtonAdmin, StateAdmin):
+    nothing_yet = _("No worker has ever started. Start one with “manage.py worker”, and jobs begin to run.")
+    buttons = (
+        Button(
+            "quiet",
+            pgettext_lazy("verb", "Quiet"),
+            _("Quiet selected workers: they finish, and take no more"),
+            ngettext_lazy("%(count)d worker asked to be quiet", "%(count)d workers asked to be quiet", "count"),
+            STOP,
+            by_key(workers.quiet),
+            lambda worker: _is_open(worker) and worker.request != WorkerState.QUIET,
+        ),
+        Button(
+            "wake",
+            pgettext_lazy("verb", "Wake"),
+            _("Wake selected quiet workers"),
+            ngettext_lazy("%(count)d worker asked to go on", "%(count)d workers asked to go on", "count"),
+            STOP,
+            by_key(workers.wake),
+            lambda worker: _is_open(worker) and worker.request == WorkerState.QUIET,
+        ),
+        Button(
+            "stop",
+            pgettext_lazy("verb", "Stop"),
+            _("Stop selected workers"),
+            ngettext_lazy("%(count)d worker asked to stop", "%(count)d workers asked to stop", "count"),
+            STOP,
+            by_key(workers.stop),
+            _is_open,
+            grave=True,
+        ),
+    )
+    list_display = ("shown_name", "shown_state", "beat", "slots_in_use", "current", "brief_serves", "shown_version")
+    list_filter = (one_of("state", _("state"), WorkerState.choices), PresentFilter)
+    name_field = "name"
+    qualifiers = {"host": "host", "version": "version"}
     fieldsets = (
-        (None, {"fields": ("minute", "shown_type", "outcome", "shown_worker")}),
-        (_("Counted"), {"fields": ("jobs", ("wait_bucket", "wait_sec"), ("run_bucket", "run_sec"))}),
+        (None, {"fields": ("id", "shown_name", "host", "pid", "shown_version", "shown_serves")}),
+        (_("State"), {"fields": ("shown_state", "slots_in_use", "stuck")}),
+        (_("When"), {"fields": ("started_at", "beat", "heartbeat_at", "stopped_at")}),
     )
 
-    @shown(_("job type"))
-    def shown_type(self, minute: JobMinute) -> SafeString:
-        return isolated(minute.job_type)
+    shown_serves = column(_("serves"), "serves", lambda value: json_block(value or None))
 
-    @shown(_("written by"))
-    def shown_worker(self, minute: JobMinute) -> SafeString:
-        return isolated(minute.worker)
+    def live_mark(self) -> str:
+        """A beat says all that a worker says of itself."""
+        told = ("heartbeat_at", "requested_at", "stopped_at")
+        last = Worker.objects.aggregate(*map(Max, told))
+        return " ".join([latest_event(), *map(str, last.values())])
+
+    def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
+        busy = in_hand(rows)
+        versions = {worker.version for worker in rows if worker.state != WorkerState.STOPPED}
+        for worker in rows:
+            worker.jobs_in_hand = busy.get(worker.pk, [])
+            worker.is_mixed = len(versions) > 1
+
+    def sections(self, request: HttpRequest, row: Worker) -> dict[str, Any]:
+        now = timezone.now()
+        hand = {
+            "id": "worker-jobs",
+            "title": _now("In hand"),
+            "headings": [_now("Job"), _now("Type"), _now("Target"), _now("Progress"), _now("Running for")],
+            "rows": [
+                (
+                    link(self.admin_site, Job, job.pk),
+                    isolated(job.job_type),
+                    None if job.target is None else isolated(job.target),
+                    None if job.progress is None else f"{job.progress:.0%}",
+                    roughly(now - job.run.started_at) if hasattr(job, "run") else None,
+                )
+                for job in in_hand([row]).get(row.pk, [])
+            ],
+            "empty": _now("Nothing at the moment."),
+        }
+        return {"beside": [hand]}
+
+    @shown(_("worker"))
+    def shown_name(self, worker: Worker) -> SafeString:
+        place = format_html('<span class="jc-small jc-muted"><bdi>{}:{}</bdi></span>', worker.host, worker.pid)
+        return format_html("<bdi>{}</bdi><br>{}", worker.name, place)
+
+    @shown(_("state"))
+    def shown_state(self, worker: Worker) -> SafeString:
+        """As it says itself, and what it was asked to become."""
+        state = format_html("{}", worker.get_state_display())
+        if not worker.request or worker.request == worker.state or worker.state == WorkerState.STOPPED:
+            return state
+        asked = spoken(timezone.now() - worker.requested_at) if worker.requested_at else ""
+        told = _now("asked to become: %s") % worker.get_request_display()
+        return format_html('{}<br><span class="jc-mark">{} {}</span>', state, told, asked)
+
+    @shown(_("heard"))
+    def beat(self, worker: Worker) -> SafeString | str:
+        """Green, amber, red: by how much of a lease has gone by since."""
+        if worker.state == WorkerState.STOPPED:
+            return when(worker.stopped_at) or "-"
+        age = (timezone.now() - worker.heartbeat_at).total_seconds()
+        kind, icon = (
+            ("good", "✓") if age <= conf.LEASE_SEC / 2 else ("warn", "!") if age <= conf.LEASE_SEC else ("bad", "✗")
+        )
+        return mark(kind, spoken(timezone.now() - worker.heartbeat_at), icon)
+
+    @shown(_("busy"))
+    def slots_in_use(self, worker: Worker) -> SafeString:
+        stuck = " " + _now("(%d stuck)") % worker.stuck if worker.stuck else ""
+        under = ""
+        if worker.rss_bytes is not None and worker.cpu_percent is not None and worker.state != WorkerState.STOPPED:
+            used = f"{filesizeformat(worker.rss_bytes)}, {worker.cpu_percent:.0f} %"  # as of its last beat
+            under = format_html('<span class="jc-line jc-small jc-muted">{}</span>', used)
+        return format_html("{}/{}{}{}", worker.busy, worker.slots, stuck, under)
+
+    @shown(_("in hand"))
+    def current(self, worker: Worker) -> SafeString | None:
+        jobs, now = getattr(worker, "jobs_in_hand", []), timezone.now()
+        if not jobs:
+            return None
+        lines = [
+            (link(self.admin_site, Job, job.pk, job.job_type), roughly(now - job.run.started_at))
+            for job in jobs[:FEW]
+            if hasattr(job, "run")
+        ]
+        rest = ngettext("and %d more", "and %d more", len(jobs) - FEW) % (len(jobs) - FEW) if len(jobs) > FEW else ""
+        return format_html("{} {}", format_html_join(", ", "{} {}", lines), rest)
+
+    @shown(_("serves"))
+    def brief_serves(self, worker: Worker) -> SafeString | None:
+        """What is narrowed down; who serves everything says how many job types that is."""
+        told = worker.serves if isinstance(worker.serves, dict) else {}
+        types, resources, tenant = told.get("types"), told.get("resources"), told.get("tenant")
+        parts = [ngettext("%d job type", "%d job types", len(types)) % len(types)] if isinstance(types, list) else []
+        parts += [", ".join(map(str, resources))] if isinstance(resources, list) else []
+        parts += [_now("tenant %s") % tenant] if tenant else []
+        return isolated("; ".join(parts)) if parts else None
+
+    @shown(_("version"))
+    def shown_version(self, worker: Worker) -> SafeString | None:
+        if not worker.version:
+            return None
+        if not getattr(worker, "is_mixed", False):
+            return isolated(worker.version)
+        return format_html("{} {}", isolated(worker.version), mark("warn", _now("mixed"), "!"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from django import template
 
-from jobs.admin import marks, showing
+from jobs.admin import formatting
 
 register = template.Library()
-register.filter("badge", marks.badge)
-register.filter("when", marks.when)
-register.filter("roughly", marks.roughly)
-register.filter("duration", showing.duration)
-register.filter("grouped", showing.grouped)
+register.filter("badge", formatting.badge)
+register.filter("when", formatting.when)
+register.filter("roughly", formatting.roughly)
+register.filter("duration", formatting.duration)
+register.filter("grouped", formatting.grouped)

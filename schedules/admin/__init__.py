@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from django.contrib import admin
 
+from jobs.admin import Registration
 from jobs.admin.alerts import alert_from
 from jobs.admin.dashboard import show_on_dashboard
-from jobs.admin.registration import Registration
-from schedules.admin.fires import ScheduleFireAdmin
+from schedules.admin.fires import ScheduleFireAdmin, lateness, next_fires
 from schedules.admin.schedule import ScheduleAdmin
-from schedules.admin.upcoming import lateness, next_fires
 from schedules.models import Schedule, ScheduleFire
 
 register = Registration({Schedule: ScheduleAdmin, ScheduleFire: ScheduleFireAdmin})

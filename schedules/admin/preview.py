@@ -6,9 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django import forms
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
+from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.http import require_http_methods
 
 from jobs import clock
+from jobs.admin.base import LeanAdmin
 from jobs.errors import JobSchedulerError
 from schedules import fields, forecast
 from schedules.forecast import Upcoming
@@ -46,7 +53,12 @@ def of_form(data: Any) -> Preview:
     if len([name for name in RULES if name in said]) != 1:
         return Preview(problem=_("Say exactly one of a cron expression, an interval and a single time."))
     try:
-        return of_schedule(_schedule(said))
+        if "every_sec" in said:
+            said["every_sec"] = int(said["every_sec"])
+        else:
+            said.pop("anchor_at", None)
+        clean = {"timezone": "UTC", **fields.clean(said, {})}
+        return of_schedule(Schedule(enabled=False, created_at=clock.now(), **clean))
     except (JobSchedulerError, ValueError) as error:
         return Preview(problem=str(error))
 
@@ -56,10 +68,30 @@ def of_schedule(schedule: Schedule, count: int = SHOWN) -> Preview:
     return Preview(in_words(schedule), schedule.timezone, "", forecast.of_schedule(schedule, count))
 
 
-def _schedule(said: dict[str, Any]) -> Schedule:
-    if "every_sec" in said:
-        said = {**said, "every_sec": int(said["every_sec"])}
-    else:
-        said = {name: value for name, value in said.items() if name != "anchor_at"}
-    clean = fields.clean(said, {})
-    return Schedule(enabled=False, created_at=clock.now(), **{"timezone": "UTC", **clean})
+class Previewing(LeanAdmin):
+    class Media:
+        js = ("schedules/preview.js",)
+
+    def preview_view(self, request: HttpRequest) -> HttpResponse:
+        """Changes nothing. The button posts the form as it stands, the script asks with the rule's fields only."""
+        if not (self.has_view_or_change_permission(request) or self.has_add_permission(request)):
+            raise PermissionDenied
+        typed = request.POST if request.method == "POST" else request.GET
+        context = {"preview": of_form(typed)}
+        if "fragment" in request.GET:
+            return TemplateResponse(request, "schedules/preview.html", context)
+        shown = {**self.admin_site.each_context(request), "title": _("Next fires"), "opts": self.opts}
+        return TemplateResponse(request, "schedules/preview_page.html", {**shown, **context})
+
+    def get_urls(self) -> list[URLPattern]:
+        guarded = csrf_protect(require_http_methods(["GET", "HEAD", "POST"])(self.preview_view))
+        view = self.admin_site.admin_view(guarded)
+        return [path("preview/", view, name=f"{self.opts.app_label}_schedule_preview"), *super().get_urls()]
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
+        obj = context.get("original")
+        may_write = self.has_add_permission(request) if obj is None else self.has_change_permission(request, obj)
+        if may_write:
+            name = f"admin:{self.opts.app_label}_schedule_preview"
+            context["preview_url"] = reverse(name, current_app=self.admin_site.name)
+        return super().render_change_form(request, context, *args, **kwargs)

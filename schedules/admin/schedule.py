@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from django import forms
 from django.db.models import Count, Max, Model, OuterRef, Q, QuerySet, Subquery, Sum
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -14,50 +14,137 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors, db
-from jobs.admin import live
-from jobs.admin.buttons import Button
+from jobs.admin.base import may_view_payload
+from jobs.admin.console import latest_event
 from jobs.admin.filters import EnabledFilter, JobTypeFilter
-from jobs.admin.marks import badge, mark, when
-from jobs.admin.reading import LeanChangeList, may_view_payload
-from jobs.admin.served import ServedAdmin
-from jobs.admin.showing import first_line, isolated, json_block, link, list_url, shown, text_block
+from jobs.admin.formatting import (
+    badge,
+    column,
+    first_line,
+    isolated,
+    json_block,
+    link,
+    list_url,
+    mark,
+    shown,
+    text_block,
+    when,
+)
+from jobs.admin.forms import JsonField
+from jobs.admin.object_actions import Button, ServedAdmin, by_key
+from jobs.errors import InvalidInput
 from jobs.models import Job, JobTemplate
+from jobs.registry import registry
 from schedules import forecast, history, services
-from schedules.admin import preview, recent
-from schedules.admin.forms import ScheduleForm
-from schedules.admin.previewing import Previewing
-from schedules.models import Schedule, ScheduleFire
+from schedules.admin import fires, preview
+from schedules.admin.preview import Previewing
+from schedules.models import CatchUp, Schedule, ScheduleFire
 from schedules.rules import Broken
 from schedules.words import in_words
+from schedules.zones import NAME_LENGTH, names_of_zones
 
+SAID = (
+    *("name", "cron", "timezone", "every_sec", "anchor_at", "run_at", "max_fires", "enabled", "job_type", "template"),
+    *("params", "fire_time_param", "priority", "target", "resource", "catch_up", "catch_up_max", "overlap"),
+    *("misfire_grace_sec", "jitter_sec"),
+)
+CATCH_UP = [
+    (CatchUp.NONE, _("Nothing")),
+    (CatchUp.LATEST, _("The latest due time")),
+    (CatchUp.ALL, _("All due times, up to the cap")),
+]
 APP = Schedule._meta.app_label
 NEXT, PAST = 10, 20
 STATE = (
-    "id",
-    "shown_reason",
-    "shown_note",
-    "next_fire_at",
-    "last_fire_at",
-    "fire_count",
-    "source",
-    "edited",
+    *("id", "shown_reason", "shown_note", "next_fire_at", "last_fire_at", "fire_count", "source", "edited"),
     "created_at",
 )
 
 
-class ScheduleChangeList(LeanChangeList):
-    """Gives each row of a page its last fires: few statements for all of them together."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list = list(self.result_list)
-        fired = recent.of([schedule.pk for schedule in self.result_list])
-        for schedule in self.result_list:
-            schedule.recent = fired.get(schedule.pk, [])
+class TemplateChoice(forms.ModelChoiceField):
+    def label_from_instance(self, obj: Any) -> str:
+        template: JobTemplate = obj
+        return template.name if template.tenant == "default" else f"{template.name} ({template.tenant})"
 
 
-def _by_key(service: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda schedule, **how: service(schedule.pk, **how)
+class ScheduleForm(forms.ModelForm):
+    job_type = forms.ChoiceField(label=_("Job type"), required=False, help_text=_("Or a template."))
+    template = TemplateChoice(
+        label=_("Template"), required=False, queryset=JobTemplate.objects.defer("params", "retry_policy", "tags")
+    )
+    params = JsonField(label=_("Params"), required=False)
+    timezone = forms.CharField(  # judged by the services, which say what was meant
+        label=_("Time zone"),
+        max_length=NAME_LENGTH,
+        initial="UTC",
+        widget=forms.Select,
+        help_text=_("Where cron is read."),
+    )
+    catch_up = forms.ChoiceField(
+        label=_("Catch-up"),
+        choices=CATCH_UP,
+        initial=CatchUp.LATEST,
+        help_text=_("What is made up for after an absence of the scheduler."),
+    )
+
+    class Meta:
+        model = Schedule
+        fields = ("tenant", *SAID)
+        help_texts = {
+            "cron": _("Five fields, or @daily and the like; or say an interval or a single time below."),
+            "anchor_at": _("What the interval is counted from. Empty: from now."),
+            "misfire_grace_sec": _("How late is still in time."),
+            "jitter_sec": _("Spreads the starts over so long; due times stay."),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if isinstance(choice := self.fields.get("job_type"), forms.ChoiceField):
+            names = {*registry.names(), self.instance.job_type} - {""}
+            choice.choices = [("", "---------"), *((name, name) for name in sorted(names))]
+        if "timezone" in self.fields:
+            zones = sorted({*names_of_zones(), self.instance.timezone or "UTC"})
+            self.fields["timezone"].widget.choices = [(name, name) for name in zones]
+
+    def said(self) -> dict[str, Any]:
+        """What services take: every field of a new schedule, and of one that is there what was changed.
+
+        A field that this person's page does not show is not said, whatever was posted.
+        """
+        is_new, shown = self.instance._state.adding, set(self._meta.fields or ()) & self.cleaned_data.keys()
+        names = [name for name in SAID if name in shown and (is_new or name in self.changed_data)]
+        return {name: _value(self.cleaned_data[name]) for name in names}
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if not self.errors:
+            tenant = cleaned.get("tenant", self.instance.tenant)
+            stored = None if self.instance._state.adding else self.instance.pk
+            try:
+                services.require_sense_of(self.said(), tenant=tenant, schedule_id=stored)
+            except InvalidInput as error:
+                self._refuse(error)
+        if cleaned.get("params") is None and "params" in cleaned:
+            cleaned["params"] = {}
+        return cleaned
+
+    def _get_validation_exclusions(self) -> set[str]:
+        """What the services judge is left to them: a constraint of the database could only say its own name."""
+        left = set(SAID) - {"name"}
+        return left | super()._get_validation_exclusions()  # type: ignore[misc]
+
+    def _refuse(self, error: InvalidInput) -> None:
+        for each in error.errors:
+            field = str(each["loc"][0]) if each["loc"] else ""
+            place = ".".join(str(step) for step in each["loc"][1:])
+            told = f"{place}: {each['msg']}" if place else each["msg"]
+            self.add_error(field if field in self.fields else None, told)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, JobTemplate):
+        return value.name
+    return None if value == "" else value
 
 
 def _can_skip(schedule: Schedule) -> bool:
@@ -71,7 +158,7 @@ BUTTONS = (
         _("Trigger selected schedules now"),
         ngettext_lazy("%(count)d schedule triggered", "%(count)d schedules triggered", "count"),
         f"{APP}.trigger_schedule",
-        _by_key(services.trigger),
+        by_key(services.trigger),
     ),
     Button(
         "skip",
@@ -79,7 +166,7 @@ BUTTONS = (
         _("Skip the next fire of selected schedules"),
         ngettext_lazy("%(count)d schedule skips a fire", "%(count)d schedules skip a fire", "count"),
         f"{APP}.skip_schedule",
-        _by_key(services.skip_next),
+        by_key(services.skip_next),
         _can_skip,
     ),
     Button(
@@ -88,7 +175,7 @@ BUTTONS = (
         _("Enable selected schedules"),
         ngettext_lazy("%(count)d schedule enabled", "%(count)d schedules enabled", "count"),
         f"{APP}.enable_schedule",
-        _by_key(services.enable),
+        by_key(services.enable),
         lambda schedule: not schedule.enabled,
     ),
     Button(
@@ -97,7 +184,7 @@ BUTTONS = (
         _("Disable selected schedules"),
         ngettext_lazy("%(count)d schedule disabled", "%(count)d schedules disabled", "count"),
         f"{APP}.disable_schedule",
-        _by_key(services.disable),
+        by_key(services.disable),
         lambda schedule: schedule.enabled,
     ),
 )
@@ -129,6 +216,10 @@ class ScheduleAdmin(Previewing, ServedAdmin):
         (_("When"), {"fields": ("cron", "timezone", "every_sec", "anchor_at", "run_at", "max_fires")}),
         (_("If late"), {"fields": ("catch_up", "catch_up_max", "misfire_grace_sec", "overlap", "jitter_sec")}),
     )
+
+    shown_reason = column(_("disabled because"), "disabled_reason", text_block)
+    shown_note = column(_("note"), "note", text_block)
+    shown_params = column(_("params"), "params", json_block)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
         last = Job.objects.filter(pk=OuterRef("last_job_id")).values("status")
@@ -163,10 +254,12 @@ class ScheduleAdmin(Previewing, ServedAdmin):
         """What they fired, and when they will."""
         told = (Count("pk"), Count("pk", filter=Q(enabled=True)), Sum("fire_count"), Max("next_fire_at"))
         found = Schedule.objects.aggregate(**{f"part_{n}": part for n, part in enumerate(told)})
-        return " ".join([live.latest_event(), *map(str, found.values())])
+        return " ".join([latest_event(), *map(str, found.values())])
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
-        return ScheduleChangeList
+    def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
+        fired = fires.last_fires([schedule.pk for schedule in rows])
+        for schedule in rows:
+            schedule.recent = fired.get(schedule.pk, [])
 
     @shown(_("name"))
     def shown_name(self, schedule: Schedule) -> SafeString:
@@ -203,7 +296,7 @@ class ScheduleAdmin(Previewing, ServedAdmin):
         if schedule.last_fire_at is None:
             return None
         status = getattr(schedule, "last_status", None)
-        spark = recent.spark(getattr(schedule, "recent", ())) or ""
+        spark = fires.spark(getattr(schedule, "recent", ())) or ""
         return format_html("{} {}<br>{}", badge(status) if status else "", when(schedule.last_fire_at), spark)
 
     @shown(_("next"))
@@ -219,32 +312,16 @@ class ScheduleAdmin(Previewing, ServedAdmin):
             notes = []
         return format_html("{} {}", when(schedule.next_fire_at), isolated(notes[0]) if notes else "")
 
-    @shown(_("disabled because"))
-    def shown_reason(self, schedule: Schedule) -> SafeString | None:
-        return text_block(schedule.disabled_reason)
-
-    @shown(_("note"))
-    def shown_note(self, schedule: Schedule) -> SafeString | None:
-        return text_block(schedule.note)
-
-    @shown(_("params"))
-    def shown_params(self, schedule: Schedule) -> SafeString | None:
-        return json_block(schedule.params)
-
     def sections(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
         try:
             shown_next = preview.of_schedule(row, NEXT)
         except Broken as error:
             shown_next = preview.Preview(problem=str(error))
+        fires_url = f"{list_url(self.admin_site, ScheduleFire)}?q={row.pk}"
         past = history.with_outcomes(history.fires_of(row)[:PAST])
         return {
             "preview": shown_next,
-            "spark": recent.spark(recent.of([row.pk]).get(row.pk, ())),
+            "spark": fires.spark(fires.last_fires([row.pk]).get(row.pk, ())),
             "past": [(each, link(self.admin_site, Job, each.fire.job_id)) for each in past],
-            "fires_url": self._all_fires(row) if len(past) == PAST else "",
+            "fires_url": fires_url if len(past) == PAST and self.admin_site.is_registered(ScheduleFire) else "",
         }
-
-    def _all_fires(self, schedule: Schedule) -> str:
-        if not self.admin_site.is_registered(ScheduleFire):
-            return ""
-        return f"{list_url(self.admin_site, ScheduleFire)}?q={schedule.pk}"

@@ -6,14 +6,14 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from jobs.admin import job_list, queue
+from jobs.admin import jobs, queue
 from tests.admin.people import logged_in, reader
 
 
 @pytest.fixture(autouse=True)
 def counted_anew() -> None:
     """What another test counted is no answer here."""
-    job_list._kept.forget()
+    jobs._kept.forget()
     queue._kept.forget()
 
 

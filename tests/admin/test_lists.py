@@ -13,7 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs.admin.paginator import CappedInt, CappedPaginator
+from jobs.admin.base import CappedInt, CappedPaginator
 from jobs.models import Job, JobEvent, JobGroup, JobRun, JobTemplate, Target, Worker
 from jobs.states import Status
 from schedules.models import Schedule

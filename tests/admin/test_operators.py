@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from jobs import groups, services, workers
 from jobs.actors import Actor, ActorKind
-from jobs.admin import audit as auditing
+from jobs.admin import reports
 from jobs.engine.identity import Identity
 from jobs.engine.worker import Options
 from jobs.engine.worker.registration import Registration
@@ -198,8 +198,8 @@ def test_the_audit_shows_what_people_tokens_and_commands_did_and_nothing_of_the_
 
 
 def test_the_audit_goes_back_stretch_by_stretch(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auditing, "STRETCH", 10)
-    monkeypatch.setattr(auditing, "SHOWN", 3)
+    monkeypatch.setattr(reports, "STRETCH", 10)
+    monkeypatch.setattr(reports, "SHOWN", 3)
     job = JobFactory.create()
     rows = [
         JobEventFactory.create(job=job, actor_kind="user" if number < 8 else "worker", actor_name=f"n{number}.")

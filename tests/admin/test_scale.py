@@ -14,8 +14,8 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from jobs import census
-from jobs.admin import endings
-from jobs.admin.showing import grouped
+from jobs.admin import filters
+from jobs.admin.formatting import grouped
 from jobs.models import Job
 from jobs.states import TERMINAL, Status
 from tests.admin.pages import list_of
@@ -82,7 +82,7 @@ def test_the_tabs_count_what_their_lists_show_and_say_where_counting_stopped(cro
 
 def test_where_a_time_begins_among_the_events_is_found_without_a_walk(crowd: Crowd) -> None:
     with CaptureQueriesContext(connection) as captured:
-        endings.first_event(timezone.now())
+        filters.first_event(timezone.now())
     (sql,) = (each["sql"] for each in captured)
     assert walks(sql) == []
     if connection.vendor == "sqlite":  # which walks an index for min and max, if they are asked for together

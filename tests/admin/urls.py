@@ -8,7 +8,7 @@ from django.urls import path
 
 import jobs.admin
 import webhooks.admin
-from jobs.admin.job import JobAdmin
+from jobs.admin.jobs import JobAdmin
 from jobs.models import Job
 
 backoffice = AdminSite(name="backoffice")

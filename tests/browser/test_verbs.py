@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
-from jobs.admin.verbs import VERBS
+from jobs.admin.actions import VERBS
 from jobs.models import Job
 from jobs.states import Status
 from tests.admin.pages import list_of, page_of

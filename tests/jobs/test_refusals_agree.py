@@ -13,8 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from jobs import groups, services
-from jobs.admin.foreseeing import forecast
-from jobs.admin.verbs import PRIORITY, VERBS
+from jobs.admin.actions import PRIORITY, VERBS, forecast
 from jobs.engine import ending, lifecycle
 from jobs.engine.facts import facts_of, facts_of_many
 from jobs.errors import Conflict

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from jobs.states import Status
-from schedules.admin import recent
+from schedules.admin import fires
 from schedules.models import Schedule, ScheduleFire
 from schedules.words import cron_in_words, every_in_words
 from tests.admin.pages import list_of, page_of
@@ -143,14 +143,14 @@ def test_a_retry_that_did_well_makes_its_fire_a_good_one(db: Any) -> None:
     failed = JobFactory.create(failed=True)
     JobFactory.create(completed=True, retry_of=failed, attempt=2)
     ScheduleFire.objects.create(schedule=row, fire_time=NOON, job=failed)
-    assert recent.of([row.pk]) == {row.pk: [(NOON, "COMPLETED")]}
+    assert fires.last_fires([row.pk]) == {row.pk: [(NOON, "COMPLETED")]}
 
 
 def test_only_the_last_thirty_fires_are_looked_at(db: Any) -> None:
     busy, quiet, never = ScheduleFactory.create_batch(3)
     fire(busy, [None] * 40)
     fire(quiet, [None] * 2)
-    found = recent.of([busy.pk, quiet.pk, never.pk])
+    found = fires.last_fires([busy.pk, quiet.pk, never.pk])
     assert {key: len(fired) for key, fired in found.items()} == {busy.pk: 30, quiet.pk: 2}
     assert found[busy.pk][-1][0] == NOON
 

@@ -14,7 +14,7 @@ from pytest_django import DjangoDbBlocker
 
 from jobs.ids import uuid7
 from schedules import history, services
-from schedules.admin import recent
+from schedules.admin.fires import last_fires
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from schedules.ticking import Ticker
@@ -82,7 +82,7 @@ def test_the_history_of_one_schedule_is_found_by_index(history_of_years: Schedul
     work: dict[str, Callable[[], object]] = {
         "fires": lambda: history.with_outcomes(fires[:50]),
         "next page": lambda: list(fires.filter(fire_time__lt=NOON - timedelta(minutes=900))[:50]),
-        "glance": lambda: recent.of(list(Schedule.objects.order_by("pk").values_list("pk", flat=True)[:50])),
+        "glance": lambda: last_fires(list(Schedule.objects.order_by("pk").values_list("pk", flat=True)[:50])),
         "forgotten": history.forget_old,
         "delete": lambda: services.delete(history_of_years.pk),
     }

@@ -13,7 +13,7 @@ from tests.admin.pages import list_of, page_of
 from tests.admin.people import logged_in, reader
 from tests.admin.test_lists import queries_of
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookEndpointFactory
-from webhooks.admin import rates
+from webhooks.admin import endpoints
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db
@@ -29,21 +29,21 @@ def test_a_list_of_endpoints_says_how_well_they_received_of_late(boss: Client) -
     WebhookDeliveryFactory.create_batch(3, endpoint=good, delivered=True)
     WebhookDeliveryFactory.create(endpoint=good, failed=True)
     WebhookDeliveryFactory.create(endpoint=good)
-    assert rates.lately([good.pk, silent.pk]) == {good.pk: (3, 4)}
+    assert endpoints.lately([good.pk, silent.pk]) == {good.pk: (3, 4)}
     page = boss.get(list_of(WebhookEndpoint)).content.decode()
     assert ("75% (4)" in page, "gone" in page) == (True, True)
 
 
 def test_a_rate_is_made_of_the_last_hundred_within_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "LAST", 5)
+    monkeypatch.setattr(endpoints, "LAST", 5)
     endpoint = WebhookEndpointFactory.create()
     WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, failed=True)
     WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, delivered=True)
-    assert rates.lately([endpoint.pk]) == {endpoint.pk: (4, 5)}
+    assert endpoints.lately([endpoint.pk]) == {endpoint.pk: (4, 5)}
     WebhookDelivery.objects.all().delete()
     old = clock.first_id(clock.now() - timedelta(days=2))
     WebhookDeliveryFactory.create(id=old, endpoint=endpoint, failed=True)
-    assert rates.lately([endpoint.pk]) == rates.lately([]) == {}
+    assert endpoints.lately([endpoint.pk]) == endpoints.lately([]) == {}
 
 
 def test_a_delivery_shows_its_answer_its_time_and_its_request(boss: Client) -> None:

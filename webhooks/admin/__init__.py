@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from django.contrib import admin
 
+from jobs.admin import Registration
 from jobs.admin.alerts import alert_from
 from jobs.admin.job_page import show_on_page
-from jobs.admin.registration import Registration
-from webhooks.admin.alerting import disabled
 from webhooks.admin.deliveries import (
     WebhookAttemptAdmin,
     WebhookDeliveryAdmin,
     WebhookMessageAdmin,
     WebhookSubscriptionAdmin,
+    deliveries_of_job,
+    disabled,
 )
 from webhooks.admin.endpoints import WebhookEndpointAdmin
-from webhooks.admin.of_job import deliveries_of_job
 from webhooks.models import (
     WebhookAttempt,
     WebhookDelivery,

@@ -2,45 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from django.contrib.admin import AdminSite
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest
+from django.template.loader import render_to_string
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext_lazy, pgettext_lazy
+from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs.actors import Actor
-from jobs.admin.buttons import Button, ButtonAdmin
+from jobs.admin.alerts import Alert
+from jobs.admin.base import StateAdmin, may_view_payload
 from jobs.admin.filters import CreatedFilter, one_of
-from jobs.admin.marks import mark, when
-from jobs.admin.reading import StateAdmin, may_view_payload
-from jobs.admin.showing import first_line, json_text, link, short_id, shown, text_block
+from jobs.admin.formatting import (
+    column,
+    first_line,
+    json_text,
+    link,
+    link_column,
+    list_url,
+    mark,
+    short_id,
+    shown,
+    text_block,
+    when,
+)
+from jobs.admin.object_actions import Button, ButtonAdmin, by_key
 from jobs.models import Job, JobGroup
 from jobs.version import __version__
-from webhooks import services
+from webhooks import counts, services
 from webhooks.models import (
     DeliveryStatus,
     WebhookAttempt,
     WebhookDelivery,
     WebhookEndpoint,
     WebhookMessage,
-    WebhookSubscription,
 )
 
 SHOWN = 50
+MOST = 100  # disabled endpoints that are counted
+VIEW = "jobscheduler_webhooks.view_webhookdelivery"
 SIGNS = {
     DeliveryStatus.DELIVERED: ("good", "✓"),
     DeliveryStatus.FAILED: ("bad", "✗"),
     DeliveryStatus.PENDING: ("pending", "○"),
 }
-
-
-def _resend(delivery: WebhookDelivery, *, reason: str, actor: Actor) -> WebhookDelivery:
-    return services.resend(delivery.pk, actor=actor)
 
 
 def _resend_many(rows: Sequence[WebhookDelivery], *, actor: Actor) -> int:
@@ -61,13 +72,12 @@ def _request_head(delivery: WebhookDelivery) -> str:
 
 
 class Linked(StateAdmin):
-    @shown(_("job"))
-    def job_link(self, row: Any) -> SafeString | str | None:
-        return link(self.admin_site, Job, row.job_id)
+    job_link = link_column(_("job"), Job, "job_id")
+    group_link = link_column(_("group"), JobGroup, "group_id")
 
-    @shown(_("group"))
-    def group_link(self, row: Any) -> SafeString | str | None:
-        return link(self.admin_site, JobGroup, row.group_id)
+    @shown(_("endpoint"))
+    def endpoint_link(self, row: Any) -> SafeString | str | None:
+        return link(self.admin_site, WebhookEndpoint, row.endpoint_id, first_line(row.endpoint.url, 60))
 
 
 class WebhookDeliveryAdmin(ButtonAdmin, Linked):
@@ -79,7 +89,7 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
             _("Resend selected deliveries"),
             ngettext_lazy("%(count)d delivery is sent again", "%(count)d deliveries are sent again", "count"),
             f"{WebhookDelivery._meta.app_label}.resend_delivery",
-            _resend,
+            by_key(services.resend, with_reason=False),
             bulk=_resend_many,
         ),
     )
@@ -95,11 +105,11 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
     payload = ("shown_body",)
     fieldsets = (
         (None, {"fields": ("id", "event", "endpoint_link", "job_link", "group_link", "created_at")}),
-        (
-            _("State"),
-            {"fields": ("shown_status", "attempts", "next_try_at", "delivered_at", "shown_error")},
-        ),
+        (_("State"), {"fields": ("shown_status", "attempts", "next_try_at", "delivered_at", "shown_error")}),
     )
+
+    next_try = column(_("next try"), "next_try_at", when)
+    shown_error = column(_("error"), "error", text_block)
 
     def live_mark(self) -> str:
         """The last delivery that was made, and the last that was tried."""
@@ -134,18 +144,6 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
         milliseconds = getattr(delivery, "last_took_ms", None)
         return None if milliseconds is None else f"{milliseconds} ms"
 
-    @shown(_("next try"))
-    def next_try(self, delivery: WebhookDelivery) -> SafeString | None:
-        return when(delivery.next_try_at)
-
-    @shown(_("endpoint"))
-    def endpoint_link(self, delivery: WebhookDelivery) -> SafeString | str | None:
-        return link(self.admin_site, WebhookEndpoint, delivery.endpoint_id, first_line(delivery.endpoint.url, 60))
-
-    @shown(_("error"))
-    def shown_error(self, delivery: WebhookDelivery) -> SafeString | None:
-        return text_block(delivery.error)
-
     @shown(_("body"))
     def shown_body(self, delivery: WebhookDelivery) -> SafeString | None:
         return json_text(delivery.message.body)
@@ -173,28 +171,17 @@ class WebhookAttemptAdmin(StateAdmin):
     payload = ("shown_head", "shown_body")
     fieldsets = ((None, {"fields": ("id", "delivery_link", "at", "took_ms", "response_status", "shown_error")}),)
 
-    @shown(_("delivery"))
-    def delivery_link(self, attempt: WebhookAttempt) -> SafeString | str | None:
-        return link(self.admin_site, WebhookDelivery, attempt.delivery_id)
+    delivery_link = link_column(_("delivery"), WebhookDelivery, "delivery_id")
+    shown_error = column(_("error"), "error", text_block)
+    shown_head = column(_("response head"), "response_head", text_block)
+    shown_body = column(_("response body"), "response_body", text_block)
 
     @shown(_("error"))
     def first_error(self, attempt: WebhookAttempt) -> str | None:
         return first_line(attempt.error) or None
 
-    @shown(_("error"))
-    def shown_error(self, attempt: WebhookAttempt) -> SafeString | None:
-        return text_block(attempt.error)
 
-    @shown(_("response head"))
-    def shown_head(self, attempt: WebhookAttempt) -> SafeString | None:
-        return text_block(attempt.response_head)
-
-    @shown(_("response body"))
-    def shown_body(self, attempt: WebhookAttempt) -> SafeString | None:
-        return text_block(attempt.response_body)
-
-
-class WebhookSubscriptionAdmin(StateAdmin):
+class WebhookSubscriptionAdmin(Linked):
     list_display = ("id", "event", "tenant", "endpoint_link", "since", "until")
     list_select_related = ("endpoint",)
     list_defer = ("endpoint__secret", "endpoint__old_secret")
@@ -203,7 +190,35 @@ class WebhookSubscriptionAdmin(StateAdmin):
     qualifiers = {"endpoint": "endpoint", "event": "event"}
     fieldsets = ((None, {"fields": ("id", "event", "tenant", "endpoint_link", "since", "until")}),)
 
-    @shown(_("endpoint"))
-    def endpoint_link(self, subscription: WebhookSubscription) -> SafeString | str | None:
-        url = first_line(subscription.endpoint.url, 60)
-        return link(self.admin_site, WebhookEndpoint, subscription.endpoint_id, url)
+
+def deliveries_of_job(admin: Any, request: HttpRequest, job: Job) -> SafeString | None:
+    """None where there are none, or for those who may not see them."""
+    if not request.user.has_perm(VIEW):
+        return None
+    rows = WebhookDelivery.objects.filter(job_id=job.pk).select_related("endpoint").order_by("-pk")
+    found = list(rows.defer("endpoint__secret", "endpoint__old_secret")[:SHOWN])
+    waiting = counts.about_to_be_made([job.pk]).get(job.pk, 0)
+    if not found and not waiting:
+        return None
+    site = admin.admin_site
+    everything = f"{list_url(site, WebhookDelivery)}?q=job:{job.pk}" if site.is_registered(WebhookDelivery) else ""
+    shown = [
+        (
+            each,
+            link(site, WebhookDelivery, each.pk),
+            link(site, WebhookEndpoint, each.endpoint_id, first_line(each.endpoint.url, 60)),
+        )
+        for each in found
+    ]
+    context = {"deliveries": shown, "waiting": waiting, "all_url": everything if len(found) == SHOWN else ""}
+    return render_to_string("webhooks/deliveries_of_job.html", context, request)
+
+
+def disabled(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
+    if not request.user.has_perm("jobscheduler_webhooks.view_webhookendpoint"):
+        return
+    off = WebhookEndpoint.objects.filter(enabled=False).exclude(disabled_reason="")
+    if count := off[:MOST].count():
+        told = ngettext("%d webhook endpoint was disabled.", "%d webhook endpoints were disabled.", count) % count
+        url = f"{list_url(site, WebhookEndpoint)}?enabled=0" if site.is_registered(WebhookEndpoint) else ""
+        yield Alert(told, url, _now("Show"), is_bad=False)

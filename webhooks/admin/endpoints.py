@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
-from django.db.models import Model
+from django import forms
+from django.db.models import Count, Model, OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
@@ -14,43 +17,57 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
-from jobs import actors, clock, db
-from jobs.actors import Actor
-from jobs.admin.buttons import Button
+from jobs import actors, clock, db, parsing
 from jobs.admin.filters import EnabledFilter
-from jobs.admin.marks import mark, when
-from jobs.admin.reading import LeanChangeList
-from jobs.admin.served import ServedAdmin
-from jobs.admin.showing import change_url, first_line, isolated, link, list_url, shown, text_block
+from jobs.admin.formatting import (
+    change_url,
+    column,
+    first_line,
+    isolated,
+    link,
+    list_url,
+    mark,
+    shown,
+    text_block,
+    when,
+)
+from jobs.admin.forms import through
+from jobs.admin.object_actions import Button, ServedAdmin, by_key
 from webhooks import services
-from webhooks.admin import rates
-from webhooks.admin.forms import EndpointForm
+from webhooks.addresses import LONGEST_URL
+from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
 APP = WebhookEndpoint._meta.app_label
 STATE = ("id", "shown_reason", "success", "failures", "open_until", "old_secret_until", "created_at")
-LATELY = 1000  # deliveries that a rate is made of
+LATELY = 1000  # deliveries that the rate of one endpoint is made of: a receiver of millions is not counted through
+LAST = 100  # the same for each endpoint of a list
 
 
-def _test(endpoint: WebhookEndpoint, *, reason: str, actor: Actor) -> WebhookDelivery:
-    return services.send_test(endpoint.pk, actor=actor)
+class EndpointForm(forms.ModelForm):
+    url = forms.CharField(
+        label=_("URL"), max_length=LONGEST_URL, strip=False, widget=forms.TextInput(attrs={"class": "vURLField"})
+    )
+    events = forms.MultipleChoiceField(
+        label=_("Events"),
+        choices=[(name, name) for name in PATTERNS],
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("job.* is all of jobs, * is everything."),
+    )
 
+    class Meta:
+        model = WebhookEndpoint
+        fields = ("tenant", "url", "events", "enabled")
 
-def _rotate(endpoint: WebhookEndpoint, *, reason: str, actor: Actor) -> tuple[WebhookEndpoint, str]:
-    return services.rotate_secret(endpoint.pk, actor=actor)
+    def clean_tenant(self) -> str:
+        return str(through(parsing.tenant, self.cleaned_data["tenant"]))
 
+    def clean_url(self) -> str:
+        return str(through(services.GATES["url"], self.cleaned_data["url"]))
 
-def _resend(endpoint: WebhookEndpoint, *, reason: str, actor: Actor) -> int:
-    return services.resend_failed(endpoint.pk, actor=actor)
-
-
-class EndpointChangeList(LeanChangeList):
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list = list(self.result_list)
-        found = rates.lately([endpoint.pk for endpoint in self.result_list])
-        for endpoint in self.result_list:
-            endpoint.received = found.get(endpoint.pk)
+    def said(self) -> dict[str, Any]:
+        """What services take to change."""
+        return {name: self.cleaned_data[name] for name in services.GATES if name in self.changed_data}
 
 
 class WebhookEndpointAdmin(ServedAdmin):
@@ -69,7 +86,7 @@ class WebhookEndpointAdmin(ServedAdmin):
             _("Send a test to selected endpoints"),
             ngettext_lazy("%(count)d test is on its way", "%(count)d tests are on their way", "count"),
             f"{APP}.test_webhookendpoint",
-            _test,
+            by_key(services.send_test, with_reason=False),
         ),
         Button(
             "rotate",
@@ -77,7 +94,7 @@ class WebhookEndpointAdmin(ServedAdmin):
             "",
             ngettext_lazy("%(count)d secret replaced", "%(count)d secrets replaced", "count"),
             f"{APP}.rotate_webhookendpoint",
-            _rotate,
+            by_key(services.rotate_secret, with_reason=False),
             many=False,
         ),
         Button(
@@ -86,7 +103,7 @@ class WebhookEndpointAdmin(ServedAdmin):
             _("Resend all that failed, of selected endpoints"),
             ngettext_lazy("%(count)d endpoint looked through", "%(count)d endpoints looked through", "count"),
             f"{APP}.resend_delivery",
-            _resend,
+            by_key(services.resend_failed, with_reason=False),
         ),
     )
     list_display = ("shown_url", "shown_events", "shown_state", "lately", "failures", "rests")
@@ -95,6 +112,9 @@ class WebhookEndpointAdmin(ServedAdmin):
     name_field = "url"
     qualifiers = {"tenant": "tenant"}
     readonly_fields = STATE
+
+    whole_url = column(_("URL"), "url", isolated)
+    shown_reason = column(_("disabled because"), "disabled_reason", text_block)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         if obj is None:
@@ -147,10 +167,14 @@ class WebhookEndpointAdmin(ServedAdmin):
         return self.secret_page(request, *became[0]) if button.name == "rotate" and became else None
 
     def sections(self, request: HttpRequest, row: WebhookEndpoint) -> dict[str, Any]:
-        return {"deliveries_url": self._deliveries_url(row)}
+        is_shown = self.admin_site.is_registered(WebhookDelivery)
+        url = f"{list_url(self.admin_site, WebhookDelivery)}?q=endpoint:{row.pk}" if is_shown else ""
+        return {"deliveries_url": url}
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LeanChangeList]:
-        return EndpointChangeList
+    def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
+        found = lately([endpoint.pk for endpoint in rows])
+        for endpoint in rows:
+            endpoint.received = found.get(endpoint.pk)
 
     @shown(_("URL"))
     def shown_url(self, endpoint: WebhookEndpoint) -> SafeString:
@@ -158,10 +182,6 @@ class WebhookEndpointAdmin(ServedAdmin):
             return isolated(first_line(endpoint.url))
         tenant = isolated(endpoint.tenant)
         return format_html('{} <span class="jc-mark">{}</span>', isolated(first_line(endpoint.url)), tenant)
-
-    @shown(_("URL"))
-    def whole_url(self, endpoint: WebhookEndpoint) -> SafeString:
-        return isolated(endpoint.url)
 
     @shown(_("events"))
     def shown_events(self, endpoint: WebhookEndpoint) -> SafeString:
@@ -185,10 +205,6 @@ class WebhookEndpointAdmin(ServedAdmin):
         """After failures in a row nothing is sent for a while."""
         return when(endpoint.open_until)
 
-    @shown(_("disabled because"))
-    def shown_reason(self, endpoint: WebhookEndpoint) -> SafeString | None:
-        return text_block(endpoint.disabled_reason)
-
     @shown(_("delivered within 24 hours"))
     def success(self, endpoint: WebhookEndpoint) -> str | None:
         """Of the last ones; a receiver of millions is not counted through."""
@@ -199,7 +215,19 @@ class WebhookEndpointAdmin(ServedAdmin):
             return None
         return f"{ended.count(str(DeliveryStatus.DELIVERED)) / len(ended):.0%} ({len(ended)})"
 
-    def _deliveries_url(self, endpoint: WebhookEndpoint) -> str:
-        if not self.admin_site.is_registered(WebhookDelivery):
-            return ""
-        return f"{list_url(self.admin_site, WebhookDelivery)}?q=endpoint:{endpoint.pk}"
+
+def lately(ids: Sequence[UUID]) -> dict[UUID, tuple[int, int]]:
+    """Of each endpoint, how many of its last deliveries within a day were received, and how many have ended."""
+    since = clock.first_id(clock.now() - timedelta(hours=24))
+    own = WebhookDelivery.objects.filter(endpoint_id=OuterRef("pk")).order_by("-pk").values("pk")
+    endpoints: Any = WebhookEndpoint.objects.filter(pk__in=list(ids)).order_by()
+    wanted = Q()
+    # From where on to read, along the index of each endpoint's deliveries.
+    for key, farthest in endpoints.annotate(far=Subquery(own[LAST - 1 : LAST])).values_list("pk", "far"):
+        wanted |= Q(endpoint_id=key, pk__gte=max(since, farthest) if farthest else since)
+    if not wanted:
+        return {}
+    ended: Any = WebhookDelivery.objects.filter(wanted).exclude(status=DeliveryStatus.PENDING)
+    received = Count("pk", filter=Q(status=DeliveryStatus.DELIVERED))
+    rows = ended.order_by().values_list("endpoint_id").annotate(well=received, every=Count("pk"))
+    return {key: (well, every) for key, well, every in rows}

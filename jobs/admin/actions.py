@@ -1,8 +1,9 @@
-"""The verbs of persons as admin actions: one service call per job, and an honest word on each of them."""
+"""The verbs of persons on jobs: one service call per job, an honest word on each of them, and a dry run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -13,16 +14,20 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy, pget
 
 from jobs import services
 from jobs.actors import Actor
-from jobs.admin.paginator import CAP, CappedInt, capped_count
+from jobs.admin.base import CAP, CappedInt, capped_count
+from jobs.engine.facts import COLUMNS, facts_of_many
 from jobs.errors import JobSchedulerError
 from jobs.models import Job
-from jobs.refusal_text import short_error
+from jobs.refusal_text import short_error, short_reason
 from jobs.states import DryRun, JobFacts, Status, allowed_actions, is_repeated
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
 FEW = 5
+AT_ONCE = 500
+SAMPLE = 10
+SHOWN = ("job_type", "target", "created_at")
 
 
 @dataclass(frozen=True)
@@ -129,9 +134,6 @@ class Tally:
         if job.pk != job_id:
             self.made.append(job)
 
-    def skip(self, job_id: UUID, why: str) -> None:
-        self.skipped.setdefault(why, []).append(job_id)
-
     def __str__(self) -> str:
         parts = [str(self.verb.done % {"count": len(self.done)})] if self.done or not self.asked else []
         if asked := len(self.asked):
@@ -155,7 +157,7 @@ def carry_out(job_ids: Iterable[UUID], *, actor: Actor, reason: str, tally: Tall
         try:
             tally.count(job_id, tally.verb.call(job_id, actor=actor, reason=reason))
         except JobSchedulerError as error:
-            tally.skip(job_id, short_error(error))
+            tally.skipped.setdefault(short_error(error), []).append(job_id)
 
 
 def chosen(queryset: QuerySet[Job], limit: int) -> tuple[list[Job], int]:
@@ -178,3 +180,41 @@ def _skipped(why: str, job_ids: list[UUID]) -> str:
     count = len(job_ids)
     text = ngettext("%(count)d skipped: %(why)s", "%(count)d skipped: %(why)s", count) % {"count": count, "why": why}
     return f"{text} ({', '.join(map(str, job_ids))})" if count <= FEW else text
+
+
+@dataclass
+class Forecast:
+    """Of how many jobs the verb will take, and why it will leave the others."""
+
+    verb: Verb
+    jobs: int = 0
+    taken: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    sample: list[Job] = field(default_factory=list)
+    left: int = 0
+
+    def __str__(self) -> str:
+        count = ngettext("%d job", "%d jobs", self.jobs) % self.jobs
+        parts = [str(self.verb.will % {"count": self.taken})]
+        parts += [
+            _("%(count)d skipped because %(why)s") % {"count": n, "why": why} for why, n in self.skipped.most_common()
+        ]
+        return f"{count}: {', '.join(parts)}."
+
+
+def forecast(verb: Verb, job_ids: Sequence[UUID]) -> Forecast:
+    found, dry_run = Forecast(verb), verb.dry_run()
+    for start in range(0, len(job_ids), AT_ONCE):
+        some = job_ids[start : start + AT_ONCE]
+        jobs = list(Job.objects.filter(pk__in=some).only("pk", *SHOWN, *COLUMNS).order_by("pk"))
+        facts = facts_of_many(jobs)
+        for job in jobs:
+            found.jobs += 1
+            if len(found.sample) < SAMPLE:
+                found.sample.append(job)
+            refused = dry_run.refusal(facts[job.pk])
+            if refused is None:
+                found.taken += 1
+            else:
+                found.skipped[short_reason(refused)] += 1
+    return found

@@ -1,33 +1,42 @@
-"""A new job from the console: of any job type, by a form that its handler's signature makes, or from a template."""
+"""Forms for a job: a new one of any job type, from a template or the same once more, and changes to one that waits."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
-from django.contrib.admin.models import ADDITION, LogEntry
-from django.contrib.admin.widgets import AdminTextInputWidget
+from django.contrib.admin.models import ADDITION
+from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
+from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from jobs import actors, services
-from jobs.admin import params
+from jobs.admin.base import log_history, may_view_payload
 from jobs.admin.console import APP, render, screen, url_of
-from jobs.admin.reading import may_view_payload
-from jobs.admin.showing import change_url, link
+from jobs.admin.formatting import change_url, link, short_id
+from jobs.admin.forms import JsonField, fields_of, refuse, said
+from jobs.engine.facts import facts_of
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate
-from jobs.redaction import redact
+from jobs.redaction import redact, restore
 from jobs.registry import Handler, registry
 from jobs.services import REASON_LENGTH
+from jobs.states import refusal
 
 BOTH = ("GET", "HEAD", "POST")
 PRIORITIES = [("", "---------"), *((name, name) for name in ("LOW", "NORMAL", "HIGH", "URGENT"))]
+KEPT = (
+    *("tenant", "target", "resource", "cost_units", "constraints", "expected_duration_sec", "max_runtime_sec"),
+    *("token_limit", "max_retries", "tags"),
+)
 OURS = ("tenant", "target", "resource", "priority", "not_before", "hold", "tags", "idempotency_key")
 
 
@@ -58,13 +67,13 @@ class SubmissionForm(forms.Form):
         """`preset` is what stands in the fields at first, `hidden` the same with the secrets that it masks."""
         super().__init__(*args, **kwargs)
         self.handler, self.hidden = handler, hidden or {}
-        self.fields = {**params.fields_of(handler, preset), **self.fields}
+        self.fields = {**fields_of(handler, preset), **self.fields}
 
     def submission(self) -> dict[str, Any]:
         """What `services.enqueue` takes beside job type or template."""
         found = {name: self.cleaned_data[name] or None for name in OURS if name in self.fields}
         found["tags"] = [tag.strip() for tag in (found.get("tags") or "").split(",") if tag.strip()] or None
-        return {**found, "params": params.said(self.handler, self, self.hidden), "reason": self.cleaned_data["reason"]}
+        return {**found, "params": said(self.handler, self, self.hidden), "reason": self.cleaned_data["reason"]}
 
 
 @screen("enqueue", _("New job"), permission=f"{APP}.add_job", methods=BOTH)
@@ -141,17 +150,112 @@ def _submitted(request: HttpRequest, form: SubmissionForm, **what: Any) -> Job |
         return None
     try:
         return services.enqueue(actor=actors.user(request.user), **{**form.submission(), **what})
-    except InvalidInput as error:
-        params.refuse(form, error)
     except JobSchedulerError as error:
-        form.add_error(None, str(error))
+        refuse(form, error)
     return None
 
 
 def _done(admin: ModelAdmin, request: HttpRequest, job: Job) -> HttpResponse:
     told = format_html("{} {}", _now("Submitted:"), link(admin.admin_site, Job, job.pk) or job.pk)
     messages.success(request, told)
-    user_id: Any = request.user.pk
-    entries: Any = [job]
-    LogEntry.objects.log_actions(user_id, entries, ADDITION, "enqueue")
+    log_history(request, [job], "enqueue", ADDITION)
     return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
+
+
+@screen("clone", _("Clone"), permission=f"{APP}.add_job", route="<uuid:job_id>/clone/", methods=("POST",), listed=False)
+def clone(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
+    """The same work as a job of its own, at its own priority, from now on: not a retry, and in no group.
+
+    A key means one job, so it is not repeated.
+    """
+    job = Job.objects.filter(pk=job_id).first()
+    if job is None or not admin.has_view_permission(request, job):
+        raise Http404
+    site, reason = admin.admin_site, request.POST.get("reason", "").strip() or f"clone of {job.pk}"
+    fields: Any = {name: getattr(job, name) for name in KEPT}
+    fields |= {"addon_id": job.addon_id or None, "priority": job.base_priority}
+    try:
+        made = services.enqueue(job.job_type, job.params, actor=actors.user(request.user), reason=reason, **fields)
+    except JobSchedulerError as error:
+        messages.error(request, _now("It could not be submitted again: %s") % error)
+        return HttpResponseRedirect(change_url(site, Job, job.pk))
+    log_history(request, [made], f"clone of {job.pk}", ADDITION)
+    told = format_html("{} {}", _now("This job does the same work as"), link(site, Job, job.pk) or "")
+    messages.success(request, told)
+    return HttpResponseRedirect(change_url(site, Job, made.pk))
+
+
+class TimeField(forms.DateTimeField):
+    """In the hour that clocks show twice, the first is meant: Django's own field would refuse it, even unchanged."""
+
+    widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": 1}, format="%Y-%m-%dT%H:%M:%S")
+
+    def to_python(self, value: Any) -> datetime | None:
+        try:
+            return super().to_python(value)
+        except ValidationError as error:
+            if error.code != "ambiguous_timezone":
+                raise
+            zone, shown = timezone.get_current_timezone(), datetime.fromisoformat(value.strip())
+            first = shown.replace(tzinfo=zone)
+            if first.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != shown:  # it does not exist at all
+                raise
+            return first
+
+
+class EditForm(forms.Form):
+    """It carries what it showed, to tell what was changed in it from what has become different meanwhile."""
+
+    priority = forms.IntegerField(label=_("Priority"), min_value=0, max_value=100, show_hidden_initial=True)
+    not_before = TimeField(label=_("Not before"), required=False, show_hidden_initial=True)
+    deadline_at = TimeField(label=_("Deadline"), required=False, show_hidden_initial=True)
+    params = JsonField(label=_("Params"), required=False, show_hidden_initial=True)
+    reason = forms.CharField(
+        label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=AdminTextareaWidget(attrs={"rows": 2})
+    )
+
+    def __init__(self, job: Job, data: Any, *, with_params: bool) -> None:
+        times = {name: getattr(job, name) for name in ("not_before", "deadline_at")}
+        super().__init__(data, initial={"priority": job.base_priority, **times, "params": redact(job.params)})
+        self.job = job
+        if not with_params:
+            del self.fields["params"]
+
+    def changes(self) -> dict[str, Any]:
+        """Only what was changed."""
+        said = {name: self.cleaned_data[name] for name in self.changed_data if name != "reason"}
+        if "params" in said:
+            said["params"] = restore(said["params"] or {}, self.job.params, "params")
+        return said
+
+
+@screen("edit", _("Edit"), permission=f"{APP}.change_job", route="<uuid:job_id>/edit/", methods=BOTH, listed=False)
+def edit(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
+    job = Job.objects.filter(pk=job_id).first()
+    if job is None or not admin.has_view_permission(request, job):
+        raise Http404
+    facts = facts_of(job)
+    with_params = may_view_payload(request) and refusal("update", facts, ["params"]) is None
+    form = EditForm(job, posted(request), with_params=with_params)
+    if request.method == "POST" and form.is_valid() and _edited(request, form):
+        return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
+    is_editable = refusal("update", facts) is None
+    problem = "" if is_editable else _("It is running or has ended: there is nothing left to edit.")
+    context = {"form": form, "job": job, "back": link(admin.admin_site, Job, job.pk), "problem": problem}
+    return render(admin, request, "jobs/console/edit.html", context, title=_now("Edit %s") % short_id(job.pk))
+
+
+def _edited(request: HttpRequest, form: EditForm) -> bool:
+    """False, and errors in the form, if it is refused."""
+    try:
+        changes = form.changes()
+        services.update(form.job.pk, changes, actor=actors.user(request.user), reason=form.cleaned_data["reason"])
+    except JobSchedulerError as error:
+        refuse(form, error)
+        return False
+    if changes:
+        log_history(request, [form.job], f"edit {', '.join(sorted(changes))}")
+        messages.success(request, _now("Changed: %s") % ", ".join(str(form.fields[name].label) for name in changes))
+    else:
+        messages.info(request, _now("Nothing was changed."))
+    return True

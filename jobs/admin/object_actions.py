@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from jobs import actors, db, parsing
 from jobs.admin import console
+from jobs.admin.base import VerbAdmin, log_history
+from jobs.admin.formatting import change_url, isolated, list_url
 from jobs.admin.forms import ReasonForm
-from jobs.admin.reading import LeanAdmin
-from jobs.admin.showing import change_url, isolated, list_url
 from jobs.conf import conf
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.services import REASON_LENGTH
@@ -57,6 +54,13 @@ class Button:
     silent: bool = False  # the service says nothing where there is nothing to do
 
 
+def by_key(service: Callable[..., Any], *, with_reason: bool = True) -> Callable[..., Any]:
+    """A button's `call` for a service that takes a row's key, an actor and mostly a reason."""
+    if with_reason:
+        return lambda row, *, reason, actor: service(row.pk, reason=reason, actor=actor)
+    return lambda row, *, reason, actor: service(row.pk, actor=actor)
+
+
 def action_of(button: Button) -> Any:
     def run(self: ButtonAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         most = conf.CONSOLE_BULK_LIMIT
@@ -66,7 +70,7 @@ def action_of(button: Button) -> Any:
             self.message_user(request, _("Only the first %d were looked at; narrow the list.") % most, messages.WARNING)
         if idle := min(len(found), most) - len(rows):
             self.message_user(request, _("%d left as they were: nothing to do there.") % idle, messages.WARNING)
-        return self.perform(request, button, rows, request.get_full_path()) if rows else None
+        return self.perform(request, button, rows) if rows else None
 
     run.__name__ = button.name
     return admin.action(permissions=[button.name], description=button.action)(run)
@@ -79,7 +83,7 @@ def has(button: Button) -> Any:
     return has_permission
 
 
-class ButtonAdmin(LeanAdmin):
+class ButtonAdmin(VerbAdmin):
     """A subclass names its `buttons`; what they came to, it may say more about (`told`) or show (`answer`)."""
 
     buttons: tuple[Button, ...] = ()
@@ -93,29 +97,28 @@ class ButtonAdmin(LeanAdmin):
             for button in cls.buttons:
                 setattr(cls, f"has_{button.name}_permission", has(button))
 
-    def may(self, request: HttpRequest, button: Button) -> bool:
-        return request.user.has_perm(button.permission)
+    def may(self, request: HttpRequest, verb: Button) -> bool:
+        return request.user.has_perm(verb.permission)
 
-    def offered(self, request: HttpRequest, row: Any) -> list[tuple[Button, str]]:
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_verb"
-        return [
-            (button, reverse(name, args=[row.pk, button.name], current_app=self.admin_site.name))
-            for button in self.buttons
-            if self.may(request, button) and button.suits(row)
-        ]
+    def verbs(self) -> dict[str, Button]:
+        return {button.name: button for button in self.buttons}
 
-    def perform(self, request: HttpRequest, button: Button, rows: Sequence[Any], url: str) -> HttpResponse | None:
+    def perform(self, request: HttpRequest, button: Button, rows: Sequence[Any]) -> HttpResponse | None:
         """Each row in its own transaction, so that one that cannot does not undo the others."""
         if button.grave and not request.POST.get("confirmed"):
-            return self._ask(request, button, rows, url)
+            return self._ask(request, button, rows)
         try:
             said = request.POST.get("reason", "").strip()
             reason = parsing.text(said, "reason", max_length=REASON_LENGTH, allow_empty=True)
         except InvalidInput as error:
             self.message_user(request, str(error), messages.ERROR)
             return None
+        message = f"{button.name}: {reason}" if reason else button.name
         if button.bulk is not None and len(rows) > 1:
-            self._perform_bulk(request, button, rows, reason)
+            count = button.bulk(rows, actor=actors.user(request.user))
+            left = [_("%d could not") % (len(rows) - count)] if count < len(rows) else []
+            self._tell(request, button, count, left, "")
+            log_history(request, rows, message)
             return None
         done: list[Any] = []
         became: list[Any] = []
@@ -128,23 +131,8 @@ class ButtonAdmin(LeanAdmin):
             else:
                 done.append(row)
         self._tell(request, button, len(done), refused, self.told(button, became))
-        self._note(request, button, done, reason)
+        log_history(request, done, message)
         return self.answer(request, button, became)
-
-    def _perform_bulk(self, request: HttpRequest, button: Button, rows: Sequence[Any], reason: str) -> None:
-        assert button.bulk is not None
-        count = button.bulk(rows, actor=actors.user(request.user))
-        left = [_("%d could not") % (len(rows) - count)] if count < len(rows) else []
-        self._tell(request, button, count, left, "")
-        self._note(request, button, rows, reason)
-
-    def _note(self, request: HttpRequest, button: Button, done: Sequence[Any], reason: str) -> None:
-        user_id: Any = request.user.pk
-        entries: Any = done
-        if done:
-            LogEntry.objects.log_actions(
-                user_id, entries, CHANGE, f"{button.name}: {reason}" if reason else button.name
-            )
 
     def told(self, button: Button, became: list[Any]) -> Any:
         """What else there is to say about what it came to."""
@@ -154,23 +142,8 @@ class ButtonAdmin(LeanAdmin):
         """A page of its own, where the page that one came from will not do."""
         return None
 
-    @db.non_atomic
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        return super().changelist_view(request, extra_context)
-
-    @db.non_atomic
-    def verb_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
-        known = {button.name: button for button in self.buttons}
-        if verb not in known:
-            raise Http404
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if not (self.has_view_permission(request) and self.may(request, known[verb])):
-            raise PermissionDenied
-        row = self.get_object(request, unquote(object_id))
-        if row is None:
-            raise Http404
-        answer = self.perform(request, known[verb], [row], request.get_full_path())
+    def perform_one(self, request: HttpRequest, verb: Button, row: Any) -> HttpResponse:
+        answer = self.perform(request, verb, [row])
         return answer or HttpResponseRedirect(self.after(row))
 
     def after(self, row: Any) -> str:
@@ -185,20 +158,16 @@ class ButtonAdmin(LeanAdmin):
         row = self.get_object(request, unquote(object_id))
         more: dict[str, Any] = {}
         if row is not None:
-            more = {"buttons": self.offered(request, row), **self.sections(request, row)}
-            more["places"] = console.places(self.admin_site, request)
+            offered = [each for each in self.buttons if self.may(request, each) and each.suits(row)]
+            more = {"buttons": [(button, self.verb_url(row, button.name)) for button in offered]}
+            more |= {**self.sections(request, row), "places": console.places(self.admin_site, request)}
         return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
 
     def sections(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         """What a page shows beside its fields."""
         return {}
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.verb_view)
-        name = f"{self.opts.app_label}_{self.opts.model_name}_verb"
-        return [path("<path:object_id>/verb/<slug:verb>/", view, name=name), *super().get_urls()]
-
-    def _ask(self, request: HttpRequest, button: Button, rows: Sequence[Any], url: str) -> HttpResponse:
+    def _ask(self, request: HttpRequest, button: Button, rows: Sequence[Any]) -> HttpResponse:
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
         across = request.POST.get("select_across", "0")
         repeated = [("action", button.name), ("select_across", across), ("index", "0")] if keys else []
@@ -211,7 +180,7 @@ class ButtonAdmin(LeanAdmin):
             "sample": [isolated(str(row)) for row in rows[:SAMPLE]],
             "hidden": [*repeated, *((ACTION_CHECKBOX_NAME, key) for key in keys)],
             "reason": request.POST.get("reason", "")[:REASON_LENGTH],
-            "action_url": url,
+            "action_url": request.get_full_path(),
             "back": list_url(self.admin_site, self.model) if keys or not rows else self.after(rows[0]),
             "media": self.media,
         }
@@ -223,3 +192,28 @@ class ButtonAdmin(LeanAdmin):
             told += ". " + _("%d more could not") % (len(refused) - FEW)
         sentence = format_html("{}. {}", told.rstrip("."), more) if more else told.rstrip(".") + "."
         self.message_user(request, sentence, messages.WARNING if refused else messages.SUCCESS)
+
+
+class ServedAdmin(ButtonAdmin):
+    delete_by: Callable[..., object]  # of the services: takes a key and an actor; a subclass says it as a staticmethod
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        self.delete_by(obj.pk, actor=actors.user(request.user))
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        for key in list(queryset.values_list("pk", flat=True)):
+            self.delete_by(key, actor=actors.user(request.user))
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, Any, Any]:
+        """What goes with a row may be a million rows: nobody wants them listed one by one."""
+        listed = [isolated(str(row)) for row in objs]
+        missing = set() if self.has_delete_permission(request) else {str(self.opts.verbose_name)}
+        return listed, {str(self.opts.verbose_name_plural): len(listed)}, missing, []
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """What only the service can know, or what another request did meanwhile, may still refuse."""
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except JobSchedulerError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())

@@ -1,23 +1,152 @@
-"""Plots as SVG from the server: shapes with classes and a word on each; no script, no inline style."""
+"""The recent past from the rollup, and plots of it: SVG shapes with classes and words, no script, no inline style."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
+from django.db.models import DateTimeField, F, Func, Sum
 from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from jobs.admin.rollups import Slot, bound, percentile
+from jobs.models import JobMinute
 from jobs.models.rollup import BUCKETS_SEC
+from jobs.states import Status
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 WIDTH, HEIGHT, LEFT, BOTTOM = 440, 150, 44, 18
 TOP_BUCKET = len(BUCKETS_SEC)
+
+
+@dataclass(frozen=True)
+class Window:
+    """How far back a plot looks, and in slots of what width."""
+
+    name: str
+    length: timedelta
+    slot: timedelta
+
+    def starts(self, now: datetime) -> list[datetime]:
+        """Of every slot, the present one last."""
+        seconds = int(self.slot.total_seconds())
+        last = datetime.fromtimestamp(int(now.timestamp()) // seconds * seconds, UTC)
+        count = int(self.length / self.slot)
+        return [last - self.slot * back for back in range(count - 1, -1, -1)]
+
+
+WINDOWS = {
+    each.name: each
+    for each in (
+        Window("1h", HOUR, MINUTE),
+        Window("24h", timedelta(days=1), HOUR),
+        Window("7d", timedelta(days=7), HOUR),
+    )
+}
+
+
+@dataclass
+class Slot:
+    start: datetime
+    outcomes: Counter[str] = field(default_factory=Counter)
+    waits: Counter[int] = field(default_factory=Counter)
+    runs: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def completed(self) -> int:
+        return self.outcomes[Status.COMPLETED]
+
+    @property
+    def failed(self) -> int:
+        return self.outcomes[Status.FAILED]
+
+    @property
+    def others(self) -> int:
+        return self.outcomes.total() - self.completed - self.failed
+
+
+class Hour(Func):
+    """The hour of a minute, without asking Python for each row, as Django's own does on SQLite."""
+
+    output_field = DateTimeField()
+    template = "date_bin('1 hour', %(expressions)s, to_timestamp(0))"
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template="substr(%(expressions)s, 1, 13) || ':00:00'", **extra)
+
+
+def slot_of(window: Window) -> F | Hour:
+    """In which slot of the window a row is."""
+    return F("minute") if window.slot == MINUTE else Hour("minute")
+
+
+def slots(window: Window, now: datetime) -> list[Slot]:
+    """Every slot of the window, also those in which nothing ended; one statement."""
+    found = {start: Slot(start) for start in window.starts(now)}
+    rows = _since(min(found)).annotate(slot=slot_of(window))
+    key = ("slot", "outcome", "wait_bucket", "run_bucket")
+    for start, outcome, wait, run, jobs in rows.values_list(*key).annotate(Sum("jobs")).order_by():
+        slot = found.get(start)
+        if slot is not None:
+            slot.outcomes[outcome] += jobs
+            slot.waits[wait] += jobs
+            slot.runs[run] += jobs
+    return list(found.values())
+
+
+def ended(within: timedelta, now: datetime) -> Counter[str]:
+    """How many jobs ended as what."""
+    rows = _since(now - within).order_by().values_list("outcome").annotate(Sum("jobs"))
+    return Counter(dict(rows))
+
+
+def per_resource(now: datetime) -> dict[str, list[int]]:
+    """Of each resource, how many jobs ended in each of the last 60 minutes."""
+    starts = {start: index for index, start in enumerate(WINDOWS["1h"].starts(now))}
+    found: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
+    rows = _since(min(starts)).order_by()
+    for resource, start, jobs in rows.values_list("resource", "minute").annotate(Sum("jobs")):
+        if start in starts:
+            found[resource][starts[start]] += jobs
+    return found
+
+
+def percentile(buckets: Mapping[int, int], share: float) -> int | None:
+    """The bucket in which that share of all who started is reached; None where nobody started."""
+    known = sorted((bucket, jobs) for bucket, jobs in buckets.items() if bucket >= 0)
+    wanted = share * sum(jobs for _, jobs in known)
+    seen = 0
+    for bucket, jobs in known:
+        seen += jobs
+        if seen >= wanted:
+            return bucket
+    return None
+
+
+def bound(bucket: int) -> str:
+    """What a bucket says: at most so long."""
+    if bucket >= len(BUCKETS_SEC):
+        return f"> {_seconds(BUCKETS_SEC[-1])}"
+    return f"≤ {_seconds(BUCKETS_SEC[bucket])}"
+
+
+def _since(moment: datetime) -> Any:
+    return JobMinute.objects.filter(minute__gte=moment)
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:g} ms"
+    if seconds < 60:
+        return f"{seconds:g} s"
+    return f"{seconds / 60:g} min" if seconds < 3600 else f"{seconds / 3600:g} h"
 
 
 def throughput(slots: Sequence[Slot], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
@@ -83,12 +212,6 @@ def _deploy(slots: Sequence[Slot], at: datetime, word: str) -> SafeString:
 
 def _curve(slots: Sequence[Slot], part: str, share: float, kind: str) -> SafeString:
     """A line, and a dot wherever something was measured: one alone would be no line."""
-    found = _points(slots, part, share)
-    dots = format_html_join("", '<circle class="{}" cx="{}" cy="{}" r="2"/>', ((kind, *each) for each in found))
-    return format_html('<polyline class="{}" points="{}"/>{}', kind, " ".join(map(",".join, found)), dots)
-
-
-def _points(slots: Sequence[Slot], part: str, share: float) -> list[tuple[str, str]]:
     width, room = (WIDTH - LEFT) / max(len(slots) - 1, 1), HEIGHT - BOTTOM - 10
     found = []
     for index, slot in enumerate(slots):
@@ -96,7 +219,8 @@ def _points(slots: Sequence[Slot], part: str, share: float) -> list[tuple[str, s
         if bucket is not None:
             y = HEIGHT - BOTTOM - room * (bucket + 0.5) / (TOP_BUCKET + 1)
             found.append((f"{LEFT + index * width:.1f}", f"{y:.1f}"))
-    return found
+    dots = format_html_join("", '<circle class="{}" cx="{}" cy="{}" r="2"/>', ((kind, *each) for each in found))
+    return format_html('<polyline class="{}" points="{}"/>{}', kind, " ".join(map(",".join, found)), dots)
 
 
 def _axes(slots: Sequence[Slot], top: str) -> SafeString:

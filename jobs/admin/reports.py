@@ -1,4 +1,4 @@
-"""How each job type does, from the rollup only: how many ran, how many failed, how long they waited and ran."""
+"""Two screens to read: what persons did to jobs (audit), and how each job type does (performance)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,61 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.admin import ModelAdmin
-from django.db.models import Sum
+from django.db.models import Max, Sum
 from django.http import HttpRequest, HttpResponse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import clock, db
-from jobs.admin.console import render, screen
-from jobs.admin.plots import sparkline
-from jobs.admin.rollups import WINDOWS, Window, bound, percentile, slot_of
-from jobs.admin.showing import list_url
-from jobs.models import Job, JobMinute
+from jobs.actors import ActorKind
+from jobs.admin.charts import WINDOWS, Window, bound, percentile, slot_of, sparkline
+from jobs.admin.console import APP, render, screen
+from jobs.admin.formatting import link, list_url, short_id
+from jobs.models import Job, JobEvent, JobMinute
+from jobs.models.audit import ACTOR_CHOICES
 from jobs.registry import registry
-from jobs.states import Status
+from jobs.states import EventKind, Status
 from jobs.thrift import Kept
 
+WHO = (ActorKind.USER, ActorKind.TOKEN, ActorKind.CLI)  # all others are the scheduler itself
+SHOWN = 100
+STRETCH = 20_000
 MOST = 200  # job types on the page: the busiest
+
+
+@screen("audit", gettext_lazy("Audit"), permission=f"{APP}.view_jobevent")
+def audit(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
+    """Newest first. A page reads a bounded stretch, so that a long trail costs no more, and says where it ended."""
+    newest = JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0
+    top = min(_number(request.GET.get("before", "")) or newest + 1, newest + 1)
+    bottom = max(top - STRETCH, 0)
+    # What narrows it down; anything that is no choice of ours does not.
+    who, verb = request.GET.get("who", ""), request.GET.get("verb", "")
+    rows = JobEvent.objects.filter(pk__lt=top, pk__gte=bottom)
+    rows = rows.filter(actor_kind__in=[who] if who in WHO else list(map(str, WHO)))
+    if verb in set(EventKind):
+        rows = rows.filter(kind=verb)
+    if name := request.GET.get("name", "").replace("\0", "")[:200]:
+        rows = rows.filter(actor_name=name)
+    events = list(rows.order_by("-pk").defer("data")[:SHOWN])
+    reached = events[-1].pk if len(events) == SHOWN else bottom
+    said: dict[str, Any] = {key: value for key in ("who", "name", "verb") if (value := request.GET.get(key, "")[:200])}
+    context = {
+        "events": [(event, link(admin.admin_site, Job, event.job_id, short_id(event.job_id))) for event in events],
+        "older": f"?{urlencode({**said, 'before': reached})}" if reached > 1 else "",
+        "stretch": STRETCH,
+        "whos": [(kind, word, said.get("who") == kind) for kind, word in ACTOR_CHOICES if kind in WHO],
+        "verbs": [(str(kind), said.get("verb") == kind) for kind in EventKind],
+        "said": said,
+    }
+    return render(admin, request, "jobs/console/audit.html", context, title=_("Audit"))
+
+
+def _number(text: str) -> int | None:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        return None
+    return int(text) or None
 
 
 @dataclass
@@ -64,9 +102,8 @@ class Kind:
 
 def kinds(window: Window) -> list[Kind]:
     """The busiest first; of a busy time, as of a moment ago."""
-    return _kept.get(
-        (db.alias(), window.name), lambda: _kinds(window, clock.now()), lambda found: sum(kind.ended for kind in found)
-    )
+    key = (db.alias(), window.name)
+    return _kept.get(key, lambda: _kinds(window, clock.now()), lambda found: sum(kind.ended for kind in found))
 
 
 _kept: Kept[list[Kind]] = Kept()

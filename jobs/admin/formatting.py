@@ -1,11 +1,11 @@
-"""Stored values as inert HTML: whatever a text contains, it stays text, in its own place."""
+"""Stored values as inert HTML (whatever a text contains, it stays text), badges, and moments as people say them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -13,25 +13,39 @@ from django.contrib.admin import ModelAdmin, display
 from django.contrib.admin.utils import quote
 from django.db.models import Model
 from django.urls import reverse
+from django.utils import formats, timezone
 from django.utils.formats import number_format
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs.admin.paginator import CappedInt
+from jobs.admin.base import CappedInt
 from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
+from jobs.models.job import STATUS_LABELS
 from jobs.redaction import redact
+from jobs.states import TERMINAL, Status
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
-    from django.utils.safestring import SafeString
 
     from jobs.models import Job
 
 LONGEST = 65_536
 # They reorder what stands around them; in JSON they can be spelled out, since they are only ever inside strings.
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+ICONS = {  # beside the word, for those who do not see the colour; in every font
+    Status.PENDING: "◌",
+    Status.QUEUED: "○",
+    Status.DISPATCHING: "→",
+    Status.RUNNING: "▶",
+    Status.PAUSED: "‖",
+    Status.COMPLETED: "✓",
+    Status.FAILED: "✗",
+    Status.SKIPPED: "»",
+    Status.CANCELLED: "⊘",
+}
 
 
 def shown(description: Any, ordering: str | None = None) -> Callable[[Callable[[Any, Any], Any]], Any]:
@@ -46,6 +60,16 @@ def shown(description: Any, ordering: str | None = None) -> Callable[[Callable[[
         return display(description=description, ordering=ordering)(show)
 
     return decorate
+
+
+def column(description: Any, field: str, formatter: Callable[[Any], Any]) -> Any:
+    """A column or read-only field that shows one attribute of a row."""
+    return shown(description)(lambda admin, row: formatter(getattr(row, field)))
+
+
+def link_column(description: Any, model: type[Model], field: str) -> Any:
+    """A column or read-only field that links to the row whose key is in `field`."""
+    return shown(description)(lambda admin, row: link(admin.admin_site, model, getattr(row, field)))
 
 
 def change_url(site: AdminSite, model: type[Model], pk: Any) -> str:
@@ -82,6 +106,10 @@ def reason_of(job: Job) -> str:
 def first_line(text: str, length: int = 80) -> str:
     lines = text[:2000].strip().splitlines()
     return Truncator(lines[0]).chars(length) if lines else ""
+
+
+def brief(text: str) -> SafeString | None:
+    return isolated(first_line(text)) if text else None
 
 
 def text_block(text: str) -> SafeString | None:
@@ -139,3 +167,75 @@ def grouped(number: int) -> str:
 
 def _spelled(written: str) -> str:
     return _DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+
+
+def badge(status: str, beside: str = "") -> SafeString:
+    """A status as a sign, a colour and a word; `beside` is a short text such as "2/4"."""
+    known = Status(status)
+    return mark(known.lower(), str(STATUS_LABELS[known]), ICONS[known], beside)
+
+
+def mark(kind: str, word: str, icon: str, beside: str = "") -> SafeString:
+    """`kind` names the colour: a status in small letters, or good, warn, bad, plain."""
+    text = f"{word} {beside}" if beside else word
+    return format_html('<span class="jc-badge jc-{}"><span aria-hidden="true">{}</span> {}</span>', kind, icon, text)
+
+
+def when(moment: datetime | None, now: datetime | None = None) -> SafeString | None:
+    """ "3 s ago" or "in 2 min", with the exact time to point at."""
+    if moment is None:
+        return None
+    exact = formats.date_format(timezone.localtime(moment), "Y-m-d H:i:s T")
+    said = spoken((now or timezone.now()) - moment)
+    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, said)
+
+
+def spoken(age: timedelta) -> str:
+    """Rounded down to one unit; the future is negative."""
+    if abs(age) < timedelta(seconds=1):
+        return _("now")
+    return _("in %s") % roughly(-age) if age < timedelta(0) else _("%s ago") % roughly(age)
+
+
+def roughly(span: timedelta) -> str:
+    """A duration in its largest unit that is at least 2: "45 s", "3 min", "26 h", "12 days"."""
+    seconds = int(span.total_seconds())
+    if seconds < 120:
+        return _("%d s") % seconds if seconds else duration(span)
+    if seconds < 2 * 3600:
+        return _("%d min") % (seconds // 60)
+    if seconds < 2 * 86_400:
+        return _("%d h") % (seconds // 3600)
+    days = seconds // 86_400
+    return ngettext("%d day", "%d days", days) % days
+
+
+WIDTH, HEIGHT = 200, 10
+ORDER = (
+    *(Status.COMPLETED, Status.SKIPPED, Status.CANCELLED, Status.FAILED, Status.RUNNING),
+    *(Status.DISPATCHING, Status.PAUSED, Status.QUEUED, Status.PENDING),
+)
+KINDS = {Status.COMPLETED: "completed", Status.FAILED: "failed", Status.RUNNING: "running"}
+SVG = (
+    '<svg class="jc-spark jc-share" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">{}</svg>'
+)
+PART = '<rect class="jc-run-{}" x="{}" y="0" width="{}" height="{}"><title>{}</title></rect>'
+
+
+def share_bar(by_status: Mapping[str, int]) -> SafeString | None:
+    """The bar, and under it the same in words."""
+    counted = {status: by_status[status] for status in ORDER if by_status.get(status)}
+    total = sum(counted.values())
+    if not total:
+        return None
+    ended = sum(count for status, count in counted.items() if status in TERMINAL)
+    told = _("%(ended)d of %(total)d ended") % {"ended": ended, "total": total}
+    x, parts = 0.0, []
+    for status, count in counted.items():
+        width = WIDTH * count / total
+        title = f"{STATUS_LABELS[status]}: {count}"
+        parts.append((KINDS.get(status, "other"), f"{x:.2f}", f"{width:.2f}", HEIGHT, title))
+        x += width
+    bar = format_html(SVG, WIDTH, HEIGHT, told, format_html_join("", PART, parts))
+    words = [(ICONS[status], count, STATUS_LABELS[status]) for status, count in counted.items()]
+    return format_html('{}<span class="jc-small">{} · {}</span>', bar, told, format_html_join(", ", "{} {} {}", words))

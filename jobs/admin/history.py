@@ -1,0 +1,114 @@
+"""What happened: runs, events and log lines as they were written, and what workers counted per minute."""
+
+from __future__ import annotations
+
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from jobs.admin.base import StateAdmin, fieldset
+from jobs.admin.filters import CreatedFilter, JobTypeFilter, one_of
+from jobs.admin.formatting import (
+    brief,
+    column,
+    duration,
+    first_line,
+    isolated,
+    json_block,
+    link_column,
+    shown,
+    text_block,
+)
+from jobs.models import Job, JobEvent, JobRun
+from jobs.models.audit import ACTOR_CHOICES
+from jobs.models.job import STATUS_LABELS
+from jobs.states import RUN_STATUSES, TERMINAL, EventKind
+
+RUN_CHOICES = [(str(status), STATUS_LABELS[status]) for status in RUN_STATUSES]
+OUTCOMES = [(str(status), STATUS_LABELS[status]) for status in sorted(TERMINAL)]
+EVENT_CHOICES = [(str(kind), str(kind)) for kind in EventKind]
+
+
+class OfJobAdmin(StateAdmin):
+    """A bare id in the search box is the job's."""
+
+    id_field = "job_id"
+
+    job_link = link_column(_("job"), Job, "job_id")
+
+
+class JobRunAdmin(OfJobAdmin):
+    list_display = ("pk", "status", "shown_worker", "started_at", "finished_at", "run_time", "first_error")
+    list_filter = (one_of("status", _("status"), RUN_CHOICES), CreatedFilter)
+    list_defer = ("artifacts",)
+    sortable_by = ("pk",)
+    qualifiers = {"worker": "worker"}
+    payload = ("shown_artifacts",)
+    fieldsets = (
+        fieldset(
+            None,
+            *(
+                "job_link",
+                "status",
+                "started_at",
+                "finished_at",
+                "run_time",
+                "exit_code",
+                "shown_worker",
+                "shown_error",
+            ),
+        ),
+    )
+
+    shown_worker = column(_("worker"), "worker", isolated)
+    first_error = column(_("error"), "error", brief)
+    shown_error = column(_("error"), "error", text_block)
+    shown_artifacts = column(_("artifacts"), "artifacts", json_block)
+
+    @shown(_("run time"))
+    def run_time(self, run: JobRun) -> str | None:
+        return duration(run.finished_at - run.started_at) if run.finished_at else None
+
+
+class JobEventAdmin(OfJobAdmin):
+    list_display = ("id", "at", "job_link", "kind", "from_status", "to_status", "shown_actor", "shown_reason")
+    list_filter = (one_of("kind", _("kind"), EVENT_CHOICES), one_of("actor_kind", _("actor kind"), ACTOR_CHOICES))
+    list_defer = ("data",)
+    sortable_by = ("id",)
+    qualifiers = {"actor": "actor_name"}
+    fieldsets = (
+        (None, {"fields": ("job_link", "at", "kind", "from_status", "to_status")}),
+        (_("Who and why"), {"fields": ("shown_actor", "whole_reason", "shown_data")}),
+    )
+
+    shown_reason = column(_("reason"), "reason", brief)
+    whole_reason = column(_("reason"), "reason", text_block)
+    shown_data = column(_("data"), "data", json_block)
+
+    @shown(_("actor"))
+    def shown_actor(self, event: JobEvent) -> SafeString:
+        return isolated(f"{event.get_actor_kind_display()} {event.actor_name}".strip())
+
+
+class JobLogAdmin(OfJobAdmin):
+    list_display = ("id", "at", "job_link", "level", "first_words")
+    sortable_by = ("id",)
+    payload = ("shown_message",)
+    payload_columns = ("first_words",)
+    fieldsets = ((None, {"fields": ("job_link", "at", "level")}),)
+
+    first_words = column(_("message"), "message", lambda text: isolated(first_line(text, 200)))
+    shown_message = column(_("message"), "message", text_block)
+
+
+class JobMinuteAdmin(StateAdmin):
+    list_display = ("minute", "shown_type", "outcome", "jobs", "wait_sec", "run_sec", "shown_worker")
+    list_filter = (one_of("outcome", _("outcome"), OUTCOMES), JobTypeFilter)
+    ordering = ("-minute", "-pk")
+    qualifiers = {"type": "job_type", "worker": "worker"}
+    fieldsets = (
+        (None, {"fields": ("minute", "shown_type", "outcome", "shown_worker")}),
+        (_("Counted"), {"fields": ("jobs", ("wait_bucket", "wait_sec"), ("run_bucket", "run_sec"))}),
+    )
+
+    shown_type = column(_("job type"), "job_type", isolated)
+    shown_worker = column(_("written by"), "worker", isolated)

@@ -1,0 +1,285 @@
+"""Jobs: the list, whose rows are looked up for the whole page at once, and the fields of a job's page."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib.admin import ModelAdmin
+from django.contrib.admin.utils import unquote
+from django.db.models import F, Func, IntegerField, QuerySet
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import formats, timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _now
+from django.utils.translation import gettext_lazy as _
+
+from jobs import census, db
+from jobs.admin import console, job_page
+from jobs.admin.base import capped_count, fieldset, may_view_payload
+from jobs.admin.bulk_actions import JobVerbs
+from jobs.admin.console import screen
+from jobs.admin.filters import AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter, StatusFilter, of_status
+from jobs.admin.formatting import (
+    ICONS,
+    badge,
+    column,
+    duration,
+    first_line,
+    grouped,
+    isolated,
+    json_block,
+    link,
+    link_column,
+    list_url,
+    one_line,
+    reason_of,
+    roughly,
+    short_id,
+    shortened,
+    shown,
+    when,
+)
+from jobs.engine.recovery import CRASHED, EXPIRED
+from jobs.explain import listed
+from jobs.models import ConcurrencyLimit, Gate, Job, JobRun, Target
+from jobs.models.job import STATUS_LABELS
+from jobs.states import TERMINAL, Status
+from jobs.thrift import Kept
+
+SMALL = 2000  # bytes of params that a list still reads
+
+
+class JobAdmin(JobVerbs):
+    change_form_template = "jobs/job_page.html"
+    change_list_template = "jobs/job_list.html"
+    nothing_yet = _("There are no jobs yet: submit one from your code, by the API or with “manage.py enqueue”.")
+    list_display = ("short_id", "work", "shown_target", "shown_status", "when", "run_time")
+    list_filter = (StatusFilter, AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter)
+    sortable_by = ("short_id",)
+    list_select_related = ("run",)
+    list_defer = ("params", "tags", "constraints", "checkpoint", "retry_policy", "run__error", "run__artifacts")
+    qualifiers = {
+        "type": "job_type",
+        "resource": "resource",
+        "tenant": "tenant",
+        "target": "target",
+        "addon": "addon_id",
+        "key": "idempotency_key",
+        "group": "group",
+        "schedule": "schedule",
+    }
+    fieldsets = (
+        fieldset(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags", folded=True),
+        fieldset(
+            _("State"),
+            *("status", "shown_reason", "gate", "hold", "holds_lane", "stop_request", "shown_progress", "resolved_at"),
+            folded=True,
+        ),
+        fieldset(
+            _("When"),
+            ("priority", "base_priority", "position"),
+            ("created_at", "not_before", "recheck_at", "dispatched_at"),
+            ("deadline_at", "time_sensitive"),
+            ("expected_duration_sec", "max_runtime_sec"),
+            folded=True,
+        ),
+        fieldset(
+            _("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used"), folded=True
+        ),
+        fieldset(
+            _("Who runs it"),
+            ("remote", "lease_owner", "fence"),
+            ("lease_expires_at", "heartbeat_at", "reserved_until"),
+            folded=True,
+        ),
+        fieldset(
+            _("Where it comes from"),
+            ("retry_of_link", "retried_by_link"),
+            ("attempt", "max_retries"),
+            "shown_retry_policy",
+            ("group", "group_index"),
+            ("schedule", "fire_time"),
+            "idempotency_key",
+            folded=True,
+        ),
+    )
+
+    shown_tags = column(_("tags"), "tags", lambda value: json_block(value or None))
+    shown_constraints = column(_("constraints"), "constraints", lambda value: json_block(value or None))
+    shown_retry_policy = column(_("retry policy"), "retry_policy", lambda value: json_block(value or None))
+    retry_of_link = link_column(_("retry of"), Job, "retry_of_id")
+
+    def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
+        """Params (`brief`), why they wait (`why`) and whether they follow one whose worker died (`is_rescued`)."""
+        jobs = list(rows)
+        params = _params(jobs) if may_view_payload(request) else {}
+        before = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
+        died = Job.objects.filter(pk__in=before, status_reason__in=(EXPIRED, CRASHED)) if before else Job.objects.none()
+        rescued = set(died.order_by().values_list("pk", flat=True))
+        whys = listed.brief(jobs)
+        for job in jobs:
+            job.is_rescued = job.retry_of_id in rescued
+            job.brief = params.get(job.pk, "")
+            job.why = whys.get(job.pk, "")
+
+    def live_mark(self) -> str:
+        return console.latest_event()
+
+    def above_list(self, request: HttpRequest) -> dict[str, Any]:
+        """Tabs by status, and what an operator has paused."""
+        paused = ConcurrencyLimit.objects.filter(paused=True).order_by("scope", "key")[:10]
+        counts_url = console.url_of(self.admin_site, "counts")
+        return {"tabs": _tabs(self, request), "paused": list(paused), "counts_url": counts_url}
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        job = self.get_object(request, unquote(object_id))
+        if job is None or not self.has_view_permission(request, job) or request.method != "GET":
+            return super().change_view(request, object_id, form_url, extra_context)
+        mark = job_page.mark(job.pk)
+        if console.is_unchanged(request, mark):
+            return console.not_modified(request, mark)
+        shown = {**console.live_context(request, mark), "places": console.places(self.admin_site, request)}
+        shown |= job_page.page(self, request, job)
+        response = super().change_view(request, object_id, form_url, {**shown, **(extra_context or {})})
+        return console.stamped(response, request, mark)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
+        """Once per page, not once for each part of it."""
+        known: dict[str, Job | None] = request.__dict__.setdefault("_jobs_of_page", {})
+        if object_id not in known:
+            known[object_id] = super().get_object(request, object_id, from_field)
+        return known[object_id]
+
+    @shown(_("target"))
+    def shown_target(self, job: Job) -> SafeString | None:
+        return isolated(first_line(job.target, 60)) if job.target is not None else None
+
+    @shown(_("job"), ordering="id")
+    def short_id(self, job: Job) -> SafeString:
+        return format_html('<span class="jc-whole" title="{}">{}</span>', job.pk, short_id(job.pk))
+
+    @shown(_("job type"))
+    def work(self, job: Job) -> SafeString:
+        """The job type, and under it the params of those who may see them."""
+        params = getattr(job, "brief", "")
+        if params in ("", "{}"):
+            return isolated(job.job_type)
+        under = '<bdi>{}</bdi><samp class="jc-line jc-small jc-muted"><bdi>{}</bdi></samp>'
+        return format_html(under, job.job_type, params)
+
+    @shown(_("status"))
+    def shown_status(self, job: Job) -> SafeString:
+        """The badge, marks, and under them why it waits or what it came to."""
+        tries = f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else ""
+        marks = format_html_join("", ' <span class="jc-mark">{}</span>', ((each,) for each in _marks(job)))
+        kind = "jc-error" if job.status == Status.FAILED else "jc-muted"
+        told = getattr(job, "why", "") or first_line(reason_of(job))
+        under = format_html('<span class="jc-line jc-small {}"><bdi>{}</bdi></span>', kind, told) if told else ""
+        return format_html("{}{}{}", badge(job.status, tries), marks, under)
+
+    @shown(_("when"))
+    def when(self, job: Job) -> SafeString | None:
+        """What time means depends on the state: due in, running for, finished ago."""
+        now, run = timezone.now(), getattr(job, "run", None)
+        if run is not None and run.finished_at is not None:
+            return when(run.finished_at, now)
+        if job.status == Status.RUNNING and run is not None:
+            exact = formats.date_format(timezone.localtime(run.started_at), "Y-m-d H:i:s T")
+            told = _now("running for %s") % roughly(now - run.started_at)
+            return format_html('<span title="{}">{}</span>', exact, told)
+        if job.gate == Gate.TIME and job.not_before is not None and job.not_before > now:
+            return format_html("{} {}", _now("due"), when(job.not_before, now) or "")
+        return when(job.created_at, now)
+
+    @shown(_("run time"))
+    def run_time(self, job: Job) -> str | None:
+        run: JobRun | None = getattr(job, "run", None)
+        return None if run is None else duration((run.finished_at or timezone.now()) - run.started_at)
+
+    @shown(_("target"))
+    def lane_link(self, job: Job) -> SafeString | str | None:
+        return link(self.admin_site, Target, job.lane_id, job.target or "")
+
+    @shown(_("reason"))
+    def shown_reason(self, job: Job) -> SafeString | None:
+        return isolated(shortened(reason_of(job))) if job.status_reason else None
+
+    @shown(_("stop request"))
+    def stop_request(self, job: Job) -> str | None:
+        return job.get_cancel_mode_display() if job.cancel_requested else None
+
+    @shown(_("progress"))
+    def shown_progress(self, job: Job) -> SafeString | None:
+        if job.progress is None:
+            return isolated(job.progress_message) if job.progress_message else None
+        return format_html("{} % {}", f"{job.progress * 100:.0f}", isolated(job.progress_message))
+
+    @shown(_("retried by"))
+    def retried_by_link(self, job: Job) -> SafeString | str | None:
+        newer: Job | None = getattr(job, "retried_by", None)
+        return None if newer is None else link(self.admin_site, Job, newer.pk)
+
+
+class StoredSize(Func):
+    """Of a JSON column, without reading what is in it."""
+
+    function = "pg_column_size"
+    output_field = IntegerField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return super().as_sql(compiler, connection, function="length", **context)
+
+
+def _params(jobs: list[Job]) -> dict[UUID, str]:
+    """In one line. Large ones are not read, and none is cut before its secrets are masked."""
+    rows = Job.objects.filter(pk__in=[job.pk for job in jobs]).order_by()
+    small = rows.annotate(size=StoredSize(F("params"))).filter(size__lte=SMALL)
+    found = {pk: first_line(one_line(params), 80) for pk, params in small.values_list("pk", "params")}
+    return {job.pk: found.get(job.pk, _now("(long params)")) for job in jobs}
+
+
+def _marks(job: Job) -> list[str]:
+    now = timezone.now()
+    return [
+        word
+        for word, is_so in (
+            (_now("stuck"), job.lease_expires_at is not None and job.lease_expires_at < now),
+            (_now("rescued"), getattr(job, "is_rescued", False)),
+            (_now("blocks its target"), job.blocks_target),
+            (_now("asked to stop"), job.cancel_requested and not job.is_terminal),
+            (_now("resolved"), job.resolved_at is not None),
+            (_now("by schedule"), job.schedule_id is not None),
+            (_now("in a group"), job.group_id is not None),
+        )
+        if is_so
+    ]
+
+
+def _tabs(admin: ModelAdmin, request: HttpRequest) -> list[dict[str, Any]]:
+    """A link for each status, with everything first; all other filters are dropped."""
+    url, chosen = list_url(admin.admin_site, Job), request.GET.get("status", "")
+    tabs = [{"name": "", "title": _now("All"), "icon": "", "url": url, "is_current": not chosen}]
+    for status, label in STATUS_LABELS.items():
+        tab = {"name": str(status), "title": label, "icon": ICONS[status], "is_current": chosen == status}
+        tabs.append({**tab, "url": f"{url}?status={status}"})
+    return tabs
+
+
+@screen("counts", _("Counts"), listed=False)
+def counts(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
+    """What the tabs show: live states are exact, of ended ones what their lists count, up to 10,000 and "+"."""
+    ended = _kept.get(db.alias(), _count_ended, lambda found: sum(map(int, found.values())))
+    found = {**census.take().statuses(), **ended}
+    return JsonResponse({status: grouped(count) for status, count in found.items()})
+
+
+def _count_ended() -> dict[str, int]:
+    jobs = Job.objects.all()
+    return {str(status): capped_count(of_status(jobs, status)) for status in sorted(TERMINAL)}
+
+
+_kept: Kept[dict[str, int]] = Kept()
