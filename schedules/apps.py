@@ -17,12 +17,12 @@ class SchedulesConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs.engine import housekeeping, wakeup
-        from schedules import changing, checks, history  # noqa: F401  `checks` registers the system checks
+        from schedules import checks, history, services  # noqa: F401  `checks` registers the system checks
         from schedules.ticking import ticker
 
         housekeeping.duty("schedules", ticker.tick, every_sec=ticker.pause_sec)
         housekeeping.duty("fires", history.forget_old, every_sec=history.pause_sec)
-        wakeup.hear(changing.CHANGED, ticker.hasten)
+        wakeup.hear(services.CHANGED, ticker.hasten)
         post_migrate.connect(_declare, sender=self, dispatch_uid="jobscheduler_schedules.declared")
 
     def pass_time(self, begin: datetime, end: datetime) -> None:

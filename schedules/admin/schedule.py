@@ -22,12 +22,12 @@ from jobs.admin.reading import LeanChangeList, may_view_payload
 from jobs.admin.served import ServedAdmin
 from jobs.admin.showing import first_line, isolated, json_block, link, list_url, shown, text_block
 from jobs.models import Job, JobTemplate
-from schedules import forecast, history, services
+from schedules import history, services
 from schedules.admin import preview, recent
 from schedules.admin.forms import ScheduleForm
 from schedules.admin.previewing import Previewing
+from schedules.fields import Broken
 from schedules.models import Schedule, ScheduleFire
-from schedules.rules import Broken
 from schedules.words import in_words
 
 APP = Schedule._meta.app_label
@@ -214,7 +214,7 @@ class ScheduleAdmin(Previewing, ServedAdmin):
         if schedule.next_fire_at is None:
             return None
         try:
-            notes = [coming.note for coming in forecast.of_schedule(schedule, 1) if coming.note]
+            notes = [coming.note for coming in history.of_schedule(schedule, 1) if coming.note]
         except Broken:
             notes = []
         return format_html("{} {}", when(schedule.next_fire_at), isolated(notes[0]) if notes else "")
