@@ -30,7 +30,7 @@ from jobs.conf import conf
 from jobs.engine import contracts, reservations
 from jobs.engine.context import Context, current
 from jobs.engine.lease_keeper import keeper
-from jobs.engine.waiting_room import Ear
+from jobs.engine.reservations import Ear
 from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded
 from jobs.models import Lease
 from jobs.policies.admission import Candidate

@@ -27,13 +27,13 @@ class SchedulesConfig(AppConfig):
 
     def pass_time(self, begin: datetime, end: datetime) -> None:
         """For `jobs.testing`: what falls due in between is fired."""
-        from schedules.passing import fire_between
+        from schedules.ticking import fire_between
 
         fire_between(begin, end)
 
     def examine(self) -> Iterator[Any]:
         """For `manage.py doctor`."""
-        from schedules.examining import examine
+        from schedules.checks import examine
 
         yield from examine()
 
