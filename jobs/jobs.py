@@ -80,7 +80,20 @@ Word = Annotated[str, Field(max_length=10_000), AfterValidator(_harmless)]
 def command(ctx: Any, command: Name, args: Annotated[list[Word], Field(max_length=100)] = []) -> dict[str, Any]:  # noqa: B006
     """Runs a management command that COMMAND_ALLOW names. Its output is the job's log, its exit code the job's."""
     lines: list[str] = []
-    with _started(command, args) as process:
+    # Under the settings of this process, from the same places, and never longer than it.
+    if not os.environ.get("DJANGO_SETTINGS_MODULE"):
+        raise NoRetry(_("the site has no settings module that a command could be told"))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "jobs.management.command_child", command, *args],
+        env={**env, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    ) as process:
         reader = threading.Thread(target=_read, args=(process.stdout, ctx, lines), daemon=True)
         reader.start()
         try:
@@ -92,23 +105,6 @@ def command(ctx: Any, command: Name, args: Annotated[list[Word], Field(max_lengt
     if process.returncode:
         raise CommandFailed(command, process.returncode, lines[-1] if lines else "")
     return {"output": "\n".join(lines)}
-
-
-def _started(name: str, args: list[str]) -> subprocess.Popen[str]:
-    """Under the settings of this process, from the same places, and never longer than it."""
-    if not os.environ.get("DJANGO_SETTINGS_MODULE"):
-        raise NoRetry(_("the site has no settings module that a command could be told"))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "jobs.management.command_child", name, *args],
-        env={**env, "PYTHONUNBUFFERED": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-    )
 
 
 def _read(pipe: IO[str] | None, ctx: Any, lines: list[str]) -> None:

@@ -68,7 +68,12 @@ class JobsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counted = census.take(self.tenant)
-        yield _enqueued(counted)
+        # Count live and ended jobs together: one statement read both.
+        values = _zeros(declared_types())
+        types, resources = job_type_names(), declared_resources()
+        for kind in counted.ever:
+            values[_known(kind.resource, resources), _known(types.get(kind.job_type), types)] += kind.jobs
+        yield _counter("jobs_enqueued_total", "Jobs submitted, retries too.", ["resource", "job_type"], values)
         yield from self._ended(counted)
         yield from _live(counted)
         yield from _trouble(self.tenant)
@@ -117,15 +122,6 @@ class Observations:
     def add(self, bucket: int, times: int, total_sec: float) -> None:
         self.counts[bucket] += times
         self.total_sec += total_sec
-
-
-def _enqueued(counted: Census) -> Metric:
-    """Count live and ended jobs together: one statement read both."""
-    values = _zeros(declared_types())
-    types, resources = job_type_names(), declared_resources()
-    for kind in counted.ever:
-        values[_known(kind.resource, resources), _known(types.get(kind.job_type), types)] += kind.jobs
-    return _counter("jobs_enqueued_total", "Jobs submitted, retries too.", ["resource", "job_type"], values)
 
 
 def _live(counted: Census) -> Iterator[Metric]:

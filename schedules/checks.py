@@ -1,4 +1,4 @@
-"""System checks, tag "jobs": schedules that the code declares, and a django-q2 that would run our ticks twice."""
+"""System checks, tag "jobs": declared schedules, and a django-q2 that would run our ticks twice; and for the doctor."""
 
 from __future__ import annotations
 

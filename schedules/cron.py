@@ -57,7 +57,15 @@ def fields_of(written: str) -> str:
     if len(parts) != 5:
         raise CronError(_("has %d fields; it needs 5: minute, hour, day of the month, month, weekday") % len(parts))
     fields = " ".join(parts)
-    _require_sense(fields)
+    try:
+        never = next(iter(CronSim(fields, _ANY_DAY)), None) is None
+    except CronSimError as error:
+        never = _never_comes(fields)
+        if not never:
+            name = str(error).removeprefix("Bad ")
+            raise CronError(_("has a bad field: %s") % FIELDS.get(name, name)) from None
+    if never:
+        raise CronError(_("never comes due: there is no such day"))
     return fields
 
 
@@ -127,18 +135,6 @@ def _named(text: str) -> str:
     if fields is None:
         raise CronError(_("is not one of %s") % ", ".join(NAMES))
     return fields
-
-
-def _require_sense(fields: str) -> None:
-    try:
-        never = next(iter(CronSim(fields, _ANY_DAY)), None) is None
-    except CronSimError as error:
-        never = _never_comes(fields)
-        if not never:
-            name = str(error).removeprefix("Bad ")
-            raise CronError(_("has a bad field: %s") % FIELDS.get(name, name)) from None
-    if never:
-        raise CronError(_("never comes due: there is no such day"))
 
 
 def _never_comes(fields: str) -> bool:

@@ -1,4 +1,4 @@
-"""What may be said of a schedule, field by field: the gates that API, console, commands and code all go through."""
+"""What may be said of a schedule, field by field and as a whole; and which due time it waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule has fired, and what became of it; and how long that is remembered."""
+"""What a schedule has fired and what became of it, how long that is remembered, and what comes next."""
 
 from __future__ import annotations
 

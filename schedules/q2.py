@@ -1,10 +1,9 @@
-"""Schedules of django-q2 in our own words: all its eleven types. Reads what it is given and imports nothing of it."""
+"""Import the schedules of django-q2, all its eleven types: each once, known by where it came from."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -44,10 +43,25 @@ def source_name(source: Source) -> str:
 
 def translated(source: Source, *, zone: str, makes_up: bool) -> Translation:
     """What `services.create` takes, or Unreadable. `zone` is where django-q2 reads its times."""
-    warnings = _warnings(source)
+    warnings = []
+    if source.hook:
+        warnings.append(_("its hook “%s” is not called: use a webhook, or make it a job") % source.hook[:100])
+    if source.cluster:
+        warnings.append(_("its cluster “%s” means nothing here: use a resource") % source.cluster[:100])
     rule = _rule(source, zone, warnings)
     handler = _handler(source.func)
-    params = _params(source, handler, warnings)
+    named = _keywords(source.kwargs)
+    if named.pop("q_options", None):
+        warnings.append(_("its q_options stay behind"))
+    taken = inspect.signature(handler.__wrapped__).parameters.values()
+    names = [each.name for each in taken if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != CONTEXT]
+    positional = _positional(source.args)
+    if len(positional) > len(names):
+        raise Unreadable(_("it passes more arguments than the function has"))
+    given = dict(zip(names, positional, strict=False))
+    if twice := given.keys() & named.keys():
+        raise Unreadable(_("it passes “%s” twice") % min(twice))
+    params = {name: _plain(value) for name, value in {**given, **named}.items()}
     catch_up = CatchUp.ALL if makes_up and source.schedule_type != "C" else CatchUp.LATEST  # its crons count from now
     values = {
         "name": (source.name or source.func)[:200],
@@ -108,21 +122,6 @@ def _handler(func: str) -> Handler[..., Any]:
     raise Unreadable(_("“%s” is no job type here: put @job on it") % func[:200])
 
 
-def _params(source: Source, handler: Handler[..., Any], warnings: list[str]) -> dict[str, Any]:
-    named = _keywords(source.kwargs)
-    if named.pop("q_options", None):
-        warnings.append(_("its q_options stay behind"))
-    taken = inspect.signature(handler.__wrapped__).parameters.values()
-    names = [each.name for each in taken if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != CONTEXT]
-    positional = _positional(source.args)
-    if len(positional) > len(names):
-        raise Unreadable(_("it passes more arguments than the function has"))
-    given = dict(zip(names, positional, strict=False))
-    if twice := given.keys() & named.keys():
-        raise Unreadable(_("it passes “%s” twice") % min(twice))
-    return {name: _plain(value) for name, value in {**given, **named}.items()}
-
-
 def _positional(written: str | None) -> tuple[Any, ...]:
     """As django-q2 reads them: a single value is a tuple of one."""
     if not written:
@@ -166,20 +165,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
-
-
-def _warnings(source: Source) -> list[str]:
-    found = []
-    if source.hook:
-        found.append(_("its hook “%s” is not called: use a webhook, or make it a job") % source.hook[:100])
-    if source.cluster:
-        found.append(_("its cluster “%s” means nothing here: use a resource") % source.cluster[:100])
-    return found
-
-
-def unused_name(wanted: str, source: Source, taken: Iterable[str]) -> str:
-    """The name it had, or one that tells where it comes from."""
-    return wanted if wanted not in set(taken) else f"{wanted[:170]} ({source_name(source)})"
 
 
 @dataclass
@@ -234,7 +219,9 @@ def _translate(told: Imported, source: django_q.Source, zone: str, tenant: str, 
     told.warnings += found.warnings
     told.when = _when(found.values)
     taken = Schedule.objects.filter(tenant=tenant).values_list("name", flat=True)
-    found.values["name"] = told.name = unused_name(found.values["name"], source, taken)
+    # The name it had, or one that tells where it comes from.
+    wanted = found.values["name"]
+    found.values["name"] = told.name = wanted if wanted not in set(taken) else f"{wanted[:170]} ({source_name(source)})"
     services.require_sense_of(found.values, tenant=tenant)
     if dry_run:
         told.result = "would be made"

@@ -69,7 +69,8 @@ def update(
     """
     with changing(schedule_id, tenant) as schedule:
         clean, now = fields.clean(changes, schedule.params), clock.now()
-        if rule(schedule) != rule(with_rule(schedule, clean)):
+        would_be = Schedule(**{name: clean.get(name, getattr(schedule, name)) for name in fields.RULE})
+        if rule(schedule) != rule(would_be):
             settle(schedule, now)
             schedule.refresh_from_db(using=db.alias())
         apply(schedule, clean, now)
@@ -194,7 +195,15 @@ def absent() -> NotFound:
 def apply(schedule: Schedule, clean: dict[str, Any], now: datetime) -> None:
     """Make the schedule what was said, and set it to its next due time where that has to change."""
     before, was_enabled = rule(schedule), schedule.enabled
-    _assign(schedule, clean)
+    for name, value in clean.items():
+        if name == "template":
+            schedule.template = None if value is None else _template(value, schedule.tenant)
+        else:
+            setattr(schedule, name, value)
+    if schedule.every_sec is None and "anchor_at" not in clean:
+        schedule.anchor_at = None
+    if schedule.enabled:
+        schedule.disabled_reason = ""
     if schedule.every_sec is not None and schedule.anchor_at is None:
         schedule.anchor_at = now.replace(microsecond=0)
     require_sense(schedule, now)
@@ -213,23 +222,6 @@ def apply(schedule: Schedule, clean: dict[str, Any], now: datetime) -> None:
 def switch_on(schedule: Schedule, now: datetime) -> None:
     schedule.enabled, schedule.disabled_reason = True, ""
     schedule.next_fire_at = next_due(schedule, now)
-
-
-def with_rule(schedule: Schedule, clean: dict[str, Any]) -> Schedule:
-    """Its rule as it would be, to compare."""
-    return Schedule(**{name: clean.get(name, getattr(schedule, name)) for name in fields.RULE})
-
-
-def _assign(schedule: Schedule, clean: dict[str, Any]) -> None:
-    for name, value in clean.items():
-        if name == "template":
-            schedule.template = None if value is None else _template(value, schedule.tenant)
-        else:
-            setattr(schedule, name, value)
-    if schedule.every_sec is None and "anchor_at" not in clean:
-        schedule.anchor_at = None
-    if schedule.enabled:
-        schedule.disabled_reason = ""
 
 
 def _template(name: str, tenant: str) -> JobTemplate:

@@ -50,7 +50,8 @@ class Ticker:
         made = fire_due(now) if now is not None and wait_sec <= 0 else 0
         if wait_sec <= 0:
             wait_sec, now = _next_due()
-        self._look_at = time.monotonic() + min(wait_sec if wait_sec > 0 else IN_HAND_SEC, _idle_sec())
+        idle_sec = conf.POLL_SEC * (10 if Listener.is_possible() else 1)  # else nobody tells us of changes
+        self._look_at = time.monotonic() + min(wait_sec if wait_sec > 0 else IN_HAND_SEC, idle_sec)
         if news != self._news:  # what we saw may be older than what we were told
             self._look_at = 0.0
         return made
@@ -75,11 +76,6 @@ def _next_due() -> tuple[float, datetime | None]:
     if found is None or found[0] is None:
         return float("inf"), None
     return (found[0] - found[1]).total_seconds(), found[1]
-
-
-def _idle_sec() -> float:
-    """Where nobody can tell us of changes, we ask ourselves."""
-    return conf.POLL_SEC * (10 if Listener.is_possible() else 1)
 
 
 ticker = Ticker()

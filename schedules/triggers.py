@@ -1,4 +1,8 @@
-"""When a schedule is due: by cron, at intervals, or once. All three answer one question: when next, after a moment?"""
+"""When a schedule is due: by cron, at intervals, or once. All three answer one question: when next, after a moment?
+
+`choose` decides which due times are fired. As long as nothing is later than its grace, all are. Otherwise the scheduler
+was away, and `catch_up` decides on all that has passed meanwhile: none of it, the newest, or the newest few.
+"""
 
 from __future__ import annotations
 
@@ -96,19 +100,15 @@ def choose(
     if now - first > max(timedelta(seconds=grace_sec), BUSY):
         choice = _after_an_absence(trigger, first, now, catch_up, most)
     else:
-        choice = _in_time(trigger, first, now)
+        due: list[datetime] = []
+        following: datetime | None = first
+        while following is not None and following <= now and len(due) < AT_ONCE:
+            due.append(following)
+            following = trigger.after(following)
+        choice = Choice(due, following)
     if left is not None and len(choice.fired) >= left:
         return Choice(choice.fired[:left], None, choice.missed_since)
     return choice
-
-
-def _in_time(trigger: Trigger, first: datetime, now: datetime) -> Choice:
-    due: list[datetime] = []
-    following: datetime | None = first
-    while following is not None and following <= now and len(due) < AT_ONCE:
-        due.append(following)
-        following = trigger.after(following)
-    return Choice(due, following)
 
 
 def _after_an_absence(trigger: Trigger, first: datetime, now: datetime, catch_up: str, most: int) -> Choice:

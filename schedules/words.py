@@ -1,4 +1,4 @@
-"""When a schedule runs, in words."""
+"""When a schedule runs, in words, and what to know about a due time on a day when clocks change."""
 
 from __future__ import annotations
 
@@ -52,7 +52,12 @@ def clock_note(trigger: Trigger, place: ZoneInfo, due: datetime) -> str | None:
         return None
     before, after = wall(place, change - _SECOND) + _SECOND, wall(place, change)
     if after < before and after <= wall(place, due) < before:
-        return _twice(trigger, place, due)
+        local = due.astimezone(place)
+        if local.fold:
+            return _("%s comes twice on this day: this is the second") % _shown(local)
+        if isinstance(trigger, Cron) and not trigger.follows_the_clock:
+            return _("%s comes twice on this day: it runs the first time only") % _shown(local)
+        return _("%s comes twice on this day: this is the first") % _shown(local)
     skipped = trigger.skipped(due) if isinstance(trigger, Cron) else None
     if skipped is not None:
         told = {"time": _shown(skipped), "gap": _shown(before)}
@@ -61,15 +66,6 @@ def clock_note(trigger: Trigger, place: ZoneInfo, due: datetime) -> str | None:
     if after > before:
         return _("clocks go forward on this day, from %(from)s to %(to)s") % told
     return _("clocks go back on this day, from %(from)s to %(to)s") % told
-
-
-def _twice(trigger: Trigger, place: ZoneInfo, due: datetime) -> str:
-    local = due.astimezone(place)
-    if local.fold:
-        return _("%s comes twice on this day: this is the second") % _shown(local)
-    if isinstance(trigger, Cron) and not trigger.follows_the_clock:
-        return _("%s comes twice on this day: it runs the first time only") % _shown(local)
-    return _("%s comes twice on this day: this is the first") % _shown(local)
 
 
 def _change_of_the_day(place: ZoneInfo, due: datetime) -> datetime | None:

@@ -25,9 +25,27 @@ class StillRunning(Conflict):
 
 
 def clear(actor: Actor, patience_sec: float) -> int:
-    _stop_all(actor)
-    _await_the_end(patience_sec)
-    gone = _forget_jobs()
+    for job_id in list(_jobs().filter(status__in=sorted(LIVE)).values_list("pk", flat=True)):
+        try:
+            services.cancel(job_id, reason="the demo is over", actor=actor)
+        except Conflict:  # it has ended meanwhile
+            continue
+    deadline = time.monotonic() + patience_sec
+    while running := _jobs().filter(status=Status.RUNNING).count():
+        if time.monotonic() > deadline:
+            said = ngettext(
+                "%d job was asked to stop and still runs", "%d jobs were asked to stop and still run", running
+            )
+            raise StillRunning(f"{said % running}; try again.")
+        time.sleep(LOOK_SEC)
+    # The newest first: a retry refers to what it retries.
+    gone = 0
+    while ids := list(_jobs().order_by("-pk").values_list("pk", flat=True)[:BATCH]):
+        if _jobs().filter(pk__in=ids, status__in=sorted(LIVE)).exists():
+            raise NotTheDemo(f"Somebody goes on submitting jobs to the tenant {TENANT}; try again.")
+        with db.atomic():
+            retention.delete_jobs(ids)
+        gone += len(ids)
     for model in (JobGroup, Target, JobMinute):
         model._base_manager.using(db.alias()).filter(tenant=TENANT).delete()
     for key in (GPU, PLOTTER):
@@ -38,37 +56,6 @@ def clear(actor: Actor, patience_sec: float) -> int:
     for template in JobTemplate.objects.filter(tenant=TENANT).exclude(name=MARK):
         presets.delete(template.pk, actor=actor)
     JobTemplate.objects.filter(tenant=TENANT, name=MARK).delete()
-    return gone
-
-
-def _stop_all(actor: Actor) -> None:
-    for job_id in list(_jobs().filter(status__in=sorted(LIVE)).values_list("pk", flat=True)):
-        try:
-            services.cancel(job_id, reason="the demo is over", actor=actor)
-        except Conflict:  # it has ended meanwhile
-            continue
-
-
-def _await_the_end(patience_sec: float) -> None:
-    deadline = time.monotonic() + patience_sec
-    while running := _jobs().filter(status=Status.RUNNING).count():
-        if time.monotonic() > deadline:
-            said = ngettext(
-                "%d job was asked to stop and still runs", "%d jobs were asked to stop and still run", running
-            )
-            raise StillRunning(f"{said % running}; try again.")
-        time.sleep(LOOK_SEC)
-
-
-def _forget_jobs() -> int:
-    """The newest first: a retry refers to what it retries."""
-    gone = 0
-    while ids := list(_jobs().order_by("-pk").values_list("pk", flat=True)[:BATCH]):
-        if _jobs().filter(pk__in=ids, status__in=sorted(LIVE)).exists():
-            raise NotTheDemo(f"Somebody goes on submitting jobs to the tenant {TENANT}; try again.")
-        with db.atomic():
-            retention.delete_jobs(ids)
-        gone += len(ids)
     return gone
 
 

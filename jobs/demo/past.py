@@ -34,7 +34,20 @@ USUAL = (
 
 def live_through(actor: Actor) -> None:
     JobMinute.objects.bulk_create(_minutes(clock.now()), batch_size=500)
-    services.enqueue_many(_jobs(), actor=actor)
+    reports = [("demo.report", {"month": f"2026-{month:02d}"}) for month in range(1, 10)]
+    mails = [("demo.mail", {"to": f"reader-{number}@open.example", "token": "secret"}) for number in range(12)]
+    closed = [("demo.mail", {"to": f"reader-{number}@closed.example"}) for number in range(3)]
+    files = [("demo.import", {"path": f"orders-{number}.csv", "rows": number % 3 * 100}) for number in range(6)]
+    prints = [("demo.print", {"copies": number + 1, "burns": number == 3}) for number in range(6)]
+    plain: list[dict[str, Any]] = [
+        {"job_type": kind, "params": params} for kind, params in (*reports, *mails, *closed, *files, *prints)
+    ]
+    stuck: dict[str, Any] = {
+        "job_type": "demo.mail",
+        "params": {"to": "editor@closed.example"},
+        "target": "demo-book-2",
+    }
+    services.enqueue_many([{**each, "tenant": TENANT, "tags": ["demo"]} for each in (*plain, stuck)], actor=actor)
     _groups(actor)
     work(burst=True)
 
@@ -50,23 +63,6 @@ def work(*, burst: bool, housekeeping: bool = False, concurrency: int = 1) -> in
             return worker.run()
     worker.listen_to_signals()
     return worker.run()
-
-
-def _jobs() -> list[dict[str, Any]]:
-    reports = [("demo.report", {"month": f"2026-{month:02d}"}) for month in range(1, 10)]
-    mails = [("demo.mail", {"to": f"reader-{number}@open.example", "token": "secret"}) for number in range(12)]
-    closed = [("demo.mail", {"to": f"reader-{number}@closed.example"}) for number in range(3)]
-    files = [("demo.import", {"path": f"orders-{number}.csv", "rows": number % 3 * 100}) for number in range(6)]
-    prints = [("demo.print", {"copies": number + 1, "burns": number == 3}) for number in range(6)]
-    plain: list[dict[str, Any]] = [
-        {"job_type": kind, "params": params} for kind, params in (*reports, *mails, *closed, *files, *prints)
-    ]
-    stuck: dict[str, Any] = {
-        "job_type": "demo.mail",
-        "params": {"to": "editor@closed.example"},
-        "target": "demo-book-2",
-    }
-    return [{**each, "tenant": TENANT, "tags": ["demo"]} for each in (*plain, stuck)]
 
 
 def _groups(actor: Actor) -> None:

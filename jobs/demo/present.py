@@ -19,7 +19,11 @@ def arrange(actor: Actor) -> None:
     limits.set_maximum("resource", GPU, maximum=1, reason="demo: there is only one", actor=actor)
     limits.pause("resource", PLOTTER, reason="demo: out of paper", actor=actor)
     targets.pause("demo-book-3", tenant=TENANT, reason="demo: its author is on holiday", actor=actor)
-    _sequence(actor)
+    steps = [
+        {"job_type": "system.sleep", "params": {"seconds": seconds}, "priority": "LOW", "tags": ["demo"]}
+        for seconds in (10, 10, 5, 5)
+    ]
+    groups.create(steps, mode="sequential", name="demo: step by step", tenant=TENANT, actor=actor)
     for _ in range(3):
         _nap(actor, 20, resource=GPU)
     for chapter in range(3):
@@ -35,14 +39,6 @@ def arrange(actor: Actor) -> None:
     services.cancel(_nap(actor, 30).pk, reason="demo: not wanted any more", actor=actor)
     mail = {"to": "reader@open.example"}
     services.enqueue("demo.mail", mail, tenant=TENANT, priority="LOW", tags=["demo"], actor=actor)  # nobody serves it
-
-
-def _sequence(actor: Actor) -> None:
-    steps = [
-        {"job_type": "system.sleep", "params": {"seconds": seconds}, "priority": "LOW", "tags": ["demo"]}
-        for seconds in (10, 10, 5, 5)
-    ]
-    groups.create(steps, mode="sequential", name="demo: step by step", tenant=TENANT, actor=actor)
 
 
 def _nap(actor: Actor, seconds: float, **fields: Any) -> Any:

@@ -11,8 +11,7 @@ from jobs.actors import Actor
 from jobs.engine import chains, groups
 from jobs.engine.moves import ask, jobs, lock, take
 from jobs.errors import NotFound, WrongState
-from jobs.models import Job, JobGroup
-from jobs.models.job import JobQuerySet
+from jobs.models import JobGroup
 from jobs.states import Status, StopMode
 
 
@@ -25,7 +24,11 @@ def cancel(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
         _groups().filter(pk=group.pk).update(cancel_requested=True)
         why = reason or "group cancelled"
         for job_id in list(groups.live(group).order_by("pk").values_list("pk", flat=True)):
-            _cancel_member(lock(job_id), actor, why)
+            job = lock(job_id)
+            if job.status == Status.RUNNING:
+                ask(job, StopMode.CANCEL, actor=actor, reason=why)
+            else:
+                take(job, "cancel", Status.CANCELLED, actor=actor, reason=why, holds_lane=False)
         groups.close_if_done(_groups().get(pk=group.pk))
         return _groups().get(pk=group.pk)
 
@@ -34,7 +37,11 @@ def retry(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
     """Run again, in order, every place that did not end well."""
     with db.atomic():
         group = locked(group_id)
-        again = [job for job in _tails(group) if groups.ended_badly(job)]
+        again = [
+            job
+            for job in jobs().filter(group=group, retried_by__isnull=True).order_by("group_index")
+            if groups.ended_badly(job)
+        ]
         if not again:
             raise WrongState(
                 f"Every place of group {group_id} ended well or is still at work.",
@@ -52,17 +59,6 @@ def locked(group_id: UUID) -> JobGroup:
     if group is None:
         raise NotFound(f"There is no group {group_id}.")
     return group
-
-
-def _cancel_member(job: Job, actor: Actor, reason: str) -> None:
-    if job.status == Status.RUNNING:
-        ask(job, StopMode.CANCEL, actor=actor, reason=reason)
-    else:
-        take(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
-
-
-def _tails(group: JobGroup) -> JobQuerySet:
-    return jobs().filter(group=group, retried_by__isnull=True).order_by("group_index")
 
 
 def _groups() -> QuerySet[JobGroup]:

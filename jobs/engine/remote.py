@@ -21,7 +21,6 @@ from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import ending, lifecycle, recovery, starts
 from jobs.engine.ending import STOPPED_KINDS, End, Verdict
-from jobs.engine.execution import decide_retry
 from jobs.engine.identity import beat_clock
 from jobs.engine.moves import from_now, get, jobs, lock, require
 from jobs.engine.starts import Holder, Start
@@ -75,7 +74,18 @@ def beat(start: Start, said: Beat) -> Job:
     """Renew the lease, and keep what was said with it."""
     with db.atomic():
         mine = jobs().filter(pk=start.job_id, lease_token=start.lease_id)
-        if not mine.update(**_renewed(), **_fields(said)):
+        fields: dict[str, Any] = {"lease_expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now()}
+        if db.is_sqlite():
+            fields["beat_clock"] = beat_clock()
+        if said.progress is not None:
+            fields["progress"] = said.progress
+        if said.message is not None:
+            fields["progress_message"] = said.message
+        if said.tokens_used is not None:  # an older beat that comes late takes nothing back
+            fields["tokens_used"] = Greatest(F("tokens_used"), said.tokens_used)
+        if said.checkpoint is not None:
+            fields["checkpoint"] = said.checkpoint
+        if not mine.update(**fields):
             raise _lost()
         job = get(start.job_id)
         _write_lines(job, said.lines)
@@ -130,7 +140,7 @@ def _end(job: Job, start: Start, word: Word, wanted: StopMode | None) -> None:
         ending.stop(job.pk, start.lease_id, actor=actor, artifacts=artifacts)
         return
     if isinstance(word, Failed) and word.cause == Cause.ERROR:
-        word = replace(word, retry_in=_retry_in(job))
+        word = replace(word, retry_in=recovery.retry_in(job, Cause.ERROR))
     end = End(job.pk, start.lease_id, replace(word, artifacts=artifacts), job.group_id)
     verdict = ending.finish([end], actor=actor)[job.pk]
     assert verdict == Verdict.DONE, verdict  # we hold the row, and have seen its token
@@ -140,17 +150,6 @@ def _artifacts(job: Job) -> dict[str, Any]:
     """What earlier stretches of the run left."""
     found = JobRun.objects.filter(job_id=job.pk).values_list("artifacts", flat=True).first()
     return found or {}
-
-
-def _retry_in(job: Job) -> float | None:
-    return decide_retry(
-        job.job_type,
-        attempt=job.attempt,
-        max_retries=job.max_retries,
-        retry_policy=job.retry_policy,
-        cause=Cause.ERROR,
-        error=None,
-    )
 
 
 def _require_free(holder: Holder) -> None:
@@ -183,24 +182,6 @@ def _require_said(start: Start, kinds: Sequence[EventKind]) -> None:
         if event.kind in kinds or (event.data or {}).get("cause") == Cause.TOKEN_LIMIT:
             return
     raise _lost()
-
-
-def _renewed() -> dict[str, Any]:
-    steady = {"beat_clock": beat_clock()} if db.is_sqlite() else {}
-    return {"lease_expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **steady}
-
-
-def _fields(said: Beat) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if said.progress is not None:
-        fields["progress"] = said.progress
-    if said.message is not None:
-        fields["progress_message"] = said.message
-    if said.tokens_used is not None:  # an older beat that comes late takes nothing back
-        fields["tokens_used"] = Greatest(F("tokens_used"), said.tokens_used)
-    if said.checkpoint is not None:
-        fields["checkpoint"] = said.checkpoint
-    return fields
 
 
 def _write_lines(job: Job, lines: Sequence[Line]) -> None:

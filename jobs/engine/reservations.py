@@ -107,7 +107,18 @@ def _not_admitted(lease: Lease, line: Sequence[Lease]) -> Obstacle | None:
     for other in _waiting():
         if other.pk not in ahead:
             asking.forgive(other.addon_id, other.cost_units)
-    verdict = asking.decide(_candidate(lease))
+    verdict = asking.decide(
+        Candidate(
+            tenant=lease.tenant,
+            job_type=lease.job_type,
+            resource=lease.resource,
+            addon_id=lease.addon_id,
+            cost_units=lease.cost_units,
+            priority=lease.priority,
+            constraints=frozenset(lease.constraints),
+            expected_duration_sec=lease.expected_duration_sec,
+        )
+    )
     return Obstacle(verdict.reason) if isinstance(verdict, Denied) else None
 
 
@@ -128,19 +139,6 @@ def _ahead_of(lease: Lease) -> list[Lease]:
 def _waiting() -> Sequence[Lease]:
     waiting = contracts.live().filter(kind=LeaseKind.DIRECT, granted_at__isnull=True)
     return list(waiting.order_by("requested_at", "pk"))
-
-
-def _candidate(lease: Lease) -> Candidate:
-    return Candidate(
-        tenant=lease.tenant,
-        job_type=lease.job_type,
-        resource=lease.resource,
-        addon_id=lease.addon_id,
-        cost_units=lease.cost_units,
-        priority=lease.priority,
-        constraints=frozenset(lease.constraints),
-        expected_duration_sec=lease.expected_duration_sec,
-    )
 
 
 def _named(limit: Limit) -> str:

@@ -78,15 +78,12 @@ class Pruning:
             self.done.jobs += self._end_chains(ended)
         except IntegrityError:  # somebody's constraint that we know nothing of: it must not keep the others
             for root in ended:
-                self._end_stubborn(root)
+                try:
+                    self.done.jobs += self._end_chains([root])
+                except IntegrityError as error:
+                    logger.warning("job %s and its retries cannot be deleted: %s", root, error)
         self._last_job = found[-1][0] if found else self._last_job
         return bool(found)
-
-    def _end_stubborn(self, root: UUID) -> None:
-        try:
-            self.done.jobs += self._end_chains([root])
-        except IntegrityError as error:
-            logger.warning("job %s and its retries cannot be deleted: %s", root, error)
 
     def _end_chains(self, roots: Sequence[UUID]) -> int:
         with self._transaction():

@@ -59,7 +59,8 @@ def gather(job_id: UUID) -> Facts:
         raise NotFound(f"There is no job {job_id}.")
     facts = Facts(job, job.asked_at)
     if job.status in LIVE and job.status != Status.RUNNING:
-        facts.events = _events(job)
+        rows = JobEvent.objects.filter(job_id=job.pk, kind__in=TOLD).order_by("-id")[:50]
+        facts.events = {row.kind: row for row in reversed(rows)}
     if job.status == Status.PENDING:
         facts.predecessor = _predecessor(job)
     if job.status == Status.QUEUED:
@@ -93,11 +94,6 @@ def serves(worker: Worker, job: Job) -> bool:
 
 def as_limit(row: ConcurrencyLimit) -> Limit:
     return Limit(row.scope, row.key, row.max, row.paused)
-
-
-def _events(job: Job) -> dict[str, JobEvent]:
-    rows = JobEvent.objects.filter(job_id=job.pk, kind__in=TOLD).order_by("-id")[:50]
-    return {row.kind: row for row in reversed(rows)}
 
 
 def _predecessor(job: Job) -> Job | None:

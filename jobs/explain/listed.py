@@ -35,7 +35,7 @@ class _Scene:
     def __init__(self, jobs: Iterable[Job]) -> None:
         lanes = {job.lane_id for job in jobs if job.lane_id is not None and job.gate != Gate.CLOSED}
         self.now = timezone.now()
-        self.targets = {each.pk: each for each in _targets(lanes)}
+        self.targets = {each.pk: each for each in (Target.objects.filter(pk__in=lanes) if lanes else ())}
         self.holders = {each.lane_id: each for each in _holders(lanes)}
         self.limits: list[ConcurrencyLimit] = in_force()
         self.in_use: InUse = figures.in_use()
@@ -45,19 +45,15 @@ class _Scene:
     def reason(self, job: Job) -> str:
         if job.status == Status.PENDING:
             return _("held back by a person") if job.hold else _("waits for its turn in its group")
-        facts = self._facts(job)
+        facts = Facts(job, self.now, in_use=self.in_use)
+        facts.limits = [each for each in self.limits if each.key == facts.flow.key(each.scope)]
+        facts.reservations = [each for each in self.calls if facts.shares_a_limit(each)]
+        facts.workers = [] if job.remote else [worker for worker in self.workers if serves(worker, job)]
         first = next(its_time(facts), None)
         if first is None and (lane := self._lane(job)):
             return lane
         first = first or next(its_limits(facts), None) or next(its_workers(facts), None)
         return first.message if first else ""
-
-    def _facts(self, job: Job) -> Facts:
-        facts = Facts(job, self.now, in_use=self.in_use)
-        facts.limits = [each for each in self.limits if each.key == facts.flow.key(each.scope)]
-        facts.reservations = [each for each in self.calls if facts.shares_a_limit(each)]
-        facts.workers = [] if job.remote else [worker for worker in self.workers if serves(worker, job)]
-        return facts
 
     def _lane(self, job: Job) -> str:
         if job.lane_id is None:
@@ -70,10 +66,6 @@ class _Scene:
                 return _("its target is blocked by a job that is %s") % STATUS_WORDS[Status(holder.status)]
             return _("its target is busy") if holder.status in ACTIVE else _("another job of its target goes first")
         return _("others of its target go first") if job.gate == Gate.LANE else ""
-
-
-def _targets(lanes: set[UUID]) -> Iterable[Target]:
-    return Target.objects.filter(pk__in=lanes) if lanes else ()
 
 
 def _holders(lanes: set[UUID]) -> Iterable[Job]:

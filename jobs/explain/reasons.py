@@ -45,9 +45,15 @@ def of(facts: Facts) -> list[Reason]:
         case Status.PENDING:
             return [*_pending(facts)]
         case Status.PAUSED:
-            return [_paused(facts)]
+            event = facts.last(EventKind.PAUSED)
+            job = facts.job
+            is_bare = job.status_reason == PAUSED_BY_DEFAULT and job.dispatched_at is None  # nothing was begun
+            why = f": {job.status_reason}" if job.status_reason and not is_bare else ""
+            return [Reason("paused", _("it is paused") + _by_whom(event) + why, **_whence(event))]
         case Status.DISPATCHING:
-            return [_dispatching(facts)]
+            until = facts.job.reserved_until
+            message = _("it is reserved for a remote worker until %s") % _clock(until)
+            return [Reason("dispatching", message, until=until)]
         case Status.QUEUED:
             return [*its_time(facts), *_its_lane(facts), *its_limits(facts), *its_workers(facts)]
     return []
@@ -61,19 +67,6 @@ def _pending(facts: Facts) -> Iterator[Reason]:
     if facts.job.hold:
         event = facts.last(EventKind.HELD)
         yield Reason("held", _("it is on hold") + _by_whom(event), **_whence(event))
-
-
-def _paused(facts: Facts) -> Reason:
-    event = facts.last(EventKind.PAUSED)
-    is_bare = facts.job.status_reason == PAUSED_BY_DEFAULT and facts.job.dispatched_at is None  # nothing was begun
-    why = f": {facts.job.status_reason}" if facts.job.status_reason and not is_bare else ""
-    return Reason("paused", _("it is paused") + _by_whom(event) + why, **_whence(event))
-
-
-def _dispatching(facts: Facts) -> Reason:
-    until = facts.job.reserved_until
-    message = _("it is reserved for a remote worker until %s") % _clock(until)
-    return Reason("dispatching", message, until=until)
 
 
 def its_time(facts: Facts) -> Iterator[Reason]:
@@ -109,7 +102,7 @@ def _occupied(key: str, other: Job) -> Reason:
     told = {"target": key, "job": other.pk, "status": other.status}
     if other.blocks_target:
         message = _("target %(target)s is blocked: job %(job)s is %(status)s") % told
-        return Reason("target_blocked", message + _since_of(other), other.pk, since=_ended(other))
+        return Reason("target_blocked", message + _since_of(other), other.pk, since=getattr(other, "stopped_at", None))
     if other.status in ACTIVE:
         return Reason("target_busy", _("target %(target)s is busy: job %(job)s is %(status)s") % told, other.pk)
     return Reason("target_busy", _("target %(target)s: job %(job)s goes first") % told, other.pk)
@@ -171,10 +164,6 @@ def _since_of(other: Job) -> str:
         return ""
     other.stopped_at = event.at  # type: ignore[attr-defined]
     return _by(event.actor_name or event.actor_kind, event.at, other.status_reason)
-
-
-def _ended(other: Job) -> datetime | None:
-    return getattr(other, "stopped_at", None)
 
 
 def _clock(moment: datetime | None) -> str:

@@ -36,7 +36,10 @@ def job_type(task: Task[..., Any]) -> str:
     if path not in _known or _known[path].func is not task.func:
         _known[path] = task
         if is_found_by_workers(task.func.__module__):
-            registry.add(Handler(_handler(task), path, Options()))
+            made: Any = _async_handler(task) if inspect.iscoroutinefunction(task.func) else _sync_handler(task)
+            made.__module__, made.__qualname__ = task.func.__module__, task.func.__qualname__
+            made.__name__, made.__doc__ = task.func.__name__, task.func.__doc__
+            registry.add(Handler(made, path, Options()))
     return path if is_found_by_workers(task.func.__module__) else ANYWHERE
 
 
@@ -93,13 +96,6 @@ def anywhere(
         raise NoRetry(str(error)) from None
     with _told(found, ctx) as result:
         return _kept(result, found.call(*_arguments(found, ctx, result, args), **kwargs))
-
-
-def _handler(task: Task[..., Any]) -> Any:
-    made: Any = _async_handler(task) if inspect.iscoroutinefunction(task.func) else _sync_handler(task)
-    made.__module__, made.__qualname__ = task.func.__module__, task.func.__qualname__
-    made.__name__, made.__doc__ = task.func.__name__, task.func.__doc__
-    return made
 
 
 def _sync_handler(declared: Task[..., Any]) -> Any:
