@@ -16,7 +16,7 @@ from jobs.redaction import restore
 from jobs.setting_rules import YEAR_SEC
 from schedules import zones
 from schedules.cron import LENGTH, CronError, fields_of
-from schedules.making import build_job
+from schedules.firing import build_job
 from schedules.models import CatchUp, Overlap, Schedule
 from schedules.triggers import BUSY, Once, trigger_of
 from schedules.zones import UnknownZone

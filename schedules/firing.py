@@ -6,28 +6,29 @@ that were new make jobs, and each schedule moves on from the due time at which i
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from jobs import clock, db, parsing, shapes
+from jobs import clock, db, parsing, shapes, submission
+from jobs.actors import Actor, ActorKind
 from jobs.engine import lifecycle
 from jobs.engine.connections import MISSING
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import JobSpec
 from jobs.errors import InvalidInput
 from jobs.models import Job
+from jobs.models.job import JobQuerySet
 from jobs.services import REASON_LENGTH
 from jobs.states import TERMINAL
 from schedules.cron import CronError
-from schedules.lineage import tails
-from schedules.making import ACTOR, build_job
 from schedules.models import Overlap, Schedule, ScheduleFire
 from schedules.triggers import Choice, choose, trigger_of
 from schedules.zones import UnknownZone
@@ -272,3 +273,48 @@ def advance(connection: Any, steps: Iterable[Advance]) -> int:
 
 def _stored(connection: Any, model: Any, name: str, value: Any) -> Any:
     return model._meta.get_field(name).get_db_prep_save(value, connection)
+
+
+def tails(job_ids: Iterable[UUID]) -> dict[UUID, Job]:
+    """Each job's chain by its last job; who is no longer there is left out."""
+    found = {job.pk: job for job in _jobs().filter(pk__in=set(job_ids))}
+    newest = {job_id: job_id for job_id in found}  # the last job known of a chain, and the one we were asked about
+    while newest:
+        followers = list(_jobs().filter(retry_of_id__in=list(newest)))
+        newest = {job.pk: newest[job.retry_of_id] for job in followers if job.retry_of_id is not None}
+        found |= {newest[job.pk]: job for job in followers}
+    return found
+
+
+def _jobs() -> JobQuerySet:
+    return Job.objects.only("id", "status", "status_reason", "retry_of_id").order_by()
+
+
+ACTOR = Actor(ActorKind.SCHEDULER, "schedules")
+
+
+def build_job(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> JobSpec:
+    """Build one new job, or raise InvalidInput. A job that a person triggers has no fire time and no jitter."""
+    params = parsing.json_object(schedule.params, "params")
+    if schedule.fire_time_param:
+        params[schedule.fire_time_param] = shapes.moment(due)
+    fields = {
+        "tenant": schedule.tenant,
+        "priority": schedule.priority,
+        "target": schedule.target,
+        "resource": schedule.resource or None,
+        "not_before": due + jitter(schedule.pk, due, schedule.jitter_sec) if is_fire and schedule.jitter_sec else None,
+    }
+    return submission.SpecBuilder(
+        schedule.job_type or None,
+        fields,
+        template=schedule.template,
+        schedule_id=schedule.pk,
+        fire_time=due if is_fire else None,
+    ).build(params)
+
+
+def jitter(schedule_id: UUID, due: datetime, most_sec: int) -> timedelta:
+    """From nothing up to `most_sec`, the same whoever fires: neighbours are spread, a due time is not moved."""
+    digest = hashlib.sha256(f"{schedule_id} {shapes.moment(due)}".encode()).digest()
+    return timedelta(seconds=round(most_sec * int.from_bytes(digest[:6]) / 2**48, 3))

@@ -18,7 +18,7 @@ from jobs.models import Job
 from schedules import fields, zones
 from schedules.cron import Cron
 from schedules.fields import refusing_nonsense
-from schedules.lineage import tails
+from schedules.firing import tails
 from schedules.models import Schedule, ScheduleFire
 from schedules.triggers import Trigger, from_on, trigger_of
 from schedules.words import clock_note

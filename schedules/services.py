@@ -25,8 +25,7 @@ from jobs.presets import NameTaken
 from jobs.services import REASON_LENGTH, submit_spec
 from schedules import fields
 from schedules.fields import first_due, is_spent, next_due, refusing_nonsense, require_sense, rule
-from schedules.firing import settle
-from schedules.making import build_job
+from schedules.firing import build_job, settle
 from schedules.models import Schedule
 
 logger = logging.getLogger("jobs.schedules")

@@ -14,7 +14,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import census, db
+from jobs import census, db, explain
 from jobs.admin.console import screen
 from jobs.admin.filters import of_status
 from jobs.admin.marks import ICONS, badge, roughly, when
@@ -22,7 +22,6 @@ from jobs.admin.paginator import capped_count
 from jobs.admin.reading import LeanChangeList, may_view_payload
 from jobs.admin.showing import first_line, grouped, isolated, list_url, one_line, reason_of
 from jobs.engine.recovery import CRASHED, EXPIRED
-from jobs.explain import listed
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun
 from jobs.models.job import STATUS_LABELS
 from jobs.states import TERMINAL, Status
@@ -51,7 +50,7 @@ class JobChangeList(LeanChangeList):
         super().get_results(request)
         jobs = list(self.result_list)
         params = _params(jobs) if may_view_payload(request) else {}
-        whys, rescued = listed.brief(jobs), _rescued(jobs)
+        whys, rescued = explain.brief(jobs), _rescued(jobs)
         for job in jobs:
             job.is_rescued = job.retry_of_id in rescued
             job.brief = params.get(job.pk, "")

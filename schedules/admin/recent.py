@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from jobs.models.job import STATUS_LABELS
 from jobs.states import Status
-from schedules.lineage import tails
+from schedules.firing import tails
 from schedules.models import Schedule, ScheduleFire
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from django.conf import settings
 from django.core import checks
 from django.utils import timezone
 
-from jobs.contrib.tasks import ends, handlers
+from jobs import signals
+from jobs.contrib.tasks import handlers
 from jobs.contrib.tasks.compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -24,7 +25,7 @@ from jobs.contrib.tasks.compat import (
 from jobs.contrib.tasks.task import EXTRAS, JobsTask
 from jobs.errors import InvalidInput
 
-ends.connect()
+signals.job_finished.connect(handlers.send_task_finished, dispatch_uid="jobs.contrib.tasks")
 
 
 class JobsBackend(BaseTaskBackend):

@@ -1,27 +1,38 @@
-"""What the demo has behind it: a week in the rollup, and jobs that a worker of this process has really run."""
+"""What the demo shows: a past that a worker of this process has really run, jobs that wait, and how all of it goes.
+
+What waits is of types that every worker knows; its low priority lets a site's own jobs go first.
+"""
 
 from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from math import sin, tau
 from typing import Any
 
-from jobs import clock, groups, services
+from django.utils.translation import ngettext
+
+from jobs import clock, db, groups, limits, presets, services, targets
 from jobs.actors import Actor
-from jobs.demo import TENANT, handlers
+from jobs.demo import MARK, TENANT, NotTheDemo, handlers
+from jobs.engine import retention
 from jobs.engine.claim import Serves
 from jobs.engine.folding import HOUR, MINUTES_KEPT
 from jobs.engine.worker import Options, Worker
-from jobs.models import JobMinute
+from jobs.errors import Conflict
+from jobs.models import ConcurrencyLimit, Job, JobGroup, JobMinute, JobTemplate, Target
 from jobs.models.rollup import BUCKETS_SEC
 from jobs.registry import registry
-from jobs.states import Status
+from jobs.states import LIVE, Status
 
 WORKER = "demo"
+GPU, PLOTTER = "demo-gpu", "demo-plotter"
+BATCH = 500
+LOOK_SEC = 0.5
 STEP, WEEK = timedelta(minutes=5), timedelta(days=7)
 # Job type, its resource, jobs an hour, how many of a hundred fail, usual wait and run in seconds.
 USUAL = (
@@ -30,6 +41,10 @@ USUAL = (
     ("demo.import", "demo-cpu", 6, 0, 20.0, 240.0),
     ("demo.print", "demo-printer", 30, 15, 1.5, 4.0),
 )
+
+
+class StillRunning(Conflict):
+    code = "still_running"
 
 
 def live_through(actor: Actor) -> None:
@@ -128,3 +143,75 @@ def _quietly() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def arrange(actor: Actor) -> None:
+    """Submit a job for each reason to wait, and some that any worker will run."""
+    limits.set_maximum("resource", GPU, maximum=1, reason="demo: there is only one", actor=actor)
+    limits.pause("resource", PLOTTER, reason="demo: out of paper", actor=actor)
+    targets.pause("demo-book-3", tenant=TENANT, reason="demo: its author is on holiday", actor=actor)
+    steps = [
+        {"job_type": "system.sleep", "params": {"seconds": seconds}, "priority": "LOW", "tags": ["demo"]}
+        for seconds in (10, 10, 5, 5)
+    ]
+    groups.create(steps, mode="sequential", name="demo: step by step", tenant=TENANT, actor=actor)
+    for _ in range(3):
+        _nap(actor, 20, resource=GPU)
+    for chapter in range(3):
+        _nap(actor, 15 + chapter, target="demo-book-1")
+    for _ in range(4):
+        _nap(actor, 12)
+    _nap(actor, 5, resource=PLOTTER)
+    _nap(actor, 5, target="demo-book-2")  # behind a failed one
+    _nap(actor, 5, target="demo-book-3")
+    _nap(actor, 5, not_before=clock.now() + timedelta(hours=18))
+    _nap(actor, 5, hold=True)
+    services.pause(_nap(actor, 30).pk, reason="demo: not now", actor=actor)
+    services.cancel(_nap(actor, 30).pk, reason="demo: not wanted any more", actor=actor)
+    mail = {"to": "reader@open.example"}
+    services.enqueue("demo.mail", mail, tenant=TENANT, priority="LOW", tags=["demo"], actor=actor)  # nobody serves it
+
+
+def _nap(actor: Actor, seconds: float, **fields: Any) -> Any:
+    said = {"tenant": TENANT, "priority": "LOW", "tags": ["demo"], **fields}
+    return services.enqueue("system.sleep", {"seconds": seconds}, actor=actor, **said)
+
+
+def clear(actor: Actor, patience_sec: float) -> int:
+    """First nothing more may start, then what runs must end, then everything goes."""
+    for job_id in list(_jobs().filter(status__in=sorted(LIVE)).values_list("pk", flat=True)):
+        try:
+            services.cancel(job_id, reason="the demo is over", actor=actor)
+        except Conflict:  # it has ended meanwhile
+            continue
+    deadline = time.monotonic() + patience_sec
+    while running := _jobs().filter(status=Status.RUNNING).count():
+        if time.monotonic() > deadline:
+            said = ngettext(
+                "%d job was asked to stop and still runs", "%d jobs were asked to stop and still run", running
+            )
+            raise StillRunning(f"{said % running}; try again.")
+        time.sleep(LOOK_SEC)
+    # The newest first: a retry refers to what it retries.
+    gone = 0
+    while ids := list(_jobs().order_by("-pk").values_list("pk", flat=True)[:BATCH]):
+        if _jobs().filter(pk__in=ids, status__in=sorted(LIVE)).exists():
+            raise NotTheDemo(f"Somebody goes on submitting jobs to the tenant {TENANT}; try again.")
+        with db.atomic():
+            retention.delete_jobs(ids)
+        gone += len(ids)
+    for model in (JobGroup, Target, JobMinute):
+        model._base_manager.using(db.alias()).filter(tenant=TENANT).delete()
+    for key in (GPU, PLOTTER):
+        if ConcurrencyLimit.objects.filter(scope="resource", key=key).exists():
+            limits.unpause("resource", key, actor=actor)
+            limits.reset("resource", key, actor=actor)
+    # The mark goes last: what is interrupted can be begun again.
+    for template in JobTemplate.objects.filter(tenant=TENANT).exclude(name=MARK):
+        presets.delete(template.pk, actor=actor)
+    JobTemplate.objects.filter(tenant=TENANT, name=MARK).delete()
+    return gone
+
+
+def _jobs() -> Any:
+    return Job.objects.filter(tenant=TENANT)
