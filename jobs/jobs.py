@@ -97,7 +97,9 @@ def command(ctx: Any, command: Name, args: Annotated[list[Word], Field(max_lengt
         reader = threading.Thread(target=_read, args=(process.stdout, ctx, lines), daemon=True)
         reader.start()
         try:
-            _attend(process, ctx)
+            while not ctx.cancelled and process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(LOOK_SEC)
         finally:
             _end(process)
         reader.join(STOP_SEC)  # a grandchild may hold the pipe open
@@ -114,14 +116,6 @@ def _read(pipe: IO[str] | None, ctx: Any, lines: list[str]) -> None:
             ctx.add_line("INFO", said)
             lines.append(said)
             del lines[:-TAIL_LINES]
-
-
-def _attend(process: subprocess.Popen[str], ctx: Any) -> None:
-    """Until it ends or the job is asked to stop."""
-    while not ctx.cancelled:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(LOOK_SEC)
-            return
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -133,7 +133,7 @@ class Handler(Generic[P, R]):
         functools.update_wrapper(self, func)
         self.name = parsing.identifier(self.place if name is None else name, "name")
         self.options = options
-        self.signature = Signature.of(func)
+        self.signature = Signature(func)
         self.takes_ctx = self.signature.takes_ctx
         self.is_async = inspect.iscoroutinefunction(func)
         self.doc = inspect.getdoc(func) or ""

@@ -100,7 +100,9 @@ def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Kept:
         return Kept(admission.heartbeat(known, owner=_applicant(api_token)))
     job = remote.beat(_own(begun, api_token), news)
     assert job.lease_expires_at is not None
-    return Kept(job.lease_expires_at, *_asked_to_stop(job))
+    if remote.is_over_budget(job):  # then it must stop, whatever else was asked
+        return Kept(job.lease_expires_at, True, str(StopMode.CANCEL))
+    return Kept(job.lease_expires_at, job.cancel_requested, job.cancel_mode)
 
 
 def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
@@ -143,13 +145,6 @@ def request(said: Mapping[str, Any], api_token: UUID, *, tenant: str) -> Granted
 def _applicant(api_token: UUID) -> str:
     """Who holds a lease without a job: whoever has the API token."""
     return f"r:{api_token}"
-
-
-def _asked_to_stop(job: Job) -> tuple[bool, str]:
-    """What a heartbeat learns. Past its budget a job must stop, whatever else was asked."""
-    if remote.is_over_budget(job):
-        return True, str(StopMode.CANCEL)
-    return job.cancel_requested, job.cancel_mode
 
 
 def _own(begun: Start, api_token: UUID) -> Start:

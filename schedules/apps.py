@@ -16,12 +16,12 @@ class SchedulesConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobs.engine import housekeeping, wakeup
+        from jobs.engine import housekeeping, retention, wakeup
         from schedules import checks, history, services  # noqa: F401  `checks` registers the system checks
         from schedules.ticking import ticker
 
         housekeeping.duty("schedules", ticker.tick, every_sec=ticker.pause_sec)
-        housekeeping.duty("fires", history.forget_old, every_sec=history.pause_sec)
+        housekeeping.duty("fires", history.forget_old, every_sec=lambda: retention.BUSY_SEC)
         wakeup.hear(services.CHANGED, ticker.hasten)
         post_migrate.connect(_declare, sender=self, dispatch_uid="jobscheduler_schedules.declared")
 

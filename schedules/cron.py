@@ -50,7 +50,10 @@ def fields_of(written: str) -> str:
     """The five fields of an expression or of a name such as @daily, or CronError."""
     text = written.strip()
     if text.startswith("@"):
-        return _named(text)
+        fields = NAMES.get(text.lower())
+        if fields is None:
+            raise CronError(_("is not one of %s") % ", ".join(NAMES))
+        return fields
     parts = text.split()
     if not _WORDS.fullmatch(text):
         raise CronError(_("is no cron expression such as “0 3 * * 1-5”"))
@@ -128,13 +131,6 @@ class Cron:
         if second < first:  # only within a gap; each is read with the offset of one of its sides
             return change_between(self.zone, second, first) or first
         return first
-
-
-def _named(text: str) -> str:
-    fields = NAMES.get(text.lower())
-    if fields is None:
-        raise CronError(_("is not one of %s") % ", ".join(NAMES))
-    return fields
 
 
 def _never_comes(fields: str) -> bool:

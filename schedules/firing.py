@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -34,11 +34,22 @@ from schedules.triggers import Choice, choose, trigger_of
 from schedules.zones import UnknownZone
 
 logger = logging.getLogger("jobs.schedules.firing")
+ACTOR = Actor(ActorKind.SCHEDULER, "schedules")
 BATCH = 100
 ROUND_SEC = 5.0
 REASON = "fired by its schedule"
 BROKEN = "broken: "  # how the reason begins when the scheduler itself has disabled a schedule
 EXPECTED = (InvalidInput, CronError, UnknownZone)
+AT_ONCE = 500
+FIRE = ("schedule", "fire_time", "job", "note")
+ADVANCE = ("next_fire_at", "last_fire_at", "last_job_id", "fire_count", "note", "id", "next_fire_at")
+_INSERT = "INSERT INTO jobscheduler_schedulefire (schedule_id, fire_time, job_id, note)"
+_ONCE = "ON CONFLICT (schedule_id, fire_time) DO NOTHING RETURNING job_id"
+_ADVANCE = """
+    UPDATE jobscheduler_schedule
+    SET next_fire_at = %s, last_fire_at = coalesce(%s, last_fire_at), last_job_id = coalesce(%s, last_job_id),
+        fire_count = fire_count + %s, note = coalesce(%s, note)
+    WHERE id = %s AND enabled AND next_fire_at = %s"""
 
 
 def fire_due(now: datetime | None = None) -> int:
@@ -130,7 +141,7 @@ def _write(plans: Sequence[Plan]) -> int:
         if fire.skip:
             lifecycle.skip(fire.job_id, actor=ACTOR, reason=fire.skip)
     for each in plans:
-        each.keep(new)
+        each.fires = [fire for fire in each.fires if fire.job_id in new]  # the others were fired before
     if plans and advance(connection, [each.advance() for each in plans]) != len(plans):
         raise RuntimeError("a schedule was moved on by somebody else under our lock")
     return len(made)
@@ -163,10 +174,6 @@ class Plan:
     schedule: Schedule
     choice: Choice
     fires: list[Fire]
-
-    def keep(self, new: Collection[UUID]) -> None:
-        """Forget the due times that were fired before."""
-        self.fires = [fire for fire in self.fires if fire.job_id in new]
 
     def advance(self) -> Advance:
         assert self.schedule.next_fire_at is not None
@@ -224,18 +231,6 @@ def missed(schedule: Schedule, choice: Choice) -> str:
     return f"missed: due times from {since} until {until} were not fired (catch-up {schedule.catch_up})"
 
 
-AT_ONCE = 500
-FIRE = ("schedule", "fire_time", "job", "note")
-ADVANCE = ("next_fire_at", "last_fire_at", "last_job_id", "fire_count", "note", "id", "next_fire_at")
-_INSERT = "INSERT INTO jobscheduler_schedulefire (schedule_id, fire_time, job_id, note)"
-_ONCE = "ON CONFLICT (schedule_id, fire_time) DO NOTHING RETURNING job_id"
-_ADVANCE = """
-    UPDATE jobscheduler_schedule
-    SET next_fire_at = %s, last_fire_at = coalesce(%s, last_fire_at), last_job_id = coalesce(%s, last_job_id),
-        fire_count = fire_count + %s, note = coalesce(%s, note)
-    WHERE id = %s AND enabled AND next_fire_at = %s"""
-
-
 class Advance(NamedTuple):
     """Where a schedule goes from `seen`, the due time that it stood at."""
 
@@ -288,9 +283,6 @@ def tails(job_ids: Iterable[UUID]) -> dict[UUID, Job]:
 
 def _jobs() -> JobQuerySet:
     return Job.objects.only("id", "status", "status_reason", "retry_of_id").order_by()
-
-
-ACTOR = Actor(ActorKind.SCHEDULER, "schedules")
 
 
 def build_job(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> JobSpec:

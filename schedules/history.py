@@ -13,7 +13,6 @@ from django.db.models import QuerySet
 
 from jobs import clock, parsing
 from jobs.conf import conf
-from jobs.engine import retention
 from jobs.models import Job
 from schedules import fields, zones
 from schedules.cron import Cron
@@ -57,10 +56,6 @@ def forget_old() -> int:
     forgotten = fires.filter(job__isnull=True).order_by("pk")[:AT_ONCE]
     ids = [pk for pk, fired_at in forgotten.values_list("pk", "fired_at") if fired_at < before]
     return fires.filter(pk__in=ids).delete()[0] if ids else 0
-
-
-def pause_sec() -> float:
-    return retention.BUSY_SEC
 
 
 FEWEST, MOST, DEFAULT = 1, 1000, 5

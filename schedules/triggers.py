@@ -97,10 +97,13 @@ def choose(
     trigger: Trigger, first: datetime, now: datetime, *, catch_up: str, most: int, grace_sec: int, left: int | None
 ) -> Choice:
     """`first` is the due time that waits; `left` is how many more fires the schedule has, None for any number."""
+    due: list[datetime] = []
     if now - first > max(timedelta(seconds=grace_sec), BUSY):
-        choice = _after_an_absence(trigger, first, now, catch_up, most)
+        count = {CatchUp.NONE: 0, CatchUp.LATEST: 1}.get(CatchUp(catch_up), most)
+        due = newest(trigger, first, now, count) if count else []
+        missed = None if due and due[0] == first else first
+        choice = Choice(due[:AT_ONCE], due[AT_ONCE] if len(due) > AT_ONCE else trigger.after(now), missed)
     else:
-        due: list[datetime] = []
         following: datetime | None = first
         while following is not None and following <= now and len(due) < AT_ONCE:
             due.append(following)
@@ -109,10 +112,3 @@ def choose(
     if left is not None and len(choice.fired) >= left:
         return Choice(choice.fired[:left], None, choice.missed_since)
     return choice
-
-
-def _after_an_absence(trigger: Trigger, first: datetime, now: datetime, catch_up: str, most: int) -> Choice:
-    count = {CatchUp.NONE: 0, CatchUp.LATEST: 1}.get(CatchUp(catch_up), most)
-    due = newest(trigger, first, now, count) if count else []
-    missed = None if due and due[0] == first else first
-    return Choice(due[:AT_ONCE], due[AT_ONCE] if len(due) > AT_ONCE else trigger.after(now), missed)

@@ -88,10 +88,8 @@ def _decided(lease: Lease, candidate: Candidate) -> Granted | Denied:
     if before is not None:
         before.delete(using=db.alias())
     verdict = asking.decide(candidate)
-    return _refused(lease, verdict) if isinstance(verdict, Denied) else _granted(lease)
-
-
-def _refused(lease: Lease, verdict: Denied) -> Denied:
+    if not isinstance(verdict, Denied):
+        return _granted(lease)
     lease.outcome, lease.expires_at = verdict.reason, from_now(verdict.retry_after_sec)
     lease.save(using=db.alias(), force_insert=True)
     return verdict

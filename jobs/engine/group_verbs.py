@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from django.db.models import QuerySet
-
 from jobs import db
 from jobs.actors import Actor
 from jobs.engine import chains, groups
@@ -21,7 +19,7 @@ def cancel(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
         group = locked(group_id)
         if group.is_terminal:
             raise WrongState(f"Group {group_id} has ended.", status=group.status, allowed=["retry"])
-        _groups().filter(pk=group.pk).update(cancel_requested=True)
+        JobGroup.objects.filter(pk=group.pk).update(cancel_requested=True)
         why = reason or "group cancelled"
         for job_id in list(groups.live(group).order_by("pk").values_list("pk", flat=True)):
             job = lock(job_id)
@@ -29,8 +27,8 @@ def cancel(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
                 ask(job, StopMode.CANCEL, actor=actor, reason=why)
             else:
                 take(job, "cancel", Status.CANCELLED, actor=actor, reason=why, holds_lane=False)
-        groups.close_if_done(_groups().get(pk=group.pk))
-        return _groups().get(pk=group.pk)
+        groups.close_if_done(JobGroup.objects.get(pk=group.pk))
+        return JobGroup.objects.get(pk=group.pk)
 
 
 def retry(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
@@ -51,15 +49,11 @@ def retry(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
         for job in again:
             if chains.successor(job) is None:  # the retry of an earlier place may have brought it back
                 chains.follow(lock(job.pk), actor=actor, reason=reason or "group retried")
-        return _groups().get(pk=group.pk)
+        return JobGroup.objects.get(pk=group.pk)
 
 
 def locked(group_id: UUID) -> JobGroup:
-    group = _groups().select_for_update(no_key=True).filter(pk=group_id).first()
+    group = JobGroup.objects.select_for_update(no_key=True).filter(pk=group_id).first()
     if group is None:
         raise NotFound(f"There is no group {group_id}.")
     return group
-
-
-def _groups() -> QuerySet[JobGroup]:
-    return JobGroup.objects.all()

@@ -35,6 +35,12 @@ OVER_BUDGET = "token limit exceeded"
 
 Line = tuple[str, str, datetime | None]  # level, message, when
 Word = Completed | Skipped | Failed | Stopped
+ENDS: dict[type[Word], Sequence[EventKind]] = {  # the events that a word of a worker leaves
+    Completed: (EventKind.COMPLETED,),
+    Skipped: (EventKind.SKIPPED,),
+    Failed: (EventKind.FAILED,),
+    Stopped: STOPPED_KINDS,
+}
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ def complete(start: Start, word: Word, *, wanted: StopMode | None = None) -> Non
     with db.atomic():
         job = lock(start.job_id)
         if job.lease_token != start.lease_id:
-            return _require_said(start, _kinds(word))
+            return _require_said(start, ENDS[type(word)])
         if is_over_budget(job):
             word = Failed(error=OVER_BUDGET, reason=OVER_BUDGET, cause=Cause.TOKEN_LIMIT)
         _end(job, start, word, wanted)
@@ -123,16 +129,13 @@ def is_over_budget(job: Job) -> bool:
     return job.token_limit is not None and job.tokens_used > job.token_limit
 
 
-def holds(start: Start, job: Job) -> bool:
-    return job.lease_token == start.lease_id
-
-
 def actor_of(holder: Holder) -> Actor:
     return actors.worker(holder.worker)
 
 
 def _end(job: Job, start: Start, word: Word, wanted: StopMode | None) -> None:
-    actor, artifacts = actor_of(start.holder), salvage_json({**_artifacts(job), **word.artifacts})
+    earlier = JobRun.objects.filter(job_id=job.pk).values_list("artifacts", flat=True).first()  # of the same run
+    actor, artifacts = actor_of(start.holder), salvage_json({**(earlier or {}), **word.artifacts})
     if isinstance(word, Stopped):
         if not job.cancel_requested or job.cancel_mode != wanted:
             asked = f"to {job.cancel_mode.lower()}, not " if job.cancel_requested else ""
@@ -146,12 +149,6 @@ def _end(job: Job, start: Start, word: Word, wanted: StopMode | None) -> None:
     assert verdict == Verdict.DONE, verdict  # we hold the row, and have seen its token
 
 
-def _artifacts(job: Job) -> dict[str, Any]:
-    """What earlier stretches of the run left."""
-    found = JobRun.objects.filter(job_id=job.pk).values_list("artifacts", flat=True).first()
-    return found or {}
-
-
 def _require_free(holder: Holder) -> None:
     if jobs().filter(status=Literal(str(Status.RUNNING)), lease_owner=holder.owner).exists():
         raise SlotBusy(f"Slot {holder.slot} of worker {holder.worker} has another job.")
@@ -159,18 +156,6 @@ def _require_free(holder: Holder) -> None:
 
 def _lost() -> LeaseLost:
     return LeaseLost("This lease is over; nothing was changed.")
-
-
-def _kinds(word: Word) -> Sequence[EventKind]:
-    match word:
-        case Completed():
-            return (EventKind.COMPLETED,)
-        case Skipped():
-            return (EventKind.SKIPPED,)
-        case Failed():
-            return (EventKind.FAILED,)
-        case Stopped():
-            return STOPPED_KINDS
 
 
 def _require_said(start: Start, kinds: Sequence[EventKind]) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from django.db.models.functions import Now
@@ -27,6 +28,8 @@ from jobs.errors import InvalidOperationError, NoSlot
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate, Denied
 from jobs.policies.concurrency import Flow, Limit
+
+FIRST_LOOK_SEC, LAST_LOOK_SEC = 0.02, 0.5
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def _obstacle(lease: Lease, *, lock: bool) -> Obstacle | None:
     for limit in found.limits:
         if limit.paused and limit.names(mine):
             return Obstacle(_("“%s” is paused.") % _named(limit), for_good=True)
-    line = _ahead_of(lease) if found.waiting else []
+    line = list(takewhile(lambda other: other.pk != lease.pk, _waiting())) if found.waiting else []
     blocked = _walk([*map(flow_of, line), mine], found)
     if blocked is not None:
         return blocked
@@ -127,15 +130,6 @@ def _share_a_limit(one: Flow, other: Flow, in_force: Sequence[Limit]) -> bool:
     return any(limit.names(one) and limit.names(other) for limit in bounds)
 
 
-def _ahead_of(lease: Lease) -> list[Lease]:
-    ahead: list[Lease] = []
-    for each in _waiting():
-        if each.pk == lease.pk:
-            break
-        ahead.append(each)
-    return ahead
-
-
 def _waiting() -> Sequence[Lease]:
     waiting = contracts.live().filter(kind=LeaseKind.DIRECT, granted_at__isnull=True)
     return list(waiting.order_by("requested_at", "pk"))
@@ -153,11 +147,11 @@ def _durable() -> AbstractContextManager[Any]:
     return db.atomic(read_committed=True)
 
 
-FIRST_LOOK_SEC, LAST_LOOK_SEC = 0.02, 0.5
-
-
 class Ear:
-    """On the caller's own connection, if it is in no transaction; elsewhere it only waits, longer each time."""
+    """How a direct call waits for its turn: it listens where the database tells, and looks again now and then anyway.
+
+    On the caller's own connection, if it is in no transaction; elsewhere it only waits, longer each time.
+    """
 
     def __init__(self) -> None:
         self._connection: Any = db.connection()

@@ -22,6 +22,7 @@ from jobs.explain.reasons import Reason, its_limits, its_time, its_workers
 from jobs.models import ConcurrencyLimit, Gate, Job, Lease, Target, Worker
 from jobs.models.job import STATUS_WORDS
 from jobs.policies.concurrency import InUse
+from jobs.shapes import moment
 from jobs.states import ACTIVE, Status
 
 
@@ -35,8 +36,6 @@ class Explanation:
     predicted_start_at: datetime | None = None
 
     def document(self) -> dict[str, Any]:
-        from jobs.shapes import moment
-
         return {
             "summary": self.summary,
             "reasons": [reason.document() for reason in self.reasons],
@@ -81,7 +80,8 @@ class _Scene:
         lanes = {job.lane_id for job in jobs if job.lane_id is not None and job.gate != Gate.CLOSED}
         self.now = timezone.now()
         self.targets = {each.pk: each for each in (Target.objects.filter(pk__in=lanes) if lanes else ())}
-        self.holders = {each.lane_id: each for each in _holders(lanes)}
+        holding = Job.objects.filter(lane_id__in=lanes, holds_lane=True).only("lane_id", "holds_lane", "status")
+        self.holders = {each.lane_id: each for each in (holding if lanes else ())}
         self.limits: list[ConcurrencyLimit] = in_force()
         self.in_use: InUse = figures.in_use()
         self.calls: list[Lease] = waiting_calls()
@@ -111,8 +111,3 @@ class _Scene:
                 return _("its target is blocked by a job that is %s") % STATUS_WORDS[Status(holder.status)]
             return _("its target is busy") if holder.status in ACTIVE else _("another job of its target goes first")
         return _("others of its target go first") if job.gate == Gate.LANE else ""
-
-
-def _holders(lanes: set[UUID]) -> Iterable[Job]:
-    told = ("lane_id", "holds_lane", "status")
-    return Job.objects.filter(lane_id__in=lanes, holds_lane=True).only(*told) if lanes else ()
