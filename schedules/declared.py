@@ -52,7 +52,7 @@ def sync(*, retire: bool = False) -> None:
 
     Only a migration retires: while old and new code run side by side, neither can tell what the other declares.
     """
-    known = {row.source: row for row in Schedule.objects.filter(source__startswith=SOURCE)}
+    known = {row.source: row for row in _rows()}
     for handler in handlers():
         try:
             _follow(handler, known.pop(f"{SOURCE}{handler.name}", None))
@@ -74,6 +74,10 @@ def sync_after_migrate() -> None:
         logger.info("schedules that the code declares were not looked at: %s", error)
 
 
+def _rows() -> Any:
+    return Schedule.objects.filter(source__startswith=SOURCE)
+
+
 def _follow(handler: Handler[..., Any], row: Schedule | None) -> None:
     said = declaration(handler)
     if row is None:
@@ -93,7 +97,7 @@ def _make(handler: Handler[..., Any], said: dict[str, Any]) -> None:
         try:
             services.create({**said, "name": name, "job_type": handler.name}, actor=CODE, source=source)
         except NameTaken:
-            if Schedule.objects.filter(source=source).exists():
+            if _rows().filter(source=source).exists():
                 return
         else:
             return
