@@ -24,13 +24,9 @@ class JobsConfig(AppConfig):
 
         triggers.register(self, invariants.TRIGGERS)
         registry.autodiscover()
-        _load_task_backends()
-
-
-def _load_task_backends() -> None:
-    """Our backend of `django.tasks`, if the site uses it: its tasks may be in modules that nobody imports here."""
-    for params in (getattr(settings, "TASKS", None) or {}).values():
-        path = str(params.get("BACKEND", ""))
-        if not path.startswith(("django.", "django_tasks.")):
-            with suppress(ImportError):  # which is for the site's own check to say
-                import_string(path)
+        # Our backend of `django.tasks`, if the site uses it: its tasks may be in modules that nobody imports here.
+        for params in (getattr(settings, "TASKS", None) or {}).values():
+            path = str(params.get("BACKEND", ""))
+            if not path.startswith(("django.", "django_tasks.")):
+                with suppress(ImportError):  # which is for the site's own check to say
+                    import_string(path)

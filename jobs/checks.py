@@ -143,7 +143,10 @@ def _sqlite_advice(alias: str) -> Iterator[CheckMessage]:
     if not isinstance(waits, int | float) or waits < SQLITE_TIMEOUT_SEC:
         message = f"The SQLite database {alias!r} waits {waits} s for its turn to write; a busy queue may need more."
         yield checks.Warning(message, hint=f'Set OPTIONS["timeout"] to {SQLITE_TIMEOUT_SEC} or more.', id="jobs.W002")
-    if not _is_in_memory(alias) and "journal_mode=wal" not in _pragmas(options):
+    name = str(connections[alias].settings_dict["NAME"])
+    is_in_memory = ":memory:" in name or "mode=memory" in name
+    pragmas = "".join(str(options.get("init_command", "")).lower().split())
+    if not is_in_memory and "journal_mode=wal" not in pragmas:
         message = f"The SQLite database {alias!r} is not set to write-ahead logging: reads and writes block each other."
         hint = 'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL".'
         yield checks.Warning(message, hint=hint, id="jobs.W003")
@@ -153,12 +156,3 @@ def _sqlite_options(alias: str) -> Mapping[str, Any] | None:
     """The OPTIONS of a SQLite database; None for any other."""
     connection = connections[alias]
     return connection.settings_dict.get("OPTIONS", {}) if connection.vendor == "sqlite" else None
-
-
-def _is_in_memory(alias: str) -> bool:
-    name = str(connections[alias].settings_dict["NAME"])
-    return ":memory:" in name or "mode=memory" in name
-
-
-def _pragmas(options: Mapping[str, Any]) -> str:
-    return "".join(str(options.get("init_command", "")).lower().split())

@@ -210,7 +210,13 @@ def _fill(record: type, raw: Mapping[Any, Any], prefix: str) -> tuple[dict[str, 
     problems: list[Problem] = []
     for key, value in raw.items():
         if key not in known:
-            problems.append(_unknown(key, prefix, list(known)))
+            written = key if isinstance(key, str) else rules.shown(key)
+            by_capitals = {name.upper(): name for name in known}
+            near = difflib.get_close_matches(written[:60].upper(), by_capitals, 1)
+            hint = f"Did you mean {prefix}{by_capitals[near[0]]}?" if near else ""
+            problems.append(
+                Problem(Kind.UNKNOWN, f"{prefix}{written}", f"{NAME} has no key {rules.shown(prefix + written)}.", hint)
+            )
             continue
         try:
             values[key], found = _accept(known[key], value, f"{prefix}{key}.")
@@ -228,14 +234,6 @@ def _accept(rule: Rule, value: Any, prefix: str) -> tuple[Any, list[Problem]]:
         return accepted, []
     values, problems = _fill(rule.record, accepted, prefix)
     return rule.record(**values), problems
-
-
-def _unknown(key: object, prefix: str, known: list[str]) -> Problem:
-    written = key if isinstance(key, str) else rules.shown(key)
-    by_capitals = {name.upper(): name for name in known}
-    near = difflib.get_close_matches(written[:60].upper(), by_capitals, 1)
-    hint = f"Did you mean {prefix}{by_capitals[near[0]]}?" if near else ""
-    return Problem(Kind.UNKNOWN, f"{prefix}{written}", f"{NAME} has no key {rules.shown(prefix + written)}.", hint)
 
 
 def _contradictions(conf: Conf, wrong: set[str]) -> Iterator[Problem]:

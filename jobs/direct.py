@@ -30,9 +30,8 @@ from jobs.conf import conf
 from jobs.engine import contracts, reservations
 from jobs.engine.context import Context, current
 from jobs.engine.lease_keeper import keeper
-from jobs.engine.waiting_room import Ear
+from jobs.engine.reservations import Ear
 from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded
-from jobs.models import Lease
 from jobs.policies.admission import Candidate
 from jobs.registry import Handler, registry
 from jobs.salvage import salvage_text
@@ -99,7 +98,16 @@ def slot(job_type: str, *, wait: float | None = None, tenant: str = "default", a
 
     Outside of any transaction of the caller's: others must see the reservation.
     """
-    candidate = _candidate(registry.get(parsing.identifier(job_type, "job_type")), parsing.tenant(tenant))
+    handler = registry.get(parsing.identifier(job_type, "job_type"))
+    options = handler.options
+    candidate = Candidate(
+        tenant=parsing.tenant(tenant),
+        job_type=handler.name,
+        resource=options.resource,
+        cost_units=1 if options.cost_units is None else options.cost_units,
+        priority=NORMAL if options.priority is None else options.priority,
+        constraints=frozenset(name for name, said in (options.constraints or {}).items() if said),
+    )
     patience = conf.DIRECT_WAIT_SEC if wait is None else parsing.number(wait, "wait", minimum=0, maximum=YEAR_SEC)
     mine = _taken(candidate, actor, patience)
     try:
@@ -119,25 +127,22 @@ def _taken(candidate: Candidate, actor: Actor, patience: float) -> Slot:
     keeper.keep(lease.pk, mine.lose)
     try:
         if lease.granted_at is None:
-            _wait(lease, began, patience)
+            with Ear() as ear:
+                while (obstacle := reservations.try_grant(lease)) is not None:
+                    if obstacle.for_good:
+                        raise NoSlot(obstacle.message)
+                    left = began + patience - time.monotonic()
+                    if left <= 0:
+                        raise NoSlot(
+                            _("No slot came free within %(sec)g s: %(why)s")
+                            % {"sec": patience, "why": obstacle.message}
+                        )
+                    ear.wait(left)
     except BaseException as error:
         _leave(lease.pk, _outcome(error))
         raise
     mine.waited_ms = round((time.monotonic() - began) * 1000)
     return mine
-
-
-def _wait(lease: Lease, began: float, patience: float) -> None:
-    with Ear() as ear:
-        while (obstacle := reservations.try_grant(lease)) is not None:
-            if obstacle.for_good:
-                raise NoSlot(obstacle.message)
-            left = began + patience - time.monotonic()
-            if left <= 0:
-                raise NoSlot(
-                    _("No slot came free within %(sec)g s: %(why)s") % {"sec": patience, "why": obstacle.message}
-                )
-            ear.wait(left)
 
 
 def _leave(lease_id: UUID, outcome: str) -> None:
@@ -156,18 +161,6 @@ def _called(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str, An
     given = parsing.json_object({} if params is None else params, "params")
     handler.signature.validate(given)
     return handler, given
-
-
-def _candidate(handler: Handler[..., Any], tenant: str) -> Candidate:
-    options = handler.options
-    return Candidate(
-        tenant=tenant,
-        job_type=handler.name,
-        resource=options.resource,
-        cost_units=1 if options.cost_units is None else options.cost_units,
-        priority=NORMAL if options.priority is None else options.priority,
-        constraints=frozenset(name for name, said in (options.constraints or {}).items() if said),
-    )
 
 
 def _told(handler: Handler[..., Any], given: dict[str, Any], mine: Slot) -> tuple[Any, str | None]:

@@ -41,12 +41,12 @@ def counts() -> dict[str, int]:
     found = dict.fromkeys(map(str, Status), 0)
     for part in (WAITING, AT_WORK):
         found |= count_live(part)
-    found[Status.PAUSED] = jobs().filter(status__in=literals(RARE), status=Status.PAUSED).count()
+    found[Status.PAUSED] = Job.objects.filter(status__in=literals(RARE), status=Status.PAUSED).count()
     return found | totals()
 
 
 def count_live(part: tuple[Status, ...]) -> dict[str, int]:
-    live = jobs().filter(status__in=literals(part)).order_by()
+    live = Job.objects.filter(status__in=literals(part)).order_by()
     return dict(live.values_list("status").annotate(Count("pk")))
 
 
@@ -58,22 +58,22 @@ def totals() -> dict[str, int]:
 
 def oldest_waiting() -> Job | None:
     """Of the jobs that wait for a slot or their lane (not for their time), the one that has waited longest."""
-    ready = jobs().filter(gate=Gate.READY)
-    in_lanes = jobs().filter(gate__in=literals(IN_LANE), lane__isnull=False)
+    ready = Job.objects.filter(gate=Gate.READY)
+    in_lanes = Job.objects.filter(gate__in=literals(IN_LANE), lane__isnull=False)
     oldest: list[tuple[datetime, UUID]] = []
     for waiting in (ready.filter(remote=False), ready.filter(remote=True), in_lanes):  # an index each
         oldest += waiting.order_by("created_at", "id").values_list("created_at", "id")[:1]
-    return jobs().filter(pk=min(oldest)[1]).first() if oldest else None
+    return Job.objects.filter(pk=min(oldest)[1]).first() if oldest else None
 
 
 def running() -> JobQuerySet:
     """What runs, the longest first."""
-    return jobs().running().select_related("run").order_by("run__started_at")
+    return Job.objects.running().select_related("run").order_by("run__started_at")
 
 
 def blocking() -> JobQuerySet:
     """Jobs that shut their lane until a person mends them."""
-    return jobs().filter(holds_lane=True, status__in=[Status.PAUSED, Status.FAILED]).order_by("lane_id")
+    return Job.objects.filter(holds_lane=True, status__in=[Status.PAUSED, Status.FAILED]).order_by("lane_id")
 
 
 def workers() -> list[Worker]:
@@ -88,7 +88,7 @@ def present_workers() -> QuerySet[Worker]:
 
 def in_use() -> InUse:
     """What counts against the limits, as a claim counts it: active jobs, and leases of direct executions."""
-    active = jobs().filter(status__in=literals(AT_WORK)).order_by().values_list(*FLOW).annotate(Count("pk"))
+    active = Job.objects.filter(status__in=literals(AT_WORK)).order_by().values_list(*FLOW).annotate(Count("pk"))
     direct = Lease.objects.filter(kind=LeaseKind.DIRECT)
     leases = direct.filter(ended_at__isnull=True, granted_at__isnull=False)
     held = leases.order_by().values_list(*FLOW).annotate(Count("pk"))
@@ -106,7 +106,7 @@ def recovered(within: timedelta, tenant: str | None = None) -> int:
 
 def expired_leases(tenant: str | None = None) -> int:
     """Running jobs whose holder has not renewed its lease; recovery takes them when the grace is over, too."""
-    over = jobs().filter(status__in=literals(AT_WORK), status=Status.RUNNING, lease_expires_at__lt=Now())
+    over = Job.objects.filter(status__in=literals(AT_WORK), status=Status.RUNNING, lease_expires_at__lt=Now())
     return (over if tenant is None else over.filter(tenant=tenant)).count()
 
 
@@ -125,7 +125,3 @@ def workforce() -> Workforce:
     states = Counter(row[0] for row in rows)
     slots, busy, stuck = (sum(row[place] for row in rows if row[0] != SILENT) for place in (1, 2, 3))
     return Workforce(dict.fromkeys(names, 0) | states, slots, busy, stuck)
-
-
-def jobs() -> JobQuerySet:
-    return Job.objects.all()

@@ -67,8 +67,18 @@ def create(
         mode=_one_of(GroupMode.values, mode, "mode"),
         on_failure=_one_of(OnFailure.values, on_failure, "on_failure"),
     )
-    specs = submission.build_specs(_items(members, new.tenant, most))
-    _assign_places(new, specs)
+    if not isinstance(members, list | tuple):
+        raise InvalidInput("jobs", _("must be a list"), "list_type")
+    if not members:
+        raise InvalidInput("jobs", _("must have at least one entry"), "too_short")
+    if len(members) > most:
+        raise InvalidInput("jobs", _("has more than %d entries") % most, "too_long")
+    specs = submission.build_specs([_item(index, member, new.tenant) for index, member in enumerate(members)])
+    # Give each job its place in the group; in a sequence all but the first wait.
+    for place, spec in enumerate(specs):
+        spec.group_id, spec.group_index = new.pk, place
+        if place and new.mode == GroupMode.SEQUENTIAL:
+            spec.status = Status.PENDING.value
     known = _submitted_before(new, specs)
     if known is None:
         known = _insert(new, specs, actor) or _submitted_before(new, specs)
@@ -118,16 +128,6 @@ def progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
     return found
 
 
-def _items(members: Any, tenant: str, most: int) -> list[Any]:
-    if not isinstance(members, list | tuple):
-        raise InvalidInput("jobs", _("must be a list"), "list_type")
-    if not members:
-        raise InvalidInput("jobs", _("must have at least one entry"), "too_short")
-    if len(members) > most:
-        raise InvalidInput("jobs", _("has more than %d entries") % most, "too_long")
-    return [_item(index, member, tenant) for index, member in enumerate(members)]
-
-
 def _item(index: int, member: Any, tenant: str) -> Any:
     said = member.item() if isinstance(member, Member) else member
     if not isinstance(said, Mapping):
@@ -135,14 +135,6 @@ def _item(index: int, member: Any, tenant: str) -> Any:
     if "tenant" in said:
         raise InvalidInput(["jobs", index, "tenant"], _("is the group's"), "extra_forbidden")
     return {**said, "tenant": tenant}
-
-
-def _assign_places(new: JobGroup, specs: list[JobSpec]) -> None:
-    """Give each job its place in the group; in a sequence all but the first wait."""
-    for place, spec in enumerate(specs):
-        spec.group_id, spec.group_index = new.pk, place
-        if place and new.mode == GroupMode.SEQUENTIAL:
-            spec.status = Status.PENDING.value
 
 
 def _insert(new: JobGroup, specs: list[JobSpec], actor: Actor) -> JobGroup | None:

@@ -7,11 +7,9 @@ import os
 import threading
 import time
 import uuid
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 _LANES = uuid.UUID("5b1f6a0e-9d4c-5f7e-8a35-6f2f0c7b9a41")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _lock = threading.Lock()
 _last_tick = 0
 
@@ -28,23 +26,14 @@ def uuid7s(number: int) -> list[uuid.UUID]:
         now = time.time_ns() * 4096 // 1_000_000  # milliseconds in the high bits, 12 bits of fraction
         first = max(now, _last_tick + 1)
         _last_tick = first + number - 1
-    return [_uuid7(tick, bits) for tick, bits in enumerate(_random(number), first)]
-
-
-def uuid7s_of(moment: datetime, number: int) -> list[uuid.UUID]:
-    """So many for things that all happened at this very moment."""
-    tick = (moment - _EPOCH) // timedelta(microseconds=1) * 4096 // 1000
-    return [_uuid7(tick, bits) for bits in _random(number)]
+    random_bits = memoryview(os.urandom(8 * number)).cast("Q")
+    return [_uuid7(tick, bits) for tick, bits in enumerate(random_bits, first)]
 
 
 def _uuid7(tick: int, bits: int) -> uuid.UUID:
     return uuid.UUID(
         int=(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | bits & 0x3FFF_FFFF_FFFF_FFFF
     )
-
-
-def _random(number: int) -> memoryview[int]:
-    return memoryview(os.urandom(8 * number)).cast("Q")
 
 
 @lru_cache(maxsize=65_536)

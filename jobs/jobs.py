@@ -5,13 +5,26 @@ With SYSTEM_JOB_TYPES also those that need no code: management commands here, HT
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import IO, Annotated, Any
 
-from pydantic import Field
+from django.utils.translation import gettext as _
+from pydantic import AfterValidator, Field
 
-from jobs.commanding import command
-from jobs.conf import configured, read
+from jobs.conf import conf, configured, read
+from jobs.errors import NoRetry
 from jobs.registry import job
+
+LOOK_SEC = 0.1
+STOP_SEC = 5.0
+TAIL_LINES = 20
+LINE_LENGTH = 10_000
+ELSEWHERE = ("--settings", "--pythonpath")  # what would make the command run other code than the site's
 
 
 @job("system.noop")
@@ -32,6 +45,88 @@ def sleep(ctx: Any, seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0) ->
         ctx.checkpoint(slept)
     ctx.progress(1, 1, f"{slept:g} s")
     return {"slept": slept}
+
+
+class CommandFailed(SystemExit):
+    """Its exit code is that of the job."""
+
+    def __init__(self, command: str, code: int, last: str) -> None:
+        super().__init__(code)
+        self.told = f"{command} ended with {code}: {last}" if last else f"{command} ended with {code}"
+
+    def __str__(self) -> str:
+        return self.told
+
+
+def _allowed(name: str) -> str:
+    if not conf.SYSTEM_JOB_TYPES or name not in conf.COMMAND_ALLOW:
+        raise ValueError(_("is not one of the commands that COMMAND_ALLOW names"))
+    return name
+
+
+def _harmless(word: str) -> str:
+    name = word.partition("=")[0]  # a command's own parser takes abbreviations, too
+    if len(name) > 2 and any(option.startswith(name) for option in ELSEWHERE):
+        raise ValueError(_("may not say where the code is"))
+    if "\0" in word:
+        raise ValueError(_("contains a character that no argument can have"))
+    return word
+
+
+Name = Annotated[str, AfterValidator(_allowed)]
+Word = Annotated[str, Field(max_length=10_000), AfterValidator(_harmless)]
+
+
+def command(ctx: Any, command: Name, args: Annotated[list[Word], Field(max_length=100)] = []) -> dict[str, Any]:  # noqa: B006
+    """Runs a management command that COMMAND_ALLOW names. Its output is the job's log, its exit code the job's."""
+    lines: list[str] = []
+    # Under the settings of this process, from the same places, and never longer than it.
+    if not os.environ.get("DJANGO_SETTINGS_MODULE"):
+        raise NoRetry(_("the site has no settings module that a command could be told"))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "jobs.management.command_child", command, *args],
+        env={**env, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        reader = threading.Thread(target=_read, args=(process.stdout, ctx, lines), daemon=True)
+        reader.start()
+        try:
+            while not ctx.cancelled and process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(LOOK_SEC)
+        finally:
+            _end(process)
+        reader.join(STOP_SEC)  # a grandchild may hold the pipe open
+    ctx.check_cancelled()
+    if process.returncode:
+        raise CommandFailed(command, process.returncode, lines[-1] if lines else "")
+    return {"output": "\n".join(lines)}
+
+
+def _read(pipe: IO[str] | None, ctx: Any, lines: list[str]) -> None:
+    with suppress(ValueError):  # closed under our hands
+        for line in pipe or ():
+            said = line.rstrip("\n")[:LINE_LENGTH]
+            ctx.add_line("INFO", said)
+            lines.append(said)
+            del lines[:-TAIL_LINES]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Politely, then not; with all that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SEC)
 
 
 if read(configured())[0].SYSTEM_JOB_TYPES:  # what is wrong with the settings is for the system checks to say

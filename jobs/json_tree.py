@@ -70,10 +70,20 @@ def strict_copy(value: Any, depth: int, room: Room) -> Any:
         room.take(stored_size(value))
         return value
     if kind is int:
-        return _int64(value)
+        if not INT_MIN <= value <= INT_MAX:
+            raise Refused(_("is a whole number beyond 64 bits"), "int_size")
+        return value
     if kind is float:
-        return _finite(value)
-    return _copy_other(value, depth, room)
+        if not math.isfinite(value):
+            raise Refused(_("is not a finite number"), "finite_number")
+        return value
+    if isinstance(value, Enum):
+        return strict_copy(value.value, depth, room)
+    if isinstance(value, dict):
+        return _copy_dict(value, depth, room)
+    if isinstance(value, list | tuple):
+        return _copy_list(value, depth, room)
+    return strict_copy(_plain(value), depth, room)
 
 
 def _copy_dict(value: dict[Any, Any], depth: int, room: Room) -> dict[str, Any]:
@@ -131,16 +141,6 @@ def utc(value: datetime) -> datetime:
     return moment
 
 
-def _copy_other(value: Any, depth: int, room: Room) -> Any:
-    if isinstance(value, Enum):
-        return strict_copy(value.value, depth, room)
-    if isinstance(value, dict):
-        return _copy_dict(value, depth, room)
-    if isinstance(value, list | tuple):
-        return _copy_list(value, depth, room)
-    return strict_copy(_plain(value), depth, room)
-
-
 def _plain(value: Any) -> str | int | float:
     """What Python says with a type of its own and JSON says with text; and subclasses as what they stand for."""
     match value:
@@ -165,18 +165,6 @@ def _plain_key(key: Any) -> str:
     if not isinstance(key, str):
         raise Refused(_("has a key that is not text"), "json_type")
     return str.__str__(key)
-
-
-def _int64(value: int) -> int:
-    if not INT_MIN <= value <= INT_MAX:
-        raise Refused(_("is a whole number beyond 64 bits"), "int_size")
-    return value
-
-
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise Refused(_("is not a finite number"), "finite_number")
-    return value
 
 
 def _too_deep() -> Refused:

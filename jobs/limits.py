@@ -136,7 +136,12 @@ def _changing(scope: str, key: str, reason: str, actor: Actor) -> Iterator[Concu
     scope, key = place(scope, key)
     why = parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True)
     with db.atomic():
-        row = _row(scope, key)
+        rows = ConcurrencyLimit.objects.all()
+        most = conf.LIMITS.of(scope, key)
+        rows.bulk_create([ConcurrencyLimit(scope=scope, key=key, max=most, overridden=False)], ignore_conflicts=True)
+        row = rows.select_for_update(no_key=True).filter(scope=scope, key=key).first()
+        if row is None:
+            raise Conflict(_("Somebody else is changing this limit; try again."))
         row.reason = why or row.reason
         yield row
         row.save(using=db.alias())
@@ -145,16 +150,6 @@ def _changing(scope: str, key: str, reason: str, actor: Actor) -> Iterator[Concu
         wakeup.notify(wakeup.READY)
     said = f"max {row.max or 'unlimited'}{', paused' if row.paused else ''}"
     logger.info("limit %s set to %s by %s", row, said, actor.name or actor.kind)
-
-
-def _row(scope: str, key: str) -> ConcurrencyLimit:
-    rows = ConcurrencyLimit.objects.all()
-    most = conf.LIMITS.of(scope, key)
-    rows.bulk_create([ConcurrencyLimit(scope=scope, key=key, max=most, overridden=False)], ignore_conflicts=True)
-    row = rows.select_for_update(no_key=True).filter(scope=scope, key=key).first()
-    if row is None:
-        raise Conflict(_("Somebody else is changing this limit; try again."))
-    return row
 
 
 def _shown(row: ConcurrencyLimit, active: InUse) -> LimitState:

@@ -125,7 +125,12 @@ def json_object(
 
 def decode_json(data: bytes | str, field: Field = "body") -> Any:
     """Strict JSON text. The error's type is `json_invalid` where the text is not JSON at all."""
-    written = _decode_utf8(data, field)
+    try:
+        written = data.decode() if isinstance(data, bytes) else data.encode().decode()  # either refuses surrogates
+    except UnicodeError:
+        raise InvalidInput(field, _("is not valid UTF-8"), "json_invalid") from None
+    if written.startswith("\ufeff"):
+        raise InvalidInput(field, _("begins with a byte order mark"), "json_invalid")
     try:
         value = _DECODER.decode(written)
         return strict_copy(value, 1000, Room(4 * len(written) + 2)) if _SUSPECT_ESCAPE.search(written) else value
@@ -227,16 +232,6 @@ def _from_iso(value: Any) -> datetime:
     except ValueError:
         pass
     raise Refused(_lazy("is not a time such as 2030-01-31T12:00:00Z"), "datetime_parsing")
-
-
-def _decode_utf8(data: bytes | str, field: Field) -> str:
-    try:
-        written = data.decode() if isinstance(data, bytes) else data.encode().decode()  # either refuses surrogates
-    except UnicodeError:
-        raise InvalidInput(field, _("is not valid UTF-8"), "json_invalid") from None
-    if written.startswith("\ufeff"):
-        raise InvalidInput(field, _("begins with a byte order mark"), "json_invalid")
-    return written
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

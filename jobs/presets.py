@@ -103,7 +103,11 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
     """Refused while a live job or another row of this site needs it; ended jobs only forget what they came from."""
     with db.atomic():
         template = _found(of(tenant).select_for_update(no_key=True), template_id)
-        if _has_live_jobs(template):
+        made = Job.objects.filter(template_id=template.pk)
+        waiting = made.filter(status__in=literals([Status.PENDING, Status.QUEUED]))
+        at_work = made.filter(status__in=literals(sorted(ACTIVE)))
+        paused = made.filter(status__in=literals(RARE), status=Status.PAUSED)
+        if waiting.exists() or at_work.exists() or paused.exists():
             raise InUse(_("Jobs that were made from “%s” have not ended.") % template.name)
         try:
             JobTemplate.objects.filter(pk=template.pk).delete()
@@ -153,14 +157,6 @@ def _saved(template: JobTemplate) -> None:
         said = {"name": template.name, "tenant": template.tenant}
         raise NameTaken(_("Tenant %(tenant)s already has a template “%(name)s”.") % said) from None
     template.refresh_from_db(using=db.alias())
-
-
-def _has_live_jobs(template: JobTemplate) -> bool:
-    made = Job.objects.filter(template_id=template.pk)
-    waiting = made.filter(status__in=literals([Status.PENDING, Status.QUEUED]))
-    at_work = made.filter(status__in=literals(sorted(ACTIVE)))
-    paused = made.filter(status__in=literals(RARE), status=Status.PAUSED)
-    return waiting.exists() or at_work.exists() or paused.exists()
 
 
 def _log(template: JobTemplate, what: str, actor: Actor) -> None:

@@ -126,11 +126,14 @@ class Handler(Generic[P, R]):
     __wrapped__: Callable[P, R]
 
     def __init__(self, func: Callable[P, R], name: str | None, options: Options) -> None:
-        _refuse_unrunnable(func)
+        if not inspect.isfunction(func):
+            raise TypeError(f"@job goes on a function, not on {func!r}")
+        if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+            raise TypeError(f"{func.__module__}.{func.__qualname__} yields: calling it would run nothing")
         functools.update_wrapper(self, func)
         self.name = parsing.identifier(self.place if name is None else name, "name")
         self.options = options
-        self.signature = Signature.of(func)
+        self.signature = Signature(func)
         self.takes_ctx = self.signature.takes_ctx
         self.is_async = inspect.iscoroutinefunction(func)
         self.doc = inspect.getdoc(func) or ""
@@ -156,13 +159,6 @@ class Handler(Generic[P, R]):
         return Bound(self.name).s(**params)
 
 
-def _refuse_unrunnable(func: Any) -> None:
-    if not inspect.isfunction(func):
-        raise TypeError(f"@job goes on a function, not on {func!r}")
-    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-        raise TypeError(f"{func.__module__}.{func.__qualname__} yields: calling it would run nothing")
-
-
 class Registry:
     def __init__(self) -> None:
         self._handlers: dict[str, Handler[..., Any]] = {}
@@ -180,7 +176,11 @@ class Registry:
     def get(self, name: str) -> Handler[..., Any]:
         handler = self._handlers.get(name)
         if handler is None:
-            raise self._unknown(name)
+            message = _("There is no job type “%s”.") % name[:200]
+            near = difflib.get_close_matches(name[:200], self._handlers, 1)
+            if near:
+                message += " " + _("Did you mean “%s”?") % near[0]
+            raise UnknownJobType("job_type", message, "unknown_job_type")
         return handler
 
     def names(self) -> list[str]:
@@ -195,13 +195,6 @@ class Registry:
         """Import `jobs.py` and `tasks.py` of every installed app."""
         found, _problems = read(configured())  # what is wrong with the settings is for the system checks to say
         autodiscover_modules(*found.AUTODISCOVER)
-
-    def _unknown(self, name: str) -> UnknownJobType:
-        message = _("There is no job type “%s”.") % name[:200]
-        near = difflib.get_close_matches(name[:200], self._handlers, 1)
-        if near:
-            message += " " + _("Did you mean “%s”?") % near[0]
-        return UnknownJobType("job_type", message, "unknown_job_type")
 
 
 registry = Registry()

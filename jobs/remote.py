@@ -100,15 +100,23 @@ def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Kept:
         return Kept(admission.heartbeat(known, owner=_applicant(api_token)))
     job = remote.beat(_own(begun, api_token), news)
     assert job.lease_expires_at is not None
-    return Kept(job.lease_expires_at, *_asked_to_stop(job))
+    if remote.is_over_budget(job):  # then it must stop, whatever else was asked
+        return Kept(job.lease_expires_at, True, str(StopMode.CANCEL))
+    return Kept(job.lease_expires_at, job.cancel_requested, job.cancel_mode)
 
 
 def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
     """Say how a job ended; said again, nothing changes."""
     try:
-        begun = _start_of(parsing.text(said.get("lease_id"), "lease_id"), api_token, of=job_id)
+        begun = starts.find(parsing.job_id(parsing.text(said.get("lease_id"), "lease_id")))
+        if begun is None or begun.job_id != job_id:
+            raise NotFound(_("There is no such lease."))
+        begun = _own(begun, api_token)
     except NotFound:
-        _require_started(job_id)
+        job = get(job_id)
+        if job.status in NOT_STARTED:
+            allowed = allowed_actions(facts_of(job))
+            raise WrongState(f"Job {job_id} was not started.", status=job.status, allowed=allowed) from None
         raise
     state = said.get("state")
     if state not in ENDS:
@@ -139,32 +147,11 @@ def _applicant(api_token: UUID) -> str:
     return f"r:{api_token}"
 
 
-def _asked_to_stop(job: Job) -> tuple[bool, str]:
-    """What a heartbeat learns. Past its budget a job must stop, whatever else was asked."""
-    if remote.is_over_budget(job):
-        return True, str(StopMode.CANCEL)
-    return job.cancel_requested, job.cancel_mode
-
-
-def _start_of(lease_id: Any, api_token: UUID, *, of: UUID) -> Start:
-    begun = starts.find(parsing.job_id(lease_id))
-    if begun is None or begun.job_id != of:
-        raise NotFound(_("There is no such lease."))
-    return _own(begun, api_token)
-
-
 def _own(begun: Start, api_token: UUID) -> Start:
     """A lease is nobody's business but the API token's that started with it."""
     if begun.holder.api_token != api_token:
         raise NotFound(_("There is no such lease."))
     return begun
-
-
-def _require_started(job_id: UUID) -> None:
-    job = get(job_id)
-    if job.status in NOT_STARTED:
-        allowed = allowed_actions(facts_of(job))
-        raise WrongState(f"Job {job_id} was not started.", status=job.status, allowed=allowed)
 
 
 def _handler(name: str) -> Handler[..., Any]:

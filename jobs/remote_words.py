@@ -65,21 +65,17 @@ def _lines(value: Any, field: str) -> list[Line]:
     lines: list[Line] = []
     try:
         for each in value:
-            lines.append(_line(each))  # noqa: PERF401 — how many there are says which one is wrong
+            if not isinstance(each, dict):
+                raise InvalidInput([], _("must be an object"), "dict_type")
+            for name in each:
+                if name not in ("level", "message", "at"):
+                    raise InvalidInput(salvage_text(name, 100), _("is not a field here"), "extra_forbidden")
+            level = optional(each, "level", partial(parsing.text, max_length=LEVEL_LENGTH, single_line=True)) or "INFO"
+            message = LONG(each.get("message"), "message")
+            lines.append((level, salvage_text(message, LINE_LENGTH), optional(each, "at", parsing.moment)))
     except InvalidInput as error:
         raise error.under(field, len(lines)) from None
     return lines
-
-
-def _line(value: Any) -> Line:
-    if not isinstance(value, dict):
-        raise InvalidInput([], _("must be an object"), "dict_type")
-    for name in value:
-        if name not in ("level", "message", "at"):
-            raise InvalidInput(salvage_text(name, 100), _("is not a field here"), "extra_forbidden")
-    level = optional(value, "level", partial(parsing.text, max_length=LEVEL_LENGTH, single_line=True)) or "INFO"
-    message = LONG(value.get("message"), "message")
-    return level, salvage_text(message, LINE_LENGTH), optional(value, "at", parsing.moment)
 
 
 def word(state: str, said: Mapping[str, Any]) -> Word:

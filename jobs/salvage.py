@@ -56,10 +56,6 @@ def _rescue(value: Any, depth: int, room: Room, above: tuple[int, ...] = ()) -> 
             return {_rescue_key(key, room): _rescue(item, depth - 1, room, inside) for key, item in entries}
         if isinstance(value, list | tuple | set | frozenset):
             return [_rescue(item, depth - 1, room, inside) for item in list(value)]
-    return _rescue_leaf(value, room)
-
-
-def _rescue_leaf(value: Any, room: Room) -> Any:
     try:
         leaf = value if isinstance(value, str) else strict_copy(value, 0, room)
     except Exception:  # noqa: BLE001

@@ -42,10 +42,6 @@ class Signature:
         except Exception as error:
             raise _unsupported(func, hints, error) from error
 
-    @classmethod
-    def of(cls, func: Callable[..., Any]) -> Signature:
-        return cls(func)
-
     def validate(self, params: dict[str, Any], text: str | None = None) -> dict[str, Any]:
         """Refuse what does not fit; `text` is the params as JSON, from who has it already.
 
@@ -94,7 +90,9 @@ class Signature:
         try:
             typed: dict[str, Any] = self._adapter.validator.validate_json(text, strict=True)
         except ValidationError as error:
-            raise InvalidParams.of(_listed(error)) from None
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+            wrong = [{"loc": ["params", *each["loc"]], "msg": each["msg"], "type": each["type"]} for each in found]
+            raise InvalidParams.of(wrong) from None
         return typed
 
 
@@ -161,11 +159,6 @@ def _not_json(params: dict[str, Any]) -> Iterable[dict[str, Any]]:
             _JSON.encode({name: value})
         except (TypeError, ValueError, RecursionError) as error:
             yield {"loc": ["params", str(name)], "msg": f"Not a JSON value: {error}", "type": "json_type"}
-
-
-def _listed(error: ValidationError) -> list[dict[str, Any]]:
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [{"loc": ["params", *each["loc"]], "msg": each["msg"], "type": each["type"]} for each in found]
 
 
 def _read(text: str, hint: Any) -> Any:

@@ -96,7 +96,9 @@ class SpecBuilder:
         )
         self._origin = template.pk if template else self._handler.name
         merged = {**preset, **self._given}
-        _require_possible(merged)
+        deadline, start = merged.get("deadline_at"), merged.get("not_before")
+        if deadline is not None and start is not None and deadline <= start:
+            raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
         if template is not None:
             placement |= {"template_id": template.pk, "retry_policy": dump(template.retry_policy)}
         self._spec = _apply(_default_spec(self._handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES), merged, placement)
@@ -182,12 +184,6 @@ def _from_template(template: JobTemplate) -> dict[str, Any]:
         preset["max_retries"] = attempts
     params = preset.pop("params", {})
     return {**clean({**preset, "tenant": template.tenant}), "params": params}
-
-
-def _require_possible(said: Mapping[str, Any]) -> None:
-    deadline, start = said.get("deadline_at"), said.get("not_before")
-    if deadline is not None and start is not None and deadline <= start:
-        raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
 
 
 def _apply(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[str, Any]) -> JobSpec:

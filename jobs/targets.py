@@ -42,7 +42,7 @@ class TargetState:
 
 def pause(key: str, *, tenant: str = "default", reason: str = "", actor: Actor = PYTHON) -> Target:
     """Nothing of this target starts until it is unpaused. It need not have been used before."""
-    why = _reason(reason)
+    why = parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True)
     with db.atomic():
         target = _locked(key, tenant, make=True)
         changes: dict[str, Any] = {"reason": why} if why else {}
@@ -124,7 +124,3 @@ def _changed(target: Target, changes: dict[str, Any], actor: Actor) -> Target:
     said = "paused" if target.paused else "unpaused"
     logger.info("target %s of tenant %s %s by %s", target.key, target.tenant, said, actor.name or actor.kind)
     return target
-
-
-def _reason(reason: str) -> str:
-    return parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True)

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError
-from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, F, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
@@ -59,7 +59,7 @@ def find(written: str) -> ApiToken | None:
     """The token that this is the text of, unless it has expired or was revoked."""
     if not 0 < len(written) <= LONGEST:
         return None
-    usable = _tokens().filter(digest=digest(written), revoked_at__isnull=True)
+    usable = ApiToken.objects.filter(digest=digest(written), revoked_at__isnull=True)
     unexpired = usable.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
     unnoted = Q(last_used_at__isnull=True) | Q(last_used_at__lt=Now() - WINDOW)
     noted = unexpired.annotate(use_unnoted=ExpressionWrapper(unnoted, output_field=BooleanField()))
@@ -71,16 +71,16 @@ def note_use(token: ApiToken) -> None:
     if not getattr(token, "use_unnoted", True):
         return
     try:
-        _tokens().filter(pk=token.pk).update(last_used_at=Now())
+        ApiToken.objects.filter(pk=token.pk).update(last_used_at=Now())
     except DatabaseError as error:  # a database that can only be read can still be read
         logger.warning("the use of token %s was not noted: %s", token.prefix, error)
 
 
 def revoke(token_id: UUID, *, actor: Actor = PYTHON) -> ApiToken:
     """It is refused from now on. Revoking it again changes nothing."""
-    if _tokens().filter(pk=token_id, revoked_at__isnull=True).update(revoked_at=Now()):
+    if ApiToken.objects.filter(pk=token_id, revoked_at__isnull=True).update(revoked_at=Now()):
         logger.info("token %s revoked by %s", token_id, actor.name or actor.kind)
-    token = _tokens().filter(pk=token_id).first()
+    token = ApiToken.objects.filter(pk=token_id).first()
     if token is None:
         raise NotFound(_("There is no such token."))
     return token
@@ -95,7 +95,7 @@ def seconds_to_wait(token: ApiToken) -> float | None:
     most = conf.API_RATE_LIMIT
     if most is None:
         return None
-    row = _tokens().filter(pk=token.pk)
+    row = ApiToken.objects.filter(pk=token.pk)
     open_since = Now() - WINDOW
     if row.filter(window_at__gt=open_since, window_count__lt=most).update(window_count=F("window_count") + 1):
         return None
@@ -119,7 +119,3 @@ def clean_scopes(given: Any) -> list[str]:
 
 def digest(written: str) -> str:
     return hashlib.sha256(written.encode(errors="surrogatepass")).hexdigest()
-
-
-def _tokens() -> QuerySet[ApiToken]:
-    return ApiToken.objects.all()

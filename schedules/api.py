@@ -18,7 +18,7 @@ from jobs.api.operations import operation
 from jobs.api.pages import Order, Paged, page
 from jobs.api.queries import Asked
 from jobs.api.schemas import ID_SCHEMA, JobOut
-from schedules import forecast, history, services, shapes
+from schedules import history, services, shapes
 from schedules.api_documents import (
     Count,
     CronQuestion,
@@ -69,7 +69,7 @@ def schedules_create(request: ApiRequest, body: Annotated[ScheduleIn, Document()
 @router.get("/schedules/preview", **operation("schedules_preview_cron", Preview, summary="Preview a cron expression"))
 def schedules_preview_cron(request: ApiRequest, asked: Annotated[CronQuestion, Asked()]) -> HttpResponse:
     """The next due times of an expression that need not be saved."""
-    return _previewed(forecast.of_cron(asked.cron, asked.timezone, asked.count))
+    return _previewed(history.of_cron(asked.cron, asked.timezone, asked.count))
 
 
 @router.get(
@@ -150,7 +150,7 @@ def schedules_skip_next(request: ApiRequest, schedule_id: ScheduleId, body: Why)
 def schedules_preview(request: ApiRequest, schedule_id: ScheduleId, asked: Annotated[Count, Asked()]) -> HttpResponse:
     """Of a disabled schedule, what would come if it were enabled now."""
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
-    return _previewed(forecast.of_schedule(schedule, asked.count))
+    return _previewed(history.of_schedule(schedule, asked.count))
 
 
 @router.get(
@@ -171,7 +171,7 @@ def _done(request: ApiRequest, service: Callable[..., Schedule], schedule_id: st
     return answer(_shown_to(caller)(schedule))
 
 
-def _previewed(found: list[forecast.Upcoming]) -> HttpResponse:
+def _previewed(found: list[history.Upcoming]) -> HttpResponse:
     return answer({"items": [shapes.upcoming(each) for each in found]})
 
 

@@ -13,7 +13,7 @@ from jobs.api.pages import Paged
 from jobs.api.queries import Question, gated, one_of, whole
 from jobs.api.schemas import SHOWN_STATUSES, Document, Id, Out, Page, Time, words
 from jobs.setting_rules import YEAR_SEC
-from schedules import cron, forecast
+from schedules import cron, history
 from schedules import fields as gates
 from schedules.models import CatchUp, Overlap
 
@@ -26,9 +26,9 @@ CRON = {
 ZONE = {"type": "string", "description": "An IANA name.", "examples": ["Europe/Berlin"]}
 COUNT = {
     "type": "integer",
-    "minimum": forecast.FEWEST,
-    "maximum": forecast.MOST,
-    "default": forecast.DEFAULT,
+    "minimum": history.FEWEST,
+    "maximum": history.MOST,
+    "default": history.DEFAULT,
 }
 
 
@@ -168,7 +168,7 @@ class ScheduleFilters(Paged):
 
 
 class Count(Question):
-    count: Annotated[int, *gated(whole(forecast.FEWEST, forecast.MOST), COUNT)] = forecast.DEFAULT
+    count: Annotated[int, *gated(whole(history.FEWEST, history.MOST), COUNT)] = history.DEFAULT
 
 
 class CronQuestion(Count):

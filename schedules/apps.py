@@ -16,24 +16,24 @@ class SchedulesConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobs.engine import housekeeping, wakeup
-        from schedules import changing, checks, history  # noqa: F401  `checks` registers the system checks
+        from jobs.engine import housekeeping, retention, wakeup
+        from schedules import checks, history, services  # noqa: F401  `checks` registers the system checks
         from schedules.ticking import ticker
 
         housekeeping.duty("schedules", ticker.tick, every_sec=ticker.pause_sec)
-        housekeeping.duty("fires", history.forget_old, every_sec=history.pause_sec)
-        wakeup.hear(changing.CHANGED, ticker.hasten)
+        housekeeping.duty("fires", history.forget_old, every_sec=lambda: retention.BUSY_SEC)
+        wakeup.hear(services.CHANGED, ticker.hasten)
         post_migrate.connect(_declare, sender=self, dispatch_uid="jobscheduler_schedules.declared")
 
     def pass_time(self, begin: datetime, end: datetime) -> None:
         """For `jobs.testing`: what falls due in between is fired."""
-        from schedules.passing import fire_between
+        from schedules.ticking import fire_between
 
         fire_between(begin, end)
 
     def examine(self) -> Iterator[Any]:
         """For `manage.py doctor`."""
-        from schedules.examining import examine
+        from schedules.checks import examine
 
         yield from examine()
 

@@ -50,14 +50,25 @@ def fields_of(written: str) -> str:
     """The five fields of an expression or of a name such as @daily, or CronError."""
     text = written.strip()
     if text.startswith("@"):
-        return _named(text)
+        fields = NAMES.get(text.lower())
+        if fields is None:
+            raise CronError(_("is not one of %s") % ", ".join(NAMES))
+        return fields
     parts = text.split()
     if not _WORDS.fullmatch(text):
         raise CronError(_("is no cron expression such as “0 3 * * 1-5”"))
     if len(parts) != 5:
         raise CronError(_("has %d fields; it needs 5: minute, hour, day of the month, month, weekday") % len(parts))
     fields = " ".join(parts)
-    _require_sense(fields)
+    try:
+        never = next(iter(CronSim(fields, _ANY_DAY)), None) is None
+    except CronSimError as error:
+        never = _never_comes(fields)
+        if not never:
+            name = str(error).removeprefix("Bad ")
+            raise CronError(_("has a bad field: %s") % FIELDS.get(name, name)) from None
+    if never:
+        raise CronError(_("never comes due: there is no such day"))
     return fields
 
 
@@ -120,25 +131,6 @@ class Cron:
         if second < first:  # only within a gap; each is read with the offset of one of its sides
             return change_between(self.zone, second, first) or first
         return first
-
-
-def _named(text: str) -> str:
-    fields = NAMES.get(text.lower())
-    if fields is None:
-        raise CronError(_("is not one of %s") % ", ".join(NAMES))
-    return fields
-
-
-def _require_sense(fields: str) -> None:
-    try:
-        never = next(iter(CronSim(fields, _ANY_DAY)), None) is None
-    except CronSimError as error:
-        never = _never_comes(fields)
-        if not never:
-            name = str(error).removeprefix("Bad ")
-            raise CronError(_("has a bad field: %s") % FIELDS.get(name, name)) from None
-    if never:
-        raise CronError(_("never comes due: there is no such day"))
 
 
 def _never_comes(fields: str) -> bool:

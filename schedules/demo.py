@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from jobs import clock, db
@@ -24,7 +24,11 @@ def prepare(actor: Actor) -> None:
     often = {"every_sec": 60, "anchor_at": begin, "catch_up": "all", "catch_up_max": FIRES}
     pulse = services.create({"name": "demo: every minute", **often, **MAIL}, tenant=TENANT, actor=actor)
     for made, first, last in ((MAIL, 0, 21), (CLOSED, 22, 24), (MAIL, 25, FIRES - 1)):
-        _fire(pulse.pk, made, begin + timedelta(minutes=first), begin + timedelta(minutes=last))
+        # Turn the schedule back, and let it make up for what was due in between.
+        rows = Schedule.objects.filter(pk=pulse.pk)
+        with db.atomic():
+            rows.update(next_fire_at=begin + timedelta(minutes=first), **made)
+            settle(rows.get(), begin + timedelta(minutes=last))
     services.update(pulse.pk, {"catch_up": "latest", "overlap": "skip", **NAP}, actor=actor)
 
 
@@ -42,11 +46,3 @@ def finish(actor: Actor) -> None:
 def clear(actor: Actor) -> None:
     for key in list(services.of(TENANT).values_list("pk", flat=True)):
         services.delete(key, actor=actor)
-
-
-def _fire(key: Any, made: dict[str, Any], first: datetime, last: datetime) -> None:
-    """Turn the schedule back, and let it make up for what was due in between."""
-    rows = Schedule.objects.filter(pk=key)
-    with db.atomic():
-        rows.update(next_fire_at=first, **made)
-        settle(rows.get(), last)

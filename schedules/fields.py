@@ -1,20 +1,25 @@
-"""What may be said of a schedule, field by field: the gates that API, console, commands and code all go through."""
+"""What may be said of a schedule, field by field and as a whole; and which due time it waits for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from django.utils.translation import gettext as _
 
 from jobs import parsing, submission
-from jobs.errors import InvalidInput
+from jobs.errors import Conflict, InvalidInput
 from jobs.redaction import restore
 from jobs.setting_rules import YEAR_SEC
 from schedules import zones
 from schedules.cron import LENGTH, CronError, fields_of
-from schedules.models import CatchUp, Overlap
+from schedules.firing import build_job
+from schedules.models import CatchUp, Overlap, Schedule
+from schedules.triggers import BUSY, Once, trigger_of
+from schedules.zones import UnknownZone
 
 LONGEST_EVERY_SEC = 10 * YEAR_SEC
 LONGEST_JITTER_SEC = 86_400
@@ -105,3 +110,61 @@ def clean(values: Mapping[str, Any], known_params: dict[str, Any]) -> dict[str, 
         else:
             found[name] = GATES[name](restore(value, known_params, name) if name == "params" else value, name)
     return found
+
+
+class Broken(Conflict):
+    """Its row makes no sense, which only something other than these services can have brought about."""
+
+    code = "broken"
+
+
+@contextmanager
+def refusing_nonsense() -> Iterator[None]:
+    try:
+        yield
+    except (CronError, UnknownZone) as error:
+        raise Broken(_("This schedule is broken: %s") % error) from None
+
+
+def rule(schedule: Schedule) -> tuple[Any, ...]:
+    """What decides when it is due. Its zone counts only for cron: seconds and moments are the same everywhere."""
+    zone = schedule.timezone if schedule.cron is not None else None
+    return (schedule.cron, zone, schedule.every_sec, schedule.anchor_at, schedule.run_at)
+
+
+def require_sense(schedule: Schedule, now: datetime) -> None:
+    """InvalidInput unless it has one rule and could make its job."""
+    said = [name for name in ("cron", "every_sec", "run_at") if getattr(schedule, name) is not None]
+    if len(said) != 1:
+        raise InvalidInput(said[-1] if said else "cron", _("say exactly one of cron, every_sec and run_at"), "one_rule")
+    if schedule.anchor_at is not None and schedule.every_sec is None:
+        raise InvalidInput("anchor_at", _("is only for every_sec"))
+    if (schedule.template is None) == (schedule.job_type == ""):
+        raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
+    try:
+        trigger_of(schedule).after(now)
+    except (CronError, UnknownZone) as error:
+        field = "cron" if isinstance(error, CronError) else "timezone"
+        raise InvalidInput(field, str(error), field) from None
+    build_job(schedule, now)
+
+
+def first_due(schedule: Schedule, now: datetime) -> datetime | None:
+    """Under a new rule. A single time may lie as far back as its grace reaches; one that has passed is refused."""
+    if is_spent(schedule):
+        return None
+    trigger = trigger_of(schedule)
+    if not isinstance(trigger, Once):
+        return trigger.after(now)
+    due = trigger.after(now - max(timedelta(seconds=schedule.misfire_grace_sec), BUSY))
+    if due is None:
+        raise InvalidInput("run_at", _("has passed"), "past")
+    return due
+
+
+def next_due(schedule: Schedule, after: datetime) -> datetime | None:
+    return None if is_spent(schedule) else trigger_of(schedule).after(after)
+
+
+def is_spent(schedule: Schedule) -> bool:
+    return schedule.max_fires is not None and schedule.fire_count >= schedule.max_fires

@@ -1,19 +1,26 @@
-"""What a schedule has fired, and what became of it; and how long that is remembered."""
+"""What a schedule has fired and what became of it, how long that is remembered, and what comes next."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.db.models import QuerySet
 
-from jobs import clock
+from jobs import clock, parsing
 from jobs.conf import conf
-from jobs.engine import retention
 from jobs.models import Job
-from schedules.lineage import tails
+from schedules import fields, zones
+from schedules.cron import Cron
+from schedules.fields import refusing_nonsense
+from schedules.firing import tails
 from schedules.models import Schedule, ScheduleFire
+from schedules.triggers import Trigger, from_on, trigger_of
+from schedules.words import clock_note
 
 AT_ONCE = 500
 
@@ -51,5 +58,33 @@ def forget_old() -> int:
     return fires.filter(pk__in=ids).delete()[0] if ids else 0
 
 
-def pause_sec() -> float:
-    return retention.BUSY_SEC
+FEWEST, MOST, DEFAULT = 1, 1000, 5
+
+
+@dataclass(frozen=True)
+class Upcoming:
+    fire_at: datetime
+    local: datetime
+    note: str | None
+
+
+def of_schedule(schedule: Schedule, count: int = DEFAULT) -> list[Upcoming]:
+    """What comes next; of a disabled schedule, what would come if it were enabled now."""
+    most = parsing.integer(count, "count", FEWEST, MOST)
+    if schedule.max_fires is not None:
+        most = min(most, max(schedule.max_fires - schedule.fire_count, 0))
+    with refusing_nonsense():
+        trigger = trigger_of(schedule)
+        first = schedule.next_fire_at if schedule.enabled else trigger.after(clock.now())
+        return _told(trigger, zones.zone(schedule.timezone), islice(from_on(trigger, first), most))
+
+
+def of_cron(cron: Any, timezone: Any = "UTC", count: int = DEFAULT) -> list[Upcoming]:
+    """Of an expression that nobody has saved."""
+    most = parsing.integer(count, "count", FEWEST, MOST)
+    trigger = Cron(fields.cron(cron), zones.zone(fields.timezone(timezone)))
+    return _told(trigger, trigger.zone, islice(from_on(trigger, trigger.after(clock.now())), most))
+
+
+def _told(trigger: Trigger, place: ZoneInfo, times: Iterable[datetime]) -> list[Upcoming]:
+    return [Upcoming(due, due.astimezone(place), clock_note(trigger, place, due)) for due in times]

@@ -1,22 +1,25 @@
-"""Schedules of django-q2 in our own words: all its eleven types. Reads what it is given and imports nothing of it."""
+"""Import the schedules of django-q2, all its eleven types: each once, known by where it came from."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils.translation import gettext as _
 
+from jobs import db, parsing
+from jobs.actors import PYTHON, Actor
+from jobs.contrib import django_q
 from jobs.contrib.django_q import Source
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.registry import Handler, registry
+from jobs.shapes import moment
 from jobs.signature import CONTEXT
-from schedules import fields, zones
-from schedules.models import CatchUp
+from schedules import fields, services, zones
+from schedules.models import CatchUp, Schedule
 
 DAYS_IN_EVERY_MONTH = 28
 TWO_WEEKS_SEC = 14 * 86_400
@@ -40,10 +43,25 @@ def source_name(source: Source) -> str:
 
 def translated(source: Source, *, zone: str, makes_up: bool) -> Translation:
     """What `services.create` takes, or Unreadable. `zone` is where django-q2 reads its times."""
-    warnings = _warnings(source)
+    warnings = []
+    if source.hook:
+        warnings.append(_("its hook “%s” is not called: use a webhook, or make it a job") % source.hook[:100])
+    if source.cluster:
+        warnings.append(_("its cluster “%s” means nothing here: use a resource") % source.cluster[:100])
     rule = _rule(source, zone, warnings)
     handler = _handler(source.func)
-    params = _params(source, handler, warnings)
+    named = _keywords(source.kwargs)
+    if named.pop("q_options", None):
+        warnings.append(_("its q_options stay behind"))
+    taken = inspect.signature(handler.__wrapped__).parameters.values()
+    names = [each.name for each in taken if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != CONTEXT]
+    positional = _positional(source.args)
+    if len(positional) > len(names):
+        raise Unreadable(_("it passes more arguments than the function has"))
+    given = dict(zip(names, positional, strict=False))
+    if twice := given.keys() & named.keys():
+        raise Unreadable(_("it passes “%s” twice") % min(twice))
+    params = {name: _plain(value) for name, value in {**given, **named}.items()}
     catch_up = CatchUp.ALL if makes_up and source.schedule_type != "C" else CatchUp.LATEST  # its crons count from now
     values = {
         "name": (source.name or source.func)[:200],
@@ -104,21 +122,6 @@ def _handler(func: str) -> Handler[..., Any]:
     raise Unreadable(_("“%s” is no job type here: put @job on it") % func[:200])
 
 
-def _params(source: Source, handler: Handler[..., Any], warnings: list[str]) -> dict[str, Any]:
-    named = _keywords(source.kwargs)
-    if named.pop("q_options", None):
-        warnings.append(_("its q_options stay behind"))
-    taken = inspect.signature(handler.__wrapped__).parameters.values()
-    names = [each.name for each in taken if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != CONTEXT]
-    positional = _positional(source.args)
-    if len(positional) > len(names):
-        raise Unreadable(_("it passes more arguments than the function has"))
-    given = dict(zip(names, positional, strict=False))
-    if twice := given.keys() & named.keys():
-        raise Unreadable(_("it passes “%s” twice") % min(twice))
-    return {name: _plain(value) for name, value in {**given, **named}.items()}
-
-
 def _positional(written: str | None) -> tuple[Any, ...]:
     """As django-q2 reads them: a single value is a tuple of one."""
     if not written:
@@ -164,15 +167,69 @@ def _plain(value: Any) -> Any:
     return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
-def _warnings(source: Source) -> list[str]:
-    found = []
-    if source.hook:
-        found.append(_("its hook “%s” is not called: use a webhook, or make it a job") % source.hook[:100])
-    if source.cluster:
-        found.append(_("its cluster “%s” means nothing here: use a resource") % source.cluster[:100])
-    return found
+@dataclass
+class Imported:
+    """`result` is made, known or refused; before it is done, `would be made`."""
+
+    source: str
+    name: str
+    when: str = ""
+    result: str = "made"
+    reason: str = ""
+    warnings: list[str] = field(default_factory=list)
+    fires_twice: bool = False
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
 
 
-def unused_name(wanted: str, source: Source, taken: Iterable[str]) -> str:
-    """The name it had, or one that tells where it comes from."""
-    return wanted if wanted not in set(taken) else f"{wanted[:170]} ({source_name(source)})"
+def bring_over(
+    *, tenant: str = "default", dry_run: bool = False, disable_source: bool = False, actor: Actor = PYTHON
+) -> list[Imported]:
+    """Each in a transaction of its own, in which its source is disabled too if that is asked."""
+    place = parsing.tenant(tenant)
+    zone = fields.timezone(django_q.time_zone(), "Q_CLUSTER")
+    known = set(Schedule.objects.filter(source__startswith="q2:").values_list("source", flat=True))
+    return [
+        _bring(source, zone, place, source_name(source) in known, dry_run, disable_source, actor)
+        for source in django_q.sources()
+    ]
+
+
+def _bring(
+    source: django_q.Source, zone: str, tenant: str, is_known: bool, dry_run: bool, disable_source: bool, actor: Actor
+) -> Imported:
+    told = Imported(source_name(source), source.name or source.func, fires_twice=source.repeats != 0)
+    try:
+        with db.atomic():
+            if is_known:
+                told.result = "known"
+            else:
+                _translate(told, source, zone, tenant, dry_run, actor)
+            if disable_source and not dry_run and django_q.disable([source.id]):
+                told.warnings.append(_("its source was disabled"))
+                told.fires_twice = False
+    except JobSchedulerError as error:
+        told.result, told.reason = "refused", str(error)
+    return told
+
+
+def _translate(told: Imported, source: django_q.Source, zone: str, tenant: str, dry_run: bool, actor: Actor) -> None:
+    found = translated(source, zone=zone, makes_up=django_q.makes_up_for_missed())
+    told.warnings += found.warnings
+    told.when = _when(found.values)
+    taken = Schedule.objects.filter(tenant=tenant).values_list("name", flat=True)
+    # The name it had, or one that tells where it comes from.
+    wanted = found.values["name"]
+    found.values["name"] = told.name = wanted if wanted not in set(taken) else f"{wanted[:170]} ({source_name(source)})"
+    services.require_sense_of(found.values, tenant=tenant)
+    if dry_run:
+        told.result = "would be made"
+        return
+    services.create(found.values, tenant=tenant, actor=actor, source=told.source)
+
+
+def _when(values: dict[str, Any]) -> str:
+    if "cron" in values:
+        return f"{values['cron']} {values['timezone']}"
+    return f"every {values['every_sec']} s" if "every_sec" in values else f"once, at {moment(values['run_at'])}"

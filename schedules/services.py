@@ -6,25 +6,27 @@ Ids may be UUIDs or their text; `tenant` None is every tenant; `actor` says who 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
+from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import clock, db, parsing, shapes
+from jobs import clock, db, parsing, shapes, submission
 from jobs.actors import PYTHON, Actor
-from jobs.errors import Conflict, InvalidInput
-from jobs.models import Job
+from jobs.engine import wakeup
+from jobs.errors import Conflict, InvalidInput, NotFound
+from jobs.models import Job, JobTemplate
+from jobs.presets import NameTaken
 from jobs.services import REASON_LENGTH, submit_spec
 from schedules import fields
-from schedules.changing import absent, apply, changing, found_in, save, switch_on, with_rule
-from schedules.changing import of as of
-from schedules.firing import settle
-from schedules.making import build_job
+from schedules.fields import first_due, is_spent, next_due, refusing_nonsense, require_sense, rule
+from schedules.firing import build_job, settle
 from schedules.models import Schedule
-from schedules.rules import next_due, require_sense, rule
 
 logger = logging.getLogger("jobs.schedules")
 LET_GO_AT_ONCE = 500
@@ -66,7 +68,8 @@ def update(
     """
     with changing(schedule_id, tenant) as schedule:
         clean, now = fields.clean(changes, schedule.params), clock.now()
-        if rule(schedule) != rule(with_rule(schedule, clean)):
+        would_be = Schedule(**{name: clean.get(name, getattr(schedule, name)) for name in fields.RULE})
+        if rule(schedule) != rule(would_be):
             settle(schedule, now)
             schedule.refresh_from_db(using=db.alias())
         apply(schedule, clean, now)
@@ -154,3 +157,85 @@ def _reason(reason: Any) -> str:
 
 def _log(schedule: Schedule, what: str, actor: Actor) -> None:
     logger.info("schedule %s of tenant %s %s by %s", schedule.name, schedule.tenant, what, actor.name or actor.kind)
+
+
+CHANGED = "schedules"  # what schedulers that sleep are told when somebody has changed a schedule
+
+
+def of(tenant: str | None) -> QuerySet[Schedule]:
+    """The schedules of one tenant, or all."""
+    found = Schedule.objects.select_related("template")
+    return found if tenant is None else found.filter(tenant=tenant)
+
+
+@contextmanager
+def changing(schedule_id: UUID | str, tenant: str | None) -> Iterator[Schedule]:
+    """The row, locked: schedulers pass it by, and other changes wait."""
+    with refusing_nonsense(), db.atomic():
+        schedule = found_in(of(tenant).select_for_update(no_key=True, of=("self",)), schedule_id)
+        yield schedule
+        save(schedule)
+
+
+def found_in(schedules: QuerySet[Schedule], schedule_id: UUID | str) -> Schedule:
+    try:
+        found = schedules.filter(pk=parsing.job_id(schedule_id)).first()
+    except NotFound:
+        raise absent() from None
+    if found is None:
+        raise absent()
+    return found
+
+
+def absent() -> NotFound:
+    return NotFound(_("There is no such schedule."))
+
+
+def apply(schedule: Schedule, clean: dict[str, Any], now: datetime) -> None:
+    """Make the schedule what was said, and set it to its next due time where that has to change."""
+    before, was_enabled = rule(schedule), schedule.enabled
+    for name, value in clean.items():
+        if name == "template":
+            schedule.template = None if value is None else _template(value, schedule.tenant)
+        else:
+            setattr(schedule, name, value)
+    if schedule.every_sec is None and "anchor_at" not in clean:
+        schedule.anchor_at = None
+    if schedule.enabled:
+        schedule.disabled_reason = ""
+    if schedule.every_sec is not None and schedule.anchor_at is None:
+        schedule.anchor_at = now.replace(microsecond=0)
+    require_sense(schedule, now)
+    if not schedule.enabled:
+        schedule.next_fire_at = None
+    elif schedule._state.adding or rule(schedule) != before:
+        schedule.next_fire_at = first_due(schedule, now)
+    elif not was_enabled:
+        switch_on(schedule, now)
+    elif is_spent(schedule):
+        schedule.next_fire_at = None
+    elif schedule.next_fire_at is None:  # it may fire more often now
+        schedule.next_fire_at = next_due(schedule, now)
+
+
+def switch_on(schedule: Schedule, now: datetime) -> None:
+    schedule.enabled, schedule.disabled_reason = True, ""
+    schedule.next_fire_at = next_due(schedule, now)
+
+
+def _template(name: str, tenant: str) -> JobTemplate:
+    """Locked, so that it cannot be deleted before we have said that we need it."""
+    known = submission.find_template(name, tenant)
+    locked = JobTemplate.objects.select_for_update(no_key=True).filter(pk=known.pk).first()
+    return locked or submission.find_template(name, tenant)
+
+
+def save(schedule: Schedule) -> None:
+    try:
+        with db.atomic():
+            schedule.save(using=db.alias())
+    except IntegrityError:
+        said = {"name": schedule.name, "tenant": schedule.tenant}
+        raise NameTaken(_("Tenant %(tenant)s already has a schedule “%(name)s”.") % said) from None
+    schedule.refresh_from_db(using=db.alias())
+    wakeup.notify(CHANGED)

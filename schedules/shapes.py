@@ -6,8 +6,7 @@ from typing import Any
 
 from jobs.redaction import redact
 from jobs.shapes import moment
-from schedules.forecast import Upcoming
-from schedules.history import PastFire
+from schedules.history import PastFire, Upcoming
 from schedules.models import Schedule
 
 PLAIN = (

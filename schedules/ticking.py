@@ -50,7 +50,8 @@ class Ticker:
         made = fire_due(now) if now is not None and wait_sec <= 0 else 0
         if wait_sec <= 0:
             wait_sec, now = _next_due()
-        self._look_at = time.monotonic() + min(wait_sec if wait_sec > 0 else IN_HAND_SEC, _idle_sec())
+        idle_sec = conf.POLL_SEC * (10 if Listener.is_possible() else 1)  # else nobody tells us of changes
+        self._look_at = time.monotonic() + min(wait_sec if wait_sec > 0 else IN_HAND_SEC, idle_sec)
         if news != self._news:  # what we saw may be older than what we were told
             self._look_at = 0.0
         return made
@@ -77,9 +78,17 @@ def _next_due() -> tuple[float, datetime | None]:
     return (found[0] - found[1]).total_seconds(), found[1]
 
 
-def _idle_sec() -> float:
-    """Where nobody can tell us of changes, we ask ourselves."""
-    return conf.POLL_SEC * (10 if Listener.is_possible() else 1)
-
-
 ticker = Ticker()
+
+
+def fire_between(begin: datetime, end: datetime) -> int:
+    """For tests: fire what falls due until `end`, one due time after the other, as a scheduler would have.
+
+    Returns how many jobs were made.
+    """
+    declared.sync()
+    made, moment = fire_due(begin), begin
+    due_times = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False).order_by("next_fire_at")
+    while (due := due_times.values_list("next_fire_at", flat=True).first()) is not None and moment < due <= end:
+        made, moment = made + fire_due(due), due
+    return made

@@ -1,4 +1,8 @@
-"""When a schedule is due: by cron, at intervals, or once. All three answer one question: when next, after a moment?"""
+"""When a schedule is due: by cron, at intervals, or once. All three answer one question: when next, after a moment?
+
+`choose` decides which due times are fired. As long as nothing is later than its grace, all are. Otherwise the scheduler
+was away, and `catch_up` decides on all that has passed meanwhile: none of it, the newest, or the newest few.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from schedules.cron import Cron
-from schedules.models import Schedule
+from schedules.models import CatchUp, Schedule
 from schedules.zones import zone
 
 _FIRST_LOOK = timedelta(minutes=2)
@@ -74,3 +78,37 @@ def newest(trigger: Trigger, first: datetime, now: datetime, most: int) -> list[
         if whole or len(kept) == most:
             return list(kept)
         span *= 2
+
+
+BUSY = timedelta(seconds=5)  # how late a scheduler may be without having been away
+AT_ONCE = 100  # what is more than this comes with the next rounds
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`fired` are due times, oldest first; `next_at` is the first that is left; `missed_since` the first let go."""
+
+    fired: list[datetime]
+    next_at: datetime | None
+    missed_since: datetime | None = None
+
+
+def choose(
+    trigger: Trigger, first: datetime, now: datetime, *, catch_up: str, most: int, grace_sec: int, left: int | None
+) -> Choice:
+    """`first` is the due time that waits; `left` is how many more fires the schedule has, None for any number."""
+    due: list[datetime] = []
+    if now - first > max(timedelta(seconds=grace_sec), BUSY):
+        count = {CatchUp.NONE: 0, CatchUp.LATEST: 1}.get(CatchUp(catch_up), most)
+        due = newest(trigger, first, now, count) if count else []
+        missed = None if due and due[0] == first else first
+        choice = Choice(due[:AT_ONCE], due[AT_ONCE] if len(due) > AT_ONCE else trigger.after(now), missed)
+    else:
+        following: datetime | None = first
+        while following is not None and following <= now and len(due) < AT_ONCE:
+            due.append(following)
+            following = trigger.after(following)
+        choice = Choice(due, following)
+    if left is not None and len(choice.fired) >= left:
+        return Choice(choice.fired[:left], None, choice.missed_since)
+    return choice

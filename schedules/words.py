@@ -1,15 +1,18 @@
-"""When a schedule runs, in words."""
+"""When a schedule runs, in words, and what to know about a due time on a day when clocks change."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from schedules.cron import CronError, fields_of
+from schedules.cron import Cron, CronError, fields_of
 from schedules.models import Schedule
+from schedules.triggers import Trigger
+from schedules.zones import change_between, wall
 
 _ANY_DAY = datetime(2024, 1, 1)  # noqa: DTZ001 — on a clock without a zone
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
@@ -38,3 +41,44 @@ def every_in_words(seconds: int) -> str:
     if seconds == 1:
         return _("Every second")
     return ngettext("Every %(count)d second", "Every %(count)d seconds", seconds) % {"count": seconds}
+
+
+_SECOND = timedelta(seconds=1)
+
+
+def clock_note(trigger: Trigger, place: ZoneInfo, due: datetime) -> str | None:
+    change = _change_of_the_day(place, due)
+    if change is None:
+        return None
+    before, after = wall(place, change - _SECOND) + _SECOND, wall(place, change)
+    if after < before and after <= wall(place, due) < before:
+        local = due.astimezone(place)
+        if local.fold:
+            return _("%s comes twice on this day: this is the second") % _shown(local)
+        if isinstance(trigger, Cron) and not trigger.follows_the_clock:
+            return _("%s comes twice on this day: it runs the first time only") % _shown(local)
+        return _("%s comes twice on this day: this is the first") % _shown(local)
+    skipped = trigger.skipped(due) if isinstance(trigger, Cron) else None
+    if skipped is not None:
+        told = {"time": _shown(skipped), "gap": _shown(before)}
+        return _("%(time)s does not exist on this day: clocks go forward at %(gap)s, and it runs right after") % told
+    told = {"from": _shown(before), "to": _shown(after)}
+    if after > before:
+        return _("clocks go forward on this day, from %(from)s to %(to)s") % told
+    return _("clocks go back on this day, from %(from)s to %(to)s") % told
+
+
+def _change_of_the_day(place: ZoneInfo, due: datetime) -> datetime | None:
+    """When the clocks change between the midnights around this due time, if they do."""
+    try:
+        today = wall(place, due).date()
+        begin, end = (
+            datetime.combine(day, time(), place).astimezone(UTC) - _SECOND for day in (today, today + timedelta(days=1))
+        )
+    except OverflowError:  # the calendar ends
+        return None
+    return change_between(place, begin, end)
+
+
+def _shown(clock: datetime) -> str:
+    return f"{clock:%H:%M}"

@@ -21,7 +21,11 @@ class UnknownZone(ValueError):
 def zone(name: str) -> ZoneInfo:
     """The zone of this name. Nothing but a known name is ever looked up, so no path leads anywhere."""
     if name not in names_of_zones():
-        raise UnknownZone(_unknown(name))
+        message = _("There is no time zone “%s”.") % name[:NAME_LENGTH]
+        near = difflib.get_close_matches(name[:NAME_LENGTH], names_of_zones(), 1)
+        if near:
+            message += " " + _("Did you mean “%s”?") % near[0]
+        raise UnknownZone(message)
     return ZoneInfo(name)
 
 
@@ -57,11 +61,3 @@ def _change(place: ZoneInfo, before: datetime, after: datetime) -> datetime:
         else:
             low = middle
     return datetime.fromtimestamp(high, UTC)
-
-
-def _unknown(name: str) -> str:
-    message = _("There is no time zone “%s”.") % name[:NAME_LENGTH]
-    near = difflib.get_close_matches(name[:NAME_LENGTH], names_of_zones(), 1)
-    if near:
-        message += " " + _("Did you mean “%s”?") % near[0]
-    return message

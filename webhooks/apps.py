@@ -14,8 +14,9 @@ class WebhooksConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobs import extras, triggers
-        from jobs.engine import housekeeping, keeping
+        from jobs import shapes, triggers
+        from jobs.engine import housekeeping
+        from jobs.engine.retention import goes_along, keep
         from webhooks import (
             checks,  # noqa: F401  registers the system checks
             counts,
@@ -25,9 +26,9 @@ class WebhooksConfig(AppConfig):
         )
 
         triggers.register(self, outbox.TRIGGERS)
-        extras.add("webhooks", counts.of_jobs)
-        keeping.keep(retention.keep)
-        keeping.goes_along(retention.go_along)
+        shapes.add_extra("webhooks", counts.of_jobs)
+        keep(retention.keep)
+        goes_along(retention.go_along)
         housekeeping.duty("webhooks", sender.one_round, thread=sender.Sender)
         housekeeping.duty("webhook tests", retention.forget_tests, every_sec=lambda: 3600.0)
 

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
-from jobs import census, db
+from jobs import census, db, explain
 from jobs.admin import console, job_page
 from jobs.admin.base import capped_count, fieldset, may_view_payload
 from jobs.admin.bulk_actions import JobVerbs
@@ -42,7 +42,6 @@ from jobs.admin.formatting import (
     when,
 )
 from jobs.engine.recovery import CRASHED, EXPIRED
-from jobs.explain import listed
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun, Target
 from jobs.models.job import STATUS_LABELS
 from jobs.states import TERMINAL, Status
@@ -118,7 +117,7 @@ class JobAdmin(JobVerbs):
         before = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
         died = Job.objects.filter(pk__in=before, status_reason__in=(EXPIRED, CRASHED)) if before else Job.objects.none()
         rescued = set(died.order_by().values_list("pk", flat=True))
-        whys = listed.brief(jobs)
+        whys = explain.brief(jobs)
         for job in jobs:
             job.is_rescued = job.retry_of_id in rescued
             job.brief = params.get(job.pk, "")

@@ -13,13 +13,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import actors, db, figures, ids, services
+from jobs import actors, db, explain, figures, ids, services
 from jobs.admin import console
 from jobs.admin.base import capped_count, log_history
 from jobs.admin.console import APP, render, screen, url_of
 from jobs.admin.formatting import first_line, link, short_id
 from jobs.errors import JobSchedulerError
-from jobs.explain import listed
 from jobs.literals import literals
 from jobs.models import Job
 from jobs.models.job import JobQuerySet
@@ -121,7 +120,7 @@ def _rows(admin: ModelAdmin, asked: dict[str, Any]) -> list[dict[str, Any]]:
     """One page in dispatch order, with one more before and after it: they are the neighbours of its ends."""
     start = max(asked["from"] - 1, 0)
     found = list(_jobs(asked).in_dispatch_order().defer("params", "checkpoint")[start : asked["from"] + SHOWN + 1])
-    whys = listed.brief(found)
+    whys = explain.brief(found)
     rows = []
     for index, job in enumerate(found):
         before, after = _peer(found, index - 1, job), _peer(found, index + 1, job)

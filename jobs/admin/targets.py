@@ -138,7 +138,7 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
         return target
 
     def sections(self, request: HttpRequest, row: Target) -> dict[str, Any]:
-        lane = figures.jobs().filter(lane_id=row.pk, gate__in=literals(figures.IN_LANE)).in_dispatch_order()
+        lane = Job.objects.filter(lane_id=row.pk, gate__in=literals(figures.IN_LANE)).in_dispatch_order()
         jobs = list(lane.defer("params", "checkpoint")[:WAITING])
         listed = self.admin_site.is_registered(Job)
         waiting = {

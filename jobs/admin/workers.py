@@ -39,7 +39,7 @@ def in_hand(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
     }
     if not lives:
         return {}
-    active = figures.jobs().filter(status__in=literals(figures.AT_WORK), status=Status.RUNNING).select_related("run")
+    active = Job.objects.filter(status__in=literals(figures.AT_WORK), status=Status.RUNNING).select_related("run")
     narrow = active.only("id", "job_type", "lease_owner", "target", "progress", "run__started_at", "run__job_id")
     found: dict[Any, list[Job]] = defaultdict(list)
     for job in sorted(narrow.order_by()[:MOST], key=lambda job: job.pk):  # in order by itself, it would walk all jobs

@@ -12,7 +12,7 @@ from django.db.models import BooleanField, F, Func, Q, Value
 from django.db.models.functions import Left
 from django.db.models.lookups import Exact
 
-from jobs import clock, parsing, tagged
+from jobs import clock, parsing
 from jobs.api import fields as f
 from jobs.api.callers import Caller
 from jobs.api.pages import Paged
@@ -20,7 +20,7 @@ from jobs.api.queries import each, gated, key, one_of
 from jobs.api.schemas import ID_SCHEMA, SHOWN_STATUSES, words
 from jobs.api.walks import Walk
 from jobs.errors import NotFound
-from jobs.literals import literals
+from jobs.literals import has_tag, has_tag_prefix, literals
 from jobs.models import Job, JobRun
 from jobs.models.job import RARE, JobQuerySet
 from jobs.states import ACTIVE, Status
@@ -71,13 +71,13 @@ def judged(asked: JobFilters) -> Q:
     """What no index knows."""
     found = Q(**{name: value for name in PLAIN if (value := getattr(asked, name)) is not None})
     for tag in asked.tag or ():
-        found &= tagged.has(tag)
+        found &= has_tag(tag)
     if asked.created_after is not None:
         found &= Q(created_at__gt=asked.created_after)
     if asked.created_before is not None:
         found &= Q(created_at__lt=asked.created_before)
     if asked.q is not None and _as_id(asked.q) is None:
-        found &= _begins("job_type", asked.q) | _begins("target", asked.q) | tagged.begins(asked.q)
+        found &= _begins("job_type", asked.q) | _begins("target", asked.q) | has_tag_prefix(asked.q)
     return found
 
 

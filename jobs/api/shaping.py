@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from jobs import extras, shapes
+from jobs import shapes
 from jobs.api.callers import Caller
 from jobs.errors import NotFound
 from jobs.models import Job, JobRun
@@ -26,7 +26,7 @@ def job(row: Job, caller: Caller) -> dict[str, Any]:
 def jobs(rows: Iterable[Job], caller: Caller) -> list[dict[str, Any]]:
     """With what other apps have to say of each."""
     found = list(rows)
-    more = extras.read([row.pk for row in found])
+    more = shapes.read_extras([row.pk for row in found])
     return [{**_job(row, caller), "webhooks": dict(NO_WEBHOOKS), **more[row.pk]} for row in found]
 
 

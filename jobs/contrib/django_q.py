@@ -54,7 +54,10 @@ class Source:
 def tick() -> None:
     """One round of our housekeeping, as far as it goes in a few seconds; what is left is due again next time."""
     end = time.monotonic() + TICK_SEC
-    for each in _in_turn():
+    # Our duties, beginning with another one each minute: none is always the one that is left.
+    duties = housekeeping.duties()
+    start = int(time.time() // 60) % max(len(duties), 1)
+    for each in [*duties[start:], *duties[:start]]:
         if time.monotonic() > end:
             logger.warning("a tick was not done in %d s; the rest waits for the next", TICK_SEC)
             return
@@ -120,10 +123,3 @@ def _model() -> Any:
     from django_q.models import Schedule
 
     return Schedule
-
-
-def _in_turn() -> list[housekeeping.Duty]:
-    """Our duties, beginning with another one each minute: none is always the one that is left."""
-    duties = housekeeping.duties()
-    start = int(time.time() // 60) % max(len(duties), 1)
-    return [*duties[start:], *duties[:start]]

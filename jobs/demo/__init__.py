@@ -31,7 +31,7 @@ class NotTheDemo(Conflict):
 
 def fill(*, actor: Actor) -> int:
     """Make all of it, some of it by working. Returns how many jobs there are then."""
-    from jobs.demo import handlers, past, present
+    from jobs.demo import content, handlers
 
     if is_there():
         raise AlreadyThere(_("The demo is there already; “demo --clear” removes it."))
@@ -42,22 +42,22 @@ def fill(*, actor: Actor) -> int:
     presets.create(nap, tenant=TENANT, actor=actor)
     for part in _parts():
         part.prepare(actor)
-    past.live_through(actor)
+    content.live_through(actor)
     for part in _parts():
         part.finish(actor)
-    present.arrange(actor)
+    content.arrange(actor)
     return Job.objects.filter(tenant=TENANT).count()
 
 
 def clear(*, actor: Actor, patience_sec: float) -> int:
     """Remove all of it, and whatever else is in its tenant by now. Returns how many jobs went."""
-    from jobs.demo import clearing
+    from jobs.demo import content
 
     if not is_there():
         raise NotFound(_("There is no demo to remove."))
     for part in _parts():
         part.clear(actor)
-    return clearing.clear(actor, patience_sec)
+    return content.clear(actor, patience_sec)
 
 
 def is_there() -> bool:

@@ -72,18 +72,7 @@ def release(lease_id: UUID, *, owner: str) -> None:
 
 def _decided(lease: Lease, candidate: Candidate) -> Granted | Denied:
     asking = AdmissionRound()
-    before = _denial(lease)
-    if before is not None and before.expires_at > asking.now:
-        left = (before.expires_at - asking.now).total_seconds()
-        return Denied(before.outcome, float(math.ceil(left)))
-    if before is not None:
-        before.delete(using=db.alias())
-    verdict = asking.decide(candidate)
-    return _refused(lease, verdict) if isinstance(verdict, Denied) else _granted(lease)
-
-
-def _denial(lease: Lease) -> Lease | None:
-    """The last time that the same was asked by the same, and denied."""
+    # The last time that the same was asked by the same, and denied.
     same = contracts.live().filter(
         kind=LeaseKind.ADMISSION,
         granted_at__isnull=True,
@@ -92,10 +81,15 @@ def _denial(lease: Lease) -> Lease | None:
         cost_units=lease.cost_units,
         priority=lease.priority,
     )
-    return next((each for each in same if each.constraints == lease.constraints), None)
-
-
-def _refused(lease: Lease, verdict: Denied) -> Denied:
+    before = next((each for each in same if each.constraints == lease.constraints), None)
+    if before is not None and before.expires_at > asking.now:
+        left = (before.expires_at - asking.now).total_seconds()
+        return Denied(before.outcome, float(math.ceil(left)))
+    if before is not None:
+        before.delete(using=db.alias())
+    verdict = asking.decide(candidate)
+    if not isinstance(verdict, Denied):
+        return _granted(lease)
     lease.outcome, lease.expires_at = verdict.reason, from_now(verdict.retry_after_sec)
     lease.save(using=db.alias(), force_insert=True)
     return verdict

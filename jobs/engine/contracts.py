@@ -120,17 +120,13 @@ def call_next(limits: Sequence[Limit], in_use: InUse) -> None:
 
 def _is_dead(lease: Lease) -> bool:
     """Expired, or its process is proven gone. SQLite's clock may jump: there a steady clock must agree."""
-    if lease.process and _process(lease) == Life.GONE:
+    process = Identity.of_owner(lease.process)
+    if process is not None and process.life() == Life.GONE:
         return True
     if lease.expires_at >= lease.now:  # type: ignore[attr-defined]
         return False
     beaten = seconds_since(lease.beat_clock) if lease.granted_at is not None or lease.process else None
     return beaten is None or beaten > conf.LEASE_SEC
-
-
-def _process(lease: Lease) -> Life:
-    found = Identity.of_owner(lease.process)
-    return Life.UNKNOWN if found is None else found.life()
 
 
 def _announce() -> None:

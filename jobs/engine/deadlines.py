@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
@@ -53,22 +52,20 @@ class Keeper:
         found = list(late.values_list("pk", flat=True)[:AT_ONCE])
         upcoming = 0.0 if found else _until_first(_waiting().filter(deadline_at__gt=Now()))
         self._pause = min(max(upcoming, SOONEST_SEC), LATEST_SEC)
-        return sum(_skip(job_id) for job_id in found)
+        skipped = 0
+        for job_id in found:
+            try:
+                lifecycle.skip(job_id, actor=SCHEDULER, reason=PASSED)
+                skipped += 1
+            except JobSchedulerError as error:  # it started, or ended, since we looked
+                logger.debug("job %s is not skipped: %s", job_id, error)
+        return skipped
 
 
 def _until_first(jobs: JobQuerySet) -> float:
     """Seconds until the first of their deadlines."""
     first = jobs.order_by("deadline_at").filter(deadline_at__isnull=False).values_list("deadline_at", flat=True).first()
     return LATEST_SEC if first is None else (first - clock.now()).total_seconds()
-
-
-def _skip(job_id: Any) -> int:
-    try:
-        lifecycle.skip(job_id, actor=SCHEDULER, reason=PASSED)
-    except JobSchedulerError as error:  # it started, or ended, since we looked
-        logger.debug("job %s is not skipped: %s", job_id, error)
-        return 0
-    return 1
 
 
 def _waiting() -> JobQuerySet:

@@ -37,7 +37,7 @@ _SQLITE = (
 
 def foldable(before: datetime) -> Any:
     """The minutes of whole days that were over by then."""
-    return _minutes().filter(minute__lt=_midnight(before)).exclude(worker=FOLDED)
+    return JobMinute.objects.filter(minute__lt=_midnight(before)).exclude(worker=FOLDED)
 
 
 def fold_oldest_day(before: datetime) -> int:
@@ -60,10 +60,6 @@ def one_round() -> str:
     return f"{hours} hours, {days} days"
 
 
-def pause_sec() -> float:
-    return 600.0
-
-
 def _repeated(step: Callable[[], bool]) -> int:
     done = 0
     while done < AT_ONCE and step():
@@ -73,7 +69,7 @@ def _repeated(step: Callable[[], bool]) -> int:
 
 def _fold_oldest_hour(before: datetime) -> bool:
     over = before.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    unfolded = _minutes().filter(minute__lt=over).exclude(worker__in=[HOUR, FOLDED])
+    unfolded = JobMinute.objects.filter(minute__lt=over).exclude(worker__in=[HOUR, FOLDED])
     oldest = unfolded.order_by("minute").values_list("minute", flat=True).first()
     if oldest is None:
         return False
@@ -89,10 +85,6 @@ def _fold(start: datetime, end: datetime, name: str) -> None:
     with connection.cursor() as cursor:
         for statement in _SQLITE if db.is_sqlite() else _POSTGRES:
             cursor.execute(statement, {"start": adapt(start), "end": adapt(end), "name": name})
-
-
-def _minutes() -> Any:
-    return JobMinute.objects.all()
 
 
 def _midnight(moment: datetime) -> datetime:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from django.db.models import QuerySet
-
 from jobs import db
 from jobs.actors import Actor
 from jobs.engine import chains, groups
 from jobs.engine.moves import ask, jobs, lock, take
 from jobs.errors import NotFound, WrongState
-from jobs.models import Job, JobGroup
-from jobs.models.job import JobQuerySet
+from jobs.models import JobGroup
 from jobs.states import Status, StopMode
 
 
@@ -22,19 +19,27 @@ def cancel(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
         group = locked(group_id)
         if group.is_terminal:
             raise WrongState(f"Group {group_id} has ended.", status=group.status, allowed=["retry"])
-        _groups().filter(pk=group.pk).update(cancel_requested=True)
+        JobGroup.objects.filter(pk=group.pk).update(cancel_requested=True)
         why = reason or "group cancelled"
         for job_id in list(groups.live(group).order_by("pk").values_list("pk", flat=True)):
-            _cancel_member(lock(job_id), actor, why)
-        groups.close_if_done(_groups().get(pk=group.pk))
-        return _groups().get(pk=group.pk)
+            job = lock(job_id)
+            if job.status == Status.RUNNING:
+                ask(job, StopMode.CANCEL, actor=actor, reason=why)
+            else:
+                take(job, "cancel", Status.CANCELLED, actor=actor, reason=why, holds_lane=False)
+        groups.close_if_done(JobGroup.objects.get(pk=group.pk))
+        return JobGroup.objects.get(pk=group.pk)
 
 
 def retry(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
     """Run again, in order, every place that did not end well."""
     with db.atomic():
         group = locked(group_id)
-        again = [job for job in _tails(group) if groups.ended_badly(job)]
+        again = [
+            job
+            for job in jobs().filter(group=group, retried_by__isnull=True).order_by("group_index")
+            if groups.ended_badly(job)
+        ]
         if not again:
             raise WrongState(
                 f"Every place of group {group_id} ended well or is still at work.",
@@ -44,26 +49,11 @@ def retry(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
         for job in again:
             if chains.successor(job) is None:  # the retry of an earlier place may have brought it back
                 chains.follow(lock(job.pk), actor=actor, reason=reason or "group retried")
-        return _groups().get(pk=group.pk)
+        return JobGroup.objects.get(pk=group.pk)
 
 
 def locked(group_id: UUID) -> JobGroup:
-    group = _groups().select_for_update(no_key=True).filter(pk=group_id).first()
+    group = JobGroup.objects.select_for_update(no_key=True).filter(pk=group_id).first()
     if group is None:
         raise NotFound(f"There is no group {group_id}.")
     return group
-
-
-def _cancel_member(job: Job, actor: Actor, reason: str) -> None:
-    if job.status == Status.RUNNING:
-        ask(job, StopMode.CANCEL, actor=actor, reason=reason)
-    else:
-        take(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
-
-
-def _tails(group: JobGroup) -> JobQuerySet:
-    return jobs().filter(group=group, retried_by__isnull=True).order_by("group_index")
-
-
-def _groups() -> QuerySet[JobGroup]:
-    return JobGroup.objects.all()

@@ -121,16 +121,13 @@ class Housekeeper(threading.Thread):
         return min(max(due - time.monotonic(), 0.05), 1.0)
 
 
-def _wake_and_promote() -> int:
-    return lanes.wake_due() + lanes.promote()
-
-
 duty("recovery", _sweeper.sweep, every_sec=_sweeper.pause_sec)
 duty("withdraw", offers.withdraw_late, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
 duty("pollers", offers.forget_silent, every_sec=lambda: 3600.0)
-duty("lanes", _wake_and_promote, every_sec=lambda: 30 * conf.POLL_SEC)  # a worker that may claim does so more often
+# A worker that may claim does this more often.
+duty("lanes", lambda: lanes.wake_due() + lanes.promote(), every_sec=lambda: 30 * conf.POLL_SEC)
 duty("retention", retention.one_round, every_sec=retention.pause_sec)
-duty("folding", folding.one_round, every_sec=folding.pause_sec)
+duty("folding", folding.one_round, every_sec=lambda: 600.0)
 duty("deadlines", _late.skip_late, every_sec=_late.pause_sec)
 duty("leases", contracts.end_dead, every_sec=lambda: conf.LEASE_SEC / 2)  # whoever finds a limit full does so at once
 duty("snapshot", snapshot.one_round, every_sec=lambda: snapshot.EVERY_SEC)

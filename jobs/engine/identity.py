@@ -59,7 +59,10 @@ class Identity:
             return Life.GONE if self.host == socket.gethostname()[:60] and boot_id() else Life.UNKNOWN
         if self.namespace != _namespace():
             return Life.UNKNOWN
-        return _life_of(self.pid, self.started)
+        now = _started(self.pid)
+        if now is not None:
+            return Life.ALIVE if now == self.started else Life.GONE
+        return Life.GONE if _started(os.getpid()) is not None else Life.UNKNOWN
 
 
 def is_remote(owner: str) -> bool:
@@ -96,17 +99,6 @@ def _namespace() -> str:
         return os.readlink("/proc/self/ns/pid").removeprefix("pid:[").removesuffix("]")
     except OSError:
         return ""
-
-
-def _life_of(pid: int, started: str) -> Life:
-    now = _started(pid)
-    if now is not None:
-        return Life.ALIVE if now == started else Life.GONE
-    return Life.GONE if _proc_is_readable() else Life.UNKNOWN
-
-
-def _proc_is_readable() -> bool:
-    return _started(os.getpid()) is not None
 
 
 def _started(pid: int) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
@@ -47,7 +46,14 @@ def offer(addon_id: str, tenant: str | None, most: int) -> list[Job]:
     limits.ensure()
     try:
         with db.atomic(read_committed=True) as connection:
-            taken = _take(connection, addon_id, tenant, most)
+            # Choose as a claim does, and take what nobody has in hand.
+            of_tenant = Filter() if tenant is None else Filter("tenant = %s", [tenant])
+            selected = SelectionRound(connection, of_tenant, remote=True, index=Filter("addon_id = %s", [addon_id]))
+            chosen = selected.choose(most)
+            free = _ready(addon_id, tenant).filter(deadlines.not_too_late(), pk__in=chosen).in_dispatch_order()
+            taken = list(free.select_for_update(skip_locked=True, of=("self",)))
+            selected.settle([job.pk for job in taken])
+            taken = taken
             reserve_sec = conf.DISPATCH_TIMEOUT_SEC
             return [lifecycle.offer_locked(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in taken]
     except IntegrityError:  # the net under the lanes; whoever asks again gets the rest
@@ -129,14 +135,3 @@ def _is_any_ready(addon_id: str, tenant: str | None) -> bool:
     """Asked in dispatch order: without one the server may look for the first of them among all jobs ever."""
     first = _ready(addon_id, tenant).in_dispatch_order().values_list("pk", flat=True)[:1]
     return bool(list(first))
-
-
-def _take(connection: Any, addon_id: str, tenant: str | None, most: int) -> list[Job]:
-    """Choose as a claim does, and take what nobody has in hand."""
-    of_tenant = Filter() if tenant is None else Filter("tenant = %s", [tenant])
-    selected = SelectionRound(connection, of_tenant, remote=True, index=Filter("addon_id = %s", [addon_id]))
-    chosen = selected.choose(most)
-    free = _ready(addon_id, tenant).filter(deadlines.not_too_late(), pk__in=chosen).in_dispatch_order()
-    taken = list(free.select_for_update(skip_locked=True, of=("self",)))
-    selected.settle([job.pk for job in taken])
-    return taken

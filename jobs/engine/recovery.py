@@ -148,7 +148,7 @@ def _end_batch(ids: Sequence[UUID], still: Any, cause: Cause, error: str) -> int
     with db.atomic():
         plain = Q(pk__in=ids, group__isnull=True, cancel_requested=False)
         jobs = list(still().filter(plain).select_for_update(skip_locked=True))
-        return ending.expire(jobs, cause=cause, error=error, tell=_say, retry_in=lambda job: _retry_in(job, cause))
+        return ending.expire(jobs, cause=cause, error=error, tell=_say, retry_in=lambda job: retry_in(job, cause))
 
 
 def _end_one(job_id: UUID, group_id: UUID | None, still: Any, cause: Cause, error: str) -> int:
@@ -156,10 +156,11 @@ def _end_one(job_id: UUID, group_id: UUID | None, still: Any, cause: Cause, erro
         if group_id is not None:
             JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
         jobs = list(still().filter(pk=job_id).select_for_update(skip_locked=True))
-        return ending.expire(jobs, cause=cause, error=error, tell=_say, retry_in=lambda job: _retry_in(job, cause))
+        return ending.expire(jobs, cause=cause, error=error, tell=_say, retry_in=lambda job: retry_in(job, cause))
 
 
-def _retry_in(job: Job, cause: Cause) -> float | None:
+def retry_in(job: Job, cause: Cause) -> float | None:
+    """Seconds until the retry of a job that ended without an exception of its own; None for none."""
     return decide_retry(
         job.job_type,
         attempt=job.attempt,

@@ -21,7 +21,6 @@ from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import ending, lifecycle, recovery, starts
 from jobs.engine.ending import STOPPED_KINDS, End, Verdict
-from jobs.engine.execution import decide_retry
 from jobs.engine.identity import beat_clock
 from jobs.engine.moves import from_now, get, jobs, lock, require
 from jobs.engine.starts import Holder, Start
@@ -36,6 +35,12 @@ OVER_BUDGET = "token limit exceeded"
 
 Line = tuple[str, str, datetime | None]  # level, message, when
 Word = Completed | Skipped | Failed | Stopped
+ENDS: dict[type[Word], Sequence[EventKind]] = {  # the events that a word of a worker leaves
+    Completed: (EventKind.COMPLETED,),
+    Skipped: (EventKind.SKIPPED,),
+    Failed: (EventKind.FAILED,),
+    Stopped: STOPPED_KINDS,
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,18 @@ def beat(start: Start, said: Beat) -> Job:
     """Renew the lease, and keep what was said with it."""
     with db.atomic():
         mine = jobs().filter(pk=start.job_id, lease_token=start.lease_id)
-        if not mine.update(**_renewed(), **_fields(said)):
+        fields: dict[str, Any] = {"lease_expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now()}
+        if db.is_sqlite():
+            fields["beat_clock"] = beat_clock()
+        if said.progress is not None:
+            fields["progress"] = said.progress
+        if said.message is not None:
+            fields["progress_message"] = said.message
+        if said.tokens_used is not None:  # an older beat that comes late takes nothing back
+            fields["tokens_used"] = Greatest(F("tokens_used"), said.tokens_used)
+        if said.checkpoint is not None:
+            fields["checkpoint"] = said.checkpoint
+        if not mine.update(**fields):
             raise _lost()
         job = get(start.job_id)
         _write_lines(job, said.lines)
@@ -90,7 +106,7 @@ def complete(start: Start, word: Word, *, wanted: StopMode | None = None) -> Non
     with db.atomic():
         job = lock(start.job_id)
         if job.lease_token != start.lease_id:
-            return _require_said(start, _kinds(word))
+            return _require_said(start, ENDS[type(word)])
         if is_over_budget(job):
             word = Failed(error=OVER_BUDGET, reason=OVER_BUDGET, cause=Cause.TOKEN_LIMIT)
         _end(job, start, word, wanted)
@@ -113,16 +129,13 @@ def is_over_budget(job: Job) -> bool:
     return job.token_limit is not None and job.tokens_used > job.token_limit
 
 
-def holds(start: Start, job: Job) -> bool:
-    return job.lease_token == start.lease_id
-
-
 def actor_of(holder: Holder) -> Actor:
     return actors.worker(holder.worker)
 
 
 def _end(job: Job, start: Start, word: Word, wanted: StopMode | None) -> None:
-    actor, artifacts = actor_of(start.holder), salvage_json({**_artifacts(job), **word.artifacts})
+    earlier = JobRun.objects.filter(job_id=job.pk).values_list("artifacts", flat=True).first()  # of the same run
+    actor, artifacts = actor_of(start.holder), salvage_json({**(earlier or {}), **word.artifacts})
     if isinstance(word, Stopped):
         if not job.cancel_requested or job.cancel_mode != wanted:
             asked = f"to {job.cancel_mode.lower()}, not " if job.cancel_requested else ""
@@ -130,27 +143,10 @@ def _end(job: Job, start: Start, word: Word, wanted: StopMode | None) -> None:
         ending.stop(job.pk, start.lease_id, actor=actor, artifacts=artifacts)
         return
     if isinstance(word, Failed) and word.cause == Cause.ERROR:
-        word = replace(word, retry_in=_retry_in(job))
+        word = replace(word, retry_in=recovery.retry_in(job, Cause.ERROR))
     end = End(job.pk, start.lease_id, replace(word, artifacts=artifacts), job.group_id)
     verdict = ending.finish([end], actor=actor)[job.pk]
     assert verdict == Verdict.DONE, verdict  # we hold the row, and have seen its token
-
-
-def _artifacts(job: Job) -> dict[str, Any]:
-    """What earlier stretches of the run left."""
-    found = JobRun.objects.filter(job_id=job.pk).values_list("artifacts", flat=True).first()
-    return found or {}
-
-
-def _retry_in(job: Job) -> float | None:
-    return decide_retry(
-        job.job_type,
-        attempt=job.attempt,
-        max_retries=job.max_retries,
-        retry_policy=job.retry_policy,
-        cause=Cause.ERROR,
-        error=None,
-    )
 
 
 def _require_free(holder: Holder) -> None:
@@ -162,18 +158,6 @@ def _lost() -> LeaseLost:
     return LeaseLost("This lease is over; nothing was changed.")
 
 
-def _kinds(word: Word) -> Sequence[EventKind]:
-    match word:
-        case Completed():
-            return (EventKind.COMPLETED,)
-        case Skipped():
-            return (EventKind.SKIPPED,)
-        case Failed():
-            return (EventKind.FAILED,)
-        case Stopped():
-            return STOPPED_KINDS
-
-
 def _require_said(start: Start, kinds: Sequence[EventKind]) -> None:
     """Whether the lease ended by this very word. Past its budget a job fails whatever its worker said."""
     ends = {*TERMINAL, EventKind.PAUSED, EventKind.HANDED_BACK}
@@ -183,24 +167,6 @@ def _require_said(start: Start, kinds: Sequence[EventKind]) -> None:
         if event.kind in kinds or (event.data or {}).get("cause") == Cause.TOKEN_LIMIT:
             return
     raise _lost()
-
-
-def _renewed() -> dict[str, Any]:
-    steady = {"beat_clock": beat_clock()} if db.is_sqlite() else {}
-    return {"lease_expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **steady}
-
-
-def _fields(said: Beat) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if said.progress is not None:
-        fields["progress"] = said.progress
-    if said.message is not None:
-        fields["progress_message"] = said.message
-    if said.tokens_used is not None:  # an older beat that comes late takes nothing back
-        fields["tokens_used"] = Greatest(F("tokens_used"), said.tokens_used)
-    if said.checkpoint is not None:
-        fields["checkpoint"] = said.checkpoint
-    return fields
 
 
 def _write_lines(job: Job, lines: Sequence[Line]) -> None:

@@ -6,9 +6,11 @@ under the same lock that claims count under, so limits hold exactly.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from django.db.models.functions import Now
@@ -17,12 +19,17 @@ from django.utils.translation import gettext as _
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import contracts
+from jobs.engine.contracts import ROOM
 from jobs.engine.identity import Identity
+from jobs.engine.listener import Listener
 from jobs.engine.selection import admission, limits
+from jobs.engine.wakeup import CHANNEL
 from jobs.errors import InvalidOperationError, NoSlot
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate, Denied
 from jobs.policies.concurrency import Flow, Limit
+
+FIRST_LOOK_SEC, LAST_LOOK_SEC = 0.02, 0.5
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ def _obstacle(lease: Lease, *, lock: bool) -> Obstacle | None:
     for limit in found.limits:
         if limit.paused and limit.names(mine):
             return Obstacle(_("“%s” is paused.") % _named(limit), for_good=True)
-    line = _ahead_of(lease) if found.waiting else []
+    line = list(takewhile(lambda other: other.pk != lease.pk, _waiting())) if found.waiting else []
     blocked = _walk([*map(flow_of, line), mine], found)
     if blocked is not None:
         return blocked
@@ -103,7 +110,18 @@ def _not_admitted(lease: Lease, line: Sequence[Lease]) -> Obstacle | None:
     for other in _waiting():
         if other.pk not in ahead:
             asking.forgive(other.addon_id, other.cost_units)
-    verdict = asking.decide(_candidate(lease))
+    verdict = asking.decide(
+        Candidate(
+            tenant=lease.tenant,
+            job_type=lease.job_type,
+            resource=lease.resource,
+            addon_id=lease.addon_id,
+            cost_units=lease.cost_units,
+            priority=lease.priority,
+            constraints=frozenset(lease.constraints),
+            expected_duration_sec=lease.expected_duration_sec,
+        )
+    )
     return Obstacle(verdict.reason) if isinstance(verdict, Denied) else None
 
 
@@ -112,31 +130,9 @@ def _share_a_limit(one: Flow, other: Flow, in_force: Sequence[Limit]) -> bool:
     return any(limit.names(one) and limit.names(other) for limit in bounds)
 
 
-def _ahead_of(lease: Lease) -> list[Lease]:
-    ahead: list[Lease] = []
-    for each in _waiting():
-        if each.pk == lease.pk:
-            break
-        ahead.append(each)
-    return ahead
-
-
 def _waiting() -> Sequence[Lease]:
     waiting = contracts.live().filter(kind=LeaseKind.DIRECT, granted_at__isnull=True)
     return list(waiting.order_by("requested_at", "pk"))
-
-
-def _candidate(lease: Lease) -> Candidate:
-    return Candidate(
-        tenant=lease.tenant,
-        job_type=lease.job_type,
-        resource=lease.resource,
-        addon_id=lease.addon_id,
-        cost_units=lease.cost_units,
-        priority=lease.priority,
-        constraints=frozenset(lease.constraints),
-        expected_duration_sec=lease.expected_duration_sec,
-    )
 
 
 def _named(limit: Limit) -> str:
@@ -149,3 +145,44 @@ def _durable() -> AbstractContextManager[Any]:
     if inside:
         raise InvalidOperationError(_("A direct call cannot wait for its turn inside a transaction of its caller."))
     return db.atomic(read_committed=True)
+
+
+class Ear:
+    """How a direct call waits for its turn: it listens where the database tells, and looks again now and then anyway.
+
+    On the caller's own connection, if it is in no transaction; elsewhere it only waits, longer each time.
+    """
+
+    def __init__(self) -> None:
+        self._connection: Any = db.connection()
+        self._listens = Listener.is_possible() and not self._connection.in_atomic_block
+        self._pause = FIRST_LOOK_SEC
+
+    def __enter__(self) -> Ear:
+        self._say("LISTEN")
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._listens and self._connection.connection is not None and self._connection.is_usable():
+            self._say("UNLISTEN")
+
+    def wait(self, seconds: float) -> None:
+        """Until there may be room, or it is time to look."""
+        if self._listens:
+            self._hear(min(seconds, conf.POLL_SEC))
+        else:
+            time.sleep(min(seconds, self._pause, conf.POLL_SEC))
+            self._pause = min(self._pause * 1.5, LAST_LOOK_SEC)
+
+    def _say(self, verb: str) -> None:
+        if self._listens:
+            with self._connection.cursor() as cursor:
+                cursor.execute(f"{verb} {CHANNEL}")
+
+    def _hear(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            with self._connection.wrap_database_errors:
+                for note in self._connection.connection.notifies(timeout=left, stop_after=1):
+                    if note.payload == ROOM:
+                        return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,14 +16,11 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError
+from django.db import IntegrityError, models
 
 from jobs import clock, db
 from jobs.conf import conf
 from jobs.engine import folding
-from jobs.engine.keeping import forget as forget
-from jobs.engine.keeping import keep as keep
-from jobs.engine.keeping import kept_by_keepers, kept_by_others, let_go, take_along
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Worker
 from jobs.models.group import OPEN_GROUP
 from jobs.states import TERMINAL
@@ -81,15 +78,12 @@ class Pruning:
             self.done.jobs += self._end_chains(ended)
         except IntegrityError:  # somebody's constraint that we know nothing of: it must not keep the others
             for root in ended:
-                self._end_stubborn(root)
+                try:
+                    self.done.jobs += self._end_chains([root])
+                except IntegrityError as error:
+                    logger.warning("job %s and its retries cannot be deleted: %s", root, error)
         self._last_job = found[-1][0] if found else self._last_job
         return bool(found)
-
-    def _end_stubborn(self, root: UUID) -> None:
-        try:
-            self.done.jobs += self._end_chains([root])
-        except IntegrityError as error:
-            logger.warning("job %s and its retries cannot be deleted: %s", root, error)
 
     def _end_chains(self, roots: Sequence[UUID]) -> int:
         with self._transaction():
@@ -227,3 +221,65 @@ def _parts(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
 
 def _jobs() -> Any:
     return Job.objects.all()
+
+
+Keeper = Callable[[Sequence[UUID]], Iterable[UUID]]
+Follower = Callable[[Sequence[UUID]], None]
+_keepers: list[Keeper] = []
+_followers: list[Follower] = []
+
+
+def keep(keeper: Keeper) -> Keeper:
+    """Register a keeper: it gets ids of jobs, or of groups, and says which of them must stay. Twice is once."""
+    if keeper not in _keepers:
+        _keepers.append(keeper)
+    return keeper
+
+
+def forget(keeper: Keeper) -> None:
+    if keeper in _keepers:
+        _keepers.remove(keeper)
+
+
+def goes_along(follower: Follower) -> Follower:
+    """Register what goes with jobs, or groups, that are deleted: it gets their ids in the same transaction."""
+    if follower not in _followers:
+        _followers.append(follower)
+    return follower
+
+
+def take_along(ids: Sequence[UUID]) -> None:
+    for follower in _followers:
+        follower(ids)
+
+
+def kept_by_keepers(ids: Sequence[UUID]) -> set[UUID]:
+    return set(chain.from_iterable(keeper(ids) for keeper in _keepers)) if ids else set()
+
+
+def kept_by_others(model: type[models.Model], ids: Sequence[UUID]) -> set[UUID]:
+    """Rows of other apps are theirs to delete, so what they refer to stays unless they let go of it."""
+    kept: set[UUID] = set()
+    for relation in _foreign(model):
+        if relation.on_delete is not models.SET_NULL:
+            kept.update(_referring(relation, ids).values_list(relation.field.attname, flat=True))
+    return kept
+
+
+def let_go(model: type[models.Model], ids: Sequence[UUID]) -> None:
+    """What Django does for SET_NULL when it deletes row by row."""
+    for relation in _foreign(model):
+        if relation.on_delete is models.SET_NULL:
+            _referring(relation, ids).update(**{relation.field.name: None})
+
+
+def _foreign(model: type[models.Model]) -> Iterator[Any]:
+    """Foreign keys of other apps to this model, those behind many-to-many fields too."""
+    for field in model._meta.get_fields(include_hidden=True):
+        is_reverse = field.auto_created and not field.concrete and (field.one_to_one or field.one_to_many)
+        if is_reverse and field.related_model._meta.app_label != model._meta.app_label:  # type: ignore[union-attr]
+            yield field
+
+
+def _referring(relation: Any, ids: Sequence[UUID]) -> Any:
+    return relation.related_model._base_manager.using(db.alias()).filter(**{f"{relation.field.name}__in": ids})

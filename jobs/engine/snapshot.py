@@ -9,7 +9,6 @@ import logging
 import os
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db.models.functions import Now
 
@@ -40,14 +39,10 @@ def measure() -> Measured:
 
     cores = psutil.cpu_count() or os.cpu_count() or 1
     load, memory = psutil.getloadavg()[0] / cores, psutil.virtual_memory().percent / 100
-    return Measured(load, _cpu(psutil), memory)
-
-
-def _cpu(psutil: Any) -> float:
-    """Since the last call of this process; the first one has nothing to compare with, and looks for a moment."""
+    # Since the last call of this process; the first one has nothing to compare with, and looks for a moment.
     global _looked
     looked, _looked = _looked, True
-    return float(psutil.cpu_percent(interval=None if looked else FIRST_LOOK_SEC)) / 100
+    return Measured(load, float(psutil.cpu_percent(interval=None if looked else FIRST_LOOK_SEC)) / 100, memory)
 
 
 _looked = False
@@ -70,7 +65,7 @@ def write() -> bool:
     found = measure()
     with db.atomic():
         row = lock()
-        if row.holder != me() and not _is_free(row):
+        if row.holder != me() and not (row.held_until is None or row.held_until <= now_of(row)):
             return False
         store(row, found)
     return True
@@ -126,7 +121,3 @@ def now_of(row: SystemSnapshot) -> datetime:
 
 def me() -> str:
     return Identity.mine().incarnation[:300]
-
-
-def _is_free(row: SystemSnapshot) -> bool:
-    return row.held_until is None or row.held_until <= now_of(row)

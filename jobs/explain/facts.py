@@ -48,9 +48,6 @@ class Facts:
         theirs = Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
         return any(limit.key == theirs.key(limit.scope) for limit in self.limits)
 
-    def last(self, kind: EventKind) -> JobEvent | None:
-        return self.events.get(kind)
-
 
 def gather(job_id: UUID) -> Facts:
     told = {"asked_at": Now(), "holder_id": Subquery(_HOLDER), "head_id": Subquery(_HEAD)}
@@ -59,16 +56,12 @@ def gather(job_id: UUID) -> Facts:
         raise NotFound(f"There is no job {job_id}.")
     facts = Facts(job, job.asked_at)
     if job.status in LIVE and job.status != Status.RUNNING:
-        facts.events = _events(job)
+        rows = JobEvent.objects.filter(job_id=job.pk, kind__in=TOLD).order_by("-id")[:50]
+        facts.events = {row.kind: row for row in reversed(rows)}
     if job.status == Status.PENDING:
         facts.predecessor = _predecessor(job)
-    if job.status == Status.QUEUED:
-        _gather_queue(facts)
-    return facts
-
-
-def _gather_queue(facts: Facts) -> None:
-    job = facts.job
+    if job.status != Status.QUEUED:
+        return facts
     if job.lane_id is not None:
         facts.target = job.lane  # None where it has not been used yet
         facts.lane = _lane(job)
@@ -79,6 +72,7 @@ def _gather_queue(facts: Facts) -> None:
         facts.is_asked_for = offers.is_asked_for(job)
     else:
         facts.workers = [worker for worker in working() if serves(worker, job)]
+    return facts
 
 
 def serves(worker: Worker, job: Job) -> bool:
@@ -93,11 +87,6 @@ def serves(worker: Worker, job: Job) -> bool:
 
 def as_limit(row: ConcurrencyLimit) -> Limit:
     return Limit(row.scope, row.key, row.max, row.paused)
-
-
-def _events(job: Job) -> dict[str, JobEvent]:
-    rows = JobEvent.objects.filter(job_id=job.pk, kind__in=TOLD).order_by("-id")[:50]
-    return {row.kind: row for row in reversed(rows)}
 
 
 def _predecessor(job: Job) -> Job | None:

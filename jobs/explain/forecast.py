@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Sum
+from django.db.models.functions import Now
 
 from jobs import db
 from jobs.explain.facts import Facts, as_limit
@@ -101,8 +102,6 @@ def _ahead(facts: Facts) -> dict[str, int]:
 
 def _means(types: Iterable[str]) -> dict[str, float]:
     """How long jobs of these types ran of late, in seconds; all types if none of them did."""
-    from django.db.models.functions import Now
-
     lately = JobMinute.objects.filter(minute__gt=Now() - MEASURED, run_bucket__gte=0)
     rows = lately.order_by().values_list("job_type").annotate(Sum("run_sec"), Sum("jobs"))
     means = {kind: ran / jobs for kind, ran, jobs in rows if jobs}

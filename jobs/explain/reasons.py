@@ -16,6 +16,7 @@ from jobs.explain.facts import Facts, as_limit
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
 from jobs.models.limits import LimitScope
 from jobs.policies.concurrency import room
+from jobs.shapes import moment
 from jobs.states import ACTIVE, EventKind, Status
 
 NEEDS_A_PERSON = {"held", "paused", "target_paused", "target_blocked", "scope_paused", "no_worker"}
@@ -31,8 +32,6 @@ class Reason:
     until: datetime | None = None
 
     def document(self) -> dict[str, Any]:
-        from jobs.shapes import moment
-
         found: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.blocking_job_id is not None:
             found["blocking_job_id"] = str(self.blocking_job_id)
@@ -45,9 +44,15 @@ def of(facts: Facts) -> list[Reason]:
         case Status.PENDING:
             return [*_pending(facts)]
         case Status.PAUSED:
-            return [_paused(facts)]
+            event = facts.events.get(EventKind.PAUSED)
+            job = facts.job
+            is_bare = job.status_reason == PAUSED_BY_DEFAULT and job.dispatched_at is None  # nothing was begun
+            why = f": {job.status_reason}" if job.status_reason and not is_bare else ""
+            return [Reason("paused", _("it is paused") + _by_whom(event) + why, **_whence(event))]
         case Status.DISPATCHING:
-            return [_dispatching(facts)]
+            until = facts.job.reserved_until
+            message = _("it is reserved for a remote worker until %s") % _clock(until)
+            return [Reason("dispatching", message, until=until)]
         case Status.QUEUED:
             return [*its_time(facts), *_its_lane(facts), *its_limits(facts), *its_workers(facts)]
     return []
@@ -59,27 +64,14 @@ def _pending(facts: Facts) -> Iterator[Reason]:
         message = _("job %(job)s in place %(place)s of its group is %(status)s") % told
         yield Reason("predecessor", message, blocking_job_id=other.pk)
     if facts.job.hold:
-        event = facts.last(EventKind.HELD)
+        event = facts.events.get(EventKind.HELD)
         yield Reason("held", _("it is on hold") + _by_whom(event), **_whence(event))
-
-
-def _paused(facts: Facts) -> Reason:
-    event = facts.last(EventKind.PAUSED)
-    is_bare = facts.job.status_reason == PAUSED_BY_DEFAULT and facts.job.dispatched_at is None  # nothing was begun
-    why = f": {facts.job.status_reason}" if facts.job.status_reason and not is_bare else ""
-    return Reason("paused", _("it is paused") + _by_whom(event) + why, **_whence(event))
-
-
-def _dispatching(facts: Facts) -> Reason:
-    until = facts.job.reserved_until
-    message = _("it is reserved for a remote worker until %s") % _clock(until)
-    return Reason("dispatching", message, until=until)
 
 
 def its_time(facts: Facts) -> Iterator[Reason]:
     job = facts.job
     if job.recheck_at is not None and job.recheck_at > facts.now:
-        event = facts.last(EventKind.DENIED)
+        event = facts.events.get(EventKind.DENIED)
         why = event.reason if event is not None and event.reason else _("the machine has no capacity for it now")
         since = None if event is None else event.at
         yield Reason("admission_denied", _("admission was denied: %s") % why, since=since, until=job.recheck_at)
@@ -109,7 +101,11 @@ def _occupied(key: str, other: Job) -> Reason:
     told = {"target": key, "job": other.pk, "status": other.status}
     if other.blocks_target:
         message = _("target %(target)s is blocked: job %(job)s is %(status)s") % told
-        return Reason("target_blocked", message + _since_of(other), other.pk, since=_ended(other))
+        event = other.events.filter(kind=other.status).order_by("-id").first()
+        if event is None:
+            return Reason("target_blocked", message, other.pk)
+        message += _by(event.actor_name or event.actor_kind, event.at, other.status_reason)
+        return Reason("target_blocked", message, other.pk, since=event.at)
     if other.status in ACTIVE:
         return Reason("target_busy", _("target %(target)s is busy: job %(job)s is %(status)s") % told, other.pk)
     return Reason("target_busy", _("target %(target)s: job %(job)s goes first") % told, other.pk)
@@ -163,18 +159,6 @@ def _by(who: str, since: datetime | None, why: str = "") -> str:
     parts += [_("by %s") % who] if who else []
     told = " " + " ".join(parts) if parts else ""
     return f"{told}: {why}" if why else told
-
-
-def _since_of(other: Job) -> str:
-    event = other.events.filter(kind=other.status).order_by("-id").first()
-    if event is None:
-        return ""
-    other.stopped_at = event.at  # type: ignore[attr-defined]
-    return _by(event.actor_name or event.actor_kind, event.at, other.status_reason)
-
-
-def _ended(other: Job) -> datetime | None:
-    return getattr(other, "stopped_at", None)
 
 
 def _clock(moment: datetime | None) -> str:

@@ -17,8 +17,8 @@ from django.views.decorators.http import require_http_methods
 from jobs import clock
 from jobs.admin.base import LeanAdmin
 from jobs.errors import JobSchedulerError
-from schedules import fields, forecast
-from schedules.forecast import Upcoming
+from schedules import fields, history
+from schedules.history import Upcoming
 from schedules.models import Schedule
 from schedules.words import in_words
 
@@ -65,7 +65,7 @@ def of_form(data: Any) -> Preview:
 
 def of_schedule(schedule: Schedule, count: int = SHOWN) -> Preview:
     """Raises Broken for a row that makes no sense."""
-    return Preview(in_words(schedule), schedule.timezone, "", forecast.of_schedule(schedule, count))
+    return Preview(in_words(schedule), schedule.timezone, "", history.of_schedule(schedule, count))
 
 
 class Previewing(LeanAdmin):

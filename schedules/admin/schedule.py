@@ -35,11 +35,11 @@ from jobs.admin.object_actions import Button, ServedAdmin, by_key
 from jobs.errors import InvalidInput
 from jobs.models import Job, JobTemplate
 from jobs.registry import registry
-from schedules import forecast, history, services
+from schedules import history, services
 from schedules.admin import fires, preview
 from schedules.admin.preview import Previewing
+from schedules.fields import Broken
 from schedules.models import CatchUp, Schedule, ScheduleFire
-from schedules.rules import Broken
 from schedules.words import in_words
 from schedules.zones import NAME_LENGTH, names_of_zones
 
@@ -307,7 +307,7 @@ class ScheduleAdmin(Previewing, ServedAdmin):
         if schedule.next_fire_at is None:
             return None
         try:
-            notes = [coming.note for coming in forecast.of_schedule(schedule, 1) if coming.note]
+            notes = [coming.note for coming in history.of_schedule(schedule, 1) if coming.note]
         except Broken:
             notes = []
         return format_html("{} {}", when(schedule.next_fire_at), isolated(notes[0]) if notes else "")

@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jobs import metrics, services
 from jobs.engine import folding
-from jobs.metrics import collector
 from jobs.models import Job, JobMinute
 from jobs.models.rollup import BUCKETS_SEC
 from jobs.states import TERMINAL, Status
@@ -213,11 +212,11 @@ def test_names_that_nobody_declared_share_one_label() -> None:
     assert "pool-" not in text
     addons = [labels for name, labels in samples(text) if name == "jobs_queued"]
     assert len(addons) == labels_for_addons()
-    assert value(text, "jobs_queued", addon="other") == 150 - collector.MAX_ADDONS
+    assert value(text, "jobs_queued", addon="other") == 150 - metrics.MAX_ADDONS
 
 
 def labels_for_addons() -> int:
-    return collector.MAX_ADDONS + len(["", "other"])
+    return metrics.MAX_ADDONS + len(["", "other"])
 
 
 def test_a_type_is_known_by_its_present_name() -> None:

@@ -14,7 +14,7 @@ import yaml
 from prometheus_client import Metric
 
 from jobs import metrics
-from jobs.metrics.collector import JobsCollector
+from jobs.metrics import JobsCollector
 
 pytestmark = pytest.mark.django_db
 

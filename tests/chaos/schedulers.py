@@ -161,9 +161,9 @@ def take_the_guards_out() -> None:
     from django.db.models import QuerySet
 
     from jobs import db
-    from schedules import sql
+    from schedules import firing
 
-    insert = sql.insert_fires
+    insert = firing.insert_fires
 
     def insert_all(using: Any, fires: Any) -> Any:
         insert(using, fires)
@@ -177,4 +177,4 @@ def take_the_guards_out() -> None:
 
     db.atomic = lambda **_: nullcontext(db.connection())  # type: ignore[assignment]
     QuerySet.select_for_update = lambda self, **_: self  # type: ignore[method-assign]
-    sql.insert_fires, sql.advance = insert_all, advance
+    firing.insert_fires, firing.advance = insert_all, advance

@@ -16,7 +16,7 @@ import pytest
 from django.core.management import call_command
 from django.test import override_settings
 
-from jobs import commanding, job
+from jobs import job, jobs
 from jobs.errors import InvalidInput
 from jobs.models import Job, JobLog
 from jobs.registry import registry
@@ -49,7 +49,7 @@ def allowed() -> Iterator[Any]:
 @contextmanager
 def registered() -> Iterator[None]:
     before = registry._handlers
-    job("system.command")(commanding.command)
+    job("system.command")(jobs.command)
     job("system.http")(calling.call)
     try:
         yield

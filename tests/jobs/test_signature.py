@@ -49,7 +49,7 @@ def every_type(
 
 def refused(func: Callable[..., Any], params: dict[str, Any]) -> list[tuple[list[str | int], str]]:
     with pytest.raises(InvalidParams) as caught:
-        Signature.of(func).validate(params)
+        Signature(func).validate(params)
     assert all(each["msg"] for each in caught.value.errors)
     return [(each["loc"], each["type"]) for each in caught.value.errors]
 
@@ -59,7 +59,7 @@ def refused(func: Callable[..., Any], params: dict[str, Any]) -> list[tuple[list
 
 def test_valid_params_come_back_as_they_were_without_the_defaults() -> None:
     params = {"topic": "sea"}
-    assert Signature.of(generate).validate(params) is params
+    assert Signature(generate).validate(params) is params
     assert params == {"topic": "sea"}
 
 
@@ -94,7 +94,7 @@ def test_an_error_inside_a_value_is_named_by_its_path() -> None:
 
 def test_an_error_does_not_repeat_the_value() -> None:
     with pytest.raises(InvalidParams) as caught:
-        Signature.of(generate).validate({"topic": ["hunter2"]})
+        Signature(generate).validate({"topic": ["hunter2"]})
     assert "hunter2" not in repr(caught.value.errors) + str(caught.value)
 
 
@@ -127,8 +127,8 @@ def test_params_that_are_no_object_are_refused(params: Any) -> None:
 def test_a_handler_without_parameters_takes_none() -> None:
     def handler() -> None: ...
 
-    assert Signature.of(handler).validate({}) == {}
-    assert Signature.of(handler).arguments({}) == {}
+    assert Signature(handler).validate({}) == {}
+    assert Signature(handler).arguments({}) == {}
     assert refused(handler, {"topic": "sea"}) == [(["params", "topic"], "extra_forbidden")]
 
 
@@ -136,22 +136,22 @@ def test_an_unannotated_parameter_takes_any_json_value() -> None:
     def handler(thing) -> None: ...  # type: ignore[no-untyped-def]
 
     for value in (None, True, 1, 1.5, "text", [1, [2]], {"a": None}):
-        assert Signature.of(handler).validate({"thing": value}) == {"thing": value}
-        assert Signature.of(handler).arguments({"thing": value}) == {"thing": value}
+        assert Signature(handler).validate({"thing": value}) == {"thing": value}
+        assert Signature(handler).arguments({"thing": value}) == {"thing": value}
 
 
 def test_a_keyword_handler_takes_further_names() -> None:
     def handler(topic: str, **rest: Any) -> None: ...
 
     params = {"topic": "sea", "colour": "red", "deep": {"a": [1]}}
-    assert Signature.of(handler).validate(params) is params
-    assert Signature.of(handler).arguments(params) == params
+    assert Signature(handler).validate(params) is params
+    assert Signature(handler).arguments(params) == params
 
 
 def test_annotated_keywords_are_judged_by_their_annotation() -> None:
     def handler(**counts: int) -> None: ...
 
-    assert Signature.of(handler).validate({"red": 1}) == {"red": 1}
+    assert Signature(handler).validate({"red": 1}) == {"red": 1}
     assert refused(handler, {"red": "1"}) == [(["params", "red"], "int_type")]
 
 
@@ -164,7 +164,7 @@ def test_further_names_cannot_stand_in_for_the_context() -> None:
 def test_limits_in_annotations_are_kept() -> None:
     def handler(share: Annotated[int, Field(ge=0, le=100)]) -> None: ...
 
-    assert Signature.of(handler).validate({"share": 100})
+    assert Signature(handler).validate({"share": 100})
     assert refused(handler, {"share": 101}) == [(["params", "share"], "less_than_equal")]
 
 
@@ -172,8 +172,8 @@ def test_any_name_may_be_a_parameter() -> None:
     def handler(copy: int, json: str, schema: str, model_config: str, _private: int, self: int) -> None: ...
 
     params = {"copy": 1, "json": "a", "schema": "b", "model_config": "c", "_private": 2, "self": 3}
-    assert Signature.of(handler).validate(params) is params
-    assert Signature.of(handler).arguments(params) == params
+    assert Signature(handler).validate(params) is params
+    assert Signature(handler).arguments(params) == params
 
 
 # arguments
@@ -191,7 +191,7 @@ def test_the_handler_gets_typed_values_from_json() -> None:
         "share": 1,
         "size": "A4",
     }
-    signature = Signature.of(every_type)
+    signature = Signature(every_type)
     assert signature.validate(params) is params
     assert signature.arguments(params) == {
         "at": datetime(2030, 1, 31, 12, tzinfo=UTC),
@@ -207,41 +207,41 @@ def test_the_handler_gets_typed_values_from_json() -> None:
 
 
 def test_defaults_are_left_to_the_function() -> None:
-    assert Signature.of(generate).arguments({"topic": "sea"}) == {"topic": "sea"}
+    assert Signature(generate).arguments({"topic": "sea"}) == {"topic": "sea"}
 
 
 def test_params_stored_for_an_older_handler_are_refused_at_the_call() -> None:
     with pytest.raises(InvalidParams):
-        Signature.of(generate).arguments({"subject": "sea"})
+        Signature(generate).arguments({"subject": "sea"})
     with pytest.raises(InvalidParams):
-        Signature.of(generate).arguments({})
+        Signature(generate).arguments({})
 
 
 # decoration
 
 
 def test_ctx_is_no_param() -> None:
-    assert Signature.of(generate).takes_ctx
-    assert list(Signature.of(generate).schema()["properties"]) == ["topic", "words"]
+    assert Signature(generate).takes_ctx
+    assert list(Signature(generate).schema()["properties"]) == ["topic", "words"]
     assert refused(generate, {"topic": "sea", "ctx": 1}) == [(["params", "ctx"], "extra_forbidden")]
 
 
 def test_a_handler_may_do_without_ctx() -> None:
-    assert not Signature.of(every_type).takes_ctx
+    assert not Signature(every_type).takes_ctx
 
 
 def test_ctx_may_be_positional_only() -> None:
     def handler(ctx: Any, /, topic: str) -> None: ...
 
-    assert Signature.of(handler).takes_ctx
-    assert Signature.of(handler).arguments({"topic": "sea"}) == {"topic": "sea"}
+    assert Signature(handler).takes_ctx
+    assert Signature(handler).arguments({"topic": "sea"}) == {"topic": "sea"}
 
 
 def test_the_signature_of_a_wrapped_function_is_that_of_the_function_itself() -> None:
     @functools.wraps(generate)
     def wrapper(*args: Any, **kwargs: Any) -> Any: ...
 
-    assert Signature.of(wrapper).takes_ctx
+    assert Signature(wrapper).takes_ctx
     assert refused(wrapper, {"topic": 1}) == [(["params", "topic"], "string_type")]
 
 
@@ -272,7 +272,7 @@ def takes_typed_rest(**rest: InvalidParams) -> None: ...
 )
 def test_a_type_that_json_cannot_carry_is_refused_by_name(func: Callable[..., Any], name: str) -> None:
     with pytest.raises(TypeError, match=rf"test_signature\.{func.__name__}: `{name}` is not annotated with a type"):
-        Signature.of(func)
+        Signature(func)
 
 
 def takes_star_args(*topics: str) -> None: ...
@@ -298,7 +298,7 @@ def takes_ctx_by_keyword(*, ctx: Any) -> None: ...
 )
 def test_a_parameter_that_cannot_be_passed_is_refused(func: Callable[..., Any], reason: str) -> None:
     with pytest.raises(TypeError, match=reason):
-        Signature.of(func)
+        Signature(func)
 
 
 # the command line
@@ -342,7 +342,7 @@ def test_a_word_of_the_command_line_is_typed_by_the_parameter(kind: Any, text: s
     def handler(thing) -> None: ...  # type: ignore[no-untyped-def]
 
     handler.__annotations__ = {"thing": kind}
-    signature = Signature.of(handler)
+    signature = Signature(handler)
     coerced = signature.coerce_text({"thing": text})
     assert coerced == {"thing": value}
     assert type(coerced["thing"]) is type(value)
@@ -352,23 +352,23 @@ def test_a_word_of_the_command_line_is_typed_by_the_parameter(kind: Any, text: s
 def test_an_unannotated_word_is_json_where_it_parses_and_text_elsewhere() -> None:
     def handler(first, second) -> None: ...  # type: ignore[no-untyped-def]
 
-    assert Signature.of(handler).coerce_text({"first": "[1]", "second": "[1"}) == {"first": [1], "second": "[1"}
+    assert Signature(handler).coerce_text({"first": "[1]", "second": "[1"}) == {"first": [1], "second": "[1"}
 
 
 def test_further_names_are_typed_by_the_annotation_of_the_keywords() -> None:
     def handler(**labels: str) -> None: ...
 
-    assert Signature.of(handler).coerce_text({"year": "2030"}) == {"year": "2030"}
+    assert Signature(handler).coerce_text({"year": "2030"}) == {"year": "2030"}
 
 
 @pytest.mark.parametrize("text", ["twelve", "", "1.5", "NaN", "[1]"])
 def test_a_word_that_cannot_be_read_is_left_for_validate_to_refuse_by_name(text: str) -> None:
-    coerced = Signature.of(generate).coerce_text({"topic": "sea", "words": text})
+    coerced = Signature(generate).coerce_text({"topic": "sea", "words": text})
     assert [loc for loc, _kind in refused(generate, coerced)] == [["params", "words"]]
 
 
 def test_an_unknown_word_is_left_for_validate_to_refuse_by_name() -> None:
-    coerced = Signature.of(generate).coerce_text({"topic": "sea", "wrods": "5"})
+    coerced = Signature(generate).coerce_text({"topic": "sea", "wrods": "5"})
     assert refused(generate, coerced) == [(["params", "wrods"], "extra_forbidden")]
 
 
@@ -376,7 +376,7 @@ def test_an_unknown_word_is_left_for_validate_to_refuse_by_name() -> None:
 
 
 def test_the_schema_names_types_and_defaults() -> None:
-    schema = Signature.of(generate).schema()
+    schema = Signature(generate).schema()
     assert schema["type"] == "object"
     assert schema["required"] == ["topic"]
     assert schema["additionalProperties"] is False
@@ -387,12 +387,12 @@ def test_the_schema_names_types_and_defaults() -> None:
 def test_a_default_that_json_cannot_say_is_left_out_of_the_schema() -> None:
     def handler(share: float = float("nan"), thing: Any = object()) -> None: ...  # noqa: B008
 
-    properties = Signature.of(handler).schema()["properties"]
+    properties = Signature(handler).schema()["properties"]
     assert "default" not in properties["share"]
     assert "default" not in properties["thing"]
 
 
 def test_changing_a_schema_that_was_given_out_changes_no_other() -> None:
-    signature = Signature.of(generate)
+    signature = Signature(generate)
     signature.schema()["properties"].clear()
     assert list(signature.schema()["properties"]) == ["topic", "words"]

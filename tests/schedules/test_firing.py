@@ -88,7 +88,7 @@ def test_jitter_moves_the_start_and_never_the_due_time() -> None:
 
 
 def test_jitter_is_the_same_whoever_fires() -> None:
-    from schedules.making import jitter
+    from schedules.firing import jitter
 
     row = schedule()
     assert jitter(row.pk, NOON, 60) == jitter(row.pk, NOON, 60) != jitter(row.pk, NOON + timedelta(minutes=1), 60)
@@ -275,12 +275,12 @@ def test_schedules_that_cannot_be_written_now_stay_due_and_stop_nobody(monkeypat
 
 
 def test_nothing_is_half_done_when_a_fire_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from schedules import firing, sql
+    from schedules import firing
 
     every_minute()
     before = everything()
     for name in ("insert_jobs", "advance"):
-        monkeypatch.setattr(firing if name == "insert_jobs" else sql, name, None)
+        monkeypatch.setattr(firing, name, None)
         assert fire_due(NOON) == 0
         assert everything() == before
         monkeypatch.undo()

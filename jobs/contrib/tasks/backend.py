@@ -11,7 +11,8 @@ from django.conf import settings
 from django.core import checks
 from django.utils import timezone
 
-from jobs.contrib.tasks import ends, handlers
+from jobs import signals
+from jobs.contrib.tasks import handlers
 from jobs.contrib.tasks.compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -24,7 +25,7 @@ from jobs.contrib.tasks.compat import (
 from jobs.contrib.tasks.task import EXTRAS, JobsTask
 from jobs.errors import InvalidInput
 
-ends.connect()
+signals.job_finished.connect(handlers.send_task_finished, dispatch_uid="jobs.contrib.tasks")
 
 
 class JobsBackend(BaseTaskBackend):
@@ -49,7 +50,21 @@ class JobsBackend(BaseTaskBackend):
         job_type = handlers.job_type(task)
         try:
             params = self._params(task, job_type, args, kwargs)
-            submitted = submit({"job_type": job_type, "params": params, **self._fields(task)})
+            said = {name: getattr(task, name, None) for name in EXTRAS}
+            fields = {"resource": task.queue_name, **self.options}
+            fields |= {name: value for name, value in said.items() if value is not None}
+            moment = task.run_after
+            if moment is not None and not settings.USE_TZ:
+                moment = timezone.make_aware(moment)
+            submitted = submit(
+                {
+                    "job_type": job_type,
+                    "params": params,
+                    **fields,
+                    "priority": 50 + task.priority // 2,
+                    "not_before": moment,
+                }
+            )
         except InvalidInput as error:
             raise InvalidTask(str(error)) from error
         result = results.of_new(submitted.job)
@@ -81,12 +96,3 @@ class JobsBackend(BaseTaskBackend):
         if job_type != handlers.ANYWHERE:
             return params
         return {"path": task.module_path, "signature": handlers.signature(task.module_path), **params}
-
-    def _fields(self, task: Task[..., Any]) -> Any:
-        said = {name: getattr(task, name, None) for name in EXTRAS}
-        fields = {"resource": task.queue_name, **self.options}
-        fields |= {name: value for name, value in said.items() if value is not None}
-        moment = task.run_after
-        if moment is not None and not settings.USE_TZ:
-            moment = timezone.make_aware(moment)
-        return {**fields, "priority": 50 + task.priority // 2, "not_before": moment}

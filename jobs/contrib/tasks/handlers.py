@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -27,6 +28,7 @@ from jobs.states import Cause, Status, StopMode
 
 ANYWHERE = "django.task"
 EXCEPTION = "exception"  # the artifact that keeps the class of what a task raised
+REPORTED = frozenset({Status.FAILED, Status.CANCELLED, Status.SKIPPED})
 _known: dict[str, Task[..., Any]] = {}
 
 
@@ -36,7 +38,10 @@ def job_type(task: Task[..., Any]) -> str:
     if path not in _known or _known[path].func is not task.func:
         _known[path] = task
         if is_found_by_workers(task.func.__module__):
-            registry.add(Handler(_handler(task), path, Options()))
+            made: Any = _async_handler(task) if inspect.iscoroutinefunction(task.func) else _sync_handler(task)
+            made.__module__, made.__qualname__ = task.func.__module__, task.func.__qualname__
+            made.__name__, made.__doc__ = task.func.__name__, task.func.__doc__
+            registry.add(Handler(made, path, Options()))
     return path if is_found_by_workers(task.func.__module__) else ANYWHERE
 
 
@@ -95,13 +100,6 @@ def anywhere(
         return _kept(result, found.call(*_arguments(found, ctx, result, args), **kwargs))
 
 
-def _handler(task: Task[..., Any]) -> Any:
-    made: Any = _async_handler(task) if inspect.iscoroutinefunction(task.func) else _sync_handler(task)
-    made.__module__, made.__qualname__ = task.func.__module__, task.func.__qualname__
-    made.__name__, made.__doc__ = task.func.__name__, task.func.__doc__
-    return made
-
-
 def _sync_handler(declared: Task[..., Any]) -> Any:
     def call(ctx: Any, args: list[Any] = [], kwargs: dict[str, Any] = {}, task: Any = None) -> Any:  # noqa: B006
         with _told(declared, ctx) as result:
@@ -150,7 +148,7 @@ def _kept(result: TaskResult[Any], value: Any) -> Any:
 def _told(task: Task[..., Any], ctx: Any) -> Iterator[TaskResult[Any]]:
     """Tell that the task starts and, if this is its end, how it ended; within the except block, where loggers look.
 
-    What a handler cannot know to be its end is told by `ends`, when it is recorded.
+    What a handler cannot know to be its end is told by `send_task_finished`, when it is recorded.
     """
     from jobs.contrib.tasks import results  # loads the models
 
@@ -195,3 +193,19 @@ def _is_taken_away(ctx: Any) -> bool:
     if not ctx.cancelled or ctx.job_id is None:
         return False
     return not jobs().filter(pk=ctx.job_id, status=Status.RUNNING, fence=ctx.fence).exists()
+
+
+def send_task_finished(*, job_id: UUID, job_type: str, status: str, retried_by: UUID | None, **_facts: Any) -> None:
+    """Send `task_finished`, unless the handler's own thread has sent it or a retry follows.
+
+    For the ends that no handler reports: cancelled or skipped before the start, out of time, left behind by a worker
+    that vanished. Called after their commit, by the process that recorded them.
+    """
+    if status not in REPORTED or retried_by is not None or job_type not in job_types():
+        return
+    from jobs.contrib.tasks import results
+
+    chain = results.chain_of(job_id)
+    if chain and not results.was_told(chain[-1]):
+        result = results.of(chain)
+        task_finished.send_robust(type(result.task.get_backend()), task_result=result)

@@ -55,7 +55,7 @@ def of(chain: list[Job]) -> TaskResult[Any]:
         args=said.get("args", []),
         kwargs=said.get("kwargs", {}),
         backend=task.backend,
-        errors=_errors(chain),
+        errors=[_error(each) for each in chain if each.status in (Status.FAILED, Status.CANCELLED)],
         worker_ids=[run.worker for run in runs],
     )
     if last.status == Status.COMPLETED:
@@ -109,7 +109,10 @@ def was_told(last: Job) -> bool:
 
 def _task(first: Job) -> Task[..., Any]:
     """The task with what was said for this one call. Not validated anew: queues may have been renamed since."""
-    known = _declared(first)
+    if first.job_type != handlers.ANYWHERE:
+        known = handlers.known(first.job_type)
+    else:
+        known = handlers.find(first.params["path"], first.params["signature"])
     said = first.params.get("task")
     said = said if isinstance(said, dict) else {}
     changes: dict[str, Any] = {
@@ -125,12 +128,6 @@ def _task(first: Job) -> Task[..., Any]:
     return made
 
 
-def _declared(first: Job) -> Task[..., Any]:
-    if first.job_type != handlers.ANYWHERE:
-        return handlers.known(first.job_type)
-    return handlers.find(first.params["path"], first.params["signature"])
-
-
 def _status(last: Job) -> TaskResultStatus:
     if last.status == Status.RUNNING:
         return TaskResultStatus.RUNNING
@@ -144,10 +141,6 @@ def _finished_at(last: Job) -> datetime | None:
         return None
     run = getattr(last, "run", None)
     return run.finished_at if run is not None else _end(last).at
-
-
-def _errors(chain: list[Job]) -> list[TaskError]:
-    return [_error(each) for each in chain if each.status in (Status.FAILED, Status.CANCELLED)]
 
 
 def _error(job: Job) -> TaskError:

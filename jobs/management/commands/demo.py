@@ -45,8 +45,8 @@ class Command(cli.CliCommand):
         self.stdout.write(told % {"tenant": demo.TENANT, "jobs": jobs})
 
     def _work(self) -> None:
-        from jobs.demo import past
+        from jobs.demo import content
 
         self.stdout.write(_("Working for the demo. Ctrl-C ends it."))
         self.stdout.flush()
-        past.work(burst=False, housekeeping=True, concurrency=4)
+        content.work(burst=False, housekeeping=True, concurrency=4)

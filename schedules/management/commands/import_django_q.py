@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs import cli
-from schedules.importing import Imported, bring_over
+from schedules.q2 import Imported, bring_over
 
 HEADINGS = ("SOURCE", "NAME", "WHEN", "RESULT")
 

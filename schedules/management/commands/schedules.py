@@ -11,7 +11,7 @@ from jobs import cli, parsing
 from jobs.errors import InvalidInput
 from jobs.shapes import job as job_document
 from jobs.shapes import moment
-from schedules import forecast, history, services, shapes
+from schedules import history, services, shapes
 from schedules.management.adding import add_options, said
 from schedules.models import Schedule
 
@@ -52,7 +52,7 @@ class Command(cli.CliCommand):
         preview.add_argument("--tenant", default="default")
         preview.add_argument("--cron", metavar="EXPRESSION")
         preview.add_argument("--timezone", metavar="ZONE", default="UTC", help="For --cron (default %(default)s).")
-        preview.add_argument("--count", default=str(forecast.DEFAULT), help="How many (default %(default)s).")
+        preview.add_argument("--count", default=str(history.DEFAULT), help="How many (default %(default)s).")
         fires = self._add(every, "fires", "What it has fired, latest first, and what became of it.", with_json=False)
         fires.add_argument("--limit", default=str(SHOWN), help="At most so many (default %(default)s).")
         for each in (preview, fires):
@@ -103,11 +103,11 @@ class Command(cli.CliCommand):
     def do_preview(self, given: dict[str, Any]) -> None:
         if (given["name"] is None) == (given["cron"] is None):
             raise InvalidInput([], _("say either a schedule or --cron"))
-        count = cli.whole_number(given["count"], "--count", forecast.FEWEST, forecast.MOST)
+        count = cli.whole_number(given["count"], "--count", history.FEWEST, history.MOST)
         if given["cron"] is not None:
-            found = forecast.of_cron(given["cron"], given["timezone"], count)
+            found = history.of_cron(given["cron"], given["timezone"], count)
         else:
-            found = forecast.of_schedule(self._named(given), count)
+            found = history.of_schedule(self._named(given), count)
         if given["json"]:
             self.write_json([shapes.upcoming(each) for each in found])
         else:

@@ -1,7 +1,8 @@
-"""Collect what is exposed. Live jobs are counted along partial indexes, the rest is summed from the rollup.
+"""Expose the queue to Prometheus, in its text format or as OpenMetrics.
 
-A counter never decreases: it is read from the database alone, and neither pruning nor folding changes its sum. Every
-declared series starts at 0: a counter that appears with its first step does not show that step.
+Live jobs are counted along partial indexes, the rest is summed from the rollup. A counter never decreases: it is read
+from the database alone, and neither pruning nor folding changes its sum. Every declared series starts at 0: a counter
+that appears with its first step does not show that step.
 
 Only declared names have a series of their own, so their number stays bounded. Declared is what the code and the
 settings name: a series changes its label with a deployment, not by itself.
@@ -14,10 +15,14 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from jobs import census, figures, version
 from jobs.census import Census
@@ -26,11 +31,27 @@ from jobs.models.rollup import BUCKETS_SEC
 from jobs.registry import registry
 from jobs.states import LIVE, TERMINAL, Status
 
+TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
 MAX_ADDONS = 100
 
 Labels = tuple[str, ...]
 Values = defaultdict[Labels, float]
+
+
+class Exposition(NamedTuple):
+    body: bytes
+    content_type: str
+
+
+def render(tenant: str | None = None, *, as_openmetrics: bool = False) -> Exposition:
+    """Render the metrics of one tenant's jobs, or of all; workers serve all tenants."""
+    registry = CollectorRegistry()
+    if as_openmetrics:  # which prescribes how a bucket's bound is written: "60.0"
+        registry.register(JobsCollector(tenant, format_bound=floatToGoString))
+        return Exposition(openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST)
+    registry.register(JobsCollector(tenant))
+    return Exposition(generate_latest(registry), TEXT_CONTENT_TYPE)
 
 
 def format_plain(bound: float) -> str:
@@ -47,7 +68,12 @@ class JobsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counted = census.take(self.tenant)
-        yield _enqueued(counted)
+        # Count live and ended jobs together: one statement read both.
+        values = _zeros(declared_types())
+        types, resources = job_type_names(), declared_resources()
+        for kind in counted.ever:
+            values[_known(kind.resource, resources), _known(types.get(kind.job_type), types)] += kind.jobs
+        yield _counter("jobs_enqueued_total", "Jobs submitted, retries too.", ["resource", "job_type"], values)
         yield from self._ended(counted)
         yield from _live(counted)
         yield from _trouble(self.tenant)
@@ -96,15 +122,6 @@ class Observations:
     def add(self, bucket: int, times: int, total_sec: float) -> None:
         self.counts[bucket] += times
         self.total_sec += total_sec
-
-
-def _enqueued(counted: Census) -> Metric:
-    """Count live and ended jobs together: one statement read both."""
-    values = _zeros(declared_types())
-    types, resources = job_type_names(), declared_resources()
-    for kind in counted.ever:
-        values[_known(kind.resource, resources), _known(types.get(kind.job_type), types)] += kind.jobs
-    return _counter("jobs_enqueued_total", "Jobs submitted, retries too.", ["resource", "job_type"], values)
 
 
 def _live(counted: Census) -> Iterator[Metric]:
