@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from jobs import parsing
-from jobs.api.queries import gated
+from jobs.api.request_params import gated
 from jobs.parsing import CONSTRAINTS, MAX_TAGS, NAME_LENGTH, PRIORITIES, TAG_LENGTH
 from jobs.services import REASON_LENGTH
 from jobs.setting_rules import YEAR_SEC

@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 
 from jobs import parsing, services
 from jobs.api import fields, shaping
-from jobs.api.answers import answer
-from jobs.api.callers import ApiRequest
+from jobs.api.auth import ApiRequest
+from jobs.api.responses import answer
 from jobs.errors import InvalidInput
 
 HEADER = "Idempotency-Key"
