@@ -12,7 +12,7 @@ from jobs import groups, parsing, shapes
 from jobs.api import fields as f
 from jobs.api import shaping
 from jobs.api.auth import ApiRequest, Caller
-from jobs.api.operations import action, operation
+from jobs.api.operations import action, operation, submission
 from jobs.api.pagination import Order, Paged, page
 from jobs.api.request_params import Asked, Bulk, Optional, Said, example, gated, one_of
 from jobs.api.responses import answer, tagged
@@ -75,17 +75,7 @@ class GroupFilters(Paged):
     status: Annotated[str | None, *gated(one_of(*GroupStatus.values), words(GroupStatus.values))] = None
 
 
-@router.post(
-    "/job-groups",
-    **operation(
-        "groups_create",
-        {201: GroupOut},
-        scope="submit",
-        body=True,
-        problems=[409],
-        summary="Submit a group, all or nothing",
-    ),
-)
+@router.post("/job-groups", **submission("groups_create", GroupOut, "Submit a group, all or nothing"))
 def groups_create(request: ApiRequest, body: Annotated[GroupIn, Bulk()]) -> HttpResponse:
     """With idempotency keys on its members, a group that is submitted again answers with the first one."""
     said = {name: value for name, value in body.said().items() if value is not None}

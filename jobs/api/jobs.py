@@ -15,7 +15,7 @@ from jobs.api import shaping
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.idempotency import KEYED, submit
 from jobs.api.job_lists import JobFilters, newest_page, queue_page, walks
-from jobs.api.operations import action, operation
+from jobs.api.operations import action, operation, submission
 from jobs.api.pagination import Order, Paged, Place, page, page_of_ids
 from jobs.api.request_params import Asked, Bulk, Document, Optional
 from jobs.api.responses import Forbidden, answer, tagged
@@ -56,12 +56,7 @@ def jobs_list(request: ApiRequest, asked: Annotated[JobFilters, Asked()]) -> Htt
     return answer(listed(request.auth, "jobs_list", asked, asked))
 
 
-@router.post(
-    "/jobs",
-    **operation(
-        "jobs_create", {201: JobOut}, scope="submit", body=True, problems=[409], summary="Submit a job", **KEYED
-    ),
-)
+@router.post("/jobs", **submission("jobs_create", JobOut, "Submit a job", **KEYED))
 def jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) -> HttpResponse:
     """The params are checked against the handler's signature and kept as they are: neither a template's nor a
     schedule's later edits touch them (INV-005).
@@ -74,17 +69,7 @@ def jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) -> Http
     return submit(request, said)
 
 
-@router.post(
-    "/jobs/bulk",
-    **operation(
-        "jobs_create_many",
-        {201: BulkOut},
-        scope="submit",
-        body=True,
-        problems=[409],
-        summary="Submit many jobs, all or none",
-    ),
-)
+@router.post("/jobs/bulk", **submission("jobs_create_many", BulkOut, "Submit many jobs, all or none"))
 def jobs_create_many(request: ApiRequest, body: Annotated[JobsIn, Bulk()]) -> HttpResponse:
     """Each entry is what `POST /jobs` takes, idempotency keys included. If one is wrong, none is submitted."""
     if not isinstance(body.jobs, list):

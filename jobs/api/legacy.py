@@ -20,7 +20,7 @@ from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import KEYED, submit
 from jobs.api.job_lists import JobFilters
 from jobs.api.jobs import listed
-from jobs.api.operations import action, operation
+from jobs.api.operations import action, operation, submission
 from jobs.api.pagination import Paged
 from jobs.api.request_params import Asked, Document, Optional, each, one_of
 from jobs.api.responses import answer, tagged
@@ -65,24 +65,12 @@ def legacy_jobs_list(request: ApiRequest, asked: Annotated[LegacyFilters, Asked(
     """Use `GET /api/jobs`."""
     wanted = [status for status, word in OLD_WORDS.items() if word in (asked.status or ())]
     shown = [str(status) for status in wanted if status != Status.DISPATCHING]
-    filters = JobFilters.model_construct(status=shown or None, limit=asked.limit, cursor=asked.cursor)
+    filters = JobFilters.model_construct(status=shown or None, limit=asked.limit)
     document = listed(request.auth, "legacy_jobs_list", asked, filters)
     return answer({**document, "items": [in_old_words(item) for item in document["items"]]})
 
 
-@router.post(
-    "/jobs",
-    **operation(
-        "legacy_jobs_create",
-        {201: LegacyJobOut},
-        scope="submit",
-        body=True,
-        problems=[409],
-        summary="Submit a job",
-        deprecated=True,
-        **KEYED,
-    ),
-)
+@router.post("/jobs", **submission("legacy_jobs_create", LegacyJobOut, "Submit a job", deprecated=True, **KEYED))
 def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) -> HttpResponse:
     """Use `POST /api/jobs`."""
     said = body.said()

@@ -53,6 +53,11 @@ def operation(
     }
 
 
+def submission(name: str, response: Any, summary: str, **more: Any) -> dict[str, Any]:
+    """As `operation`, for what makes jobs: POST that answers 201."""
+    return operation(name, {201: response}, scope="submit", body=True, problems=[409], summary=summary, **more)
+
+
 def action(
     name: str, response: Any, permission: str, summary: str, *, problems: Iterable[int] = (404, 409), **more: Any
 ) -> dict[str, Any]:

@@ -5,6 +5,7 @@ A session never works.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from jobs.api import remote_bodies as bodies
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.idempotency import KEYED, with_key
 from jobs.api.job_lists import JobFilters, newest_page, walks
-from jobs.api.operations import operation
+from jobs.api.operations import operation, submission
 from jobs.api.pagination import Paged, Place, page_limit, page_of_ids
 from jobs.api.request_params import Asked, Document, Optional, Question, Said, gated, one_of
 from jobs.api.responses import answer, tagged
@@ -34,8 +35,10 @@ from jobs.shapes import moment
 from jobs.states import Status
 
 router = Router(tags=["remote workers"])
+work = partial(operation, scope="work")
 QUEUE, LEASE = "/system/scheduler/queue", "/system/scheduler/lease"
 DEFAULT = 10
+ADDON = {**f.NAME, "description": "Left out: jobs that belong to no addon."}
 PLAIN = (
     *("addon_id", "job_type", "cost_units", "priority", "constraints", "expected_duration_sec", "time_sensitive"),
     *("max_runtime_sec", "tags", "tenant", "target"),
@@ -48,18 +51,7 @@ class IntentFilters(Paged):
     addon_id: Annotated[str | None, *gated(parsing.identifier, f.NAME)] = None
 
 
-@router.post(
-    f"{QUEUE}/jobs/submit",
-    **operation(
-        "queue_submit",
-        {201: bodies.SubmittedOut},
-        scope="submit",
-        body=True,
-        problems=[409],
-        summary="Submit a job intent",
-        **KEYED,
-    ),
-)
+@router.post(f"{QUEUE}/jobs/submit", **submission("queue_submit", bodies.SubmittedOut, "Submit a job intent", **KEYED))
 def queue_submit(request: ApiRequest, body: Annotated[bodies.IntentIn, Document()]) -> HttpResponse:
     """It waits in the same queue as every other job, in the same order and under the same limits, until a remote
     worker of its addon starts it (or a local one, if its type is registered here as local)."""
@@ -115,16 +107,13 @@ def queue_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, Option
 
 
 class Poll(Question):
-    addon_id: Annotated[
-        str,
-        *gated(parsing.identifier, {**f.NAME, "description": "Left out: jobs that belong to no addon."}),
-    ] = ""
+    addon_id: Annotated[str, *gated(parsing.identifier, ADDON)] = ""
     limit: Annotated[int, *page_limit(DEFAULT)] = DEFAULT
 
 
 @router.get(
     f"{QUEUE}/dispatchable",
-    **operation("queue_dispatchable", bodies.IntentPage, scope="work", summary="What an addon may start"),
+    **work("queue_dispatchable", bodies.IntentPage, summary="What an addon may start"),
 )
 def queue_dispatchable(request: ApiRequest, asked: Annotated[Poll, Asked()]) -> HttpResponse:
     """Reserves up to `limit` jobs of the addon, within lanes, limits and admission; after them it lists what the addon
@@ -145,14 +134,7 @@ def queue_kick(request: ApiRequest, body: Annotated[Said, Optional()]) -> HttpRe
 
 @router.post(
     f"{QUEUE}/jobs/{{job_id}}/start",
-    **operation(
-        "queue_start",
-        bodies.StartOut,
-        scope="work",
-        body=True,
-        problems=[404, 409],
-        summary="Start a job that was offered",
-    ),
+    **work("queue_start", bodies.StartOut, body=True, problems=[404, 409], summary="Start a job that was offered"),
 )
 def queue_start(request: ApiRequest, job_id: Id, body: Annotated[bodies.StartIn, Document()]) -> HttpResponse:
     """Answers with the lease and all that is needed to run the job. Repeated with the same token, worker and slot it
@@ -163,9 +145,7 @@ def queue_start(request: ApiRequest, job_id: Id, body: Annotated[bodies.StartIn,
 
 @router.post(
     f"{QUEUE}/jobs/{{job_id}}/complete",
-    **operation(
-        "queue_complete", bodies.IntentOut, scope="work", body=True, problems=[404, 409], summary="Say how a job ended"
-    ),
+    **work("queue_complete", bodies.IntentOut, body=True, problems=[404, 409], summary="Say how a job ended"),
 )
 def queue_complete(request: ApiRequest, job_id: Id, body: Annotated[bodies.CompleteIn, Document()]) -> HttpResponse:
     """Repeated, it answers the same. A lease that is over is a 409, one that is not yours a 404; neither changes
@@ -177,9 +157,7 @@ def queue_complete(request: ApiRequest, job_id: Id, body: Annotated[bodies.Compl
 
 @router.post(
     f"{LEASE}/request",
-    **operation(
-        "lease_request", bodies.AdmissionOut, scope="work", body=True, summary="Ask whether some work may start now"
-    ),
+    **work("lease_request", bodies.AdmissionOut, body=True, summary="Ask whether some work may start now"),
 )
 def lease_request(request: ApiRequest, body: Annotated[bodies.AdmissionIn, Document()]) -> HttpResponse:
     """For work that has no job here: it counts in admission as long as its lease is kept by heartbeats, and in no
@@ -195,9 +173,7 @@ def lease_request(request: ApiRequest, body: Annotated[bodies.AdmissionIn, Docum
 
 @router.post(
     f"{LEASE}/{{lease_id}}/heartbeat",
-    **operation(
-        "lease_heartbeat", bodies.BeatOut, scope="work", body="optional", problems=[404, 409], summary="Keep a lease"
-    ),
+    **work("lease_heartbeat", bodies.BeatOut, body="optional", problems=[404, 409], summary="Keep a lease"),
 )
 def lease_heartbeat(request: ApiRequest, lease_id: Id, body: Annotated[bodies.BeatIn, Optional()]) -> HttpResponse:
     """Also says how far the work is, and learns whether it should stop. 409: the lease is over, stop at once."""
@@ -208,14 +184,7 @@ def lease_heartbeat(request: ApiRequest, lease_id: Id, body: Annotated[bodies.Be
 
 @router.post(
     f"{LEASE}/{{lease_id}}/release",
-    **operation(
-        "lease_release",
-        bodies.ReleaseOut,
-        scope="work",
-        body="optional",
-        problems=[404, 409],
-        summary="Give a lease up",
-    ),
+    **work("lease_release", bodies.ReleaseOut, body="optional", problems=[404, 409], summary="Give a lease up"),
 )
 def lease_release(request: ApiRequest, lease_id: Id, body: Annotated[bodies.ReleaseIn, Optional()]) -> HttpResponse:
     """Frees an admission lease; doing so again changes nothing. A job's lease ends with `complete` (409
@@ -242,10 +211,11 @@ def _intent(job_id: UUID, caller: Caller, *, bare: bool = False) -> dict[str, An
 def _intents(rows: list[Job], caller: Caller, *, bare: bool = False) -> list[dict[str, Any]]:
     """Secrets are masked, except for those who are to work on them."""
     begun = starts.of(rows)
-    return [{**_shape(row, begun.get(row.pk)), "payload": _payload(row, caller, bare)} for row in rows]
+    return [_shape(row, begun.get(row.pk), caller, bare) for row in rows]
 
 
-def _shape(row: Job, begun: Start | None) -> dict[str, Any]:
+def _shape(row: Job, begun: Start | None, caller: Caller, bare: bool) -> dict[str, Any]:
+    masked = redact(row.params) if caller.payload and not bare else None
     return {
         "job_id": str(row.pk),
         **{name: getattr(row, name) for name in PLAIN},
@@ -256,13 +226,8 @@ def _shape(row: Job, begun: Start | None) -> dict[str, Any]:
         "lease_id": None if begun is None else str(begun.lease_id),
         "pid": None if begun is None else begun.pid,
         "reason": row.status_reason,
+        "payload": row.params if bare else masked,
     }
-
-
-def _payload(row: Job, caller: Caller, bare: bool) -> Any:
-    if bare:
-        return row.params
-    return redact(row.params) if caller.payload else None
 
 
 def _started(row: Job) -> dict[str, Any]:
