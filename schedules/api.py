@@ -183,7 +183,9 @@ def schedules_list(request: ApiRequest, asked: Annotated[ScheduleFilters, Asked(
     if asked.enabled is not None:
         filters["enabled"] = asked.enabled == "true"
     rows = services.of(request.auth.tenant).filter(**filters)
-    return answer(page(request.auth, "schedules_list", asked, rows, NEWEST_FIRST, _shown_to(request.auth)))
+    return answer(
+        page(request.auth, "schedules_list", asked, rows, NEWEST_FIRST, lambda row: _shown(row, request.auth))
+    )
 
 
 @router.post(
@@ -197,7 +199,7 @@ def schedules_create(request: ApiRequest, body: Annotated[ScheduleIn, Document()
     said = body.said()
     tenant = request.auth.tenant_for(said.pop("tenant", None))
     schedule = services.create(said, tenant=tenant, actor=request.auth.actor)
-    return answer(_shown_to(request.auth)(schedule), 201)
+    return answer(_shown(schedule, request.auth), 201)
 
 
 @router.get("/schedules/preview", **operation("schedules_preview_cron", Preview, summary="Preview a cron expression"))
@@ -211,7 +213,7 @@ def schedules_preview_cron(request: ApiRequest, asked: Annotated[CronQuestion, A
 )
 def schedules_get(request: ApiRequest, schedule_id: Id) -> HttpResponse:
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
-    return tagged(request, _shown_to(request.auth)(schedule))
+    return tagged(request, _shown(schedule, request.auth))
 
 
 @router.patch(
@@ -224,7 +226,7 @@ def schedules_update(request: ApiRequest, schedule_id: Id, body: Annotated[Sched
     """Jobs that it has made keep what they were given (INV-005). What was due before the change is still fired."""
     caller = request.auth
     schedule = services.update(schedule_id, body.said(), tenant=caller.tenant, actor=caller.actor)
-    return answer(_shown_to(caller)(schedule))
+    return answer(_shown(schedule, caller))
 
 
 @router.delete(
@@ -292,16 +294,13 @@ def schedules_fires(request: ApiRequest, schedule_id: Id, asked: Annotated[Paged
 def _done(request: ApiRequest, service: Callable[..., Schedule], schedule_id: str, body: VerbIn) -> HttpResponse:
     caller = request.auth
     schedule = service(schedule_id, tenant=caller.tenant, reason=body.reason, actor=caller.actor)
-    return answer(_shown_to(caller)(schedule))
+    return answer(_shown(schedule, caller))
 
 
 def _previewed(found: list[forecast.Upcoming]) -> HttpResponse:
     return answer({"items": [shapes.upcoming(each) for each in found]})
 
 
-def _shown_to(caller: Caller) -> Any:
-    def shape(row: Schedule) -> dict[str, Any]:
-        document = shapes.schedule(row)
-        return document if caller.payload else {**document, "params": None}
-
-    return shape
+def _shown(row: Schedule, caller: Caller) -> dict[str, Any]:
+    document = shapes.schedule(row)
+    return document if caller.payload else {**document, "params": None}

@@ -96,7 +96,9 @@ def templates_list(request: ApiRequest, asked: Annotated[TemplateFilters, Asked(
     """Newest first."""
     filters = {name: value for name in ("tenant", "name", "job_type") if (value := getattr(asked, name)) is not None}
     rows = presets.of(request.auth.tenant).filter(**filters)
-    return answer(page(request.auth, "templates_list", asked, rows, NEWEST_FIRST, _shown_to(request.auth)))
+    return answer(
+        page(request.auth, "templates_list", asked, rows, NEWEST_FIRST, lambda row: _shown(row, request.auth))
+    )
 
 
 @router.post(
@@ -110,7 +112,7 @@ def templates_create(request: ApiRequest, body: Annotated[TemplateIn, Document()
     said = body.said()
     tenant = request.auth.tenant_for(said.pop("tenant", None))
     template = presets.create(said, tenant=tenant, actor=request.auth.actor)
-    return answer(_shown_to(request.auth)(template), 201)
+    return answer(_shown(template, request.auth), 201)
 
 
 @router.get(
@@ -119,7 +121,7 @@ def templates_create(request: ApiRequest, body: Annotated[TemplateIn, Document()
 )
 def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
     template = presets.get(template_id, tenant=request.auth.tenant)
-    return tagged(request, _shown_to(request.auth)(template))
+    return tagged(request, _shown(template, request.auth))
 
 
 @router.patch(
@@ -132,7 +134,7 @@ def templates_update(request: ApiRequest, template_id: Id, body: Annotated[Templ
     """Jobs that were made from it before keep what they were given."""
     caller = request.auth
     template = presets.update(template_id, body.said(), tenant=caller.tenant, actor=caller.actor)
-    return answer(_shown_to(caller)(template))
+    return answer(_shown(template, caller))
 
 
 @router.delete(
@@ -165,9 +167,6 @@ def templates_run(request: ApiRequest, template_id: Id, body: Annotated[RunIn, O
     return submit(request, {**body.said(), "template": template.name, "tenant": template.tenant})
 
 
-def _shown_to(caller: Caller) -> Any:
-    def shape(row: JobTemplate) -> dict[str, Any]:
-        document = shapes.template(row)
-        return document if caller.payload else {**document, "params": None}
-
-    return shape
+def _shown(row: JobTemplate, caller: Caller) -> dict[str, Any]:
+    document = shapes.template(row)
+    return document if caller.payload else {**document, "params": None}
