@@ -24,6 +24,7 @@ from jobs.logs import visible
 REFUSED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 UNITS_SEC = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 LONGEST_DAYS = 36_500
+MOST_ROWS = 10_000
 _DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,6})?[smhdw])+")
 _PART = re.compile(r"([0-9.]+)([smhdw])")
 
@@ -60,6 +61,14 @@ class CliCommand(BaseCommand):
 
 def add_json(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print one JSON document instead of text.")
+
+
+def add_limit(parser: CommandParser) -> None:
+    parser.add_argument("--limit", default="50", help="At most so many (default %(default)s).")
+
+
+def limit(given: dict[str, Any]) -> int:
+    return whole_number(given["limit"], "--limit", 1, MOST_ROWS)
 
 
 def add_reason(parser: CommandParser) -> None:
@@ -115,6 +124,25 @@ def whole_number(text: str, field: str, minimum: int, maximum: int) -> int:
         limits = {"minimum": minimum, "maximum": maximum, "text": visible(text)[:50]}
         message = _("must be a whole number from %(minimum)d to %(maximum)d, not “%(text)s”") % limits
         raise InvalidInput(field, message) from None
+
+
+def priority(text: str) -> int | str:
+    """A number, or a word for the service to judge."""
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+def read_params(pairs: Iterable[str], document: str | None, option: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The params of a JSON document, and those that are written key=value, which win over it and have no type yet."""
+    params = {} if document is None else parsing.json_object(parsing.decode_json(document, option), option)
+    written: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InvalidInput([], _("params are written key=value, not “%s”") % visible(pair)[:100])
+        if name in written:
+            raise InvalidInput(["params", name[:100]], _("appears twice"))
+        written[name] = value
+    return params, written
 
 
 def names(values: Iterable[str] | None, field: str) -> list[str]:

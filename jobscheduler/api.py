@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.api.legacy import with_notice
-from jobs.api.surface import SchedulerApi
+from jobs.api.ninja_api import SchedulerApi
 from jobs.version import __version__
 
 DESCRIPTION = """Work that runs later, in order, once, and visibly.
@@ -12,8 +12,6 @@ A started job has exactly one run; a pause suspends that run; a retry is a new j
 
 ROUTERS = (
     "jobs.api.jobs.router",
-    "jobs.api.verbs.router",
-    "jobs.api.trail.router",
     "jobs.api.runs.router",
     "jobs.api.groups.router",
     "jobs.api.direct.router",
@@ -21,12 +19,9 @@ ROUTERS = (
     "jobs.api.templates.router",
     "schedules.api.router",
     "webhooks.api.router",
-    "jobs.api.job_types.router",
-    "jobs.api.workers.router",
+    "jobs.api.system.router",
     "jobs.api.limits.router",
-    "jobs.api.remote_queue.router",
     "jobs.api.remote.router",
-    "jobs.api.stats.router",
 )
 
 OWN_PAGES = {"openapi_url": None, "docs_url": None}  # a `SchedulerApi` serves them itself, under any prefix

@@ -2,38 +2,112 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from django.http import HttpResponse
 from ninja import Router
-from pydantic import WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
-from jobs.api.answers import answer, nothing, tagged
-from jobs.api.bodies import Document, Optional
-from jobs.api.callers import ApiRequest
-from jobs.api.operations import operation
-from jobs.api.pages import Order, page
-from jobs.api.queries import Asked
-from jobs.api.schemas import ID_SCHEMA
+from jobs import parsing
+from jobs.api import fields as f
+from jobs.api.auth import ApiRequest
+from jobs.api.operations import action, operation
+from jobs.api.pagination import Order, Paged, page
+from jobs.api.request_params import Asked, Document, Optional, Said, example, gated, one_of
+from jobs.api.responses import answer, nothing, tagged
+from jobs.api.schemas import Id, Out, Page, Time, words
 from webhooks import services, shapes
-from webhooks.api_documents import (
-    DeliveryFilters,
-    DeliveryOut,
-    DeliveryPage,
-    EndpointEdits,
-    EndpointFilters,
-    EndpointIn,
-    EndpointOut,
-    EndpointPage,
-    ListedEndpointOut,
-    ResendIn,
-    ResentOut,
-)
-from webhooks.models import WebhookDelivery, WebhookEndpoint
+from webhooks.addresses import LONGEST_URL
+from webhooks.events import PATTERNS
+from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
+
+URL = {"type": "string", "format": "uri", "maxLength": LONGEST_URL}
+EVENTS = {"type": "array", "items": words(PATTERNS), "minItems": 1}
+EXAMPLE: dict[str, Any] = {"url": "https://example.org/hooks/jobs", "events": ["job.completed", "job.failed"]}
+
+
+class ListedEndpointOut(Out):
+    id: Id
+    tenant: str
+    url: str
+    events: Annotated[list[str], WithJsonSchema(EVENTS)]
+    enabled: bool
+    disabled_reason: str
+    failures: int = Field(description="In a row. After five the receiver is left alone for a while.")
+    open_until: Time | None = Field(description="Until when the receiver is left alone.")
+    old_secret_until: Time | None = Field(description="Until when the former secret signs along.")
+    created_at: Time
+
+
+class EndpointOut(ListedEndpointOut):
+    secret: str = Field(description="Shown this once. `whsec_` and base64, as Standard Webhooks has it.")
+
+
+class DeliveryOut(Out):
+    """One event to one endpoint. Its `id` is the `webhook-id` of every try."""
+
+    id: Id
+    endpoint_id: Id
+    event: str
+    job_id: Id | None
+    group_id: Id | None
+    status: Annotated[str, WithJsonSchema(words(DeliveryStatus.values))]
+    attempts: int
+    next_try_at: Time | None
+    response_status: int | None
+    error: str
+    created_at: Time
+    delivered_at: Time | None
+
+
+class EndpointEdits(Said):
+    """`enabled: true` gives a fresh start; `false` ends what is pending as FAILED."""
+
+    model_config = example(enabled=False)
+
+    url: Annotated[Any, WithJsonSchema(URL)] = Field(default=None)
+    events: Annotated[Any, WithJsonSchema(EVENTS)] = Field(default=None)
+    enabled: f.Flag = Field(default=None)
+
+
+class EndpointIn(EndpointEdits):
+    """The URL must be http or https, without a user name, at an allowed port of a public address."""
+
+    model_config = example(**EXAMPLE)
+
+    url: Annotated[Any, WithJsonSchema(URL)]
+    events: Annotated[Any, WithJsonSchema(EVENTS)]
+    tenant: f.Tenant | None = None
+
+
+class ResendIn(Said):
+    model_config = example(since="2030-01-31T12:00:00Z")
+
+    since: f.Moment | None = Field(default=None, description="Only what was made since then.")
+
+
+class ResentOut(Out):
+    count: int
+
+
+class EndpointFilters(Paged):
+    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
+    enabled: Annotated[str | None, *gated(one_of("true", "false"), {"type": "boolean"})] = None
+
+
+class DeliveryFilters(Paged):
+    status: Annotated[str | None, *gated(one_of(*DeliveryStatus.values), words(DeliveryStatus.values))] = None
+
+
+class EndpointPage(Page[ListedEndpointOut]):
+    pass
+
+
+class DeliveryPage(Page[DeliveryOut]):
+    pass
+
 
 router = Router(tags=["webhooks"])
-EndpointId = Annotated[str, WithJsonSchema(ID_SCHEMA)]
-DeliveryId = Annotated[str, WithJsonSchema(ID_SCHEMA)]
 NEWEST_FIRST = Order(WebhookEndpoint, ("-id",))
 LATEST_FIRST = Order(WebhookDelivery, ("-id",))
 RESEND = "jobscheduler_webhooks.resend_delivery"
@@ -69,7 +143,7 @@ def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, Document()]
     "/webhooks/{endpoint_id}",
     **operation("webhooks_get", ListedEndpointOut, problems=[404], cached=True, summary="Look at an endpoint"),
 )
-def webhooks_get(request: ApiRequest, endpoint_id: EndpointId) -> HttpResponse:
+def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     return tagged(request, shapes.endpoint(services.get(endpoint_id, tenant=request.auth.tenant)))
 
 
@@ -79,9 +153,7 @@ def webhooks_get(request: ApiRequest, endpoint_id: EndpointId) -> HttpResponse:
         "webhooks_update", ListedEndpointOut, scope="admin", body=True, problems=[404], summary="Change an endpoint"
     ),
 )
-def webhooks_update(
-    request: ApiRequest, endpoint_id: EndpointId, body: Annotated[EndpointEdits, Document()]
-) -> HttpResponse:
+def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[EndpointEdits, Document()]) -> HttpResponse:
     """What is said changes; events from now on go by it."""
     caller = request.auth
     return answer(shapes.endpoint(services.update(endpoint_id, body.said(), tenant=caller.tenant, actor=caller.actor)))
@@ -91,7 +163,7 @@ def webhooks_update(
     "/webhooks/{endpoint_id}",
     **operation("webhooks_delete", {204: None}, scope="admin", problems=[404], summary="Delete an endpoint"),
 )
-def webhooks_delete(request: ApiRequest, endpoint_id: EndpointId) -> HttpResponse:
+def webhooks_delete(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     """With all its deliveries."""
     services.delete(endpoint_id, tenant=request.auth.tenant, actor=request.auth.actor)
     return nothing()
@@ -102,7 +174,7 @@ def webhooks_delete(request: ApiRequest, endpoint_id: EndpointId) -> HttpRespons
     **operation("webhooks_deliveries", DeliveryPage, problems=[404], summary="List deliveries"),
 )
 def webhooks_deliveries(
-    request: ApiRequest, endpoint_id: EndpointId, asked: Annotated[DeliveryFilters, Asked()]
+    request: ApiRequest, endpoint_id: Id, asked: Annotated[DeliveryFilters, Asked()]
 ) -> HttpResponse:
     """Newest first. What has just happened may take a moment to be handed out."""
     known = services.get(endpoint_id, tenant=request.auth.tenant)
@@ -118,7 +190,7 @@ def webhooks_deliveries(
         "webhooks_test", {201: DeliveryOut}, scope="admin", problems=[404, 409], summary="Send a test delivery"
     ),
 )
-def webhooks_test(request: ApiRequest, endpoint_id: EndpointId) -> HttpResponse:
+def webhooks_test(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     """An event `webhook.test`, sent as all others are: look at the delivery a moment later. 409 while disabled."""
     caller = request.auth
     sent = services.send_test(endpoint_id, tenant=caller.tenant, actor=caller.actor)
@@ -129,7 +201,7 @@ def webhooks_test(request: ApiRequest, endpoint_id: EndpointId) -> HttpResponse:
     "/webhooks/{endpoint_id}/rotate-secret",
     **operation("webhooks_rotate_secret", EndpointOut, scope="admin", problems=[404], summary="Replace the secret"),
 )
-def webhooks_rotate_secret(request: ApiRequest, endpoint_id: EndpointId) -> HttpResponse:
+def webhooks_rotate_secret(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     """The former secret signs along for 24 hours, so that the receiver can change over."""
     caller = request.auth
     changed, secret = services.rotate_secret(endpoint_id, tenant=caller.tenant, actor=caller.actor)
@@ -138,19 +210,9 @@ def webhooks_rotate_secret(request: ApiRequest, endpoint_id: EndpointId) -> Http
 
 @router.post(
     "/webhooks/{endpoint_id}/resend-failed",
-    **operation(
-        "webhooks_resend_failed",
-        ResentOut,
-        scope="operate",
-        permission=RESEND,
-        body="optional",
-        problems=[404, 409],
-        summary="Resend all that failed",
-    ),
+    **action("webhooks_resend_failed", ResentOut, RESEND, "Resend all that failed"),
 )
-def webhooks_resend_failed(
-    request: ApiRequest, endpoint_id: EndpointId, body: Annotated[ResendIn, Optional()]
-) -> HttpResponse:
+def webhooks_resend_failed(request: ApiRequest, endpoint_id: Id, body: Annotated[ResendIn, Optional()]) -> HttpResponse:
     """The oldest first, no more than API_BULK_LIMIT at once; asked again, the next ones."""
     caller = request.auth
     count = services.resend_failed(endpoint_id, since=body.since, tenant=caller.tenant, actor=caller.actor)
@@ -161,7 +223,7 @@ def webhooks_resend_failed(
     "/webhook-deliveries/{delivery_id}",
     **operation("webhook_deliveries_get", DeliveryOut, problems=[404], cached=True, summary="Look at a delivery"),
 )
-def webhook_deliveries_get(request: ApiRequest, delivery_id: DeliveryId) -> HttpResponse:
+def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse:
     return tagged(request, shapes.delivery(services.get_delivery(delivery_id, tenant=request.auth.tenant)))
 
 
@@ -176,7 +238,7 @@ def webhook_deliveries_get(request: ApiRequest, delivery_id: DeliveryId) -> Http
         summary="Send a delivery again",
     ),
 )
-def webhook_deliveries_resend(request: ApiRequest, delivery_id: DeliveryId) -> HttpResponse:
+def webhook_deliveries_resend(request: ApiRequest, delivery_id: Id) -> HttpResponse:
     """Now, whatever became of it, with the same `webhook-id` and the same bytes, and with all retries anew."""
     caller = request.auth
     return answer(shapes.delivery(services.resend(delivery_id, tenant=caller.tenant, actor=caller.actor)))

@@ -15,8 +15,8 @@ from django.db.models.functions import Cast, Coalesce
 from jobs import groups, shapes
 from jobs.actors import SCHEDULER
 from jobs.api import shaping
-from jobs.api.answers import dump
-from jobs.api.callers import Caller
+from jobs.api.auth import Caller
+from jobs.api.responses import dump
 from jobs.models import Job, JobEvent, JobGroup
 from jobs.states import EventKind
 from webhooks import events

@@ -4,7 +4,7 @@ How an endpoint is written, in a router that `jobscheduler/api.py` lists::
 
     router = Router(tags=["things"])
 
-    class ThingFilters(Paged):                       # queries: known parameters only, each through a gate
+    class ThingFilters(Paged):                       # query string: known parameters only, each through a gate
         name: Annotated[str | None, *gated(parsing.identifier, {"type": "string"})] = None
 
     class ThingIn(Said):                             # bodies: which fields there are; services judge what is in them
@@ -12,7 +12,7 @@ How an endpoint is written, in a router that `jobscheduler/api.py` lists::
 
     @router.get("/things", **operation("things_list", ThingPage))
     def things_list(request: ApiRequest, asked: Annotated[ThingFilters, Asked()]) -> HttpResponse:
-        rows = Thing.objects.filter(tenant=...)      # always starts from request.auth (a `callers.Caller`)
+        rows = Thing.objects.filter(tenant=...)      # always starts from request.auth (an `auth.Caller`)
         return answer(page(request.auth, "things_list", asked, rows, Order(Thing, ("-pk",)), shape))
 
     @router.post("/things", **operation("things_create", {201: ThingOut}, scope="admin", body=True, problems=[409]))
@@ -24,7 +24,7 @@ How an endpoint is written, in a router that `jobscheduler/api.py` lists::
     def things_get(request: ApiRequest, thing_id: Annotated[str, WithJsonSchema(ID_SCHEMA)]) -> HttpResponse:
         return tagged(request, shape(...))           # with an ETag; `raise NotFound` for absent and foreign alike
 
-Errors: raise what is in `jobs.errors` (or a `problems.Refusal`); `problems.answer_to` turns it into problem+json.
+Errors: raise what is in `jobs.errors` (or a `responses.Refusal`); `responses.answer_to` turns it into problem+json.
 Responses are made by hand (`answer`, `tagged`, `nothing`); the schemas in `operation(...)` document them.
 Submissions: `**KEYED` in `operation(...)` and `submit(request, said)` of `idempotency`.
 Scopes: `scope="read"` by default; `permission="cancel_job"` is what a session needs instead (see `auth.needs`).

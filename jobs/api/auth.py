@@ -1,12 +1,13 @@
-"""The gate: a bearer token, or a staff session with its CSRF token; then the scope or permission that is needed.
+"""Who is calling, and whether they may: a token, or a staff session with its CSRF token; then scope or permission.
 
 No or bad credentials are 401, a missing scope or permission is 403. Tokens have scopes, persons have permissions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.http import HttpRequest
@@ -14,14 +15,65 @@ from django.utils.translation import gettext as _
 from ninja.security import APIKeyCookie, APIKeyHeader, HttpBearer
 from ninja.utils import check_csrf
 
-from jobs import tokens
-from jobs.api.bodies import refuse_forms
-from jobs.api.callers import Caller
-from jobs.api.problems import CsrfFailed, Forbidden, TooManyRequests, Unauthorized
-from jobs.models import ApiToken
+from jobs import actors, parsing, tokens
+from jobs.actors import Actor
+from jobs.api.request_params import refuse_forms
+from jobs.api.responses import CsrfFailed, Forbidden, TooManyRequests, Unauthorized
+from jobs.errors import NotFound
+from jobs.models import Job
+from jobs.models.job import JobQuerySet
 
 APP = "jobscheduler_jobs"
+VIEW_PAYLOAD = f"{APP}.view_payload"
 PERMISSIONS = {"read": "view_job", "submit": "add_job"}  # of a session, where an operation names none of its own
+
+
+@dataclass(frozen=True)
+class Caller:
+    """`tenant` None is all tenants. Without `payload`, params, artifacts and logs stay hidden."""
+
+    actor: Actor
+    tenant: str | None = None
+    payload: bool = True
+    token_id: UUID | None = None
+
+    def sees(self, tenant: str) -> bool:
+        return self.tenant is None or self.tenant == tenant
+
+    def jobs(self) -> JobQuerySet:
+        """Where every query for jobs starts."""
+        found = Job.objects.all()
+        return found if self.tenant is None else found.filter(tenant=self.tenant)
+
+    def job_id(self, written: Any) -> UUID:
+        """The id of a job that this caller may know of. Its tenant never changes, so it stays theirs."""
+        known = parsing.job_id(written)
+        if not self.jobs().filter(pk=known).exists():
+            raise NotFound(_("There is no such object."))
+        return known
+
+    def job_named(self, said: Any, field: str) -> UUID:
+        """As `job_id`, for an id that a body names."""
+        return self.job_id(parsing.text(said, field))
+
+    def tenant_for(self, said: Any) -> str:
+        """The tenant of something new: the caller's own, unless one who has them all says which."""
+        if said is None:
+            return "default" if self.tenant is None else self.tenant
+        named = parsing.tenant(said)
+        if not self.sees(named):
+            raise Forbidden(_("This token is of another tenant."))
+        return named
+
+    def require_all_tenants(self) -> None:
+        if self.tenant is not None:
+            raise Forbidden(_("This takes a token of all tenants."))
+
+
+class ApiRequest(HttpRequest):
+    """A request that got past the gate."""
+
+    auth: Caller
 
 
 def needs(scope: str, permission: str | None = None) -> list[Any]:
@@ -76,7 +128,7 @@ class Console(APIKeyCookie):
             raise CsrfFailed(_("A session needs its CSRF token, in the header X-CSRFToken."))
         if not self._may(user):
             raise Forbidden(_("You lack the permission for this."))
-        return Caller.of_user(user)
+        return Caller(actors.user(user), payload=user.has_perm(VIEW_PAYLOAD))
 
     def authenticate(self, request: HttpRequest, key: str | None) -> Any:
         raise NotImplementedError  # __call__ does not ask
@@ -98,11 +150,6 @@ def _token_caller(written: str, scope: str) -> Caller:
     if wait_sec is not None:
         raise TooManyRequests(wait_sec)
     tokens.note_use(token)
-    _require_scope(token, scope)
-    return Caller.of_token(token)
-
-
-def _require_scope(token: ApiToken, scope: str) -> None:
-    scopes: Sequence[str] = token.scopes
-    if scope not in scopes and "admin" not in scopes:
+    if scope not in token.scopes and "admin" not in token.scopes:
         raise Forbidden(_("This token lacks the scope “%s”.") % scope)
+    return Caller(Actor(actors.ActorKind.TOKEN, token.name), token.tenant, token_id=token.pk)

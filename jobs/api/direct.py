@@ -8,15 +8,14 @@ from typing import Annotated, Any
 
 from django.http import HttpResponse
 from ninja import Router
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from jobs import direct, errors, parsing
 from jobs.api import fields as f
-from jobs.api.answers import answer
-from jobs.api.bodies import Optional, Said
-from jobs.api.callers import ApiRequest
+from jobs.api.auth import ApiRequest
 from jobs.api.operations import operation
-from jobs.api.problems import Refusal
+from jobs.api.request_params import Optional, Said, example
+from jobs.api.responses import Refusal, answer
 from jobs.api.schemas import Out
 from jobs.conf import conf
 from jobs.redaction import redact
@@ -37,7 +36,7 @@ class NoSlot(Refusal):
 
 
 class DirectIn(Said):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"params": {"topic": "sea"}}]})
+    model_config = example(params={"topic": "sea"})
 
     params: f.Params | None = None
     wait_sec: Annotated[Any, WithJsonSchema({"type": "number", "minimum": 0})] | None = Field(
@@ -72,11 +71,11 @@ def direct_run(
 ) -> HttpResponse:
     """Takes the next slot in the limits that the type falls under: what runs goes on, then direct calls in their
     order, then the queue (DEC-004). No slot in time: 503 `no_slot`. The handler raised: 502 `handler_failed`."""
-    caller, said = request.auth, body.said()
+    caller, wait = request.auth, float(conf.DIRECT_WAIT_SEC)
+    if body.wait_sec is not None:
+        wait = min(parsing.number(body.wait_sec, "wait_sec", minimum=0), wait)
     try:
-        done = direct.execute(
-            job_type, said.get("params"), wait=_wait(said), tenant=caller.tenant_for(None), actor=caller.actor
-        )
+        done = direct.execute(job_type, body.params, wait=wait, tenant=caller.tenant_for(None), actor=caller.actor)
     except errors.UnknownJobType as error:
         raise error.under("path") from None
     except errors.NoSlot as error:
@@ -86,9 +85,3 @@ def direct_run(
     result = redact(salvage_json(done.result)) if caller.payload else None
     skipped = {} if done.skipped is None else {"skipped": done.skipped}
     return answer({"result": result, "waited_ms": done.waited_ms, "ran_ms": done.ran_ms, **skipped})
-
-
-def _wait(said: dict[str, Any]) -> float:
-    asked = said.get("wait_sec")
-    longest = float(conf.DIRECT_WAIT_SEC)
-    return longest if asked is None else min(parsing.number(asked, "wait_sec", minimum=0), longest)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from jobs import parsing
-from jobs.api.queries import gated
+from jobs.api.request_params import gated
 from jobs.parsing import CONSTRAINTS, MAX_TAGS, NAME_LENGTH, PRIORITIES, TAG_LENGTH
 from jobs.services import REASON_LENGTH
 from jobs.setting_rules import YEAR_SEC
@@ -61,16 +61,8 @@ Moment = Annotated[Any, WithJsonSchema(MOMENT)]
 Flag = Annotated[Any, WithJsonSchema({"type": "boolean"})]
 Duration = Annotated[Any, WithJsonSchema(DURATION)]
 CostUnits = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 100})]
-Constraints = Annotated[
-    Any,
-    WithJsonSchema(
-        {
-            "type": "object",
-            "properties": {name: {"type": "boolean"} for name in CONSTRAINTS},
-            "additionalProperties": False,
-        }
-    ),
-]
+FLAGS = {name: {"type": "boolean"} for name in CONSTRAINTS}
+Constraints = Annotated[Any, WithJsonSchema({"type": "object", "properties": FLAGS, "additionalProperties": False})]
 Tokens = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": INT64})]
 Retries = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 1000})]
 Tags = Annotated[Any, WithJsonSchema({"type": "array", "items": TAG, "maxItems": MAX_TAGS})]

@@ -6,37 +6,32 @@ from typing import Annotated, Any
 
 from django.http import HttpResponse
 from ninja import Router
-from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
+from pydantic import Field, SkipValidation, WithJsonSchema
 
 from jobs import groups, parsing, shapes
 from jobs.api import fields as f
 from jobs.api import shaping
-from jobs.api.answers import answer, tagged
-from jobs.api.bodies import Bulk, Optional, Said
-from jobs.api.callers import ApiRequest, Caller
-from jobs.api.job_bodies import EXAMPLE, JobIn, VerbIn
-from jobs.api.operations import operation
-from jobs.api.pages import Order, Paged, page
-from jobs.api.queries import Asked, gated
-from jobs.api.schemas import ID_SCHEMA, Id, JobOut, Out, Page, Time, words
+from jobs.api.auth import ApiRequest, Caller
+from jobs.api.operations import action, operation, submission
+from jobs.api.pagination import Order, Paged, page
+from jobs.api.request_params import Asked, Bulk, Optional, Said, example, gated, one_of
+from jobs.api.responses import answer, tagged
+from jobs.api.schemas import EXAMPLE, Id, JobIn, JobOut, Out, Page, Time, VerbIn, words
 from jobs.conf import conf
-from jobs.errors import InvalidInput
 from jobs.models import GroupMode, GroupStatus, JobGroup, OnFailure
 from jobs.states import Status
 
 router = Router(tags=["job groups"])
 
-GroupId = Annotated[str, WithJsonSchema(ID_SCHEMA)]
 NEWEST_FIRST = Order(JobGroup, ("-pk",))
 SHOWN = 200
 
 
 class ProgressOut(Out):
     total: int = Field(description="How many places the group has.")
-    by_status: Annotated[
-        dict[str, int],
-        WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer"}}),
-    ] = Field(description="How many of them are in which state; of a retry chain its last job counts.")
+    by_status: dict[str, int] = Field(
+        description="How many of them are in which state; of a retry chain its last job counts."
+    )
 
 
 class ListedGroupOut(Out):
@@ -66,10 +61,7 @@ class GroupIn(Said):
     `on_failure` says what becomes of the rest (DEC-012). `parallel`: all at once. Members are what `POST /jobs`
     takes, without `tenant`."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"name": "book", "mode": "sequential", "jobs": [EXAMPLE]}]},
-    )
+    model_config = example(name="book", mode="sequential", jobs=[EXAMPLE])
 
     jobs: Annotated[list[JobIn], SkipValidation]
     name: Annotated[Any, WithJsonSchema({"type": "string", "maxLength": 200})] | None = None
@@ -78,29 +70,12 @@ class GroupIn(Said):
     tenant: f.Tenant | None = None
 
 
-def _status(value: Any, field: Any) -> str:
-    if value not in GroupStatus.values:
-        raise InvalidInput(field, f"must be one of {', '.join(GroupStatus.values)}", "enum")
-    return str(value)
-
-
 class GroupFilters(Paged):
     tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
-    status: Annotated[str | None, *gated(_status, words(GroupStatus.values))] = None
+    status: Annotated[str | None, *gated(one_of(*GroupStatus.values), words(GroupStatus.values))] = None
 
 
-@router.post(
-    "/job-groups",
-    **operation(
-        "groups_create",
-        {201: GroupOut},
-        scope="submit",
-        permission="add_job",
-        body=True,
-        problems=[409],
-        summary="Submit a group, all or nothing",
-    ),
-)
+@router.post("/job-groups", **submission("groups_create", GroupOut, "Submit a group, all or nothing"))
 def groups_create(request: ApiRequest, body: Annotated[GroupIn, Bulk()]) -> HttpResponse:
     """With idempotency keys on its members, a group that is submitted again answers with the first one."""
     said = {name: value for name, value in body.said().items() if value is not None}
@@ -127,30 +102,22 @@ def groups_list(request: ApiRequest, asked: Annotated[GroupFilters, Asked()]) ->
     "/job-groups/{group_id}",
     **operation("groups_get", GroupOut, problems=[404], cached=True, summary="Look at a group"),
 )
-def groups_get(request: ApiRequest, group_id: GroupId) -> HttpResponse:
+def groups_get(request: ApiRequest, group_id: Id) -> HttpResponse:
     return tagged(request, _shown(groups.get(group_id, tenant=request.auth.tenant), request.auth))
 
 
 def verb(name: str, summary: str) -> dict[str, Any]:
-    return operation(
-        f"groups_{name}",
-        GroupOut,
-        scope="operate",
-        permission=f"{name}_jobgroup",
-        body="optional",
-        problems=[404, 409],
-        summary=summary,
-    )
+    return action(f"groups_{name}", GroupOut, f"{name}_jobgroup", summary)
 
 
 @router.post("/job-groups/{group_id}/cancel", **verb("cancel", "Cancel a group"))
-def groups_cancel(request: ApiRequest, group_id: GroupId, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
+def groups_cancel(request: ApiRequest, group_id: Id, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
     """What waits or is paused ends CANCELLED at once; what runs is asked to stop. An ended group: 409."""
     return _done(groups.cancel, request, group_id, body)
 
 
 @router.post("/job-groups/{group_id}/retry", **verb("retry", "Run again what did not end well"))
-def groups_retry(request: ApiRequest, group_id: GroupId, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
+def groups_retry(request: ApiRequest, group_id: Id, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
     """Every place that did not end well gets a new job, in order, and an ended group is open again. Nothing to run
     again: 409."""
     return _done(groups.retry, request, group_id, body)

@@ -10,30 +10,19 @@ from django.utils.translation import gettext as _
 
 from jobs import parsing, services
 from jobs.api import fields, shaping
-from jobs.api.answers import answer
-from jobs.api.callers import ApiRequest
+from jobs.api.auth import ApiRequest
+from jobs.api.responses import answer
 from jobs.errors import InvalidInput
 
 HEADER = "Idempotency-Key"
+DESCRIPTION = "The same as `idempotency_key`: one key and body make one job, however often they are sent."
+REPLAYED = {
+    "description": "`true` if an earlier submission with this key made the job.",
+    "schema": {"type": "string", "enum": ["true"]},
+}
 KEYED: dict[str, Any] = {  # for `operation(...)` of whatever honours the header
-    "headers": {
-        HEADER: {
-            "schema": fields.KEY,
-            "description": "The same as `idempotency_key`: one key and body make one job, however often they are sent.",
-        }
-    },
-    "openapi_extra": {
-        "responses": {
-            201: {
-                "headers": {
-                    "Idempotent-Replayed": {
-                        "description": "`true` if an earlier submission with this key made the job.",
-                        "schema": {"type": "string", "enum": ["true"]},
-                    }
-                }
-            }
-        }
-    },
+    "headers": {HEADER: {"schema": fields.KEY, "description": DESCRIPTION}},
+    "openapi_extra": {"responses": {201: {"headers": {"Idempotent-Replayed": REPLAYED}}}},
 }
 
 

@@ -1,35 +1,48 @@
-"""Jobs: submit, list, look at, edit."""
+"""Jobs: submit, list, look at, edit, operate; what happened to a job, and what its handler logged."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 from uuid import UUID
 
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 from ninja import Router
-from pydantic import WithJsonSchema
 
-from jobs import parsing, services
-from jobs.api import cursors, queue_order, shaping, walks
-from jobs.api.answers import answer, tagged
-from jobs.api.bodies import Bulk, Document
-from jobs.api.callers import ApiRequest, Caller
+from jobs import parsing, services, shapes
+from jobs.api import shaping
+from jobs.api.auth import ApiRequest, Caller
 from jobs.api.idempotency import KEYED, submit
-from jobs.api.job_bodies import JobEdits, JobIn, JobsIn
-from jobs.api.job_filters import JobFilters
-from jobs.api.job_filters import walks as walks_to
-from jobs.api.operations import operation
-from jobs.api.problems import Forbidden
-from jobs.api.queries import Asked
-from jobs.api.schemas import ID_SCHEMA, BulkOut, JobOut, JobPage
+from jobs.api.job_lists import JobFilters, newest_page, queue_page, walks
+from jobs.api.operations import action, operation, submission
+from jobs.api.pagination import Order, Paged, Place, page, page_of_ids
+from jobs.api.request_params import Asked, Bulk, Document, Optional
+from jobs.api.responses import Forbidden, answer, tagged
+from jobs.api.schemas import (
+    BulkOut,
+    EventPage,
+    ExplanationOut,
+    Id,
+    JobEdits,
+    JobIn,
+    JobOut,
+    JobPage,
+    JobsIn,
+    LogPage,
+    MoveIn,
+    RetryIn,
+    VerbIn,
+)
 from jobs.conf import conf
 from jobs.errors import InvalidInput
+from jobs.explain import explain
+from jobs.models import Job, JobEvent, JobLog
 from jobs.redaction import restore
 
 router = Router(tags=["jobs"])
 
-JobId = Annotated[str, WithJsonSchema(ID_SCHEMA)]
+Why = Annotated[VerbIn, Optional()]
 
 
 @router.get("/jobs", **operation("jobs_list", JobPage, summary="List jobs"))
@@ -40,21 +53,10 @@ def jobs_list(request: ApiRequest, asked: Annotated[JobFilters, Asked()]) -> Htt
     `status` and `tag` may be repeated: any of the statuses, all of the tags. A page may be shorter than `limit`, even
     empty, while `next_cursor` is there: follow it until it is null.
     """
-    return answer(listed(request.auth, "jobs_list", asked, asked.asked()))
+    return answer(listed(request.auth, "jobs_list", asked, asked))
 
 
-@router.post(
-    "/jobs",
-    **operation(
-        "jobs_create",
-        {201: JobOut},
-        scope="submit",
-        body=True,
-        problems=[409],
-        summary="Submit a job",
-        **KEYED,
-    ),
-)
+@router.post("/jobs", **submission("jobs_create", JobOut, "Submit a job", **KEYED))
 def jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) -> HttpResponse:
     """The params are checked against the handler's signature and kept as they are: neither a template's nor a
     schedule's later edits touch them (INV-005).
@@ -67,26 +69,18 @@ def jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) -> Http
     return submit(request, said)
 
 
-@router.post(
-    "/jobs/bulk",
-    **operation(
-        "jobs_create_many",
-        {201: BulkOut},
-        scope="submit",
-        body=True,
-        problems=[409],
-        summary="Submit many jobs, all or none",
-    ),
-)
+@router.post("/jobs/bulk", **submission("jobs_create_many", BulkOut, "Submit many jobs, all or none"))
 def jobs_create_many(request: ApiRequest, body: Annotated[JobsIn, Bulk()]) -> HttpResponse:
     """Each entry is what `POST /jobs` takes, idempotency keys included. If one is wrong, none is submitted."""
-    items = [_of_tenant(index, item, request.auth) for index, item in enumerate(_listed(body.jobs))]
+    if not isinstance(body.jobs, list):
+        raise InvalidInput("jobs", _("must be a list"), "list_type")
+    items = [_of_tenant(index, item, request.auth) for index, item in enumerate(body.jobs)]
     ids = services.enqueue_many(items, actor=request.auth.actor, limit=conf.API_BULK_LIMIT)
     return answer({"count": len(ids), "ids": [str(each) for each in ids]}, 201)
 
 
 @router.get("/jobs/{job_id}", **operation("jobs_get", JobOut, problems=[404], summary="Look at a job", cached=True))
-def jobs_get(request: ApiRequest, job_id: JobId) -> HttpResponse:
+def jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     return tagged(request, shaping.one(parsing.job_id(job_id), request.auth))
 
 
@@ -102,7 +96,7 @@ def jobs_get(request: ApiRequest, job_id: JobId) -> HttpResponse:
         summary="Edit a job that waits",
     ),
 )
-def jobs_update(request: ApiRequest, job_id: JobId, body: Annotated[JobEdits, Document()]) -> HttpResponse:
+def jobs_update(request: ApiRequest, job_id: Id, body: Annotated[JobEdits, Document()]) -> HttpResponse:
     """Only what is said changes; null clears. Once the job was dispatched, params and target are frozen for good
     (INV-001): 409 with `field`. The rest can be changed while the job waits, tags at any time.
 
@@ -110,30 +104,23 @@ def jobs_update(request: ApiRequest, job_id: JobId, body: Annotated[JobEdits, Do
     """
     known, caller, edits = request.auth.job_id(job_id), request.auth, body.said()
     if "params" in edits:
-        edits["params"] = _unmasked(known, edits["params"], caller)
+        if not caller.payload:
+            raise Forbidden(_("Params that you may not see you may not overwrite either."))
+        params = caller.jobs().filter(pk=known).values_list("params", flat=True).first()
+        edits["params"] = restore(parsing.json_object(edits["params"], "params"), params, "params")
     services.update(known, edits, actor=caller.actor)
     return answer(shaping.one(known, caller))
 
 
-def listed(caller: Caller, operation: str, asked: JobFilters, said: dict[str, Any]) -> dict[str, Any]:
-    """One page of jobs, and the cursor for the next."""
-    bond = cursors.bound_to(operation, caller.tenant, said)
-    place = None if asked.cursor is None else cursors.place_of(asked.cursor, bond)
-    ids, further = queue_order.page(caller, asked, place) if asked.order == "queue" else _newest(caller, asked, place)
-    next_cursor = None if further is None else cursors.seal(bond, further)
-    return {"items": shaping.several(ids, caller), "next_cursor": next_cursor}
+def listed(caller: Caller, operation: str, asked: Paged, filters: JobFilters) -> dict[str, Any]:
+    """One page of jobs, and the cursor for the next. `asked` is what the caller said, `filters` what it means."""
 
+    def read(place: Place | None) -> tuple[list[UUID], Place | None]:
+        if filters.order == "queue":
+            return queue_page(caller, filters, place)
+        return newest_page(walks(caller, filters), place, filters.limit)
 
-def _newest(caller: Caller, asked: JobFilters, place: list[Any] | None) -> tuple[list[UUID], list[Any] | None]:
-    before = None if place is None else UUID(place[0])
-    ids, further = walks.newest(walks_to(caller, asked), before, asked.limit)
-    return ids, None if further is None else [str(further)]
-
-
-def _listed(items: Any) -> list[Any]:
-    if not isinstance(items, list):
-        raise InvalidInput("jobs", _("must be a list"), "list_type")
-    return items
+    return page_of_ids(caller, operation, asked, read, lambda ids: shaping.several(ids, caller))
 
 
 def _of_tenant(index: int, item: Any, caller: Caller) -> Any:
@@ -145,8 +132,105 @@ def _of_tenant(index: int, item: Any, caller: Caller) -> Any:
         raise error.under("jobs", index) from None
 
 
-def _unmasked(job_id: UUID, params: Any, caller: Caller) -> Any:
-    if not caller.payload:
-        raise Forbidden(_("Params that you may not see you may not overwrite either."))
-    known = caller.jobs().filter(pk=job_id).values_list("params", flat=True).first()
-    return restore(parsing.json_object(params, "params"), known, "params")
+def verb(name: str, summary: str, response: Any = JobOut, permission: str = "") -> dict[str, Any]:
+    return action(f"jobs_{name}", response, permission or f"{name}_job", summary)
+
+
+@router.post("/jobs/{job_id}/cancel", **verb("cancel", "End a job, or ask it to stop"))
+def jobs_cancel(request: ApiRequest, job_id: Id, body: Why) -> HttpResponse:
+    """What waits or is paused ends CANCELLED at once; a running job is asked, and is CANCELLED when its handler
+    stops. Asking again changes nothing; an ended job is a 409."""
+    return _done(request, services.cancel, job_id, body)
+
+
+@router.post("/jobs/{job_id}/pause", **verb("pause", "Stop a job so that it can go on later"))
+def jobs_pause(request: ApiRequest, job_id: Id, body: Why) -> HttpResponse:
+    """QUEUED becomes PAUSED at once; a running job is asked, keeps its run open, and shuts its target until it is
+    resumed."""
+    return _done(request, services.pause, job_id, body)
+
+
+@router.post("/jobs/{job_id}/resume", **verb("resume", "Go on with a paused or failed job", {200: JobOut, 201: JobOut}))
+def jobs_resume(request: ApiRequest, job_id: Id, body: Why) -> HttpResponse:
+    """A PAUSED job is QUEUED again, with the same run: 200. A FAILED one is followed by a new job at the head of its
+    target: 201 and the new job."""
+    return _done(request, services.resume, job_id, body)
+
+
+@router.post("/jobs/{job_id}/retry", **verb("retry", "Do it again, as a new job", {200: JobOut, 201: JobOut}))
+def jobs_retry(request: ApiRequest, job_id: Id, body: Annotated[RetryIn, Optional()]) -> HttpResponse:
+    """A new job follows the last one of the chain, whichever of its jobs is named (DEC-007): 201. A retry that waits
+    out its backoff is sent off at once instead: 200. `fresh` drops the checkpoint."""
+    return retried(request, request.auth.job_id(job_id), body)
+
+
+@router.post("/jobs/{job_id}/resolve", **verb("resolve", "Accept a failure"))
+def jobs_resolve(request: ApiRequest, job_id: Id, body: Why) -> HttpResponse:
+    """The job stays FAILED and no longer blocks its target."""
+    return _done(request, services.resolve, job_id, body)
+
+
+@router.post("/jobs/{job_id}/release", **verb("release", "Lift the hold of a PENDING job"))
+def jobs_release(request: ApiRequest, job_id: Id, body: Why) -> HttpResponse:
+    """409 while a predecessor in its group is not done (DEC-012)."""
+    return _done(request, services.release, job_id, body)
+
+
+@router.post("/jobs/{job_id}/move", **verb("move", "Reorder the queue", permission="reorder_job"))
+def jobs_move(request: ApiRequest, job_id: Id, body: Annotated[MoveIn, Optional()]) -> HttpResponse:
+    """Before or after another job, or to the top or bottom, among the waiting jobs of one tenant and priority
+    (INV-004, DEC-005)."""
+    caller, said = request.auth, body.said()
+    known = caller.job_id(job_id)
+    for name in ("before", "after"):
+        if said.get(name) is not None:
+            said[name] = caller.job_named(said[name], name)
+    services.move(known, **said, actor=caller.actor)
+    return answer(shaping.one(known, caller))
+
+
+def retried(request: ApiRequest, job_id: UUID, body: RetryIn) -> HttpResponse:
+    fresh, reason = (False if body.fresh is None else body.fresh), body.reason or ""
+    job, is_new = services.retried(job_id, reason=reason, fresh=fresh, actor=request.auth.actor)
+    return answer(shaping.one(job.pk, request.auth), 201 if is_new else 200)
+
+
+def _done(request: ApiRequest, service: Callable[..., Job], job_id: str, body: VerbIn) -> HttpResponse:
+    """The job that the service left behind: 201 where that is a new one."""
+    known = request.auth.job_id(job_id)
+    job = service(known, reason=body.reason, actor=request.auth.actor)
+    return answer(shaping.one(job.pk, request.auth), 200 if job.pk == known else 201)
+
+
+@router.get(
+    "/jobs/{job_id}/events",
+    **operation("jobs_events", EventPage, problems=[404], by_alias=True, summary="What happened to a job"),
+)
+def jobs_events(request: ApiRequest, job_id: Id, asked: Annotated[Paged, Asked()]) -> HttpResponse:
+    """Every move with who made it and why. Exactly one of COMPLETED, FAILED, SKIPPED and CANCELLED ends the trail of a
+    job's life."""
+    known = request.auth.job_id(job_id)
+    rows = JobEvent.objects.filter(job_id=known)
+    return answer(page(request.auth, "jobs_events", asked, rows, Order(JobEvent, ("id",)), shapes.event, of=known))
+
+
+@router.get("/jobs/{job_id}/logs", **operation("jobs_logs", LogPage, problems=[404], summary="What the handler logged"))
+def jobs_logs(request: ApiRequest, job_id: Id, asked: Annotated[Paged, Asked()]) -> HttpResponse:
+    """A session needs the permission to see payloads for this."""
+    if not request.auth.payload:
+        raise Forbidden(_("You lack the permission for this."))
+    known = request.auth.job_id(job_id)
+    rows = JobLog.objects.filter(job_id=known)
+    return answer(page(request.auth, "jobs_logs", asked, rows, Order(JobLog, ("id",)), shapes.log, of=known))
+
+
+@router.get(
+    "/jobs/{job_id}/explain",
+    **operation("jobs_explain", ExplanationOut, problems=[404], summary="Why a job is not running"),
+)
+def jobs_explain(request: ApiRequest, job_id: Id) -> HttpResponse:
+    """Every reason that keeps it waiting, its place in the queue, and, from measured durations, when it may start.
+
+    A running or ended job has no reasons.
+    """
+    return answer(explain(request.auth.job_id(job_id)).document())

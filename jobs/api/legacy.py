@@ -16,17 +16,15 @@ from pydantic import WithJsonSchema
 
 from jobs import parsing, services
 from jobs.api import shaping
-from jobs.api.answers import answer, tagged
-from jobs.api.bodies import Document, Optional
-from jobs.api.callers import ApiRequest
+from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import KEYED, submit
-from jobs.api.job_bodies import JobIn, VerbIn
-from jobs.api.job_filters import JobFilters
-from jobs.api.jobs import JobId, listed
-from jobs.api.operations import operation
-from jobs.api.pages import Paged
-from jobs.api.queries import Asked, each, one_of
-from jobs.api.schemas import JobOut, Page, words
+from jobs.api.job_lists import JobFilters
+from jobs.api.jobs import listed
+from jobs.api.operations import action, operation, submission
+from jobs.api.pagination import Paged
+from jobs.api.request_params import Asked, Document, Optional, each, one_of
+from jobs.api.responses import answer, tagged
+from jobs.api.schemas import Id, JobIn, JobOut, Page, VerbIn, words
 from jobs.conf import conf
 from jobs.states import Status
 
@@ -67,24 +65,12 @@ def legacy_jobs_list(request: ApiRequest, asked: Annotated[LegacyFilters, Asked(
     """Use `GET /api/jobs`."""
     wanted = [status for status, word in OLD_WORDS.items() if word in (asked.status or ())]
     shown = [str(status) for status in wanted if status != Status.DISPATCHING]
-    filters = JobFilters.model_construct(status=shown or None, limit=asked.limit, cursor=asked.cursor)
-    document = listed(request.auth, "legacy_jobs_list", filters, asked.asked())
+    filters = JobFilters.model_construct(status=shown or None, limit=asked.limit)
+    document = listed(request.auth, "legacy_jobs_list", asked, filters)
     return answer({**document, "items": [in_old_words(item) for item in document["items"]]})
 
 
-@router.post(
-    "/jobs",
-    **operation(
-        "legacy_jobs_create",
-        {201: LegacyJobOut},
-        scope="submit",
-        body=True,
-        problems=[409],
-        summary="Submit a job",
-        deprecated=True,
-        **KEYED,
-    ),
-)
+@router.post("/jobs", **submission("legacy_jobs_create", LegacyJobOut, "Submit a job", deprecated=True, **KEYED))
 def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) -> HttpResponse:
     """Use `POST /api/jobs`."""
     said = body.said()
@@ -96,25 +82,16 @@ def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) 
     "/jobs/{job_id}",
     **operation("legacy_jobs_get", LegacyJobOut, problems=[404], summary="Look at a job", cached=True, deprecated=True),
 )
-def legacy_jobs_get(request: ApiRequest, job_id: JobId) -> HttpResponse:
+def legacy_jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     """Use `GET /api/jobs/{job_id}`."""
     return tagged(request, in_old_words(shaping.one(parsing.job_id(job_id), request.auth)))
 
 
 @router.post(
     "/jobs/{job_id}/cancel",
-    **operation(
-        "legacy_jobs_cancel",
-        LegacyJobOut,
-        scope="operate",
-        permission="cancel_job",
-        body="optional",
-        problems=[404, 409],
-        summary="End a job, or ask it to stop",
-        deprecated=True,
-    ),
+    **action("legacy_jobs_cancel", LegacyJobOut, "cancel_job", "End a job, or ask it to stop", deprecated=True),
 )
-def legacy_jobs_cancel(request: ApiRequest, job_id: JobId, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
+def legacy_jobs_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
     """Use `POST /api/jobs/{job_id}/cancel`."""
     known = request.auth.job_id(job_id)
     services.cancel(known, reason=body.reason or "", actor=request.auth.actor)
@@ -131,7 +108,8 @@ def with_notice(view: View) -> View:
     @wraps(view)
     def noticing(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         response = view(request, *args, **kwargs)
-        prefix = _prefix(request, kwargs.get("job_id"))
+        tail = f"/jobs/{kwargs['job_id']}" if "job_id" in kwargs else "/jobs"
+        prefix = escape_uri_path(request.path.rpartition(tail)[0])  # where all of us is included, as it was reached
         sunset = datetime.combine(conf.LEGACY_SUNSET, time.max, UTC)
         response["Deprecation"] = f"@{int(min(SINCE, sunset).timestamp())}"
         response["Sunset"] = http_date(sunset.timestamp())
@@ -141,9 +119,3 @@ def with_notice(view: View) -> View:
         return response
 
     return noticing
-
-
-def _prefix(request: HttpRequest, job_id: str | None) -> str:
-    """Where all of us is included, as this request reached it."""
-    tail = "/jobs" if job_id is None else f"/jobs/{job_id}"
-    return escape_uri_path(request.path.rpartition(tail)[0])

@@ -6,26 +6,22 @@ from typing import Annotated, Any
 
 from django.http import HttpResponse
 from ninja import Router
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from jobs import limits, shapes
 from jobs.api import fields as f
-from jobs.api import listed
-from jobs.api.answers import answer
-from jobs.api.bodies import Document, Said
-from jobs.api.callers import ApiRequest, Caller
+from jobs.api.auth import ApiRequest
 from jobs.api.operations import operation
-from jobs.api.pages import Paged
-from jobs.api.queries import Asked
+from jobs.api.pagination import Paged, page_in_memory
+from jobs.api.request_params import Asked, Document, Said, example
+from jobs.api.responses import answer
 from jobs.api.schemas import Out, Page, Time, words
 from jobs.limits import LARGEST, LimitState
 from jobs.models import LimitScope
 
 router = Router(tags=["limits"])
 SCOPES = list(LimitScope.values)
-Scope = Annotated[Any, WithJsonSchema(words(SCOPES))]
 Maximum = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": LARGEST})]
-Key = Annotated[Any, WithJsonSchema({"type": "string", "maxLength": 200})]
 
 
 class LimitOut(Out):
@@ -43,13 +39,10 @@ class LimitOut(Out):
 class LimitIn(Said):
     """`max` and `paused` change what they name and nothing else; `reset` drops the override and stands alone."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"scope": "job_type", "key": "mail.send", "max": 3}]},
-    )
+    model_config = example(scope="job_type", key="mail.send", max=3)
 
-    scope: Scope
-    key: Key | None = None
+    scope: Annotated[Any, WithJsonSchema(words(SCOPES))]
+    key: Annotated[Any, WithJsonSchema({"type": "string", "maxLength": 200})] | None = None
     max: Maximum | None = Field(default=None, description="Null: unlimited.")
     paused: f.Flag | None = None
     reason: f.Reason = None
@@ -59,8 +52,9 @@ class LimitIn(Said):
 @router.get("/limits", **operation("limits_list", Page[LimitOut], summary="List limits"))
 def limits_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpResponse:
     """Every limit that the settings or an operator set, by scope and key. Of tenants, only those the caller may see."""
-    rows = [state for state in limits.listing() if _sees(request.auth, state)]
-    return answer(listed.page(request.auth, "limits_list", asked, rows, _place, shapes.limit))
+    caller = request.auth
+    rows = [state for state in limits.listing() if state.scope != LimitScope.TENANT or caller.sees(state.key)]
+    return answer(page_in_memory(caller, "limits_list", asked, rows, _place, shapes.limit))
 
 
 @router.put(
@@ -71,10 +65,6 @@ def limits_put(request: ApiRequest, body: Annotated[LimitIn, Document()]) -> Htt
     """Sets or pauses one limit, or puts it back to what the settings say. Needs a token of all tenants."""
     request.auth.require_all_tenants()
     return answer(shapes.limit(limits.put(body.said(), actor=request.auth.actor)))
-
-
-def _sees(caller: Caller, state: LimitState) -> bool:
-    return state.scope != LimitScope.TENANT or caller.sees(state.key)
 
 
 def _place(state: LimitState) -> list[Any]:

@@ -30,12 +30,14 @@ def operation(
     """For `@router.get("/jobs", **operation("jobs_list", JobPage))`.
 
     `response` is a schema for 200, or {status: schema}. `problems` names what can be refused beyond ALWAYS; `body`
-    adds what can be wrong with one; `cached` is for answers of `answers.tagged`. `headers` documents request headers
+    adds what can be wrong with one; `cached` is for answers of `responses.tagged`. `headers` documents request headers
     as {name: {schema, description}}.
     """
     refused = {*ALWAYS, *problems, *(WITH_BODY if body else ())}
     told = {**dict.fromkeys(sorted(refused)), 422: Problem}  # a model each would take ninja half a second to make
     answers = response if isinstance(response, dict) else {200: response}
+    named = {**(headers or {}), **({"If-None-Match": IF_NONE_MATCH} if cached else {})}
+    parameters = [{"in": "header", "name": header, "required": False, **each} for header, each in named.items()]
     return {
         "operation_id": name,
         "url_name": name,
@@ -43,7 +45,7 @@ def operation(
         "response": {**answers, **({304: None} if cached else {}), **told},
         "openapi_extra": {
             **(openapi_extra or {}),
-            **_headers({**(headers or {}), **({"If-None-Match": IF_NONE_MATCH} if cached else {})}),
+            **({"parameters": parameters} if parameters else {}),
             **({"requestBody": {"required": False}} if body == "optional" else {}),
             **({"responses": {200: {"headers": ETAG}, 304: {"headers": ETAG}}} if cached else {}),
         },
@@ -51,6 +53,14 @@ def operation(
     }
 
 
-def _headers(named: Mapping[str, Any]) -> dict[str, Any]:
-    listed = [{"in": "header", "name": name, "required": False, **each} for name, each in named.items()]
-    return {"parameters": listed} if listed else {}
+def submission(name: str, response: Any, summary: str, **more: Any) -> dict[str, Any]:
+    """As `operation`, for what makes jobs: POST that answers 201."""
+    return operation(name, {201: response}, scope="submit", body=True, problems=[409], summary=summary, **more)
+
+
+def action(
+    name: str, response: Any, permission: str, summary: str, *, problems: Iterable[int] = (404, 409), **more: Any
+) -> dict[str, Any]:
+    """As `operation`, for what a person does with one object: POST with a body that may be absent."""
+    options: dict[str, Any] = {"scope": "operate", "permission": permission, "body": "optional", "problems": problems}
+    return operation(name, response, summary=summary, **options, **more)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from jobs.api import fields as f
-from jobs.api.bodies import Said
-from jobs.api.schemas import Document, Id, Out, Page, Time, words
+from jobs.api.request_params import Said, example
+from jobs.api.schemas import Id, JsonObject, Out, Page, SubmissionIn, Time, words
 from jobs.remote import MOST_PID, MOST_SLOTS
 from jobs.remote_words import ENDS, INT32, LEVEL_LENGTH, MOST_LINES, STATES
 from jobs.states import StopMode
@@ -35,7 +35,7 @@ def needing(*names: str, **example: Any) -> ConfigDict:
     return ConfigDict(extra="forbid", json_schema_extra={"required": list(names), "examples": [example]})
 
 
-class IntentIn(Said):
+class IntentIn(SubmissionIn):
     """A job intent. A `job_type` that is not registered here is for remote workers, and its `payload` opaque."""
 
     model_config = needing(
@@ -49,24 +49,10 @@ class IntentIn(Said):
         expected_duration_sec=120,
     )
 
-    addon_id: f.Name | None = None
     job_type: f.Name | None = None
     payload: f.Params | None = None
-    cost_units: f.CostUnits | None = None
-    priority: f.Priority | None = None
-    constraints: f.Constraints | None = None
-    expected_duration_sec: f.Duration | None = None
-    time_sensitive: f.Flag | None = None
-    deadline_at: f.Moment | None = None
     earliest_start_at: f.Moment | None = None
-    max_runtime_sec: f.Duration | None = None
-    tags: f.Tags | None = None
     tenant: f.Tenant | None = None
-    target: f.Target | None = None
-    resource: f.Name | None = None
-    token_limit: f.Tokens | None = None
-    max_retries: f.Retries | None = None
-    idempotency_key: f.Key | None = None
 
 
 class StartIn(Said):
@@ -81,7 +67,7 @@ class StartIn(Said):
 
 
 class BeatIn(Said):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"progress": 0.5, "message": "half"}]})
+    model_config = example(progress=0.5, message="half")
 
     progress: Share | None = None
     message: Text | None = None
@@ -107,7 +93,7 @@ class CompleteIn(Said):
 class ReleaseIn(Said):
     """Of a job's lease: `hand_back` puts the job back into the queue, with its checkpoint."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"hand_back": True}]})
+    model_config = example(hand_back=True)
 
     hand_back: f.Flag | None = None
 
@@ -140,9 +126,9 @@ class IntentOut(Out):
     job_type: str
     cost_units: int
     priority: int
-    constraints: Document
+    constraints: JsonObject
     expected_duration_sec: float | None
-    payload: Document | None = Field(description="Masked, except for those who may work on it.")
+    payload: JsonObject | None = Field(description="Masked, except for those who may work on it.")
     time_sensitive: bool
     deadline_at: Time | None
     max_runtime_sec: float | None
@@ -178,7 +164,7 @@ class StartOut(Out):
     lease_expires_at: Time
     lease_sec: float = Field(description="How long the lease lasts from each heartbeat on, by your own steady clock.")
     heartbeat_sec: float
-    payload: Document
+    payload: JsonObject
     checkpoint: Any
     attempt: int
     fence: int = Field(description="Grows with every start along a retry chain: for outside systems to compare.")

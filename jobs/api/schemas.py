@@ -1,12 +1,17 @@
-"""What the API answers, as schemas. They document; what is sent is made by `jobs.shapes`, and tests compare the two."""
+"""Bodies that the API takes and documents that it answers.
+
+Answers are made by `jobs.shapes`; the schemas document them, and tests compare the two.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, WithJsonSchema
 
 from jobs.actors import ActorKind
+from jobs.api import fields as f
+from jobs.api.request_params import Said, example
 from jobs.states import RUN_STATUSES, EventKind, Status, StopMode
 
 T = TypeVar("T")
@@ -18,11 +23,17 @@ REASON_CODES = (
 
 SHOWN_STATUSES = [str(status) for status in Status if status != Status.DISPATCHING]
 ID_SCHEMA = {"type": "string", "format": "uuid"}
+EXAMPLE: dict[str, Any] = {
+    "job_type": "story.generate",
+    "params": {"topic": "sea"},
+    "target": "book-1",
+    "priority": "HIGH",
+}
 TIME_SCHEMA = {"type": "string", "format": "date-time", "examples": ["2030-01-31T12:00:00Z"]}
 
 Id = Annotated[str, WithJsonSchema(ID_SCHEMA)]
 Time = Annotated[str, WithJsonSchema(TIME_SCHEMA)]
-Document = Annotated[Any, WithJsonSchema({"type": "object"})]
+JsonObject = Annotated[Any, WithJsonSchema({"type": "object"})]
 
 
 def words(values: Any) -> dict[str, Any]:
@@ -82,7 +93,7 @@ class JobRunOut(Out):
     finished_at: Time | None
     exit_code: int | None
     error: str
-    artifacts: Document | None = Field(description="Null where the caller may not see payloads.")
+    artifacts: JsonObject | None = Field(description="Null where the caller may not see payloads.")
     worker: str
 
 
@@ -105,7 +116,7 @@ class JobOut(Out):
         description="The same word as in its run, in events and in webhooks (DEC-006)."
     )
     status_reason: str
-    params: Document | None = Field(description="Secrets masked. Null where the caller may not see payloads.")
+    params: JsonObject | None = Field(description="Secrets masked. Null where the caller may not see payloads.")
     tenant: str
     target: str | None
     addon_id: str
@@ -114,7 +125,7 @@ class JobOut(Out):
     priority: int = Field(description="0 to 100. Dispatch order is priority, then position (INV-004).")
     position: int = Field(description="The place within its priority, lowest first (DEC-005).")
     cost_units: int
-    constraints: Document
+    constraints: JsonObject
     not_before: Time | None
     deadline_at: Time | None
     time_sensitive: bool
@@ -205,3 +216,93 @@ class EventPage(Page[EventOut]):
 
 class LogPage(Page[LogOut]):
     pass
+
+
+class SubmissionIn(Said):
+    """What every submission can say, in whichever words it says the rest."""
+
+    target: f.Target | None = None
+    addon_id: f.Name | None = None
+    priority: f.Priority | None = None
+    deadline_at: f.Moment | None = None
+    time_sensitive: f.Flag | None = None
+    expected_duration_sec: f.Duration | None = None
+    max_runtime_sec: f.Duration | None = None
+    cost_units: f.CostUnits | None = None
+    constraints: f.Constraints | None = None
+    resource: f.Name | None = None
+    token_limit: f.Tokens | None = None
+    max_retries: f.Retries | None = None
+    tags: f.Tags | None = None
+    idempotency_key: f.Key | None = None
+
+
+class RunIn(SubmissionIn):
+    """What this one job has otherwise than the template; params are merged key by key."""
+
+    model_config = example(params={"pages": 5})
+
+    params: f.Params | None = None
+    position: f.Position | None = None
+    not_before: f.Moment | None = None
+    hold: f.Flag | None = None
+
+
+class JobIn(RunIn):
+    """Exactly one of `job_type` and `template` (a template's name). Null is as good as not said."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "anyOf": [{"required": ["job_type"]}, {"required": ["template"]}],
+            "examples": [EXAMPLE],
+        },
+    )
+
+    job_type: f.Name | None = None
+    template: f.Name | None = None
+    tenant: f.Tenant | None = None
+
+
+class JobsIn(Said):
+    """Many jobs, all or none."""
+
+    model_config = example(jobs=[EXAMPLE])
+
+    jobs: Annotated[list[JobIn], SkipValidation]  # documented as such; each entry passes its gates in the service
+
+
+class JobEdits(Said):
+    """Null clears. Once the job was dispatched only `tags` can be changed (INV-001)."""
+
+    model_config = example(priority="URGENT", not_before=None)
+
+    priority: f.Priority | None = None
+    not_before: f.Moment | None = None
+    deadline_at: f.Moment | None = None
+    time_sensitive: f.Flag | None = None
+    expected_duration_sec: f.Duration | None = None
+    max_runtime_sec: f.Duration | None = None
+    tags: f.Tags | None = None
+    params: f.Params = None
+    target: f.Target | None = None
+
+
+class VerbIn(Said):
+    model_config = example(reason="not needed any more")
+
+    reason: f.Reason = None
+
+
+class RetryIn(VerbIn):
+    fresh: f.Flag | None = None
+
+
+class MoveIn(VerbIn):
+    """Exactly one of `before`, `after` and `to`."""
+
+    model_config = example(to="top")
+
+    before: f.JobId | None = None
+    after: f.JobId | None = None
+    to: Annotated[Any, WithJsonSchema({"type": "string", "enum": ["top", "bottom"]})] | None = None

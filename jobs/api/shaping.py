@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from jobs import shapes
-from jobs.api.callers import Caller
+from jobs.api.auth import Caller
 from jobs.errors import NotFound
 from jobs.models import Job, JobRun
 from jobs.models.job import JobQuerySet

@@ -10,22 +10,19 @@ from pydantic import Field, WithJsonSchema
 
 from jobs import parsing, services, shapes, targets
 from jobs.api import shaping
-from jobs.api.answers import answer, tagged
-from jobs.api.bodies import Optional
-from jobs.api.callers import ApiRequest, Caller
+from jobs.api.auth import ApiRequest, Caller
 from jobs.api.fields import TARGET, TENANT
-from jobs.api.job_bodies import VerbIn
-from jobs.api.operations import operation
-from jobs.api.pages import Order, Paged, page
-from jobs.api.queries import Asked, Question, gated
-from jobs.api.schemas import ID_SCHEMA, Id, JobOut, Out, Page, Time
+from jobs.api.operations import action, operation
+from jobs.api.pagination import Order, Paged, page
+from jobs.api.request_params import Asked, Optional, Question, gated
+from jobs.api.responses import answer, tagged
+from jobs.api.schemas import Id, JobOut, Out, Page, Time, VerbIn
 from jobs.errors import NotFound
 from jobs.models import Target
 
 router = Router(tags=["targets"])
 BY_NAME = Order(Target, ("tenant", "key"))
 Key = Annotated[str, WithJsonSchema(TARGET)]
-JobKey = Annotated[str, WithJsonSchema(ID_SCHEMA)]
 Tenant = Annotated[str | None, *gated(parsing.tenant, TENANT)]
 
 
@@ -52,6 +49,10 @@ class WhichTenant(Question):
     tenant: Tenant = None
 
 
+Which = Annotated[WhichTenant, Asked()]
+Why = Annotated[VerbIn, Optional()]
+
+
 @router.get("/targets", **operation("targets_list", Page[TargetOut], summary="List targets"))
 def targets_list(request: ApiRequest, asked: Annotated[TargetFilters, Asked()]) -> HttpResponse:
     """By tenant and key."""
@@ -59,33 +60,23 @@ def targets_list(request: ApiRequest, asked: Annotated[TargetFilters, Asked()]) 
     rows = targets.of(request.auth.tenant)
     if asked.tenant is not None:
         rows = rows.filter(tenant=asked.tenant)
-    found = page(request.auth, "targets_list", asked, rows, BY_NAME, _as_it_is)
+    found = page(request.auth, "targets_list", asked, rows, BY_NAME, lambda row: row)
     return answer({**found, "items": [shapes.target(state) for state in targets.states(found["items"])]})
 
 
 @router.get(
     "/targets/{key}", **operation("targets_get", TargetOut, problems=[404], cached=True, summary="Get a target")
 )
-def targets_get(request: ApiRequest, key: Key, asked: Annotated[WhichTenant, Asked()]) -> HttpResponse:
+def targets_get(request: ApiRequest, key: Key, asked: Which) -> HttpResponse:
     target = targets.find(key, tenant=_tenant(request.auth, asked))
     return tagged(request, _shape(target))
 
 
 @router.post(
     "/targets/{key}/pause",
-    **operation(
-        "targets_pause",
-        TargetOut,
-        scope="operate",
-        permission="pause_target",
-        problems=[404],
-        body="optional",
-        summary="Pause a target",
-    ),
+    **action("targets_pause", TargetOut, "pause_target", "Pause a target", problems=[404]),
 )
-def targets_pause(
-    request: ApiRequest, key: Key, asked: Annotated[WhichTenant, Asked()], body: Annotated[VerbIn, Optional()]
-) -> HttpResponse:
+def targets_pause(request: ApiRequest, key: Key, asked: Which, body: Why) -> HttpResponse:
     """Nothing of it starts until it is unpaused; what runs goes on. It need not have been used before."""
     tenant, why = _tenant(request.auth, asked), body.said().get("reason") or ""
     return answer(_shape(targets.pause(key, tenant=tenant, reason=why, actor=request.auth.actor)))
@@ -93,30 +84,14 @@ def targets_pause(
 
 @router.post(
     "/targets/{key}/unpause",
-    **operation(
-        "targets_unpause",
-        TargetOut,
-        scope="operate",
-        permission="pause_target",
-        problems=[404],
-        body="optional",
-        summary="Unpause a target",
-    ),
+    **action("targets_unpause", TargetOut, "pause_target", "Unpause a target", problems=[404]),
 )
-def targets_unpause(
-    request: ApiRequest, key: Key, asked: Annotated[WhichTenant, Asked()], body: Annotated[VerbIn, Optional()]
-) -> HttpResponse:
+def targets_unpause(request: ApiRequest, key: Key, asked: Which, body: Why) -> HttpResponse:
     """Repeating it changes nothing."""
     return answer(_shape(targets.unpause(key, tenant=_tenant(request.auth, asked), actor=request.auth.actor)))
 
 
-def targets_resume(
-    request: ApiRequest,
-    key: Key,
-    job_id: JobKey,
-    asked: Annotated[WhichTenant, Asked()],
-    body: Annotated[VerbIn, Optional()],
-) -> HttpResponse:
+def targets_resume(request: ApiRequest, key: Key, job_id: Id, asked: Which, body: Why) -> HttpResponse:
     """Continues a paused job of this target (200), or follows a failed one with a new job at its head (201)."""
     caller, known = request.auth, parsing.job_id(job_id)
     if not caller.jobs().filter(pk=known, target=key, tenant=_tenant(caller, asked)).exists():
@@ -125,15 +100,7 @@ def targets_resume(
     return answer(shaping.one(job.pk, caller), 200 if job.pk == known else 201)
 
 
-_RESUME = operation(
-    "targets_resume",
-    {200: JobOut, 201: JobOut},
-    scope="operate",
-    permission="resume_job",
-    problems=[404, 409],
-    body="optional",
-    summary="Resume a job of a target",
-)
+_RESUME = action("targets_resume", {200: JobOut, 201: JobOut}, "resume_job", "Resume a job of a target")
 # The one path that is written with a slash at its end; like all others it answers without, too.
 router.post("/targets/{key}/jobs/{job_id}/resume/", **_RESUME)(targets_resume)
 router.post("/targets/{key}/jobs/{job_id}/resume", **{**_RESUME, "include_in_schema": False})(targets_resume)
@@ -149,7 +116,3 @@ def _tenant(caller: Caller, asked: WhichTenant) -> str:
 def _shape(target: Target) -> dict[str, Any]:
     (state,) = targets.states([target])
     return shapes.target(state)
-
-
-def _as_it_is(row: Any) -> Any:
-    return row

@@ -6,25 +6,22 @@ from typing import Annotated, Any
 
 from django.http import HttpResponse
 from ninja import Router
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from jobs import parsing, presets, shapes
 from jobs.api import fields as f
-from jobs.api.answers import answer, nothing, tagged
-from jobs.api.bodies import Document, Optional, Said
-from jobs.api.callers import ApiRequest, Caller
+from jobs.api.auth import ApiRequest, Caller
 from jobs.api.idempotency import KEYED, submit
 from jobs.api.operations import operation
-from jobs.api.pages import Order, Paged, page
-from jobs.api.queries import Asked, gated
-from jobs.api.schemas import ID_SCHEMA, Id, JobOut, Out, Page, Time
-from jobs.api.schemas import Document as Payload
+from jobs.api.pagination import Order, Paged, page
+from jobs.api.request_params import Asked, Document, Optional, Said, example, gated
+from jobs.api.responses import answer, nothing, tagged
+from jobs.api.schemas import Id, JobOut, JsonObject, Out, Page, RunIn, Time
 from jobs.models import JobTemplate
 from jobs.setting_rules import YEAR_SEC
 
 router = Router(tags=["templates"])
 NEWEST_FIRST = Order(JobTemplate, ("-id",))
-TemplateId = Annotated[str, WithJsonSchema(ID_SCHEMA)]
 _LIMITS = {
     "max_attempts": {"type": ["integer", "null"], "minimum": 0, "maximum": 1000},
     "base_sec": {"type": ["number", "null"], "minimum": 0, "maximum": YEAR_SEC},
@@ -48,7 +45,7 @@ class TemplateOut(Out):
     tenant: str
     name: str
     job_type: str
-    params: Payload | None = Field(description="Secrets masked. Null where the caller may not see payloads.")
+    params: JsonObject | None = Field(description="Secrets masked. Null where the caller may not see payloads.")
     retry_policy: RetryPolicyOut
     priority: int | None
     resource: str | None
@@ -63,7 +60,7 @@ class TemplateOut(Out):
 class TemplateEdits(Said):
     """Null clears. A secret that was shown masked may come back masked: it stays what it is."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"priority": "LOW", "target": None}]})
+    model_config = example(priority="LOW", target=None)
 
     name: f.Name = Field(default=None)
     job_type: f.Name = Field(default=None)
@@ -81,41 +78,11 @@ class TemplateEdits(Said):
 class TemplateIn(TemplateEdits):
     """Params may be incomplete: more of them can come with a run."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [{"name": "nightly report", "job_type": "report.make", "params": {"pages": 3}}],
-        },
-    )
+    model_config = example(name="nightly report", job_type="report.make", params={"pages": 3})
 
     name: f.Name
     job_type: f.Name
     tenant: f.Tenant | None = None
-
-
-class RunIn(Said):
-    """What this one job has otherwise than the template; params are merged key by key."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"params": {"pages": 5}}]})
-
-    params: f.Params | None = None
-    target: f.Target | None = None
-    addon_id: f.Name | None = None
-    priority: f.Priority | None = None
-    position: f.Position | None = None
-    not_before: f.Moment | None = None
-    deadline_at: f.Moment | None = None
-    time_sensitive: f.Flag | None = None
-    expected_duration_sec: f.Duration | None = None
-    max_runtime_sec: f.Duration | None = None
-    cost_units: f.CostUnits | None = None
-    constraints: f.Constraints | None = None
-    resource: f.Name | None = None
-    token_limit: f.Tokens | None = None
-    max_retries: f.Retries | None = None
-    tags: f.Tags | None = None
-    idempotency_key: f.Key | None = None
-    hold: f.Flag | None = None
 
 
 class TemplateFilters(Paged):
@@ -129,7 +96,9 @@ def templates_list(request: ApiRequest, asked: Annotated[TemplateFilters, Asked(
     """Newest first."""
     filters = {name: value for name in ("tenant", "name", "job_type") if (value := getattr(asked, name)) is not None}
     rows = presets.of(request.auth.tenant).filter(**filters)
-    return answer(page(request.auth, "templates_list", asked, rows, NEWEST_FIRST, _shown_to(request.auth)))
+    return answer(
+        page(request.auth, "templates_list", asked, rows, NEWEST_FIRST, lambda row: _shown(row, request.auth))
+    )
 
 
 @router.post(
@@ -143,16 +112,16 @@ def templates_create(request: ApiRequest, body: Annotated[TemplateIn, Document()
     said = body.said()
     tenant = request.auth.tenant_for(said.pop("tenant", None))
     template = presets.create(said, tenant=tenant, actor=request.auth.actor)
-    return answer(_shown_to(request.auth)(template), 201)
+    return answer(_shown(template, request.auth), 201)
 
 
 @router.get(
     "/job-templates/{template_id}",
     **operation("templates_get", TemplateOut, problems=[404], cached=True, summary="Get a template"),
 )
-def templates_get(request: ApiRequest, template_id: TemplateId) -> HttpResponse:
+def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
     template = presets.get(template_id, tenant=request.auth.tenant)
-    return tagged(request, _shown_to(request.auth)(template))
+    return tagged(request, _shown(template, request.auth))
 
 
 @router.patch(
@@ -161,20 +130,18 @@ def templates_get(request: ApiRequest, template_id: TemplateId) -> HttpResponse:
         "templates_update", TemplateOut, scope="admin", body=True, problems=[404, 409], summary="Change a template"
     ),
 )
-def templates_update(
-    request: ApiRequest, template_id: TemplateId, body: Annotated[TemplateEdits, Document()]
-) -> HttpResponse:
+def templates_update(request: ApiRequest, template_id: Id, body: Annotated[TemplateEdits, Document()]) -> HttpResponse:
     """Jobs that were made from it before keep what they were given."""
     caller = request.auth
     template = presets.update(template_id, body.said(), tenant=caller.tenant, actor=caller.actor)
-    return answer(_shown_to(caller)(template))
+    return answer(_shown(template, caller))
 
 
 @router.delete(
     "/job-templates/{template_id}",
     **operation("templates_delete", {204: None}, scope="admin", problems=[404, 409], summary="Delete a template"),
 )
-def templates_delete(request: ApiRequest, template_id: TemplateId) -> HttpResponse:
+def templates_delete(request: ApiRequest, template_id: Id) -> HttpResponse:
     """Refused with 409 `in_use` while a schedule, or a job that has not ended, was made with it."""
     presets.delete(template_id, tenant=request.auth.tenant, actor=request.auth.actor)
     return nothing()
@@ -193,16 +160,13 @@ def templates_delete(request: ApiRequest, template_id: TemplateId) -> HttpRespon
         **KEYED,
     ),
 )
-def templates_run(request: ApiRequest, template_id: TemplateId, body: Annotated[RunIn, Optional()]) -> HttpResponse:
+def templates_run(request: ApiRequest, template_id: Id, body: Annotated[RunIn, Optional()]) -> HttpResponse:
     """Submits a job as the template says, but for what is said here. With an idempotency key, a repeated run answers
     with the job that the first one made."""
     template = presets.get(template_id, tenant=request.auth.tenant)
     return submit(request, {**body.said(), "template": template.name, "tenant": template.tenant})
 
 
-def _shown_to(caller: Caller) -> Any:
-    def shape(row: JobTemplate) -> dict[str, Any]:
-        document = shapes.template(row)
-        return document if caller.payload else {**document, "params": None}
-
-    return shape
+def _shown(row: JobTemplate, caller: Caller) -> dict[str, Any]:
+    document = shapes.template(row)
+    return document if caller.payload else {**document, "params": None}

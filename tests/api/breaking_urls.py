@@ -10,9 +10,9 @@ from django.urls import include, path
 from ninja import Router
 
 from jobs import services
-from jobs.api.answers import answer
-from jobs.api.bodies import Document, Said
-from jobs.api.surface import SchedulerApi
+from jobs.api.ninja_api import SchedulerApi
+from jobs.api.request_params import Document, Said
+from jobs.api.responses import answer
 
 SECRET = "the password is hunter2"
 

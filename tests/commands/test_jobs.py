@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from jobs import clock
-from jobs.management import selecting, verbs
+from jobs.management import bulk_actions
 from jobs.models import Job
 from jobs.states import Status
 from tests.commands.aging import born, old_job
@@ -81,7 +81,7 @@ def test_list_without_a_filter_shows_a_line_each() -> None:
 
 
 def test_list_looks_only_so_far_back_for_what_no_index_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selecting, "LOOK_BACK", 2)
+    monkeypatch.setattr(bulk_actions, "LOOK_BACK", 2)
     oldest = JobFactory.create(completed=True, job_type="odd")
     live = JobFactory.create(job_type="odd")
     newer = [JobFactory.create() for _ in range(3)]
@@ -252,7 +252,7 @@ def test_a_dry_run_foretells_what_the_real_run_then_does_and_changes_nothing() -
         job_in(status, job_type="odd", target=f"lane of {status}")
     JobFactory.create(job_type="odd", running=True, cancel_requested=True, cancel_mode="CANCEL")
     JobFactory.create(job_type="odd", running=True, cancel_requested=True, cancel_mode="PAUSE")
-    for verb in verbs.VERBS:
+    for verb in bulk_actions.VERBS:
         before = everything()
         foretold = call("jobs", verb, "--type=odd", "--dry-run", "--json")
         assert everything() == before, verb
@@ -314,7 +314,7 @@ def test_since_and_limit_bound_what_a_verb_changes() -> None:
 
 
 def test_a_walk_over_many_chunks_changes_each_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selecting, "CHUNK", 2)
+    monkeypatch.setattr(bulk_actions, "CHUNK", 2)
     jobs = [JobFactory.create(failed=True) for _ in range(5)]
 
     assert changed("retry", "--status=FAILED") == [str(job.pk) for job in jobs]
@@ -323,15 +323,15 @@ def test_a_walk_over_many_chunks_changes_each_job_once(monkeypatch: pytest.Monke
 
 def test_what_is_submitted_during_a_walk_is_not_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry that fails again at once must not be retried for ever."""
-    monkeypatch.setattr(selecting, "CHUNK", 1)
+    monkeypatch.setattr(bulk_actions, "CHUNK", 1)
     jobs = [JobFactory.create(failed=True) for _ in range(2)]
-    retry = verbs.VERBS["retry"]
+    retry = bulk_actions.VERBS["retry"]
 
     def fails_again(job_id: UUID, **how: Any) -> Job:
         JobFactory.create(failed=True)
         return retry(job_id, **how)
 
-    monkeypatch.setitem(verbs.VERBS, "retry", fails_again)
+    monkeypatch.setitem(bulk_actions.VERBS, "retry", fails_again)
     assert changed("retry", "--status=FAILED") == [str(job.pk) for job in jobs]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import tokens
-from jobs.management.webserver import listen
+from jobs.management.commands.runscheduler import listen
 from tests.worker.harness import MANAGE, SHORT, START_SEC, Fleet, until
 from tests.worker.harness import _as_environ as as_environ
 

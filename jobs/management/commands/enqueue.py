@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
+import time
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from jobs import cli, parsing, services
-from jobs.errors import InvalidInput
+from jobs import cli, figures, parsing, services
+from jobs.engine.connections import Outage
+from jobs.engine.moves import jobs
+from jobs.errors import NotFound
 from jobs.logs import visible
-from jobs.management import waiting
 from jobs.models import Job
 from jobs.registry import registry
+from jobs.states import Status
 from jobs.submission import Fields
 
+logger = logging.getLogger("jobs.waiting")
+FIRST_LOOK_SEC, LONGEST_PAUSE_SEC = 0.05, 1.0
+PATIENCE_SEC = 3.0  # how long a job waits before we look whether anybody is there to take it
+LARGEST_EXIT_CODE = 255
 PLAIN = ("target", "tenant", "resource", "idempotency_key")
 
 
@@ -48,7 +58,9 @@ class Command(cli.CliCommand):
         cli.add_reason(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
-        params = _params(given["job_type"], given["pairs"], given["json"])
+        params, written = cli.read_params(given["pairs"], given["json"], "--json")
+        handler = registry.get(parsing.identifier(given["job_type"], "job_type"))
+        params |= handler.signature.coerce_text(written)
         item = {"job_type": given["job_type"], "params": params, **_fields(given)}
         job, _created = services.submit(item, actor=cli.actor(), reason=given["reason"] or "")
         self.stdout.write(str(job.pk))
@@ -57,31 +69,19 @@ class Command(cli.CliCommand):
             self._wait(job.pk)
 
     def _wait(self, job_id: UUID) -> None:
-        progress = waiting.Progress(self.stderr)
+        progress = Progress(self.stderr)
         try:
-            job = waiting.wait_for(job_id, progress.show)
+            job = wait_for(job_id, progress.show)
         except KeyboardInterrupt:
             progress.close()
             message = _("Stopped waiting; job %s goes on without us.") % job_id
             raise CommandError(message, returncode=cli.INTERRUPTED) from None
         progress.close()
-        code = waiting.exit_code(job)
+        code = exit_code(job)
         if code:
-            raise CommandError(_told(job), returncode=code)
-
-
-def _params(job_type: str, pairs: list[str], document: str | None) -> dict[str, Any]:
-    params = {} if document is None else parsing.json_object(parsing.decode_json(document, "--json"), "--json")
-    written: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise InvalidInput([], _("params are written key=value, not “%s”") % visible(pair)[:100])
-        if name in written:
-            raise InvalidInput(["params", name[:100]], _("appears twice"))
-        written[name] = value
-    known = registry.get(parsing.identifier(job_type, "job_type"))
-    return params | known.signature.coerce_text(written)
+            reason = (job.status_reason.splitlines() or [""])[0]
+            told = _("Job %(id)s ended %(status)s") % {"id": job.pk, "status": job.status}
+            raise CommandError(visible(f"{told}: {reason}" if reason else f"{told}."), returncode=code)
 
 
 def _fields(given: dict[str, Any]) -> Fields:
@@ -89,7 +89,7 @@ def _fields(given: dict[str, Any]) -> Fields:
     said["hold"] = given["hold"] or None
     said["tags"] = given["tag"]
     if (priority := given["priority"]) is not None:
-        said["priority"] = int(priority) if priority.isascii() and priority.isdigit() else priority
+        said["priority"] = cli.priority(priority)
     if given["max_retries"] is not None:
         said["max_retries"] = cli.whole_number(given["max_retries"], "--max-retries", 0, 1000)
     if given["max_runtime"] is not None:
@@ -98,7 +98,90 @@ def _fields(given: dict[str, Any]) -> Fields:
     return Fields(**said)  # type: ignore[typeddict-item]
 
 
-def _told(job: Job) -> str:
-    reason = (job.status_reason.splitlines() or [""])[0]
-    told = _("Job %(id)s ended %(status)s") % {"id": job.pk, "status": job.status}
-    return visible(f"{told}: {reason}" if reason else f"{told}.")
+def wait_for(job_id: UUID, show: Callable[[Job], None]) -> Job:
+    """The last job of the chain, once it has ended. A failure that is retried is not the end."""
+    outage = Outage(logger, "waiting")
+    pause, seen = FIRST_LOOK_SEC, None
+    while True:
+        with outage.survive():
+            job = _look(job_id)
+            show(job)
+            if job.is_terminal:
+                return job
+            job_id, state = job.pk, (job.pk, job.status, job.progress, job.progress_message)
+            pause = FIRST_LOOK_SEC if state != seen else min(pause * 1.5, LONGEST_PAUSE_SEC)
+            seen = state
+        time.sleep(pause)
+
+
+def exit_code(job: Job) -> int:
+    """Of a job that has ended: what a shell gets to see."""
+    if job.status == Status.CANCELLED:
+        return cli.INTERRUPTED
+    if job.status != Status.FAILED:
+        return 0
+    run = getattr(job, "run", None)
+    return max(1, min(run.exit_code or 1, LARGEST_EXIT_CODE)) if run is not None else 1
+
+
+class Progress:
+    """A bar that redraws itself on a terminal; elsewhere a line whenever there is news."""
+
+    def __init__(self, out: Any) -> None:
+        self.out = out
+        self.began = time.monotonic()
+        self.is_tty = bool(out.isatty())
+        self._said: tuple[object, ...] = ()
+        self._asked_for_workers = False
+
+    def show(self, job: Job) -> None:
+        if self.is_tty:
+            self._draw(job)
+        else:
+            self._say(job)
+        if job.status == Status.QUEUED and not self._asked_for_workers and self.elapsed > PATIENCE_SEC:
+            self._asked_for_workers = True
+            if not figures.workers():
+                self.close()
+                self.out.write(_("No worker is running; the job waits for one."))
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    def close(self) -> None:
+        """Leave the bar where it is and go on below it."""
+        if self.is_tty:
+            self.out.write("")
+
+    def _draw(self, job: Job) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        self.out.write("\r" + cli.shortened(bar(job, self.elapsed), width) + "\x1b[K", ending="")
+        self.out.flush()
+
+    def _say(self, job: Job) -> None:
+        tenth = None if job.progress is None else int(job.progress * 10)
+        news = (job.pk, job.status, tenth)
+        if news != self._said:
+            self._said = news
+            self.out.write(line(job))
+
+
+def bar(job: Job, elapsed: float, cells: int = 20) -> str:
+    full = int((job.progress or 0.0) * cells) if job.status != Status.COMPLETED else cells
+    return f"[{'#' * full}{'-' * (cells - full)}] {line(job)} {cli.age(elapsed)}"
+
+
+def line(job: Job) -> str:
+    percent = "" if job.progress is None else f" {job.progress:.0%}"
+    attempt = _(" (attempt %d)") % job.attempt if job.attempt > 1 else ""
+    return f"{job.status}{attempt}{percent} {visible(job.progress_message)}".rstrip()
+
+
+def _look(job_id: UUID) -> Job:
+    """The job, or the one that follows its failure."""
+    job = jobs().select_related("run", "retried_by").filter(pk=job_id).first()
+    if job is None:
+        raise NotFound(_("Job %s is no longer there.") % job_id)
+    follower = getattr(job, "retried_by", None)
+    return _look(follower.pk) if job.status == Status.FAILED and follower is not None else job

@@ -13,7 +13,6 @@ from jobs import cli, groups, parsing, shapes
 from jobs.errors import InvalidInput
 from jobs.models import GroupStatus, JobGroup
 
-SHOWN, MOST = 50, 10_000
 HEADINGS = ("ID", "NAME", "TENANT", "MODE", "STATUS", "PLACES", "CREATED")
 PLACES = ("PLACE", "JOB", "TYPE", "STATUS", "ATTEMPT", "REASON")
 FIELDS = {"name", "mode", "on_failure", "jobs", "tenant"}
@@ -29,7 +28,7 @@ class Command(cli.CliCommand):
         listing = self.add_verb(every, "list", "Groups, newest first.")
         listing.add_argument("--tenant", help="Only of this tenant.")
         listing.add_argument("--status", help=f"Only those that are {', '.join(GroupStatus.values)}.")
-        listing.add_argument("--limit", default=str(SHOWN), help="At most so many (default %(default)s).")
+        cli.add_limit(listing)
         showing = self._add(every, "show", "A group, place by place.")
         for each in (listing, showing):
             cli.add_json(each)
@@ -61,7 +60,7 @@ class Command(cli.CliCommand):
             if given["status"] not in GroupStatus.values:
                 raise InvalidInput("--status", _("must be one of %s") % ", ".join(GroupStatus.values), "enum")
             found = found.filter(status=given["status"])
-        rows = list(found[: cli.whole_number(given["limit"], "--limit", 1, MOST)])
+        rows = list(found[: cli.limit(given)])
         counted = groups.progress([row.pk for row in rows])
         if given["json"]:
             self.write_json([shapes.group(row, counted[row.pk]) for row in rows])

@@ -12,9 +12,8 @@ from jobs import cli, clock, figures, parsing, services, shapes
 from jobs.engine.moves import get
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
-from jobs.management import describing, verbs
-from jobs.management.selecting import LOOK_BACK, Selection, add_filters
-from jobs.models import Job
+from jobs.management import describing
+from jobs.management.bulk_actions import LOOK_BACK, VERBS, Selection, add_filters, by_filter, by_ids
 from jobs.states import Status
 
 SHOWN = 50
@@ -40,21 +39,12 @@ class Command(cli.CliCommand):
         explaining = self.add_verb(every, "explain", "Why a job is not running, and when it may start.")
         explaining.add_argument("id", metavar="ID")
         for name, summary in SUMMARIES.items():
-            self._add_operating(every, name, summary)
-        moving = self._add_moving(every)
-        counting = self.add_verb(every, "stats", "How many jobs are in which state; of ended ones, ever.")
-        for each in (listing, showing, explaining, moving, counting):
-            cli.add_json(each)
-
-    def _add_operating(self, every: Any, name: str, summary: str) -> None:
-        operating = self.add_verb(every, name, summary)
-        operating.add_argument("ids", nargs="*", metavar="ID", help="These jobs; or say filters.")
-        add_filters(operating, limit=None)
-        operating.add_argument("--dry-run", action="store_true", help="Only say what would be done.")
-        cli.add_reason(operating)
-        cli.add_json(operating)
-
-    def _add_moving(self, every: Any) -> CommandParser:
+            operating = self.add_verb(every, name, summary)
+            operating.add_argument("ids", nargs="*", metavar="ID", help="These jobs; or say filters.")
+            add_filters(operating, limit=None)
+            operating.add_argument("--dry-run", action="store_true", help="Only say what would be done.")
+            cli.add_reason(operating)
+            cli.add_json(operating)
         moving = self.add_verb(every, "move", "Put a waiting job elsewhere among those of its tenant and priority.")
         moving.add_argument("id", metavar="ID")
         where = moving.add_mutually_exclusive_group(required=True)
@@ -63,11 +53,13 @@ class Command(cli.CliCommand):
         where.add_argument("--top", action="store_const", const="top", dest="to")
         where.add_argument("--bottom", action="store_const", const="bottom", dest="to")
         cli.add_reason(moving)
-        return moving
+        counting = self.add_verb(every, "stats", "How many jobs are in which state; of ended ones, ever.")
+        for each in (listing, showing, explaining, moving, counting):
+            cli.add_json(each)
 
     def handle(self, *args: Any, **given: Any) -> None:
         verb = given["verb"]
-        if verb in verbs.VERBS:
+        if verb in VERBS:
             self._operate(verb, given)
         else:
             getattr(self, f"_{verb}")(given)
@@ -109,7 +101,7 @@ class Command(cli.CliCommand):
         if bool(listed) != selection.is_empty:
             raise InvalidInput([], _("say which jobs: either their ids or at least one filter"))
         how: Any = {"dry_run": given["dry_run"], "reason": given["reason"], "actor": cli.actor()}
-        tally = verbs.by_ids(verb, listed, **how) if listed else verbs.by_filter(verb, selection, **how)
+        tally = by_ids(verb, listed, **how) if listed else by_filter(verb, selection, **how)
         if given["json"]:
             self.write_json(tally.document())
         else:
@@ -135,8 +127,5 @@ class Command(cli.CliCommand):
             return
         self.write_table(("STATUS", "JOBS"), [(status, counts[status]) for status in Status])
         if oldest is not None:
-            self.stdout.write(_("Oldest waiting: %(age)s (%(job)s)") % {"age": cli.age(waited), "job": _named(oldest)})
-
-
-def _named(job: Job) -> str:
-    return f"{job.job_type} {job.pk}"
+            told = {"age": cli.age(waited), "job": f"{oldest.job_type} {oldest.pk}"}
+            self.stdout.write(_("Oldest waiting: %(age)s (%(job)s)") % told)

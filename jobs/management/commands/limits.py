@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -44,13 +43,13 @@ class Command(cli.CliCommand):
         if given["verb"] == "list":
             listed = limits.listing()
             if given["json"]:
-                self.write_json([document(each) for each in listed])
+                self.write_json([shapes.limit(each) for each in listed])
             else:
                 self.write_table(HEADINGS, map(row, listed))
             return
         state = self._change(given)
         if given["json"]:
-            self.write_json(document(state))
+            self.write_json(shapes.limit(state))
         else:
             self.write_table(HEADINGS, [row(state)])
 
@@ -70,10 +69,6 @@ def row(state: LimitState) -> tuple[object, ...]:
     most = _("unlimited") if state.max is None else state.max
     paused = f"{state.paused_by}: {state.reason}".strip(": ") or _("yes") if state.paused else ""
     return (state.scope, state.key, most, state.in_use, state.source, paused)
-
-
-def document(state: LimitState) -> dict[str, Any]:
-    return {**asdict(state), "paused_at": shapes.moment(state.paused_at)}
 
 
 def _key_and_maximum(words: list[str]) -> tuple[str, int | None]:

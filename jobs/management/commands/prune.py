@@ -26,18 +26,16 @@ class Command(cli.CliCommand):
         cli.add_json(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
-        pruning = Pruning(_age(given["older_than"]), dry_run=given["dry_run"])
+        if given["older_than"] is not None:
+            age = cli.duration(given["older_than"], "--older-than")
+        elif conf.RETENTION_DAYS is not None:
+            age = timedelta(days=conf.RETENTION_DAYS)
+        else:
+            raise InvalidInput("--older-than", _("must be said, as RETENTION_DAYS is not set"))
+        pruning = Pruning(age, dry_run=given["dry_run"])
         pruning.go()
         if given["json"]:
             self.write_json({"dry_run": given["dry_run"], **vars(pruning.done)})
         else:
             would = _("Would delete or fold: %s.") if given["dry_run"] else _("Deleted or folded: %s.")
             self.stdout.write(would % pruning.done)
-
-
-def _age(text: str | None) -> timedelta:
-    if text is not None:
-        return cli.duration(text, "--older-than")
-    if conf.RETENTION_DAYS is None:
-        raise InvalidInput("--older-than", _("must be said, as RETENTION_DAYS is not set"))
-    return timedelta(days=conf.RETENTION_DAYS)

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from ipaddress import ip_address
+from pathlib import Path
 from queue import Empty, SimpleQueue
-from socket import socket
+from socket import AF_INET, AF_INET6, create_server, socket
 from typing import Any
 
+from django.conf import settings
+from django.contrib.staticfiles.handlers import StaticFilesHandler
+from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.servers.basehttp import get_internal_wsgi_application
 from django.urls import NoReverseMatch, reverse
 
 from jobs.checks import TAG
 from jobs.conf import conf
-from jobs.management import webserver
-from jobs.management.children import Child
 
+log = logging.getLogger("jobs.web")
+PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SEC = 3  # beyond the worker's own grace, for processes to wind down
 REPEAT_SEC = 1  # one Ctrl-C can arrive twice, from the terminal and from make
@@ -44,7 +55,7 @@ class Command(BaseCommand):
         if find_spec("waitress") is None:
             raise CommandError("runscheduler needs waitress: pip install 'django-jobscheduler[standalone]'.")
         if options["socket"] is not None:
-            webserver.serve(options["socket"], threads=options["threads"])
+            serve(options["socket"], threads=options["threads"])
         elif options["no_worker"]:
             self._serve(**options)
         else:
@@ -53,7 +64,7 @@ class Command(BaseCommand):
     def _serve(self, *, host: str, port: int, threads: int, **options: Any) -> None:
         listening = self._listen(host, port)
         self._greet(listening)
-        webserver.serve(listening.detach(), threads=threads)
+        serve(listening.detach(), threads=threads)
 
     def _run(self, *, host: str, port: int, threads: int, concurrency: int | None, **options: Any) -> None:
         listening = self._listen(host, port)
@@ -69,7 +80,7 @@ class Command(BaseCommand):
 
     def _listen(self, host: str, port: int) -> socket:
         try:
-            return webserver.listen(host, port)
+            return listen(host, port)
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
             busy = error.errno == errno.EADDRINUSE
@@ -145,3 +156,78 @@ def _kill(children: list[Child]) -> list[Child]:
     for child in stubborn:
         child.wait()
     return stubborn
+
+
+def listen(host: str, port: int) -> socket:
+    family = AF_INET6 if ":" in host else AF_INET
+    return create_server((host, port), family=family, backlog=1024)
+
+
+def serve(descriptor: int, *, threads: int) -> None:
+    """Serves until SIGTERM; requests under way get a few seconds to end."""
+    import waitress
+
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(0))
+    application = get_internal_wsgi_application()
+    if settings.DEBUG and "django.contrib.staticfiles" in settings.INSTALLED_APPS:
+        application = StaticFilesHandler(application)
+    if not settings.DEBUG and not getattr(staticfiles_storage, "is_collected", True):
+        log.warning("Static files are served as they lie in the apps: `manage.py collectstatic` makes pages quicker.")
+    waitress.serve(
+        application,
+        sockets=[socket(fileno=descriptor)],
+        threads=threads,
+        # Which proxy headers to believe is the site's decision (SECURE_PROXY_SSL_HEADER), as under any other server.
+        clear_untrusted_proxy_headers=False,
+    )
+
+
+class Child:
+    """One of our own management commands, in a session of its own."""
+
+    def __init__(self, name: str, *arguments: str, pass_fds: Sequence[int] = ()) -> None:
+        self.name = name
+        parent = os.getpid()
+        self.process = subprocess.Popen(
+            [*command_line(), *arguments],
+            pass_fds=pass_fds,
+            start_new_session=True,
+            preexec_fn=lambda: _die_with(parent),
+        )
+
+    def wait(self) -> int:
+        return self.process.wait()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def ended_well(self) -> bool:
+        """It ended by itself, or by our asking before it was ready to be asked nicely."""
+        return self.process.returncode in (0, -signal.SIGTERM)
+
+    def stop(self) -> None:
+        if self.alive:
+            self.process.terminate()
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def command_line() -> list[str]:
+    """How this very command line was started: `python manage.py`, or `python -m django`."""
+    spec = sys.modules["__main__"].__spec__
+    if spec is not None and spec.parent:
+        return [sys.executable, "-m", spec.parent]
+    return [sys.executable, str(Path(sys.argv[0]).resolve())]
+
+
+def _die_with(parent: int) -> None:
+    """Runs in the child before its program: a parent that is killed outright takes its children along."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` hands down an ignored SIGINT
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)

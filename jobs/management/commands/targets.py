@@ -11,7 +11,6 @@ from jobs import cli, figures, parsing, shapes, targets
 from jobs.models import Target
 from jobs.targets import TargetState
 
-SHOWN, MOST = 50, 10_000
 HEADINGS = ("TARGET", "TENANT", "QUEUED", "OLDEST", "HOLDER", "STATE")
 
 
@@ -24,7 +23,7 @@ class Command(cli.CliCommand):
         listing.add_argument("--tenant", help="Only of this tenant.")
         listing.add_argument("--paused", action="store_true", help="Only those that are paused.")
         listing.add_argument("--blocked", action="store_true", help="Only those that a paused or failed job blocks.")
-        listing.add_argument("--limit", default=str(SHOWN), help="At most so many (default %(default)s).")
+        cli.add_limit(listing)
         pausing = self._add(every, "pause", "Start nothing of a target; what runs goes on.")
         cli.add_reason(pausing)
         for each in (listing, pausing, self._add(every, "unpause", "Open the target again.")):
@@ -55,11 +54,11 @@ class Command(cli.CliCommand):
             found = found.filter(paused=True)
         if given["blocked"]:
             found = found.filter(pk__in=figures.blocking().order_by().values("lane_id"))
-        return list(found[: cli.whole_number(given["limit"], "--limit", 1, MOST)])
+        return list(found[: cli.limit(given)])
 
     def _show(self, states: list[TargetState], as_json: bool) -> None:
         if as_json:
-            self.write_json([document(state) for state in states])
+            self.write_json([shapes.target(state) for state in states])
         else:
             self.write_table(HEADINGS, [row(state) for state in states])
 
@@ -68,22 +67,6 @@ def row(state: TargetState) -> tuple[object, ...]:
     holder = "" if state.holder is None else f"{state.holder.pk} {state.holder.status}"
     oldest = shapes.moment(state.oldest_queued_at) or ""
     return (state.target.key, state.target.tenant, state.queued, oldest, holder, _said(state))
-
-
-def document(state: TargetState) -> dict[str, Any]:
-    target = state.target
-    return {
-        "key": target.key,
-        "tenant": target.tenant,
-        "paused": target.paused,
-        "paused_by": target.paused_by,
-        "paused_at": shapes.moment(target.paused_at),
-        "reason": target.reason,
-        "holder": None if state.holder is None else str(state.holder.pk),
-        "blocked_by": None if state.blocked_by is None else str(state.blocked_by.pk),
-        "queued": state.queued,
-        "oldest_queued_at": shapes.moment(state.oldest_queued_at),
-    }
 
 
 def _said(state: TargetState) -> str:

@@ -9,14 +9,17 @@ from django.utils.translation import gettext as _
 
 from jobs import cli, parsing
 from jobs.errors import InvalidInput
+from jobs.models import JobTemplate
+from jobs.registry import registry
 from jobs.shapes import job as job_document
 from jobs.shapes import moment
+from jobs.submission import find_template
 from schedules import history, services, shapes
-from schedules.management.adding import add_options, said
-from schedules.models import Schedule
+from schedules.fields import MOST_CATCH_UP, MOST_FIRES
+from schedules.models import CatchUp, Overlap, Schedule
 
-SHOWN, MOST = 50, 10_000
 HEADINGS = ("NAME", "TENANT", "WHEN", "WHAT", "NEXT", "LAST", "STATE")
+PLAIN = ("name", "cron", "timezone", "template", "fire_time_param", "target", "resource", "catch_up", "overlap")
 VERBS = {
     "enable": ("Fire again, from the next due time on.", services.enable),
     "disable": ("Fire no more.", services.disable),
@@ -31,22 +34,16 @@ class Command(cli.CliCommand):
         every = self.add_verbs(parser)
         listing = self.add_verb(every, "list", "Schedules by tenant and name.")
         listing.add_argument("--tenant", help="Only of this tenant.")
-        listing.add_argument("--limit", default=str(SHOWN), help="At most so many (default %(default)s).")
+        cli.add_limit(listing)
         cli.add_json(listing)
-        self._add_making(every)
-        for name, (summary, _service) in {**VERBS, "trigger": ("Make its job now; prints its id.", None)}.items():
-            cli.add_reason(self._add(every, name, summary))
-        self._add(every, "delete", "Forget it and its history; its jobs stay.")
-        self._add_looking(every)
-
-    def _add_making(self, every: Any) -> None:
         for name in ("add", "create"):
             making = self.add_verb(every, name, "Make a schedule: NAME TYPE key=value… --cron '0 3 * * *'.")
             making.add_argument("name", metavar="NAME")
             add_options(making)
             cli.add_json(making)
-
-    def _add_looking(self, every: Any) -> None:
+        for name, (summary, _service) in {**VERBS, "trigger": ("Make its job now; prints its id.", None)}.items():
+            cli.add_reason(self._add(every, name, summary))
+        self._add(every, "delete", "Forget it and its history; its jobs stay.")
         preview = self.add_verb(every, "preview", "The next due times of a schedule, or of --cron.")
         preview.add_argument("name", nargs="?", metavar="SCHEDULE")
         preview.add_argument("--tenant", default="default")
@@ -54,7 +51,7 @@ class Command(cli.CliCommand):
         preview.add_argument("--timezone", metavar="ZONE", default="UTC", help="For --cron (default %(default)s).")
         preview.add_argument("--count", default=str(history.DEFAULT), help="How many (default %(default)s).")
         fires = self._add(every, "fires", "What it has fired, latest first, and what became of it.", with_json=False)
-        fires.add_argument("--limit", default=str(SHOWN), help="At most so many (default %(default)s).")
+        cli.add_limit(fires)
         for each in (preview, fires):
             cli.add_json(each)
 
@@ -77,7 +74,7 @@ class Command(cli.CliCommand):
     def do_list(self, given: dict[str, Any]) -> None:
         tenant = None if given["tenant"] is None else parsing.tenant(given["tenant"], "--tenant")
         found = services.of(tenant).order_by("tenant", "name")
-        self._show(list(found[: cli.whole_number(given["limit"], "--limit", 1, MOST)]), given["json"])
+        self._show(list(found[: cli.limit(given)]), given["json"])
 
     def do_add(self, given: dict[str, Any]) -> None:
         made = services.create(said(given), tenant=given["tenant"], actor=cli.actor())
@@ -115,7 +112,7 @@ class Command(cli.CliCommand):
             self.write_table(("DUE", "THERE", "NOTE"), rows)
 
     def do_fires(self, given: dict[str, Any]) -> None:
-        most = cli.whole_number(given["limit"], "--limit", 1, MOST)
+        most = cli.limit(given)
         found = history.with_outcomes(history.fires_of(self._named(given))[:most])
         if given["json"]:
             self.write_json([shapes.fire(each) for each in found])
@@ -147,3 +144,82 @@ def when(schedule: Schedule) -> str:
     if schedule.every_sec is not None:
         return _("every %d s") % schedule.every_sec
     return _("once, at %s") % moment(schedule.run_at)
+
+
+def add_options(parser: CommandParser) -> None:
+    parser.add_argument(
+        "words", nargs="*", default=[], metavar="TYPE key=value", help="The job type (or --template) and params."
+    )
+    parser.add_argument("--template", metavar="NAME")
+    parser.add_argument("--params", metavar="OBJECT", help="Params as a JSON object; key=value wins over it.")
+    rule = parser.add_argument_group("when", "exactly one of --cron, --every and --at")
+    rule.add_argument("--cron", metavar="EXPRESSION", help="Five fields, or @daily and the like.")
+    rule.add_argument("--every", metavar="DURATION", help="Such as 90s, 15m or 1d.")
+    rule.add_argument("--anchor", metavar="TIME", help="What --every is counted from (default: now).")
+    rule.add_argument("--at", metavar="TIME", help="Once: 2030-01-31T12:00:00Z, or +10m from now.")
+    rule.add_argument("--timezone", metavar="ZONE", help="Where --cron is read, such as Europe/Berlin (default UTC).")
+    parser.add_argument("--max-fires", metavar="N")
+    parser.add_argument("--priority", help="0 to 100, LOW, NORMAL, HIGH or URGENT.")
+    parser.add_argument("--target", help="The serial lane of its jobs.")
+    parser.add_argument("--resource")
+    parser.add_argument("--tenant", default="default")
+    parser.add_argument("--catch-up", metavar="|".join(CatchUp.values), help="After an absence (default latest).")
+    parser.add_argument("--catch-up-max", metavar="N", help="With --catch-up all (default 10, the newest).")
+    parser.add_argument("--overlap", metavar="|".join(Overlap.values), help="While the last one is live (allow).")
+    parser.add_argument("--grace", metavar="DURATION", help="How late is still in time (default 60s).")
+    parser.add_argument("--jitter", metavar="DURATION", help="Spread the starts over so long.")
+    parser.add_argument("--fire-time-param", metavar="NAME", help="Give the handler the due time under this name.")
+    parser.add_argument("--disabled", action="store_true", help="Make it, and let it wait to be enabled.")
+    _allow_any_order(parser)
+
+
+def _allow_any_order(parser: CommandParser) -> None:
+    """Params may stand behind options, too: argparse can do that, but not for the parser of a verb."""
+    plain = parser.parse_known_args
+
+    def parse(*args: Any, **kwargs: Any) -> Any:
+        parser.parse_known_args = plain  # type: ignore[method-assign]
+        try:
+            return parser.parse_known_intermixed_args(*args, **kwargs)
+        finally:
+            parser.parse_known_args = parse  # type: ignore[method-assign]
+
+    parser.parse_known_args = parse  # type: ignore[method-assign]
+
+
+def said(given: dict[str, Any]) -> dict[str, Any]:
+    """What the words say, as `services.create` takes it; what they do not say is left out."""
+    words = given["words"]
+    job_type, pairs = (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
+    values = {name: given[name] for name in PLAIN if given[name] is not None}
+    if job_type is not None:
+        values["job_type"] = job_type
+    if given["max_fires"] is not None:
+        values["max_fires"] = cli.whole_number(given["max_fires"], "--max-fires", 1, MOST_FIRES)
+    if given["catch_up_max"] is not None:
+        values["catch_up_max"] = cli.whole_number(given["catch_up_max"], "--catch-up-max", 1, MOST_CATCH_UP)
+    if given["priority"] is not None:
+        values["priority"] = cli.priority(given["priority"])
+    for option, column in (("every", "every_sec"), ("grace", "misfire_grace_sec"), ("jitter", "jitter_sec")):
+        if given[option] in ("0", "0s") and option != "every":
+            values[column] = 0
+        elif given[option] not in (None, "0", "0s"):
+            values[column] = cli.duration(given[option], f"--{option}").total_seconds()
+    for option, column in (("at", "run_at"), ("anchor", "anchor_at")):
+        if given[option] is not None:
+            values[column] = cli.moment(given[option], f"--{option}")
+    if pairs or given["params"] is not None:
+        params, written = cli.read_params(pairs, given["params"], "--params")
+        values["params"] = params | registry.get(_type(given, job_type)).signature.coerce_text(written)
+    if given["disabled"]:
+        values["enabled"] = False
+    return values
+
+
+def _type(given: dict[str, Any], job_type: str | None) -> str:
+    if job_type is not None:
+        return parsing.identifier(job_type, "job_type")
+    if given["template"] is None:
+        raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
+    template: JobTemplate = find_template(given["template"], parsing.tenant(given["tenant"], "--tenant"))
+    return template.job_type

@@ -1,25 +1,32 @@
-"""The verbs of persons on many jobs: one service call each, and an honest word on every one of them."""
+"""Actions on many jobs: which ones a command is about, one service call each, and an honest word on every one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from django.core.management.base import CommandParser
+from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import parsing, services
+from jobs import cli, clock, ids, parsing, services
 from jobs.actors import Actor
 from jobs.engine.facts import facts_of, facts_of_many
 from jobs.engine.moves import get
 from jobs.errors import InvalidInput, JobSchedulerError
-from jobs.management.selecting import Selection
+from jobs.literals import has_tag
 from jobs.models import Job
+from jobs.models.job import JobQuerySet
 from jobs.refusal_text import followed_by, short_error, short_reason
-from jobs.states import ARROWS, DryRun, JobFacts, Refusal, Status
+from jobs.states import ARROWS, LIVE, DryRun, JobFacts, Refusal, Status
 
+CHUNK = 500
+LOOK_BACK = 100_000
+MOST = 10_000_000
+NOBODY = UUID(int=0)
 VERBS: dict[str, Callable[..., Job]] = {
     "cancel": services.cancel,
     "pause": services.pause,
@@ -31,6 +38,93 @@ VERBS: dict[str, Callable[..., Job]] = {
 # By filter these begin with less than they could: nobody means to run again what has completed.
 UNLESS_SAID = {"retry": frozenset({Status.FAILED}), "resume": frozenset({Status.PAUSED})}
 FEW = 5
+FILTERS = ("status", "type", "target", "tenant", "tag", "since", "resource")
+
+
+def add_filters(parser: CommandParser, *, limit: int | None) -> None:
+    several = "may be repeated or name several with commas"
+    parser.add_argument("--status", action="append", help=f"In this state; {several}.")
+    parser.add_argument("--type", action="append", help=f"Of this job type; {several}.")
+    parser.add_argument("--target", help="In the lane of this target.")
+    parser.add_argument("--tenant", help="Of this tenant.")
+    parser.add_argument("--tag", action="append", help="With this tag; if repeated, with all of them.")
+    parser.add_argument("--since", metavar="DURATION", help="Submitted within, e.g. 30m, 1h or 7d.")
+    parser.add_argument("--resource", action="append", help=f"Of this resource; {several}.")
+    parser.add_argument("--limit", default=limit, help=f"At most so many jobs (default {limit or 'all'}).")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the filters say, read and judged."""
+
+    condition: Q
+    statuses: frozenset[Status]
+    since: UUID | None
+    limit: int | None
+    is_empty: bool
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Selection:
+        limit = given.get("limit")
+        since = given.get("since")
+        return cls(
+            condition=_condition(given),
+            statuses=_statuses(given.get("status")),
+            since=None if since is None else clock.first_id(clock.now() - cli.duration(since, "--since")),
+            limit=None if limit is None else cli.whole_number(str(limit), "--limit", 1, MOST),
+            is_empty=not any(given.get(name) for name in FILTERS),
+        )
+
+    def jobs(self) -> JobQuerySet:
+        found = Job.objects.filter(self.condition)
+        if self.statuses:
+            found = found.filter(status__in=sorted(self.statuses))
+        return found if self.since is None else found.filter(pk__gte=self.since)
+
+    def newest(self) -> tuple[list[Job], bool]:
+        """The newest jobs, and whether older ones were not looked at.
+
+        Nothing leads to old jobs by their type or tag, so without `--since` only so many are looked through.
+        """
+        found = self.jobs().select_related("run", "retried_by").order_by("-pk")
+        is_bounded = self.is_empty or self.since is not None or (bool(self.statuses) and self.statuses <= LIVE)
+        newest = Job.objects.order_by("-pk").values_list("pk", flat=True)
+        edge: UUID | None = None if is_bounded else newest[LOOK_BACK : LOOK_BACK + 1].first()
+        if edge is not None:
+            found = found.filter(pk__gte=edge)
+        jobs = list(found[: self.limit])
+        return jobs, edge is not None and len(jobs) < (self.limit or MOST)
+
+    def walk(self, statuses: frozenset[Status]) -> Iterator[list[Job]]:
+        """All of them in chunks, oldest first. What is submitted while we walk is not among them."""
+        found = self.jobs().filter(status__in=sorted(statuses), pk__lt=ids.uuid7()).order_by("pk")
+        last, left = NOBODY, self.limit or MOST
+        while left and (chunk := list(found.filter(pk__gt=last)[: min(CHUNK, left)])):
+            yield chunk
+            last, left = chunk[-1].pk, left - len(chunk)
+
+
+def _condition(given: dict[str, Any]) -> Q:
+    condition = Q()
+    if types := cli.names(given.get("type"), "--type"):
+        condition &= Q(job_type__in=types)
+    if resources := cli.names(given.get("resource"), "--resource"):
+        condition &= Q(resource__in=resources)
+    if given.get("tenant"):
+        condition &= Q(tenant=parsing.tenant(given["tenant"], "--tenant"))
+    if given.get("target"):
+        condition &= Q(target=parsing.target(given["target"], "--target"))
+    for tag in given.get("tag") or ():
+        condition &= has_tag(parsing.text(tag, "--tag", max_length=parsing.TAG_LENGTH))
+    return condition
+
+
+def _statuses(values: list[str] | None) -> frozenset[Status]:
+    names = [name.upper() for name in cli.names(values, "--status")]
+    for name in names:
+        if name not in list(Status):
+            raise InvalidInput("--status", _("must be one of %s") % ", ".join(Status))
+    return frozenset(map(Status, names))
 
 
 @dataclass
@@ -82,11 +176,6 @@ class Tally:
             yield f"  {count}: {why}{named}"
 
 
-def sources(verb: str) -> frozenset[Status]:
-    """The states from which a verb starts."""
-    return frozenset(each.source for each in ARROWS if each.verb == verb and each.source is not None)
-
-
 def by_ids(verb: str, job_ids: Iterable[str], *, dry_run: bool, reason: str, actor: Actor) -> Tally:
     tally, foreseen = Tally(verb, dry_run), DryRun(verb)
     for given in job_ids:
@@ -127,7 +216,7 @@ def by_filter(verb: str, selection: Selection, *, dry_run: bool, reason: str, ac
 
 
 def _wanted(verb: str, selection: Selection) -> frozenset[Status]:
-    possible = sources(verb)
+    possible = frozenset(each.source for each in ARROWS if each.verb == verb and each.source is not None)
     if not selection.statuses:
         return UNLESS_SAID.get(verb, possible)
     if impossible := sorted(selection.statuses - possible):

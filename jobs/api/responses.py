@@ -1,29 +1,69 @@
-"""Every refusal as application/problem+json (RFC 9457); the one place where our errors become HTTP."""
+"""Responses: compact JSON, an ETag for single objects, and every refusal as application/problem+json (RFC 9457).
+
+This is the one place where our errors become HTTP.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
+import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotModified
 from django.utils.translation import gettext as _
 
 from jobs import errors
-from jobs.api.answers import dump
 from jobs.logs import visible
 
 logger = logging.getLogger("jobs.api")
 
-MEDIA_TYPE = "application/problem+json"
 PLACES = ("body", "query", "header", "path")
 OUTAGE_RETRY_SEC = 5
 MOST_ERRORS, LONGEST = 50, 2000  # what is sent back of a mistake does not grow with the mistake
+JSON, PROBLEM = "application/json", "application/problem+json"
+OURS_ALONE = "private, no-cache"  # may be kept by the caller, who must ask before using it again
+_TAG = re.compile(r'(?:W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+def dump(document: Any) -> bytes:
+    return _encode(document).encode()
+
+
+def answer(document: Any, status: int = 200, **headers: str) -> HttpResponse:
+    """Header names are written with underscores: `answer(job, 201, Location="/…")`."""
+    response = HttpResponse(dump(document), status=status, content_type=JSON)
+    response["Cache-Control"] = OURS_ALONE
+    for name, value in headers.items():
+        response[name.replace("_", "-")] = value
+    return response
+
+
+def nothing() -> HttpResponse:
+    response = HttpResponse(status=204)
+    del response["Content-Type"]
+    return response
+
+
+def tagged(request: HttpRequest, document: Any) -> HttpResponse:
+    """A single object: 304 if the caller says that it has this version."""
+    content = dump(document)
+    tag = hashlib.sha256(content).hexdigest()[:32]
+    header = request.headers.get("If-None-Match", "")
+    unchanged = header.strip() == "*" or tag in _TAG.findall(header)  # the weak comparison that the header calls for
+    response = HttpResponseNotModified() if unchanged else HttpResponse(content, content_type=JSON)
+    response["ETag"] = f'W/"{tag}"'
+    response["Cache-Control"] = OURS_ALONE
+    return response
 
 
 class Refusal(errors.JobSchedulerError):
@@ -88,30 +128,32 @@ def problem(
         "code": code,
         **(extra or {}),
     }
-    response = HttpResponse(dump(document), status=status, content_type=MEDIA_TYPE, headers=dict(headers or {}))
+    response = HttpResponse(dump(document), status=status, content_type=PROBLEM, headers=dict(headers or {}))
     response.setdefault("Cache-Control", "no-store")
     return response
 
 
 def answer_to(request: HttpRequest, error: Any) -> HttpResponse:
     """What went wrong, as far as it is the caller's business."""
-    for kind, answer in _ANSWERS.items():
-        if isinstance(error, kind):
-            return answer(error)
-    return _unexpected(request, error)
-
-
-def _refused(error: Any) -> HttpResponse:
-    return problem(error.status, error.code, str(error), headers=error.headers)
-
-
-def _absent(error: Any) -> HttpResponse:
-    # The same words for what is not there and for what is another tenant's.
-    return problem(HTTPStatus.NOT_FOUND, errors.NotFound.code, _("There is no such object."))
-
-
-def _nowhere(error: Any) -> HttpResponse:
-    return problem(HTTPStatus.NOT_FOUND, "no_such_path", _("There is nothing at this path."))
+    match error:
+        case Refusal():
+            return problem(error.status, error.code, str(error), headers=error.headers)
+        case errors.InvalidInput():
+            return _invalid(error)
+        case errors.NotFound():  # the same words for what is not there and for what is another tenant's
+            return problem(HTTPStatus.NOT_FOUND, errors.NotFound.code, _("There is no such object."))
+        case errors.Conflict():
+            return _conflict(error)
+        case Http404():
+            return problem(HTTPStatus.NOT_FOUND, "no_such_path", _("There is nothing at this path."))
+        case PermissionDenied():
+            return problem(HTTPStatus.FORBIDDEN, Forbidden.code, _("You may not do this."))
+        case SuspiciousOperation():
+            return problem(HTTPStatus.BAD_REQUEST, "bad_request", _("This request cannot be read."))
+        case OperationalError() | InterfaceError():
+            return _outage(error)
+        case _:
+            return _unexpected(request, error)
 
 
 def _invalid(error: Any) -> HttpResponse:
@@ -143,17 +185,8 @@ def _outage(error: Any) -> HttpResponse:
     first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     logger.error("the database did not answer: %s", first_line)
     detail = _("The database does not answer. Nothing was changed unless you were told so; try again.")
-    return problem(
-        HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", detail, headers={"Retry-After": str(OUTAGE_RETRY_SEC)}
-    )
-
-
-def _suspicious(error: Any) -> HttpResponse:
-    return problem(HTTPStatus.BAD_REQUEST, "bad_request", _("This request cannot be read."))
-
-
-def _denied(error: Any) -> HttpResponse:
-    return problem(HTTPStatus.FORBIDDEN, Forbidden.code, _("You may not do this."))
+    retry_after = {"Retry-After": str(OUTAGE_RETRY_SEC)}
+    return problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", detail, headers=retry_after)
 
 
 def _unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
@@ -162,16 +195,3 @@ def _unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
     logger.error("error %s in %s %s", error_id, request.method, visible(request.path), exc_info=error)
     detail = _("Something went wrong on our side. The log has it under this id.")
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", detail, {"error_id": error_id})
-
-
-_ANSWERS: dict[type[Exception], Callable[[Any], HttpResponse]] = {
-    Refusal: _refused,
-    errors.InvalidInput: _invalid,
-    errors.NotFound: _absent,
-    errors.Conflict: _conflict,
-    Http404: _nowhere,
-    PermissionDenied: _denied,
-    SuspiciousOperation: _suspicious,
-    OperationalError: _outage,
-    InterfaceError: _outage,
-}

@@ -1,0 +1,130 @@
+"""What can be submitted here, who does the work, and the queue in figures."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from django.http import HttpResponse
+from ninja import Router
+from pydantic import Field, WithJsonSchema
+
+from jobs import census, figures, parsing, shapes
+from jobs.api.auth import ApiRequest
+from jobs.api.fields import TENANT
+from jobs.api.operations import operation
+from jobs.api.pagination import Order, Paged, page, page_in_memory
+from jobs.api.request_params import Asked, Question, gated
+from jobs.api.responses import answer
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time, words
+from jobs.models import Worker, WorkerState
+from jobs.registry import registry
+from jobs.states import Status
+
+router = Router()
+NEWEST_FIRST = Order(Worker, ("-id",))
+STATES = (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.STOPPING, figures.SILENT)
+
+
+class JobTypeOut(Out):
+    name: str
+    params_schema: JsonObject = Field(description="JSON Schema of the params.")
+    resource: str
+    remote: bool = Field(description="Run by workers that poll over HTTP, not by ours.")
+    max_retries: int
+    doc: str
+
+
+@router.get("/job-types", **operation("job_types_list", Page[JobTypeOut], summary="List job types", tags=["job types"]))
+def job_types_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpResponse:
+    """By name. Known is what is registered in the process that answers."""
+    handlers = [registry.get(name) for name in registry.names()]
+    found = page_in_memory(
+        request.auth, "job_types_list", asked, handlers, lambda handler: [handler.name], shapes.job_type
+    )
+    return answer(found)
+
+
+class WorkerOut(Out):
+    id: Id
+    name: str
+    host: str
+    pid: int
+    version: str
+    state: Annotated[str, WithJsonSchema(words(WorkerState.values))] = Field(description="What it said last.")
+    slots: int
+    busy: int
+    stuck: int = Field(description="Slots whose handler cannot be stopped.")
+    serves: JsonObject
+    started_at: Time
+    heartbeat_at: Time
+
+
+@router.get("/workers", **operation("workers_list", Page[WorkerOut], summary="List workers", tags=["workers"]))
+def workers_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpResponse:
+    """Workers that live, and those that fell silent within the hour. Needs a token of all tenants."""
+    request.auth.require_all_tenants()
+    rows = figures.present_workers()
+    return answer(page(request.auth, "workers_list", asked, rows, NEWEST_FIRST, shapes.worker))
+
+
+def counts(names: Any) -> dict[str, Any]:
+    """An object that has each of these names, and no other, with a number."""
+    listed = [str(name) for name in names]
+    number = {"type": "integer", "minimum": 0}
+    return {
+        "type": "object",
+        "properties": dict.fromkeys(listed, number),
+        "required": listed,
+        "additionalProperties": False,
+    }
+
+
+class WorkOut(Out):
+    queued: int
+    running: int
+
+
+class SlotsOut(Out):
+    total: int
+    busy: int
+    stuck: int
+
+
+class StatsOut(Out):
+    jobs: Annotated[Any, WithJsonSchema(counts(Status))] = Field(
+        description="Live states are exact; ended ones are totals of all time, which pruning keeps."
+    )
+    by_type: dict[str, WorkOut]
+    by_addon: dict[str, WorkOut]
+    oldest_queued_age_sec: float | None = Field(description="Of those that wait for a slot or their target.")
+    expired_leases: int
+    recovered_24h: int
+    workers: Annotated[Any, WithJsonSchema(counts(STATES))]
+    slots: SlotsOut
+    as_of: Time = Field(description="With more than 10,000 live jobs, they may have been counted a moment ago.")
+
+
+class StatsFilters(Question):
+    tenant: Annotated[str | None, *gated(parsing.tenant, TENANT)] = None
+
+
+@router.get("/stats", **operation("stats_get", StatsOut, summary="Figures", tags=["stats"]))
+def stats_get(request: ApiRequest, asked: Annotated[StatsFilters, Asked()]) -> HttpResponse:
+    """Of the token's tenant; a token of all tenants gets them all together, or the one it asks for."""
+    if asked.tenant is not None and not request.auth.sees(asked.tenant):
+        request.auth.require_all_tenants()
+    tenant = asked.tenant or request.auth.tenant
+    counted, force = census.take(tenant), figures.workforce()
+    document = {
+        "jobs": counted.statuses(),
+        "by_type": counted.work("job_type"),
+        "by_addon": counted.work("addon_id"),
+        "oldest_queued_age_sec": counted.oldest_queued_age_sec(),
+        "expired_leases": figures.expired_leases(tenant),
+        "recovered_24h": figures.recovered(timedelta(days=1), tenant),
+        "workers": force.states,
+        "slots": {"total": force.slots, "busy": force.busy, "stuck": force.stuck},
+        "as_of": shapes.moment(counted.at),
+    }
+    return answer(document)
