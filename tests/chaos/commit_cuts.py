@@ -175,7 +175,7 @@ class CommitWire(Wire):
             if not self.left or self._until_next > 0:
                 return None
             self.left -= 1
-            self._until_next = self.chance.randrange(2, 8)
+            self._until_next = self.chance.randrange(4, 16)
             how = self.chance.choice(list(Cut))
             self.cuts[f"{what} {how}"] += 1
             return how
@@ -186,10 +186,13 @@ class CommitWire(Wire):
         except OSError:
             near.close()
             return
-        self._pairs.append((near, far))
-        session = Session(self, near, far)
-        threading.Thread(target=session.forward_requests, daemon=True).start()
-        session.forward_answers()
+        with near, far:
+            self._pairs.append((near, far))
+            session = Session(self, near, far)
+            requests = threading.Thread(target=session.forward_requests, daemon=True)
+            requests.start()
+            session.forward_answers()
+            requests.join()
 
 
 class Session:
