@@ -46,7 +46,7 @@ def test_recording_and_waiting_for_a_limit_in_one_transaction_deadlocks(fleet: F
 def test_results_are_recorded_once_whether_or_not_their_commit_was_answered(
     fleet: Fleet, chance: random.Random
 ) -> None:
-    verdict = commit_cuts.run(fleet, chance, cuts=30)
+    verdict = commit_cuts.run(fleet, chance, cuts=40)
     print(verdict)
     assert not verdict.broken, str(verdict)
 
@@ -56,6 +56,6 @@ def test_results_are_recorded_once_whether_or_not_their_commit_was_answered(
 def test_claims_whose_commit_was_not_answered_stay_when_nobody_hands_them_back(
     fleet: Fleet, chance: random.Random
 ) -> None:
-    verdict = commit_cuts.run(fleet, chance, cuts=30, sabotage="keep_unknown_claims")
+    verdict = commit_cuts.run(fleet, chance, cuts=40, sabotage="keep_unknown_claims")
     print(verdict)
     assert any("nobody runs it" in each for each in verdict.broken)
