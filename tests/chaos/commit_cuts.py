@@ -32,6 +32,7 @@ WORKERS, SLOTS, LANES = 2, 4, 6
 SETTINGS = {**SHORT, "LEASE_SEC": 120, "HEARTBEAT_SEC": 0.5, "POLL_SEC": 0.2, "RETRY_BASE_SEC": 0}
 LIMITED = {**SETTINGS, "LIMITS": {"global": 6}}
 BACK_SEC = 40.0
+LATE_SEC = 0.7
 ENOUGH, BATCH = 40, 30
 LOST_REPLY = "the reply to its claim was lost"
 REFUSED = ("Traceback", "deadlock", "duplicate key", "IntegrityError", "lost the leases")
@@ -39,7 +40,8 @@ REFUSED = ("Traceback", "deadlock", "duplicate key", "IntegrityError", "lost the
 
 class Cut(StrEnum):
     BEFORE = "before"  # the commit does not reach the server, which rolls back
-    DURING = "during"  # the server gets the commit and may still be at it when the client has reconnected
+    DURING = "during"  # the server has the commit, the client does not wait for its end
+    LATE = "late"  # the same, and the server is so slow that the client has reconnected before it commits
     AFTER = "after"  # the server has committed; its answer is lost
 
 
@@ -175,7 +177,7 @@ class CommitWire(Wire):
             if not self.left or self._until_next > 0:
                 return None
             self.left -= 1
-            self._until_next = self.chance.randrange(2, 8)
+            self._until_next = self.chance.randrange(4, 16)
             how = self.chance.choice(list(Cut))
             self.cuts[f"{what} {how}"] += 1
             return how
@@ -186,10 +188,15 @@ class CommitWire(Wire):
         except OSError:
             near.close()
             return
-        self._pairs.append((near, far))
-        session = Session(self, near, far)
-        threading.Thread(target=session.forward_requests, daemon=True).start()
-        session.forward_answers()
+        with near, far:
+            for end in (near, far):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # messages are sent one by one
+            self._pairs.append((near, far))
+            session = Session(self, near, far)
+            requests = threading.Thread(target=session.forward_requests, daemon=True)
+            requests.start()
+            session.forward_answers()
+            requests.join()
 
 
 class Session:
@@ -212,9 +219,11 @@ class Session:
                 if how is Cut.BEFORE:
                     break
                 self.swallow = how
-                self.far.sendall(message)
-                if how is Cut.DURING:
+                if how in (Cut.DURING, Cut.LATE):
                     hang_up(self.near)
+                if how is Cut.LATE:
+                    time.sleep(LATE_SEC)  # how slow the server is
+                self.far.sendall(message)
                 if how is not None:
                     return  # the answers' thread ends what is left
         hang_up(self.near, self.far)

@@ -113,13 +113,13 @@ SUITES: dict[str, Suite] = {
         long={"crashes": 10, "down_sec": 5.0, "cuts": 20, "hangs": 3},
         small={"crashes": 2, "down_sec": 1.5, "cuts": 1, "hangs": 1},
     ),
-    "commit_cuts": Suite("commit_cuts", databases=POSTGRES, long={"cuts": 600}, small={"cuts": 40}),
+    "commit_cuts": Suite("commit_cuts", databases=POSTGRES, long={"cuts": 2000}, small={"cuts": 40}),
     "commit_cuts-unrecovered": Suite(
         "commit_cuts",
         databases=POSTGRES,
         must_break=True,
         long={"cuts": 100, "sabotage": "keep_unknown_claims"},
-        small={"cuts": 40, "sabotage": "keep_unknown_claims"},
+        small={"cuts": 30, "sabotage": "keep_unknown_claims"},
     ),
     "webhooks": Suite("webhooks", long={"events": 5000, "floods": 200}, small={"events": 200, "floods": 20}),
 }

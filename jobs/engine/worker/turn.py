@@ -56,9 +56,13 @@ class Turns:
         self.on_write = on_write
         self.is_notified = is_notified
         self._lease_sec = conf.LEASE_SEC - margin()  # how long a handler may run without a heartbeat
+        self._unknown_until = 0.0  # claims of a failed turn may appear until then
+        self._unknown_at = 0.0  # when to look for them again
 
     def run(self, *, may_claim: bool) -> None:
         """Take one turn. Handlers start, and slots are freed, after the commit was answered."""
+        if self._unknown_at <= time.monotonic() < self._unknown_until:
+            self._hand_back_unknown()
         if any(job.claim.target is not None for job in self.recorder.returned):
             self.schedule.change_targets()  # the next job of its target may become ready
         finished = self.recorder.collect()
@@ -71,12 +75,19 @@ class Turns:
             self._record_and_claim(finished, free)
 
     def recover(self) -> None:
-        """After a failed turn: hand back what it may have claimed. Its reply was lost, so nothing runs those jobs."""
+        """After a failed turn: hand back what it may have claimed. Its reply was lost, so nothing runs those jobs.
+
+        The server may commit such a claim later than we look, so look again, as often as leases are renewed, until
+        its lease is over.
+        """
         self.schedule.fail_turn()
-        mine = Job.objects.running().filter(lease_owner__startswith=f"{self.claimer.life}#")
-        for job in mine.exclude(pk__in=self.running.ids):
-            assert job.lease_token is not None
-            ending.hand_back(job.pk, job.lease_token, actor=self.actor, reason="the reply to its claim was lost")
+        self._unknown_until = time.monotonic() + conf.LEASE_SEC
+        self._hand_back_unknown()
+
+    def limit_wait(self, seconds: float) -> float:
+        """Return how long to wait for an event at most, so that claims of a failed turn are looked for in time."""
+        now = time.monotonic()
+        return min(seconds, max(self._unknown_at - now, 0.0)) if now < self._unknown_until else seconds
 
     def is_exhausted(self) -> bool:
         """Look whether a burst has nothing left to do. Jobs locked by another transaction may be ready in a moment."""
@@ -85,6 +96,14 @@ class Turns:
             return True
         self.schedule.look_soon(time.monotonic())
         return False
+
+    def _hand_back_unknown(self) -> None:
+        mine = Job.objects.running().filter(lease_owner__startswith=f"{self.claimer.life}#")
+        for job in mine.exclude(pk__in=self.running.ids):
+            assert job.lease_token is not None
+            ending.hand_back(job.pk, job.lease_token, actor=self.actor, reason="the reply to its claim was lost")
+            self.schedule.wake()
+        self._unknown_at = time.monotonic() + conf.HEARTBEAT_SEC
 
     def _record_and_claim(self, finished: Sequence[Finished], free: int) -> None:
         sent = time.monotonic()

@@ -243,7 +243,7 @@ class Worker:
         elif not self._may_claim() or not self.running.free:
             seconds = 0.5
         else:
-            seconds = self.schedule.wait_sec(time.monotonic())
+            seconds = self.turns.limit_wait(self.schedule.wait_sec(time.monotonic()))
         return min(seconds, LOG_COALESCE_SEC) if self.recorder.lost_jobs else seconds
 
     def _may_claim(self) -> bool:
