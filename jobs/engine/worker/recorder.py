@@ -52,8 +52,8 @@ class Recorder:
         batch: list[Finished] = []
         for job in list(self.returned) if jobs is None else jobs:
             outcome = self.returned[job]
-            if job.ctx.writes and not job.stuck:
-                write_progress(job)
+            if not job.stuck:
+                write_progress(job)  # or wait for the writer, which may have taken the last of it just now
             if job.stuck:
                 logger.warning("job %s returned at last; its slot is free again", job.id)
                 self._release(job, Verdict.DONE)
