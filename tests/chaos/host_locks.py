@@ -29,6 +29,7 @@ WORKERS, SLOTS, GLOBAL, LONG = 3, 4, 8, 5
 SETTINGS = {**STEADY, "POLL_SEC": 0.1, "HEARTBEAT_SEC": 0.2}  # on SQLite only heartbeats read stop requests
 LIMITS = (("global", ""), ("job_type", "sample.sleepy"), ("job_type", "sample.work"))
 ENOUGH, BATCH, LANES = 30, 20, 6
+LONG_SEC = 1.0  # a host that holds its locks for longer sees each job end meanwhile
 HELD_SEC = (0.0, 0.01, 0.03, 0.3)  # how long the host may take between the two
 SLOWEST_SEC = 5.0  # nobody waits for longer than others' short transactions
 ABNORMAL = ("deadlock", "rolled back", "lost the leases", "not recorded", "cannot be reached")
@@ -79,7 +80,7 @@ class Host:
     def _item(self) -> dict[str, object]:
         lane = f"lane-{self.chance.randrange(LANES)}" if self.chance.random() < 0.3 else None
         if self.chance.random() < 0.6:
-            return {"job_type": "sample.sleepy", "params": {"seconds": 1.0}, "target": lane}
+            return {"job_type": "sample.sleepy", "params": {"seconds": LONG_SEC}, "target": lane}
         return {"job_type": "sample.work", "params": {"seconds": self.chance.uniform(0, 0.05)}, "target": lane}
 
     def has_running(self) -> bool:
