@@ -36,13 +36,19 @@ ABNORMAL = ("deadlock", "rolled back", "lost the leases", "not recorded", "canno
 
 
 def run(
-    fleet: Fleet, chance: random.Random, *, rounds: int, held_sec: Sequence[float] = HELD_SEC, sabotage: str = ""
+    fleet: Fleet,
+    chance: random.Random,
+    *,
+    rounds: int,
+    slots: int = SLOTS,
+    held_sec: Sequence[float] = HELD_SEC,
+    sabotage: str = "",
 ) -> Verdict:
     verdict, host = Verdict(), Host(chance, held_sec)
     deadlocks = count_deadlocks()
     limits.set_maximum("global", maximum=GLOBAL)
     limits.set_maximum("job_type", "sample.sleepy", maximum=LONG)
-    fleet.start_many(WORKERS, f"--concurrency={SLOTS}", settings=SETTINGS, sabotage=sabotage)
+    fleet.start_many(WORKERS, f"--concurrency={slots}", settings=SETTINGS, sabotage=sabotage)
     for number in range(rounds):
         until(host.has_running, what=fleet.logs)
         host.change_both(limit_first=number % 2 == 0)
@@ -57,6 +63,16 @@ def run(
     verdict.require(not found, f"{found} deadlocks")
     judge(verdict, fleet, host)
     return verdict
+
+
+def unordered(fleet: Fleet, chance: random.Random, *, rounds: int) -> Verdict:
+    """Workers record and wait for limits in one transaction: a job that ends while the host holds a limit shows it.
+
+    The host holds it for longer than any job takes. With one slot nothing else of the same worker ends first.
+    """
+    found = run(fleet, chance, rounds=rounds, slots=1, held_sec=[1.1 * LONG_SEC], sabotage="one_transaction")
+    print(found)
+    return Verdict(broken=[each for each in found.broken if "deadlock" in each])
 
 
 class Host:

@@ -67,12 +67,13 @@ SUITES: dict[str, Suite] = {
         small={"jobs": 90, "direct": 6},
     ),
     "host_locks": Suite("host_locks", long={"rounds": 1000}, small={"rounds": 20}),
-    "host_locks-one-transaction": Suite(
+    "host_locks-unordered": Suite(
         "host_locks",
+        "unordered",
         databases=POSTGRES,
         must_break=True,
-        long={"rounds": 60, "held_sec": [1.1], "sabotage": "one_transaction"},
-        small={"rounds": 12, "held_sec": [1.1], "sabotage": "one_transaction"},
+        long={"rounds": 60},
+        small={"rounds": 12},
     ),
     "pairs": Suite("pairs", long={"groups": 2000}, small={"groups": 60}),
     "pairs-unlocked": Suite(
