@@ -45,7 +45,7 @@ class Cut(StrEnum):
     AFTER = "after"  # the server has committed; its answer is lost
 
 
-def run(fleet: Fleet, chance: random.Random, *, cuts: int, sabotage: str = "") -> Verdict:
+def run(fleet: Fleet, chance: random.Random, *, cuts: int, back_sec: float = BACK_SEC, sabotage: str = "") -> Verdict:
     """First without limits, where a turn is one pipeline; then with a limit, where it has several transactions."""
     verdict, done = Verdict(), Counter[str]()
     for settings in (SETTINGS, LIMITED):
@@ -59,7 +59,7 @@ def run(fleet: Fleet, chance: random.Random, *, cuts: int, sabotage: str = "") -
             cut_many(wire, fleet, chance, cuts // 2)
             done += wire.cuts
             try:
-                await_all_ended(BACK_SEC, fleet)
+                await_all_ended(back_sec, fleet)
             except AssertionError as error:
                 verdict.broken.append(str(error)[:600])
                 for job in Job.objects.running():

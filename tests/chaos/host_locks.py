@@ -29,19 +29,26 @@ WORKERS, SLOTS, GLOBAL, LONG = 3, 4, 8, 5
 SETTINGS = {**STEADY, "POLL_SEC": 0.1, "HEARTBEAT_SEC": 0.2}  # on SQLite only heartbeats read stop requests
 LIMITS = (("global", ""), ("job_type", "sample.sleepy"), ("job_type", "sample.work"))
 ENOUGH, BATCH, LANES = 30, 20, 6
+LONG_SEC = 1.0  # a host that holds its locks for longer sees each job end meanwhile
 HELD_SEC = (0.0, 0.01, 0.03, 0.3)  # how long the host may take between the two
 SLOWEST_SEC = 5.0  # nobody waits for longer than others' short transactions
 ABNORMAL = ("deadlock", "rolled back", "lost the leases", "not recorded", "cannot be reached")
 
 
 def run(
-    fleet: Fleet, chance: random.Random, *, rounds: int, held_sec: Sequence[float] = HELD_SEC, sabotage: str = ""
+    fleet: Fleet,
+    chance: random.Random,
+    *,
+    rounds: int,
+    slots: int = SLOTS,
+    held_sec: Sequence[float] = HELD_SEC,
+    sabotage: str = "",
 ) -> Verdict:
     verdict, host = Verdict(), Host(chance, held_sec)
     deadlocks = count_deadlocks()
     limits.set_maximum("global", maximum=GLOBAL)
     limits.set_maximum("job_type", "sample.sleepy", maximum=LONG)
-    fleet.start_many(WORKERS, f"--concurrency={SLOTS}", settings=SETTINGS, sabotage=sabotage)
+    fleet.start_many(WORKERS, f"--concurrency={slots}", settings=SETTINGS, sabotage=sabotage)
     for number in range(rounds):
         until(host.has_running, what=fleet.logs)
         host.change_both(limit_first=number % 2 == 0)
@@ -56,6 +63,16 @@ def run(
     verdict.require(not found, f"{found} deadlocks")
     judge(verdict, fleet, host)
     return verdict
+
+
+def unordered(fleet: Fleet, chance: random.Random, *, rounds: int) -> Verdict:
+    """Workers record and wait for limits in one transaction: a job that ends while the host holds a limit shows it.
+
+    The host holds it for longer than any job takes. With one slot nothing else of the same worker ends first.
+    """
+    found = run(fleet, chance, rounds=rounds, slots=1, held_sec=[1.1 * LONG_SEC], sabotage="one_transaction")
+    print(found)
+    return Verdict(broken=[each for each in found.broken if "deadlock" in each])
 
 
 class Host:
@@ -79,7 +96,7 @@ class Host:
     def _item(self) -> dict[str, object]:
         lane = f"lane-{self.chance.randrange(LANES)}" if self.chance.random() < 0.3 else None
         if self.chance.random() < 0.6:
-            return {"job_type": "sample.sleepy", "params": {"seconds": 1.0}, "target": lane}
+            return {"job_type": "sample.sleepy", "params": {"seconds": LONG_SEC}, "target": lane}
         return {"job_type": "sample.work", "params": {"seconds": self.chance.uniform(0, 0.05)}, "target": lane}
 
     def has_running(self) -> bool:

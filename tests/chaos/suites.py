@@ -67,12 +67,13 @@ SUITES: dict[str, Suite] = {
         small={"jobs": 90, "direct": 6},
     ),
     "host_locks": Suite("host_locks", long={"rounds": 1000}, small={"rounds": 20}),
-    "host_locks-one-transaction": Suite(
+    "host_locks-unordered": Suite(
         "host_locks",
+        "unordered",
         databases=POSTGRES,
         must_break=True,
-        long={"rounds": 100, "held_sec": [0.3], "sabotage": "one_transaction"},
-        small={"rounds": 30, "held_sec": [0.3], "sabotage": "one_transaction"},
+        long={"rounds": 60},
+        small={"rounds": 12},
     ),
     "pairs": Suite("pairs", long={"groups": 2000}, small={"groups": 60}),
     "pairs-unlocked": Suite(
@@ -118,8 +119,8 @@ SUITES: dict[str, Suite] = {
         "commit_cuts",
         databases=POSTGRES,
         must_break=True,
-        long={"cuts": 100, "sabotage": "keep_unknown_claims"},
-        small={"cuts": 30, "sabotage": "keep_unknown_claims"},
+        long={"cuts": 100, "back_sec": 15.0, "sabotage": "keep_unknown_claims"},
+        small={"cuts": 40, "back_sec": 15.0, "sabotage": "keep_unknown_claims"},
     ),
     "webhooks": Suite("webhooks", long={"events": 5000, "floods": 200}, small={"events": 200, "floods": 20}),
 }

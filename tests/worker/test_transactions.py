@@ -36,9 +36,7 @@ def test_a_host_may_lock_limits_and_jobs_in_either_order(fleet: Fleet, chance: r
 @pytest.mark.pg_only  # on SQLite there is one writer and no order to keep
 @pytest.mark.timeout(120)
 def test_recording_and_waiting_for_a_limit_in_one_transaction_deadlocks(fleet: Fleet, chance: random.Random) -> None:
-    verdict = host_locks.run(fleet, chance, rounds=30, held_sec=[0.3], sabotage="one_transaction")
-    print(verdict)
-    assert any("deadlock" in each for each in verdict.broken)
+    assert host_locks.unordered(fleet, chance, rounds=12).broken
 
 
 @pytest.mark.pg_only
@@ -56,6 +54,6 @@ def test_results_are_recorded_once_whether_or_not_their_commit_was_answered(
 def test_claims_whose_commit_was_not_answered_stay_when_nobody_hands_them_back(
     fleet: Fleet, chance: random.Random
 ) -> None:
-    verdict = commit_cuts.run(fleet, chance, cuts=40, sabotage="keep_unknown_claims")
+    verdict = commit_cuts.run(fleet, chance, cuts=40, back_sec=15, sabotage="keep_unknown_claims")
     print(verdict)
     assert any("nobody runs it" in each for each in verdict.broken)
