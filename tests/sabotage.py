@@ -175,18 +175,18 @@ def unguarded_isolation() -> None:
 def one_transaction() -> None:
     """Records results and waits for the limits in the same transaction."""
     from jobs import db
-    from jobs.engine.worker import turns
+    from jobs.engine.worker import turn
 
     def take_turn(*args: Any, **kwargs: Any) -> Any:
         with db.atomic():
             return take(*args, **kwargs)
 
-    take, turns.take_turn = turns.take_turn, take_turn
+    take, turn.take_turn = turn.take_turn, take_turn
 
 
 def keep_unknown_claims() -> None:
     """Does not look, after a failed turn, for jobs that it may have claimed."""
-    from jobs.engine.worker.turns import Turns
+    from jobs.engine.worker.turn import Turns
 
     Turns.recover = lambda self: self.schedule.fail_turn()  # type: ignore[method-assign]
 
