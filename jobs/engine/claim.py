@@ -88,15 +88,21 @@ class Claimer:
         with db.atomic(read_committed=True) as connection:
             selected = SelectionRound(connection, self.serves.to_filter())
             self._limited = bool(selected.limits)
-            chosen = selected.choose(len(slots))
-            if not selection.is_plain():
-                chosen = _lock_ready(chosen)
-                selected.settle(chosen)
-            claims = claim_chosen(connection, chosen, claimant, slots) if chosen else []
+            room = selected.room_for_any(len(slots)) if self._may_be_plain else None
+            if room is not None:  # the first ready jobs, whatever they are: no need to look at them first
+                first = slots[: batch_size(room)]
+                claims = claim_next(connection, self.served, claimant, first, limits_locked=True) if first else []
+            else:
+                chosen = selected.choose(len(slots))
+                if not selection.is_plain():
+                    chosen = _lock_ready(chosen)
+                    selected.settle(chosen)
+                claims = claim_chosen(connection, chosen, claimant, slots) if chosen else []
             if selected.cost_in_use < self._cost_in_use and not claims:  # what came free may be for others
                 wakeup.notify(wakeup.READY)
             self._cost_in_use = selected.cost_in_use
-            self.saturated, self.denied = selected.is_saturated, selected.has_denied
+            self.saturated = selected.is_saturated or (room is not None and 0 < room < len(slots))
+            self.denied = selected.has_denied
         return claims
 
 

@@ -62,6 +62,13 @@ class SelectionRound:
         """Return the cost units that admission counts as used."""
         return self._admission.used if self._admission is not None else 0
 
+    def room_for_any(self, count: int) -> int | None:
+        """Return how many of the first ready jobs may start, whatever they are; None if that depends on which."""
+        rooms = {limit: room(limit, self._in_use) for limit in self.limits}
+        count = min([count, *(left for limit, left in rooms.items() if limit.scope == "global" and left is not None)])
+        scoped = (left for limit, left in rooms.items() if limit.scope != "global")
+        return count if all(left is None or left >= count for left in scoped) else None
+
     def choose(self, count: int) -> list[UUID]:
         """Choose up to `count` jobs, in order. A full limit or a refused job is passed over."""
         policy = conf.policy("CONCURRENCY_POLICY")

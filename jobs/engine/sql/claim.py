@@ -63,11 +63,18 @@ class Served(NamedTuple):
     tenant: str | None
 
 
-def claim_next(connection: Any, served: Served, claimant: Claimant, slots: Sequence[int]) -> list[Claim]:
-    """Take the first ready jobs, one for each slot number, unless some limit is in force."""
+def claim_next(
+    connection: Any, served: Served, claimant: Claimant, slots: Sequence[int], *, limits_locked: bool = False
+) -> list[Claim]:
+    """Take the first ready jobs, one for each slot number, unless some limit is in force.
+
+    `limits_locked` is for a caller that holds the limits and has found room for so many jobs, whatever they are.
+    """
     if is_sqlite(connection):
-        return _claim_on_sqlite(connection, _pick_next_on_sqlite(connection, served, len(slots)), claimant, slots)
-    return [parse_claim(row) for row in execute(connection, *claim_next_statement(served, claimant, slots))]
+        pick = _pick_next_on_sqlite(connection, served, len(slots), limits_locked)
+        return _claim_on_sqlite(connection, pick, claimant, slots)
+    statement = claim_next_statement(served, claimant, slots, limits_locked)
+    return [parse_claim(row) for row in execute(connection, *statement)]
 
 
 def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: Claimant, slots: Sequence[int]) -> list[Claim]:
@@ -83,9 +90,11 @@ def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: Claimant, s
 # ---------------------------------------------------------------------- PostgreSQL
 
 
-def claim_next_statement(served: Served, claimant: Claimant, slots: Sequence[int]) -> Statement:
+def claim_next_statement(
+    served: Served, claimant: Claimant, slots: Sequence[int], limits_locked: bool = False
+) -> Statement:
     """Return CLAIM_NEXT with its parameters, to be sent alone or in a pipeline with FINISH."""
-    params = {**served._asdict(), **claimant._asdict(), "slots": to_array(slots)}
+    params = {**served._asdict(), **claimant._asdict(), "slots": to_array(slots), "limits_locked": limits_locked}
     return _claim_next(len(slots)), params
 
 
@@ -98,7 +107,8 @@ _PICK_NEXT = f"""
           AND (%(resources)s::text[] IS NULL OR resource = ANY(%(resources)s::text[]))
           AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
           AND NOT (time_sensitive AND deadline_at <= {NOW} AND dispatched_at IS NULL)
-          AND NOT EXISTS (SELECT 1 FROM jobscheduler_concurrencylimit WHERE max IS NOT NULL OR paused)
+          AND (%(limits_locked)s::boolean
+               OR NOT EXISTS (SELECT 1 FROM jobscheduler_concurrencylimit WHERE max IS NOT NULL OR paused))
         ORDER BY priority DESC, position, created_at, id
         LIMIT {{limit:d}} FOR UPDATE SKIP LOCKED
     ),"""
@@ -177,7 +187,7 @@ _SQLITE_PICK_NEXT = """
       AND (%s IS NULL OR resource IN (SELECT value FROM json_each(%s)))
       AND (%s IS NULL OR tenant = %s)
       AND NOT (time_sensitive AND deadline_at <= %s AND dispatched_at IS NULL)
-      AND NOT EXISTS (SELECT 1 FROM jobscheduler_concurrencylimit WHERE max IS NOT NULL OR paused)
+      AND (%s OR NOT EXISTS (SELECT 1 FROM jobscheduler_concurrencylimit WHERE max IS NOT NULL OR paused))
     ORDER BY priority DESC, position, created_at, id
     LIMIT %s
 """
@@ -222,11 +232,12 @@ _SQLITE_ARTIFACTS = """
 """
 
 
-def _pick_next_on_sqlite(connection: Any, served: Served, limit: int) -> Statement:
+def _pick_next_on_sqlite(connection: Any, served: Served, limit: int, limits_locked: bool) -> Statement:
     types = json.dumps(served.types)
     resources = None if served.resources is None else json.dumps(served.resources)
     now = to_stored(connection, timezone.now())
-    return _SQLITE_PICK_NEXT, [types, resources, resources, served.tenant, served.tenant, now, limit]
+    wanted = [types, resources, resources, served.tenant, served.tenant, now]
+    return _SQLITE_PICK_NEXT, [*wanted, limits_locked, limit]
 
 
 def _claim_on_sqlite(connection: Any, pick: Statement, claimant: Claimant, slots: Sequence[int]) -> list[Claim]:
