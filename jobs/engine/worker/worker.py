@@ -54,6 +54,9 @@ class Wakeup(Enum):
     CHANGE = 3  # another connection has committed something
 
 
+Event = tuple[RunningJob, Outcome] | Wakeup
+
+
 @dataclass(frozen=True)
 class Options:
     name: str | None = None
@@ -90,7 +93,7 @@ class Worker:
             is_notified=lambda: self.listener.listening,
         )
         self._capture = CaptureLogs()
-        self._events: queue.SimpleQueue[tuple[RunningJob, Outcome] | Wakeup] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._data_version: object = object()  # what the database holds at the start counts as a change
         self._end = threading.Event()
         self._outage = Outage(logger, "worker", self._end)
@@ -99,8 +102,6 @@ class Worker:
         self._last_turn_failed = False
         self._has_backlog = False  # jobs wait for a thread
         self._configured_connection: Any = None
-
-    # ------------------------------------------------------------------ start and end
 
     def run(self) -> int:
         """Work until told to stop (or, in burst mode, until nothing is left). Returns the exit code."""
@@ -188,22 +189,16 @@ class Worker:
         """Wait for something to happen; take all results that have come, with a moment's patience for a batch."""
         seconds = self._next_wait()
         watch = self._data_version is not None and seconds > 0 and self._may_claim() and self.running.free > 0
-        event = self._watch_commits(seconds) if watch else self._get_event(seconds)
+        event = self._watch_commits(seconds) if watch else get_event(self._events, seconds)
         if event is not None and self._handle_event(event):
             patience = time.monotonic() + BATCH_WINDOW_SEC
             while len(self.recorder.returned) < len(self.running) and (left := patience - time.monotonic()) > 0:
-                if (event := self._get_event(left)) is not None:
+                if (event := get_event(self._events, left)) is not None:
                     self._handle_event(event)
         while not self._events.empty():
             self._handle_event(self._events.get())
 
-    def _get_event(self, seconds: float) -> tuple[RunningJob, Outcome] | Wakeup | None:
-        try:
-            return self._events.get(timeout=seconds)
-        except queue.Empty:
-            return None
-
-    def _watch_commits(self, seconds: float) -> tuple[RunningJob, Outcome] | Wakeup | None:
+    def _watch_commits(self, seconds: float) -> Event | None:
         """Wait for an event, where a commit of another connection is one: SQLite does not notify.
 
         The version is asked for before the change is looked at, so that the next one is not missed.
@@ -211,16 +206,16 @@ class Worker:
         until = time.monotonic() + seconds
         with db.watch_commits() as data_version:
             while (left := until - time.monotonic()) > 0:
-                if (event := self._get_event(min(left, CHANGE_POLL_SEC))) is not None:
+                if (event := get_event(self._events, min(left, CHANGE_POLL_SEC))) is not None:
                     return event
                 before, self._data_version = self._data_version, data_version()
                 if self._data_version is None:  # the database notifies: no need to ask it again
-                    return self._get_event(max(until - time.monotonic(), 0.0))
+                    return get_event(self._events, max(until - time.monotonic(), 0.0))
                 if self._data_version != before:
                     return Wakeup.CHANGE
         return None
 
-    def _handle_event(self, event: tuple[RunningJob, Outcome] | Wakeup) -> bool:
+    def _handle_event(self, event: Event) -> bool:
         """Note what happened; return whether it was the result of a job."""
         if isinstance(event, tuple):
             job, outcome = event
@@ -301,8 +296,6 @@ class Worker:
             kill()
         return not kills or waited > conf.SHUTDOWN_GRACE_SEC + 2 * STOP_GRACE_SEC
 
-    # ------------------------------------------------------------------ called by other threads
-
     def _on_return(self, job: RunningJob, outcome: Outcome) -> None:
         job.returned = True
         self._events.put((job, outcome))
@@ -323,6 +316,14 @@ class Worker:
 
     def _turn_now(self) -> None:
         self._events.put(Wakeup.TURN)
+
+
+def get_event(events: queue.SimpleQueue[Event], seconds: float) -> Event | None:
+    """Return the next event, or None when the time is up."""
+    try:
+        return events.get(timeout=seconds)
+    except queue.Empty:
+        return None
 
 
 def make_executor(kind: str, done: Any) -> Executor:
