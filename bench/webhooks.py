@@ -19,7 +19,7 @@ from bench.processes import Processes, require_sound
 from bench.sizes import is_quick, scaled
 from bench.workers import SLOWEST, START_SEC, empty, fill, rate_of_the_middle, workers
 
-TITLE = "Webhooks: jobs drained while their events are owed to receivers"
+TITLE = "Webhooks: drain while every event has subscribers"
 ROUNDS = 5
 ENDPOINTS = 20
 NOOPS = {"postgresql": (NOOP, 2, 100, 60_000), "sqlite": (NOOP, 1, 8, 20_000)}  # processes, slots, jobs
@@ -94,7 +94,7 @@ def _await(is_done: Callable[[], bool], processes: Processes, seconds: float) ->
     while not is_done():
         require_sound(processes)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:g} s in vain")
+            raise TimeoutError(f"the condition was not met within {seconds:g} s")
         time.sleep(LOOK_SEC)
 
 

@@ -126,7 +126,7 @@ def _returned(result: Any, ctx: Context) -> Outcome:
     artifacts = dict(ctx.artifacts)
     if result is not None:
         artifacts["result"] = result
-    if ctx.token_limit is not None and ctx.over_token_limit:
+    if ctx.over_token_limit:
         reason = "token limit exceeded"
         return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=salvage_json(artifacts))
     exit_code = salvage_exit_code(ctx.exit_code, 0) if ctx.exit_code else 0

@@ -67,7 +67,7 @@ def test_whatever_a_handler_exits_with_is_a_failure_with_an_exit_code(code: obje
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(("code", "kept"), [(7, 7), (True, 1), (None, 0), ("7", 0), (2**63, 0)], ids=str)
 def test_whatever_a_handler_leaves_as_its_exit_code_is_an_end(code: Any, kept: int, alone: bool) -> None:
-    ctx = SimpleNamespace(artifacts={}, token_limit=None, exit_code=code)
+    ctx = SimpleNamespace(artifacts={}, over_token_limit=False, exit_code=code)
     completed = execution._returned(None, ctx)  # type: ignore[arg-type]
     assert isinstance(completed, Completed)
     assert {job.run.exit_code for job in record(completed, alone)} == {kept}

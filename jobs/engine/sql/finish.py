@@ -74,7 +74,7 @@ def finish_and_claim(
     slots: Sequence[int],
 ) -> tuple[list[FinishedRow], list[Claim]]:
     """Run FINISH and CLAIM_NEXT as they are: on PostgreSQL in one round trip, on SQLite in the caller's transaction."""
-    if connection.vendor == "sqlite":
+    if is_sqlite(connection):
         return finish_jobs(connection, results, recorder), claim_next(connection, served, claimant, slots)
     finished, claimed = execute_together(
         connection, finish_statement(results, recorder), claim_next_statement(served, claimant, slots)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from uuid import UUID
 
-from jobs.engine.claim import BATCHES, Claim
+from jobs.engine.claim import Claim, batch_size
 from jobs.engine.context import Context
 from jobs.states import StopMode
 
@@ -158,7 +158,7 @@ class RunningJobs:
 
         From a wide pool: an index scan passes all dead entries of a reused lease owner.
         """
-        count = max((size for size in BATCHES if size <= free), default=0)
+        count = batch_size(free)
         with self._lock:
             used = {job.slot for job in (*self._running.values(), *self._stuck)}
         numbers: list[int] = []

@@ -24,7 +24,7 @@ from jobs.engine import ending, lanes
 from jobs.engine.claim import Claim, Claimer, foreign_work, record_starts
 from jobs.engine.ending import End, Verdict
 from jobs.engine.sql.claim import Claimant
-from jobs.engine.sql.finish import ResultRecorder, finish_and_claim
+from jobs.engine.sql.finish import finish_and_claim
 from jobs.engine.worker.claim_schedule import ClaimSchedule, Pace
 from jobs.engine.worker.heartbeat import margin
 from jobs.engine.worker.recorder import Finished, Recorder, log_jobs
@@ -197,7 +197,7 @@ def take_plain_turn(
 ) -> TurnResult:
     """Record results of jobs without target and group, and claim while no limit is in force, in one commit."""
     rows = [ending.to_row(end) for end in results]
-    recorder = ResultRecorder(str(actor.kind), actor.name, actor.name)
+    recorder = ending.recorder(actor)
     claimant = Claimant(claimer.worker, claimer.life, lease_sec)
     with db.atomic_on_sqlite() as connection:
         finished, claims = finish_and_claim(connection, rows, recorder, claimer.served, claimant, slots)
