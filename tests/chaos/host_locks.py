@@ -29,7 +29,7 @@ WORKERS, SLOTS, GLOBAL, LONG = 3, 4, 8, 5
 SETTINGS = {**STEADY, "POLL_SEC": 0.1, "HEARTBEAT_SEC": 0.2}  # on SQLite only heartbeats read stop requests
 LIMITS = (("global", ""), ("job_type", "sample.sleepy"), ("job_type", "sample.work"))
 ENOUGH, BATCH, LANES = 30, 20, 6
-LONG_SEC = 1.0  # a host that holds its locks for longer sees each job end meanwhile
+LONG_SEC = 2.0  # a host that holds its locks for longer sees each job end meanwhile
 HELD_SEC = (0.0, 0.01, 0.03, 0.3)  # how long the host may take between the two
 SLOWEST_SEC = 5.0  # nobody waits for longer than others' short transactions
 ABNORMAL = ("deadlock", "rolled back", "lost the leases", "not recorded", "cannot be reached")
@@ -107,7 +107,7 @@ class Host:
         """A long job to cancel: any, or the oldest, which may end in the same moment."""
         found = Job.objects.running().filter(job_type="sample.sleepy", cancel_requested=False)
         ids = list(found.order_by("dispatched_at").values_list("pk", flat=True))
-        return ids[0] if ids and self.chance.random() < 0.7 else self.chance.choice(ids) if ids else None
+        return ids[0] if ids and self.chance.random() < 0.3 else self.chance.choice(ids) if ids else None
 
     def change_both(self, *, limit_first: bool) -> None:
         """Pause a limit and cancel a job in one transaction; then lift the pause, in another."""
@@ -150,7 +150,7 @@ def judge(verdict: Verdict, fleet: Fleet, host: Host) -> None:
     cancelled = set(Job.objects.filter(status=Status.CANCELLED).values_list("pk", flat=True))
     verdict.require(set(ended) <= {Status.COMPLETED, Status.CANCELLED}, f"the jobs ended as {dict(ended)}")
     verdict.require(cancelled <= host.stopped, "a job was cancelled that nobody asked to stop")
-    verdict.require(bool(cancelled), f"none of {len(host.stopped)} obeyed")  # how many do is a matter of speed
+    verdict.require(len(cancelled) >= len(host.stopped) // 2, f"{len(cancelled)} of {len(host.stopped)} obeyed")
     terminal = Counter(JobEvent.objects.filter(kind__in=[*TERMINAL]).values_list("job_id", flat=True))
     verdict.require(set(terminal.values()) == {1}, "a job has ended more than once")
     verdict.require(len(terminal) == ended.total(), f"{len(terminal)} of {ended.total()} jobs have a terminal event")
