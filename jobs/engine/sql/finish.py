@@ -112,7 +112,7 @@ _FINISH = f"""
             cancel_mode = '',
             holds_lane = (j.lane_id IS NOT NULL AND h.status = 'FAILED' AND NOT h.retried)
         FROM held h
-        WHERE j.id = ANY(%(ids)s::uuid[]) AND j.id = h.id
+        WHERE j.id = h.id
         RETURNING h.token, h.reason, h.error, h.exit_code, h.artifacts, h.data, h.retry_in, h.retry_id, h.retried,
                   j.status, j.created_at, j.position, j.attempt, j.checkpoint, j.id, {", ".join(f"j.{n}" for n in SUBMISSION)}
     ),
@@ -120,7 +120,7 @@ _FINISH = f"""
         UPDATE jobscheduler_jobrun r
         SET status = f.status, finished_at = {NOW}, exit_code = f.exit_code, error = f.error, artifacts = f.artifacts
         FROM finished f
-        WHERE r.job_id = ANY(%(ids)s::uuid[]) AND r.job_id = f.id
+        WHERE r.job_id = f.id
         RETURNING f.tenant, f.resource, f.job_type, f.status AS outcome, f.retried::integer AS retried,
                   CASE WHEN f.data->>'cause' IN ('LEASE_EXPIRED', 'CRASH_RECOVERY') THEN 1 ELSE 0 END AS recovered,
                   greatest(extract(epoch FROM r.started_at - f.created_at), 0) AS waited,
