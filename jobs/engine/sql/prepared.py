@@ -24,12 +24,12 @@ def execute(connection: Any, sql: str, params: Any) -> list[Any]:
             return cursor.fetchall()
     raw = _ready(connection)
     with connection.wrap_database_errors:
-        return _cursor(raw).execute(*_native(sql, params), prepare=raw.jobs_prepare).fetchall()
+        return _cursor(raw, sql).execute(*_native(sql, params), prepare=raw.jobs_prepare).fetchall()
 
 
 def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
     """Run statements in one round trip and one commit. The first error that is raised is the first that happened."""
-    from psycopg import Pipeline, RawCursor
+    from psycopg import Pipeline
 
     if connection.queries_logged or connection.execute_wrappers or not Pipeline.is_supported():
         with transaction.atomic(using=connection.alias):
@@ -37,7 +37,9 @@ def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]
     raw = _ready(connection)
     with connection.wrap_database_errors:
         with raw.pipeline():  # up to its end the server treats what it gets as one transaction
-            cursors = [RawCursor(raw).execute(*_native(*each), prepare=raw.jobs_prepare) for each in statements]
+            cursors = [
+                _cursor(raw, sql).execute(*_native(sql, params), prepare=raw.jobs_prepare) for sql, params in statements
+            ]
         return [cursor.fetchall() for cursor in cursors]
 
 
@@ -46,14 +48,12 @@ def to_array(values: Iterable[UUID | int]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
-def _cursor(raw: Any) -> Any:
-    """One for all statements of a connection: it remembers how to read their columns."""
-    cursor = getattr(raw, "jobs_cursor", None)
-    if cursor is None:
-        from psycopg import RawCursor
+def _cursor(raw: Any, sql: str) -> Any:
+    """Return the statement's cursor of this connection: it remembers how to read the statement's columns."""
+    from psycopg import RawCursor
 
-        cursor = raw.jobs_cursor = RawCursor(raw)
-    return cursor
+    cursors = raw.__dict__.setdefault("jobs_cursors", {})
+    return cursors.get(sql) or cursors.setdefault(sql, RawCursor(raw))
 
 
 def _native(sql: str, params: Any) -> tuple[bytes, list[Any] | None]:
