@@ -10,6 +10,7 @@ from typing import Any
 
 from django.apps import apps
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -27,8 +28,12 @@ def connection() -> BaseDatabaseWrapper:
     return connections[alias()]
 
 
-def is_sqlite() -> bool:
-    return connection().vendor == "sqlite"
+def is_sqlite(on: BaseDatabaseWrapper | None = None) -> bool:
+    """Tell the two supported databases apart: of this connection, or of the jobs' database."""
+    vendor = (on or connection()).vendor
+    if vendor not in ("sqlite", "postgresql"):
+        raise ImproperlyConfigured(f"The job scheduler runs on PostgreSQL and SQLite, not on {vendor}.")
+    return bool(vendor == "sqlite")
 
 
 @contextmanager

@@ -60,10 +60,10 @@ class Sender(threading.Thread):
         self._looked = self._look_at = self._renewed = 0.0  # by the steady clock, as are all here
         self._fan_out_at = 0.0
         self._events_committed_at = 0.0
+        self._is_following = False  # commits of this process
 
     def run(self) -> None:
         _senders.add(self)
-        events_committed.connect(self.wake, weak=False)
         try:
             while not self._end.is_set():
                 self._gather(self._pause())
@@ -71,7 +71,7 @@ class Sender(threading.Thread):
                     short_timeouts(conf.LEASE_SEC * 2 / 3)
                     self._survive_turn()
         finally:
-            events_committed.disconnect(self.wake)
+            self._follow_commits(False)
             _senders.discard(self)
         with self._outage.survive():
             self._await_answers(SHUTDOWN_FLUSH_SEC)
@@ -130,11 +130,20 @@ class Sender(threading.Thread):
         self._looked = time.monotonic()
         self._look_at = self._looked + conf.POLL_SEC
         state = _poll_state()
+        self._follow_commits(state.has_endpoints)
         worked = state.has_messages and self._fan_out()
         room = AT_ONCE - len(self._in_flight)
         if state.has_endpoints and room > 0:
             worked |= self._start(leases.take(room))
         return worked or bool(self._in_flight)
+
+    def _follow_commits(self, wanted: bool) -> None:
+        """Be woken by commits of this process only while there is an endpoint: most sites have none."""
+        if wanted and not self._is_following:
+            events_committed.connect(self.wake, weak=False)
+        elif self._is_following and not wanted:
+            events_committed.disconnect(self.wake)
+        self._is_following = wanted
 
     def _fan_out(self) -> bool:
         """Fan out one batch, and rest from it for as long as it took.

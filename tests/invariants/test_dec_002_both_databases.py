@@ -12,8 +12,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 
 from jobs import services
+from jobs.db import is_sqlite
 from jobs.engine.claim import Claim
-from jobs.engine.sql import candidates, claim, finish, insert, is_sqlite, limits, promote
+from jobs.engine.sql import candidates, claim, finish, insert, limits, promote
 from jobs.engine.sql.columns import CLAIMED
 from jobs.models import Job
 from tests import executor, sample_jobs

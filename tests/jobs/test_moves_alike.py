@@ -199,6 +199,33 @@ def test_results_of_jobs_with_a_target_write_the_same_rows_one_by_one_and_togeth
     assert_same(written(together, ends), expected)
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param([("global", "", 100, False)], id="room for any job"),
+        pytest.param([("global", "", 100, False), ("job_type", "another", None, True)], id="chosen among candidates"),
+    ],
+)
+def test_a_claim_under_limits_with_room_writes_the_rows_of_a_plain_claim(
+    limits: list[tuple[str, str, int | None, bool]],
+) -> None:
+    a_scene(lanes=False)
+
+    def claim(_: Sequence[End]) -> dict[UUID, Verdict]:
+        assert len(claimer().claim(range(12), lease_sec=30)) == 12
+        return {}
+
+    def claim_under_limits(_: Sequence[End]) -> dict[UUID, Verdict]:
+        for scope, key, most, paused in limits:
+            ConcurrencyLimit.objects.create(scope=scope, key=key, max=most, paused=paused)
+        return claim(())
+
+    expected, found = written(claim, ()), written(claim_under_limits, ())
+    assert len(found[1].pop("ConcurrencyLimit")) == len(limits)
+    del expected[1]["ConcurrencyLimit"]
+    assert_same(found, expected)
+
+
 def test_a_logged_statement_writes_the_same_rows() -> None:
     """Where the host logs its queries, they are not prepared, and the driver puts in the values."""
     ends = a_scene(lanes=False)

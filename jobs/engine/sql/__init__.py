@@ -6,17 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from django.core.exceptions import ImproperlyConfigured
 from django.utils.dateparse import parse_datetime
 
 Statement = tuple[str, Any]  # SQL and its parameters
-
-
-def is_sqlite(connection: Any) -> bool:
-    """Tell the two supported databases apart."""
-    if connection.vendor not in ("sqlite", "postgresql"):
-        raise ImproperlyConfigured(f"The job scheduler runs on PostgreSQL and SQLite, not on {connection.vendor}.")
-    return bool(connection.vendor == "sqlite")
 
 
 def to_uuid(stored: Any) -> Any:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from jobs.engine.sql import is_sqlite, to_uuid
+from jobs import db
+from jobs.engine.sql import to_uuid
 from jobs.engine.sql.prepared import execute
 from jobs.policies.concurrency import Flow
 
@@ -43,7 +44,7 @@ def find_in_window(connection: Any, limit: int, index: Filter, wanted: Filter) -
     ) first WHERE {wanted.sql or "1 = 1"} ORDER BY {ORDER} LIMIT {limit:d}
     """
     params = [*index.params, *wanted.params]
-    if not is_sqlite(connection):
+    if not db.is_sqlite(connection):
         return [_parse(row) for row in execute(connection, sql, params)]
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
@@ -55,7 +56,7 @@ def walk_flows(
 ) -> list[Candidate]:
     """Return the first `limit` jobs of flows whose head is wanted, in dispatch order; with `flows`, so many of each."""
     ready = f"gate = 3 AND {'remote' if remote else 'NOT remote'}"
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         return _walk_on_sqlite(connection, ready, wanted, limit, flows)
     heads, total = (limit, f"LIMIT {limit:d}") if flows is None else (flows, "")
     sql = f"""

@@ -16,8 +16,9 @@ from uuid import UUID, uuid4
 
 from django.utils import timezone
 
+from jobs import db
 from jobs.engine.identity import beat_clock
-from jobs.engine.sql import Statement, is_sqlite, to_stored, to_uuid
+from jobs.engine.sql import Statement, to_stored, to_uuid
 from jobs.engine.sql.columns import CLAIMED
 from jobs.engine.sql.prepared import NOW, execute, to_array
 
@@ -70,7 +71,7 @@ def claim_next(
 
     `limits_locked` is for a caller that holds the limits and has found room for so many jobs, whatever they are.
     """
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         pick = _pick_next_on_sqlite(connection, served, len(slots), limits_locked)
         return _claim_on_sqlite(connection, pick, claimant, slots)
     statement = claim_next_statement(served, claimant, slots, limits_locked)
@@ -79,7 +80,7 @@ def claim_next(
 
 def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: Claimant, slots: Sequence[int]) -> list[Claim]:
     """Take these jobs, as far as they are still ready and not locked by others, one for each slot number."""
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         chosen = json.dumps([job_id.hex for job_id in job_ids])
         pick = _SQLITE_PICK_CHOSEN, [chosen, to_stored(connection, timezone.now())]
         return _claim_on_sqlite(connection, pick, claimant, slots)
@@ -287,7 +288,7 @@ def renew_leases(
 
     A missing job was locked or is lost: look again. `clock` is the steady clock that SQLite keeps beside the time.
     """
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         return _renew_on_sqlite(connection, leases, lease_sec, clock)
     params = {
         "lease_sec": lease_sec,

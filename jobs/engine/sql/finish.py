@@ -16,7 +16,8 @@ from uuid import UUID
 from django.utils import timezone
 from pydantic_core import to_json
 
-from jobs.engine.sql import Statement, is_sqlite, to_datetime, to_stored, to_uuid
+from jobs import db
+from jobs.engine.sql import Statement, to_datetime, to_stored, to_uuid
 from jobs.engine.sql.claim import Claim, Claimant, Served, claim_next, claim_next_statement, parse_claim
 from jobs.engine.sql.columns import BLANK, SUBMISSION
 from jobs.engine.sql.prepared import NOW, execute, execute_together, to_array
@@ -60,7 +61,7 @@ class ResultRecorder(NamedTuple):
 
 def finish_jobs(connection: Any, results: Sequence[ResultRow], recorder: ResultRecorder) -> list[FinishedRow]:
     """Record results; return one row for each."""
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         return _finish_on_sqlite(connection, results, recorder)
     return [FinishedRow(*row) for row in execute(connection, *finish_statement(results, recorder))]
 
@@ -74,7 +75,7 @@ def finish_and_claim(
     slots: Sequence[int],
 ) -> tuple[list[FinishedRow], list[Claim]]:
     """Run FINISH and CLAIM_NEXT as they are: on PostgreSQL in one round trip, on SQLite in the caller's transaction."""
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         return finish_jobs(connection, results, recorder), claim_next(connection, served, claimant, slots)
     finished, claimed = execute_together(
         connection, finish_statement(results, recorder), claim_next_statement(served, claimant, slots)
@@ -322,7 +323,7 @@ def _finished_row(result: ResultRow, job: _HeldJob | None, retried: bool, replay
 
 def count_finished(connection: Any, job_ids: Sequence[UUID], writer: str) -> None:
     """Add jobs that have just ended, outside of `finish_jobs`, to their minute."""
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         _count_on_sqlite(connection, job_ids, writer)
     else:
         execute(connection, COUNT_FINISHED, {"ids": to_array(job_ids), "writer": writer})

@@ -25,7 +25,6 @@ from jobs import db
 from jobs.actors import Actor
 from jobs.engine import wakeup
 from jobs.engine.job_spec import COLUMNS, JobSpec, row_of
-from jobs.engine.sql import is_sqlite
 from jobs.engine.sql.columns import BLANK, SUBMISSION
 from jobs.engine.sql.prepared import execute
 from jobs.models import Gate
@@ -65,7 +64,7 @@ class InsertedJob(NamedTuple):
 
 def insert_job(connection: Any, spec: JobSpec, actor: Actor, reason: str) -> InsertedJob | None:
     """Insert one job; return None if its idempotency key is taken."""
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         ids, now = _insert_sqlite(connection, [spec], actor, reason)
         position = _first_position(now) if spec.position is None else spec.position
         return InsertedJob(spec.id, now, position, _gate(spec, now)) if ids else None
@@ -76,7 +75,7 @@ def insert_job(connection: Any, spec: JobSpec, actor: Actor, reason: str) -> Ins
 
 def insert_jobs(connection: Any, specs: Sequence[JobSpec], actor: Actor, reason: str) -> list[UUID]:
     """Insert jobs; return the ids of those whose idempotency key was not taken, in their order."""
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         ids, _now = _insert_sqlite(connection, specs, actor, reason)
         return ids
     ((count, _notified),) = execute(connection, INSERT_MANY, {**_column_params(specs), **_event_params(actor, reason)})

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from jobs.engine.sql import Statement, is_sqlite
+from jobs import db
+from jobs.engine.sql import Statement
 from jobs.engine.sql.prepared import NOW, execute_together
 
 _SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
@@ -44,7 +45,7 @@ class CostRow(NamedTuple):
 
 def read_limits(connection: Any, *, all_rows: bool, lock: bool) -> tuple[list[LimitRow], list[ActiveRow]]:
     """Return the limits in force (or all), locked if asked, and what is active, counted after the lock."""
-    limits = _limits(all_rows, lock and not is_sqlite(connection))
+    limits = _limits(all_rows, lock and not db.is_sqlite(connection))
     rows, active = run_together(connection, limits, _active(connection.vendor))
     return [LimitRow(*row) for row in rows], [ActiveRow(*row) for row in active]
 
@@ -62,7 +63,7 @@ def read_costs(connection: Any) -> list[CostRow]:
 
 def run_together(connection: Any, *statements: Statement) -> list[list[Sequence[Any]]]:
     """Run statements in one round trip where the database can."""
-    if not is_sqlite(connection):
+    if not db.is_sqlite(connection):
         return execute_together(connection, *statements)
     with connection.cursor() as cursor:
         return [cursor.execute(*statement).fetchall() for statement in statements]

@@ -24,7 +24,7 @@ def execute(connection: Any, sql: str, params: Any) -> list[Any]:
             return cursor.fetchall()
     raw = _ready(connection)
     with connection.wrap_database_errors:
-        return _cursor(raw, sql).execute(*_native(sql, params), prepare=raw.jobs_prepare).fetchall()
+        return _send(raw, sql, params).fetchall()
 
 
 def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
@@ -37,9 +37,7 @@ def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]
     raw = _ready(connection)
     with connection.wrap_database_errors:
         with raw.pipeline():  # up to its end the server treats what it gets as one transaction
-            cursors = [
-                _cursor(raw, sql).execute(*_native(sql, params), prepare=raw.jobs_prepare) for sql, params in statements
-            ]
+            cursors = [_send(raw, *statement) for statement in statements]
         return [cursor.fetchall() for cursor in cursors]
 
 
@@ -48,20 +46,18 @@ def to_array(values: Iterable[UUID | int]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
-def _cursor(raw: Any, sql: str) -> Any:
-    """Return the statement's cursor of this connection: it remembers how to read the statement's columns."""
+def _send(raw: Any, sql: str, params: Any) -> Any:
+    """Execute a statement with its cursor of this connection, which remembers how to read its columns.
+
+    It goes with the server's own placeholders: in a long statement, the driver would look for ours every time.
+    """
     from psycopg import RawCursor
 
-    cursors = raw.__dict__.setdefault("jobs_cursors", {})
-    return cursors.get(sql) or cursors.setdefault(sql, RawCursor(raw))
-
-
-def _native(sql: str, params: Any) -> tuple[bytes, list[Any] | None]:
-    """With the server's own placeholders: in a long statement, the driver would look for ours every time."""
-    if params is None:
-        return sql.encode(), None
     text, names = _numbered(sql)
-    return text, [params[name] for name in names] if names else list(params)
+    values = params if params is None else [params[name] for name in names] if names else list(params)
+    cursors = raw.__dict__.setdefault("jobs_cursors", {})
+    cursor = cursors.get(sql) or cursors.setdefault(sql, RawCursor(raw))
+    return cursor.execute(text, values, prepare=raw.jobs_prepare)
 
 
 @cache

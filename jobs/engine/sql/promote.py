@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from django.utils import timezone
 
-from jobs.engine.sql import is_sqlite, to_datetime, to_stored
+from jobs import db
+from jobs.engine.sql import to_datetime, to_stored
 from jobs.engine.sql.prepared import NOW, execute
 
 # A target `t` is closed while an operator paused it, or one of its jobs holds it without waiting to run.
@@ -39,7 +40,7 @@ class Promoted(NamedTuple):
 
 def promote(connection: Any, limit: int) -> Promoted:
     """Look at the targets of the oldest marks and make exactly the head of each free one ready. Call in a transaction."""
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         return _promote_on_sqlite(connection, limit)
     ((marks, missing, mark_ids, targets, ready),) = execute(connection, _lock_marked(limit), None)
     if missing:
@@ -154,7 +155,7 @@ def _promote_on_sqlite(connection: Any, limit: int) -> Promoted:
 
 def promote_due(connection: Any, limit: int) -> int:
     """Move jobs whose time has come to the queue of their target, or make them ready. Return how many."""
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         return _promote_due_on_sqlite(connection, limit)
     return int(execute(connection, _promote_due(limit), None)[0][0])
 
@@ -205,7 +206,7 @@ class QueueState(NamedTuple):
 
 def read_queue_state(connection: Any) -> QueueState:
     """Look without locks: is a job due, a target marked, a job ready?"""
-    if is_sqlite(connection):
+    if db.is_sqlite(connection):
         return _read_state_on_sqlite(connection)
     ((due_sec, marked, ready),) = execute(connection, QUEUE_STATE, None)
     return QueueState(None if due_sec is None else float(due_sec), marked, ready)
