@@ -19,7 +19,7 @@ from jobs import clock, db, parsing
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.errors import Conflict, InvalidInput, NotFound
-from webhooks import addresses, bodies, events, leases, secret_encryption, sender, signing, subscriptions
+from webhooks import addresses, bodies, events, leases, secret_encryption, sender, subscriptions
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.services")
@@ -40,7 +40,7 @@ def create(
     url: Any, event_names: Any, *, tenant: str = "default", enabled: Any = True, actor: Actor = PYTHON
 ) -> tuple[WebhookEndpoint, str]:
     """A new endpoint, and its secret: this is the only time that it is shown."""
-    secret = signing.new_secret()
+    secret = secret_encryption.new_secret()
     endpoint = WebhookEndpoint(
         tenant=parsing.tenant(tenant),
         url=_url(url),
@@ -54,7 +54,7 @@ def create(
         endpoint.save(using=db.alias(), force_insert=True)
         subscriptions.write(endpoint)
     _log(endpoint, "made", actor)
-    return get(endpoint.pk), signing.shown(secret)
+    return get(endpoint.pk), secret_encryption.format_secret(secret)
 
 
 def of(tenant: str | None) -> QuerySet[WebhookEndpoint]:
@@ -101,7 +101,7 @@ def rotate_secret(
     endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON
 ) -> tuple[WebhookEndpoint, str]:
     """A new secret, shown once. The former one signs along for a day, so that the receiver can change over."""
-    secret = signing.new_secret()
+    secret = secret_encryption.new_secret()
     with db.atomic():
         endpoint = _found(of(tenant).select_for_update(no_key=True), endpoint_id)
         of(tenant).filter(pk=endpoint.pk).update(
@@ -110,7 +110,7 @@ def rotate_secret(
             old_secret_until=Now() + BOTH_SIGN,
         )
     _log(endpoint, "given a new secret", actor)
-    return get(endpoint.pk), signing.shown(secret)
+    return get(endpoint.pk), secret_encryption.format_secret(secret)
 
 
 def send_test(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> WebhookDelivery:
