@@ -35,7 +35,7 @@ from jobs.admin.formatting import (
 from jobs.admin.object_actions import Button, ButtonAdmin, by_key
 from jobs.models import Job, JobGroup
 from jobs.version import __version__
-from webhooks import counts, services
+from webhooks import services
 from webhooks.models import (
     DeliveryStatus,
     WebhookAttempt,
@@ -197,7 +197,7 @@ def deliveries_of_job(admin: Any, request: HttpRequest, job: Job) -> SafeString 
         return None
     rows = WebhookDelivery.objects.filter(job_id=job.pk).select_related("endpoint").order_by("-pk")
     found = list(rows.defer("endpoint__secret", "endpoint__old_secret")[:SHOWN])
-    waiting = counts.about_to_be_made([job.pk]).get(job.pk, 0)
+    waiting = services.count_about_to_be_made([job.pk]).get(job.pk, 0)
     if not found and not waiting:
         return None
     site = admin.admin_site
