@@ -27,8 +27,8 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LOCAL_NAMES = ("localhost", "local", "localdomain", "internal", "home.arpa")
 # `is_global` says yes to some of these, depending on the version of Python.
 _NEVER = tuple(
-    ipaddress.ip_network(each)
-    for each in (
+    ipaddress.ip_network(network)
+    for network in (
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
         *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
         *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
@@ -111,7 +111,7 @@ def is_public(address: str) -> bool:
     found = _address(address)
     if found is None or not found.is_global or found.is_multicast:
         return False
-    return (found.version == 4 or found in _UNICAST) and not any(found in each for each in _NEVER)
+    return (found.version == 4 or found in _UNICAST) and not any(found in network for network in _NEVER)
 
 
 def resolve(host: str, port: int, seconds: float) -> list[str]:

@@ -173,9 +173,8 @@ def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
 def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[EndpointEdits, Document()]) -> HttpResponse:
     """What is said changes; events from now on go by it."""
     caller = request.auth
-    return answer(
-        serialize_endpoint(services.update(endpoint_id, body.said(), tenant=caller.tenant, actor=caller.actor))
-    )
+    changed = services.update(endpoint_id, body.said(), tenant=caller.tenant, actor=caller.actor)
+    return answer(serialize_endpoint(changed))
 
 
 @router.delete(

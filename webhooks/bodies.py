@@ -107,8 +107,8 @@ def _of_job(
     status = str(events.STATUS_OF[message.event])
     if message.job_id is None or message.job_id not in documents:
         return body(message.event, message.at, {"id": str(message.job_id), "status": status, "truncated": True})
-    said = {"status": status, "retried_by": retried_by.get((message.job_id, message.at))}
-    return body(message.event, message.at, {**documents[message.job_id], **said})
+    event_fields = {"status": status, "retried_by": retried_by.get((message.job_id, message.at))}
+    return body(message.event, message.at, {**documents[message.job_id], **event_fields})
 
 
 def _retries(messages: Sequence[WebhookMessage]) -> dict[tuple[UUID, datetime], str]:
@@ -149,11 +149,11 @@ def _read(job_ids: Iterable[UUID], *, with_payload: bool = True) -> list[Job]:
 
 def _of_group(message: WebhookMessage, members: Sequence[UUID], *, with_payload: bool) -> bytes:
     """The group as it is now, with the status and round that it had when it ended."""
-    said = {"status": message.group_status, "round": message.group_round}
+    event_fields = {"status": message.group_status, "round": message.group_round}
     row = JobGroup.objects.filter(pk=message.group_id).first()
     if row is None:
-        return body(message.event, message.at, {"id": str(message.group_id), **said, "truncated": True})
-    document = {**shapes.group(row, groups.progress([row.pk])[row.pk]), **said}
+        return body(message.event, message.at, {"id": str(message.group_id), **event_fields, "truncated": True})
+    document = {**shapes.group(row, groups.progress([row.pk])[row.pk]), **event_fields}
     document["finished_at"] = shapes.moment(message.at)
     place_of = {job_id: place for place, job_id in enumerate(members)}
     jobs = sorted(_read(members, with_payload=with_payload), key=lambda job: place_of[job.pk])

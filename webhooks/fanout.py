@@ -28,9 +28,8 @@ class NewDelivery(NamedTuple):
     error: str
 
 
-Plan = dict[
-    tuple[NewDelivery, ...], list[int]
-]  # deliveries, and the messages that they are made of: most have the same
+# Deliveries to make, and the messages that they are made of: most have the same.
+Plan = dict[tuple[NewDelivery, ...], list[int]]
 
 
 class Batch(NamedTuple):

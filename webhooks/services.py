@@ -190,7 +190,7 @@ def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor 
         locked = list(
             of(tenant).filter(pk__in=list(enabled), enabled=True).order_by("pk").select_for_update(no_key=True)
         )
-        rows = WebhookDelivery.objects.filter(endpoint_id__in=[each.pk for each in locked]).order_by("pk")
+        rows = WebhookDelivery.objects.filter(endpoint_id__in=[endpoint.pk for endpoint in locked]).order_by("pk")
         endpoint_of: dict[UUID, UUID] = {}
         for start in range(0, len(ids), CHUNK):
             endpoint_of |= dict(rows.filter(pk__in=ids[start : start + CHUNK]).values_list("pk", "endpoint_id"))

@@ -45,6 +45,15 @@ LATELY = 1000  # deliveries that the rate of one endpoint is made of: a receiver
 LAST = 100  # the same for each endpoint of a list
 
 
+class Rate(NamedTuple):
+    received: int
+    ended: int
+
+
+def _format_rate(rate: Rate | None) -> str | None:
+    return None if rate is None else f"{rate.received / rate.ended:.0%} ({rate.ended})"
+
+
 class EndpointForm(forms.ModelForm):
     url = forms.CharField(
         label=_("URL"), max_length=LONGEST_URL, strip=False, widget=forms.TextInput(attrs={"class": "vURLField"})
@@ -115,6 +124,9 @@ class WebhookEndpointAdmin(ServedAdmin):
     readonly_fields = STATE
 
     whole_url = column(_("URL"), "url", isolated)
+    shown_events = column(_("events"), "events", lambda events: isolated(", ".join(map(str, events))))
+    lately = column(_("received (24 h)"), "received", _format_rate)  # of the last hundred at most
+    rests = column(_("rests until"), "open_until", when)  # after failures in a row nothing is sent for a while
     shown_reason = column(_("disabled because"), "disabled_reason", text_block)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
@@ -183,10 +195,6 @@ class WebhookEndpointAdmin(ServedAdmin):
         tenant = isolated(endpoint.tenant)
         return format_html('{} <span class="jc-mark">{}</span>', isolated(first_line(endpoint.url)), tenant)
 
-    @shown(_("events"))
-    def shown_events(self, endpoint: WebhookEndpoint) -> SafeString:
-        return isolated(", ".join(map(str, endpoint.events)))
-
     @shown(_("state"))
     def shown_state(self, endpoint: WebhookEndpoint) -> SafeString:
         if endpoint.enabled:
@@ -194,29 +202,10 @@ class WebhookEndpointAdmin(ServedAdmin):
         why = isolated(first_line(endpoint.disabled_reason))
         return format_html("{} {}", mark("bad", _now("disabled"), "⊘"), why)
 
-    @shown(_("received (24 h)"))
-    def lately(self, endpoint: WebhookEndpoint) -> str | None:
-        """Of the last hundred at most."""
-        return _format_rate(getattr(endpoint, "received", None))
-
-    @shown(_("rests until"))
-    def rests(self, endpoint: WebhookEndpoint) -> SafeString | None:
-        """After failures in a row nothing is sent for a while."""
-        return when(endpoint.open_until)
-
     @shown(_("delivered within 24 hours"))
     def success(self, endpoint: WebhookEndpoint) -> str | None:
         """Of the last ones; a receiver of millions is not counted through."""
         return _format_rate(lately([endpoint.pk], LATELY).get(endpoint.pk))
-
-
-def _format_rate(rate: Rate | None) -> str | None:
-    return None if rate is None else f"{rate.received / rate.ended:.0%} ({rate.ended})"
-
-
-class Rate(NamedTuple):
-    received: int
-    ended: int
 
 
 def lately(ids: Sequence[UUID], limit: int = LAST) -> dict[UUID, Rate]:
