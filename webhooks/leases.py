@@ -211,10 +211,11 @@ _DUE_ON_POSTGRESQL = """
 """
 _DUE_ON_SQLITE = """
     SELECT d.id, d.attempts - d.attempts_before, m.body
-    FROM (SELECT strftime('%%Y-%%m-%%d %%H:%%M:%%f999', 'now') AS now),
-         jobscheduler_webhookdelivery d JOIN jobscheduler_webhookmessage m ON m.id = d.message_id
-    WHERE d.endpoint_id = %s AND d.status = 'PENDING' AND d.next_try_at <= now
-          AND (d.lease_expires_at IS NULL OR d.lease_expires_at <= now) {which} LIMIT %s
+    FROM jobscheduler_webhookdelivery d JOIN jobscheduler_webhookmessage m ON m.id = d.message_id
+    WHERE d.endpoint_id = %s AND d.status = 'PENDING'
+          AND d.next_try_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f999', 'now')
+          AND (d.lease_expires_at IS NULL OR d.lease_expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f999', 'now'))
+          {which} LIMIT %s
 """
 
 
