@@ -6,13 +6,15 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+T = TypeVar("T")
 
 
 def alias() -> str:
@@ -26,6 +28,11 @@ def _job() -> Any:
 
 def connection() -> BaseDatabaseWrapper:
     return connections[alias()]
+
+
+def pick(connection: BaseDatabaseWrapper, *, postgresql: T, sqlite: T) -> T:
+    """Return what is meant for this connection's database."""
+    return sqlite if is_sqlite(connection) else postgresql
 
 
 def is_sqlite(on: BaseDatabaseWrapper | None = None) -> bool:

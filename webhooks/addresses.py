@@ -27,8 +27,8 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LOCAL_NAMES = ("localhost", "local", "localdomain", "internal", "home.arpa")
 # `is_global` says yes to some of these, depending on the version of Python.
 _NEVER = tuple(
-    ipaddress.ip_network(each)
-    for each in (
+    ipaddress.ip_network(network)
+    for network in (
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
         *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
         *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
@@ -77,9 +77,21 @@ def destination(url: str) -> Destination:
     if "#" in url:
         raise Refused(_("must not have a fragment"))
     host = _host(parts.hostname or "")
-    found = Destination(parts.scheme, host, DEFAULT_PORTS[parts.scheme] if port is None else port, _target(parts))
-    _judge(found)
-    return found
+    path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._[]")
+    query = quote(parts.query, safe="/%:@!$&*+,;=~-._?()[]'")
+    if port is None:
+        port = DEFAULT_PORTS[parts.scheme]
+    if not 0 < port < 65_536:
+        raise Refused(_("has a port that does not exist"))
+    if not conf.WEBHOOK_ALLOW_PRIVATE:
+        if port not in conf.WEBHOOK_PORTS:
+            allowed = ", ".join(map(str, conf.WEBHOOK_PORTS))
+            raise Refused(_("has port %(port)d; allowed are %(allowed)s") % {"port": port, "allowed": allowed})
+        if any(host == name or host.endswith(f".{name}") for name in _LOCAL_NAMES):
+            raise Refused(_("names a host of a private network"))
+        if _address(host) is not None and not is_public(host):
+            raise Refused(_("names %s, which is not a public address") % host)
+    return Destination(parts.scheme, host, port, f"{path}?{query}" if query else path)
 
 
 def checked(place: Destination, seconds: float) -> list[str]:
@@ -88,9 +100,10 @@ def checked(place: Destination, seconds: float) -> list[str]:
     if not found:
         raise Refused(_("%s has no address") % place.host)
     if not conf.WEBHOOK_ALLOW_PRIVATE:
-        for each in found:
-            if not is_public(each):
-                raise Refused(_("%(host)s is at %(address)s, which is not a public address") % _said(place, each))
+        for address in found:
+            if not is_public(address):
+                where = {"host": place.host, "address": address}
+                raise Refused(_("%(host)s is at %(address)s, which is not a public address") % where)
     return found
 
 
@@ -98,30 +111,27 @@ def is_public(address: str) -> bool:
     found = _address(address)
     if found is None or not found.is_global or found.is_multicast:
         return False
-    return (found.version == 4 or found in _UNICAST) and not any(found in each for each in _NEVER)
+    return (found.version == 4 or found in _UNICAST) and not any(found in network for network in _NEVER)
 
 
 def resolve(host: str, port: int, seconds: float) -> list[str]:
-    """Asks the resolver on a thread of its own: it knows no deadline, and cannot be interrupted."""
+    """Ask the resolver on a thread of its own: it knows no deadline, and cannot be interrupted."""
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    asking = threading.Thread(target=_ask, args=(host, port, answers), name=f"resolve {host}", daemon=True)
-    asking.start()
+
+    def ask() -> None:
+        try:
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, name=f"resolve {host}", daemon=True).start()
     try:
         found = answers.get(timeout=max(seconds, 0.01))
     except queue.Empty:
         raise Refused(_("%s could not be resolved in time") % host) from None
     if isinstance(found, Exception):
         raise Refused(_("%(host)s cannot be resolved: %(error)s") % {"host": host, "error": found}) from None
-    return list(dict.fromkeys(found))
-
-
-def _ask(host: str, port: int, answers: queue.SimpleQueue[Any]) -> None:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        answers.put(error)
-    else:
-        answers.put([str(entry[4][0]) for entry in found])
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def _host(written: str) -> str:
@@ -144,31 +154,8 @@ def _host(written: str) -> str:
     return name
 
 
-def _target(parts: Any) -> str:
-    path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._[]")
-    return f"{path}?{quote(parts.query, safe='/%:@!$&*+,;=~-._?()[]' + chr(39))}" if parts.query else path
-
-
-def _judge(found: Destination) -> None:
-    if not 0 < found.port < 65_536:
-        raise Refused(_("has a port that does not exist"))
-    if conf.WEBHOOK_ALLOW_PRIVATE:
-        return
-    if found.port not in conf.WEBHOOK_PORTS:
-        allowed = ", ".join(map(str, conf.WEBHOOK_PORTS))
-        raise Refused(_("has port %(port)d; allowed are %(allowed)s") % {"port": found.port, "allowed": allowed})
-    if any(found.host == name or found.host.endswith(f".{name}") for name in _LOCAL_NAMES):
-        raise Refused(_("names a host of a private network"))
-    if _address(found.host) is not None and not is_public(found.host):
-        raise Refused(_("names %s, which is not a public address") % found.host)
-
-
 def _address(written: str) -> Address | None:
     try:
         return ipaddress.ip_address(written)
     except ValueError:
         return None
-
-
-def _said(place: Destination, address: str) -> dict[str, str]:
-    return {"host": place.host, "address": address}

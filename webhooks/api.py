@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
+from uuid import UUID
 
 from django.http import HttpResponse
 from ninja import Router
@@ -16,7 +19,8 @@ from jobs.api.pagination import Order, Paged, page
 from jobs.api.request_params import Asked, Document, Optional, Said, example, gated, one_of
 from jobs.api.responses import answer, nothing, tagged
 from jobs.api.schemas import Id, Out, Page, Time, words
-from webhooks import services, shapes
+from jobs.shapes import moment
+from webhooks import services
 from webhooks.addresses import LONGEST_URL
 from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
@@ -107,6 +111,19 @@ class DeliveryPage(Page[DeliveryOut]):
     pass
 
 
+def serialize(schema: type[Out], row: WebhookEndpoint | WebhookDelivery) -> dict[str, Any]:
+    """Return the columns of a row that a schema names."""
+    document = {name: getattr(row, name) for name in schema.model_fields}
+    for name, value in document.items():
+        if isinstance(value, datetime):
+            document[name] = moment(value)
+        elif isinstance(value, UUID):
+            document[name] = str(value)
+    return document
+
+
+serialize_endpoint = partial(serialize, ListedEndpointOut)
+serialize_delivery = partial(serialize, DeliveryOut)
 router = Router(tags=["webhooks"])
 NEWEST_FIRST = Order(WebhookEndpoint, ("-id",))
 LATEST_FIRST = Order(WebhookDelivery, ("-id",))
@@ -121,7 +138,7 @@ def webhooks_list(request: ApiRequest, asked: Annotated[EndpointFilters, Asked()
         rows = rows.filter(tenant=asked.tenant)
     if asked.enabled is not None:
         rows = rows.filter(enabled=asked.enabled == "true")
-    return answer(page(request.auth, "webhooks_list", asked, rows, NEWEST_FIRST, shapes.endpoint))
+    return answer(page(request.auth, "webhooks_list", asked, rows, NEWEST_FIRST, serialize_endpoint))
 
 
 @router.post(
@@ -132,11 +149,11 @@ def webhooks_list(request: ApiRequest, asked: Annotated[EndpointFilters, Asked()
 )
 def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, Document()]) -> HttpResponse:
     """The answer has the secret that signs its deliveries: keep it, it is not shown again."""
-    said = body.said()
-    tenant = request.auth.tenant_for(said.pop("tenant", None))
-    url, events, enabled = said.get("url"), said.get("events"), said.get("enabled", True)
+    fields = body.said()
+    tenant = request.auth.tenant_for(fields.get("tenant"))
+    url, events, enabled = fields.get("url"), fields.get("events"), fields.get("enabled", True)
     made, secret = services.create(url, events, tenant=tenant, enabled=enabled, actor=request.auth.actor)
-    return answer(shapes.endpoint(made, secret), 201)
+    return answer({**serialize_endpoint(made), "secret": secret}, 201)
 
 
 @router.get(
@@ -144,7 +161,7 @@ def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, Document()]
     **operation("webhooks_get", ListedEndpointOut, problems=[404], cached=True, summary="Look at an endpoint"),
 )
 def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
-    return tagged(request, shapes.endpoint(services.get(endpoint_id, tenant=request.auth.tenant)))
+    return tagged(request, serialize_endpoint(services.get(endpoint_id, tenant=request.auth.tenant)))
 
 
 @router.patch(
@@ -156,7 +173,8 @@ def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
 def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[EndpointEdits, Document()]) -> HttpResponse:
     """What is said changes; events from now on go by it."""
     caller = request.auth
-    return answer(shapes.endpoint(services.update(endpoint_id, body.said(), tenant=caller.tenant, actor=caller.actor)))
+    changed = services.update(endpoint_id, body.said(), tenant=caller.tenant, actor=caller.actor)
+    return answer(serialize_endpoint(changed))
 
 
 @router.delete(
@@ -181,7 +199,7 @@ def webhooks_deliveries(
     rows = services.deliveries(None).filter(endpoint_id=known.pk)
     if asked.status is not None:
         rows = rows.filter(status=asked.status)
-    return answer(page(request.auth, "webhooks_deliveries", asked, rows, LATEST_FIRST, shapes.delivery, of=known.pk))
+    return answer(page(request.auth, "webhooks_deliveries", asked, rows, LATEST_FIRST, serialize_delivery, of=known.pk))
 
 
 @router.post(
@@ -193,8 +211,7 @@ def webhooks_deliveries(
 def webhooks_test(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     """An event `webhook.test`, sent as all others are: look at the delivery a moment later. 409 while disabled."""
     caller = request.auth
-    sent = services.send_test(endpoint_id, tenant=caller.tenant, actor=caller.actor)
-    return answer(shapes.delivery(sent), 201)
+    return answer(serialize_delivery(services.send_test(endpoint_id, tenant=caller.tenant, actor=caller.actor)), 201)
 
 
 @router.post(
@@ -205,7 +222,7 @@ def webhooks_rotate_secret(request: ApiRequest, endpoint_id: Id) -> HttpResponse
     """The former secret signs along for 24 hours, so that the receiver can change over."""
     caller = request.auth
     changed, secret = services.rotate_secret(endpoint_id, tenant=caller.tenant, actor=caller.actor)
-    return answer(shapes.endpoint(changed, secret))
+    return answer({**serialize_endpoint(changed), "secret": secret})
 
 
 @router.post(
@@ -224,7 +241,7 @@ def webhooks_resend_failed(request: ApiRequest, endpoint_id: Id, body: Annotated
     **operation("webhook_deliveries_get", DeliveryOut, problems=[404], cached=True, summary="Look at a delivery"),
 )
 def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse:
-    return tagged(request, shapes.delivery(services.get_delivery(delivery_id, tenant=request.auth.tenant)))
+    return tagged(request, serialize_delivery(services.get_delivery(delivery_id, tenant=request.auth.tenant)))
 
 
 @router.post(
@@ -241,4 +258,4 @@ def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse
 def webhook_deliveries_resend(request: ApiRequest, delivery_id: Id) -> HttpResponse:
     """Now, whatever became of it, with the same `webhook-id` and the same bytes, and with all retries anew."""
     caller = request.auth
-    return answer(shapes.delivery(services.resend(delivery_id, tenant=caller.tenant, actor=caller.actor)))
+    return answer(serialize_delivery(services.resend(delivery_id, tenant=caller.tenant, actor=caller.actor)))

@@ -17,16 +17,10 @@ class WebhooksConfig(AppConfig):
         from jobs import shapes, triggers
         from jobs.engine import housekeeping
         from jobs.engine.retention import goes_along, keep
-        from webhooks import (
-            checks,  # noqa: F401  registers the system checks
-            counts,
-            outbox,
-            retention,
-            sender,
-        )
+        from webhooks import checks, outbox, retention, sender, services  # noqa: F401  `checks` registers a system check
 
         triggers.register(self, outbox.TRIGGERS)
-        shapes.add_extra("webhooks", counts.of_jobs)
+        shapes.add_extra("webhooks", services.count_deliveries)
         keep(retention.keep)
         goes_along(retention.go_along)
         housekeeping.duty("webhooks", sender.one_round, thread=sender.Sender)
@@ -34,6 +28,6 @@ class WebhooksConfig(AppConfig):
 
     def examine(self) -> Iterator[Any]:
         """For `manage.py doctor`."""
-        from webhooks.examining import examine
+        from webhooks.checks import examine
 
         yield from examine()

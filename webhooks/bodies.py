@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -55,7 +55,8 @@ def make(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int, bytes]
     The payload of a job or group that would be too large for a body is never read.
     """
     sizes = payload_bytes(message.job_id for message in messages if message.job_id is not None)
-    members = {message.group_id: _members(message.group_id) for message in messages if message.group_id is not None}
+    group_ids = {message.group_id for message in messages if message.group_id is not None}
+    members = {pk: list(groups.tails(pk).values_list("pk", flat=True)[:MEMBERS]) for pk in group_ids}
     member_sizes = payload_bytes(job_id for ids in members.values() for job_id in ids)
     made: dict[int, bytes] = {}
     read_bytes = 0
@@ -106,8 +107,8 @@ def _of_job(
     status = str(events.STATUS_OF[message.event])
     if message.job_id is None or message.job_id not in documents:
         return body(message.event, message.at, {"id": str(message.job_id), "status": status, "truncated": True})
-    said = {"status": status, "retried_by": retried_by.get((message.job_id, message.at))}
-    return body(message.event, message.at, {**documents[message.job_id], **said})
+    event_fields = {"status": status, "retried_by": retried_by.get((message.job_id, message.at))}
+    return body(message.event, message.at, {**documents[message.job_id], **event_fields})
 
 
 def _retries(messages: Sequence[WebhookMessage]) -> dict[tuple[UUID, datetime], str]:
@@ -148,11 +149,11 @@ def _read(job_ids: Iterable[UUID], *, with_payload: bool = True) -> list[Job]:
 
 def _of_group(message: WebhookMessage, members: Sequence[UUID], *, with_payload: bool) -> bytes:
     """The group as it is now, with the status and round that it had when it ended."""
-    said = {"status": message.group_status, "round": message.group_round}
+    event_fields = {"status": message.group_status, "round": message.group_round}
     row = JobGroup.objects.filter(pk=message.group_id).first()
     if row is None:
-        return body(message.event, message.at, {"id": str(message.group_id), **said, "truncated": True})
-    document = {**shapes.group(row, groups.progress([row.pk])[row.pk]), **said}
+        return body(message.event, message.at, {"id": str(message.group_id), **event_fields, "truncated": True})
+    document = {**shapes.group(row, groups.progress([row.pk])[row.pk]), **event_fields}
     document["finished_at"] = shapes.moment(message.at)
     place_of = {job_id: place for place, job_id in enumerate(members)}
     jobs = sorted(_read(members, with_payload=with_payload), key=lambda job: place_of[job.pk])
@@ -160,35 +161,26 @@ def _of_group(message: WebhookMessage, members: Sequence[UUID], *, with_payload:
     return body(message.event, message.at, {**document, "jobs": shaping.jobs(jobs, _ANYBODY), **truncated})
 
 
-def _members(group_id: UUID) -> list[UUID]:
-    return list(groups.tails(group_id).values_list("pk", flat=True)[:MEMBERS])
-
-
-def _without_payloads(data: dict[str, Any]) -> dict[str, Any]:
-    return _each(data, lambda job: {**job, "params": None, "run": job["run"] and {**job["run"], "artifacts": None}})
-
-
-def _with_short_texts(data: dict[str, Any]) -> dict[str, Any]:
-    return _each(data, lambda job: dict(_shortened(job.items())))
-
-
-def _without_members(data: dict[str, Any]) -> dict[str, Any]:
-    return {**data, "jobs": []} if "jobs" in data else data
-
-
-_SHORTER = (_without_payloads, _with_short_texts, _without_members)
-
-
-def _each(data: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Of a job itself, or of each member of a group."""
+def _change_jobs(data: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Change a job itself, or each member of a group."""
     if "jobs" in data:
         return {**data, "jobs": [change(job) for job in data["jobs"]]}
     return change(data) if "params" in data else data
 
 
-def _shortened(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    for name, value in items:
-        if isinstance(value, str):
-            yield name, value[:TEXT_LENGTH]
-        else:
-            yield name, dict(_shortened(value.items())) if isinstance(value, dict) else value
+def _drop_payload(job: dict[str, Any]) -> dict[str, Any]:
+    return {**job, "params": None, "run": job["run"] and {**job["run"], "artifacts": None}}
+
+
+def _shorten_texts(document: dict[str, Any]) -> dict[str, Any]:
+    short = {name: value[:TEXT_LENGTH] for name, value in document.items() if isinstance(value, str)}
+    return (
+        document | short | {name: _shorten_texts(value) for name, value in document.items() if isinstance(value, dict)}
+    )
+
+
+_SHORTER: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
+    lambda data: _change_jobs(data, _drop_payload),
+    lambda data: _change_jobs(data, _shorten_texts),
+    lambda data: {**data, "jobs": []} if "jobs" in data else data,
+)

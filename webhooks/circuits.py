@@ -11,7 +11,6 @@ from typing import Any
 from django.db.models.functions import Now
 
 from jobs.conf import conf
-from webhooks.models import DeliveryStatus
 
 BREAK_AFTER = 5  # failures in a row
 LONGEST_PAUSE_SEC = 300.0
@@ -30,18 +29,6 @@ def pause_sec(failures: int) -> float:
 def backoff_sec(failed: int) -> float:
     """How long a delivery waits after its n-th failure."""
     return min(conf.WEBHOOK_BACKOFF_SEC * 2 ** min(failed - 1, 30), LONGEST_BACKOFF_SEC)
-
-
-def is_over(failed: int) -> bool:
-    """Whether a delivery that failed so often is given up: one try, and the retries."""
-    return failed > conf.WEBHOOK_MAX_RETRIES
-
-
-def after_failure(failed: int, *, at_least_sec: float = 0.0) -> dict[str, Any]:
-    """The fields of a delivery after its n-th failure since it was sent or resent."""
-    if is_over(failed):
-        return {"status": DeliveryStatus.FAILED, "next_try_at": None}
-    return {"next_try_at": from_now(max(backoff_sec(failed), at_least_sec))}
 
 
 def from_now(seconds: float) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,11 +21,20 @@ def prepare(actor: Actor) -> None:
 
 
 def finish(actor: Actor) -> None:
-    """Fan out the events of the past, and say how they were received."""
+    """Fan out the events of the past; most are received well, one in nine not at all, the last few after a pause."""
     with db.atomic():
         while fanout.fan_out():
             pass
-        _receive(list(WebhookDelivery.objects.filter(endpoint__in=_endpoints()).order_by("pk")))
+        deliveries = list(WebhookDelivery.objects.filter(endpoint__in=_endpoints()).order_by("pk"))
+        last = [delivery for delivery in deliveries if delivery.endpoint.url != OLD][-3:]
+        now = clock.now()
+        for number, delivery in enumerate(deliveries):
+            if delivery in last:
+                _settle(delivery, 503, DeliveryStatus.PENDING, 2, next_try_at=now + timedelta(hours=1))
+            elif delivery.endpoint.url == OLD or number % 9 == 8:
+                _settle(delivery, 503, DeliveryStatus.FAILED, 4, next_try_at=None)
+            else:
+                _settle(delivery, 200, DeliveryStatus.DELIVERED, 1, next_try_at=None, delivered_at=now)
         for endpoint in _endpoints().filter(url=OLD).select_for_update(no_key=True):
             leases.disable(endpoint, "demo: it answered 410 Gone")
 
@@ -36,24 +44,10 @@ def clear(actor: Actor) -> None:
         services.delete(key, actor=actor)
 
 
-def _receive(deliveries: Sequence[WebhookDelivery]) -> None:
-    """Most of them well, one in nine not at all, and the last few after a pause."""
-    now = clock.now()
-    lively = [each for each in deliveries if each.endpoint.url != OLD]
-    last = {each.pk for each in lively[-3:]}
-    for number, each in enumerate(deliveries):
-        if each.pk in last:
-            later = now + timedelta(hours=1)
-            _settle(each, 503, status=DeliveryStatus.PENDING, next_try_at=later, attempts=2, error="answered 503")
-        elif each.endpoint.url == OLD or number % 9 == 8:
-            _settle(each, 503, status=DeliveryStatus.FAILED, next_try_at=None, attempts=4, error="answered 503")
-        else:
-            done = {"status": DeliveryStatus.DELIVERED, "next_try_at": None, "delivered_at": now}
-            _settle(each, 200, **done, attempts=1)
-
-
-def _settle(delivery: WebhookDelivery, answer: int, **became: Any) -> None:
-    WebhookDelivery.objects.filter(pk=delivery.pk).update(response_status=answer, **became)
+def _settle(delivery: WebhookDelivery, answer: int, status: DeliveryStatus, attempts: int, **times: Any) -> None:
+    error = "" if answer == 200 else f"answered {answer}"
+    fields = {"status": status, "attempts": attempts, "response_status": answer, "error": error, **times}
+    WebhookDelivery.objects.filter(pk=delivery.pk).update(**fields)
     WebhookAttempt.objects.bulk_create(
         WebhookAttempt(
             delivery_id=delivery.pk,
@@ -61,9 +55,9 @@ def _settle(delivery: WebhookDelivery, answer: int, **became: Any) -> None:
             response_status=answer,
             response_head=ANSWERS[answer],
             response_body="ok" if answer == 200 else "try again later",
-            error=became.get("error", ""),
+            error=error,
         )
-        for attempt in range(became["attempts"])
+        for attempt in range(attempts)
     )
 
 

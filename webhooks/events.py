@@ -26,9 +26,10 @@ class Transition(NamedTuple):
     to_status: Status
 
 
-_QUEUEING_KINDS = ("SUBMITTED", "RELEASED", "HANDED_BACK", "SNOOZED")
 EVENT_OF: dict[Transition, str] = {
-    **{Transition(kind, Status.QUEUED): QUEUED for kind in _QUEUEING_KINDS if kind in EventKind.__members__},
+    Transition(EventKind.SUBMITTED, Status.QUEUED): QUEUED,
+    Transition(EventKind.RELEASED, Status.QUEUED): QUEUED,
+    Transition(EventKind.HANDED_BACK, Status.QUEUED): QUEUED,
     Transition(EventKind.RUNNING, Status.RUNNING): STARTED,
     Transition(EventKind.COMPLETED, Status.COMPLETED): COMPLETED,
     Transition(EventKind.FAILED, Status.FAILED): FAILED,

@@ -61,48 +61,30 @@ def call(
     """Makes one HTTP request; 2xx is success. Text is sent as it is, else as JSON. No redirects, no private hosts."""
     if not conf.SYSTEM_JOB_TYPES:
         raise NoRetry(_("SYSTEM_JOB_TYPES is off"))
+    ours = {"User-Agent": f"jobscheduler/{__version__}", "Accept": "*/*"}
+    content = b""
+    if isinstance(body, str):
+        content, ours["Content-Type"] = body.encode(), "text/plain; charset=utf-8"
+    elif body is not None:
+        content, ours["Content-Type"] = json.dumps(body, separators=(",", ":")).encode(), "application/json"
+    given = {name.lower() for name in headers}
+    sent = {**{name: value for name, value in ours.items() if name.lower() not in given}, **headers}
     deadline = time.monotonic() + (timeout_sec or conf.WEBHOOK_TIMEOUT_SEC)
-    content, kind = _content(body)
     try:
-        place = addresses.destination(url)
-        found = addresses.checked(place, deadline - time.monotonic())
-        said = {"Host": place.host_header, "Accept-Encoding": "identity", **_completed(headers, kind)}
-        answer = wire.post(place, found, said, content, deadline=deadline, proxy=conf.WEBHOOK_PROXY, method=method)
+        answer = wire.request(url, sent, content, deadline=deadline, method=method)
     except (addresses.Refused, wire.NotAnswered) as error:
         raise Unanswered(f"{url}: {error}") from None
-    ctx.artifact("response", {"status": answer.status, "body": _read(answer)})
-    return _judged(url, answer)
-
-
-def _content(body: Any) -> tuple[bytes, str | None]:
-    if body is None:
-        return b"", None
-    if isinstance(body, str):
-        return body.encode(), "text/plain; charset=utf-8"
-    return json.dumps(body, separators=(",", ":")).encode(), "application/json"
-
-
-def _completed(headers: dict[str, str], kind: str | None) -> dict[str, str]:
-    known = {name.lower() for name in headers}
-    ours = {"User-Agent": f"jobscheduler/{__version__}", "Accept": "*/*", "Content-Type": kind}
-    return {**{name: said for name, said in ours.items() if said and name.lower() not in known}, **headers}
-
-
-def _read(answer: wire.Answer) -> Any:
-    """As JSON where it is JSON; of the rest what can be read."""
     try:
-        return json.loads(answer.body)
-    except ValueError:
-        return answer.body.decode(errors="replace")
-
-
-def _judged(url: str, answer: wire.Answer) -> dict[str, Any]:
+        answered = json.loads(answer.body)
+    except ValueError:  # of the rest what can be read
+        answered = answer.body.decode(errors="replace")
+    ctx.artifact("response", {"status": answer.status, "body": answered})
     if 200 <= answer.status < 300:
         return {"status": answer.status}
-    told = f"{url} answered {answer.status}"
+    message = f"{url} answered {answer.status}"
     if answer.status in WORTH_A_RETRY or answer.status >= 500:
-        raise Unanswered(told)
-    raise NoRetry(told)
+        raise Unanswered(message)
+    raise NoRetry(message)
 
 
 if read(configured())[0].SYSTEM_JOB_TYPES:

@@ -44,11 +44,11 @@ def forget_tests() -> object:
 
 
 def _delete(messages: QuerySet[WebhookMessage]) -> int:
-    """Set by set, what refers first; `delete` would load and collect each row."""
+    """Delete set by set, what refers first; `delete` would load and collect each row."""
     ids, using = list(messages.values_list("pk", flat=True)), db.alias()
     if ids:
-        deliveries = WebhookDelivery.objects.using(using).filter(message_id__in=ids)
-        WebhookAttempt.objects.using(using).filter(delivery__in=deliveries)._raw_delete(using)
+        deliveries = WebhookDelivery.objects.filter(message_id__in=ids)
+        WebhookAttempt.objects.filter(delivery__in=deliveries)._raw_delete(using)
         deliveries._raw_delete(using)
-        WebhookMessage.objects.using(using).filter(pk__in=ids)._raw_delete(using)
+        WebhookMessage.objects.filter(pk__in=ids)._raw_delete(using)
     return len(ids)

@@ -1,4 +1,4 @@
-"""Encrypt the signing secrets of endpoints at rest.
+"""Make the signing secrets of endpoints, and encrypt them at rest.
 
 Each endpoint has a Fernet key of its own, derived by HKDF from WEBHOOK_SECRET_KEY (else SECRET_KEY) and the endpoint's
 id: a token that was copied to another endpoint's row cannot be decrypted there. SECRET_KEY and SECRET_KEY_FALLBACKS
@@ -8,6 +8,7 @@ still decrypt what they encrypted. None of these keys is in the database.
 from __future__ import annotations
 
 import base64
+import secrets
 from uuid import UUID
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
@@ -19,6 +20,7 @@ from django.utils.encoding import force_bytes
 from jobs.conf import conf
 
 PURPOSE = b"jobscheduler.webhooks.secret:"
+PREFIX, KEY_BYTES = "whsec_", 32
 
 
 class UndecryptableSecret(Exception):
@@ -29,6 +31,15 @@ class UndecryptableSecret(Exception):
             f"The secret of webhook endpoint {endpoint_id} cannot be decrypted with WEBHOOK_SECRET_KEY, SECRET_KEY or "
             "SECRET_KEY_FALLBACKS; restore the key that encrypted it, or rotate the secret."
         )
+
+
+def new_secret() -> bytes:
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def format_secret(secret: bytes) -> str:
+    """Return a secret as receivers configure it."""
+    return PREFIX + base64.b64encode(secret).decode()
 
 
 def encrypt_secret(secret: bytes, endpoint_id: UUID) -> bytes:

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import Count, F, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
@@ -19,7 +20,7 @@ from jobs import clock, db, parsing
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.errors import Conflict, InvalidInput, NotFound
-from webhooks import addresses, bodies, events, leases, secret_encryption, sender, signing, subscriptions
+from webhooks import addresses, bodies, events, leases, secret_encryption, sender, subscriptions
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.services")
@@ -40,7 +41,7 @@ def create(
     url: Any, event_names: Any, *, tenant: str = "default", enabled: Any = True, actor: Actor = PYTHON
 ) -> tuple[WebhookEndpoint, str]:
     """A new endpoint, and its secret: this is the only time that it is shown."""
-    secret = signing.new_secret()
+    secret = secret_encryption.new_secret()
     endpoint = WebhookEndpoint(
         tenant=parsing.tenant(tenant),
         url=_url(url),
@@ -54,7 +55,7 @@ def create(
         endpoint.save(using=db.alias(), force_insert=True)
         subscriptions.write(endpoint)
     _log(endpoint, "made", actor)
-    return get(endpoint.pk), signing.shown(secret)
+    return get(endpoint.pk), secret_encryption.format_secret(secret)
 
 
 def of(tenant: str | None) -> QuerySet[WebhookEndpoint]:
@@ -70,9 +71,13 @@ def update(
     endpoint_id: UUID | str, changes: Mapping[str, Any], *, tenant: str | None = None, actor: Actor = PYTHON
 ) -> WebhookEndpoint:
     """Change an endpoint. Enabling it closes its circuit; what is pending when it is disabled has FAILED."""
-    clean = _clean(changes)
+    clean: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in GATES:
+            raise InvalidInput(str(name)[:100], _("is not a field of an endpoint"), "extra_forbidden")
+        clean[name] = GATES[name](value)
     with db.atomic():
-        endpoint = _found(of(tenant).select_for_update(no_key=True), endpoint_id)
+        endpoint = _lock(endpoint_id, tenant)
         if clean.get("enabled") and not endpoint.enabled:
             clean |= {"disabled_reason": "", "failures": 0, "open_until": None, "failing_since": None}
         if clean:
@@ -89,10 +94,15 @@ def update(
 def delete(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
     """With its deliveries, and messages that nobody else got. Disabled first, so that no more are made."""
     with db.atomic():
-        endpoint = _found(of(tenant).select_for_update(no_key=True), endpoint_id)
+        endpoint = _lock(endpoint_id, tenant)
         leases.disable(endpoint)
-    while ids := list(_deliveries().filter(endpoint_id=endpoint.pk).values_list("pk", flat=True)[:CHUNK]):
-        forget(ids)
+    own = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk)
+    while message_of := dict(own.values_list("pk", "message_id")[:CHUNK]):
+        with db.atomic():
+            WebhookAttempt.objects.filter(delivery_id__in=list(message_of))._raw_delete(db.alias())
+            own.filter(pk__in=list(message_of))._raw_delete(db.alias())
+            messages = WebhookMessage.objects.filter(pk__in=message_of.values(), fanned_out_at__isnull=False)
+            messages.filter(deliveries__isnull=True).delete()
     of(tenant).filter(pk=endpoint.pk).delete()
     _log(endpoint, "deleted", actor)
 
@@ -101,39 +111,39 @@ def rotate_secret(
     endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON
 ) -> tuple[WebhookEndpoint, str]:
     """A new secret, shown once. The former one signs along for a day, so that the receiver can change over."""
-    secret = signing.new_secret()
+    secret = secret_encryption.new_secret()
     with db.atomic():
-        endpoint = _found(of(tenant).select_for_update(no_key=True), endpoint_id)
+        endpoint = _lock(endpoint_id, tenant)
         of(tenant).filter(pk=endpoint.pk).update(
             secret=secret_encryption.encrypt_secret(secret, endpoint.pk),
             old_secret=endpoint.secret,
             old_secret_until=Now() + BOTH_SIGN,
         )
     _log(endpoint, "given a new secret", actor)
-    return get(endpoint.pk), signing.shown(secret)
+    return get(endpoint.pk), secret_encryption.format_secret(secret)
 
 
 def send_test(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> WebhookDelivery:
     """A delivery of its own kind, tried at once whatever the circuit says."""
     with db.atomic():
-        endpoint = _enabled(_found(of(tenant).select_for_update(no_key=True), endpoint_id))
+        endpoint = _lock_enabled(endpoint_id, tenant)
         now = clock.now()
-        said = {"endpoint_id": str(endpoint.pk), "message": _("This is a test.")}
+        data = {"endpoint_id": str(endpoint.pk), "message": _("This is a test.")}
         message = WebhookMessage.objects.create(
             tenant=endpoint.tenant,
             event=events.TEST,
             at=now,
-            body=bodies.body(events.TEST, now, said),
+            body=bodies.body(events.TEST, now, data),
             fanned_out_at=now,
         )
-        delivery = _deliveries().create(endpoint=endpoint, message=message, event=events.TEST, probe=True)
+        delivery = WebhookDelivery.objects.create(endpoint=endpoint, message=message, event=events.TEST, probe=True)
     db.after_commit(sender.wake_senders)
     _log(endpoint, "sent a test", actor)
     return get_delivery(delivery.pk)
 
 
 def deliveries(tenant: str | None) -> QuerySet[WebhookDelivery]:
-    found = _deliveries()
+    found = WebhookDelivery.objects.all()
     return found if tenant is None else found.filter(endpoint__tenant=tenant)
 
 
@@ -141,11 +151,32 @@ def get_delivery(delivery_id: UUID | str, *, tenant: str | None = None) -> Webho
     return _found(deliveries(tenant), delivery_id)
 
 
+def count_deliveries(job_ids: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
+    """Return `{pending, delivered, failed}` of jobs that have any. What fan-out is about to make counts as pending."""
+    counts: dict[UUID, dict[str, int]] = defaultdict(lambda: {"pending": 0, "delivered": 0, "failed": 0})
+    rows = WebhookDelivery.objects.filter(job_id__in=job_ids).order_by()
+    for job_id, status, number in rows.values_list("job_id", "status").annotate(number=Count("pk")):
+        counts[job_id][status.lower()] += number
+    for job_id, number in count_about_to_be_made(job_ids).items():
+        counts[job_id]["pending"] += number
+    return dict(counts)
+
+
+def count_about_to_be_made(job_ids: Sequence[UUID]) -> Counter[UUID]:
+    """Return how many deliveries the messages of these jobs that are not fanned out will become."""
+    messages = list(WebhookMessage.objects.of_jobs(job_ids).filter(fanned_out_at__isnull=True).defer("body").order_by())
+    recipients = subscriptions.recipients(messages) if messages else {}
+    counts: Counter[UUID] = Counter()
+    for message in messages:
+        counts[message.job_id] += len(recipients[message.pk])
+    return +counts  # those that nobody wants make none
+
+
 def resend(delivery_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> WebhookDelivery:
     """Try again now, whatever became of it and whatever the circuit says: same id, same body, all retries anew."""
     delivery = get_delivery(delivery_id, tenant=tenant)
     with db.atomic():
-        endpoint = _enabled(_found(of(tenant).select_for_update(no_key=True), delivery.endpoint_id))
+        endpoint = _lock_enabled(delivery.endpoint_id, tenant)
         _again([delivery.pk], probes=[delivery.pk])
     db.after_commit(sender.wake_senders)
     _log(endpoint, f"resent {delivery.pk}", actor)
@@ -159,7 +190,7 @@ def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor 
         locked = list(
             of(tenant).filter(pk__in=list(enabled), enabled=True).order_by("pk").select_for_update(no_key=True)
         )
-        rows = _deliveries().filter(endpoint_id__in=[each.pk for each in locked]).order_by("pk")
+        rows = WebhookDelivery.objects.filter(endpoint_id__in=[endpoint.pk for endpoint in locked]).order_by("pk")
         endpoint_of: dict[UUID, UUID] = {}
         for start in range(0, len(ids), CHUNK):
             endpoint_of |= dict(rows.filter(pk__in=ids[start : start + CHUNK]).values_list("pk", "endpoint_id"))
@@ -178,8 +209,8 @@ def resend_failed(
     The first is tried at once; while the circuit is open, the others wait for it.
     """
     with db.atomic():
-        endpoint = _enabled(_found(of(tenant).select_for_update(no_key=True), endpoint_id))
-        failed = _deliveries().filter(endpoint_id=endpoint.pk, status=DeliveryStatus.FAILED)
+        endpoint = _lock_enabled(endpoint_id, tenant)
+        failed = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk, status=DeliveryStatus.FAILED)
         if since is not None:
             failed = failed.filter(pk__gte=clock.first_id(parsing.moment(since, "since")))
         ids = list(failed.order_by("pk").values_list("pk", flat=True)[: conf.API_BULK_LIMIT])
@@ -189,21 +220,11 @@ def resend_failed(
     return resent
 
 
-def forget(ids: list[UUID]) -> None:
-    """Delete deliveries, their tries, and messages that nobody else has."""
-    with db.atomic():
-        messages = list(_deliveries().filter(pk__in=ids).values_list("message_id", flat=True))
-        WebhookAttempt.objects.filter(delivery_id__in=ids)._raw_delete(db.alias())
-        _deliveries().filter(pk__in=ids)._raw_delete(db.alias())
-        alone = WebhookMessage.objects.filter(pk__in=messages, fanned_out_at__isnull=False)
-        alone.filter(deliveries__isnull=True).delete()
-
-
 def _again(ids: Sequence[UUID], *, probes: Sequence[UUID]) -> int:
     """Make deliveries pending again; one that is being sent right now is left alone. `probes` are tried at once."""
     resent = 0
     for start in range(0, len(ids), CHUNK):
-        deliveries = _deliveries().filter(pk__in=ids[start : start + CHUNK], lease_token__isnull=True)
+        deliveries = WebhookDelivery.objects.filter(pk__in=ids[start : start + CHUNK], lease_token__isnull=True)
         resent += deliveries.update(
             status=DeliveryStatus.PENDING,
             attempts_before=F("attempts"),
@@ -214,15 +235,6 @@ def _again(ids: Sequence[UUID], *, probes: Sequence[UUID]) -> int:
             error="",
         )
     return resent
-
-
-def _clean(changes: Mapping[str, Any]) -> dict[str, Any]:
-    clean: dict[str, Any] = {}
-    for name, value in changes.items():
-        if name not in GATES:
-            raise InvalidInput(str(name)[:100], _("is not a field of an endpoint"), "extra_forbidden")
-        clean[name] = GATES[name](value)
-    return clean
 
 
 def _url(value: Any) -> str:
@@ -241,7 +253,12 @@ GATES: dict[str, Any] = {
 }
 
 
-def _enabled(endpoint: WebhookEndpoint) -> WebhookEndpoint:
+def _lock(endpoint_id: UUID | str, tenant: str | None) -> WebhookEndpoint:
+    return _found(of(tenant).select_for_update(no_key=True), endpoint_id)
+
+
+def _lock_enabled(endpoint_id: UUID | str, tenant: str | None) -> WebhookEndpoint:
+    endpoint = _lock(endpoint_id, tenant)
     if not endpoint.enabled:
         raise Disabled(_("This endpoint is disabled; enable it first."))
     return endpoint
@@ -252,10 +269,6 @@ def _found(rows: QuerySet[Any], pk: UUID | str) -> Any:
     if found is None:
         raise NotFound(_("There is no such object."))
     return found
-
-
-def _deliveries() -> Any:
-    return WebhookDelivery.objects.all()
 
 
 def _log(endpoint: WebhookEndpoint, what: str, actor: Actor) -> None:

@@ -1,10 +1,13 @@
-"""One try: sign the body, look the address up, judge it, send. Whatever happens becomes an outcome."""
+"""One try: sign the body by the Standard Webhooks scheme, send it. Whatever happens becomes an outcome."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import logging
-import math
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -12,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from jobs.conf import conf
 from jobs.version import __version__
-from webhooks import addresses, signing, wire
+from webhooks import addresses, wire
 from webhooks.leases import Outcome, Task
 
 logger = logging.getLogger("webhooks.trying")
@@ -20,24 +23,46 @@ LONGEST_REST_SEC = 86_400.0
 
 
 def attempt(task: Task) -> Outcome:
-    """Never raises, and takes no longer than WEBHOOK_TIMEOUT_SEC."""
+    """Send a delivery. Never raises, and takes no longer than WEBHOOK_TIMEOUT_SEC."""
     began = time.monotonic()
+    answer = None
     try:
-        answer = _sent(task, began + conf.WEBHOOK_TIMEOUT_SEC)
-    except (addresses.Refused, wire.NotAnswered) as error:
-        return Outcome(task, _ms_since(began), error=str(error))
-    except Exception as error:
+        if task.keys is None:
+            raise wire.NotAnswered(_("not sent: the secret cannot be read with the present key; rotate it"))
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "*/*",
+            "User-Agent": f"jobscheduler-webhooks/{__version__}",
+            **sign(str(task.id), int(time.time()), task.body, task.keys),
+        }
+        answer = wire.request(task.url, headers, task.body, deadline=began + conf.WEBHOOK_TIMEOUT_SEC)
+    except (addresses.Refused, wire.NotAnswered) as refusal:
+        error = str(refusal)
+    except Exception as mistake:
         logger.exception("delivery %s could not be sent", task.id)
-        return Outcome(task, _ms_since(began), error=f"{type(error).__name__}: {error}")
-    return Outcome(
-        task,
-        _ms_since(began),
-        status=answer.status,
-        head=answer.head,
-        body=answer.body.decode(errors="replace"),
-        error=_complaint(answer),
-        retry_after_sec=rest_sec(answer.retry_after),
-    )
+        error = f"{type(mistake).__name__}: {mistake}"
+    took_ms = round((time.monotonic() - began) * 1000)
+    if answer is None:
+        return Outcome(task, took_ms, error=error)
+    if 200 <= answer.status < 300:
+        error = ""
+    elif 300 <= answer.status < 400:
+        error = _("answered %d; redirects are not followed") % answer.status
+    else:
+        error = _("answered %d") % answer.status
+    text = answer.body.decode(errors="replace")
+    return Outcome(task, took_ms, answer.status, answer.head, text, error, rest_sec(answer.retry_after))
+
+
+def sign(message_id: str, timestamp: int, body: bytes, keys: Iterable[bytes]) -> dict[str, str]:
+    """Make one signature for each key: while a secret is being replaced, the new and the former one verify."""
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    signatures = (base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode() for key in keys)
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
+    }
 
 
 def rest_sec(header: str | None) -> float | None:
@@ -53,31 +78,3 @@ def rest_sec(header: str | None) -> float | None:
         return None
     until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
     return min(max((until - datetime.now(UTC)).total_seconds(), 0.0), LONGEST_REST_SEC)
-
-
-def _sent(task: Task, deadline: float) -> wire.Answer:
-    if task.keys is None:
-        raise wire.NotAnswered(_("not sent: the secret cannot be read with the present key; rotate it"))
-    place = addresses.destination(task.url)
-    found = addresses.checked(place, deadline - time.monotonic())
-    headers = {
-        "Host": place.host_header,
-        "Content-Type": "application/json",
-        "Accept": "*/*",
-        "Accept-Encoding": "identity",
-        "User-Agent": f"jobscheduler-webhooks/{__version__}",
-        **signing.headers(str(task.id), math.floor(time.time()), task.body, task.keys),
-    }
-    return wire.post(place, found, headers, task.body, deadline=deadline, proxy=conf.WEBHOOK_PROXY)
-
-
-def _complaint(answer: wire.Answer) -> str:
-    if 200 <= answer.status < 300:
-        return ""
-    if 300 <= answer.status < 400:
-        return _("answered %d; redirects are not followed") % answer.status
-    return _("answered %d") % answer.status
-
-
-def _ms_since(began: float) -> int:
-    return round((time.monotonic() - began) * 1000)

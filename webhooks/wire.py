@@ -24,7 +24,8 @@ from urllib3 import exceptions
 from urllib3.connection import HTTPConnection, HTTPSConnection, ProxyConfig
 from urllib3.util import parse_url
 
-from webhooks.addresses import DEFAULT_PORTS, Destination
+from jobs.conf import conf
+from webhooks import addresses
 
 BODY_BYTES = HEAD_BYTES = 64 * 1024
 SLACK_BYTES = 16 * 1024  # what framing and a last full buffer may add
@@ -43,23 +44,21 @@ class Answer:
     retry_after: str | None
 
 
-def post(
-    place: Destination,
-    addresses: Sequence[str],
-    headers: Mapping[str, str],
-    body: bytes,
-    *,
-    deadline: float,
-    proxy: str | None = None,
-    method: str = "POST",
-) -> Answer:
-    """`deadline` is by the monotonic clock, for all of it: connecting, sending, and however slowly the answer drips."""
+def request(url: str, headers: Mapping[str, str], body: bytes, *, deadline: float, method: str = "POST") -> Answer:
+    """Make one request, to an address that was judged; raise addresses.Refused or NotAnswered.
+
+    `deadline` is by the monotonic clock, for all of it: resolving, connecting, sending, and however slowly the answer
+    drips.
+    """
+    place = addresses.destination(url)
+    found = addresses.checked(place, deadline - time.monotonic())
     wire = _Wire(deadline, HEAD_BYTES + BODY_BYTES + SLACK_BYTES)
     connection = None
     try:
-        connection = _connection(place, addresses, wire, proxy)
+        connection = _connection(place, found, wire, conf.WEBHOOK_PROXY)
+        sent = {"Host": place.host_header, "Accept-Encoding": "identity", **headers}
         with suppress(BrokenPipeError):  # who does not want all of it may still have answered
-            connection.request(method, place.target, body, headers)
+            connection.request(method, place.target, body, sent)
         response = http.client.HTTPConnection.getresponse(connection)
         if wire.is_over:  # the library takes what there was of a head for the whole
             raise http.client.RemoteDisconnected("within the head")
@@ -109,12 +108,6 @@ class _Wire:
     def settimeout(self, _seconds: float | None) -> None:
         """Ours is the only one."""
 
-    def shutdown(self, how: int) -> None:
-        self.sock.shutdown(how)
-
-    def fileno(self) -> int:
-        return int(self.sock.fileno())
-
     def close(self) -> None:
         self.sock.close()
 
@@ -140,12 +133,17 @@ class _Pinned(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         failure: OSError = ConnectionRefusedError()
         for address in self.addresses[:ADDRESSES]:
+            made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
             try:
-                made = _connected(address, self.port, self.wire)
+                made.settimeout(self.wire.left_sec())
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                made.connect((address, self.port))
+                made.settimeout(self.wire.left_sec())  # for the handshake
             except OSError as error:
+                made.close()
                 failure = error
-                continue
-            return made if self.tls_name is None else _trusted().wrap_socket(made, server_hostname=self.tls_name)
+            else:
+                return made if self.tls_name is None else _trusted().wrap_socket(made, server_hostname=self.tls_name)
         raise failure
 
     def connect(self) -> None:
@@ -157,16 +155,16 @@ class _PinnedTls(_Pinned, HTTPSConnection):
     pass
 
 
-def _connection(place: Destination, addresses: Sequence[str], wire: _Wire, proxy: str | None) -> _Pinned:
+def _connection(place: addresses.Destination, found: Sequence[str], wire: _Wire, proxy: str | None) -> _Pinned:
     secure: dict[str, Any] = {}
     if place.scheme == "https":
         secure = {"ssl_context": _trusted(), "server_hostname": place.host}
     kind = _PinnedTls if secure else _Pinned
     if proxy is None:
-        connection = kind(addresses[0], place.port, **secure)
+        connection = kind(found[0], place.port, **secure)
     else:
-        connection, addresses = _through(proxy, kind, secure, addresses[0], place.port)
-    connection.addresses, connection.wire = addresses, wire
+        connection, found = _through(proxy, kind, secure, found[0], place.port)
+    connection.addresses, connection.wire = found, wire
     connection.timeout = max(wire.deadline - time.monotonic(), 0.01)
     return connection
 
@@ -174,7 +172,7 @@ def _connection(place: Destination, addresses: Sequence[str], wire: _Wire, proxy
 def _through(proxy: str, kind: Any, secure: dict[str, Any], address: str, port: int) -> tuple[_Pinned, list[str]]:
     """A tunnel to the judged address. The proxy is the operator's own, so its name is simply looked up."""
     parts = urlsplit(proxy)
-    host, own_port = parts.hostname or "", parts.port or DEFAULT_PORTS[parts.scheme]
+    host, own_port = parts.hostname or "", parts.port or addresses.DEFAULT_PORTS[parts.scheme]
     twice = parts.scheme == "https" and bool(secure)  # TLS within TLS is for the library to arrange
     config = ProxyConfig(_trusted() if twice else None, False, None, None)
     connection = kind(host, own_port, proxy=parse_url(proxy), proxy_config=config, **secure)
@@ -185,19 +183,6 @@ def _through(proxy: str, kind: Any, secure: dict[str, Any], address: str, port: 
     connection.set_tunnel(address, port, headers, scheme="https" if twice else "http")
     found = socket.getaddrinfo(host, own_port, type=socket.SOCK_STREAM)
     return connection, list(dict.fromkeys(str(entry[4][0]) for entry in found))
-
-
-def _connected(address: str, port: int, wire: _Wire) -> socket.socket:
-    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        made.settimeout(wire.left_sec())
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.connect((address, port))
-        made.settimeout(wire.left_sec())  # for the handshake
-    except BaseException:
-        made.close()
-        raise
-    return made
 
 
 @cache

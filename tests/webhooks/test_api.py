@@ -167,10 +167,8 @@ def test_scopes(scope: str, allowed: set[str]) -> None:
 
 
 def test_a_jobs_list_takes_three_statements_for_all_deliveries(django_assert_num_queries: Any, told: Settings) -> None:
-    from webhooks import counts
-
     endpoint("https://example.org/", "*")
     ids = [completed().pk for _ in range(4)]
     with django_assert_num_queries(3):
-        assert {each["pending"] for each in counts.of_jobs(ids).values()} == {3}
+        assert {each["pending"] for each in services.count_deliveries(ids).values()} == {3}
     assert services.of(None).count() == 1

@@ -34,12 +34,12 @@ def test_a_list_of_endpoints_says_how_well_they_received_of_late(boss: Client) -
     assert ("75% (4)" in page, "gone" in page) == (True, True)
 
 
-def test_a_rate_is_made_of_the_last_hundred_within_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "LAST", 5)
+def test_a_rate_is_made_of_the_last_hundred_within_a_day() -> None:
     endpoint = WebhookEndpointFactory.create()
     WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, failed=True)
     WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, delivered=True)
-    assert endpoints.lately([endpoint.pk]) == {endpoint.pk: (4, 5)}
+    assert endpoints.LAST == 100
+    assert endpoints.lately([endpoint.pk], 5) == {endpoint.pk: (4, 5)}
     WebhookDelivery.objects.all().delete()
     old = clock.first_id(clock.now() - timedelta(days=2))
     WebhookDeliveryFactory.create(id=old, endpoint=endpoint, failed=True)

@@ -13,9 +13,15 @@ from standardwebhooks import Webhook
 
 from tests.webhooks.conftest import Settings
 from tests.webhooks.scenes import ANYWHERE
-from webhooks import leases, services, signing
+from webhooks import leases, services, trying
 from webhooks.models import WebhookEndpoint
-from webhooks.secret_encryption import UndecryptableSecret, decrypt_secret, encrypt_secret
+from webhooks.secret_encryption import (
+    UndecryptableSecret,
+    decrypt_secret,
+    encrypt_secret,
+    format_secret,
+    new_secret,
+)
 
 KEY = "a key of sixteen or more"
 SECRET = b"k" * 32
@@ -86,17 +92,17 @@ def test_an_endpoint_with_the_secret_of_another_sends_nothing() -> None:
 def test_signatures_are_what_the_standard_library_makes() -> None:
     from datetime import UTC, datetime
 
-    key, body = signing.new_secret(), b'{"type":"job.completed"}'
+    key, body = new_secret(), b'{"type":"job.completed"}'
     moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
-    ours = signing.headers("msg_1", int(moment.timestamp()), body, [key])
-    assert ours["webhook-signature"] == Webhook(signing.shown(key)).sign("msg_1", moment, body.decode())
+    ours = trying.sign("msg_1", int(moment.timestamp()), body, [key])
+    assert ours["webhook-signature"] == Webhook(format_secret(key)).sign("msg_1", moment, body.decode())
 
 
 def test_a_secret_has_256_bits_and_the_prefix_of_the_standard() -> None:
-    shown = signing.shown(signing.new_secret())
+    shown = format_secret(new_secret())
     assert shown.startswith("whsec_")
     assert len(base64.b64decode(shown.removeprefix("whsec_"))) == 32
-    assert shown != signing.shown(signing.new_secret())
+    assert shown != format_secret(new_secret())
 
 
 @pytest.mark.django_db

@@ -7,32 +7,18 @@ from django.contrib import admin
 from jobs.admin import Registration
 from jobs.admin.alerts import alert_from
 from jobs.admin.job_page import show_on_page
-from webhooks.admin.deliveries import (
-    WebhookAttemptAdmin,
-    WebhookDeliveryAdmin,
-    WebhookMessageAdmin,
-    WebhookSubscriptionAdmin,
-    deliveries_of_job,
-    disabled,
-)
-from webhooks.admin.endpoints import WebhookEndpointAdmin
-from webhooks.models import (
-    WebhookAttempt,
-    WebhookDelivery,
-    WebhookEndpoint,
-    WebhookMessage,
-    WebhookSubscription,
-)
+from webhooks import models
+from webhooks.admin import deliveries, endpoints
 
 register = Registration(
     {
-        WebhookEndpoint: WebhookEndpointAdmin,
-        WebhookDelivery: WebhookDeliveryAdmin,
-        WebhookMessage: WebhookMessageAdmin,
-        WebhookSubscription: WebhookSubscriptionAdmin,
-        WebhookAttempt: WebhookAttemptAdmin,
+        models.WebhookEndpoint: endpoints.WebhookEndpointAdmin,
+        models.WebhookDelivery: deliveries.WebhookDeliveryAdmin,
+        models.WebhookMessage: deliveries.WebhookMessageAdmin,
+        models.WebhookSubscription: deliveries.WebhookSubscriptionAdmin,
+        models.WebhookAttempt: deliveries.WebhookAttemptAdmin,
     }
 )
 register.by_itself(admin.site)
-show_on_page(deliveries_of_job)
-alert_from(disabled)
+show_on_page(deliveries.deliveries_of_job)
+alert_from(deliveries.disabled)

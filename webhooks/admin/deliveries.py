@@ -35,14 +35,8 @@ from jobs.admin.formatting import (
 from jobs.admin.object_actions import Button, ButtonAdmin, by_key
 from jobs.models import Job, JobGroup
 from jobs.version import __version__
-from webhooks import counts, services
-from webhooks.models import (
-    DeliveryStatus,
-    WebhookAttempt,
-    WebhookDelivery,
-    WebhookEndpoint,
-    WebhookMessage,
-)
+from webhooks import services
+from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 SHOWN = 50
 MOST = 100  # disabled endpoints that are counted
@@ -55,7 +49,7 @@ SIGNS = {
 
 
 def _resend_many(rows: Sequence[WebhookDelivery], *, actor: Actor) -> int:
-    return services.resend_many([each.pk for each in rows], actor=actor)
+    return services.resend_many([row.pk for row in rows], actor=actor)
 
 
 def _request_head(delivery: WebhookDelivery) -> str:
@@ -108,6 +102,9 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
         (_("State"), {"fields": ("shown_status", "attempts", "next_try_at", "delivered_at", "shown_error")}),
     )
 
+    took = column(
+        _("took"), "last_took_ms", lambda milliseconds: None if milliseconds is None else f"{milliseconds} ms"
+    )
     next_try = column(_("next try"), "next_try_at", when)
     shown_error = column(_("error"), "error", text_block)
 
@@ -139,11 +136,6 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
         answered = "" if delivery.response_status is None else str(delivery.response_status)
         return mark(kind, delivery.get_status_display(), icon, answered)
 
-    @shown(_("took"))
-    def took(self, delivery: WebhookDelivery) -> str | None:
-        milliseconds = getattr(delivery, "last_took_ms", None)
-        return None if milliseconds is None else f"{milliseconds} ms"
-
     @shown(_("body"))
     def shown_body(self, delivery: WebhookDelivery) -> SafeString | None:
         return json_text(delivery.message.body)
@@ -158,9 +150,7 @@ class WebhookMessageAdmin(Linked):
     payload = ("shown_body",)
     fieldsets = ((None, {"fields": ("id", "event", "tenant", "job_link", "group_link", "at", "fanned_out_at")}),)
 
-    @shown(_("body"))
-    def shown_body(self, message: WebhookMessage) -> SafeString | None:
-        return None if message.body is None else json_text(message.body)
+    shown_body = column(_("body"), "body", lambda body: None if body is None else json_text(body))
 
 
 class WebhookAttemptAdmin(StateAdmin):
@@ -175,10 +165,7 @@ class WebhookAttemptAdmin(StateAdmin):
     shown_error = column(_("error"), "error", text_block)
     shown_head = column(_("response head"), "response_head", text_block)
     shown_body = column(_("response body"), "response_body", text_block)
-
-    @shown(_("error"))
-    def first_error(self, attempt: WebhookAttempt) -> str | None:
-        return first_line(attempt.error) or None
+    first_error = column(_("error"), "error", lambda error: first_line(error) or None)
 
 
 class WebhookSubscriptionAdmin(Linked):
@@ -197,20 +184,20 @@ def deliveries_of_job(admin: Any, request: HttpRequest, job: Job) -> SafeString 
         return None
     rows = WebhookDelivery.objects.filter(job_id=job.pk).select_related("endpoint").order_by("-pk")
     found = list(rows.defer("endpoint__secret", "endpoint__old_secret")[:SHOWN])
-    waiting = counts.about_to_be_made([job.pk]).get(job.pk, 0)
+    waiting = services.count_about_to_be_made([job.pk]).get(job.pk, 0)
     if not found and not waiting:
         return None
     site = admin.admin_site
     everything = f"{list_url(site, WebhookDelivery)}?q=job:{job.pk}" if site.is_registered(WebhookDelivery) else ""
-    shown = [
+    rows_shown = [
         (
-            each,
-            link(site, WebhookDelivery, each.pk),
-            link(site, WebhookEndpoint, each.endpoint_id, first_line(each.endpoint.url, 60)),
+            delivery,
+            link(site, WebhookDelivery, delivery.pk),
+            link(site, WebhookEndpoint, delivery.endpoint_id, first_line(delivery.endpoint.url, 60)),
         )
-        for each in found
+        for delivery in found
     ]
-    context = {"deliveries": shown, "waiting": waiting, "all_url": everything if len(found) == SHOWN else ""}
+    context = {"deliveries": rows_shown, "waiting": waiting, "all_url": everything if len(found) == SHOWN else ""}
     return render_to_string("webhooks/deliveries_of_job.html", context, request)
 
 
@@ -219,6 +206,6 @@ def disabled(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
         return
     off = WebhookEndpoint.objects.filter(enabled=False).exclude(disabled_reason="")
     if count := off[:MOST].count():
-        told = ngettext("%d webhook endpoint was disabled.", "%d webhook endpoints were disabled.", count) % count
+        message = ngettext("%d webhook endpoint was disabled.", "%d webhook endpoints were disabled.", count) % count
         url = f"{list_url(site, WebhookEndpoint)}?enabled=0" if site.is_registered(WebhookEndpoint) else ""
-        yield Alert(told, url, _now("Show"), is_bad=False)
+        yield Alert(message, url, _now("Show"), is_bad=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django import forms
@@ -39,9 +39,19 @@ from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
 APP = WebhookEndpoint._meta.app_label
+FIELDS = ("tenant", "url", "events", "enabled")
 STATE = ("id", "shown_reason", "success", "failures", "open_until", "old_secret_until", "created_at")
 LATELY = 1000  # deliveries that the rate of one endpoint is made of: a receiver of millions is not counted through
 LAST = 100  # the same for each endpoint of a list
+
+
+class Rate(NamedTuple):
+    received: int
+    ended: int
+
+
+def _format_rate(rate: Rate | None) -> str | None:
+    return None if rate is None else f"{rate.received / rate.ended:.0%} ({rate.ended})"
 
 
 class EndpointForm(forms.ModelForm):
@@ -57,7 +67,7 @@ class EndpointForm(forms.ModelForm):
 
     class Meta:
         model = WebhookEndpoint
-        fields = ("tenant", "url", "events", "enabled")
+        fields = FIELDS
 
     def clean_tenant(self) -> str:
         return str(through(parsing.tenant, self.cleaned_data["tenant"]))
@@ -65,8 +75,8 @@ class EndpointForm(forms.ModelForm):
     def clean_url(self) -> str:
         return str(through(services.GATES["url"], self.cleaned_data["url"]))
 
-    def said(self) -> dict[str, Any]:
-        """What services take to change."""
+    def changes(self) -> dict[str, Any]:
+        """Return what services take to change."""
         return {name: self.cleaned_data[name] for name in services.GATES if name in self.changed_data}
 
 
@@ -114,15 +124,17 @@ class WebhookEndpointAdmin(ServedAdmin):
     readonly_fields = STATE
 
     whole_url = column(_("URL"), "url", isolated)
+    shown_events = column(_("events"), "events", lambda events: isolated(", ".join(map(str, events))))
+    lately = column(_("received (24 h)"), "received", _format_rate)  # of the last hundred at most
+    rests = column(_("rests until"), "open_until", when)  # after failures in a row nothing is sent for a while
     shown_reason = column(_("disabled because"), "disabled_reason", text_block)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         if obj is None:
-            return [(None, {"fields": ("tenant", "url", "events", "enabled")})]
-        if self.has_change_permission(request, obj):
-            return [(None, {"fields": ("tenant", "url", "events", "enabled")}), (_("State"), {"fields": STATE})]
-        shown_fields = ("tenant", "whole_url", "shown_events", "enabled")
-        return [(None, {"fields": shown_fields}), (_("State"), {"fields": STATE})]
+            return [(None, {"fields": FIELDS})]
+        can_change = self.has_change_permission(request, obj)
+        fields = FIELDS if can_change else ("tenant", "whole_url", "shown_events", "enabled")
+        return [(None, {"fields": fields}), (_("State"), {"fields": STATE})]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
         return (*self.readonly_fields, *(() if obj is None else ("tenant",)))
@@ -130,11 +142,11 @@ class WebhookEndpointAdmin(ServedAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         actor = actors.user(request.user)
         if change:
-            services.update(obj.pk, form.said(), actor=actor)
+            services.update(obj.pk, form.changes(), actor=actor)
         else:
-            said = form.cleaned_data
+            fields = form.cleaned_data
             made, obj.new_secret = services.create(
-                said["url"], said["events"], tenant=said["tenant"], enabled=said["enabled"], actor=actor
+                fields["url"], fields["events"], tenant=fields["tenant"], enabled=fields["enabled"], actor=actor
             )
             obj.pk = made.pk
         obj.refresh_from_db(using=db.alias())
@@ -183,10 +195,6 @@ class WebhookEndpointAdmin(ServedAdmin):
         tenant = isolated(endpoint.tenant)
         return format_html('{} <span class="jc-mark">{}</span>', isolated(first_line(endpoint.url)), tenant)
 
-    @shown(_("events"))
-    def shown_events(self, endpoint: WebhookEndpoint) -> SafeString:
-        return isolated(", ".join(map(str, endpoint.events)))
-
     @shown(_("state"))
     def shown_state(self, endpoint: WebhookEndpoint) -> SafeString:
         if endpoint.enabled:
@@ -194,40 +202,24 @@ class WebhookEndpointAdmin(ServedAdmin):
         why = isolated(first_line(endpoint.disabled_reason))
         return format_html("{} {}", mark("bad", _now("disabled"), "⊘"), why)
 
-    @shown(_("received (24 h)"))
-    def lately(self, endpoint: WebhookEndpoint) -> str | None:
-        """Of the last hundred at most."""
-        received: tuple[int, int] | None = getattr(endpoint, "received", None)
-        return None if received is None else f"{received[0] / received[1]:.0%} ({received[1]})"
-
-    @shown(_("rests until"))
-    def rests(self, endpoint: WebhookEndpoint) -> SafeString | None:
-        """After failures in a row nothing is sent for a while."""
-        return when(endpoint.open_until)
-
     @shown(_("delivered within 24 hours"))
     def success(self, endpoint: WebhookEndpoint) -> str | None:
         """Of the last ones; a receiver of millions is not counted through."""
-        since = clock.first_id(clock.now() - timedelta(hours=24))
-        last = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk, pk__gte=since)
-        ended = [each for each in last.order_by("-pk").values_list("status", flat=True)[:LATELY] if each != "PENDING"]
-        if not ended:
-            return None
-        return f"{ended.count(str(DeliveryStatus.DELIVERED)) / len(ended):.0%} ({len(ended)})"
+        return _format_rate(lately([endpoint.pk], LATELY).get(endpoint.pk))
 
 
-def lately(ids: Sequence[UUID]) -> dict[UUID, tuple[int, int]]:
-    """Of each endpoint, how many of its last deliveries within a day were received, and how many have ended."""
+def lately(ids: Sequence[UUID], limit: int = LAST) -> dict[UUID, Rate]:
+    """Of each endpoint, count how many of its last deliveries within a day were received, and how many have ended."""
     since = clock.first_id(clock.now() - timedelta(hours=24))
     own = WebhookDelivery.objects.filter(endpoint_id=OuterRef("pk")).order_by("-pk").values("pk")
     endpoints: Any = WebhookEndpoint.objects.filter(pk__in=list(ids)).order_by()
     wanted = Q()
     # From where on to read, along the index of each endpoint's deliveries.
-    for key, farthest in endpoints.annotate(far=Subquery(own[LAST - 1 : LAST])).values_list("pk", "far"):
+    for key, farthest in endpoints.annotate(far=Subquery(own[limit - 1 : limit])).values_list("pk", "far"):
         wanted |= Q(endpoint_id=key, pk__gte=max(since, farthest) if farthest else since)
     if not wanted:
         return {}
     ended: Any = WebhookDelivery.objects.filter(wanted).exclude(status=DeliveryStatus.PENDING)
     received = Count("pk", filter=Q(status=DeliveryStatus.DELIVERED))
-    rows = ended.order_by().values_list("endpoint_id").annotate(well=received, every=Count("pk"))
-    return {key: (well, every) for key, well, every in rows}
+    rows = ended.order_by().values_list("endpoint_id").annotate(received=received, ended=Count("pk"))
+    return {key: Rate(*counts) for key, *counts in rows}
