@@ -130,15 +130,13 @@ class Steps(Func):
 
 
 def _taken(tenant: str | None) -> Census:
-    jobs, minutes = (_of(model.objects.order_by(), tenant) for model in (Job, JobMinute))
+    jobs, minutes = Job.objects.order_by(), JobMinute.objects.order_by()
+    if tenant is not None:
+        jobs, minutes = jobs.filter(tenant=tenant), minutes.filter(tenant=tenant)
     parts = [*(_counted(jobs.filter(**part)) for part in PARTS), _summed(minutes)]
     rows = list(parts[0].union(*parts[1:], all=True).order_by())
     live = tuple(Kind(*row[:8]) for row in rows if row[0] in LIVE)
     return Census(clock.now(), live, tuple(_ended(*row) for row in rows if row[0] not in LIVE))
-
-
-def _of(rows: Any, tenant: str | None) -> Any:
-    return rows if tenant is None else rows.filter(tenant=tenant)
 
 
 # Both halves of the statement have the same columns: a kind and its jobs, what is told of live ones, and of ended ones.

@@ -27,7 +27,7 @@ Field = str | Sequence[str | int]
 
 PRIORITIES = {"LOW": 25, "NORMAL": 50, "HIGH": 75, "URGENT": 100}
 CONSTRAINTS = ("cpu_heavy", "disk_write_heavy", "network_heavy")
-MAX_TAGS, TAG_LENGTH, NAME_LENGTH = 32, 64, 200
+MAX_TAGS, TAG_LENGTH, NAME_LENGTH, REASON_LENGTH = 32, 64, 200, 2000
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PRINTABLE = re.compile(r"[\x20-\x7e]{1,255}")
@@ -170,6 +170,11 @@ def target(value: Any, field: Field = "target") -> str:
 def identifier(value: Any, field: Field) -> str:
     """The name of a job type, a resource, an addon."""
     return text(value, field, max_length=NAME_LENGTH, single_line=True)
+
+
+def reason(value: Any) -> str:
+    """Why somebody did something, in their words; none given is empty."""
+    return "" if value is None else text(value, "reason", max_length=REASON_LENGTH, allow_empty=True)
 
 
 def tags(value: Any, field: Field = "tags") -> list[str]:

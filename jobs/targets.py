@@ -19,7 +19,6 @@ from jobs.engine import journal
 from jobs.errors import InvalidInput, NotFound
 from jobs.literals import literals
 from jobs.models import Job, LaneMark, Target
-from jobs.services import REASON_LENGTH
 
 logger = logging.getLogger("jobs.targets")
 AT_ONCE = 1000
@@ -42,7 +41,7 @@ class TargetState:
 
 def pause(key: str, *, tenant: str = "default", reason: str = "", actor: Actor = PYTHON) -> Target:
     """Nothing of this target starts until it is unpaused. It need not have been used before."""
-    why = parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True)
+    why = parsing.reason(reason)
     with db.atomic():
         target = _locked(key, tenant, make=True)
         changes: dict[str, Any] = {"reason": why} if why else {}
