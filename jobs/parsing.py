@@ -97,7 +97,7 @@ def boolean(value: Any, field: Field) -> bool:
 def moment(value: Any, field: Field) -> datetime:
     """A time in UTC, from an aware datetime or ISO 8601 text with an offset."""
     try:
-        return utc(value if isinstance(value, datetime) else _from_iso(value))
+        return utc(value if isinstance(value, datetime) else _parse_iso(value))
     except Refused as refusal:
         raise _invalid(refusal, field) from None
 
@@ -227,7 +227,7 @@ def _shown(step: Any) -> str | int:
     return step if type(step) is int else salvage_text(step, 100)
 
 
-def _from_iso(value: Any) -> datetime:
+def _parse_iso(value: Any) -> datetime:
     if not isinstance(value, str):
         raise Refused(_lazy("must be a time such as 2030-01-31T12:00:00Z"), "datetime_type")
     try:
