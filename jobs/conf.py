@@ -84,7 +84,7 @@ class Limits:
 def _limits(raw: Mapping[Any, Any]) -> Limits:
     for scope in raw:
         if scope != "global" and scope not in KEYED_SCOPES:
-            raise NotAccepted(f"knows the scopes global, {', '.join(KEYED_SCOPES)}, not {rules.shown(scope)}")
+            raise NotAccepted(f"knows the scopes global, {', '.join(KEYED_SCOPES)}, not {rules.describe_value(scope)}")
     keyed: list[Mapping[str, int]] = []
     for scope in KEYED_SCOPES:
         named = raw.get(scope, {})
@@ -92,7 +92,7 @@ def _limits(raw: Mapping[Any, Any]) -> Limits:
             raise NotAccepted(f"[{scope}] {rules.not_accepted('a dict of names and limits', named)}")
         for key in named:
             if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():
-                raise NotAccepted(f"[{scope}] needs names of 1 to 200 characters, not {rules.shown(key)}")
+                raise NotAccepted(f"[{scope}] needs names of 1 to 200 characters, not {rules.describe_value(key)}")
         limits = {key: _limit(f"{scope}.{key}", maximum) for key, maximum in named.items()}
         keyed.append(MappingProxyType({key: maximum for key, maximum in limits.items() if maximum is not None}))
     return Limits(_limit("global", raw.get("global")), *keyed)
@@ -209,12 +209,17 @@ def _fill(record: type, raw: Mapping[Any, Any], prefix: str) -> tuple[dict[str, 
     problems: list[Problem] = []
     for key, value in raw.items():
         if key not in known:
-            written = key if isinstance(key, str) else rules.shown(key)
+            written = key if isinstance(key, str) else rules.describe_value(key)
             by_capitals = {name.upper(): name for name in known}
             near = difflib.get_close_matches(written[:60].upper(), by_capitals, 1)
             hint = f"Did you mean {prefix}{by_capitals[near[0]]}?" if near else ""
             problems.append(
-                Problem(Kind.UNKNOWN, f"{prefix}{written}", f"{NAME} has no key {rules.shown(prefix + written)}.", hint)
+                Problem(
+                    Kind.UNKNOWN,
+                    f"{prefix}{written}",
+                    f"{NAME} has no key {rules.describe_value(prefix + written)}.",
+                    hint,
+                )
             )
             continue
         rule = known[key]

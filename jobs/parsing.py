@@ -200,7 +200,7 @@ def constraints(value: Any, field: Field = "constraints") -> dict[str, bool]:
     for name in value:
         if name not in CONSTRAINTS:
             known = ", ".join(CONSTRAINTS)
-            raise InvalidInput([*place, _shown(name)], _("is not one of %s") % known, "extra_forbidden")
+            raise InvalidInput([*place, _describe_step(name)], _("is not one of %s") % known, "extra_forbidden")
     return {str(name): boolean(item, [*place, name]) for name, item in value.items()}
 
 
@@ -214,7 +214,7 @@ def job_id(value: Any) -> UUID:
 
 
 def _invalid(refusal: Refused, field: Field) -> InvalidInput:
-    inner = [_shown(step) for step in reversed(refusal.path)]
+    inner = [_describe_step(step) for step in reversed(refusal.path)]
     return InvalidInput([*_place(field), *inner], refusal.message, refusal.kind)
 
 
@@ -222,7 +222,7 @@ def _place(field: Field) -> list[str | int]:
     return [field] if isinstance(field, str) else list(field)
 
 
-def _shown(step: Any) -> str | int:
+def _describe_step(step: Any) -> str | int:
     """A key of somebody's document as part of our answer, which must itself be storable and short."""
     return step if type(step) is int else salvage_text(step, 100)
 
