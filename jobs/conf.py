@@ -213,14 +213,8 @@ def _fill(record: type, raw: Mapping[Any, Any], prefix: str) -> tuple[dict[str, 
             by_capitals = {name.upper(): name for name in known}
             near = difflib.get_close_matches(written[:60].upper(), by_capitals, 1)
             hint = f"Did you mean {prefix}{by_capitals[near[0]]}?" if near else ""
-            problems.append(
-                Problem(
-                    Kind.UNKNOWN,
-                    f"{prefix}{written}",
-                    f"{NAME} has no key {rules.describe_value(prefix + written)}.",
-                    hint,
-                )
-            )
+            message = f"{NAME} has no key {rules.describe_value(prefix + written)}."
+            problems.append(Problem(Kind.UNKNOWN, f"{prefix}{written}", message, hint))
             continue
         rule = known[key]
         try:

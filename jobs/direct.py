@@ -180,12 +180,12 @@ def _call(handler: Handler[..., Any], params: dict[str, Any], mine: Slot) -> Any
     if mine.lost:
         ctx.request_stop(None)
     call = partial(handler, *((ctx,) if handler.takes_ctx else ()), **handler.signature.arguments(params))
-    token = current.set(ctx)
     # Past its time the handler is asked to stop. In the caller's own thread it cannot be made to.
     timer = threading.Timer(handler.options.max_runtime_sec or 0, ctx.request_stop, [None])
     timer.daemon = True
     if handler.options.max_runtime_sec is not None:
         timer.start()
+    token = current.set(ctx)
     try:
         result = asyncio.run(call()) if handler.is_async else call()
     finally:
