@@ -107,7 +107,7 @@ class Census:
 
 def take(tenant: str | None = None) -> Census:
     """Of one tenant or of all. Up to FEW live jobs it is of now; a larger one may be a moment old, as `at` says."""
-    return _kept.get((db.alias(), tenant), lambda: _taken(tenant), lambda census: sum(k.jobs for k in census.live))
+    return _kept.get((db.alias(), tenant), lambda: _count_jobs(tenant), lambda census: sum(k.jobs for k in census.live))
 
 
 _kept: Kept[Census] = Kept()
@@ -129,22 +129,20 @@ class Steps(Func):
         return super().as_sql(compiler, connection, template=template, **context)
 
 
-def _taken(tenant: str | None) -> Census:
-    jobs, minutes = (_of(model.objects.order_by(), tenant) for model in (Job, JobMinute))
-    parts = [*(_counted(jobs.filter(**part)) for part in PARTS), _summed(minutes)]
+def _count_jobs(tenant: str | None) -> Census:
+    jobs, minutes = Job.objects.order_by(), JobMinute.objects.order_by()
+    if tenant is not None:
+        jobs, minutes = jobs.filter(tenant=tenant), minutes.filter(tenant=tenant)
+    parts = [*(_live_query(jobs.filter(**part)) for part in PARTS), _ended_query(minutes)]
     rows = list(parts[0].union(*parts[1:], all=True).order_by())
     live = tuple(Kind(*row[:8]) for row in rows if row[0] in LIVE)
-    return Census(clock.now(), live, tuple(_ended(*row) for row in rows if row[0] not in LIVE))
-
-
-def _of(rows: Any, tenant: str | None) -> Any:
-    return rows if tenant is None else rows.filter(tenant=tenant)
+    return Census(clock.now(), live, tuple(_parse_ended(*row) for row in rows if row[0] not in LIVE))
 
 
 # Both halves of the statement have the same columns: a kind and its jobs, what is told of live ones, and of ended ones.
 
 
-def _counted(jobs: Any) -> Any:
+def _live_query(jobs: Any) -> Any:
     due = Greatest(Coalesce(F("not_before"), F("created_at")), F("created_at"))
     told = {
         "n": Count("pk"),
@@ -161,7 +159,7 @@ def _counted(jobs: Any) -> Any:
     )
 
 
-def _summed(minutes: Any) -> Any:
+def _ended_query(minutes: Any) -> Any:
     key = ("outcome", "job_type", "resource", "wait_bucket", "run_bucket")
     never = Cast(Value(None), DateTimeField())
     blank = {"behind": Value(0, IntegerField()), "addon": Value("", CharField()), "oldest": never, "since": never}
@@ -176,7 +174,7 @@ def _summed(minutes: Any) -> Any:
     return minutes.values(*key).annotate(**told).values_list("outcome", "job_type", "resource", *told)
 
 
-def _ended(outcome: str, job_type: str, resource: str, *row: Any) -> Ended:
+def _parse_ended(outcome: str, job_type: str, resource: str, *row: Any) -> Ended:
     jobs, _gate, _addon, _oldest, _since, waits, runs, waited, ran, retried, recovered = row
     times = (waited / STEPS_A_SEC, ran / STEPS_A_SEC)
     return Ended(outcome, job_type, resource, jobs, waits, runs, *times, retried, recovered)

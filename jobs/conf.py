@@ -84,19 +84,18 @@ class Limits:
 def _limits(raw: Mapping[Any, Any]) -> Limits:
     for scope in raw:
         if scope != "global" and scope not in KEYED_SCOPES:
-            raise NotAccepted(f"knows the scopes global, {', '.join(KEYED_SCOPES)}, not {rules.shown(scope)}")
-    keyed = [_keyed_limits(scope, raw.get(scope, {})) for scope in KEYED_SCOPES]
+            raise NotAccepted(f"knows the scopes global, {', '.join(KEYED_SCOPES)}, not {rules.describe_value(scope)}")
+    keyed: list[Mapping[str, int]] = []
+    for scope in KEYED_SCOPES:
+        named = raw.get(scope, {})
+        if not isinstance(named, Mapping):
+            raise NotAccepted(f"[{scope}] {rules.not_accepted('a dict of names and limits', named)}")
+        for key in named:
+            if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():
+                raise NotAccepted(f"[{scope}] needs names of 1 to 200 characters, not {rules.describe_value(key)}")
+        limits = {key: _limit(f"{scope}.{key}", maximum) for key, maximum in named.items()}
+        keyed.append(MappingProxyType({key: maximum for key, maximum in limits.items() if maximum is not None}))
     return Limits(_limit("global", raw.get("global")), *keyed)
-
-
-def _keyed_limits(scope: str, raw: Any) -> Mapping[str, int]:
-    if not isinstance(raw, Mapping):
-        raise NotAccepted(f"[{scope}] {rules.not_accepted('a dict of names and limits', raw)}")
-    for key in raw:
-        if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():
-            raise NotAccepted(f"[{scope}] needs names of 1 to 200 characters, not {rules.shown(key)}")
-    limits = {key: _limit(f"{scope}.{key}", most) for key, most in raw.items()}
-    return MappingProxyType({key: most for key, most in limits.items() if most is not None})
 
 
 def _limit(where: str, most: Any) -> int | None:
@@ -210,30 +209,24 @@ def _fill(record: type, raw: Mapping[Any, Any], prefix: str) -> tuple[dict[str, 
     problems: list[Problem] = []
     for key, value in raw.items():
         if key not in known:
-            written = key if isinstance(key, str) else rules.shown(key)
+            written = key if isinstance(key, str) else rules.describe_value(key)
             by_capitals = {name.upper(): name for name in known}
             near = difflib.get_close_matches(written[:60].upper(), by_capitals, 1)
             hint = f"Did you mean {prefix}{by_capitals[near[0]]}?" if near else ""
-            problems.append(
-                Problem(Kind.UNKNOWN, f"{prefix}{written}", f"{NAME} has no key {rules.shown(prefix + written)}.", hint)
-            )
+            message = f"{NAME} has no key {rules.describe_value(prefix + written)}."
+            problems.append(Problem(Kind.UNKNOWN, f"{prefix}{written}", message, hint))
             continue
+        rule = known[key]
         try:
-            values[key], found = _accept(known[key], value, f"{prefix}{key}.")
-            problems += found
+            values[key] = None if value is None and rule.optional else rule.accept(value)
         except NotAccepted as error:
             problems.append(Problem(Kind.INVALID, f"{prefix}{key}", f"{NAME}: {prefix}{key} {error}."))
+            continue
+        if rule.record is not None:
+            inner_values, inner_problems = _fill(rule.record, values[key], f"{prefix}{key}.")
+            values[key] = rule.record(**inner_values)
+            problems += inner_problems
     return values, problems
-
-
-def _accept(rule: Rule, value: Any, prefix: str) -> tuple[Any, list[Problem]]:
-    if value is None and rule.optional:
-        return None, []
-    accepted = rule.accept(value)
-    if rule.record is None:
-        return accepted, []
-    values, problems = _fill(rule.record, accepted, prefix)
-    return rule.record(**values), problems
 
 
 def _contradictions(conf: Conf, wrong: set[str]) -> Iterator[Problem]:
@@ -256,20 +249,15 @@ SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_
 def from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
     """`JOBSCHEDULER_<KEY>` variables as a settings dict. What cannot be read is kept, for the check to report."""
     start = f"{NAME}_"
-    found = {name.removeprefix(start): text.strip() for name, text in environ.items() if name.startswith(start)}
-    return {key: _from_text(key, text) for key, text in found.items() if not _is_service_link(key, text)}
-
-
-def _is_service_link(key: str, text: str) -> bool:
-    return SERVICE_LINK.fullmatch(key) is not None or (key == "PORT" and "://" in text)
-
-
-def _from_text(key: str, text: str) -> Any:
-    rule = RULES.get(key)
-    if rule is None:
-        return text
-    parsed = rule.parse(text)
-    return None if text.lower() in ("", "none") and parsed != () else parsed
+    values: dict[str, Any] = {}
+    for name, written in environ.items():
+        key, text = name.removeprefix(start), written.strip()
+        if not name.startswith(start) or SERVICE_LINK.fullmatch(key) or (key == "PORT" and "://" in text):
+            continue
+        parsed = RULES[key].parse(text) if key in RULES else text
+        is_none = key in RULES and text.lower() in ("", "none") and parsed != ()
+        values[key] = None if is_none else parsed
+    return values
 
 
 if TYPE_CHECKING:
@@ -288,7 +276,13 @@ class LazyConf(_Typed):
 
     def current(self) -> Conf:
         known: Conf | None = self.__dict__.get("_current")
-        return known or self._load()
+        if known is not None:
+            return known
+        loaded, problems = read(configured())
+        if problems:
+            raise ImproperlyConfigured(" ".join(map(str, problems)))
+        self.__dict__.update({name: getattr(loaded, name) for name in RULES}, _current=loaded)
+        return loaded
 
     def policy(self, key: str) -> Any:
         """The policy object that a key names, made once; None where the key is None."""
@@ -299,13 +293,6 @@ class LazyConf(_Typed):
 
     def reset(self) -> None:
         self.__dict__.clear()
-
-    def _load(self) -> Conf:
-        loaded, problems = read(configured())
-        if problems:
-            raise ImproperlyConfigured(" ".join(map(str, problems)))
-        self.__dict__.update({name: getattr(loaded, name) for name in RULES}, _current=loaded)
-        return loaded
 
 
 def configured() -> Any:

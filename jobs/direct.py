@@ -75,7 +75,7 @@ def run(
 
     NoSlot, if none comes free within `wait` seconds (default: DIRECT_WAIT_SEC).
     """
-    handler, given = _called(job_type, params)
+    handler, given = _parse_call(job_type, params)
     with slot(job_type, wait=wait, tenant=tenant, actor=actor) as mine:
         return _call(handler, given, mine)
 
@@ -84,10 +84,21 @@ def execute(
     job_type: str, params: Any = None, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON
 ) -> Answer:
     """As `run`, told as a document: a skip is an answer, and whatever the handler raises is a HandlerFailed."""
-    handler, given = _called(job_type, params)
+    handler, given = _parse_call(job_type, params)
+    result, skipped = None, None
     with slot(job_type, wait=wait, tenant=tenant, actor=actor) as mine:
         began = time.monotonic()
-        result, skipped = _told(handler, given, mine)
+        try:
+            result = _call(handler, given, mine)
+        except Skip as skip:
+            mine.outcome = _describe_outcome(skip)
+            skipped = salvage_text(str(skip), OUTCOME_LENGTH)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            logger.warning("the direct call of %s failed", handler.name, exc_info=error)
+            mine.outcome = _describe_outcome(error)
+            raise HandlerFailed(_describe_error(error)) from error
         ran_ms = round((time.monotonic() - began) * 1000)
     return Answer(result, skipped, mine.waited_ms, ran_ms)
 
@@ -106,20 +117,20 @@ def slot(job_type: str, *, wait: float | None = None, tenant: str = "default", a
         resource=options.resource,
         cost_units=1 if options.cost_units is None else options.cost_units,
         priority=NORMAL if options.priority is None else options.priority,
-        constraints=frozenset(name for name, said in (options.constraints or {}).items() if said),
+        constraints=frozenset(name for name, is_set in (options.constraints or {}).items() if is_set),
     )
     patience = conf.DIRECT_WAIT_SEC if wait is None else parsing.number(wait, "wait", minimum=0, maximum=YEAR_SEC)
-    mine = _taken(candidate, actor, patience)
+    mine = _acquire(candidate, actor, patience)
     try:
         yield mine
     except BaseException as error:
-        mine.outcome = mine.outcome or _outcome(error)
+        mine.outcome = mine.outcome or _describe_outcome(error)
         raise
     finally:
         _leave(mine.lease_id, mine.outcome or "completed")
 
 
-def _taken(candidate: Candidate, actor: Actor, patience: float) -> Slot:
+def _acquire(candidate: Candidate, actor: Actor, patience: float) -> Slot:
     """A granted slot; or NoSlot, and nothing is left behind."""
     began = time.monotonic()
     lease = reservations.reserve(candidate, actor.name or str(actor.kind))
@@ -139,7 +150,7 @@ def _taken(candidate: Candidate, actor: Actor, patience: float) -> Slot:
                         )
                     ear.wait(left)
     except BaseException as error:
-        _leave(lease.pk, _outcome(error))
+        _leave(lease.pk, _describe_outcome(error))
         raise
     mine.waited_ms = round((time.monotonic() - began) * 1000)
     return mine
@@ -154,7 +165,7 @@ def _leave(lease_id: UUID, outcome: str) -> None:
         logger.warning("the end of the direct call %s was not recorded, its lease runs out: %s", lease_id, error)
 
 
-def _called(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str, Any]]:
+def _parse_call(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str, Any]]:
     handler = registry.get(parsing.identifier(job_type, "job_type"))
     if handler.options.remote:
         raise InvalidInput("job_type", _("runs on remote workers only"), "remote_job_type")
@@ -163,61 +174,36 @@ def _called(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str, An
     return handler, given
 
 
-def _told(handler: Handler[..., Any], given: dict[str, Any], mine: Slot) -> tuple[Any, str | None]:
-    """What it returned, and why it was skipped."""
-    try:
-        return _call(handler, given, mine), None
-    except Skip as skip:
-        mine.outcome = _outcome(skip)
-        return None, salvage_text(str(skip), OUTCOME_LENGTH)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        logger.warning("the direct call of %s failed", handler.name, exc_info=error)
-        mine.outcome = _outcome(error)
-        raise HandlerFailed(_said(error)) from error
-
-
 def _call(handler: Handler[..., Any], params: dict[str, Any], mine: Slot) -> Any:
     limit = conf.TOKEN_LIMIT if handler.options.token_limit is None else handler.options.token_limit
     mine.ctx = ctx = Context(job_id=None, params=params, token_limit=limit)
     if mine.lost:
         ctx.request_stop(None)
     call = partial(handler, *((ctx,) if handler.takes_ctx else ()), **handler.signature.arguments(params))
+    # Past its time the handler is asked to stop. In the caller's own thread it cannot be made to.
+    timer = threading.Timer(handler.options.max_runtime_sec or 0, ctx.request_stop, [None])
+    timer.daemon = True
+    if handler.options.max_runtime_sec is not None:
+        timer.start()
     token = current.set(ctx)
     try:
-        with _timed(ctx, handler.options.max_runtime_sec):
-            result = asyncio.run(call()) if handler.is_async else call()
+        result = asyncio.run(call()) if handler.is_async else call()
     finally:
+        timer.cancel()
         current.reset(token)
     if ctx.over_token_limit:
         raise TokenLimitExceeded(f"{ctx.tokens_used} tokens used, {ctx.token_limit} allowed")
     return result
 
 
-@contextmanager
-def _timed(ctx: Context, seconds: float | None) -> Iterator[None]:
-    """Past its time the handler is asked to stop. In the caller's own thread it cannot be made to."""
-    if seconds is None:
-        yield
-        return
-    timer = threading.Timer(seconds, ctx.request_stop, [None])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _outcome(error: BaseException) -> str:
+def _describe_outcome(error: BaseException) -> str:
     if isinstance(error, Skip):
         return salvage_text(f"skipped: {error}", OUTCOME_LENGTH)
     if isinstance(error, NoSlot):
         return "gave up waiting"
-    return salvage_text(f"failed: {_said(error)}", OUTCOME_LENGTH)
+    return salvage_text(f"failed: {_describe_error(error)}", OUTCOME_LENGTH)
 
 
-def _said(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     lines = salvage_text(str(error), 500).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

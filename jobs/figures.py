@@ -1,4 +1,4 @@
-"""The queue in figures. Live states are counted along partial indexes; ended ones are summed from the rollup."""
+"""The queue in figures, read along partial indexes. `census` counts all jobs by kind."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from django.db.models.functions import Now
 from jobs.conf import conf
 from jobs.literals import literals
 from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
-from jobs.models.job import RARE, JobQuerySet
+from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow, InUse
-from jobs.states import ACTIVE, TERMINAL, Status
+from jobs.states import ACTIVE, Status
 
 SILENT_SEC = 3600  # how long a worker that says nothing is still worth showing
 FLOW = ("tenant", "job_type", "resource", "addon_id")
-# The conditions of partial indexes; all live states at once would be a walk over history.
-WAITING, AT_WORK = (Status.PENDING, Status.QUEUED), tuple(sorted(ACTIVE))
+AT_WORK = tuple(sorted(ACTIVE))  # the condition of a partial index
 IN_LANE = (Gate.LANE, Gate.READY)
 MANY = 1000  # blocked targets are counted up to here: more than any person looks at
 SILENT = "SILENT"  # a worker that was not heard of for a lease, whatever it said last
@@ -34,26 +33,6 @@ class Workforce:
     slots: int
     busy: int
     stuck: int
-
-
-def counts() -> dict[str, int]:
-    """All nine statuses: live ones exact, ended ones as totals of all time."""
-    found = dict.fromkeys(map(str, Status), 0)
-    for part in (WAITING, AT_WORK):
-        found |= count_live(part)
-    found[Status.PAUSED] = Job.objects.filter(status__in=literals(RARE), status=Status.PAUSED).count()
-    return found | totals()
-
-
-def count_live(part: tuple[Status, ...]) -> dict[str, int]:
-    live = Job.objects.filter(status__in=literals(part)).order_by()
-    return dict(live.values_list("status").annotate(Count("pk")))
-
-
-def totals() -> dict[str, int]:
-    """How many jobs ever ended as what; pruning keeps these."""
-    minutes = JobMinute.objects.order_by().values_list("outcome").annotate(Sum("jobs"))
-    return dict.fromkeys(map(str, sorted(TERMINAL)), 0) | dict(minutes)
 
 
 def oldest_waiting() -> Job | None:

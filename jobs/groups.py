@@ -22,7 +22,6 @@ from jobs.errors import IdempotencyKeyReused, InvalidInput, NotFound
 from jobs.models import GroupMode, Job, JobGroup, OnFailure
 from jobs.models.job import JobQuerySet
 from jobs.registry import Member
-from jobs.services import REASON_LENGTH
 from jobs.states import Status
 
 GroupId = UUID | str
@@ -79,21 +78,19 @@ def create(
         spec.group_id, spec.group_index = new.pk, place
         if place and new.mode == GroupMode.SEQUENTIAL:
             spec.status = Status.PENDING.value
-    known = _submitted_before(new, specs)
-    if known is None:
-        known = _insert(new, specs, actor) or _submitted_before(new, specs)
+    known = _submitted_before(new, specs) or _insert(new, specs, actor) or _submitted_before(new, specs)
     if known is None:
         raise IdempotencyKeyReused(_("A job with an idempotency key of this group is being taken back; try again."))
     return known
 
 
 def cancel(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
-    return group_verbs.cancel(get(group_id, tenant=tenant).pk, actor=actor, reason=_reason(reason))
+    return group_verbs.cancel(get(group_id, tenant=tenant).pk, actor=actor, reason=parsing.reason(reason))
 
 
 def retry(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
     """Run again, in order, every place that did not end well."""
-    return group_verbs.retry(get(group_id, tenant=tenant).pk, actor=actor, reason=_reason(reason))
+    return group_verbs.retry(get(group_id, tenant=tenant).pk, actor=actor, reason=parsing.reason(reason))
 
 
 def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:
@@ -119,9 +116,8 @@ def tails(group_id: UUID) -> JobQuerySet:
 
 def progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
     """Of each group, how many places there are and how many of them are in which state, in one query."""
-    asked = list(group_ids)
-    found: dict[UUID, dict[str, Any]] = {each: {"total": 0, "by_status": {}} for each in asked}
-    counted = Job.objects.filter(group_id__in=asked).tails().order_by()
+    found: dict[UUID, dict[str, Any]] = {group_id: {"total": 0, "by_status": {}} for group_id in group_ids}
+    counted = Job.objects.filter(group_id__in=list(found)).tails().order_by()
     for group_id, status, jobs in counted.values_list("group_id", "status").annotate(Count("pk")):
         found[group_id]["total"] += jobs
         found[group_id]["by_status"][status] = jobs
@@ -129,12 +125,12 @@ def progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
 
 
 def _item(index: int, member: Any, tenant: str) -> Any:
-    said = member.item() if isinstance(member, Member) else member
-    if not isinstance(said, Mapping):
-        return said  # the gate says what is wrong with it
-    if "tenant" in said:
+    item = member.item() if isinstance(member, Member) else member
+    if not isinstance(item, Mapping):
+        return item  # the gate says what is wrong with it
+    if "tenant" in item:
         raise InvalidInput(["jobs", index, "tenant"], _("is the group's"), "extra_forbidden")
-    return {**said, "tenant": tenant}
+    return {**item, "tenant": tenant}
 
 
 def _insert(new: JobGroup, specs: list[JobSpec], actor: Actor) -> JobGroup | None:
@@ -173,23 +169,16 @@ def _is_the_same(new: JobGroup, known: JobGroup, keys: dict[str, JobSpec], taken
     places = tails(known.pk).count()
     if (known.mode, known.on_failure) != (new.mode, new.on_failure) or len(taken) != places:
         return False
-    return all(_is_same(job, keys, known) for job in taken)
-
-
-def _is_same(job: Job, keys: dict[str, JobSpec], known: JobGroup) -> bool:
-    spec = keys[str(job.idempotency_key)]
-    place = (job.group_id, job.group_index, job.idempotency_hash)
-    return place == (known.pk, spec.group_index, spec.idempotency_hash)
+    for job in taken:
+        spec = keys[str(job.idempotency_key)]
+        place = (job.group_id, job.group_index, job.idempotency_hash)
+        if place != (known.pk, spec.group_index, spec.idempotency_hash):
+            return False
+    return True
 
 
 def _one_of(words: Sequence[str], value: Any, field: str) -> str:
-    said = parsing.text(value, field)
-    if said not in words:
+    word = parsing.text(value, field)
+    if word not in words:
         raise InvalidInput(field, _("must be one of %s") % ", ".join(words), "enum")
-    return said
-
-
-def _reason(reason: Any) -> str:
-    return (
-        parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason not in (None, "") else ""
-    )
+    return word

@@ -94,7 +94,7 @@ def command(ctx: Any, command: Name, args: Annotated[list[Word], Field(max_lengt
         errors="replace",
         start_new_session=True,
     ) as process:
-        reader = threading.Thread(target=_read, args=(process.stdout, ctx, lines), daemon=True)
+        reader = threading.Thread(target=_copy_output, args=(process.stdout, ctx, lines), daemon=True)
         reader.start()
         try:
             while not ctx.cancelled and process.poll() is None:
@@ -109,12 +109,12 @@ def command(ctx: Any, command: Name, args: Annotated[list[Word], Field(max_lengt
     return {"output": "\n".join(lines)}
 
 
-def _read(pipe: IO[str] | None, ctx: Any, lines: list[str]) -> None:
+def _copy_output(pipe: IO[str] | None, ctx: Any, lines: list[str]) -> None:
     with suppress(ValueError):  # closed under our hands
         for line in pipe or ():
-            said = line.rstrip("\n")[:LINE_LENGTH]
-            ctx.add_line("INFO", said)
-            lines.append(said)
+            text = line.rstrip("\n")[:LINE_LENGTH]
+            ctx.add_line("INFO", text)
+            lines.append(text)
             del lines[:-TAIL_LINES]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,7 +20,6 @@ from jobs.errors import Conflict, InvalidInput
 from jobs.figures import in_use
 from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import InUse, Limit
-from jobs.services import REASON_LENGTH
 
 logger = logging.getLogger("jobs.limits")
 LARGEST = 2**31 - 1
@@ -46,7 +44,7 @@ def listing() -> list[LimitState]:
     """Every limit that the settings or an operator set, by scope and key."""
     active = in_use()
     rows = ConcurrencyLimit.objects.all()
-    found = {(row.scope, row.key): _shown(row, active) for row in rows}
+    found = {(row.scope, row.key): _state_of(row, active) for row in rows}
     for (scope, key), most in configured().items():
         found.setdefault((scope, key), LimitState(scope, key, most, active.of(Limit(scope, key, most))))
     order = list(LimitScope.values)
@@ -57,52 +55,66 @@ def set_maximum(
     scope: str, key: str = "", *, maximum: int | None, reason: str = "", actor: Actor = PYTHON
 ) -> LimitState:
     """Override what the settings say; None is unlimited."""
-    most = None if maximum is None else parsing.integer(maximum, "max", 1, LARGEST)
-    with _changing(scope, key, reason, actor) as row:
-        row.max, row.overridden = most, True
-    return state(scope, key)
+    return put({"scope": scope, "key": key, "max": maximum, "reason": reason}, actor=actor)
 
 
 def reset(scope: str, key: str = "", *, reason: str = "", actor: Actor = PYTHON) -> LimitState:
     """Drop the override: the maximum is what the settings say. A pause stays until it is lifted."""
-    with _changing(scope, key, reason, actor) as row:
-        row.max, row.overridden = conf.LIMITS.of(row.scope, row.key), False
-    return state(scope, key)
+    return put({"scope": scope, "key": key, "reset": True, "reason": reason}, actor=actor)
 
 
 def pause(scope: str, key: str = "", *, reason: str = "", actor: Actor = PYTHON) -> LimitState:
     """Nothing more starts under this limit until it is unpaused; what runs goes on."""
-    with _changing(scope, key, reason, actor) as row:
-        if not row.paused:
-            row.paused, row.paused_by, row.paused_at = True, actor.name, Now()
-    return state(scope, key)
+    return put({"scope": scope, "key": key, "paused": True, "reason": reason}, actor=actor)
 
 
 def unpause(scope: str, key: str = "", *, actor: Actor = PYTHON) -> LimitState:
-    with _changing(scope, key, "", actor) as row:
-        row.paused, row.paused_by, row.paused_at, row.reason = False, "", None, ""
-    return state(scope, key)
+    return put({"scope": scope, "key": key, "paused": False}, actor=actor)
 
 
-def put(said: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
-    """One limit as a document says it: `scope`, `key`, and some of `max` (None: unlimited), `paused` and `reason`;
-    what is not said stays as it is. Or `reset`, which stands alone."""
-    scope, key = place(said.get("scope"), said.get("key") or "")
-    reason, paused = said.get("reason") or "", said.get("paused")
-    if said.get("reset") is not None and parsing.boolean(said["reset"], "reset"):
-        if "max" in said or paused is not None:
+def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
+    """Change one limit: `scope`, `key`, and some of `max` (None: unlimited), `paused` and `reason`; what is not given
+    stays as it is. Or `reset`, which stands alone. A row that says nothing of its own afterwards is removed."""
+    scope, key = place(fields.get("scope"), fields.get("key") or "")
+    paused = None if fields.get("paused") is None else parsing.boolean(fields["paused"], "paused")
+    if is_reset := fields.get("reset") is not None and parsing.boolean(fields["reset"], "reset"):
+        if "max" in fields or paused is not None:
             raise InvalidInput("reset", _("stands alone, without max or paused"))
-        return reset(scope, key, reason=reason, actor=actor)
-    if "max" not in said and paused is None:
+    elif "max" not in fields and paused is None:
         raise InvalidInput([], _("say max, paused or reset"), "missing")
-    return _put(scope, key, said, reason, actor)
+    maximum = None if fields.get("max") is None else parsing.integer(fields["max"], "max", 1, LARGEST)
+    reason, configured_max = parsing.reason(fields.get("reason")), conf.LIMITS.of(scope, key)
+    with db.atomic():
+        rows = ConcurrencyLimit.objects.all()
+        new = ConcurrencyLimit(scope=scope, key=key, max=configured_max, overridden=False)
+        rows.bulk_create([new], ignore_conflicts=True)
+        # Locked: a claim that counts under this limit waits.
+        row = rows.select_for_update(no_key=True).filter(scope=scope, key=key).first()
+        if row is None:
+            raise Conflict(_("Somebody else is changing this limit; try again."))
+        row.reason = reason or row.reason
+        if is_reset:
+            row.max, row.overridden = configured_max, False
+        if "max" in fields:
+            row.max, row.overridden = maximum, True
+        if paused is False:
+            row.paused, row.paused_by, row.paused_at, row.reason = False, "", None, ""
+        elif paused and not row.paused:
+            row.paused, row.paused_by, row.paused_at = True, actor.name, Now()
+        row.save(using=db.alias())
+        if not row.overridden and not row.paused and configured_max is None:
+            row.delete(using=db.alias())
+        wakeup.notify(wakeup.READY)
+    value = f"max {row.max or 'unlimited'}{', paused' if row.paused else ''}"
+    logger.info("limit %s set to %s by %s", row, value, actor.name or actor.kind)
+    return state(scope, key)
 
 
 def state(scope: str, key: str = "") -> LimitState:
     """One limit as it is now; unlimited if nobody set it."""
     active, most = in_use(), conf.LIMITS.of(scope, key)
     row = ConcurrencyLimit.objects.filter(scope=scope, key=key).first()
-    return _shown(row, active) if row else LimitState(scope, key, most, active.of(Limit(scope, key, most)))
+    return _state_of(row, active) if row else LimitState(scope, key, most, active.of(Limit(scope, key, most)))
 
 
 def place(scope: Any, key: Any) -> tuple[str, str]:
@@ -117,42 +129,7 @@ def place(scope: Any, key: Any) -> tuple[str, str]:
     return scope, gate(key, "key")
 
 
-def _put(scope: str, key: str, said: Mapping[str, Any], reason: str, actor: Actor) -> LimitState:
-    most = None if said.get("max") is None else parsing.integer(said["max"], "max", 1, LARGEST)
-    paused = None if said.get("paused") is None else parsing.boolean(said["paused"], "paused")
-    with _changing(scope, key, reason, actor) as row:
-        if "max" in said:
-            row.max, row.overridden = most, True
-        if paused is False:
-            row.paused, row.paused_by, row.paused_at, row.reason = False, "", None, ""
-        elif paused and not row.paused:
-            row.paused, row.paused_by, row.paused_at = True, actor.name, Now()
-    return state(scope, key)
-
-
-@contextmanager
-def _changing(scope: str, key: str, reason: str, actor: Actor) -> Iterator[ConcurrencyLimit]:
-    """The limit's row, locked: a claim that counts under it waits. A row that says nothing of its own is removed."""
-    scope, key = place(scope, key)
-    why = parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True)
-    with db.atomic():
-        rows = ConcurrencyLimit.objects.all()
-        most = conf.LIMITS.of(scope, key)
-        rows.bulk_create([ConcurrencyLimit(scope=scope, key=key, max=most, overridden=False)], ignore_conflicts=True)
-        row = rows.select_for_update(no_key=True).filter(scope=scope, key=key).first()
-        if row is None:
-            raise Conflict(_("Somebody else is changing this limit; try again."))
-        row.reason = why or row.reason
-        yield row
-        row.save(using=db.alias())
-        if not row.overridden and not row.paused and conf.LIMITS.of(scope, key) is None:
-            row.delete(using=db.alias())
-        wakeup.notify(wakeup.READY)
-    said = f"max {row.max or 'unlimited'}{', paused' if row.paused else ''}"
-    logger.info("limit %s set to %s by %s", row, said, actor.name or actor.kind)
-
-
-def _shown(row: ConcurrencyLimit, active: InUse) -> LimitState:
+def _state_of(row: ConcurrencyLimit, active: InUse) -> LimitState:
     used = active.of(Limit(row.scope, row.key, row.max))
     source = "override" if row.overridden else "settings"
     pause = (row.paused, row.paused_by, row.paused_at, row.reason)

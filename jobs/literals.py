@@ -42,23 +42,15 @@ class _HasTag(Func):
 
 
 class _TagBegins(Func):
-    """Takes the tags and a prefix of so many characters."""
+    """Takes the tags and a prefix."""
 
-    template = "EXISTS (SELECT 1 FROM jsonb_array_elements_text(%(expressions)s)"
     output_field = BooleanField()
 
     def __init__(self, prefix: str) -> None:
-        super().__init__(F("tags"), Value(prefix), arg_joiner=self._joiner(len(prefix)))
-
-    def _joiner(self, length: int) -> str:
-        return f") AS tag WHERE left(tag, {length}) = "
-
-
-class _SqliteTagBegins(_TagBegins):
-    template = "EXISTS (SELECT 1 FROM json_each(%(expressions)s)"
-
-    def _joiner(self, length: int) -> str:
-        return f") WHERE substr(value, 1, {length}) = "
+        elements, tag = ("json_each", "value") if db.is_sqlite() else ("jsonb_array_elements_text", "tag")
+        template = f"EXISTS (SELECT 1 FROM {elements}(%(expressions)s)"  # noqa: S608 — one of two names
+        joiner = f") AS tag WHERE substr({tag}, 1, {len(prefix)}) = "
+        super().__init__(F("tags"), Value(prefix), template=template, arg_joiner=joiner)
 
 
 def has_tag(tag: str) -> Q:
@@ -67,4 +59,4 @@ def has_tag(tag: str) -> Q:
 
 def has_tag_prefix(prefix: str) -> Q:
     """Letter for letter: no character of the prefix stands for another."""
-    return Q(_SqliteTagBegins(prefix) if db.is_sqlite() else _TagBegins(prefix))
+    return Q(_TagBegins(prefix))

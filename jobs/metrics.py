@@ -76,7 +76,10 @@ class JobsCollector(Collector):
         yield _counter("jobs_enqueued_total", "Jobs submitted, retries too.", ["resource", "job_type"], values)
         yield from self._ended(counted)
         yield from _live(counted)
-        yield from _trouble(self.tenant)
+        expired = "Running jobs whose worker was not heard of in time."
+        yield GaugeMetricFamily("jobs_expired_leases", expired, value=figures.expired_leases(self.tenant))
+        blocked = f"Targets that a paused or failed job blocks; up to {figures.MANY} are counted."
+        yield GaugeMetricFamily("jobs_blocked_targets", blocked, value=figures.blocked_targets(self.tenant))
         yield from _workers()
         yield _gauge("jobs_build_info", "The version that answers.", ["version"], {(version.__version__,): 1})
 
@@ -149,13 +152,6 @@ def _live(counted: Census) -> Iterator[Metric]:
     yield _gauge("jobs_queued", "Jobs that have not started.", ["addon"], queued)
 
 
-def _trouble(tenant: str | None) -> Iterator[Metric]:
-    expired = "Running jobs whose worker was not heard of in time."
-    yield GaugeMetricFamily("jobs_expired_leases", expired, value=figures.expired_leases(tenant))
-    blocked = f"Targets that a paused or failed job blocks; up to {figures.MANY} are counted."
-    yield GaugeMetricFamily("jobs_blocked_targets", blocked, value=figures.blocked_targets(tenant))
-
-
 def _workers() -> Iterator[Metric]:
     workers = figures.workforce()
     states: dict[Labels, float] = {(state,): count for state, count in workers.states.items()}
@@ -170,14 +166,14 @@ def _zeros(series: Iterable[Labels] = ()) -> Values:
 
 
 def _counter(name: str, documentation: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Metric:
-    family = CounterMetricFamily(name, documentation, labels=labels)
-    for label_values, value in sorted(values.items()):
-        family.add_metric(label_values, value)
-    return family
+    return _add_values(CounterMetricFamily(name, documentation, labels=labels), values)
 
 
 def _gauge(name: str, documentation: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Metric:
-    family = GaugeMetricFamily(name, documentation, labels=labels)
+    return _add_values(GaugeMetricFamily(name, documentation, labels=labels), values)
+
+
+def _add_values(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[Labels, float]) -> Metric:
     for label_values, value in sorted(values.items()):
         family.add_metric(label_values, value)
     return family

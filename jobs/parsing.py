@@ -27,7 +27,7 @@ Field = str | Sequence[str | int]
 
 PRIORITIES = {"LOW": 25, "NORMAL": 50, "HIGH": 75, "URGENT": 100}
 CONSTRAINTS = ("cpu_heavy", "disk_write_heavy", "network_heavy")
-MAX_TAGS, TAG_LENGTH, NAME_LENGTH = 32, 64, 200
+MAX_TAGS, TAG_LENGTH, NAME_LENGTH, REASON_LENGTH = 32, 64, 200, 2000
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PRINTABLE = re.compile(r"[\x20-\x7e]{1,255}")
@@ -97,7 +97,7 @@ def boolean(value: Any, field: Field) -> bool:
 def moment(value: Any, field: Field) -> datetime:
     """A time in UTC, from an aware datetime or ISO 8601 text with an offset."""
     try:
-        return utc(value if isinstance(value, datetime) else _from_iso(value))
+        return utc(value if isinstance(value, datetime) else _parse_iso(value))
     except Refused as refusal:
         raise _invalid(refusal, field) from None
 
@@ -172,6 +172,11 @@ def identifier(value: Any, field: Field) -> str:
     return text(value, field, max_length=NAME_LENGTH, single_line=True)
 
 
+def reason(value: Any) -> str:
+    """Why somebody did something, in their words; none given is empty."""
+    return "" if value is None else text(value, "reason", max_length=REASON_LENGTH, allow_empty=True)
+
+
 def tags(value: Any, field: Field = "tags") -> list[str]:
     if not isinstance(value, list | tuple):
         raise InvalidInput(field, _("must be a list"), "list_type")
@@ -195,7 +200,7 @@ def constraints(value: Any, field: Field = "constraints") -> dict[str, bool]:
     for name in value:
         if name not in CONSTRAINTS:
             known = ", ".join(CONSTRAINTS)
-            raise InvalidInput([*place, _shown(name)], _("is not one of %s") % known, "extra_forbidden")
+            raise InvalidInput([*place, _describe_step(name)], _("is not one of %s") % known, "extra_forbidden")
     return {str(name): boolean(item, [*place, name]) for name, item in value.items()}
 
 
@@ -209,7 +214,7 @@ def job_id(value: Any) -> UUID:
 
 
 def _invalid(refusal: Refused, field: Field) -> InvalidInput:
-    inner = [_shown(step) for step in reversed(refusal.path)]
+    inner = [_describe_step(step) for step in reversed(refusal.path)]
     return InvalidInput([*_place(field), *inner], refusal.message, refusal.kind)
 
 
@@ -217,12 +222,12 @@ def _place(field: Field) -> list[str | int]:
     return [field] if isinstance(field, str) else list(field)
 
 
-def _shown(step: Any) -> str | int:
+def _describe_step(step: Any) -> str | int:
     """A key of somebody's document as part of our answer, which must itself be storable and short."""
     return step if type(step) is int else salvage_text(step, 100)
 
 
-def _from_iso(value: Any) -> datetime:
+def _parse_iso(value: Any) -> datetime:
     if not isinstance(value, str):
         raise Refused(_lazy("must be a time such as 2030-01-31T12:00:00Z"), "datetime_type")
     try:

@@ -41,8 +41,7 @@ def retry_policy(value: Any, field: parsing.Field = "retry_policy") -> dict[str,
     for name in policy:
         if name not in RETRY_GATES:
             raise InvalidInput([*place, name[:100]], _("is not one of %s") % ", ".join(RETRY_GATES), "extra_forbidden")
-    said = {name: given for name, given in policy.items() if given is not None}
-    return {name: RETRY_GATES[name](given, [*place, name]) for name, given in said.items()}
+    return {name: RETRY_GATES[name](value, [*place, name]) for name, value in policy.items() if value is not None}
 
 
 RETRY_GATES: dict[str, Callable[[Any, Any], Any]] = {
@@ -70,13 +69,13 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
             raise InvalidInput(name, _("must be said"), "missing")
     template = JobTemplate(tenant=parsing.tenant(tenant), **_clean(values, {}))
     _fit(template)
-    _saved(template)
+    _save(template)
     _log(template, "made", actor)
     return template
 
 
 def get(template_id: UUID | str, *, tenant: str | None = None) -> JobTemplate:
-    return _found(of(tenant), template_id)
+    return _find(of(tenant), template_id)
 
 
 def of(tenant: str | None) -> QuerySet[JobTemplate]:
@@ -90,11 +89,11 @@ def update(
 ) -> JobTemplate:
     """Change what is said; None clears. Jobs that were made from it before keep what they were given."""
     with db.atomic():
-        template = _found(of(tenant).select_for_update(no_key=True), template_id)
+        template = _find(of(tenant).select_for_update(no_key=True), template_id)
         for name, value in _clean(changes, template.params).items():
             setattr(template, name, value)
         _fit(template)
-        _saved(template)
+        _save(template)
     _log(template, "changed", actor)
     return template
 
@@ -102,7 +101,7 @@ def update(
 def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
     """Refused while a live job or another row of this site needs it; ended jobs only forget what they came from."""
     with db.atomic():
-        template = _found(of(tenant).select_for_update(no_key=True), template_id)
+        template = _find(of(tenant).select_for_update(no_key=True), template_id)
         made = Job.objects.filter(template_id=template.pk)
         waiting = made.filter(status__in=literals([Status.PENDING, Status.QUEUED]))
         at_work = made.filter(status__in=literals(sorted(ACTIVE)))
@@ -117,7 +116,7 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
     _log(template, "deleted", actor)
 
 
-def _found(templates: QuerySet[JobTemplate], template_id: UUID | str) -> JobTemplate:
+def _find(templates: QuerySet[JobTemplate], template_id: UUID | str) -> JobTemplate:
     found = templates.filter(pk=parsing.job_id(template_id)).first()
     if found is None:
         raise NotFound(_("There is no template with this id."))
@@ -149,13 +148,13 @@ def _fit(template: JobTemplate) -> None:
             raise InvalidParams.of(wrong) from None
 
 
-def _saved(template: JobTemplate) -> None:
+def _save(template: JobTemplate) -> None:
     try:
         with db.atomic():
             template.save(using=db.alias())
     except IntegrityError:
-        said = {"name": template.name, "tenant": template.tenant}
-        raise NameTaken(_("Tenant %(tenant)s already has a template “%(name)s”.") % said) from None
+        names = {"name": template.name, "tenant": template.tenant}
+        raise NameTaken(_("Tenant %(tenant)s already has a template “%(name)s”.") % names) from None
     template.refresh_from_db(using=db.alias())
 
 

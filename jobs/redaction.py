@@ -19,7 +19,7 @@ MASK = "••••••"
 
 def redact(value: Any) -> Any:
     """A copy with MASK in place of every value whose key, as a whole and in any case, is one of REDACT_KEYS."""
-    return _masked(value, _folded(conf.REDACT_KEYS))
+    return _mask(value, _folded(conf.REDACT_KEYS))
 
 
 def restore(edited: Any, original: Any, field: str) -> Any:
@@ -30,7 +30,7 @@ def restore(edited: Any, original: Any, field: str) -> Any:
     """
     if edited == redact(original):
         return original
-    return _restored(edited, original, _folded(conf.REDACT_KEYS), (field,))
+    return _restore(edited, original, _folded(conf.REDACT_KEYS), (field,))
 
 
 @lru_cache(maxsize=8)
@@ -38,11 +38,11 @@ def _folded(keys: tuple[str, ...]) -> frozenset[str]:
     return frozenset(key.casefold() for key in keys)
 
 
-def _masked(value: Any, secret: frozenset[str]) -> Any:
+def _mask(value: Any, secret: frozenset[str]) -> Any:
     if isinstance(value, Mapping):
-        return {key: MASK if _is_secret(key, secret) else _masked(item, secret) for key, item in value.items()}
+        return {key: MASK if _is_secret(key, secret) else _mask(item, secret) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_masked(item, secret) for item in value]
+        return [_mask(item, secret) for item in value]
     return value
 
 
@@ -50,20 +50,20 @@ def _is_secret(key: Any, secret: frozenset[str]) -> bool:
     return isinstance(key, str) and key.casefold() in secret
 
 
-def _restored(edited: Any, original: Any, secret: frozenset[str], path: tuple[str | int, ...]) -> Any:
+def _restore(edited: Any, original: Any, secret: frozenset[str], path: tuple[str | int, ...]) -> Any:
     if isinstance(edited, dict):
         known = original if isinstance(original, dict) else {}
-        return {key: _entry(key, item, known, secret, (*path, key)) for key, item in edited.items()}
+        restored: dict[str, Any] = {}
+        for key, item in edited.items():
+            if not (_is_secret(key, secret) and item == MASK):
+                restored[key] = _restore(item, known.get(key), secret, (*path, key))
+            elif key in known:
+                restored[key] = known[key]
+            else:
+                raise InvalidInput((*path, key), _("is hidden here: write its value in again"), "hidden")
+        return restored
     if isinstance(edited, list):
-        if isinstance(original, list) and edited == _masked(original, secret):
+        if isinstance(original, list) and edited == _mask(original, secret):
             return original
-        return [_restored(item, None, secret, (*path, index)) for index, item in enumerate(edited)]
+        return [_restore(item, None, secret, (*path, index)) for index, item in enumerate(edited)]
     return edited
-
-
-def _entry(key: str, item: Any, known: dict[str, Any], secret: frozenset[str], path: tuple[str | int, ...]) -> Any:
-    if not (_is_secret(key, secret) and item == MASK):
-        return _restored(item, known.get(key), secret, path)
-    if key not in known:
-        raise InvalidInput(path, _("is hidden here: write its value in again"), "hidden")
-    return known[key]

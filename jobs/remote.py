@@ -5,7 +5,7 @@ A side door beside `services`: parse, then one verb of the engine. The words are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import datetime
 from functools import lru_cache, partial
@@ -18,16 +18,29 @@ from jobs import parsing, services, submission
 from jobs.actors import Actor
 from jobs.engine import admission, offers, remote, starts, upkeep
 from jobs.engine.admission import Granted
+from jobs.engine.execution import ERROR_LENGTH
 from jobs.engine.facts import facts_of
 from jobs.engine.moves import get
+from jobs.engine.remote import Beat, Line, Word
 from jobs.engine.starts import Holder, Start
 from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState
+from jobs.json_tree import INT_MAX
 from jobs.models import Job
+from jobs.outcomes import Completed, Failed, Skipped, Stopped
 from jobs.policies.admission import Denied
 from jobs.registry import Handler, Options, registry
-from jobs.remote_words import ENDS, WANTED, beat, optional, word
+from jobs.salvage import salvage_json, salvage_text
 from jobs.states import Status, StopMode, allowed_actions
 
+# Their names of our states: three of them differ.
+OTHER_NAMES = {Status.PENDING: "QUEUED", Status.COMPLETED: "DONE", Status.CANCELLED: "CANCELED"}
+STATES = {status: OTHER_NAMES.get(status, str(status)) for status in Status}
+ENDS = ("DONE", "FAILED", "SKIPPED", "CANCELED", "PAUSED")
+WANTED = {"CANCELED": StopMode.CANCEL, "PAUSED": StopMode.PAUSE}
+MOST_LINES = 1000
+LINE_LENGTH, MESSAGE_LENGTH, LEVEL_LENGTH = 10_000, 500, 16
+INT32 = 2**31
+LONG_TEXT = partial(parsing.text, max_length=INT_MAX, allow_empty=True)  # the body has a limit of its own
 OUR_WORDS = {"payload": "params", "earliest_start_at": "not_before"}
 THEIR_WORDS = {ours: theirs for theirs, ours in OUR_WORDS.items()}
 NOT_STARTED = (Status.PENDING, Status.QUEUED, Status.DISPATCHING)
@@ -57,7 +70,11 @@ def submit(said: Mapping[str, Any], *, actor: Actor) -> services.SubmitResult:
     parsing.identifier(fields.get("addon_id"), "addon_id")
     params, key = fields.pop("params", None), fields.pop("idempotency_key", None)
     try:
-        spec = submission.SpecBuilder(name, fields, handler=_handler(name)).build(params, key)
+        handler = registry.get(name)
+    except UnknownJobType:
+        handler = _opaque_handler(name)
+    try:
+        spec = submission.SpecBuilder(name, fields, handler=handler).build(params, key)
         return services.submit_spec(spec, actor=actor)
     except InvalidInput as error:
         raise _in_their_words(error) from None
@@ -86,16 +103,16 @@ def start(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> Job:
     holder = Holder(
         api_token,
         parsing.identifier(said.get("worker_id"), "worker_id"),
-        optional(said, "slot", partial(parsing.integer, minimum=0, maximum=MOST_SLOTS - 1)) or 0,
+        _optional(said, "slot", partial(parsing.integer, minimum=0, maximum=MOST_SLOTS - 1)) or 0,
     )
-    pid = optional(said, "pid", partial(parsing.integer, minimum=1, maximum=MOST_PID))
-    host = optional(said, "host", parsing.identifier)
+    pid = _optional(said, "pid", partial(parsing.integer, minimum=1, maximum=MOST_PID))
+    host = _optional(said, "host", parsing.identifier)
     return remote.start(job_id, holder, pid=pid, host=host)
 
 
 def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Kept:
     """Renew a lease: a job's, or one that counts in admission only and has nothing else to say."""
-    known, news = parsing.job_id(lease_id), beat(said)
+    known, news = parsing.job_id(lease_id), _parse_beat(said)
     if (begun := starts.find(known)) is None:
         return Kept(admission.heartbeat(known, owner=_applicant(api_token)))
     job = remote.beat(_own(begun, api_token), news)
@@ -121,12 +138,12 @@ def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
     state = said.get("state")
     if state not in ENDS:
         raise InvalidInput("state", _("must be one of %s") % ", ".join(ENDS), "enum")
-    remote.complete(begun, word(state, said), wanted=WANTED.get(state))
+    remote.complete(begun, _parse_word(state, said), wanted=WANTED.get(state))
 
 
 def release(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> None:
     """Give a lease up. A job's ends with its job, unless the job is handed back."""
-    known, hand_back = parsing.job_id(lease_id), optional(said, "hand_back", parsing.boolean)
+    known, hand_back = parsing.job_id(lease_id), _optional(said, "hand_back", parsing.boolean)
     if (begun := starts.find(known)) is None:
         return admission.release(known, owner=_applicant(api_token))
     mine = _own(begun, api_token)
@@ -154,13 +171,6 @@ def _own(begun: Start, api_token: UUID) -> Start:
     return begun
 
 
-def _handler(name: str) -> Handler[..., Any]:
-    try:
-        return registry.get(name)
-    except UnknownJobType:
-        return _opaque(name)
-
-
 def _anything(**payload: Any) -> None:
     """What a type takes that only remote workers know."""
 
@@ -168,8 +178,8 @@ def _anything(**payload: Any) -> None:
 _ANY_TYPE: Handler[..., Any] = Handler(_anything, None, Options(remote=True))
 
 
-@lru_cache(maxsize=1024)
-def _opaque(name: str) -> Handler[..., Any]:
+@lru_cache(maxsize=1024)  # the default spec of a handler is cached by its identity
+def _opaque_handler(name: str) -> Handler[..., Any]:
     handler = copy(_ANY_TYPE)
     handler.name = name
     return handler
@@ -180,3 +190,60 @@ def _in_their_words(error: InvalidInput) -> InvalidInput:
         return [THEIR_WORDS.get(loc[0], loc[0]), *loc[1:]] if loc else loc
 
     return type(error).of([{**each, "loc": renamed(each["loc"])} for each in error.errors])
+
+
+def _optional(said: Mapping[str, Any], name: str, gate: Callable[..., Any]) -> Any:
+    """A field through its gate; null is as good as not said."""
+    value = said.get(name)
+    return None if value is None else gate(value, name)
+
+
+def _parse_beat(said: Mapping[str, Any]) -> Beat:
+    message = _optional(said, "message", LONG_TEXT)
+    return Beat(
+        progress=_optional(said, "progress", partial(parsing.number, minimum=0, maximum=1)),
+        message=None if message is None else salvage_text(message, MESSAGE_LENGTH),
+        tokens_used=_optional(said, "tokens_used", partial(parsing.integer, minimum=0)),
+        checkpoint=_optional(said, "checkpoint", parsing.json_value),
+        lines=_optional(said, "logs", _parse_lines) or (),
+    )
+
+
+def _parse_lines(value: Any, field: str) -> list[Line]:
+    if not isinstance(value, list):
+        raise InvalidInput(field, _("must be a list"), "list_type")
+    if len(value) > MOST_LINES:
+        raise InvalidInput(field, _("has more than %d entries") % MOST_LINES, "too_long")
+    lines: list[Line] = []
+    try:
+        for each in value:
+            if not isinstance(each, dict):
+                raise InvalidInput([], _("must be an object"), "dict_type")
+            for name in each:
+                if name not in ("level", "message", "at"):
+                    raise InvalidInput(salvage_text(name, 100), _("is not a field here"), "extra_forbidden")
+            level = _optional(each, "level", partial(parsing.text, max_length=LEVEL_LENGTH, single_line=True)) or "INFO"
+            message = LONG_TEXT(each.get("message"), "message")
+            lines.append((level, salvage_text(message, LINE_LENGTH), _optional(each, "at", parsing.moment)))
+    except InvalidInput as error:
+        raise error.under(field, len(lines)) from None
+    return lines
+
+
+def _parse_word(state: str, said: Mapping[str, Any]) -> Word:
+    """Parse a result. As with handlers, what is odd or too long is made storable: no end gets lost over it."""
+    error = salvage_text(_optional(said, "error", LONG_TEXT) or "", ERROR_LENGTH)
+    exit_code = _optional(said, "exit_code", partial(parsing.integer, minimum=-INT32, maximum=INT32 - 1))
+    artifacts = said.get("artifacts")
+    if artifacts is not None and not isinstance(artifacts, dict):
+        raise InvalidInput("artifacts", _("must be an object"), "dict_type")
+    artifacts = salvage_json(artifacts or {})
+    if state == "DONE":
+        return Completed(artifacts, exit_code or 0)
+    if state == "SKIPPED":
+        return Skipped(salvage_text(error, parsing.REASON_LENGTH), artifacts)
+    if state == "FAILED":
+        reason = next(iter(error.strip().splitlines()), "") or "failed"
+        code = 1 if exit_code is None else exit_code
+        return Failed(error or reason, salvage_text(reason, MESSAGE_LENGTH), exit_code=code, artifacts=artifacts)
+    return Stopped(artifacts)

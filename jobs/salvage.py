@@ -42,7 +42,7 @@ def salvage_json(value: object, *, max_bytes: int = MAX_BYTES, max_depth: int = 
             if isinstance(error, Refused) and error.kind == "too_large":
                 break
     kind = salvage_text(type(value).__name__, 200)
-    return {"truncated": True, "type": kind, "preview": salvage_text(_shown(value), PREVIEW_LENGTH)}
+    return {"truncated": True, "type": kind, "preview": salvage_text(_short_repr(value), PREVIEW_LENGTH)}
 
 
 def _rescue(value: Any, depth: int, room: Room, above: tuple[int, ...] = ()) -> Any:
@@ -59,7 +59,7 @@ def _rescue(value: Any, depth: int, room: Room, above: tuple[int, ...] = ()) -> 
     try:
         leaf = value if isinstance(value, str) else strict_copy(value, 0, room)
     except Exception:  # noqa: BLE001
-        leaf = _shown(value)
+        leaf = _short_repr(value)
     room.take(NODE_BYTES)
     return _rescue_key(leaf, room) if isinstance(leaf, str) else leaf
 
@@ -77,7 +77,7 @@ def _text(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     """Its repr, bounded before it is made where the value is a container."""
     try:
         return _short.repr(value)

@@ -20,13 +20,12 @@ from jobs.engine import lifecycle, ordering
 from jobs.engine.insert import insert_job, insert_jobs
 from jobs.engine.job_spec import COLUMNS, JobSpec
 from jobs.engine.moves import get, jobs
-from jobs.engine.sql.insert import InsertedJob
 from jobs.errors import IdempotencyKeyReused, InvalidInput
 from jobs.models import Job
 from jobs.registry import registry
 
 JobId = UUID | str
-REASON_LENGTH = 2000
+REASON_LENGTH = parsing.REASON_LENGTH
 KEYS_AT_ONCE = 500
 
 
@@ -64,10 +63,14 @@ def submit(item: Mapping[str, Any], *, actor: Actor = PYTHON, reason: str = "") 
 
 def submit_spec(spec: JobSpec, *, actor: Actor, reason: str = "") -> SubmitResult:
     """As `submit`, for a job that is validated already."""
-    inserted = insert_job(spec, actor=actor, reason=_reason(reason))
+    inserted = insert_job(spec, actor=actor, reason=parsing.reason(reason))
     if inserted is None:
-        return SubmitResult(_existing_job(spec), created=False)
-    return SubmitResult(_job_from_spec(spec, inserted), created=True)
+        job = jobs().get(tenant=spec.tenant, idempotency_key=spec.idempotency_key)
+        _require_same_body(job.idempotency_hash, spec)
+        return SubmitResult(job, created=False)
+    # Built as it was inserted. By keyword, a model with so many fields takes four times as long.
+    columns = {**_column_defaults(), **spec.values(), **inserted._asdict(), "priority": spec.base_priority}
+    return SubmitResult(Job.from_db(db.alias(), list(columns), list(columns.values())), created=True)
 
 
 def enqueue_many(
@@ -80,19 +83,19 @@ def enqueue_many(
     if limit is not None and len(listed) > limit:
         raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
     specs = submission.build_specs(listed)
-    return _submit_specs(specs, actor, _reason(reason)) if specs else []
+    return _submit_specs(specs, actor, parsing.reason(reason)) if specs else []
 
 
 def cancel(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    return lifecycle.cancel(parsing.job_id(job_id), actor=actor, reason=_reason(reason))
+    return lifecycle.cancel(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason))
 
 
 def pause(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    return lifecycle.pause(parsing.job_id(job_id), actor=actor, reason=_reason(reason))
+    return lifecycle.pause(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason))
 
 
 def resume(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    return lifecycle.resume(parsing.job_id(job_id), actor=actor, reason=_reason(reason))
+    return lifecycle.resume(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason))
 
 
 def retry(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor = PYTHON) -> Job:
@@ -103,15 +106,15 @@ def retry(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor 
 def retried(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor = PYTHON) -> tuple[Job, bool]:
     """As `retry`, and whether the job was made now."""
     parsing.boolean(fresh, "fresh")
-    return lifecycle.retry(parsing.job_id(job_id), actor=actor, reason=_reason(reason), fresh=fresh)
+    return lifecycle.retry(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason), fresh=fresh)
 
 
 def resolve(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    return lifecycle.resolve(parsing.job_id(job_id), actor=actor, reason=_reason(reason))
+    return lifecycle.resolve(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason))
 
 
 def release(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    return lifecycle.release(parsing.job_id(job_id), actor=actor, reason=_reason(reason))
+    return lifecycle.release(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason))
 
 
 def move(
@@ -124,7 +127,7 @@ def move(
     actor: Actor = PYTHON,
 ) -> Job:
     """Put a waiting job before or after another one, or first or last, within its tenant and priority."""
-    job, why = parsing.job_id(job_id), _reason(reason)
+    job, why = parsing.job_id(job_id), parsing.reason(reason)
     if sum(each is not None for each in (before, after, to)) != 1:
         raise InvalidInput([], _("say exactly one of before, after and to"))
     if to is not None:
@@ -138,14 +141,7 @@ def move(
 def update(job_id: JobId, changes: Mapping[str, Any], *, reason: str = "", actor: Actor = PYTHON) -> Job:
     """Edit a job that waits; params and target only before its first dispatch, tags of any job. None clears a field."""
     job = get(parsing.job_id(job_id))
-    return lifecycle.update(job.pk, _edits(job, changes), actor=actor, reason=_reason(reason))
-
-
-def _job_from_spec(spec: JobSpec, inserted: InsertedJob) -> Job:
-    """Build the job as it was inserted. By keyword, a model with so many fields takes four times as long."""
-    columns = {**_column_defaults(), **spec.values(), **inserted._asdict(), "priority": spec.base_priority}
-    job: Job = Job.from_db(db.alias(), list(columns), list(columns.values()))
-    return job
+    return lifecycle.update(job.pk, _edits(job, changes), actor=actor, reason=parsing.reason(reason))
 
 
 @cache
@@ -197,12 +193,6 @@ def _existing_ids(specs: list[JobSpec]) -> dict[UUID, UUID]:
     return {spec.id: existing[spec.tenant, spec.idempotency_key][0] for spec in specs}
 
 
-def _existing_job(spec: JobSpec) -> Job:
-    job = jobs().get(tenant=spec.tenant, idempotency_key=spec.idempotency_key)
-    _require_same_body(job.idempotency_hash, spec)
-    return job
-
-
 def _require_same_body(digest: str, spec: JobSpec) -> None:
     if digest != spec.idempotency_hash:
         raise IdempotencyKeyReused(
@@ -214,11 +204,15 @@ def _edits(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes as columns, each through its gate."""
     if not isinstance(changes, Mapping):
         raise InvalidInput([], _("must be an object"), "dict_type")
+    cleared: dict[str, Any] = {"priority": submission.NORMAL, "time_sensitive": False, "tags": []}
     edits: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in lifecycle.EDITABLE:
             raise InvalidInput(str(name)[:100], _("cannot be changed"), "extra_forbidden")
-        edits[name] = _edited(job, name, value)
+        if name == "params":
+            edits[name] = registry.get(job.job_type).signature.validate(parsing.json_object(value, "params"))
+        else:
+            edits[name] = cleared.get(name) if value is None else submission.GATES[name](value, name)
     if "priority" in edits:
         edits["base_priority"] = edits["priority"]
     if "target" in edits:
@@ -228,18 +222,3 @@ def _edits(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
     if {"deadline_at", "not_before"} & set(edits) and deadline and start and deadline <= start:
         raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
     return edits
-
-
-def _edited(job: Job, name: str, value: Any) -> Any:
-    if name == "params":
-        params = parsing.json_object(value, "params")
-        return registry.get(job.job_type).signature.validate(params)
-    if value is None and name in ("priority", "time_sensitive", "tags"):
-        return {"priority": submission.NORMAL, "time_sensitive": False, "tags": []}[name]
-    return None if value is None else submission.GATES[name](value, name)
-
-
-def _reason(reason: Any) -> str:
-    return (
-        parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason not in (None, "") else ""
-    )

@@ -123,10 +123,10 @@ def record(kind: type) -> Rule:
 
 
 def not_accepted(expected: str, value: object) -> NotAccepted:
-    return NotAccepted(f"must be {expected}, not {shown(value)}")
+    return NotAccepted(f"must be {expected}, not {describe_value(value)}")
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 128:
         return "a number of that size"  # Python itself refuses to print the longest ones
     plain = value is None or isinstance(value, str | int | float)

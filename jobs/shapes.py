@@ -32,14 +32,15 @@ def job(row: Job) -> dict[str, Any]:
     """Read with `select_related("run", "retried_by")`, or this asks for them."""
     follower = getattr(row, "retried_by", None)
     run_row = getattr(row, "run", None)
+    times = {"expires_at": moment(row.lease_expires_at), "heartbeat_at": moment(row.heartbeat_at)}
     return {
         "id": str(row.pk),
         **{name: getattr(row, name) for name in PLAIN},
         **{name: moment(getattr(row, name)) for name in TIMES},
-        **{name: _text(getattr(row, column)) for name, column in REFERENCES.items()},
+        **{name: None if (key := getattr(row, column)) is None else str(key) for name, column in REFERENCES.items()},
         "params": redact(row.params),
         "retried_by": None if follower is None else str(follower.pk),
-        "lease": _lease(row),
+        "lease": None if row.lease_owner is None else {"owner": row.lease_owner, **times},
         "run": None if run_row is None else run(run_row),
     }
 
@@ -131,15 +132,10 @@ def job_type(handler: Handler[..., Any]) -> dict[str, Any]:
 
 
 def group(row: JobGroup, progress: dict[str, Any]) -> dict[str, Any]:
+    plain = ("tenant", "name", "mode", "on_failure", "status", "cancel_requested", "round")
     return {
         "id": str(row.pk),
-        "tenant": row.tenant,
-        "name": row.name,
-        "mode": row.mode,
-        "on_failure": row.on_failure,
-        "status": row.status,
-        "cancel_requested": row.cancel_requested,
-        "round": row.round,
+        **{name: getattr(row, name) for name in plain},
         "created_at": moment(row.created_at),
         "finished_at": moment(row.finished_at),
         "progress": progress,
@@ -148,17 +144,6 @@ def group(row: JobGroup, progress: dict[str, Any]) -> dict[str, Any]:
 
 def moment(value: datetime | None) -> str | None:
     return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def _lease(row: Job) -> dict[str, Any] | None:
-    if row.lease_owner is None:
-        return None
-    times = {"expires_at": moment(row.lease_expires_at), "heartbeat_at": moment(row.heartbeat_at)}
-    return {"owner": row.lease_owner, **times}
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 Reader = Callable[[Sequence[UUID]], Mapping[UUID, Any]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from inspect import Parameter
 from types import SimpleNamespace
 from typing import Any, NotRequired, get_type_hints
@@ -51,7 +51,7 @@ class Signature:
             return params
         if self.takes_ctx and self._extra is not None and CONTEXT in params:
             raise InvalidParams(["params", CONTEXT], "this name is the handler's context", "reserved")
-        self._typed(_encoded(params) if text is None else text)
+        self._typed(_encode(params) if text is None else text)
         return params
 
     def arguments(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Signature:
 
     def coerce_text(self, pairs: Mapping[str, str]) -> dict[str, Any]:
         """`key=value` words as JSON values. What does not fit is left for `validate` to refuse by name."""
-        return {name: _read(text, self._hints.get(name, self._extra)) for name, text in pairs.items()}
+        return {name: _parse_word(text, self._hints.get(name, self._extra)) for name, text in pairs.items()}
 
     def schema(self) -> dict[str, Any]:
         return copy.deepcopy(self._schema)
@@ -97,25 +97,20 @@ class Signature:
 
 
 def _parameters(func: Callable[..., Any]) -> tuple[bool, list[Parameter]]:
-    """Whether the handler takes `ctx`, and its other parameters."""
+    """Return whether the handler takes `ctx`, and its other parameters, which are all passed by name."""
     parameters = list(inspect.signature(func).parameters.values())
     takes_ctx = bool(parameters) and parameters[0].name == CONTEXT
     if takes_ctx and parameters[0].kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
         parameters = parameters[1:]
-    for each in parameters:
-        _refuse_unnamed(func, each)
-    return takes_ctx, parameters
-
-
-def _refuse_unnamed(func: Callable[..., Any], parameter: Parameter) -> None:
-    """Params are passed by name, and the context as the first argument."""
     place = f"{func.__module__}.{func.__qualname__}"
-    if parameter.name == CONTEXT:
-        raise TypeError(f"{place}: `{CONTEXT}` must be the first, positional parameter")
-    if parameter.kind is Parameter.VAR_POSITIONAL:
-        raise TypeError(f"{place}: a handler is called by name and cannot take *{parameter.name}")
-    if parameter.kind is Parameter.POSITIONAL_ONLY:
-        raise TypeError(f"{place}: a handler is called by name, so `{parameter.name}` cannot be positional-only")
+    for name, kind in ((each.name, each.kind) for each in parameters):
+        if name == CONTEXT:
+            raise TypeError(f"{place}: `{CONTEXT}` must be the first, positional parameter")
+        if kind is Parameter.VAR_POSITIONAL:
+            raise TypeError(f"{place}: a handler is called by name and cannot take *{name}")
+        if kind is Parameter.POSITIONAL_ONLY:
+            raise TypeError(f"{place}: a handler is called by name, so `{name}` cannot be positional-only")
+    return takes_ctx, parameters
 
 
 def _annotation(func: Callable[..., Any], parameter: Parameter) -> Any:
@@ -146,48 +141,38 @@ def _refusal(func: Callable[..., Any], name: str, error: Exception) -> TypeError
     return TypeError(f"{place}: `{name}` is not annotated with a type that JSON can carry: {reason}")
 
 
-def _encoded(params: dict[str, Any]) -> str:
+def _encode(params: dict[str, Any]) -> str:
     try:
         return _JSON.encode(params)
     except (TypeError, ValueError, RecursionError):
-        raise InvalidParams.of(list(_not_json(params))) from None
-
-
-def _not_json(params: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        pass
+    errors: list[dict[str, Any]] = []
     for name, value in params.items():
         try:
             _JSON.encode({name: value})
         except (TypeError, ValueError, RecursionError) as error:
-            yield {"loc": ["params", str(name)], "msg": f"Not a JSON value: {error}", "type": "json_type"}
+            errors.append({"loc": ["params", str(name)], "msg": f"Not a JSON value: {error}", "type": "json_type"})
+    raise InvalidParams.of(errors)
 
 
-def _read(text: str, hint: Any) -> Any:
+def _parse_word(text: str, hint: Any) -> Any:
     """A parameter that may be text takes the word as it stands; one that may be anything takes it as JSON."""
     adapter = TypeAdapter(Any if hint is None else hint)
-    parsed = _parsed(text)
+    try:
+        parsed = json.loads(text)
+        _JSON.encode(parsed)  # NaN, and 1e999 which became Infinity
+    except (ValueError, RecursionError):
+        parsed = text
     if all(_fits(adapter, value) for value in _ONE_OF_EACH_KIND):
         return parsed
     if parsed is None and _fits(adapter, None):
         return None
     if _fits(adapter, text):
         return text
-    return parsed if _fits(adapter, parsed) else _loosely(adapter, text, parsed)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        value = json.loads(text)
-        _JSON.encode(value)  # NaN, and 1e999 which became Infinity
-    except (ValueError, RecursionError):
-        return text
-    return value
-
-
-def _loosely(adapter: TypeAdapter[Any], text: str, parsed: Any) -> Any:
-    """yes, on, +5, 1_000: what people write where a program wants a boolean or a number.
-
-    What is wrong in any case is refused as what it is: a number out of range is no bad number.
-    """
+    if _fits(adapter, parsed):
+        return parsed
+    # yes, on, +5, 1_000: what people write where a program wants a boolean or a number. What is wrong in any case is
+    # refused as what it is: a number out of range is no bad number.
     try:
         value = adapter.dump_python(adapter.validate_strings(text), mode="json")
     except ValueError:

@@ -116,68 +116,35 @@ def _arrows(
 
 S, E = Status, EventKind
 
+# fmt: off
 ARROWS: tuple[Arrow, ...] = (
     *_arrows("enqueue", [None], S.QUEUED, E.SUBMITTED, Who.PERSON, "params are valid for the handler"),
-    *_arrows(
-        "enqueue", [None], S.PENDING, E.SUBMITTED, Who.PERSON, "`hold`, or a predecessor in its group is not done"
-    ),
+    *_arrows("enqueue", [None], S.PENDING, E.SUBMITTED, Who.PERSON, "`hold`, or a predecessor in its group is not done"),
     *_arrows("release", [S.PENDING], S.QUEUED, E.RELEASED, Who.PERSON, "no predecessor is pending"),
     *_arrows("claim", [S.QUEUED], S.RUNNING, E.RUNNING, Who.EXECUTOR, "fresh lease token; opens or continues the run"),
     *_arrows("offer", [S.QUEUED], S.DISPATCHING, E.DISPATCHING, Who.SCHEDULER, "counts against limits and capacity"),
-    *_arrows(
-        "start", [S.DISPATCHING], S.RUNNING, E.RUNNING, Who.EXECUTOR, "fresh lease token; opens or continues the run"
-    ),
-    *_arrows(
-        "withdraw", [S.DISPATCHING], S.QUEUED, E.WITHDRAWN, Who.SCHEDULER, "not started within the dispatch timeout"
-    ),
+    *_arrows("start", [S.DISPATCHING], S.RUNNING, E.RUNNING, Who.EXECUTOR, "fresh lease token; opens or continues the run"),
+    *_arrows("withdraw", [S.DISPATCHING], S.QUEUED, E.WITHDRAWN, Who.SCHEDULER, "not started within the dispatch timeout"),
     *_arrows("complete", [S.RUNNING], S.COMPLETED, E.COMPLETED, Who.EXECUTOR, "lease token matches"),
     *_arrows("skip", [S.RUNNING], S.SKIPPED, E.SKIPPED, Who.EXECUTOR, "lease token matches"),
     *_arrows("skip", [S.PENDING, S.QUEUED], S.SKIPPED, E.SKIPPED, Who.SCHEDULER, "deadline, overlap or predecessor"),
-    *_arrows(
-        "fail",
-        [S.RUNNING],
-        S.FAILED,
-        E.FAILED,
-        Who.EXECUTOR,
-        "lease token matches; the retry policy decides on a new job",
-    ),
-    *_arrows(
-        "expire", [S.RUNNING], S.FAILED, E.FAILED, Who.SCHEDULER, "lease and grace are over; the retry policy decides"
-    ),
-    *_arrows(
-        "expire", [S.RUNNING], S.CANCELLED, E.CANCELLED, Who.SCHEDULER, "lease and grace are over, a cancel was asked"
-    ),
-    *_arrows(
-        "expire",
-        [S.RUNNING],
-        S.PAUSED,
-        E.PAUSED,
-        Who.SCHEDULER,
-        "lease and grace are over, a pause was asked; run stays open",
-    ),
+    *_arrows("fail", [S.RUNNING], S.FAILED, E.FAILED, Who.EXECUTOR, "lease token matches; the retry policy decides on a new job"),
+    *_arrows("expire", [S.RUNNING], S.FAILED, E.FAILED, Who.SCHEDULER, "lease and grace are over; the retry policy decides"),
+    *_arrows("expire", [S.RUNNING], S.CANCELLED, E.CANCELLED, Who.SCHEDULER, "lease and grace are over, a cancel was asked"),
+    *_arrows("expire", [S.RUNNING], S.PAUSED, E.PAUSED, Who.SCHEDULER, "lease and grace are over, a pause was asked; run stays open"),
     *_arrows("cancel", [S.PENDING, S.QUEUED, S.DISPATCHING, S.PAUSED], S.CANCELLED, E.CANCELLED, Who.PERSON, "at once"),
     *_arrows("cancel", [S.RUNNING], S.RUNNING, E.CANCEL_REQUESTED, Who.PERSON, "asks; upgrades a pause"),
     *_arrows("pause", [S.QUEUED, S.DISPATCHING], S.PAUSED, E.PAUSED, Who.PERSON, "at once"),
     *_arrows("pause", [S.RUNNING], S.RUNNING, E.PAUSE_REQUESTED, Who.PERSON, "asks; refused after a cancel"),
     *_arrows("stop", [S.RUNNING], S.CANCELLED, E.CANCELLED, Who.EXECUTOR, "lease token matches, a cancel was asked"),
-    *_arrows(
-        "stop", [S.RUNNING], S.PAUSED, E.PAUSED, Who.EXECUTOR, "lease token matches, a pause was asked; run stays open"
-    ),
-    *_arrows(
-        "hand_back",
-        [S.RUNNING],
-        S.QUEUED,
-        E.HANDED_BACK,
-        Who.EXECUTOR,
-        "lease token matches; run stays open, no attempt used",
-    ),
+    *_arrows("stop", [S.RUNNING], S.PAUSED, E.PAUSED, Who.EXECUTOR, "lease token matches, a pause was asked; run stays open"),
+    *_arrows("hand_back", [S.RUNNING], S.QUEUED, E.HANDED_BACK, Who.EXECUTOR, "lease token matches; run stays open, no attempt used"),
     *_arrows("resume", [S.PAUSED], S.QUEUED, E.RESUMED, Who.PERSON, "same job, same run"),
     *_arrows("resume", [S.FAILED], S.FAILED, E.RETRY_CREATED, Who.PERSON, "a new job at the head of its target"),
     *(Arrow("retry", s, s, E.RETRY_CREATED, Who.PERSON, "a new job after the chain's tail") for s in sorted(TERMINAL)),
-    *_arrows(
-        "resolve", [S.FAILED], S.FAILED, E.RESOLVED, Who.PERSON, "an unresolved tail; it no longer blocks its target"
-    ),
+    *_arrows("resolve", [S.FAILED], S.FAILED, E.RESOLVED, Who.PERSON, "an unresolved tail; it no longer blocks its target"),
 )
+# fmt: on
 PERSON_VERBS = ("release", "cancel", "pause", "resume", "retry", "resolve")
 ACTIONS = (*PERSON_VERBS, "move", "update")  # what a person does with a job; the last two leave its status alone
 WAITING = frozenset({Status.PENDING, Status.QUEUED})
@@ -266,7 +233,7 @@ def refusal(action: str, facts: JobFacts, fields: Iterable[str] = ()) -> Refusal
 
 def allowed_actions(facts: JobFacts) -> list[str]:
     """List the actions that a person may apply to a job now."""
-    return [action for action in ACTIONS if _is_allowed(action, facts)]
+    return [action for action in ACTIONS if _reason(action, facts) is None]
 
 
 def refused_by_status(verb: str, facts: JobFacts) -> Refusal:
@@ -329,10 +296,6 @@ _PAST = {
 }
 
 
-def _is_allowed(action: str, facts: JobFacts) -> bool:
-    return (_update_reason("", facts) if action == "update" else _reason(action, facts)) is None
-
-
 def _reason(action: str, facts: JobFacts) -> RefusalReason | None:
     if action == "retry":
         return _retry_reason(facts)
@@ -368,14 +331,15 @@ def _update_reason(field: str, facts: JobFacts) -> RefusalReason | None:
 
 def _refusal(reason: RefusalReason, action: str, facts: JobFacts, field: str = "") -> Refusal:
     allowed = tuple(allowed_actions(facts))
-    told, tail_id = facts.status, None
+    status, tail_id = facts.status, None
     if reason == RefusalReason.LIVE_TAIL or facts.superseded_by is not None:
-        tail_id, told, _ = facts.superseded_by or LatestAttempt(facts.job_id, facts.status)
+        tail_id, status, _ = facts.superseded_by or LatestAttempt(facts.job_id, facts.status)
     if reason == RefusalReason.FROZEN:
-        return Refusal(reason, f"Cannot modify {field} after dispatch", told, allowed, field, tail_id)
+        return Refusal(reason, f"Cannot modify {field} after dispatch", status, allowed, field, tail_id)
     cannot = f"its {field} cannot be changed" if field else f"cannot be {_PAST[action]}"
-    message = f"Job {facts.job_id} {_situation(reason, facts)} and {cannot}{_hint(allowed)}."
-    return Refusal(reason, message, told, allowed, field, tail_id)
+    hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
+    message = f"Job {facts.job_id} {_situation(reason, facts)} and {cannot}{hint}."
+    return Refusal(reason, message, status, allowed, field, tail_id)
 
 
 def _situation(reason: RefusalReason, facts: JobFacts) -> str:
@@ -388,8 +352,3 @@ def _situation(reason: RefusalReason, facts: JobFacts) -> str:
     if facts.superseded_by is not None:
         return f"was superseded by {facts.superseded_by.id}, which is {facts.superseded_by.status},"
     return f"is {facts.status}"
-
-
-def _hint(allowed: Iterable[str]) -> str:
-    names = ", ".join(allowed)
-    return f"; allowed: {names}" if names else ""

@@ -89,8 +89,8 @@ class SpecBuilder:
         **placement: Any,
     ) -> None:
         self._given = clean(fields)
-        preset = _from_template(template) if template is not None else {}
-        self._preset_params: dict[str, Any] = preset.pop("params", {})
+        preset = _template_fields(template) if template is not None else {}
+        self._preset_params: dict[str, Any] = template.params if template is not None else {}
         self._handler = handler or registry.get(
             parsing.identifier(template.job_type if template else job_type, "job_type")
         )
@@ -177,13 +177,12 @@ def find_template(name: Any, tenant: str) -> JobTemplate:
     return template
 
 
-def _from_template(template: JobTemplate) -> dict[str, Any]:
-    names = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags", "params")
+def _template_fields(template: JobTemplate) -> dict[str, Any]:
+    names = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
     preset = {name: value for name in names if (value := getattr(template, name)) not in (None, "", [])}
     if (attempts := template.retry_policy.get("max_attempts")) is not None:
         preset["max_retries"] = attempts
-    params = preset.pop("params", {})
-    return {**clean({**preset, "tenant": template.tenant}), "params": params}
+    return clean({**preset, "tenant": template.tenant})
 
 
 def _apply(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[str, Any]) -> JobSpec:
@@ -192,7 +191,8 @@ def _apply(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[str, Any
         return spec
     spec = spec.copy()
     for name, value in fields.items():
-        setattr(spec, _COLUMN.get(name, name), dump(value) if name in JSON_COLUMNS else value)
+        column = "base_priority" if name == "priority" else name
+        setattr(spec, column, dump(value) if name in JSON_COLUMNS else value)
     if spec.hold:
         spec.status = Status.PENDING.value
     if spec.target is not None:
@@ -203,15 +203,12 @@ def _apply(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[str, Any
     return spec
 
 
-_COLUMN = {"priority": "base_priority"}
-
-
 @lru_cache(maxsize=4096)
 def _default_spec(handler: Handler[..., Any], token_limit: int | None, max_retries: int) -> JobSpec:
     """Return a job of this type for which no field is given. Copied, never changed."""
     options = handler.options
     return JobSpec(
-        id=_NO_ID,
+        id=UUID(int=0),  # each copy gets its own
         job_type=handler.name,
         flow_id=ids.flow_id("default", handler.name, options.resource, ""),
         tags=dump(options.tags),
@@ -224,9 +221,6 @@ def _default_spec(handler: Handler[..., Any], token_limit: int | None, max_retri
         token_limit=token_limit if options.token_limit is None else options.token_limit,
         max_retries=max_retries if options.max_retries is None else options.max_retries,
     )
-
-
-_NO_ID = UUID(int=0)
 
 
 def fingerprint(what: str | UUID, params: Mapping[str, Any], said: Mapping[str, Any]) -> str:

@@ -19,7 +19,6 @@ from jobs.engine import journal
 from jobs.errors import InvalidInput, NotFound
 from jobs.literals import literals
 from jobs.models import Job, LaneMark, Target
-from jobs.services import REASON_LENGTH
 
 logger = logging.getLogger("jobs.targets")
 AT_ONCE = 1000
@@ -42,20 +41,20 @@ class TargetState:
 
 def pause(key: str, *, tenant: str = "default", reason: str = "", actor: Actor = PYTHON) -> Target:
     """Nothing of this target starts until it is unpaused. It need not have been used before."""
-    why = parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True)
+    why = parsing.reason(reason)
     with db.atomic():
-        target = _locked(key, tenant, make=True)
+        target = _lock_target(key, tenant, make=True)
         changes: dict[str, Any] = {"reason": why} if why else {}
         if not target.paused:
             changes = {"paused": True, "paused_by": actor.name, "paused_at": Now(), "reason": why}
-        return _changed(target, changes, actor)
+        return _apply_changes(target, changes, actor)
 
 
 def unpause(key: str, *, tenant: str = "default", actor: Actor = PYTHON) -> Target:
     with db.atomic():
-        target = _locked(key, tenant, make=False)
+        target = _lock_target(key, tenant, make=False)
         changes = {"paused": False, "paused_by": "", "paused_at": None, "reason": ""} if target.paused else {}
-        return _changed(target, changes, actor)
+        return _apply_changes(target, changes, actor)
 
 
 def of(tenant: str | None) -> QuerySet[Target]:
@@ -100,7 +99,7 @@ def states(targets: Sequence[Target]) -> list[TargetState]:
     return [TargetState(each, holders.get(each.pk), *counts.get(each.pk, (0, None))) for each in targets]
 
 
-def _locked(key: str, tenant: str, *, make: bool) -> Target:
+def _lock_target(key: str, tenant: str, *, make: bool) -> Target:
     key, tenant = parsing.target(key), parsing.tenant(tenant)
     targets = Target.objects.all()
     if make:
@@ -115,12 +114,12 @@ def _absent(key: str, tenant: str) -> NotFound:
     return NotFound(_("There is no target “%(key)s” in tenant %(tenant)s.") % {"key": key, "tenant": tenant})
 
 
-def _changed(target: Target, changes: dict[str, Any], actor: Actor) -> Target:
+def _apply_changes(target: Target, changes: dict[str, Any], actor: Actor) -> Target:
     if not changes:
         return target
     Target.objects.filter(pk=target.pk).update(**changes)
     journal.mark(target.pk)
     target.refresh_from_db(using=db.alias())
-    said = "paused" if target.paused else "unpaused"
-    logger.info("target %s of tenant %s %s by %s", target.key, target.tenant, said, actor.name or actor.kind)
+    action = "paused" if target.paused else "unpaused"
+    logger.info("target %s of tenant %s %s by %s", target.key, target.tenant, action, actor.name or actor.kind)
     return target

@@ -15,7 +15,6 @@ from jobs.conf import conf
 from jobs.engine.worker.registration import QUIET_BEAT_SEC
 from jobs.errors import Conflict, NotFound
 from jobs.models import Worker, WorkerState
-from jobs.services import REASON_LENGTH
 
 logger = logging.getLogger("jobs.workers")
 
@@ -43,7 +42,7 @@ def is_heard(worker: Worker) -> bool:
 
 
 def _ask(worker_id: UUID, wish: str, reason: str, actor: Actor) -> Worker:
-    why = parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True)
+    why = parsing.reason(reason)
     with db.atomic():
         worker = Worker.objects.select_for_update(no_key=True).filter(pk=worker_id).first()
         if worker is None:

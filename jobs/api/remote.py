@@ -30,7 +30,7 @@ from jobs.engine.starts import Start
 from jobs.errors import NotFound
 from jobs.models import Job
 from jobs.redaction import redact
-from jobs.remote_words import STATES
+from jobs.remote import STATES
 from jobs.shapes import moment
 from jobs.states import Status
 

@@ -9,8 +9,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 from jobs.api import fields as f
 from jobs.api.request_params import Said, example
 from jobs.api.schemas import Id, JsonObject, Out, Page, SubmissionIn, Time, words
-from jobs.remote import MOST_PID, MOST_SLOTS
-from jobs.remote_words import ENDS, INT32, LEVEL_LENGTH, MOST_LINES, STATES
+from jobs.remote import ENDS, INT32, LEVEL_LENGTH, MOST_LINES, MOST_PID, MOST_SLOTS, STATES
 from jobs.states import StopMode
 
 STATE_WORDS = list(dict.fromkeys(STATES.values()))

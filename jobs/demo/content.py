@@ -9,7 +9,6 @@ import logging
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from math import sin, tau
 from typing import Any
@@ -63,7 +62,10 @@ def live_through(actor: Actor) -> None:
         "target": "demo-book-2",
     }
     services.enqueue_many([{**each, "tenant": TENANT, "tags": ["demo"]} for each in (*plain, stuck)], actor=actor)
-    _groups(actor)
+    fine = [{"job_type": "demo.mail", "params": {"to": f"chapter-{number}@open.example"}} for number in range(5)]
+    groups.create(fine, name="demo: five chapters", tenant=TENANT, actor=actor)
+    mixed = [*fine[:3], {"job_type": "demo.mail", "params": {"to": "chapter-4@closed.example"}}]
+    groups.create(mixed, name="demo: one chapter lost", on_failure="continue", tenant=TENANT, actor=actor)
     work(burst=True)
 
 
@@ -73,21 +75,17 @@ def work(*, burst: bool, housekeeping: bool = False, concurrency: int = 1) -> in
     serves = Serves(tuple(registry.local_names()), tenant=TENANT, choosy=True)
     options = Options(None, concurrency, serves, burst=burst, housekeeping=housekeeping)
     worker = Worker(options)
-    if burst:
-        with _quietly():
-            return worker.run()
-    worker.listen_to_signals()
-    return worker.run()
-
-
-def _groups(actor: Actor) -> None:
-    def chapter(to: str) -> dict[str, Any]:
-        return {"job_type": "demo.mail", "params": {"to": to}}
-
-    fine = [chapter(f"chapter-{number}@open.example") for number in range(5)]
-    groups.create(fine, name="demo: five chapters", tenant=TENANT, actor=actor)
-    mixed = [*fine[:3], chapter("chapter-4@closed.example")]
-    groups.create(mixed, name="demo: one chapter lost", on_failure="continue", tenant=TENANT, actor=actor)
+    if not burst:
+        worker.listen_to_signals()
+        return worker.run()
+    # What a worker says of each job, and of each that fails on purpose, is not news here.
+    logger = logging.getLogger("jobs")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        return worker.run()
+    finally:
+        logger.setLevel(level)
 
 
 def _minutes(now: datetime) -> Iterator[JobMinute]:
@@ -104,45 +102,27 @@ def _minutes(now: datetime) -> Iterator[JobMinute]:
             jobs = round(hourly * tide * (span / timedelta(hours=1)) * dice.uniform(0.6, 1.4))
             failed = sum(dice.random() * 100 < failing for _ in range(jobs))
             for outcome, number in ((Status.COMPLETED, jobs - failed), (Status.FAILED, failed)):
-                if number:
-                    times = (wait * dice.uniform(0.5, 4), run * dice.uniform(0.5, 2))
-                    yield _minute(moment, HOUR if is_folded else WORKER, kind, resource, outcome, number, times)
+                if not number:
+                    continue
+                waited, ran = wait * dice.uniform(0.5, 4), run * dice.uniform(0.5, 2)
+                yield JobMinute(
+                    minute=moment,
+                    worker=HOUR if is_folded else WORKER,
+                    tenant=TENANT,
+                    resource=resource,
+                    job_type=kind,
+                    outcome=str(outcome),
+                    wait_bucket=_bucket(waited),
+                    run_bucket=_bucket(ran),
+                    jobs=number,
+                    wait_sec=number * waited,
+                    run_sec=number * ran,
+                )
         moment += span
-
-
-def _minute(
-    minute: datetime, worker: str, kind: str, resource: str, outcome: Status, jobs: int, times: tuple[float, float]
-) -> JobMinute:
-    wait, run = times
-    return JobMinute(
-        minute=minute,
-        worker=worker,
-        tenant=TENANT,
-        resource=resource,
-        job_type=kind,
-        outcome=str(outcome),
-        wait_bucket=_bucket(wait),
-        run_bucket=_bucket(run),
-        jobs=jobs,
-        wait_sec=jobs * wait,
-        run_sec=jobs * run,
-    )
 
 
 def _bucket(seconds: float) -> int:
     return sum(seconds > bound for bound in BUCKETS_SEC)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """What a worker says of each job, and of each that fails on purpose, is not news here."""
-    logger = logging.getLogger("jobs")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def arrange(actor: Actor) -> None:
@@ -173,8 +153,8 @@ def arrange(actor: Actor) -> None:
 
 
 def _nap(actor: Actor, seconds: float, **fields: Any) -> Any:
-    said = {"tenant": TENANT, "priority": "LOW", "tags": ["demo"], **fields}
-    return services.enqueue("system.sleep", {"seconds": seconds}, actor=actor, **said)
+    fields = {"tenant": TENANT, "priority": "LOW", "tags": ["demo"], **fields}
+    return services.enqueue("system.sleep", {"seconds": seconds}, actor=actor, **fields)
 
 
 def clear(actor: Actor, patience_sec: float) -> int:
@@ -187,10 +167,10 @@ def clear(actor: Actor, patience_sec: float) -> int:
     deadline = time.monotonic() + patience_sec
     while running := _jobs().filter(status=Status.RUNNING).count():
         if time.monotonic() > deadline:
-            said = ngettext(
+            message = ngettext(
                 "%d job was asked to stop and still runs", "%d jobs were asked to stop and still run", running
             )
-            raise StillRunning(f"{said % running}; try again.")
+            raise StillRunning(f"{message % running}; try again.")
         time.sleep(LOOK_SEC)
     # The newest first: a retry refers to what it retries.
     gone = 0

@@ -48,7 +48,7 @@ def of(facts: Facts) -> list[Reason]:
             job = facts.job
             is_bare = job.status_reason == PAUSED_BY_DEFAULT and job.dispatched_at is None  # nothing was begun
             why = f": {job.status_reason}" if job.status_reason and not is_bare else ""
-            return [Reason("paused", _("it is paused") + _by_whom(event) + why, **_whence(event))]
+            return [Reason("paused", _("it is paused") + _by_whom(event) + why, **_since_and_by(event))]
         case Status.DISPATCHING:
             until = facts.job.reserved_until
             message = _("it is reserved for a remote worker until %s") % _clock(until)
@@ -65,7 +65,7 @@ def _pending(facts: Facts) -> Iterator[Reason]:
         yield Reason("predecessor", message, blocking_job_id=other.pk)
     if facts.job.hold:
         event = facts.events.get(EventKind.HELD)
-        yield Reason("held", _("it is on hold") + _by_whom(event), **_whence(event))
+        yield Reason("held", _("it is on hold") + _by_whom(event), **_since_and_by(event))
 
 
 def its_time(facts: Facts) -> Iterator[Reason]:
@@ -94,10 +94,10 @@ def _its_lane(facts: Facts) -> Iterator[Reason]:
     other = next((each for each in facts.lane if each.pk != facts.job.pk and each.pk != facts.job.retry_of_id), None)
     is_first = bool(facts.lane) and facts.lane[0].pk == facts.job.pk
     if other is not None and not is_first:
-        yield _occupied(str(key), other)
+        yield _lane_reason(str(key), other)
 
 
-def _occupied(key: str, other: Job) -> Reason:
+def _lane_reason(key: str, other: Job) -> Reason:
     told = {"target": key, "job": other.pk, "status": other.status}
     if other.blocks_target:
         message = _("target %(target)s is blocked: job %(job)s is %(status)s") % told
@@ -114,10 +114,10 @@ def _occupied(key: str, other: Job) -> Reason:
 def its_limits(facts: Facts) -> Iterator[Reason]:
     for row in facts.limits:
         if row.paused:
-            message = _("%s is paused") % _named(row) + _by(row.paused_by, row.paused_at, row.reason)
+            message = _("%s is paused") % _describe_limit(row) + _by(row.paused_by, row.paused_at, row.reason)
             yield Reason("scope_paused", message, since=row.paused_at, by=row.paused_by or None)
         elif room(as_limit(row), facts.in_use) == 0:
-            told = {"scope": _named(row), "in_use": facts.in_use.of(as_limit(row)), "max": row.max}
+            told = {"scope": _describe_limit(row), "in_use": facts.in_use.of(as_limit(row)), "max": row.max}
             yield Reason("limit", _("%(scope)s is full: %(in_use)d of %(max)d at work") % told)
     for lease in facts.reservations[:1]:
         message = _("a direct call of %s has reserved the next slot") % lease.job_type
@@ -132,7 +132,7 @@ def its_workers(facts: Facts) -> Iterator[Reason]:
         yield Reason("no_worker", _("no remote worker%s has asked for jobs lately") % whose)
 
 
-def _named(row: ConcurrencyLimit) -> str:
+def _describe_limit(row: ConcurrencyLimit) -> str:
     match LimitScope(row.scope):
         case LimitScope.GLOBAL:
             return _("the global limit")
@@ -146,7 +146,7 @@ def _named(row: ConcurrencyLimit) -> str:
             return _("the limit of addon %s") % row.key
 
 
-def _whence(event: JobEvent | None) -> dict[str, Any]:
+def _since_and_by(event: JobEvent | None) -> dict[str, Any]:
     return {} if event is None else {"since": event.at, "by": event.actor_name or event.actor_kind}
 
 

@@ -3,11 +3,10 @@ from jobs.models.group import GroupMode, GroupStatus, JobGroup, JobTemplate, OnF
 from jobs.models.job import DISPATCH_ORDER, Gate, Job, JobRun
 from jobs.models.lanes import LaneMark, Target
 from jobs.models.limits import ConcurrencyLimit, Lease, LeaseKind, LimitScope
-from jobs.models.remote import Poller
 from jobs.models.rollup import JobMinute
 from jobs.models.system import ShareAccount, SystemSnapshot
 from jobs.models.token import ApiToken
-from jobs.models.worker import Worker, WorkerState
+from jobs.models.worker import Poller, Worker, WorkerState
 
 __all__ = [
     "DISPATCH_ORDER",

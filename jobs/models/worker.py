@@ -1,4 +1,7 @@
-"""Worker processes as the console shows them. Recovery never looks here: it looks at leases."""
+"""Worker processes as the console shows them, and addons that ask for remote jobs.
+
+Recovery never looks here: it looks at leases.
+"""
 
 from __future__ import annotations
 
@@ -54,3 +57,26 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Poller(models.Model):
+    """An addon that asked what it may start: offers are made only to those who are there to start them.
+
+    The tenant is empty for a caller of all tenants.
+    """
+
+    tenant = models.CharField(_("tenant"), max_length=64, default="", blank=True)
+    addon_id = models.CharField(_("addon"), max_length=200, default="", blank=True)
+    most = models.IntegerField(_("asked for at most"), default=1)
+    polled_at = models.DateTimeField(_("last asked"))
+
+    objects = RoutedManager()
+
+    class Meta:
+        db_table = "jobscheduler_poller"
+        verbose_name = _("remote poller")
+        verbose_name_plural = _("remote pollers")
+        constraints = [models.UniqueConstraint(fields=("tenant", "addon_id"), name="poller_of_addon")]
+
+    def __str__(self) -> str:
+        return self.addon_id

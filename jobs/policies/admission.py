@@ -88,7 +88,8 @@ class Capacity:
             return Denied("it costs more than the whole capacity", LATER_SEC)
         if snapshot.used + job.cost_units > capacity(snapshot):
             return Denied("not enough capacity is free", SOON_SEC)
-        if _is_over_its_share(job, snapshot):
+        used, limit = snapshot.used_by_addon.get(job.addon_id, 0), snapshot.max_cost_per_addon
+        if job.addon_id and limit is not None and used + job.cost_units > limit:
             return Denied("its addon has all it may have", SOON_SEC)
         if job.constraints and not _may_run_heavy(job, snapshot):
             return Denied("heavy work waits until the machine is quiet", LATER_SEC)
@@ -117,13 +118,6 @@ def pressure(load: float, cpu: float) -> float:
 
 def is_near_deadline(job: Candidate, snapshot: Snapshot) -> bool:
     return job.deadline_in_sec is not None and job.deadline_in_sec <= snapshot.deadline_near_sec
-
-
-def _is_over_its_share(job: Candidate, snapshot: Snapshot) -> bool:
-    most = snapshot.max_cost_per_addon
-    if most is None or not job.addon_id:
-        return False
-    return snapshot.used_by_addon.get(job.addon_id, 0) + job.cost_units > most
 
 
 def _may_run_heavy(job: Candidate, snapshot: Snapshot) -> bool:

@@ -81,7 +81,7 @@ class Limits:
 
     def blocked(self, flow: Flow, limits: Sequence[Limit], in_use: InUse) -> Blocked | None:
         for limit in limits:
-            if limit.names(flow) and _is_full(limit, in_use):
+            if limit.names(flow) and room(limit, in_use) == 0:
                 return Blocked(limit, in_use.of(limit))
         return None
 
@@ -125,17 +125,11 @@ class ScopeLimit(Combinable):
         key = flow.key(self.scope)
         if not key and self.scope != "global":
             return None
-        limit = self._limit(key, limits)
-        return Blocked(limit, in_use.of(limit)) if _is_full(limit, in_use) else None
-
-    def _limit(self, key: str, limits: Sequence[Limit]) -> Limit:
-        for limit in limits:
-            if (limit.scope, limit.key) == (self.scope, key):
-                return limit if limit.key or limit.max is not None or limit.is_shut else self._unset(key)
-        return self._unset(key)
-
-    def _unset(self, key: str) -> Limit:
-        return Limit(self.scope, key, self.default)
+        named = (limit for limit in limits if (limit.scope, limit.key) == (self.scope, key))
+        limit = next(named, None)
+        if limit is None or not (limit.key or limit.max is not None or limit.is_shut):
+            limit = Limit(self.scope, key, self.default)
+        return Blocked(limit, in_use.of(limit)) if room(limit, in_use) == 0 else None
 
 
 class GlobalLimit(ScopeLimit):
@@ -156,10 +150,6 @@ class PerTenantLimit(ScopeLimit):
 
 class PerAddonLimit(ScopeLimit):
     scope = "addon"
-
-
-def _is_full(limit: Limit, in_use: InUse) -> bool:
-    return room(limit, in_use) == 0
 
 
 def room(limit: Limit, in_use: InUse) -> int | None:

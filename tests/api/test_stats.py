@@ -153,16 +153,16 @@ def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two live jobs are few; the time is what the test says it is, and counting a job takes a tenth of a second."""
     clock = [1000.0]
-    taken = census._taken
+    count_jobs = census._count_jobs
 
     def slowly(tenant: str | None) -> census.Census:
-        found = taken(tenant)
+        found = count_jobs(tenant)
         clock[0] += 0.1 * sum(kind.jobs for kind in found.live)
         return found
 
     monkeypatch.setattr(thrift, "FEW", 2)
     monkeypatch.setattr(thrift, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(census, "_taken", slowly)
+    monkeypatch.setattr(census, "_count_jobs", slowly)
     census.forget()
     yield clock
     census.forget()

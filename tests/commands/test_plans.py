@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from jobs import figures, limits, targets
+from jobs import census, figures, limits, targets
 from jobs.models import Job
 from tests.api.crowd import Crowd
 from tests.factories import TargetFactory
@@ -67,10 +67,9 @@ def _plan(sql: str, params: Any) -> str:
         lambda: list(figures.running()[:10]),
         lambda: list(figures.blocking()[:10]),
         lambda: targets.states([TargetFactory.create()]),
-        lambda: figures.count_live(figures.WAITING),
-        lambda: figures.count_live(figures.AT_WORK),
+        census.take,
     ],
-    ids=["in use", "oldest waiting", "limits", "running", "blocking", "targets", "waiting", "at work"],
+    ids=["in use", "oldest waiting", "limits", "running", "blocking", "targets", "census"],
 )
 def test_a_figure_is_read_along_an_index(read: Callable[[], object]) -> None:
     found = plans(read)

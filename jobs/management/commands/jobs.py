@@ -8,7 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import cli, clock, figures, parsing, services, shapes
+from jobs import census, cli, clock, figures, parsing, services, shapes
 from jobs.engine.moves import get
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
@@ -120,7 +120,7 @@ class Command(cli.CliCommand):
             self.stdout.write(_("Job %s was moved.") % job.pk)
 
     def _stats(self, given: dict[str, Any]) -> None:
-        counts, oldest = figures.counts(), figures.oldest_waiting()
+        counts, oldest = census.take().statuses(), figures.oldest_waiting()
         waited = None if oldest is None else max((clock.now() - oldest.created_at).total_seconds(), 0.0)
         if given["json"]:
             self.write_json({"jobs": counts, "oldest_queued_age_sec": waited})

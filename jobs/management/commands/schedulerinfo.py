@@ -11,7 +11,7 @@ from django.core.management.base import CommandParser
 from django.db import DatabaseError
 from django.utils.translation import gettext as _
 
-from jobs import cli, clock, figures, limits
+from jobs import census, cli, clock, figures, limits
 from jobs.conf import conf
 from jobs.engine.connections import close
 from jobs.engine.identity import Identity
@@ -63,7 +63,7 @@ def lines() -> Iterator[str]:
     """Headings end with a colon; what belongs to them is indented."""
     now = clock.now()
     yield f"{_('Job scheduler')}  {now:%Y-%m-%d %H:%M:%S} UTC"
-    yield from _counts(figures.counts())
+    yield from _counts(census.take().statuses())
     yield from _oldest(now)
     yield from _part(_("Running:"), _running(now))
     yield from _part(_("Limits in use:"), _limits())
