@@ -132,7 +132,7 @@ def webhooks_list(request: ApiRequest, asked: Annotated[EndpointFilters, Asked()
 )
 def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, Document()]) -> HttpResponse:
     """The answer has the secret that signs its deliveries: keep it, it is not shown again."""
-    said = body.said()
+    said = body.given_fields()
     tenant = request.auth.tenant_for(said.pop("tenant", None))
     url, events, enabled = said.get("url"), said.get("events"), said.get("enabled", True)
     made, secret = services.create(url, events, tenant=tenant, enabled=enabled, actor=request.auth.actor)
@@ -156,7 +156,8 @@ def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
 def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[EndpointEdits, Document()]) -> HttpResponse:
     """What is said changes; events from now on go by it."""
     caller = request.auth
-    return answer(shapes.endpoint(services.update(endpoint_id, body.said(), tenant=caller.tenant, actor=caller.actor)))
+    endpoint = services.update(endpoint_id, body.given_fields(), tenant=caller.tenant, actor=caller.actor)
+    return answer(shapes.endpoint(endpoint))
 
 
 @router.delete(
