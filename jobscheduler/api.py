@@ -12,7 +12,7 @@ A started job has exactly one run; a pause suspends that run; a retry is a new j
 
 ROUTERS = (
     "jobs.api.jobs.router",
-    "jobs.api.runs.router",
+    "jobs.api.jobs.runs_router",
     "jobs.api.groups.router",
     "jobs.api.direct.router",
     "jobs.api.targets.router",
@@ -20,7 +20,6 @@ ROUTERS = (
     "schedules.api.router",
     "webhooks.api.router",
     "jobs.api.system.router",
-    "jobs.api.limits.router",
     "jobs.api.remote.router",
 )
 

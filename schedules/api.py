@@ -196,7 +196,7 @@ def schedules_list(request: ApiRequest, asked: Annotated[ScheduleFilters, Asked(
 )
 def schedules_create(request: ApiRequest, body: Annotated[ScheduleIn, Document()]) -> HttpResponse:
     """It first fires at its next due time. A cron that never comes due, and a timezone that there is not, are 422."""
-    said = body.said()
+    said = body.given_fields()
     tenant = request.auth.tenant_for(said.pop("tenant", None))
     schedule = services.create(said, tenant=tenant, actor=request.auth.actor)
     return answer(_shown(schedule, request.auth), 201)
@@ -225,7 +225,7 @@ def schedules_get(request: ApiRequest, schedule_id: Id) -> HttpResponse:
 def schedules_update(request: ApiRequest, schedule_id: Id, body: Annotated[ScheduleEdits, Document()]) -> HttpResponse:
     """Jobs that it has made keep what they were given (INV-005). What was due before the change is still fired."""
     caller = request.auth
-    schedule = services.update(schedule_id, body.said(), tenant=caller.tenant, actor=caller.actor)
+    schedule = services.update(schedule_id, body.given_fields(), tenant=caller.tenant, actor=caller.actor)
     return answer(_shown(schedule, caller))
 
 

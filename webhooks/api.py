@@ -149,7 +149,7 @@ def webhooks_list(request: ApiRequest, asked: Annotated[EndpointFilters, Asked()
 )
 def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, Document()]) -> HttpResponse:
     """The answer has the secret that signs its deliveries: keep it, it is not shown again."""
-    fields = body.said()
+    fields = body.given_fields()
     tenant = request.auth.tenant_for(fields.get("tenant"))
     url, events, enabled = fields.get("url"), fields.get("events"), fields.get("enabled", True)
     made, secret = services.create(url, events, tenant=tenant, enabled=enabled, actor=request.auth.actor)
@@ -173,7 +173,7 @@ def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
 def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[EndpointEdits, Document()]) -> HttpResponse:
     """What is said changes; events from now on go by it."""
     caller = request.auth
-    changed = services.update(endpoint_id, body.said(), tenant=caller.tenant, actor=caller.actor)
+    changed = services.update(endpoint_id, body.given_fields(), tenant=caller.tenant, actor=caller.actor)
     return answer(serialize_endpoint(changed))
 
 

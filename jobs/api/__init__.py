@@ -17,7 +17,7 @@ How an endpoint is written, in a router that `jobscheduler/api.py` lists::
 
     @router.post("/things", **operation("things_create", {201: ThingOut}, scope="admin", body=True, problems=[409]))
     def things_create(request: ApiRequest, body: Annotated[ThingIn, Document()]) -> HttpResponse:
-        tenant = request.auth.tenant_for(body.said().get("tenant"))          # 403 for another tenant's
+        tenant = request.auth.tenant_for(body.given_fields().get("tenant"))          # 403 for another tenant's
         return answer(shape(services.make(..., actor=request.auth.actor)), 201)
 
     @router.get("/things/{thing_id}", **operation("things_get", ThingOut, problems=[404]))

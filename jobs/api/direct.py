@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from http import HTTPStatus
 from typing import Annotated, Any
 
 from django.http import HttpResponse
 from ninja import Router
 from pydantic import Field, WithJsonSchema
 
-from jobs import direct, errors, parsing
+from jobs import direct, parsing
 from jobs.api import fields as f
 from jobs.api.auth import ApiRequest
 from jobs.api.operations import operation
 from jobs.api.request_params import Optional, Said, example
-from jobs.api.responses import Refusal, answer
+from jobs.api.responses import answer
 from jobs.api.schemas import Out
 from jobs.conf import conf
+from jobs.errors import UnknownJobType
 from jobs.redaction import redact
 from jobs.salvage import salvage_json
 
 router = Router(tags=["direct"])
-
-
-class HandlerFailed(Refusal):
-    code, status = errors.HandlerFailed.code, HTTPStatus.BAD_GATEWAY
-
-
-class NoSlot(Refusal):
-    code, status = errors.NoSlot.code, HTTPStatus.SERVICE_UNAVAILABLE
-
-    def __init__(self, error: errors.NoSlot) -> None:
-        super().__init__(str(error), Retry_After=str(max(math.ceil(error.retry_after_sec), 1)))
 
 
 class DirectIn(Said):
@@ -76,12 +64,8 @@ def direct_run(
         wait = min(parsing.number(body.wait_sec, "wait_sec", minimum=0), wait)
     try:
         done = direct.execute(job_type, body.params, wait=wait, tenant=caller.tenant_for(None), actor=caller.actor)
-    except errors.UnknownJobType as error:
+    except UnknownJobType as error:
         raise error.under("path") from None
-    except errors.NoSlot as error:
-        raise NoSlot(error) from None
-    except errors.HandlerFailed as error:
-        raise HandlerFailed(str(error)) from None
     result = redact(salvage_json(done.result)) if caller.payload else None
     skipped = {} if done.skipped is None else {"skipped": done.skipped}
     return answer({"result": result, "waited_ms": done.waited_ms, "ran_ms": done.ran_ms, **skipped})

@@ -78,23 +78,21 @@ class GroupFilters(Paged):
 @router.post("/job-groups", **submission("groups_create", GroupOut, "Submit a group, all or nothing"))
 def groups_create(request: ApiRequest, body: Annotated[GroupIn, Bulk()]) -> HttpResponse:
     """With idempotency keys on its members, a group that is submitted again answers with the first one."""
-    said = {name: value for name, value in body.said().items() if value is not None}
+    said = {name: value for name, value in body.given_fields().items() if value is not None}
     tenant = request.auth.tenant_for(said.pop("tenant", None))
     members = said.pop("jobs", None)
     made = groups.create(members, tenant=tenant, actor=request.auth.actor, most=conf.API_BULK_LIMIT, **said)
-    return answer(_shown(made, request.auth), 201)
+    return answer(_group_document(made, request.auth), 201)
 
 
 @router.get("/job-groups", **operation("groups_list", Page[ListedGroupOut], summary="List groups"))
 def groups_list(request: ApiRequest, asked: Annotated[GroupFilters, Asked()]) -> HttpResponse:
     """Newest first, without their jobs."""
-    rows = groups.of(request.auth.tenant)
-    for name in ("tenant", "status"):
-        if (value := getattr(asked, name)) is not None:
-            rows = rows.filter(**{name: value})
+    filters = {name: value for name in ("tenant", "status") if (value := getattr(asked, name)) is not None}
+    rows = groups.of(request.auth.tenant).filter(**filters)
     found = page(request.auth, "groups_list", asked, rows, NEWEST_FIRST, lambda row: row)
     counted = groups.progress([row.pk for row in found["items"]])
-    found["items"] = [shapes.group(row, _as_shown(counted[row.pk])) for row in found["items"]]
+    found["items"] = [shapes.group(row, _merge_dispatching(counted[row.pk])) for row in found["items"]]
     return answer(found)
 
 
@@ -103,7 +101,7 @@ def groups_list(request: ApiRequest, asked: Annotated[GroupFilters, Asked()]) ->
     **operation("groups_get", GroupOut, problems=[404], cached=True, summary="Look at a group"),
 )
 def groups_get(request: ApiRequest, group_id: Id) -> HttpResponse:
-    return tagged(request, _shown(groups.get(group_id, tenant=request.auth.tenant), request.auth))
+    return tagged(request, _group_document(groups.get(group_id, tenant=request.auth.tenant), request.auth))
 
 
 def verb(name: str, summary: str) -> dict[str, Any]:
@@ -113,29 +111,29 @@ def verb(name: str, summary: str) -> dict[str, Any]:
 @router.post("/job-groups/{group_id}/cancel", **verb("cancel", "Cancel a group"))
 def groups_cancel(request: ApiRequest, group_id: Id, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
     """What waits or is paused ends CANCELLED at once; what runs is asked to stop. An ended group: 409."""
-    return _done(groups.cancel, request, group_id, body)
+    return _apply_action(groups.cancel, request, group_id, body)
 
 
 @router.post("/job-groups/{group_id}/retry", **verb("retry", "Run again what did not end well"))
 def groups_retry(request: ApiRequest, group_id: Id, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
     """Every place that did not end well gets a new job, in order, and an ended group is open again. Nothing to run
     again: 409."""
-    return _done(groups.retry, request, group_id, body)
+    return _apply_action(groups.retry, request, group_id, body)
 
 
-def _done(call: Any, request: ApiRequest, group_id: str, body: VerbIn) -> HttpResponse:
+def _apply_action(call: Any, request: ApiRequest, group_id: str, body: VerbIn) -> HttpResponse:
     caller = request.auth
-    changed = call(group_id, reason=body.said().get("reason") or "", actor=caller.actor, tenant=caller.tenant)
-    return answer(_shown(changed, caller))
+    changed = call(group_id, reason=body.reason or "", actor=caller.actor, tenant=caller.tenant)
+    return answer(_group_document(changed, caller))
 
 
-def _shown(row: JobGroup, caller: Caller) -> dict[str, Any]:
+def _group_document(row: JobGroup, caller: Caller) -> dict[str, Any]:
     tails = shaping.with_relations(groups.tails(row.pk))[:SHOWN]
-    document = shapes.group(row, _as_shown(groups.progress([row.pk])[row.pk]))
+    document = shapes.group(row, _merge_dispatching(groups.progress([row.pk])[row.pk]))
     return {**document, "jobs": shaping.jobs(tails, caller)}
 
 
-def _as_shown(progress: dict[str, Any]) -> dict[str, Any]:
+def _merge_dispatching(progress: dict[str, Any]) -> dict[str, Any]:
     """DISPATCHING shows as QUEUED, as everywhere."""
     counts = dict(progress["by_status"])
     if offered := counts.pop(Status.DISPATCHING, 0):

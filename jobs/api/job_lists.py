@@ -67,19 +67,26 @@ def walks(caller: Caller, asked: JobFilters, statuses: list[str] | None = None) 
     """
     if asked.tenant is not None and not caller.sees(asked.tenant):
         return []
+    if statuses is None:
+        shown = set(asked.status or ())
+        if Status.QUEUED in shown:
+            shown.add(Status.DISPATCHING)  # which the API shows as QUEUED
+        statuses = [str(status) for status in Status if status in shown]
     tenant = caller.tenant if asked.tenant is None else asked.tenant
     of_tenant = Q() if tenant is None else Q(tenant=tenant)
-    also, statuses = judged(asked), stored(asked.status or ()) if statuses is None else statuses
-    if (first := leading(asked)) is not None:
-        return [Walk(_born(asked).filter(first), also & of_tenant & _in(statuses))]
+    of_status = Q(status__in=statuses) if statuses else Q()
+    rows, also = _created_between(Job.objects.all(), asked), _unindexed(asked)
+    if (first := _selective(asked)) is not None:
+        return [Walk(rows.filter(first), also & of_tenant & of_status)]
     if tenant not in (None, "default"):
-        return [Walk(_born(asked).filter(of_tenant, NotDefault(F("tenant"))), also & _in(statuses))]
-    ways = [_way(status, asked, also & of_tenant) for status in statuses]
-    return ways if 0 < len(ways) <= MOST_WALKS else [Walk(_born(asked), also & of_tenant & _in(statuses))]
+        return [Walk(rows.filter(of_tenant, NotDefault(F("tenant"))), also & of_status)]
+    if not 0 < len(statuses) <= MOST_WALKS:
+        return [Walk(rows, also & of_tenant & of_status)]
+    return [_walk_of_status(status, rows, asked, also & of_tenant) for status in statuses]
 
 
-def judged(asked: JobFilters) -> Q:
-    """What no index knows."""
+def _unindexed(asked: JobFilters) -> Q:
+    """Return the conditions that no index knows."""
     found = Q(**{name: value for name in PLAIN if (value := getattr(asked, name)) is not None})
     for tag in asked.tag or ():
         found &= has_tag(tag)
@@ -92,14 +99,8 @@ def judged(asked: JobFilters) -> Q:
     return found
 
 
-def stored(shown: Iterable[str]) -> list[str]:
-    """The statuses behind those that the API shows: what is being dispatched is shown as QUEUED."""
-    asked = set(shown)
-    return [str(each) for each in Status if each in asked or (each == Status.DISPATCHING and Status.QUEUED in asked)]
-
-
-def leading(asked: JobFilters) -> Q | None:
-    """A condition with an index of its own, which few rows fulfil."""
+def _selective(asked: JobFilters) -> Q | None:
+    """Return a condition with an index of its own, which few rows fulfil."""
     if asked.q is not None and (known := _as_id(asked.q)) is not None:
         return Q(pk=known)
     for name in ("target", "schedule", "group"):
@@ -108,34 +109,25 @@ def leading(asked: JobFilters) -> Q | None:
     return None
 
 
-def _way(status: str, asked: JobFilters, also: Q) -> Walk:
+def _walk_of_status(status: str, rows: JobQuerySet, asked: JobFilters, also: Q) -> Walk:
     if status in RARE:
-        return Walk(_born(asked).filter(status__in=literals(RARE), status=status), also)
+        return Walk(rows.filter(status__in=literals(RARE), status=status), also)
     if status in ACTIVE:
-        return Walk(_born(asked).filter(status__in=literals(sorted(ACTIVE)), status=status), also, few=True)
+        return Walk(rows.filter(status__in=literals(sorted(ACTIVE)), status=status), also, few=True)
     if status == Status.COMPLETED:  # whose runs are not buried under whatever waits
-        runs = _aged(JobRun.objects.all(), asked)
-        jobs = _aged(Job.objects.all(), asked, "run__pk").filter(run__isnull=False)
+        runs = _created_between(JobRun.objects.all(), asked)
+        jobs = _created_between(Job.objects.all(), asked, "run__pk").filter(run__isnull=False)
         return Walk(jobs, also & Q(status=status), "run__pk", joined="pk", measure=runs)
-    return Walk(_born(asked), also & Q(status=status))
+    return Walk(rows, also & Q(status=status))
 
 
-def _born(asked: JobFilters) -> JobQuerySet:
-    born: JobQuerySet = _aged(Job.objects.all(), asked)
-    return born
-
-
-def _aged(rows: Any, asked: JobFilters, key: str = "pk") -> Any:
-    """Those of about the age that was asked for, along the key."""
+def _created_between(rows: Any, asked: JobFilters, key: str = "pk") -> Any:
+    """Filter by about the age that was asked for, along the key."""
     if asked.created_after is not None:
         rows = rows.filter(**{f"{key}__gte": clock.first_id(asked.created_after - CLOCK_SLACK)})
     if asked.created_before is not None:
         rows = rows.filter(**{f"{key}__lt": clock.first_id(asked.created_before + CLOCK_SLACK)})
     return rows
-
-
-def _in(statuses: list[str]) -> Q:
-    return Q(status__in=statuses) if statuses else Q()
 
 
 def _begins(name: str, prefix: str) -> Q:
@@ -215,8 +207,11 @@ def queue_page(caller: Caller, asked: JobFilters, place: Place | None) -> tuple[
         raise InvalidInput(["query", "order"], _("the queue has QUEUED jobs only"), "order")
     if asked.tenant is not None and not caller.sees(asked.tenant):
         return [], None
-    queues = _queues(caller.tenant or asked.tenant)
-    wanted = Q(status=Status.QUEUED) & judged(asked) & (leading(asked) or Q())
+    tenant, waiting = caller.tenant or asked.tenant, literals((Status.PENDING, Status.QUEUED))
+    tenants = _tenants() if tenant is None else [tenant]
+    every = Job.objects.filter(status__in=waiting)
+    queues = [every.filter(tenant=name) for name in tenants] if len(tenants) <= MOST_QUEUES else [every]
+    wanted = Q(status=Status.QUEUED) & _unindexed(asked) & (_selective(asked) or Q())
     found = _look(queues, wanted, place, asked.limit, DENSE * asked.limit)
     if len(found[0]) < asked.limit and found[1] is not None:
         found = _look(queues, wanted, place, asked.limit, WINDOW)
@@ -226,22 +221,17 @@ def queue_page(caller: Caller, asked: JobFilters, place: Place | None) -> tuple[
 def _look(
     queues: Sequence[JobQuerySet], wanted: Q, place: Place | None, limit: int, window: int
 ) -> tuple[list[UUID], Place | None]:
-    rows = _rows(queues, wanted, place, window)
-    found = [row for row in rows if row.matches]
-    if len(found) > limit:
-        return [row.pk for row in found[:limit]], ORDER.place(found[limit - 1])
-    return [row.pk for row in found], ORDER.place(rows[-1]) if len(rows) == window else None
-
-
-def _rows(queues: Sequence[JobQuerySet], wanted: Q, place: Place | None, window: int) -> list[Any]:
-    """The next jobs in their order: the key of each, and whether it is wanted."""
+    """Find the jobs that match among the next `window` jobs in their order."""
     matches = Case(When(wanted, then=Value(True)), default=Value(False), output_field=BooleanField())
     rows: list[Any] = []
     for parts in zip(*(_parts(queue, place) for queue in queues), strict=True):
         rows += _merged([part.annotate(matches=matches) for part in parts], window - len(rows))
         if len(rows) == window:
             break
-    return rows
+    found = [row for row in rows if row.matches]
+    if len(found) > limit:
+        return [row.pk for row in found[:limit]], ORDER.place(found[limit - 1])
+    return [row.pk for row in found], ORDER.place(rows[-1]) if len(rows) == window else None
 
 
 def _merged(queues: Sequence[JobQuerySet], most: int) -> Iterable[Any]:
@@ -263,12 +253,6 @@ def _parts(waiting: JobQuerySet, place: Place | None) -> Sequence[JobQuerySet]:
     priority, *further = ORDER.restored(place)
     later = Order(Job, DISPATCH_ORDER[1:]).beyond(further)
     return [waiting.filter(later, priority=priority), waiting.filter(priority__lt=priority)]
-
-
-def _queues(tenant: str | None) -> list[JobQuerySet]:
-    waiting = Job.objects.filter(status__in=literals((Status.PENDING, Status.QUEUED)))
-    tenants = [tenant] if tenant is not None else _tenants()
-    return [waiting.filter(tenant=name) for name in tenants] if len(tenants) <= MOST_QUEUES else [waiting]
 
 
 def _tenants() -> list[str]:

@@ -19,7 +19,7 @@ from jobs.api import shaping
 from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import KEYED, submit
 from jobs.api.job_lists import JobFilters
-from jobs.api.jobs import listed
+from jobs.api.jobs import page_of_jobs
 from jobs.api.operations import action, operation, submission
 from jobs.api.pagination import Paged
 from jobs.api.request_params import Asked, Document, Optional, each, one_of
@@ -66,16 +66,16 @@ def legacy_jobs_list(request: ApiRequest, asked: Annotated[LegacyFilters, Asked(
     wanted = [status for status, word in OLD_WORDS.items() if word in (asked.status or ())]
     shown = [str(status) for status in wanted if status != Status.DISPATCHING]
     filters = JobFilters.model_construct(status=shown or None, limit=asked.limit)
-    document = listed(request.auth, "legacy_jobs_list", asked, filters)
-    return answer({**document, "items": [in_old_words(item) for item in document["items"]]})
+    document = page_of_jobs(request.auth, "legacy_jobs_list", asked, filters)
+    return answer({**document, "items": [use_old_words(item) for item in document["items"]]})
 
 
 @router.post("/jobs", **submission("legacy_jobs_create", LegacyJobOut, "Submit a job", deprecated=True, **KEYED))
 def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) -> HttpResponse:
     """Use `POST /api/jobs`."""
-    said = body.said()
+    said = body.given_fields()
     said["tenant"] = request.auth.tenant_for(said.get("tenant"))
-    return submit(request, said, in_old_words)
+    return submit(request, said, use_old_words)
 
 
 @router.get(
@@ -84,7 +84,7 @@ def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) 
 )
 def legacy_jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     """Use `GET /api/jobs/{job_id}`."""
-    return tagged(request, in_old_words(shaping.one(parsing.job_id(job_id), request.auth)))
+    return tagged(request, use_old_words(shaping.one(parsing.job_id(job_id), request.auth)))
 
 
 @router.post(
@@ -95,10 +95,10 @@ def legacy_jobs_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, 
     """Use `POST /api/jobs/{job_id}/cancel`."""
     known = request.auth.job_id(job_id)
     services.cancel(known, reason=body.reason or "", actor=request.auth.actor)
-    return answer(in_old_words(shaping.one(known, request.auth)))
+    return answer(use_old_words(shaping.one(known, request.auth)))
 
 
-def in_old_words(document: dict[str, Any]) -> dict[str, Any]:
+def use_old_words(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "status": OLD_WORDS[document["status"]]}
 
 

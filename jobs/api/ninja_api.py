@@ -21,9 +21,8 @@ from ninja.errors import AuthenticationError, ValidationError, ValidationErrorCo
 from ninja.openapi.docs import Swagger, render_template
 
 from jobs import db
-from jobs.api import responses
 from jobs.api.request_params import parameters
-from jobs.api.responses import PROBLEM, answer_to, tagged
+from jobs.api.responses import PROBLEM, MethodNotAllowed, answer_to, tagged
 from jobs.errors import InvalidInput
 
 View = Callable[..., HttpResponseBase]
@@ -64,9 +63,8 @@ class SchedulerApi(NinjaAPI):
     ) -> None:
         super().__init__(**options)
         self.outermost, self.beside = outermost, beside
-        self.add_exception_handler(Exception, answer_to)
-        self.add_exception_handler(AuthenticationError, _unauthorized)
-        self.add_exception_handler(ValidationError, _invalid)
+        for kind in (Exception, AuthenticationError, ValidationError):  # ninja has handlers of its own for these two
+            self.add_exception_handler(kind, answer_to)
         self.add_decorator(_without_stray_parameters)
 
     def patterns(self) -> list[URLPattern]:
@@ -97,27 +95,15 @@ class SchedulerApi(NinjaAPI):
         found: list[dict[str, Any]] = []
         for context in error_contexts:
             place: str = context.model.__ninja_param_source__
-            for each in context.pydantic_validation_error.errors(include_url=False, include_input=False):
-                # The first step is the name of our own argument.
-                found += _in_our_words([place, *each["loc"][1:]], each)
+            for error in context.pydantic_validation_error.errors(include_url=False, include_input=False):
+                loc = [place, *error["loc"][1:]]  # the first step is the name of our own argument
+                cause = error.get("ctx", {}).get("error")
+                if isinstance(cause, InvalidInput):
+                    found += [{**each, "loc": [*loc, *each["loc"]]} for each in cause.errors]
+                else:
+                    message, kind = STRUCTURE.get(error["type"], (error["msg"], error["type"]))
+                    found.append({"loc": loc, "msg": _(message), "type": kind})
         return ValidationError(found)
-
-
-def _in_our_words(loc: list[Any], error: Any) -> list[dict[str, Any]]:
-    cause = error.get("ctx", {}).get("error")
-    if isinstance(cause, InvalidInput):
-        return [{**each, "loc": [*loc, *each["loc"]]} for each in cause.errors]
-    message, kind = STRUCTURE.get(error["type"], (error["msg"], error["type"]))
-    return [{"loc": loc, "msg": _(message), "type": kind}]
-
-
-def _invalid(request: HttpRequest, error: Any) -> HttpResponse:
-    return answer_to(request, InvalidInput.of(error.errors))
-
-
-def _unauthorized(request: HttpRequest, error: Any) -> HttpResponse:
-    detail = _("Send a token as “Authorization: Bearer …”, or sign in to the console.")
-    return answer_to(request, responses.Unauthorized(detail))
 
 
 def guarded(view: View, outermost: Callable[[View], View] | None = None) -> View:
@@ -125,12 +111,17 @@ def guarded(view: View, outermost: Callable[[View], View] | None = None) -> View
 
     @wraps(view)
     def answering(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        method = request.method
         try:
-            response = _answering_head(view)(request, *args, **kwargs)
+            request.method = "GET" if method == "HEAD" else method  # the server leaves the body out
+            try:
+                response = view(request, *args, **kwargs)
+            finally:
+                request.method = method
             if response.status_code == 405:
-                methods = {method.strip() for method in response["Allow"].split(",")}
+                methods = {name.strip() for name in response["Allow"].split(",")}
                 allowed = methods | ({"HEAD"} if "GET" in methods else set())
-                raise responses.MethodNotAllowed(", ".join(sorted(allowed)))
+                raise MethodNotAllowed(", ".join(sorted(allowed)))
         except Exception as error:  # noqa: BLE001  whatever it is, the answer is a problem document
             response = answer_to(request, error)
         patch_vary_headers(response, CREDENTIALS)
@@ -140,19 +131,6 @@ def guarded(view: View, outermost: Callable[[View], View] | None = None) -> View
     answer.csrf_exempt = True  # sessions are asked for it by `auth.Console`
     apart: View = db.non_atomic(answer)
     return apart
-
-
-def _answering_head(view: View) -> View:
-    """A HEAD is answered like a GET; the server leaves the body out."""
-
-    def view_of_get(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        asked, request.method = request.method, "GET" if request.method == "HEAD" else request.method
-        try:
-            return view(request, *args, **kwargs)
-        finally:
-            request.method = asked
-
-    return view_of_get
 
 
 def _absent(request: HttpRequest) -> HttpResponse:
@@ -203,15 +181,13 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
                 else {"$ref": f"#/components/responses/{REFUSED[status][0]}"}
                 for status in answers
             }
-    document["components"]["responses"] = {name: _refusal(status) for status, (name, _meaning) in REFUSED.items()}
+    content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    document["components"]["responses"] = {
+        name: {"description": meaning, "content": content} | ({"headers": HEADERS[status]} if status in HEADERS else {})
+        for status, (name, meaning) in REFUSED.items()
+    }
     _without_noise(document["components"]["schemas"])
     return document
-
-
-def _refusal(status: str) -> dict[str, Any]:
-    content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    headers = {"headers": HEADERS[status]} if status in HEADERS else {}
-    return {"description": REFUSED[status][1], "content": content, **headers}
 
 
 def _without_noise(part: Any) -> None:

@@ -61,25 +61,26 @@ class Order:
         return found & Q(**{f"{first[1:]}__lte" if first.startswith("-") else f"{first}__gte": place[0]})
 
     def place(self, row: Model) -> Place:
-        """A row's place, in words that a cursor can carry."""
-        return [_plain(getattr(row, name.removeprefix("-"))) for name in self.fields]
+        """Return the cursor key of a row, in types that JSON has."""
+        values = [getattr(row, name.removeprefix("-")) for name in self.fields]
+        return [str(value) if isinstance(value, datetime | UUID) else value for value in values]
 
     def restored(self, place: Place) -> Place:
         """Our own words back from a cursor."""
         if len(place) != len(self.fields):
             raise InvalidInput(["query", "cursor"], _("is not a cursor of this list"), "cursor")
-        return [self._column(name).to_python(value) for name, value in zip(self.fields, place, strict=True)]
-
-    def _column(self, name: str) -> Any:
-        plain = name.removeprefix("-")
-        return self.model._meta.pk if plain == "pk" else self.model._meta.get_field(plain)
+        names = [name.removeprefix("-") for name in self.fields]
+        columns: list[Any] = [
+            self.model._meta.pk if name == "pk" else self.model._meta.get_field(name) for name in names
+        ]
+        return [column.to_python(value) for column, value in zip(columns, place, strict=True)]
 
 
 def page(
     caller: Caller, operation: str, asked: Paged, rows: QuerySet[Any], order: Order, shape: Shape, *, of: Any = None
 ) -> dict[str, Any]:
     """One page of `rows` and the cursor for the next. `of` is what the list belongs to, if not only to a tenant."""
-    bond = bound_to(operation, caller.tenant, {**asked.asked(), "of": of})
+    bond = bound_to(operation, caller.tenant, {**asked.given_fields(), "of": of})
     if asked.cursor is not None:
         rows = rows.filter(order.beyond(order.restored(place_of(asked.cursor, bond))))
     found = list(rows.order_by(*order.fields)[: asked.limit + 1])
@@ -90,7 +91,7 @@ def page_in_memory(
     caller: Caller, operation: str, asked: Paged, rows: Sequence[Any], place: Callable[[Any], Place], shape: Shape
 ) -> dict[str, Any]:
     """As `page`, for a few rows that are in memory as a whole and stand in the order of their `place`."""
-    bond = bound_to(operation, caller.tenant, asked.asked())
+    bond = bound_to(operation, caller.tenant, asked.given_fields())
     if asked.cursor is not None:
         after = place_of(asked.cursor, bond)
         rows = [row for row in rows if place(row) > after]
@@ -110,7 +111,7 @@ def page_of_ids(
     show: Callable[[list[UUID]], list[dict[str, Any]]],
 ) -> dict[str, Any]:
     """As `page`, for a list that is read along an index: `read` finds ids from a place on, and where to go on."""
-    bond = bound_to(operation, caller.tenant, asked.asked())
+    bond = bound_to(operation, caller.tenant, asked.given_fields())
     ids, further = read(None if asked.cursor is None else place_of(asked.cursor, bond))
     return {"items": show(ids), "next_cursor": None if further is None else seal(bond, further)}
 
@@ -138,9 +139,3 @@ def place_of(cursor: str, bond: str) -> Place:
         message = _("belongs to another list, other filters or another tenant")
         raise InvalidInput(["query", "cursor"], message, "cursor")
     return place
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return str(value) if isinstance(value, UUID) else value

@@ -11,18 +11,18 @@ from uuid import UUID
 
 from django.http import HttpResponse
 from ninja import Router
+from pydantic import Field, WithJsonSchema
 
 from jobs import parsing, remote, services
 from jobs.api import fields as f
-from jobs.api import remote_bodies as bodies
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.idempotency import KEYED, with_key
 from jobs.api.job_lists import JobFilters, newest_page, walks
 from jobs.api.operations import operation, submission
 from jobs.api.pagination import Paged, Place, page_limit, page_of_ids
-from jobs.api.request_params import Asked, Document, Optional, Question, Said, gated, one_of
+from jobs.api.request_params import Asked, Document, Optional, Question, Said, example, gated, one_of
 from jobs.api.responses import answer, tagged
-from jobs.api.schemas import Id, VerbIn, words
+from jobs.api.schemas import Id, JsonObject, Out, Page, SubmissionIn, Time, VerbIn, words
 from jobs.conf import conf
 from jobs.engine import starts
 from jobs.engine.admission import Granted
@@ -30,9 +30,9 @@ from jobs.engine.starts import Start
 from jobs.errors import NotFound
 from jobs.models import Job
 from jobs.redaction import redact
-from jobs.remote import STATES
+from jobs.remote import ENDS, INT32, LEVEL_LENGTH, MOST_LINES, MOST_PID, MOST_SLOTS, STATES
 from jobs.shapes import moment
-from jobs.states import Status
+from jobs.states import Status, StopMode
 
 router = Router(tags=["remote workers"])
 work = partial(operation, scope="work")
@@ -44,25 +44,198 @@ PLAIN = (
     *("max_runtime_sec", "tags", "tenant", "target"),
 )
 TIMES = ("created_at", "deadline_at", "reserved_until")
+STATE_WORDS = list(dict.fromkeys(STATES.values()))
+LINE = {
+    "type": "object",
+    "required": ["message"],
+    "properties": {
+        "level": {"type": "string", "maxLength": LEVEL_LENGTH, "default": "INFO"},
+        "message": {"type": "string"},
+        "at": f.MOMENT,
+    },
+    "additionalProperties": False,
+}
+State = Annotated[str, WithJsonSchema(words(STATE_WORDS))]
+Text = Annotated[Any, WithJsonSchema({"type": "string"})]
+ExitCode = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": -INT32, "maximum": INT32 - 1})]
+Share = Annotated[Any, WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
+
+
+class IntentIn(SubmissionIn):
+    """A job intent. A `job_type` that is not registered here is for remote workers, and its `payload` opaque."""
+
+    model_config = example(
+        *("addon_id", "job_type"),
+        addon_id="visuals",
+        job_type="indexing",
+        payload={"path": "/some/dir"},
+        cost_units=30,
+        priority="NORMAL",
+        constraints={"cpu_heavy": True},
+        expected_duration_sec=120,
+    )
+
+    job_type: f.Name | None = None
+    payload: f.Params | None = None
+    earliest_start_at: f.Moment | None = None
+    tenant: f.Tenant | None = None
+
+
+class StartIn(Said):
+    """One slot has one job at a time; the same call again gets the same lease."""
+
+    model_config = example("worker_id", worker_id="indexer-1", slot=0, pid=4711, host="box-3")
+
+    worker_id: f.Name | None = None
+    slot: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_SLOTS - 1})] | None = None
+    pid: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MOST_PID})] | None = None
+    host: f.Name | None = None
+
+
+class BeatIn(Said):
+    model_config = example(progress=0.5, message="half")
+
+    progress: Share | None = None
+    message: Text | None = None
+    tokens_used: f.Tokens | None = Field(default=None, description="In all, not since the last beat.")
+    checkpoint: Annotated[Any, WithJsonSchema({})] | None = Field(
+        default=None, description="What a later start needs to go on from here; it gets it back as it is."
+    )
+    logs: Annotated[Any, WithJsonSchema({"type": "array", "items": LINE, "maxItems": MOST_LINES})] | None = None
+
+
+class CompleteIn(Said):
+    """`CANCELED` and `PAUSED` answer a stop request; `error` says why it `FAILED` or was `SKIPPED`."""
+
+    model_config = example("lease_id", "state", lease_id="…", state="DONE", artifacts={"result": 42})
+
+    lease_id: f.JobId | None = None
+    state: Annotated[Any, WithJsonSchema(words(ENDS))] | None = None
+    exit_code: ExitCode | None = None
+    error: Text | None = None
+    artifacts: f.Params | None = None
+
+
+class ReleaseIn(Said):
+    """Of a job's lease: `hand_back` puts the job back into the queue, with its checkpoint."""
+
+    model_config = example(hand_back=True)
+
+    hand_back: f.Flag | None = None
+
+
+class AdmissionIn(Said):
+    """Work that an addon would do itself, outside of the queue."""
+
+    model_config = example(
+        *("addon_id", "job_type"),
+        addon_id="visuals",
+        job_type="preview",
+        cost_units=30,
+        constraints={"cpu_heavy": True},
+    )
+
+    addon_id: f.Name | None = None
+    job_type: f.Name | None = None
+    cost_units: f.CostUnits | None = None
+    priority: f.Priority | None = None
+    constraints: f.Constraints | None = None
+    expected_duration_sec: f.Duration | None = None
+    tenant: f.Tenant | None = None
+
+
+class IntentOut(Out):
+    """A job in the words of addons. `lease_id` is of use only with the API token that started it."""
+
+    job_id: Id
+    addon_id: str
+    job_type: str
+    cost_units: int
+    priority: int
+    constraints: JsonObject
+    expected_duration_sec: float | None
+    payload: JsonObject | None = Field(description="Masked, except for those who may work on it.")
+    time_sensitive: bool
+    deadline_at: Time | None
+    max_runtime_sec: float | None
+    tags: list[str]
+    created_at: Time
+    state: State
+    attempts: int
+    next_earliest_start_at: Time | None
+    lease_id: Id | None
+    pid: int | None
+    tenant: str
+    target: str | None
+    reserved_until: Time | None = Field(description="DISPATCHING: when it is taken back unless somebody starts it.")
+    reason: str
+
+
+class IntentPage(Page[IntentOut]):
+    pass
+
+
+class SubmittedOut(Out):
+    job_id: Id
+    state: State
+
+
+class KickOut(Out):
+    dispatched: int
+
+
+class StartOut(Out):
+    job_id: Id
+    lease_id: Id
+    lease_expires_at: Time
+    lease_sec: float = Field(description="How long the lease lasts from each heartbeat on, by your own steady clock.")
+    heartbeat_sec: float
+    payload: JsonObject
+    checkpoint: Any
+    attempt: int
+    fence: int = Field(description="Grows with every start along a retry chain: for outside systems to compare.")
+    max_runtime_sec: float | None
+    token_limit: int | None
+    tokens_used: int
+
+
+class BeatOut(Out):
+    lease_expires_at: Time
+    cancel_requested: bool
+    cancel_mode: Annotated[str, WithJsonSchema(words(["", *StopMode]))]
+
+
+class AdmissionOut(Out):
+    """Approved: `lease_id` and `lease_expires_at`. Denied: `reason` and `retry_after_sec`."""
+
+    approved: bool
+    lease_id: Id | None = None
+    lease_expires_at: Time | None = None
+    reason: str | None = None
+    retry_after_sec: float | None = None
+
+
+class ReleaseOut(Out):
+    released: bool
 
 
 class IntentFilters(Paged):
-    state: Annotated[str | None, *gated(one_of(*bodies.STATE_WORDS), words(bodies.STATE_WORDS))] = None
+    state: Annotated[str | None, *gated(one_of(*STATE_WORDS), words(STATE_WORDS))] = None
     addon_id: Annotated[str | None, *gated(parsing.identifier, f.NAME)] = None
 
 
-@router.post(f"{QUEUE}/jobs/submit", **submission("queue_submit", bodies.SubmittedOut, "Submit a job intent", **KEYED))
-def queue_submit(request: ApiRequest, body: Annotated[bodies.IntentIn, Document()]) -> HttpResponse:
+@router.post(f"{QUEUE}/jobs/submit", **submission("queue_submit", SubmittedOut, "Submit a job intent", **KEYED))
+def queue_submit(request: ApiRequest, body: Annotated[IntentIn, Document()]) -> HttpResponse:
     """It waits in the same queue as every other job, in the same order and under the same limits, until a remote
     worker of its addon starts it (or a local one, if its type is registered here as local)."""
-    said = body.said()
+    said = body.given_fields()
     said["tenant"] = request.auth.tenant_for(said.get("tenant"))
     job, created = remote.submit(with_key(request, said), actor=request.auth.actor)
     replayed = {} if created else {"Idempotent_Replayed": "true"}
     return answer({"job_id": str(job.pk), "state": STATES[Status(job.status)]}, 201, **replayed)
 
 
-@router.get(f"{QUEUE}/jobs", **operation("queue_list", bodies.IntentPage, summary="List job intents"))
+@router.get(f"{QUEUE}/jobs", **operation("queue_list", IntentPage, summary="List job intents"))
 def queue_list(request: ApiRequest, asked: Annotated[IntentFilters, Asked()]) -> HttpResponse:
     """Newest first. A page may be shorter than `limit`, even empty, while `next_cursor` is there."""
     caller = request.auth
@@ -81,7 +254,7 @@ def queue_list(request: ApiRequest, asked: Annotated[IntentFilters, Asked()]) ->
 
 @router.get(
     f"{QUEUE}/jobs/{{job_id}}",
-    **operation("queue_get", bodies.IntentOut, problems=[404], summary="Look at a job intent", cached=True),
+    **operation("queue_get", IntentOut, problems=[404], summary="Look at a job intent", cached=True),
 )
 def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     return tagged(request, _intent(parsing.job_id(job_id), request.auth))
@@ -91,7 +264,7 @@ def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     f"{QUEUE}/jobs/{{job_id}}/cancel",
     **operation(
         "queue_cancel",
-        bodies.IntentOut,
+        IntentOut,
         scope="submit",
         permission="cancel_job",
         body="optional",
@@ -113,7 +286,7 @@ class Poll(Question):
 
 @router.get(
     f"{QUEUE}/dispatchable",
-    **work("queue_dispatchable", bodies.IntentPage, summary="What an addon may start"),
+    **work("queue_dispatchable", IntentPage, summary="What an addon may start"),
 )
 def queue_dispatchable(request: ApiRequest, asked: Annotated[Poll, Asked()]) -> HttpResponse:
     """Reserves up to `limit` jobs of the addon, within lanes, limits and admission; after them it lists what the addon
@@ -125,7 +298,7 @@ def queue_dispatchable(request: ApiRequest, asked: Annotated[Poll, Asked()]) -> 
 
 @router.post(
     f"{QUEUE}/kick",
-    **operation("queue_kick", bodies.KickOut, scope="operate", body="optional", summary="Make offers now"),
+    **operation("queue_kick", KickOut, scope="operate", body="optional", summary="Make offers now"),
 )
 def queue_kick(request: ApiRequest, body: Annotated[Said, Optional()]) -> HttpResponse:
     """For every addon that asked lately, without waiting for its next poll."""
@@ -134,35 +307,45 @@ def queue_kick(request: ApiRequest, body: Annotated[Said, Optional()]) -> HttpRe
 
 @router.post(
     f"{QUEUE}/jobs/{{job_id}}/start",
-    **work("queue_start", bodies.StartOut, body=True, problems=[404, 409], summary="Start a job that was offered"),
+    **work("queue_start", StartOut, body=True, problems=[404, 409], summary="Start a job that was offered"),
 )
-def queue_start(request: ApiRequest, job_id: Id, body: Annotated[bodies.StartIn, Document()]) -> HttpResponse:
+def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, Document()]) -> HttpResponse:
     """Answers with the lease and all that is needed to run the job. Repeated with the same token, worker and slot it
     answers the same; a slot that has another job is a 409 `slot_busy`."""
-    known = request.auth.job_id(job_id)
-    return answer(_started(remote.start(known, _token(request), body.said())))
+    row = remote.start(request.auth.job_id(job_id), _token(request), body.given_fields())
+    document = {
+        "job_id": str(row.pk),
+        "lease_id": str(row.lease_token),
+        "lease_expires_at": moment(row.lease_expires_at),
+        "lease_sec": conf.LEASE_SEC,
+        "heartbeat_sec": conf.HEARTBEAT_SEC,
+        "payload": row.params,
+        "checkpoint": row.checkpoint,
+        **{name: getattr(row, name) for name in ("attempt", "fence", "max_runtime_sec", "token_limit", "tokens_used")},
+    }
+    return answer(document)
 
 
 @router.post(
     f"{QUEUE}/jobs/{{job_id}}/complete",
-    **work("queue_complete", bodies.IntentOut, body=True, problems=[404, 409], summary="Say how a job ended"),
+    **work("queue_complete", IntentOut, body=True, problems=[404, 409], summary="Say how a job ended"),
 )
-def queue_complete(request: ApiRequest, job_id: Id, body: Annotated[bodies.CompleteIn, Document()]) -> HttpResponse:
+def queue_complete(request: ApiRequest, job_id: Id, body: Annotated[CompleteIn, Document()]) -> HttpResponse:
     """Repeated, it answers the same. A lease that is over is a 409, one that is not yours a 404; neither changes
     anything. CANCELED and PAUSED need a stop request; past its token limit a job ends FAILED whatever is said."""
     known = request.auth.job_id(job_id)
-    remote.complete(known, _token(request), body.said())
+    remote.complete(known, _token(request), body.given_fields())
     return answer(_intent(known, request.auth, bare=True))
 
 
 @router.post(
     f"{LEASE}/request",
-    **work("lease_request", bodies.AdmissionOut, body=True, summary="Ask whether some work may start now"),
+    **work("lease_request", AdmissionOut, body=True, summary="Ask whether some work may start now"),
 )
-def lease_request(request: ApiRequest, body: Annotated[bodies.AdmissionIn, Document()]) -> HttpResponse:
+def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, Document()]) -> HttpResponse:
     """For work that has no job here: it counts in admission as long as its lease is kept by heartbeats, and in no
     other limit. A denial says when to ask again, and stays the same until then."""
-    said = body.said()
+    said = body.given_fields()
     tenant = request.auth.tenant_for(said.pop("tenant", None))
     verdict = remote.request(said, _token(request), tenant=tenant)
     if isinstance(verdict, Granted):
@@ -173,24 +356,24 @@ def lease_request(request: ApiRequest, body: Annotated[bodies.AdmissionIn, Docum
 
 @router.post(
     f"{LEASE}/{{lease_id}}/heartbeat",
-    **work("lease_heartbeat", bodies.BeatOut, body="optional", problems=[404, 409], summary="Keep a lease"),
+    **work("lease_heartbeat", BeatOut, body="optional", problems=[404, 409], summary="Keep a lease"),
 )
-def lease_heartbeat(request: ApiRequest, lease_id: Id, body: Annotated[bodies.BeatIn, Optional()]) -> HttpResponse:
+def lease_heartbeat(request: ApiRequest, lease_id: Id, body: Annotated[BeatIn, Optional()]) -> HttpResponse:
     """Also says how far the work is, and learns whether it should stop. 409: the lease is over, stop at once."""
-    kept = remote.heartbeat(lease_id, _token(request), body.said())
+    kept = remote.heartbeat(lease_id, _token(request), body.given_fields())
     told = {"cancel_requested": kept.cancel_requested, "cancel_mode": kept.cancel_mode}
     return answer({"lease_expires_at": moment(kept.expires_at), **told})
 
 
 @router.post(
     f"{LEASE}/{{lease_id}}/release",
-    **work("lease_release", bodies.ReleaseOut, body="optional", problems=[404, 409], summary="Give a lease up"),
+    **work("lease_release", ReleaseOut, body="optional", problems=[404, 409], summary="Give a lease up"),
 )
-def lease_release(request: ApiRequest, lease_id: Id, body: Annotated[bodies.ReleaseIn, Optional()]) -> HttpResponse:
+def lease_release(request: ApiRequest, lease_id: Id, body: Annotated[ReleaseIn, Optional()]) -> HttpResponse:
     """Frees an admission lease; doing so again changes nothing. A job's lease ends with `complete` (409
     `report_with_complete`), unless the job is handed back: then it waits for another worker, its run stays open and its
     checkpoint is kept."""
-    remote.release(lease_id, _token(request), body.said())
+    remote.release(lease_id, _token(request), body.given_fields())
     return answer({"released": True})
 
 
@@ -227,18 +410,4 @@ def _shape(row: Job, begun: Start | None, caller: Caller, bare: bool) -> dict[st
         "pid": None if begun is None else begun.pid,
         "reason": row.status_reason,
         "payload": row.params if bare else masked,
-    }
-
-
-def _started(row: Job) -> dict[str, Any]:
-    """All that a worker needs to run it."""
-    return {
-        "job_id": str(row.pk),
-        "lease_id": str(row.lease_token),
-        "lease_expires_at": moment(row.lease_expires_at),
-        "lease_sec": conf.LEASE_SEC,
-        "heartbeat_sec": conf.HEARTBEAT_SEC,
-        "payload": row.params,
-        "checkpoint": row.checkpoint,
-        **{name: getattr(row, name) for name in ("attempt", "fence", "max_runtime_sec", "token_limit", "tokens_used")},
     }

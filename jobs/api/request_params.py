@@ -15,7 +15,7 @@ from uuid import UUID
 from django.http import HttpRequest
 from django.http.request import UnreadablePostError
 from django.utils.translation import gettext as _
-from ninja.params.models import BodyModel, Param, QueryModel
+from ninja.params.models import BodyModel, Param, ParamModel, QueryModel
 from pydantic import BaseModel, ConfigDict, PlainValidator, WithJsonSchema
 
 from jobs import parsing
@@ -28,19 +28,29 @@ CHUNK = 65_536
 MOST_PARAMETERS = 100
 
 
-class Said(BaseModel):
+class RequestFields(BaseModel):
+    def given_fields(self) -> dict[str, Any]:
+        """Return the fields that the caller gave, with their values, and no others."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
+
+
+class Question(RequestFields):
+    """The parameters of a query string; a field that is a list may be repeated."""
+
+
+class Said(RequestFields):
     """The fields of a body: which there are. What is in them is for the services' gates to judge."""
 
     model_config = ConfigDict(extra="forbid")
 
-    def said(self) -> dict[str, Any]:
-        """Only what the caller said, as they said it."""
-        return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
 
+def example(*required: str, **fields: Any) -> ConfigDict:
+    """Document a body by an example: `model_config = example(reason="…")`.
 
-def example(**fields: Any) -> ConfigDict:
-    """For `model_config = example(reason="…")`: the example that the documentation shows of a body."""
-    return ConfigDict(extra="forbid", json_schema_extra={"examples": [fields]})
+    The service checks that the `required` fields were given, after it has checked who may give them.
+    """
+    needed: dict[str, Any] = {"required": list(required)} if required else {}
+    return ConfigDict(extra="forbid", json_schema_extra={**needed, "examples": [fields]})
 
 
 def require_json(request: HttpRequest) -> None:
@@ -55,20 +65,24 @@ def refuse_forms(request: HttpRequest) -> None:
 
 
 def read(request: HttpRequest, limit: int) -> bytes:
-    """The whole body, if it is no larger than the limit. Neither a missing length nor Django's own limit matters."""
-    announced = _length(request)
+    """Read the whole body, if it is no larger than the limit, with or without an announced length."""
+    announced, too_large = _length(request), BodyTooLarge(_("The body is larger than %d bytes.") % limit)
     if announced is not None and announced > limit:
-        raise _too_large(limit)
-    stream: Any = request if announced is not None else _endless(request)
-    found = bytearray()
+        raise too_large
+    stream: Any = request
+    environ: dict[str, Any] = getattr(request, "environ", {})
+    if announced is None and environ.get("wsgi.input_terminated"):
+        # Django gives a WSGI request without a length no body; the server has it, and says that it knows its end.
+        stream = environ["wsgi.input"]
+    content = bytearray()
     try:
-        while chunk := stream.read(min(CHUNK, limit + 1 - len(found))):
-            found += chunk
-            if len(found) > limit:
-                raise _too_large(limit)
+        while chunk := stream.read(min(CHUNK, limit + 1 - len(content))):
+            content += chunk
+            if len(content) > limit:
+                raise too_large
     except (UnreadablePostError, OSError):
         raise InvalidInput(["body"], _("broke off"), "json_invalid") from None
-    return bytes(found)
+    return bytes(content)
 
 
 class DocumentModel(BodyModel):
@@ -97,14 +111,15 @@ class BulkModel(DocumentModel):
 
 
 class Document(Param):  # type: ignore[misc]  # ninja's own parameters do so too
-    _model: type[BodyModel] = DocumentModel
+    _model: type[ParamModel] = DocumentModel
+    _source = "body"
 
     def __init__(self) -> None:
         super().__init__(...)
 
     @classmethod
     def _param_source(cls) -> str:
-        return "body"
+        return cls._source
 
 
 class Optional(Document):  # type: ignore[misc]
@@ -117,44 +132,16 @@ class Bulk(Document):  # type: ignore[misc]
 
 def _length(request: HttpRequest) -> int | None:
     """The announced length; None where the body ends when it ends."""
-    announced = request.META.get("CONTENT_LENGTH")
-    if not announced and (_is_asgi(request) or "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()):
+    announced, is_asgi = request.META.get("CONTENT_LENGTH"), hasattr(request, "scope")
+    if not announced and (is_asgi or "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()):
         return None
     try:
         length = max(int(announced or 0), 0)
     except ValueError:
         return 0
-    return 0 if _is_empty_form(request, length) else length
-
-
-def _is_empty_form(request: HttpRequest, length: int) -> bool:
-    """A form of nothing but its closing line: what browsers, and Django's test client, send where there is nothing."""
-    boundary = (request.content_params or {}).get("boundary", "")
-    return request.content_type == FORMS[0] and length == len(f"--{boundary}--\r\n")
-
-
-def _endless(request: HttpRequest) -> Any:
-    """Django gives a WSGI request without a length no body; the server has it, and says so where it knows its end."""
-    if _is_asgi(request):
-        return request
-    environ: dict[str, Any] = getattr(request, "environ", {})
-    return environ["wsgi.input"] if environ.get("wsgi.input_terminated") else request
-
-
-def _is_asgi(request: HttpRequest) -> bool:
-    return hasattr(request, "scope")
-
-
-def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(_("The body is larger than %d bytes.") % limit)
-
-
-class Question(BaseModel):
-    """The parameters of a query string; a field that is a list may be repeated."""
-
-    def asked(self) -> dict[str, Any]:
-        """What was said, and nothing else."""
-        return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
+    # A form of nothing but its closing line: what browsers, and Django's test client, send where there is nothing.
+    closing_line = f"--{(request.content_params or {}).get('boundary', '')}--\r\n"
+    return 0 if request.content_type == FORMS[0] and length == len(closing_line) else length
 
 
 class StrictModel(QueryModel):
@@ -165,21 +152,24 @@ class StrictModel(QueryModel):
         return parameters(request, cls.__ninja_flatten_map__, getattr(cls, "__ninja_collection_fields__", ()))
 
 
-class Asked(Param):  # type: ignore[misc]  # ninja's own parameters do so too
+class Asked(Document):  # type: ignore[misc]
     _model = StrictModel
-
-    def __init__(self) -> None:
-        super().__init__(...)
-
-    @classmethod
-    def _param_source(cls) -> str:
-        return "query"
+    _source = "query"
 
 
 def parameters(request: HttpRequest, known: Iterable[str], repeatable: Iterable[str] = ()) -> dict[str, Any]:
-    """The query string as {name: text, or list of texts}."""
+    """Parse the query string into {name: text, or list of texts}."""
+    written: str = request.META.get("QUERY_STRING", "")
+    try:
+        # WSGI hands over bytes as Latin-1; what is not UTF-8 underneath is refused rather than replaced.
+        plain = written if written.isascii() else written.encode("latin-1").decode()
+        pairs = parse_qsl(plain, keep_blank_values=True, errors="strict", max_num_fields=MOST_PARAMETERS)
+    except UnicodeError:
+        raise InvalidInput(["query"], _("is not valid UTF-8"), "string_unicode") from None
+    except ValueError:
+        raise InvalidInput(["query"], _("has more than %d parameters") % MOST_PARAMETERS, "too_long") from None
     found: dict[str, Any] = {}
-    for name, value in _pairs(request):
+    for name, value in pairs:
         if name not in known:
             raise InvalidInput(["query", parsing.salvage_text(name, 100)], _("is not a parameter"), "extra_forbidden")
         parsing.text(value, ["query", name], allow_empty=True)
@@ -229,15 +219,3 @@ def key(value: Any, field: Any) -> UUID:
         return parsing.job_id(value)
     except NotFound:
         raise InvalidInput(field, _("is not an id"), "uuid_parsing") from None
-
-
-def _pairs(request: HttpRequest) -> list[tuple[str, str]]:
-    written: str = request.META.get("QUERY_STRING", "")
-    try:
-        # WSGI hands over bytes as Latin-1; what is not UTF-8 underneath is refused rather than replaced.
-        plain = written if written.isascii() else written.encode("latin-1").decode()
-        return parse_qsl(plain, keep_blank_values=True, errors="strict", max_num_fields=MOST_PARAMETERS)
-    except UnicodeError:
-        raise InvalidInput(["query"], _("is not valid UTF-8"), "string_unicode") from None
-    except ValueError:
-        raise InvalidInput(["query"], _("has more than %d parameters") % MOST_PARAMETERS, "too_long") from None

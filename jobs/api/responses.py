@@ -19,6 +19,7 @@ from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotModified
 from django.utils.translation import gettext as _
+from ninja.errors import AuthenticationError, ValidationError
 
 from jobs import errors
 from jobs.logs import visible
@@ -140,10 +141,20 @@ def answer_to(request: HttpRequest, error: Any) -> HttpResponse:
             return problem(error.status, error.code, str(error), headers=error.headers)
         case errors.InvalidInput():
             return _invalid(error)
+        case ValidationError():
+            return _invalid(errors.InvalidInput.of(error.errors))
+        case AuthenticationError():
+            detail = _("Send a token as “Authorization: Bearer …”, or sign in to the console.")
+            return answer_to(request, Unauthorized(detail))
         case errors.NotFound():  # the same words for what is not there and for what is another tenant's
             return problem(HTTPStatus.NOT_FOUND, errors.NotFound.code, _("There is no such object."))
         case errors.Conflict():
             return _conflict(error)
+        case errors.NoSlot():
+            retry_after = {"Retry-After": str(max(math.ceil(error.retry_after_sec), 1))}
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, error.code, str(error), headers=retry_after)
+        case errors.HandlerFailed():
+            return problem(HTTPStatus.BAD_GATEWAY, error.code, str(error))
         case Http404():
             return problem(HTTPStatus.NOT_FOUND, "no_such_path", _("There is nothing at this path."))
         case PermissionDenied():
@@ -151,23 +162,29 @@ def answer_to(request: HttpRequest, error: Any) -> HttpResponse:
         case SuspiciousOperation():
             return problem(HTTPStatus.BAD_REQUEST, "bad_request", _("This request cannot be read."))
         case OperationalError() | InterfaceError():
-            return _outage(error)
-        case _:
-            return _unexpected(request, error)
+            first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            logger.error("the database did not answer: %s", first_line)
+            detail = _("The database does not answer. Nothing was changed unless you were told so; try again.")
+            retry_after = {"Retry-After": str(OUTAGE_RETRY_SEC)}
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", detail, headers=retry_after)
+        case _:  # only the id leaves the site; the log has the rest under it
+            error_id = secrets.token_hex(8)
+            logger.error("error %s in %s %s", error_id, request.method, visible(request.path), exc_info=error)
+            detail = _("Something went wrong on our side. The log has it under this id.")
+            return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", detail, {"error_id": error_id})
 
 
-def _invalid(error: Any) -> HttpResponse:
-    listed = [{**each, "loc": _placed(each["loc"]), "msg": str(each["msg"])} for each in error.errors[:MOST_ERRORS]]
+def _invalid(error: errors.InvalidInput) -> HttpResponse:
+    listed = []
+    for each in error.errors[:MOST_ERRORS]:
+        # What a service refuses came in the body. Names in it are the caller's own, and may be of any length.
+        short = [step[:100] if isinstance(step, str) else step for step in each["loc"]]
+        loc = short if short and short[0] in PLACES else ["body", *short]
+        listed.append({**each, "loc": loc, "msg": str(each["msg"])})
     malformed = all(each["type"] == "json_invalid" for each in listed)
     status = HTTPStatus.BAD_REQUEST if malformed else HTTPStatus.UNPROCESSABLE_ENTITY
     code = "malformed_json" if malformed else error.code
     return problem(status, code, str(error)[:LONGEST], {"errors": listed})
-
-
-def _placed(loc: list[Any]) -> list[Any]:
-    """What a service refuses came in the body. Names in it are the caller's own, and may be of any length."""
-    short = [step[:100] if isinstance(step, str) else step for step in loc]
-    return short if short and short[0] in PLACES else ["body", *short]
 
 
 def _conflict(error: Any) -> HttpResponse:
@@ -179,19 +196,3 @@ def _conflict(error: Any) -> HttpResponse:
     if error.tail_id is not None:
         extra["tail_id"] = str(error.tail_id)
     return problem(HTTPStatus.CONFLICT, error.code, str(error), extra)
-
-
-def _outage(error: Any) -> HttpResponse:
-    first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    logger.error("the database did not answer: %s", first_line)
-    detail = _("The database does not answer. Nothing was changed unless you were told so; try again.")
-    retry_after = {"Retry-After": str(OUTAGE_RETRY_SEC)}
-    return problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", detail, headers=retry_after)
-
-
-def _unexpected(request: HttpRequest, error: Exception) -> HttpResponse:
-    """The id is all that leaves the house; the log has the rest under it."""
-    error_id = secrets.token_hex(8)
-    logger.error("error %s in %s %s", error_id, request.method, visible(request.path), exc_info=error)
-    detail = _("Something went wrong on our side. The log has it under this id.")
-    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", detail, {"error_id": error_id})

@@ -19,10 +19,6 @@ NO_WEBHOOKS = {"pending": 0, "delivered": 0, "failed": 0}
 _UNSEEN = [f"retried_by__{field.name}" for field in Job._meta.concrete_fields if field.name not in ("id", "retry_of")]
 
 
-def job(row: Job, caller: Caller) -> dict[str, Any]:
-    return jobs([row], caller)[0]
-
-
 def jobs(rows: Iterable[Job], caller: Caller) -> list[dict[str, Any]]:
     """With what other apps have to say of each."""
     found = list(rows)
@@ -52,7 +48,7 @@ def one(job_id: UUID, caller: Caller) -> dict[str, Any]:
     row = with_relations(caller.jobs()).filter(pk=job_id).first()
     if row is None:
         raise NotFound(f"There is no job {job_id}.")
-    return job(row, caller)
+    return jobs([row], caller)[0]
 
 
 def several(ids: Iterable[UUID], caller: Caller) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What can be submitted here, who does the work, and the queue in figures."""
+"""Job types, workers, figures of the queue, and limits: how many jobs may run at once."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from django.http import HttpResponse
 from ninja import Router
 from pydantic import Field, WithJsonSchema
 
-from jobs import census, figures, parsing, shapes
+from jobs import census, figures, limits, parsing, shapes
+from jobs.api import fields as f
 from jobs.api.auth import ApiRequest
-from jobs.api.fields import TENANT
 from jobs.api.operations import operation
 from jobs.api.pagination import Order, Paged, page, page_in_memory
-from jobs.api.request_params import Asked, Question, gated
+from jobs.api.request_params import Asked, Document, Question, Said, example, gated
 from jobs.api.responses import answer
 from jobs.api.schemas import Id, JsonObject, Out, Page, Time, words
-from jobs.models import Worker, WorkerState
+from jobs.models import LimitScope, Worker, WorkerState
 from jobs.registry import registry
 from jobs.states import Status
 
 router = Router()
 NEWEST_FIRST = Order(Worker, ("-id",))
+SCOPES = list(LimitScope.values)
+Maximum = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": limits.LARGEST})]
 STATES = (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.STOPPING, figures.SILENT)
 
 
@@ -106,7 +108,7 @@ class StatsOut(Out):
 
 
 class StatsFilters(Question):
-    tenant: Annotated[str | None, *gated(parsing.tenant, TENANT)] = None
+    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
 
 
 @router.get("/stats", **operation("stats_get", StatsOut, summary="Figures", tags=["stats"]))
@@ -128,3 +130,59 @@ def stats_get(request: ApiRequest, asked: Annotated[StatsFilters, Asked()]) -> H
         "as_of": shapes.moment(counted.at),
     }
     return answer(document)
+
+
+class LimitOut(Out):
+    scope: Annotated[str, WithJsonSchema(words(SCOPES))]
+    key: str = Field(description="The name within the scope; empty for the global limit.")
+    max: int | None = Field(description="Null: unlimited.")
+    in_use: int
+    paused: bool
+    paused_by: str
+    paused_at: Time | None
+    reason: str
+    source: Annotated[str, WithJsonSchema(words(["settings", "override"]))]
+
+
+class LimitIn(Said):
+    """`max` and `paused` change what they name and nothing else; `reset` drops the override and stands alone."""
+
+    model_config = example(scope="job_type", key="mail.send", max=3)
+
+    scope: Annotated[Any, WithJsonSchema(words(SCOPES))]
+    key: Annotated[Any, WithJsonSchema({"type": "string", "maxLength": 200})] | None = None
+    max: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": limits.LARGEST})] | None = Field(
+        default=None, description="Null: unlimited."
+    )
+    paused: f.Flag | None = None
+    reason: f.Reason = None
+    reset: f.Flag | None = None
+
+
+@router.get("/limits", **operation("limits_list", Page[LimitOut], summary="List limits", tags=["limits"]))
+def limits_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpResponse:
+    """Every limit that the settings or an operator set, by scope and key. Of tenants, only those the caller may see."""
+    caller = request.auth
+    rows = [state for state in limits.listing() if state.scope != LimitScope.TENANT or caller.sees(state.key)]
+    found = page_in_memory(
+        caller, "limits_list", asked, rows, lambda state: [SCOPES.index(state.scope), state.key], shapes.limit
+    )
+    return answer(found)
+
+
+@router.put(
+    "/limits",
+    **operation(
+        "limits_put",
+        LimitOut,
+        scope="admin",
+        permission="change_limits",
+        body=True,
+        summary="Set a limit",
+        tags=["limits"],
+    ),
+)
+def limits_put(request: ApiRequest, body: Annotated[LimitIn, Document()]) -> HttpResponse:
+    """Sets or pauses one limit, or puts it back to what the settings say. Needs a token of all tenants."""
+    request.auth.require_all_tenants()
+    return answer(shapes.limit(limits.put(body.given_fields(), actor=request.auth.actor)))

@@ -69,7 +69,7 @@ def targets_list(request: ApiRequest, asked: Annotated[TargetFilters, Asked()]) 
 )
 def targets_get(request: ApiRequest, key: Key, asked: Which) -> HttpResponse:
     target = targets.find(key, tenant=_tenant(request.auth, asked))
-    return tagged(request, _shape(target))
+    return tagged(request, _target_document(target))
 
 
 @router.post(
@@ -78,8 +78,8 @@ def targets_get(request: ApiRequest, key: Key, asked: Which) -> HttpResponse:
 )
 def targets_pause(request: ApiRequest, key: Key, asked: Which, body: Why) -> HttpResponse:
     """Nothing of it starts until it is unpaused; what runs goes on. It need not have been used before."""
-    tenant, why = _tenant(request.auth, asked), body.said().get("reason") or ""
-    return answer(_shape(targets.pause(key, tenant=tenant, reason=why, actor=request.auth.actor)))
+    tenant, why = _tenant(request.auth, asked), body.reason or ""
+    return answer(_target_document(targets.pause(key, tenant=tenant, reason=why, actor=request.auth.actor)))
 
 
 @router.post(
@@ -88,7 +88,7 @@ def targets_pause(request: ApiRequest, key: Key, asked: Which, body: Why) -> Htt
 )
 def targets_unpause(request: ApiRequest, key: Key, asked: Which, body: Why) -> HttpResponse:
     """Repeating it changes nothing."""
-    return answer(_shape(targets.unpause(key, tenant=_tenant(request.auth, asked), actor=request.auth.actor)))
+    return answer(_target_document(targets.unpause(key, tenant=_tenant(request.auth, asked), actor=request.auth.actor)))
 
 
 def targets_resume(request: ApiRequest, key: Key, job_id: Id, asked: Which, body: Why) -> HttpResponse:
@@ -96,7 +96,7 @@ def targets_resume(request: ApiRequest, key: Key, job_id: Id, asked: Which, body
     caller, known = request.auth, parsing.job_id(job_id)
     if not caller.jobs().filter(pk=known, target=key, tenant=_tenant(caller, asked)).exists():
         raise NotFound("")
-    job = services.resume(known, reason=body.said().get("reason") or "", actor=caller.actor)
+    job = services.resume(known, reason=body.reason or "", actor=caller.actor)
     return answer(shaping.one(job.pk, caller), 200 if job.pk == known else 201)
 
 
@@ -113,6 +113,6 @@ def _tenant(caller: Caller, asked: WhichTenant) -> str:
     return tenant
 
 
-def _shape(target: Target) -> dict[str, Any]:
+def _target_document(target: Target) -> dict[str, Any]:
     (state,) = targets.states([target])
     return shapes.target(state)

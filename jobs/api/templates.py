@@ -95,10 +95,9 @@ class TemplateFilters(Paged):
 def templates_list(request: ApiRequest, asked: Annotated[TemplateFilters, Asked()]) -> HttpResponse:
     """Newest first."""
     filters = {name: value for name in ("tenant", "name", "job_type") if (value := getattr(asked, name)) is not None}
-    rows = presets.of(request.auth.tenant).filter(**filters)
-    return answer(
-        page(request.auth, "templates_list", asked, rows, NEWEST_FIRST, lambda row: _shown(row, request.auth))
-    )
+    caller = request.auth
+    rows = presets.of(caller.tenant).filter(**filters)
+    return answer(page(caller, "templates_list", asked, rows, NEWEST_FIRST, lambda row: _document(row, caller)))
 
 
 @router.post(
@@ -109,10 +108,10 @@ def templates_list(request: ApiRequest, asked: Annotated[TemplateFilters, Asked(
 )
 def templates_create(request: ApiRequest, body: Annotated[TemplateIn, Document()]) -> HttpResponse:
     """Names are unique within a tenant: a second one is 409 `name_taken`."""
-    said = body.said()
+    said = body.given_fields()
     tenant = request.auth.tenant_for(said.pop("tenant", None))
     template = presets.create(said, tenant=tenant, actor=request.auth.actor)
-    return answer(_shown(template, request.auth), 201)
+    return answer(_document(template, request.auth), 201)
 
 
 @router.get(
@@ -121,7 +120,7 @@ def templates_create(request: ApiRequest, body: Annotated[TemplateIn, Document()
 )
 def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
     template = presets.get(template_id, tenant=request.auth.tenant)
-    return tagged(request, _shown(template, request.auth))
+    return tagged(request, _document(template, request.auth))
 
 
 @router.patch(
@@ -133,8 +132,8 @@ def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
 def templates_update(request: ApiRequest, template_id: Id, body: Annotated[TemplateEdits, Document()]) -> HttpResponse:
     """Jobs that were made from it before keep what they were given."""
     caller = request.auth
-    template = presets.update(template_id, body.said(), tenant=caller.tenant, actor=caller.actor)
-    return answer(_shown(template, caller))
+    template = presets.update(template_id, body.given_fields(), tenant=caller.tenant, actor=caller.actor)
+    return answer(_document(template, caller))
 
 
 @router.delete(
@@ -164,9 +163,9 @@ def templates_run(request: ApiRequest, template_id: Id, body: Annotated[RunIn, O
     """Submits a job as the template says, but for what is said here. With an idempotency key, a repeated run answers
     with the job that the first one made."""
     template = presets.get(template_id, tenant=request.auth.tenant)
-    return submit(request, {**body.said(), "template": template.name, "tenant": template.tenant})
+    return submit(request, {**body.given_fields(), "template": template.name, "tenant": template.tenant})
 
 
-def _shown(row: JobTemplate, caller: Caller) -> dict[str, Any]:
+def _document(row: JobTemplate, caller: Caller) -> dict[str, Any]:
     document = shapes.template(row)
     return document if caller.payload else {**document, "params": None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -65,11 +66,24 @@ class Selection:
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Selection:
-        limit = given.get("limit")
-        since = given.get("since")
+        limit, since = given.get("limit"), given.get("since")
+        condition = Q()
+        if types := cli.names(given.get("type"), "--type"):
+            condition &= Q(job_type__in=types)
+        if resources := cli.names(given.get("resource"), "--resource"):
+            condition &= Q(resource__in=resources)
+        if given.get("tenant"):
+            condition &= Q(tenant=parsing.tenant(given["tenant"], "--tenant"))
+        if given.get("target"):
+            condition &= Q(target=parsing.target(given["target"], "--target"))
+        for tag in given.get("tag") or ():
+            condition &= has_tag(parsing.text(tag, "--tag", max_length=parsing.TAG_LENGTH))
+        statuses = {name.upper() for name in cli.names(given.get("status"), "--status")}
+        if statuses - set(Status):
+            raise InvalidInput("--status", _("must be one of %s") % ", ".join(Status))
         return cls(
-            condition=_condition(given),
-            statuses=_statuses(given.get("status")),
+            condition=condition,
+            statuses=frozenset(map(Status, statuses)),
             since=None if since is None else clock.first_id(clock.now() - cli.duration(since, "--since")),
             limit=None if limit is None else cli.whole_number(str(limit), "--limit", 1, MOST),
             is_empty=not any(given.get(name) for name in FILTERS),
@@ -104,29 +118,6 @@ class Selection:
             last, left = chunk[-1].pk, left - len(chunk)
 
 
-def _condition(given: dict[str, Any]) -> Q:
-    condition = Q()
-    if types := cli.names(given.get("type"), "--type"):
-        condition &= Q(job_type__in=types)
-    if resources := cli.names(given.get("resource"), "--resource"):
-        condition &= Q(resource__in=resources)
-    if given.get("tenant"):
-        condition &= Q(tenant=parsing.tenant(given["tenant"], "--tenant"))
-    if given.get("target"):
-        condition &= Q(target=parsing.target(given["target"], "--target"))
-    for tag in given.get("tag") or ():
-        condition &= has_tag(parsing.text(tag, "--tag", max_length=parsing.TAG_LENGTH))
-    return condition
-
-
-def _statuses(values: list[str] | None) -> frozenset[Status]:
-    names = [name.upper() for name in cli.names(values, "--status")]
-    for name in names:
-        if name not in list(Status):
-            raise InvalidInput("--status", _("must be one of %s") % ", ".join(Status))
-    return frozenset(map(Status, names))
-
-
 @dataclass
 class Tally:
     """What became of the jobs that a verb was tried on, or would become of them."""
@@ -138,26 +129,22 @@ class Tally:
     made: dict[UUID, UUID] = field(default_factory=dict)
     skipped: dict[str, list[str]] = field(default_factory=dict)
 
-    @property
-    def has_skipped(self) -> bool:
-        return bool(self.skipped)
-
-    @property
-    def has_changed(self) -> bool:
-        return bool(self.changed or self.asked)
-
     def skip(self, job_id: UUID | str, why: str) -> None:
         self.skipped.setdefault(why, []).append(str(job_id))
 
     def lines(self) -> list[str]:
-        done, asked = len(self.changed), len(self.asked)
         skipped = sum(map(len, self.skipped.values()))
-        told = {"verb": self.verb, "done": done, "asked": asked, "skipped": skipped}
+        counts = {"verb": self.verb, "done": len(self.changed), "asked": len(self.asked), "skipped": skipped}
         if self.dry_run:
-            first = _("%(verb)s would change %(done)d, ask %(asked)d to stop and skip %(skipped)d.") % told
+            first = _("%(verb)s would change %(done)d, ask %(asked)d to stop and skip %(skipped)d.") % counts
         else:
-            first = _("%(verb)s: %(done)d changed, %(asked)d asked to stop, %(skipped)d skipped.") % told
-        return [first, *(f"  {old} → {new}" for old, new in list(self.made.items())[:FEW]), *self._reasons()]
+            first = _("%(verb)s: %(done)d changed, %(asked)d asked to stop, %(skipped)d skipped.") % counts
+        lines = [first, *(f"  {old} → {new}" for old, new in list(self.made.items())[:FEW])]
+        for why, job_ids in self.skipped.items():
+            named = f" ({', '.join(job_ids)})" if len(job_ids) <= FEW else ""
+            count = ngettext("%d job skipped", "%d jobs skipped", len(job_ids)) % len(job_ids)
+            lines.append(f"  {count}: {why}{named}")
+        return lines
 
     def document(self) -> dict[str, Any]:
         return {
@@ -166,29 +153,19 @@ class Tally:
             "changed": [str(each) for each in self.changed],
             "asked": [str(each) for each in self.asked],
             "made": {str(old): str(new) for old, new in self.made.items()},
-            "skipped": [{"reason": why, "ids": listed} for why, listed in self.skipped.items()],
+            "skipped": [{"reason": why, "ids": job_ids} for why, job_ids in self.skipped.items()],
         }
-
-    def _reasons(self) -> Iterable[str]:
-        for why, listed in self.skipped.items():
-            named = f" ({', '.join(listed)})" if len(listed) <= FEW else ""
-            count = ngettext("%d job skipped", "%d jobs skipped", len(listed)) % len(listed)
-            yield f"  {count}: {why}{named}"
 
 
 def by_ids(verb: str, job_ids: Iterable[str], *, dry_run: bool, reason: str, actor: Actor) -> Tally:
     tally, foreseen = Tally(verb, dry_run), DryRun(verb)
     for given in job_ids:
-        try:
+        with _skip_refused(tally, given):
             if dry_run:
                 facts = facts_of(get(parsing.job_id(given)))
                 _foretell(tally, facts, foreseen.refusal(facts))
             else:
                 _perform(tally, parsing.job_id(given), reason, actor)
-        except InvalidInput:
-            raise
-        except JobSchedulerError as error:
-            tally.skip(given, short_error(error))
     return tally
 
 
@@ -197,32 +174,31 @@ def by_filter(verb: str, selection: Selection, *, dry_run: bool, reason: str, ac
 
     Of a retry chain only the latest attempt is meant.
     """
+    possible = frozenset(arrow.source for arrow in ARROWS if arrow.verb == verb and arrow.source is not None)
+    if impossible := sorted(selection.statuses - possible):
+        names = {"verb": verb, "status": impossible[0]}
+        raise InvalidInput("--status", _("nobody can %(verb)s a job that is %(status)s") % names)
     tally, foreseen = Tally(verb, dry_run), DryRun(verb)
-    for chunk in selection.walk(_wanted(verb, selection)):
+    for chunk in selection.walk(selection.statuses or UNLESS_SAID.get(verb, possible)):
         for facts in facts_of_many(chunk).values():
             if facts.superseded_by is not None:
                 tally.skip(facts.job_id, followed_by(facts.superseded_by.status))
-                continue
-            if dry_run:
+            elif dry_run:
                 _foretell(tally, facts, foreseen.refusal(facts))
-                continue
-            try:
-                _perform(tally, facts.job_id, reason, actor)
-            except InvalidInput:
-                raise
-            except JobSchedulerError as error:
-                tally.skip(facts.job_id, short_error(error))
+            else:
+                with _skip_refused(tally, facts.job_id):
+                    _perform(tally, facts.job_id, reason, actor)
     return tally
 
 
-def _wanted(verb: str, selection: Selection) -> frozenset[Status]:
-    possible = frozenset(each.source for each in ARROWS if each.verb == verb and each.source is not None)
-    if not selection.statuses:
-        return UNLESS_SAID.get(verb, possible)
-    if impossible := sorted(selection.statuses - possible):
-        told = {"verb": verb, "status": impossible[0]}
-        raise InvalidInput("--status", _("nobody can %(verb)s a job that is %(status)s") % told)
-    return selection.statuses
+@contextmanager
+def _skip_refused(tally: Tally, job_id: UUID | str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except JobSchedulerError as error:
+        tally.skip(job_id, short_error(error))
 
 
 def _foretell(tally: Tally, facts: JobFacts, refused: Refusal | None) -> None:

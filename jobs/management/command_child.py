@@ -12,12 +12,16 @@ from django.core.management import execute_from_command_line
 PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
-    parent = os.getppid()
+def die_with(parent: int, signum: int) -> None:
+    """Let the kernel send this process a signal when its parent ends (Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:  # it went while we asked
-        sys.exit(1)
+        os._exit(1)
+
+
+def main() -> None:
+    die_with(os.getppid(), signal.SIGKILL)
     execute_from_command_line(["manage.py", *sys.argv[1:]])
 
 

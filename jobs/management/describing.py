@@ -62,7 +62,10 @@ def page(job: Job) -> Iterable[str]:
         yield from _facts({name: run[name] for name in ("worker", "artifacts") if run[name]}, "  ")
         yield from (f"  | {visible(line)}" for line in run["error"].splitlines())
     yield "events:"
-    yield from (f"  {_event(each)}" for each in events)
+    for event in events:
+        actor = " ".join(filter(None, event["actor"].values()))
+        reason = f": {event['reason']}" if event["reason"] else ""
+        yield visible(f"  {event['at']}  {event['kind']}  by {actor}{reason}")
     if logs:
         yield "logs:"
         yield from (visible(f"  {each['at']}  {each['level']:7} {each['message']}") for each in logs)
@@ -72,12 +75,6 @@ def _facts(facts: dict[str, Any], indent: str) -> Iterable[str]:
     for name, value in facts.items():
         shown = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
         yield f"{indent}{name}: {visible(shown)}"
-
-
-def _event(event: dict[str, Any]) -> str:
-    actor = " ".join(filter(None, event["actor"].values()))
-    told = f"{event['at']}  {event['kind']}  by {actor}"
-    return visible(f"{told}: {event['reason']}" if event["reason"] else told)
 
 
 def _last(model: Any, job: Job, most: int) -> list[Any]:

@@ -60,7 +60,8 @@ def examine() -> Findings:
     yield from _static()
     if read(configured())[1]:  # nothing of ours can be asked with such settings
         return
-    for look in (_database, _migrations, *_OF_THE_TABLES, *_of_other_apps()):
+    other_apps = [look for config in apps.get_app_configs() if callable(look := getattr(config, "examine", None))]
+    for look in (_database, _migrations, _triggers, _clock, _workers, _limits, _leases, *other_apps):
         found = list(_guarded(look))
         yield from found
         if look in (_database, _migrations) and any(each.level == Level.ERROR for each in found):
@@ -82,12 +83,6 @@ def _guarded(look: Callable[[], Findings]) -> Findings:
         yield Finding(look.__name__.strip("_"), Level.ERROR, _("could not be looked at: %s") % str(error).strip())
 
 
-def _of_other_apps() -> Iterator[Callable[[], Findings]]:
-    for config in apps.get_app_configs():
-        if callable(found := getattr(config, "examine", None)):
-            yield found
-
-
 def _settings() -> Findings:
     found = checks.run_checks(tags=[TAG], include_deployment_checks=True)
     for each in found:
@@ -100,9 +95,8 @@ def _settings() -> Findings:
 def _static() -> Findings:
     """Where static files are collected, the console's style must have been."""
     if not apps.is_installed("django.contrib.staticfiles"):
-        yield Finding(
-            "static", Level.WARNING, _("django.contrib.staticfiles is not installed; the console has no style")
-        )
+        message = _("django.contrib.staticfiles is not installed; the console has no style")
+        yield Finding("static", Level.WARNING, message)
         return
     try:
         address, found = static(STYLESHEET), finders.find(STYLESHEET)
@@ -171,13 +165,15 @@ def _clock() -> Findings:
 
 
 def _workers() -> Findings:
-    live, waiting = _live_workers(), _waits_for_long()
+    live = _live_workers()
     slots = sum(worker.slots for worker in live)
     if live:
         told = ngettext("%(n)d heard from, %(slots)d slot", "%(n)d heard from, %(slots)d slots", slots)
         yield Finding("workers", Level.OK, told % {"n": len(live), "slots": slots})
     else:
-        level = Level.ERROR if waiting else Level.WARNING
+        ready = Job.objects.filter(gate=Gate.READY, remote=False)
+        is_urgent = ready.filter(created_at__lt=Now() - timedelta(seconds=LONG_SEC)).exists()
+        level = Level.ERROR if is_urgent else Level.WARNING
         yield Finding("workers", level, _("none was heard from"), _("Start `manage.py worker`."))
     stuck = sum(worker.stuck for worker in live)
     if stuck:
@@ -220,13 +216,4 @@ def _leases() -> Findings:
 
 def _live_workers() -> list[Worker]:
     fresh = Now() - timedelta(seconds=max(conf.LEASE_SEC, FRESH_SEC))
-    rows = Worker.objects.filter(heartbeat_at__gt=fresh)
-    return list(rows.exclude(state=WorkerState.STOPPED))
-
-
-def _waits_for_long() -> bool:
-    ready = Job.objects.filter(gate=Gate.READY, remote=False)
-    return ready.filter(created_at__lt=Now() - timedelta(seconds=LONG_SEC)).exists()
-
-
-_OF_THE_TABLES = (_triggers, _clock, _workers, _limits, _leases)
+    return list(Worker.objects.filter(heartbeat_at__gt=fresh).exclude(state=WorkerState.STOPPED))

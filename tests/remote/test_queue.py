@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs import services
-from jobs.api.remote_bodies import IntentOut, StartOut
+from jobs.api.remote import IntentOut, StartOut
 from jobs.models import Job, JobEvent
 from jobs.states import Status
 from tests import sample_jobs

@@ -29,11 +29,15 @@ class Command(cli.CliCommand):
     def handle(self, *args: Any, **given: Any) -> None:
         path: Path = given["path"]
         if not db.is_sqlite():
-            raise CommandError(_("This database is not SQLite. Run: %s") % _pg_dump(path), returncode=cli.REFUSED)
+            named = db.connection().settings_dict
+            where = {"--host": named.get("HOST"), "--port": named.get("PORT"), "--username": named.get("USER")}
+            options = [f"{option}={value}" for option, value in where.items() if value]
+            command = shlex.join(["pg_dump", "--format=custom", *options, f"--file={path}", f"{named['NAME']}"])
+            raise CommandError(_("This database is not SQLite. Run: %s") % command, returncode=cli.REFUSED)
         _require_a_place_for_a_file(path)
         _require_another_file(path)
         if path.exists() and not given["force"]:
-            raise CommandError(_("%s exists; say --force to replace it.") % _shown(path), returncode=cli.REFUSED)
+            raise CommandError(_("%s exists; say --force to replace it.") % _printable(path), returncode=cli.REFUSED)
         try:
             self._copy(path)
         except (OSError, sqlite3.Error) as error:
@@ -48,9 +52,7 @@ class Command(cli.CliCommand):
         try:
             partial.touch(mode=0o600)  # what is in there is nobody else's business
             with closing(sqlite3.connect(partial)) as target:
-                source.backup(
-                    target
-                )  # in one go, from one snapshot: in steps, each write beside it would begin it anew
+                source.backup(target)  # in one go, from one snapshot: in steps, each write beside it would restart it
                 target.execute("PRAGMA journal_mode=DELETE")  # one file is the whole copy
                 (verdict,) = target.execute("PRAGMA quick_check").fetchone()
             if verdict != "ok":
@@ -67,11 +69,11 @@ def _require_a_place_for_a_file(path: Path) -> None:
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
-        said = {"path": _shown(path), "why": getattr(error, "strerror", None) or error}
+        said = {"path": _printable(path), "why": getattr(error, "strerror", None) or error}
         message = _("No file can be made at %(path)s: %(why)s") % said
         raise CommandError(message, returncode=cli.BAD_INPUT) from None
     if not stat.S_ISREG(mode):
-        raise CommandError(_("%s is not a file.") % _shown(path), returncode=cli.BAD_INPUT)
+        raise CommandError(_("%s is not a file.") % _printable(path), returncode=cli.BAD_INPUT)
 
 
 def _require_another_file(path: Path) -> None:
@@ -81,16 +83,9 @@ def _require_another_file(path: Path) -> None:
         names = [name for _number, _schema, name in cursor.fetchall() if name]
     for own in (Path(name + suffix) for name in names for suffix in BESIDE):
         if path.resolve() == own.resolve() or (path.exists() and own.exists() and path.samefile(own)):
-            message = _("%s belongs to the database itself; choose another file.") % _shown(path)
+            message = _("%s belongs to the database itself; choose another file.") % _printable(path)
             raise CommandError(message, returncode=cli.BAD_INPUT)
 
 
-def _shown(path: Path) -> str:
+def _printable(path: Path) -> str:
     return visible(str(path))
-
-
-def _pg_dump(path: Path) -> str:
-    named = db.connection().settings_dict
-    where = {"--host": named.get("HOST"), "--port": named.get("PORT"), "--username": named.get("USER")}
-    options = [f"{option}={value}" for option, value in where.items() if value]
-    return shlex.join(["pg_dump", "--format=custom", *options, f"--file={path}", f"{named['NAME']}"])

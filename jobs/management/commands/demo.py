@@ -32,17 +32,16 @@ class Command(cli.CliCommand):
         elif given["work"] and demo.is_there():
             self._work()
         else:
-            self._fill(given["force"])
+            if not settings.DEBUG and not given["force"]:
+                message = _("DEBUG is off, so this may be a production site. Say --force to fill the tenant “%s” here.")
+                raise CommandError(message % demo.TENANT)
+            jobs = demo.fill(actor=cli.actor())
+            message = _(
+                "The tenant “%(tenant)s” has %(jobs)d jobs now. A worker sets them going; “demo --clear” removes all."
+            )
+            self.stdout.write(message % {"tenant": demo.TENANT, "jobs": jobs})
             if given["work"]:
                 self._work()
-
-    def _fill(self, is_meant: bool) -> None:
-        if not settings.DEBUG and not is_meant:
-            told = _("DEBUG is off, so this may be a production site. Say --force to fill the tenant “%s” here.")
-            raise CommandError(told % demo.TENANT)
-        jobs = demo.fill(actor=cli.actor())
-        told = _("The tenant “%(tenant)s” has %(jobs)d jobs now. A worker sets them going; “demo --clear” removes all.")
-        self.stdout.write(told % {"tenant": demo.TENANT, "jobs": jobs})
 
     def _work(self) -> None:
         from jobs.demo import content

@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 
 from jobs import cli
 from jobs.logs import visible
-from jobs.management.examining import Finding, Level, examine, examine_own_worker
+from jobs.management.examining import Level, examine, examine_own_worker
 
 
 class Command(cli.CliCommand):
@@ -34,14 +34,12 @@ class Command(cli.CliCommand):
         if given["json"]:
             self.write_json({"healthy": not bad, "findings": [asdict(each) for each in found]})
         else:
-            for each in found:
-                self._write(each)
+            styles = {Level.OK: self.style.SUCCESS, Level.WARNING: self.style.WARNING, Level.ERROR: self.style.ERROR}
+            for finding in found:
+                level = styles[finding.level](f"{finding.level:8}")
+                self.stdout.write(f"{level} {finding.topic}: {visible(finding.message)}")
+                if finding.hint:
+                    self.stdout.write(f"{'':9}{finding.hint}")
         if bad:
             told = ngettext("%d thing is wrong.", "%d things are wrong.", len(bad)) % len(bad)
             raise CommandError(told, returncode=cli.REFUSED)
-
-    def _write(self, finding: Finding) -> None:
-        style = {Level.OK: self.style.SUCCESS, Level.WARNING: self.style.WARNING, Level.ERROR: self.style.ERROR}
-        self.stdout.write(f"{style[finding.level](f'{finding.level:8}')} {finding.topic}: {visible(finding.message)}")
-        if finding.hint:
-            self.stdout.write(f"{'':9}{finding.hint}")

@@ -85,17 +85,16 @@ class Command(cli.CliCommand):
 
 
 def _fields(given: dict[str, Any]) -> Fields:
-    said: dict[str, Any] = {name: given[name] for name in PLAIN}
-    said["hold"] = given["hold"] or None
-    said["tags"] = given["tag"]
-    if (priority := given["priority"]) is not None:
-        said["priority"] = cli.priority(priority)
+    fields: dict[str, Any] = {name: given[name] for name in PLAIN}
+    fields |= {"hold": given["hold"] or None, "tags": given["tag"]}
+    if given["priority"] is not None:
+        fields["priority"] = cli.priority(given["priority"])
     if given["max_retries"] is not None:
-        said["max_retries"] = cli.whole_number(given["max_retries"], "--max-retries", 0, 1000)
+        fields["max_retries"] = cli.whole_number(given["max_retries"], "--max-retries", 0, 1000)
     if given["max_runtime"] is not None:
-        said["max_runtime_sec"] = cli.duration(given["max_runtime"], "--max-runtime").total_seconds()
-    said["not_before"] = None if given["at"] is None else cli.moment(given["at"], "--at")
-    return Fields(**said)  # type: ignore[typeddict-item]
+        fields["max_runtime_sec"] = cli.duration(given["max_runtime"], "--max-runtime").total_seconds()
+    fields["not_before"] = None if given["at"] is None else cli.moment(given["at"], "--at")
+    return Fields(**fields)  # type: ignore[typeddict-item]
 
 
 def wait_for(job_id: UUID, show: Callable[[Job], None]) -> Job:
@@ -131,14 +130,18 @@ class Progress:
         self.out = out
         self.began = time.monotonic()
         self.is_tty = bool(out.isatty())
-        self._said: tuple[object, ...] = ()
+        self._shown: tuple[object, ...] = ()
         self._asked_for_workers = False
 
     def show(self, job: Job) -> None:
+        state = (job.pk, job.status, None if job.progress is None else int(job.progress * 10))
         if self.is_tty:
-            self._draw(job)
-        else:
-            self._say(job)
+            width = shutil.get_terminal_size().columns - 1
+            self.out.write("\r" + cli.shortened(bar(job, self.elapsed), width) + "\x1b[K", ending="")
+            self.out.flush()
+        elif state != self._shown:
+            self._shown = state
+            self.out.write(line(job))
         if job.status == Status.QUEUED and not self._asked_for_workers and self.elapsed > PATIENCE_SEC:
             self._asked_for_workers = True
             if not figures.workers():
@@ -153,18 +156,6 @@ class Progress:
         """Leave the bar where it is and go on below it."""
         if self.is_tty:
             self.out.write("")
-
-    def _draw(self, job: Job) -> None:
-        width = shutil.get_terminal_size().columns - 1
-        self.out.write("\r" + cli.shortened(bar(job, self.elapsed), width) + "\x1b[K", ending="")
-        self.out.flush()
-
-    def _say(self, job: Job) -> None:
-        tenth = None if job.progress is None else int(job.progress * 10)
-        news = (job.pk, job.status, tenth)
-        if news != self._said:
-            self._said = news
-            self.out.write(line(job))
 
 
 def bar(job: Job, elapsed: float, cells: int = 20) -> str:

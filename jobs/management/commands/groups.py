@@ -41,16 +41,25 @@ class Command(cli.CliCommand):
         return verb
 
     def handle(self, *args: Any, **given: Any) -> None:
-        getattr(self, f"_{given['verb']}")(given)
+        if given["verb"] in ("cancel", "retry"):
+            change = groups.cancel if given["verb"] == "cancel" else groups.retry
+            group = change(given["id"], reason=given["reason"], actor=cli.actor())
+            self.write_table(HEADINGS, [_row(group, groups.progress([group.pk])[group.pk])])
+        else:
+            getattr(self, f"_{given['verb']}")(given)
 
     def _create(self, given: dict[str, Any]) -> None:
-        said = parsing.decode_json(_read(given["file"]), "FILE")
-        if not isinstance(said, dict):
+        try:
+            content = sys.stdin.buffer.read() if given["file"] == "-" else Path(given["file"]).read_bytes()
+        except OSError as error:
+            raise InvalidInput("FILE", _("cannot be read: %s") % (error.strerror or error)) from None
+        fields = parsing.decode_json(content, "FILE")
+        if not isinstance(fields, dict):
             raise InvalidInput("FILE", _("must be an object"), "dict_type")
-        for name in set(said) - FIELDS:
+        for name in set(fields) - FIELDS:
             raise InvalidInput(str(name)[:100], _("is not a field of a group"), "extra_forbidden")
-        members = said.pop("jobs", None)
-        options = {name: value for name, value in said.items() if value is not None}
+        members = fields.pop("jobs", None)
+        options = {name: value for name, value in fields.items() if value is not None}
         made = groups.create(members if members is not None else [], actor=cli.actor(), **options)
         self.stdout.write(str(made.pk))
 
@@ -80,22 +89,6 @@ class Command(cli.CliCommand):
             (each.group_index, each.pk, each.job_type, each.status, each.attempt, each.status_reason) for each in tails
         ]
         self.write_table(PLACES, rows)
-
-    def _cancel(self, given: dict[str, Any]) -> None:
-        self._say(groups.cancel(given["id"], reason=given["reason"], actor=cli.actor()))
-
-    def _retry(self, given: dict[str, Any]) -> None:
-        self._say(groups.retry(given["id"], reason=given["reason"], actor=cli.actor()))
-
-    def _say(self, group: JobGroup) -> None:
-        self.write_table(HEADINGS, [_row(group, groups.progress([group.pk])[group.pk])])
-
-
-def _read(name: str) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except OSError as error:
-        raise InvalidInput("FILE", _("cannot be read: %s") % (error.strerror or error)) from None
 
 
 def _row(group: JobGroup, progress: dict[str, Any]) -> tuple[object, ...]:

@@ -106,7 +106,7 @@ class Command(cli.CliCommand):
             self.write_json(tally.document())
         else:
             self.stdout.write("\n".join(tally.lines()))
-        if tally.has_skipped and (listed or not tally.has_changed):
+        if tally.skipped and (listed or not (tally.changed or tally.asked)):
             count = sum(map(len, tally.skipped.values()))
             message = ngettext("%d job could not be changed.", "%d jobs could not be changed.", count) % count
             raise CommandError(message, returncode=cli.REFUSED)

@@ -40,24 +40,21 @@ class Command(cli.CliCommand):
         return verb
 
     def handle(self, *args: Any, **given: Any) -> None:
-        if given["verb"] == "list":
-            listed = limits.listing()
-            if given["json"]:
-                self.write_json([shapes.limit(each) for each in listed])
-            else:
-                self.write_table(HEADINGS, map(row, listed))
-            return
-        state = self._change(given)
+        states = limits.listing() if given["verb"] == "list" else [self._change(given)]
         if given["json"]:
-            self.write_json(shapes.limit(state))
+            documents = [shapes.limit(state) for state in states]
+            self.write_json(documents if given["verb"] == "list" else documents[0])
         else:
-            self.write_table(HEADINGS, [row(state)])
+            self.write_table(HEADINGS, map(row, states))
 
     def _change(self, given: dict[str, Any]) -> LimitState:
         scope, actor, reason = given["scope"], cli.actor(), given["reason"]
         if given["verb"] == "set":
-            key, most = _key_and_maximum(given["words"])
-            return limits.set_maximum(scope, key, maximum=most, reason=reason, actor=actor)
+            *keys, maximum = given["words"]
+            if len(keys) > 1:
+                raise InvalidInput([], _("say a scope, its key unless it is global, and a maximum"))
+            number = None if maximum.lower() in UNLIMITED else cli.whole_number(maximum, "max", 1, limits.LARGEST)
+            return limits.set_maximum(scope, "".join(keys), maximum=number, reason=reason, actor=actor)
         key = given["words"] or ""
         if given["verb"] == "unpause":
             return limits.unpause(scope, key, actor=actor)
@@ -69,12 +66,3 @@ def row(state: LimitState) -> tuple[object, ...]:
     most = _("unlimited") if state.max is None else state.max
     paused = f"{state.paused_by}: {state.reason}".strip(": ") or _("yes") if state.paused else ""
     return (state.scope, state.key, most, state.in_use, state.source, paused)
-
-
-def _key_and_maximum(words: list[str]) -> tuple[str, int | None]:
-    if len(words) > 2:
-        raise InvalidInput([], _("say a scope, its key unless it is global, and a maximum"))
-    key = words[0] if len(words) == 2 else ""
-    if words[-1].lower() in UNLIMITED:
-        return key, None
-    return key, cli.whole_number(words[-1], "max", 1, limits.LARGEST)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import logging
 import os
@@ -30,9 +29,9 @@ from django.urls import NoReverseMatch, reverse
 
 from jobs.checks import TAG
 from jobs.conf import conf
+from jobs.management.command_child import die_with
 
 log = logging.getLogger("jobs.web")
-PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SEC = 3  # beyond the worker's own grace, for processes to wind down
 REPEAT_SEC = 1  # one Ctrl-C can arrive twice, from the terminal and from make
@@ -56,18 +55,15 @@ class Command(BaseCommand):
             raise CommandError("runscheduler needs waitress: pip install 'django-jobscheduler[standalone]'.")
         if options["socket"] is not None:
             serve(options["socket"], threads=options["threads"])
-        elif options["no_worker"]:
-            self._serve(**options)
+            return
+        listening = self._listen(options["host"], options["port"])
+        if options["no_worker"]:
+            self._greet(listening)
+            serve(listening.detach(), threads=options["threads"])
         else:
-            self._run(**options)
+            self._run(listening, options["threads"], options["concurrency"])
 
-    def _serve(self, *, host: str, port: int, threads: int, **options: Any) -> None:
-        listening = self._listen(host, port)
-        self._greet(listening)
-        serve(listening.detach(), threads=threads)
-
-    def _run(self, *, host: str, port: int, threads: int, concurrency: int | None, **options: Any) -> None:
-        listening = self._listen(host, port)
+    def _run(self, listening: socket, threads: int, concurrency: int | None) -> None:
         happenings = _heed_signals()
         descriptor = listening.fileno()
         web = Child("web", "runscheduler", f"--socket={descriptor}", f"--threads={threads}", pass_fds=[descriptor])
@@ -76,7 +72,17 @@ class Command(BaseCommand):
             threading.Thread(target=_watch, args=(child, happenings), daemon=True).start()
         self._greet(listening)
         listening.close()  # the web process has it now; when that ends, the port is free
-        self._supervise([web, worker], happenings)
+        first = happenings.get()
+        killed = _stop([web, worker], happenings)
+        if isinstance(first, Child):
+            raise CommandError(
+                f"The {first.name} process ended by itself (exit code {first.wait()}); stopped the rest."
+            )
+        if killed:
+            raise CommandError(f"Did not stop in time and was killed: {', '.join(child.name for child in killed)}.")
+        if failed := [child for child in (web, worker) if not child.ended_well]:
+            raise CommandError(f"Stopped, with an error in: {', '.join(child.name for child in failed)}.")
+        self.stdout.write("Job scheduler has stopped.")
 
     def _listen(self, host: str, port: int) -> socket:
         try:
@@ -97,19 +103,6 @@ class Command(BaseCommand):
         self.stdout.write(self.style.SUCCESS(f"Job scheduler is running: http://{shown}:{port}{console}"))
         self.stdout.write("Log in with a staff account (a lost password: manage.py changepassword NAME). Ctrl-C ends.")
         self.stdout.flush()
-
-    def _supervise(self, children: list[Child], happenings: SimpleQueue[Child | int]) -> None:
-        first = happenings.get()
-        killed = _stop(children, happenings)
-        if isinstance(first, Child):
-            raise CommandError(
-                f"The {first.name} process ended by itself (exit code {first.wait()}); stopped the rest."
-            )
-        if killed:
-            raise CommandError(f"Did not stop in time and was killed: {', '.join(child.name for child in killed)}.")
-        if failed := [child for child in children if not child.ended_well]:
-            raise CommandError(f"Stopped, with an error in: {', '.join(child.name for child in failed)}.")
-        self.stdout.write("Job scheduler has stopped.")
 
 
 def _port(value: str) -> int:
@@ -134,7 +127,7 @@ def _watch(child: Child, happenings: SimpleQueue[Child | int]) -> None:
 
 
 def _stop(children: list[Child], happenings: SimpleQueue[Child | int]) -> list[Child]:
-    """Asks all children to stop and waits for them; returns those that had to be killed."""
+    """Ask all children to stop and wait for them; return those that had to be killed."""
     began = time.monotonic()
     for child in children:
         child.stop()
@@ -143,19 +136,15 @@ def _stop(children: list[Child], happenings: SimpleQueue[Child | int]) -> list[C
         try:
             happening = happenings.get(timeout=max(left, 0.0))
         except Empty:
-            return _kill(children)
+            break
         if happening == signal.SIGINT and time.monotonic() - began > REPEAT_SEC:
-            return _kill(children)
-    return []
-
-
-def _kill(children: list[Child]) -> list[Child]:
-    stubborn = [child for child in children if child.alive]
-    for child in stubborn:
+            break
+    killed = [child for child in children if child.alive]
+    for child in killed:
         child.kill()
-    for child in stubborn:
+    for child in killed:
         child.wait()
-    return stubborn
+    return killed
 
 
 def listen(host: str, port: int) -> socket:
@@ -227,7 +216,4 @@ def command_line() -> list[str]:
 def _die_with(parent: int) -> None:
     """Runs in the child before its program: a parent that is killed outright takes its children along."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` hands down an ignored SIGINT
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        os._exit(1)
+    die_with(parent, signal.SIGTERM)

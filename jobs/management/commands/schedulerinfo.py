@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ from jobs.conf import conf
 from jobs.engine.connections import close
 from jobs.engine.identity import Identity
 from jobs.management.describing import note
-from jobs.models import Job, Target, Worker
+from jobs.models import Target
 from jobs.states import LIVE, Status
 
 WIDTH, ROWS = 80, 10
@@ -38,19 +38,16 @@ class Command(cli.CliCommand):
         try:
             while True:
                 began = time.monotonic()
-                self._redraw()
+                try:
+                    shown = list(lines())
+                except DatabaseError as error:  # go on looking: it may come back
+                    close()
+                    shown = [_("The database cannot be asked: %s") % cli.first_line(error)]
+                self.stdout.write(FROM_THE_TOP if self.stdout.isatty() else "", ending="")
+                self._draw([*shown, ""])
                 time.sleep(max(REDRAW_SEC, RESTRAINT * (time.monotonic() - began)))
         except KeyboardInterrupt:
             return
-
-    def _redraw(self) -> None:
-        try:
-            shown = list(lines())
-        except DatabaseError as error:  # go on looking: it may come back
-            close()
-            shown = [_("The database cannot be asked: %s") % cli.first_line(error)]
-        self.stdout.write(FROM_THE_TOP if self.stdout.isatty() else "", ending="")
-        self._draw([*shown, ""])
 
     def _draw(self, lines: list[str]) -> None:
         for line in lines:
@@ -61,53 +58,46 @@ class Command(cli.CliCommand):
 
 def lines() -> Iterator[str]:
     """Headings end with a colon; what belongs to them is indented."""
-    now = clock.now()
+    now, counts, oldest = clock.now(), census.take().statuses(), figures.oldest_waiting()
     yield f"{_('Job scheduler')}  {now:%Y-%m-%d %H:%M:%S} UTC"
-    yield from _counts(census.take().statuses())
-    yield from _oldest(now)
+    for title, is_live in ((_("Live:"), True), (_("Ended, all time:"), False)):
+        shown = [f"{status} {counts[status]}" for status in Status if (status in LIVE) == is_live]
+        yield from _part(title, ["  ".join(shown)])
+    if oldest is not None:
+        age = cli.age((now - oldest.created_at).total_seconds())
+        yield from _part(_("Oldest waiting:"), [f"{oldest.pk}  {age}  {oldest.job_type}"])
     yield from _part(_("Running:"), _running(now))
     yield from _part(_("Limits in use:"), _limits())
     yield from _part(_("Workers:"), _workers(now))
     yield from _part(_("Lanes blocked:"), _blocked())
 
 
-def _counts(counts: dict[str, int]) -> Iterator[str]:
-    for title, wanted in ((_("Live:"), True), (_("Ended, all time:"), False)):
-        shown = [f"{status} {counts[status]}" for status in Status if (status in LIVE) == wanted]
-        yield from _part(title, ["  ".join(shown)])
-
-
-def _oldest(now: datetime) -> Iterator[str]:
-    oldest = figures.oldest_waiting()
-    if oldest is not None:
-        age = cli.age((now - oldest.created_at).total_seconds())
-        yield from _part(_("Oldest waiting:"), [f"{oldest.pk}  {age}  {oldest.job_type}"])
-
-
 def _running(now: datetime) -> list[str]:
-    jobs = list(figures.running()[: ROWS + 1])
-    rows = [(job.pk, _elapsed(job, now), cli.shortened(job.job_type, 20), _holder(job), note(job)) for job in jobs]
+    rows = []
+    for job in figures.running()[: ROWS + 1]:
+        run, owner = getattr(job, "run", None), Identity.of_owner(job.lease_owner or "")
+        elapsed = cli.age(None if run is None else (now - run.started_at).total_seconds())
+        holder = cli.shortened(owner.name if owner else job.lease_owner or "", 20)
+        rows.append((job.pk, elapsed, cli.shortened(job.job_type, 20), holder, note(job)))
     return _table(("ID", "FOR", "TYPE", "WORKER", "NOTE"), rows)
 
 
 def _limits() -> list[str]:
-    rows = [
-        (
-            f"{each.scope} {each.key}".strip(),
-            f"{each.in_use}/{_('unlimited') if each.max is None else each.max}",
-            _("paused") if each.paused else "",
-        )
-        for each in limits.listing()
-    ]
+    rows = []
+    for limit in limits.listing():
+        used = f"{limit.in_use}/{_('unlimited') if limit.max is None else limit.max}"
+        rows.append((f"{limit.scope} {limit.key}".strip(), used, _("paused") if limit.paused else ""))
     return _table(("LIMIT", "IN USE", ""), rows)
 
 
 def _workers(now: datetime) -> list[str]:
     rows = []
     for worker in figures.workers():
-        heard = cli.age((now - worker.heartbeat_at).total_seconds())
+        silent_sec = (now - worker.heartbeat_at).total_seconds()
+        state = f"{worker.state} ({worker.stuck} stuck)" if worker.stuck else worker.state
+        state = _("silent") if silent_sec > conf.LEASE_SEC else state
         busy = f"{worker.busy}/{worker.slots}"
-        rows.append((cli.shortened(worker.name, 32), _state(worker, now), busy, heard, worker.host))
+        rows.append((cli.shortened(worker.name, 32), state, busy, cli.age(silent_sec), worker.host))
     return _table(("NAME", "STATE", "BUSY", "BEAT", "HOST"), rows) or [_("none is running")]
 
 
@@ -115,37 +105,18 @@ def _blocked() -> list[str]:
     rows: list[Sequence[Any]] = [
         (cli.shortened(job.target or "", 24), job.status, job.pk, note(job)) for job in figures.blocking()[: ROWS + 1]
     ]
-    paused = Target.objects.filter(paused=True).order_by("tenant", "key")
-    rows += [
-        (cli.shortened(each.key, 24), _("target paused"), each.paused_by, each.reason) for each in paused[: ROWS + 1]
-    ]
+    paused = Target.objects.filter(paused=True).order_by("tenant", "key")[: ROWS + 1]
+    rows += [(cli.shortened(target.key, 24), _("target paused"), target.paused_by, target.reason) for target in paused]
     return _table(("TARGET", "STATE", "BY", "REASON"), rows)
 
 
-def _part(title: str, shown: Iterable[str]) -> Iterator[str]:
-    listed = list(shown)
-    if listed:
+def _part(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
         yield ""
         yield title
-        yield from (cli.shortened(f"  {line}", WIDTH) for line in listed)
+        yield from (cli.shortened(f"  {line}", WIDTH) for line in lines)
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    shown = cli.table(headings, rows[:ROWS]) if rows else []
-    return [*shown, _("… and more")] if len(rows) > ROWS else shown
-
-
-def _elapsed(job: Job, now: datetime) -> str:
-    run = getattr(job, "run", None)
-    return cli.age(None if run is None else (now - run.started_at).total_seconds())
-
-
-def _holder(job: Job) -> str:
-    owner = Identity.of_owner(job.lease_owner or "")
-    return cli.shortened(owner.name if owner else job.lease_owner or "", 20)
-
-
-def _state(worker: Worker, now: datetime) -> str:
-    if (now - worker.heartbeat_at).total_seconds() > conf.LEASE_SEC:
-        return _("silent")
-    return f"{worker.state} ({worker.stuck} stuck)" if worker.stuck else worker.state
+    lines = cli.table(headings, rows[:ROWS]) if rows else []
+    return [*lines, _("… and more")] if len(rows) > ROWS else lines

@@ -37,16 +37,19 @@ class Command(cli.CliCommand):
 
     def handle(self, *args: Any, **given: Any) -> None:
         if given["verb"] == "list":
-            self._show(targets.states(self._found(given)), given["json"])
-            return
-        how = {"tenant": given["tenant"], "actor": cli.actor()}
-        if given["verb"] == "pause":
-            target = targets.pause(given["key"], reason=given["reason"], **how)
+            found = self._select(given)
+        elif given["verb"] == "pause":
+            options = {"tenant": given["tenant"], "reason": given["reason"], "actor": cli.actor()}
+            found = [targets.pause(given["key"], **options)]
         else:
-            target = targets.unpause(given["key"], **how)
-        self._show(targets.states([target]), given["json"])
+            found = [targets.unpause(given["key"], tenant=given["tenant"], actor=cli.actor())]
+        states = targets.states(found)
+        if given["json"]:
+            self.write_json([shapes.target(state) for state in states])
+        else:
+            self.write_table(HEADINGS, [row(state) for state in states])
 
-    def _found(self, given: dict[str, Any]) -> list[Target]:
+    def _select(self, given: dict[str, Any]) -> list[Target]:
         found = Target.objects.order_by("tenant", "key")
         if given["tenant"] is not None:
             found = found.filter(tenant=parsing.tenant(given["tenant"], "--tenant"))
@@ -56,21 +59,12 @@ class Command(cli.CliCommand):
             found = found.filter(pk__in=figures.blocking().order_by().values("lane_id"))
         return list(found[: cli.limit(given)])
 
-    def _show(self, states: list[TargetState], as_json: bool) -> None:
-        if as_json:
-            self.write_json([shapes.target(state) for state in states])
-        else:
-            self.write_table(HEADINGS, [row(state) for state in states])
-
 
 def row(state: TargetState) -> tuple[object, ...]:
     holder = "" if state.holder is None else f"{state.holder.pk} {state.holder.status}"
     oldest = shapes.moment(state.oldest_queued_at) or ""
-    return (state.target.key, state.target.tenant, state.queued, oldest, holder, _said(state))
-
-
-def _said(state: TargetState) -> str:
+    status = _("blocked") if state.blocked_by else _("open")
     if state.target.paused:
         who = f"{state.target.paused_by}: {state.target.reason}".strip(": ")
-        return _("paused by %s") % who if who else _("paused")
-    return _("blocked") if state.blocked_by else _("open")
+        status = _("paused by %s") % who if who else _("paused")
+    return (state.target.key, state.target.tenant, state.queued, oldest, holder, status)

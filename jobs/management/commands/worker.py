@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError
 from django.db.migrations.executor import MigrationExecutor
 
-from jobs import checks, db, parsing, triggers
+from jobs import checks, cli, db, parsing, triggers
 from jobs.engine.claim import Serves
 from jobs.engine.identity import Identity
 from jobs.engine.worker import Options, Worker
@@ -18,8 +18,6 @@ from jobs.engine.worker.registration import find_running_duplicate
 from jobs.errors import InvalidInput
 from jobs.logs import configure
 from jobs.registry import registry
-
-BAD_INPUT = 2
 
 
 class Command(BaseCommand):
@@ -41,13 +39,17 @@ class Command(BaseCommand):
         try:
             options = self._options(given)
         except InvalidInput as error:
-            raise CommandError(str(error), returncode=BAD_INPUT) from None
+            raise CommandError(str(error), returncode=cli.BAD_INPUT) from None
         self._require_enough_connections(options)
         try:
             self._require_sound_database()
-            self._require_no_namesake(options)
+            me = Identity.mine(options.name)
+            other = find_running_duplicate(me)
         except OperationalError as error:
             raise CommandError(f"The database cannot be used: {str(error).strip()}", returncode=1) from None
+        if other is not None:
+            message = f"A worker named {me.name} is running already (host {other.host}, pid {other.pid})."
+            raise CommandError(message, returncode=cli.BAD_INPUT)
         configure(given["log_format"], verbosity=given["verbosity"])
         worker = Worker(options)
         worker.listen_to_signals()
@@ -57,9 +59,12 @@ class Command(BaseCommand):
             raise SystemExit(code)
 
     def _options(self, given: dict[str, Any]) -> Options:
+        name = given["name"]
+        if name is not None and set(parsing.text(name, "--name", max_length=100, single_line=True)) & set("@#:"):
+            raise InvalidInput("--name", "must not contain @, # or :")
         return Options(
-            name=None if given["name"] is None else worker_name(given["name"]),
-            concurrency=concurrency(given["concurrency"]),
+            name=name,
+            concurrency=cli.whole_number(given["concurrency"], "--concurrency", 1, 1000),
             serves=serves(given["types"], given["resources"], given["tenant"]),
             executor=given["executor"],
             burst=given["burst"],
@@ -69,7 +74,7 @@ class Command(BaseCommand):
     def _require_sound_database(self) -> None:
         problem = checks.sqlite_problem(db.alias())
         if problem is not None:
-            raise CommandError(problem, returncode=BAD_INPUT)
+            raise CommandError(problem, returncode=cli.BAD_INPUT)
         plan = MigrationExecutor(db.connection())
         if plan.migration_plan([leaf for leaf in plan.loader.graph.leaf_nodes() if leaf[0] == "jobscheduler_jobs"]):
             raise CommandError("The database lacks migrations; run `manage.py migrate` first.", returncode=1)
@@ -85,29 +90,8 @@ class Command(BaseCommand):
         raise CommandError(
             f"Django's connection pool gives {size} connections to a process, fewer than the {options.concurrency} "
             f'handlers of --concurrency. Set OPTIONS["pool"] = {{"max_size": {options.concurrency}}} or more.',
-            returncode=BAD_INPUT,
+            returncode=cli.BAD_INPUT,
         )
-
-    def _require_no_namesake(self, options: Options) -> None:
-        me = Identity.mine(options.name)
-        other = find_running_duplicate(me)
-        if other is not None:
-            message = f"A worker named {me.name} is running already (host {other.host}, pid {other.pid})."
-            raise CommandError(message, returncode=BAD_INPUT)
-
-
-def worker_name(value: str) -> str:
-    name = parsing.text(value, "--name", max_length=100, single_line=True)
-    if set(name) & set("@#:"):
-        raise InvalidInput("--name", "must not contain @, # or :")
-    return name
-
-
-def concurrency(value: str) -> int:
-    try:
-        return parsing.integer(int(value), "--concurrency", 1, 1000)
-    except ValueError:
-        raise InvalidInput("--concurrency", f"must be a whole number from 1 to 1000, not {value!r}") from None
 
 
 def serves(types: str | None, resources: str | None, tenant: str | None) -> Serves:
@@ -125,7 +109,4 @@ def serves(types: str | None, resources: str | None, tenant: str | None) -> Serv
 
 
 def _names(value: str, field: str) -> list[str]:
-    names = [parsing.identifier(name.strip(), field) for name in value.split(",") if name.strip()]
-    if not names:
-        raise InvalidInput(field, "names nothing")
-    return names
+    return [parsing.identifier(name, field) for name in cli.names([value], field)]
