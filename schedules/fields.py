@@ -151,7 +151,7 @@ def require_sense(schedule: Schedule, now: datetime) -> None:
 
 def first_due(schedule: Schedule, now: datetime) -> datetime | None:
     """Under a new rule. A single time may lie as far back as its grace reaches; one that has passed is refused."""
-    if is_spent(schedule):
+    if schedule.fires_left == 0:
         return None
     trigger = trigger_of(schedule)
     if not isinstance(trigger, Once):
@@ -163,8 +163,4 @@ def first_due(schedule: Schedule, now: datetime) -> datetime | None:
 
 
 def next_due(schedule: Schedule, after: datetime) -> datetime | None:
-    return None if is_spent(schedule) else trigger_of(schedule).after(after)
-
-
-def is_spent(schedule: Schedule) -> bool:
-    return schedule.max_fires is not None and schedule.fire_count >= schedule.max_fires
+    return None if schedule.fires_left == 0 else trigger_of(schedule).after(after)

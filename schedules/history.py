@@ -71,8 +71,8 @@ class Upcoming:
 def of_schedule(schedule: Schedule, count: int = DEFAULT) -> list[Upcoming]:
     """What comes next; of a disabled schedule, what would come if it were enabled now."""
     most = parsing.integer(count, "count", FEWEST, MOST)
-    if schedule.max_fires is not None:
-        most = min(most, max(schedule.max_fires - schedule.fire_count, 0))
+    if schedule.fires_left is not None:
+        most = min(most, schedule.fires_left)
     with refusing_nonsense():
         trigger = trigger_of(schedule)
         first = schedule.next_fire_at if schedule.enabled else trigger.after(clock.now())

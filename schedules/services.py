@@ -24,7 +24,7 @@ from jobs.models import Job, JobTemplate
 from jobs.presets import NameTaken
 from jobs.services import REASON_LENGTH, submit_spec
 from schedules import fields
-from schedules.fields import first_due, is_spent, next_due, refusing_nonsense, require_sense, rule
+from schedules.fields import first_due, next_due, refusing_nonsense, require_sense, rule
 from schedules.firing import build_job, settle
 from schedules.models import Schedule
 
@@ -212,7 +212,7 @@ def apply(schedule: Schedule, clean: dict[str, Any], now: datetime) -> None:
         schedule.next_fire_at = first_due(schedule, now)
     elif not was_enabled:
         switch_on(schedule, now)
-    elif is_spent(schedule):
+    elif schedule.fires_left == 0:
         schedule.next_fire_at = None
     elif schedule.next_fire_at is None:  # it may fire more often now
         schedule.next_fire_at = next_due(schedule, now)
