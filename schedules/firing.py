@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
@@ -26,10 +27,9 @@ from jobs.errors import InvalidInput
 from jobs.models import Job
 from jobs.services import REASON_LENGTH
 from jobs.states import TERMINAL
-from schedules.cron import CronError
+from schedules.cron import CronError, UnknownZone
 from schedules.models import Overlap, Schedule, ScheduleFire
 from schedules.triggers import choose, trigger_of
-from schedules.zones import UnknownZone
 
 logger = logging.getLogger("jobs.schedules.firing")
 ACTOR = Actor(ActorKind.SCHEDULER, "schedules")
@@ -202,20 +202,20 @@ def insert_fires(fires: Sequence[Fire]) -> set[UUID]:
 
 def advance(plans: Sequence[Plan]) -> int:
     """Move each schedule on, unless it no longer stands where it was seen. Returns how many moved."""
+    columns: Any = Schedule._meta
     connection, rows = db.connection(), []
     for plan in plans:
         started = [fire.spec.id for fire in plan.fires if not fire.skip]
-        values = {
-            "next_fire_at": plan.next_at,
-            "last_fire_at": plan.fires[-1].due if plan.fires else None,
-            "last_job_id": started[-1] if started else None,
-            "fire_count": len(plan.fires),
-            "note": plan.missed or None,
-            "id": plan.schedule.pk,
-        }
-        seen = plan.schedule.next_fire_at
-        fields = [*values.items(), ("next_fire_at", seen)]
-        rows.append([Schedule._meta.get_field(name).get_db_prep_save(value, connection) for name, value in fields])
+        fields = [  # in the order of `_ADVANCE`
+            ("next_fire_at", plan.next_at),
+            ("last_fire_at", plan.fires[-1].due if plan.fires else None),
+            ("last_job_id", started[-1] if started else None),
+            ("fire_count", len(plan.fires)),
+            ("note", plan.missed or None),
+            ("id", plan.schedule.pk),
+            ("next_fire_at", plan.schedule.next_fire_at),
+        ]
+        rows.append([columns.get_field(name).get_db_prep_save(value, connection) for name, value in fields])
     with connection.cursor() as cursor:
         cursor.executemany(_ADVANCE, rows)
         return int(cursor.rowcount)

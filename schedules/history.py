@@ -14,8 +14,8 @@ from django.db.models import QuerySet
 from jobs import clock, parsing
 from jobs.conf import conf
 from jobs.models import Job
-from schedules import fields, zones
-from schedules.cron import Cron
+from schedules import fields
+from schedules.cron import Cron, zone
 from schedules.fields import refusing_nonsense
 from schedules.firing import tails
 from schedules.models import Schedule, ScheduleFire
@@ -76,13 +76,13 @@ def of_schedule(schedule: Schedule, count: int = DEFAULT) -> list[Upcoming]:
     with refusing_nonsense():
         trigger = trigger_of(schedule)
         first = schedule.next_fire_at if schedule.enabled else trigger.after(clock.now())
-        return _told(trigger, zones.zone(schedule.timezone), islice(from_on(trigger, first), most))
+        return _told(trigger, zone(schedule.timezone), islice(from_on(trigger, first), most))
 
 
 def of_cron(cron: Any, timezone: Any = "UTC", count: int = DEFAULT) -> list[Upcoming]:
     """Of an expression that nobody has saved."""
     most = parsing.integer(count, "count", FEWEST, MOST)
-    trigger = Cron(fields.cron(cron), zones.zone(fields.timezone(timezone)))
+    trigger = Cron(fields.cron(cron), zone(fields.timezone(timezone)))
     return _told(trigger, trigger.zone, islice(from_on(trigger, trigger.after(clock.now())), most))
 
 

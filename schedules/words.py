@@ -9,10 +9,9 @@ from cronsim import CronSim, CronSimError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from schedules.cron import Cron, CronError, fields_of
+from schedules.cron import Cron, CronError, change_between, fields_of, wall
 from schedules.models import Schedule
 from schedules.triggers import Trigger
-from schedules.zones import change_between, wall
 
 _ANY_DAY = datetime(2024, 1, 1)  # noqa: DTZ001 — on a clock without a zone
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))

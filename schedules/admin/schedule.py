@@ -38,16 +38,11 @@ from jobs.registry import registry
 from schedules import history, services
 from schedules.admin import fires, preview
 from schedules.admin.preview import Previewing
-from schedules.fields import Broken
+from schedules.cron import ZONE_NAME_LENGTH, names_of_zones
+from schedules.fields import GATES, Broken
 from schedules.models import CatchUp, Schedule, ScheduleFire
 from schedules.words import in_words
-from schedules.zones import NAME_LENGTH, names_of_zones
 
-SAID = (
-    *("name", "cron", "timezone", "every_sec", "anchor_at", "run_at", "max_fires", "enabled", "job_type", "template"),
-    *("params", "fire_time_param", "priority", "target", "resource", "catch_up", "catch_up_max", "overlap"),
-    *("misfire_grace_sec", "jitter_sec"),
-)
 CATCH_UP = [
     (CatchUp.NONE, _("Nothing")),
     (CatchUp.LATEST, _("The latest due time")),
@@ -75,7 +70,7 @@ class ScheduleForm(forms.ModelForm):
     params = JsonField(label=_("Params"), required=False)
     timezone = forms.CharField(  # judged by the services, which say what was meant
         label=_("Time zone"),
-        max_length=NAME_LENGTH,
+        max_length=ZONE_NAME_LENGTH,
         initial="UTC",
         widget=forms.Select,
         help_text=_("Where cron is read."),
@@ -89,7 +84,7 @@ class ScheduleForm(forms.ModelForm):
 
     class Meta:
         model = Schedule
-        fields = ("tenant", *SAID)
+        fields = ("tenant", *GATES)
         help_texts = {
             "cron": _("Five fields, or @daily and the like; or say an interval or a single time below."),
             "anchor_at": _("What the interval is counted from. Empty: from now."),
@@ -112,7 +107,7 @@ class ScheduleForm(forms.ModelForm):
         A field that this person's page does not show is not said, whatever was posted.
         """
         is_new, shown = self.instance._state.adding, set(self._meta.fields or ()) & self.cleaned_data.keys()
-        names = [name for name in SAID if name in shown and (is_new or name in self.changed_data)]
+        names = [name for name in GATES if name in shown and (is_new or name in self.changed_data)]
         return {name: _value(self.cleaned_data[name]) for name in names}
 
     def clean(self) -> dict[str, Any]:
@@ -130,8 +125,7 @@ class ScheduleForm(forms.ModelForm):
 
     def _get_validation_exclusions(self) -> set[str]:
         """What the services judge is left to them: a constraint of the database could only say its own name."""
-        left = set(SAID) - {"name"}
-        return left | super()._get_validation_exclusions()  # type: ignore[misc]
+        return (GATES.keys() - {"name"}) | super()._get_validation_exclusions()  # type: ignore[misc]
 
     def _refuse(self, error: InvalidInput) -> None:
         for each in error.errors:
