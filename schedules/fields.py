@@ -120,9 +120,11 @@ def rule(schedule: Schedule) -> tuple[Any, ...]:
 
 def require_sense(schedule: Schedule, now: datetime) -> None:
     """InvalidInput unless it has one rule and could make its job."""
-    said = [name for name in ("cron", "every_sec", "run_at") if getattr(schedule, name) is not None]
-    if len(said) != 1:
-        raise InvalidInput(said[-1] if said else "cron", _("say exactly one of cron, every_sec and run_at"), "one_rule")
+    rules = [name for name in ("cron", "every_sec", "run_at") if getattr(schedule, name) is not None]
+    if len(rules) != 1:
+        raise InvalidInput(
+            rules[-1] if rules else "cron", _("say exactly one of cron, every_sec and run_at"), "one_rule"
+        )
     if schedule.anchor_at is not None and schedule.every_sec is None:
         raise InvalidInput("anchor_at", _("is only for every_sec"))
     if (schedule.template is None) == (schedule.job_type == ""):

@@ -76,15 +76,15 @@ def of_schedule(schedule: Schedule, count: int = DEFAULT) -> list[Upcoming]:
     with refusing_nonsense():
         trigger = trigger_of(schedule)
         first = schedule.next_fire_at if schedule.enabled else trigger.after(clock.now())
-        return _told(trigger, zone(schedule.timezone), islice(from_on(trigger, first), most))
+        return _describe_due_times(trigger, zone(schedule.timezone), islice(from_on(trigger, first), most))
 
 
 def of_cron(cron: Any, timezone: Any = "UTC", count: int = DEFAULT) -> list[Upcoming]:
     """Of an expression that nobody has saved."""
     most = parsing.integer(count, "count", FEWEST, MOST)
     trigger = Cron(fields.cron(cron), zone(fields.timezone(timezone)))
-    return _told(trigger, trigger.zone, islice(from_on(trigger, trigger.after(clock.now())), most))
+    return _describe_due_times(trigger, trigger.zone, islice(from_on(trigger, trigger.after(clock.now())), most))
 
 
-def _told(trigger: Trigger, place: ZoneInfo, times: Iterable[datetime]) -> list[Upcoming]:
+def _describe_due_times(trigger: Trigger, place: ZoneInfo, times: Iterable[datetime]) -> list[Upcoming]:
     return [Upcoming(due, due.astimezone(place), clock_note(trigger, place, due)) for due in times]

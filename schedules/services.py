@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -50,10 +50,10 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
 
 
 def get(schedule_id: UUID | str, *, tenant: str | None = None) -> Schedule:
-    return found_in(of(tenant), schedule_id)
+    return _find(of(tenant), schedule_id)
 
 
-def named(name: str, *, tenant: str = "default") -> Schedule:
+def get_by_name(name: str, *, tenant: str = "default") -> Schedule:
     """By its name in a tenant; or by its id."""
     found = of(parsing.tenant(tenant)).filter(name=name).first()
     return found if found is not None else get(name)
@@ -136,7 +136,7 @@ def trigger(
         with db.atomic():
             return submit_spec(spec, actor=actor, reason=why or f"schedule {schedule.name} was triggered").job
     except IntegrityError:  # the foreign key: it was deleted meanwhile
-        raise absent() from None
+        raise _not_found() from None
 
 
 def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
@@ -172,22 +172,21 @@ def of(tenant: str | None) -> QuerySet[Schedule]:
 def changing(schedule_id: UUID | str, tenant: str | None) -> Iterator[Schedule]:
     """The row, locked: schedulers pass it by, and other changes wait."""
     with refusing_nonsense(), db.atomic():
-        schedule = found_in(of(tenant).select_for_update(no_key=True, of=("self",)), schedule_id)
+        schedule = _find(of(tenant).select_for_update(no_key=True, of=("self",)), schedule_id)
         yield schedule
         save(schedule)
 
 
-def found_in(schedules: QuerySet[Schedule], schedule_id: UUID | str) -> Schedule:
-    try:
+def _find(schedules: QuerySet[Schedule], schedule_id: UUID | str) -> Schedule:
+    found = None
+    with suppress(NotFound):  # of an id that is none
         found = schedules.filter(pk=parsing.job_id(schedule_id)).first()
-    except NotFound:
-        raise absent() from None
     if found is None:
-        raise absent()
+        raise _not_found()
     return found
 
 
-def absent() -> NotFound:
+def _not_found() -> NotFound:
     return NotFound(_("There is no such schedule."))
 
 
@@ -235,7 +234,7 @@ def save(schedule: Schedule) -> None:
         with db.atomic():
             schedule.save(using=db.alias())
     except IntegrityError:
-        said = {"name": schedule.name, "tenant": schedule.tenant}
-        raise NameTaken(_("Tenant %(tenant)s already has a schedule “%(name)s”.") % said) from None
+        names = {"name": schedule.name, "tenant": schedule.tenant}
+        raise NameTaken(_("Tenant %(tenant)s already has a schedule “%(name)s”.") % names) from None
     schedule.refresh_from_db(using=db.alias())
     wakeup.notify(CHANGED)

@@ -92,7 +92,7 @@ def spark(fired: Sequence[Fired]) -> SafeString | None:
     shown = fired[-PAST:]
     failed = sum(status == Status.FAILED for _at, status in shown)
     told = _("The last %(count)d fires, %(failed)d of them failed") % {"count": len(shown), "failed": failed}
-    bars = format_html_join("", BAR, (_bar(place, *each) for place, each in enumerate(shown)))
+    bars = format_html_join("", BAR, (_bar(place, *fire) for place, fire in enumerate(shown)))
     width = len(shown) * (WIDTH + GAP)
     return format_html(SVG, width, HEIGHT, width, HEIGHT, told, bars)
 
