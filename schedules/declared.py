@@ -1,7 +1,7 @@
 """Schedules that the code declares: `@job("report.make", cron="0 3 * * *", timezone="Europe/Berlin")`.
 
-A declaration becomes a row by itself, on migrate and when a scheduler starts, and is followed as long as nobody has
-edited that row. One that is gone from the code disables its row; the row and its history stay.
+A declaration becomes a row by itself, on migrate and when a scheduler starts, and is followed as long as that
+row is not edited. One that is gone from the code disables its row; the row and its history stay.
 """
 
 from __future__ import annotations

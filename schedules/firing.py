@@ -1,4 +1,4 @@
-"""Fires what is due. Any number of schedulers may do so at once: each due time makes one job.
+"""Fire what is due. Any number of schedulers may do so at once: each due time makes one job.
 
 A batch is one transaction: its schedules are locked (others pass them by), the fire rows are inserted first, only those
 that were new make jobs, and each schedule moves on from the due time at which it was seen.
@@ -255,6 +255,6 @@ def build_job(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> Job
 
 
 def jitter(schedule_id: UUID, due: datetime, most_sec: int) -> timedelta:
-    """From nothing up to `most_sec`, the same whoever fires: neighbours are spread, a due time is not moved."""
+    """From nothing up to `most_sec`, the same in every process: neighbours are spread, a due time is not moved."""
     digest = hashlib.sha256(f"{schedule_id} {shapes.moment(due)}".encode()).digest()
     return timedelta(seconds=round(most_sec * int.from_bytes(digest[:6]) / 2**48, 3))

@@ -80,7 +80,7 @@ def of_schedule(schedule: Schedule, count: int = DEFAULT) -> list[Upcoming]:
 
 
 def of_cron(cron: Any, timezone: Any = "UTC", count: int = DEFAULT) -> list[Upcoming]:
-    """Of an expression that nobody has saved."""
+    """Preview an expression that is not saved."""
     most = parsing.integer(count, "count", FEWEST, MOST)
     trigger = Cron(fields.cron(cron), zone(fields.timezone(timezone)))
     return _describe_due_times(trigger, trigger.zone, islice(from_on(trigger, trigger.after(clock.now())), most))

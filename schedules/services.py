@@ -1,6 +1,6 @@
 """Schedules as API, console, commands and code handle them: parse at the gate, then one change of one row.
 
-Ids may be UUIDs or their text; `tenant` None is every tenant; `actor` says who is asking.
+Ids may be UUIDs or their text; `tenant` None is every tenant; `actor` is written to events and logs.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _log(schedule: Schedule, what: str, actor: Actor) -> None:
     logger.info("schedule %s of tenant %s %s by %s", schedule.name, schedule.tenant, what, actor.name or actor.kind)
 
 
-CHANGED = "schedules"  # what schedulers that sleep are told when somebody has changed a schedule
+CHANGED = "schedules"  # the notification that wakes schedulers after a change of a schedule
 
 
 def of(tenant: str | None) -> QuerySet[Schedule]:

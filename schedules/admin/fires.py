@@ -107,7 +107,7 @@ def _bar(place: int, at: datetime, status: str | None) -> tuple[Any, ...]:
 
 
 def next_fires(admin: ModelAdmin, request: HttpRequest) -> SafeString | None:
-    """None where nothing is planned, or for those who may not see it."""
+    """None where nothing is planned, and for users without the permission to view schedules."""
     if not request.user.has_perm(VIEW):
         return None
     planned = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False)
