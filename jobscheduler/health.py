@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.db import Error as DatabaseTrouble
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.utils.deprecation import MiddlewareMixin
@@ -28,7 +27,12 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
     """This process can do its work: the database answers and has every migration."""
-    missing = _missing()
+    try:
+        executor = MigrationExecutor(db.connection())
+        leaves = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0].startswith("jobscheduler_")]
+        missing = "migrations" if executor.migration_plan(leaves) else None
+    except DatabaseTrouble:
+        missing = "database"
     if missing:
         return JsonResponse({"status": "unavailable", "missing": missing}, status=503)
     return JsonResponse({"status": "ok"})
@@ -43,16 +47,3 @@ class ProbesFirst(MiddlewareMixin):
 
 
 PROBES = {"/healthz": healthz, "/readyz": readyz}
-
-
-def _missing() -> str | None:
-    try:
-        return "migrations" if _unapplied(db.connection()) else None
-    except DatabaseTrouble:
-        return "database"
-
-
-def _unapplied(connection: BaseDatabaseWrapper) -> bool:
-    executor = MigrationExecutor(connection)
-    leaves = executor.loader.graph.leaf_nodes()
-    return bool(executor.migration_plan([leaf for leaf in leaves if leaf[0].startswith("jobscheduler_")]))

@@ -1,4 +1,4 @@
-"""Serve `/metrics` to Prometheus: to everybody if METRICS_PUBLIC, else to callers with the scope `read`."""
+"""Serve `/metrics` to Prometheus: to every caller if METRICS_PUBLIC, else to callers with the scope `read`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scrape(request: HttpRequest) -> HttpResponse:
 
 
 def _prefers_openmetrics(request: HttpRequest) -> bool:
-    """Compare what the caller accepts, best first. The text format is the answer to whoever names neither."""
+    """Compare what the caller accepts, best first. A caller that names neither gets the text format."""
     for accepted in request.accepted_types:
         media_type = f"{accepted.main_type}/{accepted.sub_type}"
         if media_type == "application/openmetrics-text":
@@ -41,7 +41,7 @@ def _prefers_openmetrics(request: HttpRequest) -> bool:
 
 
 def _tenant(request: HttpRequest) -> str | None:
-    """Whose jobs the caller may know of; None is everybody's."""
+    """The tenant whose jobs the caller may see; None is every tenant."""
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed("GET, HEAD")
     if conf.METRICS_PUBLIC:

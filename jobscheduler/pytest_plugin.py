@@ -19,9 +19,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Which databases a test may use, and which are made at all, is decided by the marks, before any fixture."""
     if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
         return
-    queue = _queue()
-    if queue != "default":
-        _allow(item, queue)
+    from django.apps import apps
+
+    if not (apps.ready and apps.is_installed("jobs")):
+        return
+    from jobs import db
+
+    mark = item.get_closest_marker("django_db")
+    given = {} if mark is None else {**dict(zip(MARK, mark.args, strict=False)), **mark.kwargs}
+    databases = given.get("databases") or ["default"]
+    if db.alias() != "default" and databases != "__all__":
+        item.add_marker(pytest.mark.django_db(**{**given, "databases": [*databases, db.alias()]}), append=False)
 
 
 @pytest.fixture
@@ -56,22 +64,3 @@ def job_clock(db: None) -> Iterator[TimeMachine]:
 
     with time_travel() as clock:
         yield clock
-
-
-def _queue() -> str:
-    """The database of the jobs, as far as there is a site."""
-    from django.apps import apps
-
-    if not (apps.ready and apps.is_installed("jobs")):
-        return "default"
-    from jobs import db
-
-    return db.alias()
-
-
-def _allow(item: pytest.Item, database: str) -> None:
-    mark = item.get_closest_marker("django_db")
-    said = {} if mark is None else {**dict(zip(MARK, mark.args, strict=False)), **mark.kwargs}
-    databases = said.get("databases") or ["default"]
-    if databases != "__all__":
-        item.add_marker(pytest.mark.django_db(**{**said, "databases": [*databases, database]}), append=False)

@@ -9,9 +9,7 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 
 from jobs import conf
-from jobscheduler.databases import safe
-from jobscheduler.levels import log_level
-from jobscheduler.secret import kept_secret
+from jobscheduler.settings_helpers import complete_database, parse_log_level, read_or_create_secret
 
 CODE = Path(__file__).resolve().parent.parent
 IN_CHECKOUT = (CODE / "manage.py").exists()
@@ -26,7 +24,7 @@ SECRET_KEY = env.str("SECRET_KEY", default="")
 if not SECRET_KEY:
     if not IN_CHECKOUT:
         raise ImproperlyConfigured("Set SECRET_KEY: only a development checkout makes its own.")
-    SECRET_KEY = kept_secret(BASE_DIR / ".secret_key")
+    SECRET_KEY = read_or_create_secret(BASE_DIR / ".secret_key")
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
@@ -74,7 +72,7 @@ TEMPLATES = [
     },
 ]
 
-DATABASES = {"default": safe(env.db("DATABASE_URL", default=f"sqlite:///{BASE_DIR / 'db.sqlite3'}"))}
+DATABASES = {"default": complete_database(env.db("DATABASE_URL", default=f"sqlite:///{BASE_DIR / 'db.sqlite3'}"))}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_PASSWORD_VALIDATORS = [
@@ -113,7 +111,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["console"], "level": log_level(env.str("LOG_LEVEL", default="INFO"))},
+    "root": {"handlers": ["console"], "level": parse_log_level(env.str("LOG_LEVEL", default="INFO"))},
     # Django's own handler mails admins and prints only under DEBUG; ours replaces both.
     "loggers": {
         "django": {"handlers": [], "propagate": True},

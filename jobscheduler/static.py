@@ -1,4 +1,4 @@
-"""Static files under names that change with their content; where nobody has collected them, under their own names."""
+"""Static files under names that change with their content; before `collectstatic`, under their own names."""
 
 from __future__ import annotations
 

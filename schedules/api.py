@@ -184,7 +184,7 @@ def schedules_list(request: ApiRequest, asked: Annotated[ScheduleFilters, Asked(
         filters["enabled"] = asked.enabled == "true"
     rows = services.of(request.auth.tenant).filter(**filters)
     return answer(
-        page(request.auth, "schedules_list", asked, rows, NEWEST_FIRST, lambda row: _shown(row, request.auth))
+        page(request.auth, "schedules_list", asked, rows, NEWEST_FIRST, lambda row: _serialize(row, request.auth))
     )
 
 
@@ -196,16 +196,16 @@ def schedules_list(request: ApiRequest, asked: Annotated[ScheduleFilters, Asked(
 )
 def schedules_create(request: ApiRequest, body: Annotated[ScheduleIn, Document()]) -> HttpResponse:
     """It first fires at its next due time. A cron that never comes due, and a timezone that there is not, are 422."""
-    said = body.given_fields()
-    tenant = request.auth.tenant_for(said.pop("tenant", None))
-    schedule = services.create(said, tenant=tenant, actor=request.auth.actor)
-    return answer(_shown(schedule, request.auth), 201)
+    values = body.given_fields()
+    tenant = request.auth.tenant_for(values.pop("tenant", None))
+    schedule = services.create(values, tenant=tenant, actor=request.auth.actor)
+    return answer(_serialize(schedule, request.auth), 201)
 
 
 @router.get("/schedules/preview", **operation("schedules_preview_cron", Preview, summary="Preview a cron expression"))
 def schedules_preview_cron(request: ApiRequest, asked: Annotated[CronQuestion, Asked()]) -> HttpResponse:
     """The next due times of an expression that need not be saved."""
-    return _previewed(history.of_cron(asked.cron, asked.timezone, asked.count))
+    return _answer_preview(history.of_cron(asked.cron, asked.timezone, asked.count))
 
 
 @router.get(
@@ -213,7 +213,7 @@ def schedules_preview_cron(request: ApiRequest, asked: Annotated[CronQuestion, A
 )
 def schedules_get(request: ApiRequest, schedule_id: Id) -> HttpResponse:
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
-    return tagged(request, _shown(schedule, request.auth))
+    return tagged(request, _serialize(schedule, request.auth))
 
 
 @router.patch(
@@ -226,7 +226,7 @@ def schedules_update(request: ApiRequest, schedule_id: Id, body: Annotated[Sched
     """Jobs that it has made keep what they were given (INV-005). What was due before the change is still fired."""
     caller = request.auth
     schedule = services.update(schedule_id, body.given_fields(), tenant=caller.tenant, actor=caller.actor)
-    return answer(_shown(schedule, caller))
+    return answer(_serialize(schedule, caller))
 
 
 @router.delete(
@@ -254,19 +254,19 @@ def schedules_trigger(request: ApiRequest, schedule_id: Id, body: Why) -> HttpRe
 @router.post("/schedules/{schedule_id}/enable", **verb("enable", "Let it fire again"))
 def schedules_enable(request: ApiRequest, schedule_id: Id, body: Why) -> HttpResponse:
     """From its next due time on: what came due while it was disabled is not made up for."""
-    return _done(request, services.enable, schedule_id, body)
+    return _run_verb(request, services.enable, schedule_id, body)
 
 
 @router.post("/schedules/{schedule_id}/disable", **verb("disable", "Fire no more"))
 def schedules_disable(request: ApiRequest, schedule_id: Id, body: Why) -> HttpResponse:
     """The reason is kept in `disabled_reason`."""
-    return _done(request, services.disable, schedule_id, body)
+    return _run_verb(request, services.disable, schedule_id, body)
 
 
 @router.post("/schedules/{schedule_id}/skip-next", **verb("skip_next", "Leave out the next fire", permission="skip"))
 def schedules_skip_next(request: ApiRequest, schedule_id: Id, body: Why) -> HttpResponse:
     """The one after it comes as usual. 409 `nothing_to_skip` if there is no next fire."""
-    return _done(request, services.skip_next, schedule_id, body)
+    return _run_verb(request, services.skip_next, schedule_id, body)
 
 
 @router.get(
@@ -276,7 +276,7 @@ def schedules_skip_next(request: ApiRequest, schedule_id: Id, body: Why) -> Http
 def schedules_preview(request: ApiRequest, schedule_id: Id, asked: Annotated[Count, Asked()]) -> HttpResponse:
     """Of a disabled schedule, what would come if it were enabled now."""
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
-    return _previewed(history.of_schedule(schedule, asked.count))
+    return _answer_preview(history.of_schedule(schedule, asked.count))
 
 
 @router.get(
@@ -291,16 +291,16 @@ def schedules_fires(request: ApiRequest, schedule_id: Id, asked: Annotated[Paged
     return answer({**found, "items": [shapes.fire(past) for past in history.with_outcomes(found["items"])]})
 
 
-def _done(request: ApiRequest, service: Callable[..., Schedule], schedule_id: str, body: VerbIn) -> HttpResponse:
+def _run_verb(request: ApiRequest, service: Callable[..., Schedule], schedule_id: str, body: VerbIn) -> HttpResponse:
     caller = request.auth
     schedule = service(schedule_id, tenant=caller.tenant, reason=body.reason, actor=caller.actor)
-    return answer(_shown(schedule, caller))
+    return answer(_serialize(schedule, caller))
 
 
-def _previewed(found: list[history.Upcoming]) -> HttpResponse:
-    return answer({"items": [shapes.upcoming(each) for each in found]})
+def _answer_preview(upcoming: list[history.Upcoming]) -> HttpResponse:
+    return answer({"items": [shapes.upcoming(due) for due in upcoming]})
 
 
-def _shown(row: Schedule, caller: Caller) -> dict[str, Any]:
+def _serialize(row: Schedule, caller: Caller) -> dict[str, Any]:
     document = shapes.schedule(row)
     return document if caller.payload else {**document, "params": None}

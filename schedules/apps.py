@@ -17,13 +17,13 @@ class SchedulesConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs.engine import housekeeping, retention, wakeup
-        from schedules import checks, history, services  # noqa: F401  `checks` registers the system checks
+        from schedules import checks, declared, history, services  # noqa: F401  `checks` registers the system checks
         from schedules.ticking import ticker
 
         housekeeping.duty("schedules", ticker.tick, every_sec=ticker.pause_sec)
         housekeeping.duty("fires", history.forget_old, every_sec=lambda: retention.BUSY_SEC)
         wakeup.hear(services.CHANGED, ticker.hasten)
-        post_migrate.connect(_declare, sender=self, dispatch_uid="jobscheduler_schedules.declared")
+        post_migrate.connect(declared.sync_after_migrate, sender=self, dispatch_uid="jobscheduler_schedules.declared")
 
     def pass_time(self, begin: datetime, end: datetime) -> None:
         """For `jobs.testing`: what falls due in between is fired."""
@@ -35,13 +35,4 @@ class SchedulesConfig(AppConfig):
         """For `manage.py doctor`."""
         from schedules.checks import examine
 
-        yield from examine()
-
-
-def _declare(*, using: str, **_more: Any) -> None:
-    """The schedules that the code declares appear with the tables."""
-    from jobs import db
-    from schedules import declared
-
-    if using == db.alias():
-        declared.sync_after_migrate()
+        return examine()

@@ -56,10 +56,12 @@ def examine() -> Findings:
     late = rows.filter(enabled=True, next_fire_at__lt=Now() - timedelta(seconds=LATE_SEC)).count()
     broken = rows.filter(enabled=False, disabled_reason__startswith=BROKEN).count()
     if late:
-        told = ngettext("%d is overdue by more than a minute", "%d are overdue by more than a minute", late) % late
-        yield Finding("schedules", Level.ERROR, told, _("Start a worker with housekeeping, or run `manage.py tick`."))
+        message = ngettext("%d is overdue by more than a minute", "%d are overdue by more than a minute", late) % late
+        yield Finding(
+            "schedules", Level.ERROR, message, _("Start a worker with housekeeping, or run `manage.py tick`.")
+        )
     if broken:
-        told = ngettext("%d is broken and was disabled", "%d are broken and were disabled", broken) % broken
-        yield Finding("schedules", Level.WARNING, told, _("See `manage.py schedules list`."))
+        message = ngettext("%d is broken and was disabled", "%d are broken and were disabled", broken) % broken
+        yield Finding("schedules", Level.WARNING, message, _("See `manage.py schedules list`."))
     if not late and not broken:
         yield Finding("schedules", Level.OK, _("none is overdue"))

@@ -1,4 +1,4 @@
-"""Cron expressions on the clock of a place: the due times that Debian's cron would see.
+"""Cron expressions on the clock of a time zone: the due times that Debian's cron would see.
 
 cronsim knows the expression and counts on a clock that never changes; where a real clock is put forward or back is
 decided here. A job at fixed times whose time is skipped runs right after the gap, and never runs twice; a job whose
@@ -7,19 +7,19 @@ minute or hour begins with `*` follows the clock on the wall.
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, lru_cache
-from zoneinfo import ZoneInfo
+from functools import cache, cached_property, lru_cache
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from schedules.zones import change_between, wall
-
 LENGTH = 200
+ZONE_NAME_LENGTH = 64
 NAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -37,7 +37,9 @@ FIELDS = {
     "day-of-week": gettext_lazy("day of the week"),
 }
 _WORDS = re.compile(r"[A-Za-z0-9*/,#-]+(?:[ \t]+[A-Za-z0-9*/,#-]+)*")
+_NO_PLACES = frozenset({"localtime", "posixrules", "Factory"})  # of this host, or of nowhere
 _SECOND = timedelta(seconds=1)
+_DAY = timedelta(days=1)
 _ANY_DAY = datetime(2024, 1, 1)  # noqa: DTZ001 — on a clock without a zone
 
 
@@ -142,3 +144,52 @@ def _never_comes(fields: str) -> bool:
     except CronSimError:
         return False
     return True
+
+
+class UnknownZone(ValueError):
+    """There is no such time zone. The message says so to a person."""
+
+
+def zone(name: str) -> ZoneInfo:
+    """The zone of this name. Nothing but a known name is ever looked up, so no path leads anywhere."""
+    if name not in names_of_zones():
+        message = _("There is no time zone “%s”.") % name[:ZONE_NAME_LENGTH]
+        near = difflib.get_close_matches(name[:ZONE_NAME_LENGTH], names_of_zones(), 1)
+        if near:
+            message += " " + _("Did you mean “%s”?") % near[0]
+        raise UnknownZone(message)
+    return ZoneInfo(name)
+
+
+@cache
+def names_of_zones() -> frozenset[str]:
+    return frozenset(available_timezones()) - _NO_PLACES
+
+
+def change_between(place: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
+    """The first moment of `after` < t <= `until` at which the clock of this place is put forward or back."""
+    offset = after.astimezone(place).utcoffset()
+    while after < until:
+        step = min(after + _DAY, until)
+        if step.astimezone(place).utcoffset() != offset:
+            return _change(place, after, step)
+        after = step
+    return None
+
+
+def wall(place: ZoneInfo, moment: datetime) -> datetime:
+    """What the clock there shows, without a zone."""
+    return moment.astimezone(place).replace(tzinfo=None, fold=0)
+
+
+def _change(place: ZoneInfo, before: datetime, after: datetime) -> datetime:
+    """The one change between two moments, to the second; offsets never change within one."""
+    low, high = int(before.timestamp()), int(after.timestamp())
+    offset = after.astimezone(place).utcoffset()
+    while high - low > 1:
+        middle = (low + high) // 2
+        if datetime.fromtimestamp(middle, UTC).astimezone(place).utcoffset() == offset:
+            high = middle
+        else:
+            low = middle
+    return datetime.fromtimestamp(high, UTC)

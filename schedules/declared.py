@@ -1,13 +1,14 @@
 """Schedules that the code declares: `@job("report.make", cron="0 3 * * *", timezone="Europe/Berlin")`.
 
-A declaration becomes a row by itself, on migrate and when a scheduler starts, and is followed as long as nobody has
-edited that row. One that is gone from the code disables its row; the row and its history stay.
+A declaration becomes a row by itself, on migrate and when a scheduler starts, and is followed as long as that
+row is not edited. One that is gone from the code disables its row; the row and its history stay.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from django.db import DatabaseError
@@ -52,7 +53,7 @@ def sync(*, retire: bool = False) -> None:
 
     Only a migration retires: while old and new code run side by side, neither can tell what the other declares.
     """
-    known = {row.source: row for row in _rows()}
+    known = {row.source: row for row in Schedule.objects.filter(source__startswith=SOURCE)}
     for handler in handlers():
         try:
             _follow(handler, known.pop(f"{SOURCE}{handler.name}", None))
@@ -65,8 +66,10 @@ def sync(*, retire: bool = False) -> None:
             services.disable(row.pk, reason=GONE, actor=CODE)
 
 
-def sync_after_migrate() -> None:
-    """A migration may also have taken our tables away, or have stopped half way."""
+def sync_after_migrate(*, using: str, **kwargs: Any) -> None:
+    """Create the rows with the tables. A migration may also have dropped the tables, or have stopped half way."""
+    if using != db.alias():
+        return
     try:
         with db.atomic():
             sync(retire=True)
@@ -74,31 +77,24 @@ def sync_after_migrate() -> None:
         logger.info("schedules that the code declares were not looked at: %s", error)
 
 
-def _rows() -> Any:
-    return Schedule.objects.filter(source__startswith=SOURCE)
-
-
 def _follow(handler: Handler[..., Any], row: Schedule | None) -> None:
-    said = declaration(handler)
+    values = declaration(handler)
     if row is None:
-        _make(handler, said)
+        _create(handler, values)
         return
-    if not row.edited and any(getattr(row, name) != value for name, value in fields.clean(said, {}).items()):
-        services.update(row.pk, said, actor=CODE)
+    if not row.edited and any(getattr(row, name) != value for name, value in fields.clean(values, {}).items()):
+        services.update(row.pk, values, actor=CODE)
         Schedule.objects.filter(pk=row.pk).update(edited=False)
     if not row.enabled and (row.disabled_reason == GONE or row.disabled_reason.startswith(BROKEN)):
         services.enable(row.pk, actor=CODE)
 
 
-def _make(handler: Handler[..., Any], said: dict[str, Any]) -> None:
+def _create(handler: Handler[..., Any], values: dict[str, Any]) -> None:
     """Another process may do the same at this moment: then its row is there, and that is as good."""
     source = f"{SOURCE}{handler.name}"
     for name in (handler.name, f"{handler.name} (code)"[-200:]):
-        try:
-            services.create({**said, "name": name, "job_type": handler.name}, actor=CODE, source=source)
-        except NameTaken:
-            if _rows().filter(source=source).exists():
-                return
-        else:
+        with suppress(NameTaken):
+            services.create({**values, "name": name, "job_type": handler.name}, actor=CODE, source=source)
+        if Schedule.objects.filter(source=source).exists():
             return
     logger.error("the schedule that %r declares has no name: both are taken", handler)

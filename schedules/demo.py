@@ -33,12 +33,12 @@ def prepare(actor: Actor) -> None:
 
 
 def finish(actor: Actor) -> None:
-    for said in (
+    for values in (
         {"name": "demo: when clocks change", "cron": "30 2 * * *", "timezone": "Europe/Berlin", **NAP},
         {"name": "demo: working days at nine", "cron": "0 9 * * 1-5", "timezone": "America/New_York", **NAP},
         {"name": "demo: first of the month", "cron": "@monthly", "jitter_sec": 600, **NAP},
     ):
-        services.create(said, tenant=TENANT, actor=actor)
+        services.create(values, tenant=TENANT, actor=actor)
     asleep = services.create({"name": "demo: switched off", "cron": "*/10 * * * *", **NAP}, tenant=TENANT, actor=actor)
     services.disable(asleep.pk, reason="demo: until after the fair", actor=actor)
 

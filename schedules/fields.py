@@ -14,12 +14,10 @@ from jobs import parsing, submission
 from jobs.errors import Conflict, InvalidInput
 from jobs.redaction import restore
 from jobs.setting_rules import YEAR_SEC
-from schedules import zones
-from schedules.cron import LENGTH, CronError, fields_of
+from schedules.cron import LENGTH, CronError, UnknownZone, fields_of, zone
 from schedules.firing import build_job
 from schedules.models import CatchUp, Overlap, Schedule
 from schedules.triggers import BUSY, Once, trigger_of
-from schedules.zones import UnknownZone
 
 LONGEST_EVERY_SEC = 10 * YEAR_SEC
 LONGEST_JITTER_SEC = 86_400
@@ -39,8 +37,8 @@ def cron(value: Any, field: parsing.Field = "cron") -> str:
 def timezone(value: Any, field: parsing.Field = "timezone") -> str:
     name = parsing.text(value, field, allow_empty=True)
     try:
-        return zones.zone(name).key
-    except zones.UnknownZone as error:
+        return zone(name).key
+    except UnknownZone as error:
         raise InvalidInput(field, str(error), "timezone") from None
 
 
@@ -82,31 +80,19 @@ GATES: dict[str, Callable[[Any, Any], Any]] = {
     "jitter_sec": partial(seconds, minimum=0, maximum=LONGEST_JITTER_SEC),
 }
 RULE = ("cron", "every_sec", "anchor_at", "run_at", "timezone")
-# What a field is that was not said, or was cleared. All others are then null.
-UNSAID: dict[str, Any] = {
-    "timezone": "UTC",
-    "enabled": True,
-    "job_type": "",
-    "fire_time_param": "",
-    "resource": "",
-    "catch_up": str(CatchUp.LATEST),
-    "catch_up_max": 10,
-    "overlap": str(Overlap.ALLOW),
-    "misfire_grace_sec": 60,
-    "jitter_sec": 0,
-}
 
 
 def clean(values: Mapping[str, Any], known_params: dict[str, Any]) -> dict[str, Any]:
-    """Each field through its gate; None clears. Params that were shown masked may come back masked."""
+    """Validate each field; None is the default of its column. Params that were shown masked may come back masked."""
     found: dict[str, Any] = {}
+    columns: Any = Schedule._meta
     for name, value in values.items():
         if name not in GATES:
             raise InvalidInput(str(name)[:100], _("is not a field of a schedule"), "extra_forbidden")
         if value is None and name == "name":
             raise InvalidInput(name, _("must not be empty"), "missing")
         if value is None:
-            found[name] = {} if name == "params" else UNSAID.get(name)
+            found[name] = columns.get_field(name).get_default()
         else:
             found[name] = GATES[name](restore(value, known_params, name) if name == "params" else value, name)
     return found
@@ -128,15 +114,17 @@ def refusing_nonsense() -> Iterator[None]:
 
 def rule(schedule: Schedule) -> tuple[Any, ...]:
     """What decides when it is due. Its zone counts only for cron: seconds and moments are the same everywhere."""
-    zone = schedule.timezone if schedule.cron is not None else None
-    return (schedule.cron, zone, schedule.every_sec, schedule.anchor_at, schedule.run_at)
+    place = schedule.timezone if schedule.cron is not None else None
+    return (schedule.cron, place, schedule.every_sec, schedule.anchor_at, schedule.run_at)
 
 
 def require_sense(schedule: Schedule, now: datetime) -> None:
     """InvalidInput unless it has one rule and could make its job."""
-    said = [name for name in ("cron", "every_sec", "run_at") if getattr(schedule, name) is not None]
-    if len(said) != 1:
-        raise InvalidInput(said[-1] if said else "cron", _("say exactly one of cron, every_sec and run_at"), "one_rule")
+    rules = [name for name in ("cron", "every_sec", "run_at") if getattr(schedule, name) is not None]
+    if len(rules) != 1:
+        raise InvalidInput(
+            rules[-1] if rules else "cron", _("say exactly one of cron, every_sec and run_at"), "one_rule"
+        )
     if schedule.anchor_at is not None and schedule.every_sec is None:
         raise InvalidInput("anchor_at", _("is only for every_sec"))
     if (schedule.template is None) == (schedule.job_type == ""):
@@ -151,7 +139,7 @@ def require_sense(schedule: Schedule, now: datetime) -> None:
 
 def first_due(schedule: Schedule, now: datetime) -> datetime | None:
     """Under a new rule. A single time may lie as far back as its grace reaches; one that has passed is refused."""
-    if is_spent(schedule):
+    if schedule.fires_left == 0:
         return None
     trigger = trigger_of(schedule)
     if not isinstance(trigger, Once):
@@ -163,8 +151,4 @@ def first_due(schedule: Schedule, now: datetime) -> datetime | None:
 
 
 def next_due(schedule: Schedule, after: datetime) -> datetime | None:
-    return None if is_spent(schedule) else trigger_of(schedule).after(after)
-
-
-def is_spent(schedule: Schedule) -> bool:
-    return schedule.max_fires is not None and schedule.fire_count >= schedule.max_fires
+    return None if schedule.fires_left == 0 else trigger_of(schedule).after(after)

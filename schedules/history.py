@@ -14,8 +14,8 @@ from django.db.models import QuerySet
 from jobs import clock, parsing
 from jobs.conf import conf
 from jobs.models import Job
-from schedules import fields, zones
-from schedules.cron import Cron
+from schedules import fields
+from schedules.cron import Cron, zone
 from schedules.fields import refusing_nonsense
 from schedules.firing import tails
 from schedules.models import Schedule, ScheduleFire
@@ -71,20 +71,20 @@ class Upcoming:
 def of_schedule(schedule: Schedule, count: int = DEFAULT) -> list[Upcoming]:
     """What comes next; of a disabled schedule, what would come if it were enabled now."""
     most = parsing.integer(count, "count", FEWEST, MOST)
-    if schedule.max_fires is not None:
-        most = min(most, max(schedule.max_fires - schedule.fire_count, 0))
+    if schedule.fires_left is not None:
+        most = min(most, schedule.fires_left)
     with refusing_nonsense():
         trigger = trigger_of(schedule)
         first = schedule.next_fire_at if schedule.enabled else trigger.after(clock.now())
-        return _told(trigger, zones.zone(schedule.timezone), islice(from_on(trigger, first), most))
+        return _describe_due_times(trigger, zone(schedule.timezone), islice(from_on(trigger, first), most))
 
 
 def of_cron(cron: Any, timezone: Any = "UTC", count: int = DEFAULT) -> list[Upcoming]:
-    """Of an expression that nobody has saved."""
+    """Preview an expression that is not saved."""
     most = parsing.integer(count, "count", FEWEST, MOST)
-    trigger = Cron(fields.cron(cron), zones.zone(fields.timezone(timezone)))
-    return _told(trigger, trigger.zone, islice(from_on(trigger, trigger.after(clock.now())), most))
+    trigger = Cron(fields.cron(cron), zone(fields.timezone(timezone)))
+    return _describe_due_times(trigger, trigger.zone, islice(from_on(trigger, trigger.after(clock.now())), most))
 
 
-def _told(trigger: Trigger, place: ZoneInfo, times: Iterable[datetime]) -> list[Upcoming]:
+def _describe_due_times(trigger: Trigger, place: ZoneInfo, times: Iterable[datetime]) -> list[Upcoming]:
     return [Upcoming(due, due.astimezone(place), clock_note(trigger, place, due)) for due in times]

@@ -114,6 +114,11 @@ class Schedule(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def fires_left(self) -> int | None:
+        """Fires until `max_fires`; None for any number."""
+        return None if self.max_fires is None else max(self.max_fires - self.fire_count, 0)
+
 
 class ScheduleFire(models.Model):
     """One due time of one schedule. Inserted first; the job is made only if this was."""

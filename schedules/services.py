@@ -1,13 +1,13 @@
 """Schedules as API, console, commands and code handle them: parse at the gate, then one change of one row.
 
-Ids may be UUIDs or their text; `tenant` None is every tenant; `actor` says who is asking.
+Ids may be UUIDs or their text; `tenant` None is every tenant; `actor` is written to events and logs.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -24,7 +24,7 @@ from jobs.models import Job, JobTemplate
 from jobs.presets import NameTaken
 from jobs.services import REASON_LENGTH, submit_spec
 from schedules import fields
-from schedules.fields import first_due, is_spent, next_due, refusing_nonsense, require_sense, rule
+from schedules.fields import first_due, next_due, refusing_nonsense, require_sense, rule
 from schedules.firing import build_job, settle
 from schedules.models import Schedule
 
@@ -50,10 +50,10 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
 
 
 def get(schedule_id: UUID | str, *, tenant: str | None = None) -> Schedule:
-    return found_in(of(tenant), schedule_id)
+    return _find(of(tenant), schedule_id)
 
 
-def named(name: str, *, tenant: str = "default") -> Schedule:
+def get_by_name(name: str, *, tenant: str = "default") -> Schedule:
     """By its name in a tenant; or by its id."""
     found = of(parsing.tenant(tenant)).filter(name=name).first()
     return found if found is not None else get(name)
@@ -136,7 +136,7 @@ def trigger(
         with db.atomic():
             return submit_spec(spec, actor=actor, reason=why or f"schedule {schedule.name} was triggered").job
     except IntegrityError:  # the foreign key: it was deleted meanwhile
-        raise absent() from None
+        raise _not_found() from None
 
 
 def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
@@ -159,7 +159,7 @@ def _log(schedule: Schedule, what: str, actor: Actor) -> None:
     logger.info("schedule %s of tenant %s %s by %s", schedule.name, schedule.tenant, what, actor.name or actor.kind)
 
 
-CHANGED = "schedules"  # what schedulers that sleep are told when somebody has changed a schedule
+CHANGED = "schedules"  # the notification that wakes schedulers after a change of a schedule
 
 
 def of(tenant: str | None) -> QuerySet[Schedule]:
@@ -172,22 +172,21 @@ def of(tenant: str | None) -> QuerySet[Schedule]:
 def changing(schedule_id: UUID | str, tenant: str | None) -> Iterator[Schedule]:
     """The row, locked: schedulers pass it by, and other changes wait."""
     with refusing_nonsense(), db.atomic():
-        schedule = found_in(of(tenant).select_for_update(no_key=True, of=("self",)), schedule_id)
+        schedule = _find(of(tenant).select_for_update(no_key=True, of=("self",)), schedule_id)
         yield schedule
         save(schedule)
 
 
-def found_in(schedules: QuerySet[Schedule], schedule_id: UUID | str) -> Schedule:
-    try:
+def _find(schedules: QuerySet[Schedule], schedule_id: UUID | str) -> Schedule:
+    found = None
+    with suppress(NotFound):  # of an id that is none
         found = schedules.filter(pk=parsing.job_id(schedule_id)).first()
-    except NotFound:
-        raise absent() from None
     if found is None:
-        raise absent()
+        raise _not_found()
     return found
 
 
-def absent() -> NotFound:
+def _not_found() -> NotFound:
     return NotFound(_("There is no such schedule."))
 
 
@@ -212,7 +211,7 @@ def apply(schedule: Schedule, clean: dict[str, Any], now: datetime) -> None:
         schedule.next_fire_at = first_due(schedule, now)
     elif not was_enabled:
         switch_on(schedule, now)
-    elif is_spent(schedule):
+    elif schedule.fires_left == 0:
         schedule.next_fire_at = None
     elif schedule.next_fire_at is None:  # it may fire more often now
         schedule.next_fire_at = next_due(schedule, now)
@@ -235,7 +234,7 @@ def save(schedule: Schedule) -> None:
         with db.atomic():
             schedule.save(using=db.alias())
     except IntegrityError:
-        said = {"name": schedule.name, "tenant": schedule.tenant}
-        raise NameTaken(_("Tenant %(tenant)s already has a schedule “%(name)s”.") % said) from None
+        names = {"name": schedule.name, "tenant": schedule.tenant}
+        raise NameTaken(_("Tenant %(tenant)s already has a schedule “%(name)s”.") % names) from None
     schedule.refresh_from_db(using=db.alias())
     wakeup.notify(CHANGED)

@@ -30,12 +30,12 @@ class Ticker:
         self._is_declared = False
 
     def pause_sec(self) -> float:
-        """Whoever asks comes by regularly, and need not be answered from the database each time."""
+        """Seconds until the next call. A caller that asks calls regularly: not each of its ticks reads the database."""
         self._is_paced = True
         return min(max(self._look_at - time.monotonic(), SOONEST_SEC), OFTEN_SEC)
 
     def hasten(self) -> None:
-        """Somebody has changed a schedule. Called from any thread."""
+        """Look at once: a schedule was changed. Called from any thread."""
         self._news += 1
         self._look_at = 0.0
 
@@ -50,7 +50,7 @@ class Ticker:
         made = fire_due(now) if now is not None and wait_sec <= 0 else 0
         if wait_sec <= 0:
             wait_sec, now = _next_due()
-        idle_sec = conf.POLL_SEC * (10 if Listener.is_possible() else 1)  # else nobody tells us of changes
+        idle_sec = conf.POLL_SEC * (10 if Listener.is_possible() else 1)  # else no notification tells of changes
         self._look_at = time.monotonic() + min(wait_sec if wait_sec > 0 else IN_HAND_SEC, idle_sec)
         if news != self._news:  # what we saw may be older than what we were told
             self._look_at = 0.0

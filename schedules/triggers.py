@@ -13,9 +13,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Protocol
 
-from schedules.cron import Cron
+from schedules.cron import Cron, zone
 from schedules.models import CatchUp, Schedule
-from schedules.zones import zone
 
 _FIRST_LOOK = timedelta(minutes=2)
 

@@ -9,10 +9,9 @@ from cronsim import CronSim, CronSimError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from schedules.cron import Cron, CronError, fields_of
+from schedules.cron import Cron, CronError, change_between, fields_of, wall
 from schedules.models import Schedule
 from schedules.triggers import Trigger
-from schedules.zones import change_between, wall
 
 _ANY_DAY = datetime(2024, 1, 1)  # noqa: DTZ001 — on a clock without a zone
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
@@ -54,18 +53,18 @@ def clock_note(trigger: Trigger, place: ZoneInfo, due: datetime) -> str | None:
     if after < before and after <= wall(place, due) < before:
         local = due.astimezone(place)
         if local.fold:
-            return _("%s comes twice on this day: this is the second") % _shown(local)
+            return _("%s comes twice on this day: this is the second") % _format_time(local)
         if isinstance(trigger, Cron) and not trigger.follows_the_clock:
-            return _("%s comes twice on this day: it runs the first time only") % _shown(local)
-        return _("%s comes twice on this day: this is the first") % _shown(local)
+            return _("%s comes twice on this day: it runs the first time only") % _format_time(local)
+        return _("%s comes twice on this day: this is the first") % _format_time(local)
     skipped = trigger.skipped(due) if isinstance(trigger, Cron) else None
     if skipped is not None:
-        told = {"time": _shown(skipped), "gap": _shown(before)}
-        return _("%(time)s does not exist on this day: clocks go forward at %(gap)s, and it runs right after") % told
-    told = {"from": _shown(before), "to": _shown(after)}
+        values = {"time": _format_time(skipped), "gap": _format_time(before)}
+        return _("%(time)s does not exist on this day: clocks go forward at %(gap)s, and it runs right after") % values
+    values = {"from": _format_time(before), "to": _format_time(after)}
     if after > before:
-        return _("clocks go forward on this day, from %(from)s to %(to)s") % told
-    return _("clocks go back on this day, from %(from)s to %(to)s") % told
+        return _("clocks go forward on this day, from %(from)s to %(to)s") % values
+    return _("clocks go back on this day, from %(from)s to %(to)s") % values
 
 
 def _change_of_the_day(place: ZoneInfo, due: datetime) -> datetime | None:
@@ -80,5 +79,5 @@ def _change_of_the_day(place: ZoneInfo, due: datetime) -> datetime | None:
     return change_between(place, begin, end)
 
 
-def _shown(clock: datetime) -> str:
+def _format_time(clock: datetime) -> str:
     return f"{clock:%H:%M}"

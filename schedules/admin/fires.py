@@ -92,7 +92,7 @@ def spark(fired: Sequence[Fired]) -> SafeString | None:
     shown = fired[-PAST:]
     failed = sum(status == Status.FAILED for _at, status in shown)
     told = _("The last %(count)d fires, %(failed)d of them failed") % {"count": len(shown), "failed": failed}
-    bars = format_html_join("", BAR, (_bar(place, *each) for place, each in enumerate(shown)))
+    bars = format_html_join("", BAR, (_bar(place, *fire) for place, fire in enumerate(shown)))
     width = len(shown) * (WIDTH + GAP)
     return format_html(SVG, width, HEIGHT, width, HEIGHT, told, bars)
 
@@ -107,7 +107,7 @@ def _bar(place: int, at: datetime, status: str | None) -> tuple[Any, ...]:
 
 
 def next_fires(admin: ModelAdmin, request: HttpRequest) -> SafeString | None:
-    """None where nothing is planned, or for those who may not see it."""
+    """None where nothing is planned, and for users without the permission to view schedules."""
     if not request.user.has_perm(VIEW):
         return None
     planned = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False)

@@ -45,7 +45,7 @@ class Preview:
 
 
 def of_form(data: Any) -> Preview:
-    """Of what somebody has typed so far."""
+    """Preview a form that is not complete yet."""
     form = RuleForm(data)
     if not form.is_valid():
         return Preview(problem=" ".join(f"{name}: {' '.join(map(str, told))}" for name, told in form.errors.items()))

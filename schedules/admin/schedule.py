@@ -38,16 +38,11 @@ from jobs.registry import registry
 from schedules import history, services
 from schedules.admin import fires, preview
 from schedules.admin.preview import Previewing
-from schedules.fields import Broken
+from schedules.cron import ZONE_NAME_LENGTH, names_of_zones
+from schedules.fields import GATES, Broken
 from schedules.models import CatchUp, Schedule, ScheduleFire
 from schedules.words import in_words
-from schedules.zones import NAME_LENGTH, names_of_zones
 
-SAID = (
-    *("name", "cron", "timezone", "every_sec", "anchor_at", "run_at", "max_fires", "enabled", "job_type", "template"),
-    *("params", "fire_time_param", "priority", "target", "resource", "catch_up", "catch_up_max", "overlap"),
-    *("misfire_grace_sec", "jitter_sec"),
-)
 CATCH_UP = [
     (CatchUp.NONE, _("Nothing")),
     (CatchUp.LATEST, _("The latest due time")),
@@ -75,7 +70,7 @@ class ScheduleForm(forms.ModelForm):
     params = JsonField(label=_("Params"), required=False)
     timezone = forms.CharField(  # judged by the services, which say what was meant
         label=_("Time zone"),
-        max_length=NAME_LENGTH,
+        max_length=ZONE_NAME_LENGTH,
         initial="UTC",
         widget=forms.Select,
         help_text=_("Where cron is read."),
@@ -89,7 +84,7 @@ class ScheduleForm(forms.ModelForm):
 
     class Meta:
         model = Schedule
-        fields = ("tenant", *SAID)
+        fields = ("tenant", *GATES)
         help_texts = {
             "cron": _("Five fields, or @daily and the like; or say an interval or a single time below."),
             "anchor_at": _("What the interval is counted from. Empty: from now."),
@@ -106,13 +101,13 @@ class ScheduleForm(forms.ModelForm):
             zones = sorted({*names_of_zones(), self.instance.timezone or "UTC"})
             self.fields["timezone"].widget.choices = [(name, name) for name in zones]
 
-    def said(self) -> dict[str, Any]:
+    def collect_values(self) -> dict[str, Any]:
         """What services take: every field of a new schedule, and of one that is there what was changed.
 
         A field that this person's page does not show is not said, whatever was posted.
         """
         is_new, shown = self.instance._state.adding, set(self._meta.fields or ()) & self.cleaned_data.keys()
-        names = [name for name in SAID if name in shown and (is_new or name in self.changed_data)]
+        names = [name for name in GATES if name in shown and (is_new or name in self.changed_data)]
         return {name: _value(self.cleaned_data[name]) for name in names}
 
     def clean(self) -> dict[str, Any]:
@@ -121,7 +116,7 @@ class ScheduleForm(forms.ModelForm):
             tenant = cleaned.get("tenant", self.instance.tenant)
             stored = None if self.instance._state.adding else self.instance.pk
             try:
-                services.require_sense_of(self.said(), tenant=tenant, schedule_id=stored)
+                services.require_sense_of(self.collect_values(), tenant=tenant, schedule_id=stored)
             except InvalidInput as error:
                 self._refuse(error)
         if cleaned.get("params") is None and "params" in cleaned:
@@ -130,15 +125,14 @@ class ScheduleForm(forms.ModelForm):
 
     def _get_validation_exclusions(self) -> set[str]:
         """What the services judge is left to them: a constraint of the database could only say its own name."""
-        left = set(SAID) - {"name"}
-        return left | super()._get_validation_exclusions()  # type: ignore[misc]
+        return (GATES.keys() - {"name"}) | super()._get_validation_exclusions()  # type: ignore[misc]
 
     def _refuse(self, error: InvalidInput) -> None:
-        for each in error.errors:
-            field = str(each["loc"][0]) if each["loc"] else ""
-            place = ".".join(str(step) for step in each["loc"][1:])
-            told = f"{place}: {each['msg']}" if place else each["msg"]
-            self.add_error(field if field in self.fields else None, told)
+        for problem in error.errors:
+            field = str(problem["loc"][0]) if problem["loc"] else ""
+            place = ".".join(str(step) for step in problem["loc"][1:])
+            message = f"{place}: {problem['msg']}" if place else problem["msg"]
+            self.add_error(field if field in self.fields else None, message)
 
 
 def _value(value: Any) -> Any:
@@ -241,13 +235,13 @@ class ScheduleAdmin(Previewing, ServedAdmin):
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         actor = actors.user(request.user)
         if change:
-            services.update(obj.pk, form.said(), actor=actor)
+            services.update(obj.pk, form.collect_values(), actor=actor)
         else:
-            obj.pk = services.create(form.said(), tenant=form.cleaned_data["tenant"], actor=actor).pk
+            obj.pk = services.create(form.collect_values(), tenant=form.cleaned_data["tenant"], actor=actor).pk
         obj.refresh_from_db(using=db.alias())
 
     def told(self, button: Button, became: list[Any]) -> Any:
-        made = [each for each in became if isinstance(each, Job)]
+        made = [job for job in became if isinstance(job, Job)]
         return format_html("{} {}", _now("It made"), link(self.admin_site, Job, made[0].pk)) if len(made) == 1 else ""
 
     def live_mark(self) -> str:
@@ -322,6 +316,6 @@ class ScheduleAdmin(Previewing, ServedAdmin):
         return {
             "preview": shown_next,
             "spark": fires.spark(fires.last_fires([row.pk]).get(row.pk, ())),
-            "past": [(each, link(self.admin_site, Job, each.fire.job_id)) for each in past],
+            "past": [(fire, link(self.admin_site, Job, fire.fire.job_id)) for fire in past],
             "fires_url": fires_url if len(past) == PAST and self.admin_site.is_registered(ScheduleFire) else "",
         }

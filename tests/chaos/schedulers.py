@@ -165,15 +165,14 @@ def take_the_guards_out() -> None:
 
     insert = firing.insert_fires
 
-    def insert_all(using: Any, fires: Any) -> Any:
-        insert(using, fires)
-        return {job_id for _, _, job_id, _ in fires}
+    def insert_all(fires: Any) -> Any:
+        insert(fires)
+        return {fire.spec.id for fire in fires}
 
-    def advance(using: Any, steps: Any) -> int:
-        listed = list(steps)
-        for step in listed:
-            Schedule.objects.filter(pk=step.schedule_id).update(next_fire_at=step.next_fire_at)
-        return len(listed)
+    def advance(plans: Any) -> int:
+        for plan in plans:
+            Schedule.objects.filter(pk=plan.schedule.pk).update(next_fire_at=plan.next_at)
+        return len(plans)
 
     db.atomic = lambda **_: nullcontext(db.connection())  # type: ignore[assignment]
     QuerySet.select_for_update = lambda self, **_: self  # type: ignore[method-assign]

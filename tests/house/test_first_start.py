@@ -13,8 +13,7 @@ from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
-from jobscheduler.levels import log_level
-from jobscheduler.secret import kept_secret
+from jobscheduler.settings_helpers import parse_log_level, read_or_create_secret
 from jobscheduler.shadows import refuse_shadows
 from tests.commands.saying import run
 
@@ -65,7 +64,7 @@ def test_an_ordinary_account_is_not_made_an_administrator() -> None:
 
 def test_processes_that_start_together_agree_on_one_secret(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        secrets = set(pool.map(kept_secret, [tmp_path / "secret"] * 32))
+        secrets = set(pool.map(read_or_create_secret, [tmp_path / "secret"] * 32))
     assert len(secrets) == 1
     assert len(secrets.pop()) >= 50
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
@@ -94,7 +93,7 @@ def test_a_log_level_that_is_none_is_named_in_the_last_line() -> None:
 
 
 def test_a_log_level_may_be_written_small() -> None:
-    assert log_level("debug") == "DEBUG"
+    assert parse_log_level("debug") == "DEBUG"
 
 
 def _ensureadmin() -> str:

@@ -10,9 +10,8 @@ from django.utils import timezone
 from jobs.errors import InvalidInput
 from jobs.models import Job
 from schedules import services
-from schedules.cron import Cron
+from schedules.cron import Cron, UnknownZone, zone
 from schedules.firing import fire_due
-from schedules.zones import UnknownZone, zone
 from tests.schedules.making import due_at, fired, schedule
 from tests.snapshots import everything
 

@@ -9,7 +9,7 @@ import pytest
 from django.core import checks
 from django.core.management import call_command
 
-from jobs import job
+from jobs import db, job
 from jobs.errors import InvalidInput
 from jobs.registry import registry
 from schedules import declared, services
@@ -181,8 +181,8 @@ def test_two_processes_that_start_at_once_make_one_row(monkeypatch: pytest.Monke
 def test_migrating_without_our_tables_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from django.db import DatabaseError
 
-    def gone() -> Any:
+    def gone(**kwargs: Any) -> None:
         raise DatabaseError("no such table")
 
-    monkeypatch.setattr(declared, "_rows", gone)
-    declared.sync_after_migrate()
+    monkeypatch.setattr(declared, "sync", gone)
+    declared.sync_after_migrate(using=db.alias())

@@ -33,9 +33,6 @@ class Command(BaseCommand):
             if os.environ.get("ADMIN_PASSWORD") and known.get_username() != name:
                 self.stdout.write("ADMIN_USERNAME and ADMIN_PASSWORD were not used: they are for the first start.")
             return
-        self._make(name)
-
-    def _make(self, name: str) -> None:
         if User.objects.filter(username=name).exists():
             raise CommandError(f"The account {name!r} exists and is no administrator; choose another ADMIN_USERNAME.")
         given = os.environ.get("ADMIN_PASSWORD")
@@ -45,9 +42,6 @@ class Command(BaseCommand):
         except ValidationError as error:
             raise CommandError(f"ADMIN_USERNAME {name!r}: {' '.join(error.messages)}", returncode=2) from None
         User.objects.create_superuser(name, password=password)
-        self._tell(name, None if given else password)
-
-    def _tell(self, name: str, password: str | None) -> None:
         self.stdout.write(self.style.SUCCESS(f"Made the administrator {name!r}."))
-        if password:
+        if not given:
             self.stdout.write(f"  username: {name}\n  password: {password}   (shown only this once)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -30,19 +31,16 @@ class Command(cli.CliCommand):
         how = {"dry_run": given["dry_run"], "disable_source": given["disable_source"]}
         found = bring_over(tenant=given["tenant"], actor=cli.actor(), **how)
         if given["json"]:
-            self.write_json([each.document() for each in found])
+            self.write_json([asdict(row) for row in found])
         else:
-            self._show(found)
-        refused = sum(each.result == "refused" for each in found)
+            self.write_table(HEADINGS, [(row.source, row.name, row.when, _describe(row)) for row in found])
+            if any(row.result == "made" and row.fires_twice for row in found):
+                self.stderr.write(_("Both fire now, until django-q2 is stopped or --disable-source is said."))
+        refused = sum(row.result == "refused" for row in found)
         if refused:
-            told = ngettext("%d schedule was not brought over.", "%d schedules were not brought over.", refused)
-            raise CommandError(told % refused, returncode=cli.REFUSED)
-
-    def _show(self, found: list[Imported]) -> None:
-        self.write_table(HEADINGS, [(each.source, each.name, each.when, _told(each)) for each in found])
-        if any(each.result == "made" and each.fires_twice for each in found):
-            self.stderr.write(_("Both fire now, until django-q2 is stopped or --disable-source is said."))
+            message = ngettext("%d schedule was not brought over.", "%d schedules were not brought over.", refused)
+            raise CommandError(message % refused, returncode=cli.REFUSED)
 
 
-def _told(each: Imported) -> str:
-    return "; ".join([f"{each.result}: {each.reason}" if each.reason else each.result, *each.warnings])
+def _describe(row: Imported) -> str:
+    return "; ".join([f"{row.result}: {row.reason}" if row.reason else row.result, *row.warnings])

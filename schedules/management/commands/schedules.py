@@ -9,7 +9,6 @@ from django.utils.translation import gettext as _
 
 from jobs import cli, parsing
 from jobs.errors import InvalidInput
-from jobs.models import JobTemplate
 from jobs.registry import registry
 from jobs.shapes import job as job_document
 from jobs.shapes import moment
@@ -52,8 +51,8 @@ class Command(cli.CliCommand):
         preview.add_argument("--count", default=str(history.DEFAULT), help="How many (default %(default)s).")
         fires = self._add(every, "fires", "What it has fired, latest first, and what became of it.", with_json=False)
         cli.add_limit(fires)
-        for each in (preview, fires):
-            cli.add_json(each)
+        for verb in (preview, fires):
+            cli.add_json(verb)
 
     def _add(self, every: Any, name: str, summary: str, *, with_json: bool = True) -> CommandParser:
         verb = self.add_verb(every, name, summary)
@@ -77,7 +76,7 @@ class Command(cli.CliCommand):
         self._show(list(found[: cli.limit(given)]), given["json"])
 
     def do_add(self, given: dict[str, Any]) -> None:
-        made = services.create(said(given), tenant=given["tenant"], actor=cli.actor())
+        made = services.create(parse_options(given), tenant=given["tenant"], actor=cli.actor())
         self._show([made], given["json"], one=True)
 
     do_create = do_add
@@ -106,32 +105,31 @@ class Command(cli.CliCommand):
         else:
             found = history.of_schedule(self._named(given), count)
         if given["json"]:
-            self.write_json([shapes.upcoming(each) for each in found])
+            self.write_json([shapes.upcoming(due) for due in found])
         else:
-            rows = [(moment(each.fire_at), each.local.isoformat(), each.note or "") for each in found]
+            rows = [(moment(due.fire_at), due.local.isoformat(), due.note or "") for due in found]
             self.write_table(("DUE", "THERE", "NOTE"), rows)
 
     def do_fires(self, given: dict[str, Any]) -> None:
-        most = cli.limit(given)
-        found = history.with_outcomes(history.fires_of(self._named(given))[:most])
+        found = history.with_outcomes(history.fires_of(self._named(given))[: cli.limit(given)])
         if given["json"]:
-            self.write_json([shapes.fire(each) for each in found])
+            self.write_json([shapes.fire(fire) for fire in found])
         else:
             rows = [(moment(p.fire.fire_time), p.outcome or "-", p.fire.job_id or "-", p.fire.note) for p in found]
             self.write_table(("DUE", "OUTCOME", "JOB", "NOTE"), rows)
 
     def _named(self, given: dict[str, Any]) -> Schedule:
-        return services.named(given["name"], tenant=given["tenant"])
+        return services.get_by_name(given["name"], tenant=given["tenant"])
 
     def _show(self, found: list[Schedule], as_json: bool, *, one: bool = False) -> None:
         if as_json:
-            documents = [shapes.schedule(each) for each in found]
+            documents = [shapes.schedule(schedule) for schedule in found]
             self.write_json(documents[0] if one else documents)
         else:
-            self.write_table(HEADINGS, [row(each) for each in found])
+            self.write_table(HEADINGS, [_row(schedule) for schedule in found])
 
 
-def row(schedule: Schedule) -> tuple[object, ...]:
+def _row(schedule: Schedule) -> tuple[object, ...]:
     what = schedule.job_type or (schedule.template.name if schedule.template else "")
     state = _("enabled") if schedule.enabled else _("disabled: %s") % (schedule.disabled_reason or _("by a person"))
     times = (moment(schedule.next_fire_at) or "-", moment(schedule.last_fire_at) or "-")
@@ -187,8 +185,8 @@ def _allow_any_order(parser: CommandParser) -> None:
     parser.parse_known_args = parse  # type: ignore[method-assign]
 
 
-def said(given: dict[str, Any]) -> dict[str, Any]:
-    """What the words say, as `services.create` takes it; what they do not say is left out."""
+def parse_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options as `services.create` takes them; options that are not given are left out."""
     words = given["words"]
     job_type, pairs = (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
     values = {name: given[name] for name in PLAIN if given[name] is not None}
@@ -210,16 +208,12 @@ def said(given: dict[str, Any]) -> dict[str, Any]:
             values[column] = cli.moment(given[option], f"--{option}")
     if pairs or given["params"] is not None:
         params, written = cli.read_params(pairs, given["params"], "--params")
-        values["params"] = params | registry.get(_type(given, job_type)).signature.coerce_text(written)
+        if job_type is None and given["template"] is None:
+            raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
+        if job_type is None:
+            job_type = find_template(given["template"], parsing.tenant(given["tenant"], "--tenant")).job_type
+        handler = registry.get(parsing.identifier(job_type, "job_type"))
+        values["params"] = params | handler.signature.coerce_text(written)
     if given["disabled"]:
         values["enabled"] = False
     return values
-
-
-def _type(given: dict[str, Any], job_type: str | None) -> str:
-    if job_type is not None:
-        return parsing.identifier(job_type, "job_type")
-    if given["template"] is None:
-        raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
-    template: JobTemplate = find_template(given["template"], parsing.tenant(given["tenant"], "--tenant"))
-    return template.job_type

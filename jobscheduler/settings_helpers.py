@@ -1,0 +1,53 @@
+"""What the settings read from the environment: LOG_LEVEL, DATABASE_URL, and a secret for development."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.utils import get_random_secret_key
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+SQLITE_PRAGMAS = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",  # a commit survives a power cut
+    "PRAGMA journal_size_limit=67108864",
+)
+
+
+def parse_log_level(name: str) -> str:
+    if name.upper() not in LEVELS:
+        raise ImproperlyConfigured(f"LOG_LEVEL must be one of {', '.join(LEVELS)}, not {name!r}.")
+    return name.upper()
+
+
+def complete_database(database: dict[str, Any]) -> dict[str, Any]:
+    """Add the options that keep jobs safe on each database; those given in the URL win."""
+    engine = database.get("ENGINE", "")
+    if engine.endswith("sqlite3"):
+        connection: dict[str, Any] = {}
+        options = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "; ".join(SQLITE_PRAGMAS)}
+    elif engine.endswith("postgresql"):
+        from psycopg import IsolationLevel
+
+        connection = {"CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}
+        keepalive = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+        options = {"connect_timeout": 5, "isolation_level": IsolationLevel.READ_COMMITTED, **keepalive}
+    else:
+        raise ImproperlyConfigured("DATABASE_URL must begin with sqlite:/// or postgres://, or be absent.")
+    return {**database, **connection, "OPTIONS": {**options, **database.get("OPTIONS", {})}}
+
+
+def read_or_create_secret(path: Path) -> str:
+    """Return the secret in `path`; the first caller creates it, and two first callers agree on one."""
+    if not path.exists():
+        with NamedTemporaryFile("w", dir=path.parent, prefix=path.name) as draft:  # readable by its owner only
+            draft.write(get_random_secret_key() + "\n")
+            draft.flush()
+            with suppress(FileExistsError):
+                os.link(draft.name, path)  # fails if another was first, and never shows a half-written file
+    return path.read_text().strip()
