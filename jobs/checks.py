@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def check_sqlite(**kwargs: Any) -> list[CheckMessage]:
 def check_sqlite_clock(**kwargs: Any) -> list[CheckMessage]:
     """SQLite's own clock speaks UTC; times stored in another zone would not compare with it."""
     alias = db.alias()
-    if _sqlite_options(alias) is None or settings.DATABASES[alias].get("TIME_ZONE") in (None, "UTC"):
+    if db.sqlite_options(alias) is None or settings.DATABASES[alias].get("TIME_ZONE") in (None, "UTC"):
         return []
     message = f"The SQLite database {alias!r} keeps its times in another zone than UTC; leases would be misjudged."
     return [Error(message, hint="Remove TIME_ZONE from this database.", id="jobs.E008")]
@@ -107,7 +107,7 @@ SQLITE_HINT = 'Set OPTIONS["transaction_mode"] = "IMMEDIATE" for this database.'
 
 def sqlite_problem(alias: str) -> str | None:
     """Why no worker may run on this database, or None. Looks at its settings and opens no connection."""
-    options = _sqlite_options(alias)
+    options = db.sqlite_options(alias)
     if options is None or str(options.get("transaction_mode")).upper() == "IMMEDIATE":
         return None
     return (
@@ -136,7 +136,7 @@ def shadows() -> Iterator[tuple[str, str]]:
 
 
 def _sqlite_advice(alias: str) -> Iterator[CheckMessage]:
-    options = _sqlite_options(alias)
+    options = db.sqlite_options(alias)
     if options is None:
         return
     waits = options.get("timeout", 5)
@@ -150,9 +150,3 @@ def _sqlite_advice(alias: str) -> Iterator[CheckMessage]:
         message = f"The SQLite database {alias!r} is not set to write-ahead logging: reads and writes block each other."
         hint = 'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL".'
         yield checks.Warning(message, hint=hint, id="jobs.W003")
-
-
-def _sqlite_options(alias: str) -> Mapping[str, Any] | None:
-    """The OPTIONS of a SQLite database; None for any other."""
-    connection = connections[alias]
-    return connection.settings_dict.get("OPTIONS", {}) if connection.vendor == "sqlite" else None

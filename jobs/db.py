@@ -6,12 +6,14 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from django.apps import apps
 from django.conf import settings
 from django.db import connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+T = TypeVar("T")
 
 
 def alias() -> str:
@@ -27,8 +29,38 @@ def connection() -> BaseDatabaseWrapper:
     return connections[alias()]
 
 
+def pick(connection: Any, *, postgresql: T, sqlite: T) -> T:
+    """Return what is meant for this connection's database."""
+    return postgresql if connection.vendor == "postgresql" else sqlite
+
+
 def is_sqlite() -> bool:
     return connection().vendor == "sqlite"
+
+
+def is_supported(connection: Any) -> bool:
+    return connection.vendor in ("postgresql", "sqlite")
+
+
+def has_server(connection: Any) -> bool:
+    """Tell whether a server answers over a socket, with notifications and settings for each session."""
+    return bool(connection.vendor == "postgresql")
+
+
+def recreates_tables(connection: Any) -> bool:
+    """Tell whether Django changes a table by making a new one: triggers that mention it are in the way."""
+    return bool(connection.vendor == "sqlite")
+
+
+def clock_may_jump() -> bool:
+    """Tell whether the database's clock is the host's, so that leases need a steady clock beside it."""
+    return is_sqlite()
+
+
+def sqlite_options(alias: str) -> Mapping[str, Any] | None:
+    """Return the OPTIONS of a SQLite database; None for any other."""
+    using = connections[alias]
+    return using.settings_dict.get("OPTIONS", {}) if using.vendor == "sqlite" else None
 
 
 @contextmanager

@@ -165,7 +165,7 @@ def break_hung(seconds: float) -> None:
     turns = [(outage, *turn) for outage, turn in _at_work.copy().items()]
     hung = {outage for outage, since, _ in turns if now - since > seconds * outage.patience}
     for outage, _, connection in turns:
-        if connection.vendor == "postgresql" and (outage in hung or (hung and outage.only_listens)):
+        if db.has_server(connection) and (outage in hung or (hung and outage.only_listens)):
             _at_work[outage] = (now, connection)
             _shut(connection.connection)
 
@@ -225,7 +225,7 @@ def read_committed() -> None:
 def _tell_once(settings: dict[str, str]) -> None:
     """Set these on this thread's PostgreSQL connection, once in its life."""
     connection = db.connection()
-    if connection.vendor != "postgresql":
+    if not db.has_server(connection):
         return
     connection.ensure_connection()
     raw = connection.connection

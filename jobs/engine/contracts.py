@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import wakeup
-from jobs.engine.identity import Identity, Life, beat_clock, seconds_since
+from jobs.engine.identity import Identity, Life, beat_fields, seconds_since
 from jobs.engine.moves import from_now
 from jobs.ids import flow_id
 from jobs.models import Lease, LeaseKind
@@ -37,8 +37,7 @@ def live() -> QuerySet[Lease]:
 
 def renewed() -> dict[str, Any]:
     """What a lease says when it has just been heard of."""
-    steady = {"beat_clock": beat_clock()} if db.is_sqlite() else {}
-    return {"expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **steady}
+    return {"expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **beat_fields()}
 
 
 def lease_for(candidate: Candidate, kind: LeaseKind, owner: str) -> Lease:

@@ -14,7 +14,7 @@ from django.db.models.functions import Coalesce, Now
 from jobs import db
 from jobs.actors import Actor
 from jobs.engine import chains, groups, journal
-from jobs.engine.identity import beat_clock
+from jobs.engine.identity import beat_fields
 from jobs.engine.moves import ask, from_now, get, jobs, lock, queued_gate, regate, require_allowed, take, wrong_state
 from jobs.models import Gate, Job, JobRun
 from jobs.states import ALWAYS_EDITABLE_FIELDS, TERMINAL, EventKind, Status, StopMode
@@ -120,8 +120,7 @@ def start(
     with db.atomic():
         job = lock(job_id)
         lease = {"lease_owner": owner, "lease_token": token, "lease_expires_at": from_now(lease_sec)}
-        beat = {"heartbeat_at": Now(), "beat_clock": beat_clock() if db.is_sqlite() else None}
-        fields = {"fence": F("fence") + 1, **lease, **beat}
+        fields = {"fence": F("fence") + 1, **lease, "heartbeat_at": Now(), **beat_fields()}
         job = take(job, "start", Status.RUNNING, actor=actor, data=data, token=token, **fields)
         JobRun.objects.get_or_create(job_id=job.pk, defaults={"worker": owner})
         if job.group_id is not None:

@@ -68,7 +68,7 @@ class Sweeper:
         if self._quiet:
             return 0
         candidates = list(_expired()[: BATCH * 50])
-        if db.connection().vendor == "sqlite":
+        if db.clock_may_jump():
             candidates = [job for job in candidates if self._is_surely_over(job, now)]
         self._seen = {pk: seen for pk, seen in self._seen.items() if now - seen.since < FORGET_SEC}
         late = end_overdue(starts.overdue())

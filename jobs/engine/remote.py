@@ -21,7 +21,7 @@ from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import ending, lifecycle, recovery, starts
 from jobs.engine.ending import STOPPED_KINDS, End, Verdict
-from jobs.engine.identity import beat_clock
+from jobs.engine.identity import beat_fields
 from jobs.engine.moves import from_now, get, jobs, lock, require
 from jobs.engine.starts import Holder, Start
 from jobs.errors import LeaseLost, NotAsked, SlotBusy
@@ -80,9 +80,7 @@ def beat(start: Start, said: Beat) -> Job:
     """Renew the lease, and keep what was said with it."""
     with db.atomic():
         mine = jobs().filter(pk=start.job_id, lease_token=start.lease_id)
-        fields: dict[str, Any] = {"lease_expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now()}
-        if db.is_sqlite():
-            fields["beat_clock"] = beat_clock()
+        fields: dict[str, Any] = {"lease_expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **beat_fields()}
         if said.progress is not None:
             fields["progress"] = said.progress
         if said.message is not None:

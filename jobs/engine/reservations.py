@@ -21,9 +21,8 @@ from jobs.conf import conf
 from jobs.engine import contracts
 from jobs.engine.contracts import ROOM
 from jobs.engine.identity import Identity
-from jobs.engine.listener import Listener
 from jobs.engine.selection import admission, limits
-from jobs.engine.wakeup import CHANNEL
+from jobs.engine.wakeup import CHANNEL, Listener
 from jobs.errors import InvalidOperationError, NoSlot
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate, Denied

@@ -53,7 +53,7 @@ class Start:
 def told(holder: Holder, pid: int | None, host: str | None) -> dict[str, Any]:
     """The data of the event."""
     facts = {"worker": holder.worker, "slot": holder.slot, "pid": pid, "host": host}
-    steady = {"clock": beat_clock()} if db.is_sqlite() else {}
+    steady = {"clock": beat_clock()} if db.clock_may_jump() else {}
     return {**facts, "api_token_id": str(holder.api_token), **steady}
 
 
