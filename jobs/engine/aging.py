@@ -16,8 +16,7 @@ from django.db.models import Max, Q
 from jobs import clock, db
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
-from jobs.engine import journal
-from jobs.engine.moves import jobs
+from jobs.engine.moves import jobs, mark_lanes
 from jobs.literals import Literal, literals
 from jobs.models import Gate, Job, JobEvent
 from jobs.models.job import JobQuerySet
@@ -103,7 +102,7 @@ def _raise(found: Sequence[Job], now: datetime) -> int:
         for job in rows:
             jobs().filter(pk=job.pk).update(priority=_risen(job, now))
         JobEvent.objects.bulk_create([_event(job, now) for job in rows])
-        journal.mark(*(job.lane_id for job in rows))
+        mark_lanes(*(job.lane_id for job in rows))
     return len(rows)
 
 

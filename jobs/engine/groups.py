@@ -14,11 +14,10 @@ from django.db.models.functions import Now
 from jobs import db, signals
 from jobs.actors import SCHEDULER, Actor
 from jobs.conf import conf
-from jobs.engine import journal
 from jobs.engine.facts import waiting_in_group
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import copy_of
-from jobs.engine.moves import jobs, queued_gate, take
+from jobs.engine.moves import add_event, jobs, queued_gate, take
 from jobs.literals import literals
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.models.job import JobQuerySet
@@ -75,7 +74,7 @@ def bring_back_later_places(job: Job, *, actor: Actor) -> None:
             continue
         specs.append(copy_of(each, status=Status.PENDING, hold=each.hold))
         made = {"retried_by": str(specs[-1].id)}
-        journal.note(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, data=made)
+        add_event(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, data=made)
     if specs:
         insert_jobs(specs, actor=actor, reason=reason)
 

@@ -9,8 +9,8 @@ from django.db.models import Q
 
 from jobs import db
 from jobs.actors import Actor
-from jobs.engine import journal, wakeup
-from jobs.engine.moves import get, jobs, lock, require_allowed
+from jobs.engine import wakeup
+from jobs.engine.moves import add_event, get, jobs, lock, mark_lanes, require_allowed
 from jobs.engine.sql.spread import spread_positions
 from jobs.errors import InvalidInput, WrongState
 from jobs.literals import literals
@@ -121,7 +121,7 @@ def _place(job: Job, position: int, actor: Actor, reason: str) -> Job:
         return job
     jobs().filter(pk=job.pk).update(position=position)
     data = {"from": job.position, "to": position}
-    journal.note(job, EventKind.MOVED, actor=actor, reason=reason, data=data)
-    journal.mark(job.lane_id)
+    add_event(job, EventKind.MOVED, actor=actor, reason=reason, data=data)
+    mark_lanes(job.lane_id)
     wakeup.notify(wakeup.READY)
     return get(job.pk)
