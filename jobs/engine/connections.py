@@ -74,7 +74,10 @@ class Outage:
             yield
         except MISSING as error:
             if not is_rolled_back(error):
-                self._fail(error)
+                close()
+                self.failures += 1
+                if self.failures > 1:
+                    _weather.darkens(self, error)
                 self._wait()
         except DatabaseError:
             close()
@@ -106,12 +109,6 @@ class Outage:
         if self.is_on:
             self.failures = 0
             _weather.clears(self)
-
-    def _fail(self, error: Exception) -> None:
-        close()
-        self.failures += 1
-        if self.failures > 1:
-            _weather.darkens(self, error)
 
     def _wait(self) -> None:
         pause = min(FIRST_PAUSE * 2 ** min(self.failures - 1, 10), LONGEST_PAUSE)
@@ -167,19 +164,10 @@ def break_hung(seconds: float) -> None:
     for outage, _, connection in turns:
         if db.has_server(connection) and (outage in hung or (hung and outage.only_listens)):
             _at_work[outage] = (now, connection)
-            _shut(connection.connection)
-
-
-def _shut(raw: Any) -> None:
-    if raw is not None and not raw.closed:
-        with suppress(OSError, *_driver_errors()), socket.socket(fileno=os.dup(raw.fileno())) as wire:
-            wire.shutdown(socket.SHUT_RDWR)
-
-
-def _driver_errors() -> tuple[type[Exception], ...]:
-    import psycopg
-
-    return (psycopg.Error,)
+            raw = connection.connection
+            if raw is not None and not raw.closed:
+                with suppress(OSError, connection.Database.Error), socket.socket(fileno=os.dup(raw.fileno())) as wire:
+                    wire.shutdown(socket.SHUT_RDWR)
 
 
 def is_rolled_back(error: BaseException) -> bool:
