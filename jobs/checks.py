@@ -40,8 +40,8 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
 @register(TAG)
 def check_policies(**kwargs: Any) -> list[CheckMessage]:
     conf, _ = read(configured())
-    found = ((key, policy_problem(key, getattr(conf, key))) for key in POLICY_KEYS)
-    return [Error(problem, id="jobs.E004") for _, problem in found if problem]
+    problems = (policy_problem(key, getattr(conf, key)) for key in POLICY_KEYS)
+    return [Error(problem, id="jobs.E004") for problem in problems if problem]
 
 
 @register(TAG)
@@ -52,9 +52,17 @@ def check_time_zones(**kwargs: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def check_shadows(**kwargs: Any) -> list[CheckMessage]:
+    """Find installed apps that carry one of our import names but are not ours."""
     hint = "A site with a top-level package of that name cannot install Job Scheduler: rename one of the two."
-    message = "The app {!r} is not Job Scheduler's: it is imported from {}, not from {}."
-    return [Error(message.format(name, file, OUR_HOME), hint=hint, id="jobs.E006") for name, file in shadows()]
+    found: list[CheckMessage] = []
+    for config in apps.get_app_configs():
+        if config.name in OUR_APPS and Path(config.path).resolve() != OUR_HOME / config.name:
+            file = getattr(config.module, "__file__", None) or config.path
+            message = (
+                f"The app {config.name!r} is not Job Scheduler's: it is imported from {file}, not from {OUR_HOME}."
+            )
+            found.append(Error(message, hint=hint, id="jobs.E006"))
+    return found
 
 
 @register(TAG)
@@ -126,13 +134,6 @@ def policy_problem(key: str, path: str | None) -> str | None:
         if not callable(getattr(policy, method, None)):
             return f"JOBSCHEDULER: {key} {path!r} cannot be used (it has no method `{method}`)."
     return None
-
-
-def shadows() -> Iterator[tuple[str, str]]:
-    """Installed apps that carry one of our import names but are not ours, each with its file."""
-    for config in apps.get_app_configs():
-        if config.name in OUR_APPS and Path(config.path).resolve() != OUR_HOME / config.name:
-            yield config.name, str(getattr(config.module, "__file__", None) or config.path)
 
 
 def _sqlite_advice(alias: str) -> Iterator[CheckMessage]:

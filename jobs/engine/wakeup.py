@@ -12,7 +12,7 @@ from collections.abc import Callable
 from jobs import db
 from jobs.engine.connections import Outage, close
 
-logger = logging.getLogger("jobs.engine.listener")
+logger = logging.getLogger("jobs.engine.wakeup")
 
 CHANNEL = "jobscheduler"
 READY = "ready"
