@@ -95,7 +95,9 @@ def _advance(group: JobGroup, job: Job) -> None:
         rest = _waiting(group).filter(group_index__gt=job.group_index)
         for each in rest.select_for_update(no_key=True):
             take(each, verb, target, actor=SCHEDULER, reason=PREDECESSOR[Status(job.status)])
-    _release_next(group)
+    following = _waiting(group).select_for_update(no_key=True).first()
+    if following is not None and not following.hold and not must_wait(following):
+        take(following, "release", Status.QUEUED, actor=SCHEDULER, reason="predecessor ended", gate=queued_gate())
 
 
 def _decide(group: JobGroup, job: Job) -> str:
@@ -104,13 +106,6 @@ def _decide(group: JobGroup, job: Job) -> str:
         on_failure=group.on_failure, status=Status(job.status), index=job.group_index or 0, total=total
     )
     return str(conf.policy("GROUP_FAILURE_POLICY").decide(facts))
-
-
-def _release_next(group: JobGroup) -> None:
-    following = _waiting(group).select_for_update(no_key=True).first()
-    if following is None or following.hold or must_wait(following):
-        return
-    take(following, "release", Status.QUEUED, actor=SCHEDULER, reason="predecessor ended", gate=queued_gate())
 
 
 def close_if_done(group: JobGroup) -> None:

@@ -119,14 +119,8 @@ def skip(job_id: UUID, *, actor: Actor, reason: str) -> Job:
         return job
 
 
-def offer(job_id: UUID, *, actor: Actor, reserve_sec: float) -> Job:
-    """Reserve a job for a remote executor."""
-    with db.atomic():
-        return offer_locked(lock(job_id), actor=actor, reserve_sec=reserve_sec)
-
-
-def offer_locked(job: Job, *, actor: Actor, reserve_sec: float) -> Job:
-    """The same for who has the job's row in hand, and did not wait for it."""
+def offer(job: Job, *, actor: Actor, reserve_sec: float) -> Job:
+    """Reserve a job for a remote executor. The caller holds the row's lock, and did not wait for it."""
     if job.gate != Gate.READY:
         raise wrong_state(job, "offer")
     fields = {"reserved_until": from_now(reserve_sec), "holds_lane": job.lane_id is not None, "recheck_at": None}

@@ -55,7 +55,7 @@ def offer(addon_id: str, tenant: str | None, most: int) -> list[Job]:
             taken = list(free.select_for_update(skip_locked=True, of=("self",)))
             selected.settle([job.pk for job in taken])
             reserve_sec = conf.DISPATCH_TIMEOUT_SEC
-            return [lifecycle.offer_locked(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in taken]
+            return [lifecycle.offer(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in taken]
     except IntegrityError:  # the net under the lanes; whoever asks again gets the rest
         logger.exception("offers to addon %r were refused by the database", addon_id)
         return []

@@ -80,21 +80,16 @@ class ProcessExecutor:
             job.interrupt()
         if job.lost:
             _kill(process)
-        outcome = self._listen(job, ours)
+        outcome: Outcome | None = None
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                kind, content = ours.recv()
+                if kind == "outcome":
+                    outcome, job.ctx.tokens_used = content
+                else:
+                    job.ctx.relay(content)
         process.join()
         return outcome
-
-    def _listen(self, job: RunningJob, pipe: Connection) -> Outcome | None:
-        outcome: Outcome | None = None
-        while True:
-            try:
-                kind, content = pipe.recv()
-            except (EOFError, OSError):
-                return outcome
-            if kind == "outcome":
-                outcome, job.ctx.tokens_used = content
-            else:
-                job.ctx.relay(content)
 
 
 def _silent_end(job: RunningJob, code: int | None) -> Outcome:
