@@ -29,7 +29,7 @@ def connection() -> BaseDatabaseWrapper:
     return connections[alias()]
 
 
-def pick(connection: Any, *, postgresql: T, sqlite: T) -> T:
+def pick(connection: BaseDatabaseWrapper, *, postgresql: T, sqlite: T) -> T:
     """Return what is meant for this connection's database."""
     return postgresql if connection.vendor == "postgresql" else sqlite
 
