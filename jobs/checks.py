@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,8 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
 @register(TAG)
 def check_policies(**kwargs: Any) -> list[CheckMessage]:
     conf, _ = read(configured())
-    found = ((key, policy_problem(key, getattr(conf, key))) for key in POLICY_KEYS)
-    return [Error(problem, id="jobs.E004") for _, problem in found if problem]
+    problems = (policy_problem(key, getattr(conf, key)) for key in POLICY_KEYS)
+    return [Error(problem, id="jobs.E004") for problem in problems if problem]
 
 
 @register(TAG)
@@ -52,9 +52,17 @@ def check_time_zones(**kwargs: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def check_shadows(**kwargs: Any) -> list[CheckMessage]:
+    """Find installed apps that carry one of our import names but are not ours."""
     hint = "A site with a top-level package of that name cannot install Job Scheduler: rename one of the two."
-    message = "The app {!r} is not Job Scheduler's: it is imported from {}, not from {}."
-    return [Error(message.format(name, file, OUR_HOME), hint=hint, id="jobs.E006") for name, file in shadows()]
+    found: list[CheckMessage] = []
+    for config in apps.get_app_configs():
+        if config.name in OUR_APPS and Path(config.path).resolve() != OUR_HOME / config.name:
+            file = getattr(config.module, "__file__", None) or config.path
+            message = (
+                f"The app {config.name!r} is not Job Scheduler's: it is imported from {file}, not from {OUR_HOME}."
+            )
+            found.append(Error(message, hint=hint, id="jobs.E006"))
+    return found
 
 
 @register(TAG)
@@ -68,7 +76,7 @@ def check_sqlite(**kwargs: Any) -> list[CheckMessage]:
 def check_sqlite_clock(**kwargs: Any) -> list[CheckMessage]:
     """SQLite's own clock speaks UTC; times stored in another zone would not compare with it."""
     alias = db.alias()
-    if _sqlite_options(alias) is None or settings.DATABASES[alias].get("TIME_ZONE") in (None, "UTC"):
+    if db.sqlite_options(alias) is None or settings.DATABASES[alias].get("TIME_ZONE") in (None, "UTC"):
         return []
     message = f"The SQLite database {alias!r} keeps its times in another zone than UTC; leases would be misjudged."
     return [Error(message, hint="Remove TIME_ZONE from this database.", id="jobs.E008")]
@@ -107,7 +115,7 @@ SQLITE_HINT = 'Set OPTIONS["transaction_mode"] = "IMMEDIATE" for this database.'
 
 def sqlite_problem(alias: str) -> str | None:
     """Why no worker may run on this database, or None. Looks at its settings and opens no connection."""
-    options = _sqlite_options(alias)
+    options = db.sqlite_options(alias)
     if options is None or str(options.get("transaction_mode")).upper() == "IMMEDIATE":
         return None
     return (
@@ -128,15 +136,8 @@ def policy_problem(key: str, path: str | None) -> str | None:
     return None
 
 
-def shadows() -> Iterator[tuple[str, str]]:
-    """Installed apps that carry one of our import names but are not ours, each with its file."""
-    for config in apps.get_app_configs():
-        if config.name in OUR_APPS and Path(config.path).resolve() != OUR_HOME / config.name:
-            yield config.name, str(getattr(config.module, "__file__", None) or config.path)
-
-
 def _sqlite_advice(alias: str) -> Iterator[CheckMessage]:
-    options = _sqlite_options(alias)
+    options = db.sqlite_options(alias)
     if options is None:
         return
     waits = options.get("timeout", 5)
@@ -150,9 +151,3 @@ def _sqlite_advice(alias: str) -> Iterator[CheckMessage]:
         message = f"The SQLite database {alias!r} is not set to write-ahead logging: reads and writes block each other."
         hint = 'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL".'
         yield checks.Warning(message, hint=hint, id="jobs.W003")
-
-
-def _sqlite_options(alias: str) -> Mapping[str, Any] | None:
-    """The OPTIONS of a SQLite database; None for any other."""
-    connection = connections[alias]
-    return connection.settings_dict.get("OPTIONS", {}) if connection.vendor == "sqlite" else None

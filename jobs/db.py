@@ -37,10 +37,35 @@ def pick(connection: BaseDatabaseWrapper, *, postgresql: T, sqlite: T) -> T:
 
 def is_sqlite(on: BaseDatabaseWrapper | None = None) -> bool:
     """Tell the two supported databases apart: of this connection, or of the jobs' database."""
-    vendor = (on or connection()).vendor
-    if vendor not in ("sqlite", "postgresql"):
-        raise ImproperlyConfigured(f"The job scheduler runs on PostgreSQL and SQLite, not on {vendor}.")
-    return bool(vendor == "sqlite")
+    using = on or connection()
+    if not is_supported(using):
+        raise ImproperlyConfigured(f"The job scheduler runs on PostgreSQL and SQLite, not on {using.vendor}.")
+    return using.vendor == "sqlite"
+
+
+def is_supported(connection: Any) -> bool:
+    return connection.vendor in ("postgresql", "sqlite")
+
+
+def has_server(connection: Any) -> bool:
+    """Tell whether a server answers over a socket, with notifications and settings for each session."""
+    return bool(connection.vendor == "postgresql")
+
+
+def recreates_tables(connection: Any) -> bool:
+    """Tell whether Django changes a table by making a new one: triggers that mention it are in the way."""
+    return bool(connection.vendor == "sqlite")
+
+
+def clock_may_jump() -> bool:
+    """Tell whether the database's clock is the host's, so that leases need a steady clock beside it."""
+    return is_sqlite()
+
+
+def sqlite_options(alias: str) -> Mapping[str, Any] | None:
+    """Return the OPTIONS of a SQLite database; None for any other."""
+    using = connections[alias]
+    return using.settings_dict.get("OPTIONS", {}) if using.vendor == "sqlite" else None
 
 
 @contextmanager

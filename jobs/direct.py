@@ -29,8 +29,7 @@ from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.engine import contracts, reservations
 from jobs.engine.context import Context, current
-from jobs.engine.lease_keeper import keeper
-from jobs.engine.reservations import Ear
+from jobs.engine.reservations import Ear, keeper
 from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded
 from jobs.policies.admission import Candidate
 from jobs.registry import Handler, registry

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from jobs import db, parsing, submission
 from jobs.actors import PYTHON, Actor
-from jobs.engine import group_verbs
+from jobs.engine import lifecycle
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import JobSpec
 from jobs.errors import IdempotencyKeyReused, InvalidInput, NotFound
@@ -85,12 +85,12 @@ def create(
 
 
 def cancel(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
-    return group_verbs.cancel(get(group_id, tenant=tenant).pk, actor=actor, reason=parsing.reason(reason))
+    return lifecycle.cancel_group(get(group_id, tenant=tenant).pk, actor=actor, reason=parsing.reason(reason))
 
 
 def retry(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
     """Run again, in order, every place that did not end well."""
-    return group_verbs.retry(get(group_id, tenant=tenant).pk, actor=actor, reason=parsing.reason(reason))
+    return lifecycle.retry_group(get(group_id, tenant=tenant).pk, actor=actor, reason=parsing.reason(reason))
 
 
 def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:

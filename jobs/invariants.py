@@ -6,12 +6,12 @@ which an ordinary claim or end does not write is a trigger of its own, so that t
 
 from __future__ import annotations
 
+from functools import partial
+
 from jobs.triggers import Function, Trigger, TriggerSet
 
-JOB, RUN, EVENT, GROUP = (
-    *("jobscheduler_job", "jobscheduler_jobrun"),
-    *("jobscheduler_jobevent", "jobscheduler_jobgroup"),
-)
+JOB, RUN = "jobscheduler_job", "jobscheduler_jobrun"
+EVENT, GROUP = "jobscheduler_jobevent", "jobscheduler_jobgroup"
 
 INV_001 = "INV-001: Cannot modify params after dispatch"
 INV_002 = "INV-002: a JobRun is an audit record; only its end may be written, once"
@@ -75,9 +75,7 @@ def _on_postgres(
     return Trigger(name, table, sql, function.name)
 
 
-def _distinct(*columns: str) -> str:
-    return _changed("IS DISTINCT FROM", *columns)
-
+_distinct = partial(_changed, "IS DISTINCT FROM")
 
 POSTGRESQL = (
     _on_postgres(
@@ -130,8 +128,7 @@ def _on_sqlite(name: str, table: str, event: str, when: str, message: str) -> Tr
     return Trigger(name, table, sql)
 
 
-def _differs(*columns: str) -> str:
-    return _changed("IS NOT", *columns)
+_differs = partial(_changed, "IS NOT")
 
 
 def _not_replaced(table: str, key: str) -> Trigger:

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 
 from jobs import parsing, services, submission
 from jobs.actors import Actor
-from jobs.engine import admission, offers, remote, starts, upkeep
+from jobs.engine import admission, housekeeping, offers, remote, starts
 from jobs.engine.admission import Granted
 from jobs.engine.execution import ERROR_LENGTH
 from jobs.engine.facts import facts_of
@@ -86,7 +86,7 @@ def dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
     In this order, because those before are somebody's who is about to start them; only if nothing else is there do
     the addon's workers try for each other's.
     """
-    upkeep.before_offers()
+    housekeeping.before_offers()
     offers.note_poll(addon_id, tenant, most)
     new = offers.offer(addon_id, tenant, most)
     before = offers.offered(addon_id, tenant).exclude(pk__in=[job.pk for job in new])
@@ -95,7 +95,7 @@ def dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
 
 def kick(*, tenant: str | None) -> int:
     """Make offers to every addon that is there, without waiting for its next poll. Returns how many were made."""
-    upkeep.before_offers()
+    housekeeping.before_offers()
     return offers.kick(tenant)
 
 

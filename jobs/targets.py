@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from jobs import db, figures, ids, parsing
 from jobs.actors import PYTHON, Actor
-from jobs.engine import journal
+from jobs.engine.moves import mark_lanes
 from jobs.errors import InvalidInput, NotFound
 from jobs.literals import literals
 from jobs.models import Job, LaneMark, Target
@@ -118,7 +118,7 @@ def _apply_changes(target: Target, changes: dict[str, Any], actor: Actor) -> Tar
     if not changes:
         return target
     Target.objects.filter(pk=target.pk).update(**changes)
-    journal.mark(target.pk)
+    mark_lanes(target.pk)
     target.refresh_from_db(using=db.alias())
     action = "paused" if target.paused else "unpaused"
     logger.info("target %s of tenant %s %s by %s", target.key, target.tenant, action, actor.name or actor.kind)

@@ -7,7 +7,8 @@ mentions a table keeps that table from being remade, so on SQLite they are remov
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,14 +17,21 @@ from django.db import connections, router
 from django.db.migrations.loader import MigrationLoader
 from django.db.models.signals import post_migrate, pre_migrate
 
+from jobs import db
+
 
 class Trigger(NamedTuple):
-    """`sql` is its CREATE TRIGGER statement. `function` is the PostgreSQL function that it executes."""
+    """`sql` is its CREATE TRIGGER statement. `function` is the function that it executes, on PostgreSQL only."""
 
     name: str
     table: str
     sql: str
     function: str = ""
+
+    @property
+    def drop_sql(self) -> str:
+        table = f" ON {self.table}" if self.function else ""  # on SQLite, a trigger's name is the database's
+        return f"DROP TRIGGER IF EXISTS {self.name}{table}"
 
 
 class Function(NamedTuple):
@@ -52,39 +60,57 @@ class TriggerSet:
     functions: Sequence[Function] = ()
 
     def expected(self, connection: Any) -> Sequence[Trigger]:
-        return self.postgresql if connection.vendor == "postgresql" else self.sqlite
+        return db.pick(connection, postgresql=self.postgresql, sqlite=self.sqlite)
 
-    def missing(self, connection: Any) -> list[str]:
-        """Name the triggers that are absent, disabled, or not as this version defines them."""
+    def missing(self, connection: Any) -> list[Trigger]:
+        """Return the triggers that are absent, disabled, or not as this version defines them."""
         expected = self.expected(connection)
-        if connection.vendor == "postgresql":
-            function_of = {function.name: function for function in self.functions}
-            definitions = {trigger.name: function_of[trigger.function].definition for trigger in expected}
-        else:
-            definitions = {trigger.name: _normalize(trigger.sql) for trigger in expected}
-        existing = _existing(connection, {trigger.table for trigger in expected})
-        return [name for name, definition in definitions.items() if existing.get(name) != definition]
+        with connection.cursor() as cursor:
+            tables = json.dumps(sorted({trigger.table for trigger in expected}))
+            cursor.execute(db.pick(connection, postgresql=_POSTGRESQL_TRIGGERS, sqlite=_SQLITE_TRIGGERS), [tables])
+            existing = {name: definition.split() for name, definition in cursor.fetchall()}
+        definitions = {function.name: function.definition for function in self.functions}
+        return [
+            trigger
+            for trigger in expected
+            if existing.get(trigger.name) != definitions.get(trigger.function, trigger.sql).split()
+        ]
 
     def install(self, connection: Any) -> None:
         """Create or replace what is missing. A trigger that is as it should be is not touched: that locks its table."""
-        missing = set(self.missing(connection))
-        triggers = [trigger for trigger in self.expected(connection) if trigger.name in missing]
-        used = {trigger.function for trigger in triggers}
+        missing = self.missing(connection)
         with connection.cursor() as cursor:
-            for function in self.functions:
-                if connection.vendor == "postgresql" and function.name in used:
-                    cursor.execute(function.sql)
-            for trigger in triggers:
-                cursor.execute(_drop(connection, trigger))
+            for function in self._used_by(missing):
+                cursor.execute(function.sql)
+            for trigger in missing:
+                cursor.execute(trigger.drop_sql)
                 cursor.execute(trigger.sql)
 
     def remove(self, connection: Any) -> None:
+        expected = self.expected(connection)
         with connection.cursor() as cursor:
-            for trigger in self.expected(connection):
-                cursor.execute(_drop(connection, trigger))
-            for function in self.functions if connection.vendor == "postgresql" else ():
+            for trigger in expected:
+                cursor.execute(trigger.drop_sql)
+            for function in self._used_by(expected):
                 cursor.execute(f"DROP FUNCTION IF EXISTS {function.name}()")
 
+    def _used_by(self, triggers: Sequence[Trigger]) -> list[Function]:
+        names = {trigger.function for trigger in triggers}
+        return [function for function in self.functions if function.name in names]
+
+
+# Triggers on these tables (a JSON array): on PostgreSQL with what their function is, on SQLite with their statement.
+_POSTGRESQL_TRIGGERS = """
+    SELECT t.tgname, CASE WHEN p.prosecdef THEN 'as owner: ' ELSE 'as caller: ' END || p.prosrc
+    FROM json_array_elements_text(%s::json) AS expected(name)
+    JOIN pg_trigger t ON t.tgrelid = to_regclass(expected.name)
+    JOIN pg_proc p ON p.oid = t.tgfoid
+    WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')
+"""
+_SQLITE_TRIGGERS = """
+    SELECT name, sql FROM sqlite_master
+    WHERE type = 'trigger' AND tbl_name IN (SELECT value FROM json_each(%s))
+"""
 
 _sets: dict[str, TriggerSet] = {}  # by app label
 
@@ -108,19 +134,19 @@ def missing_triggers(connection: Any) -> list[str]:
     """Name every trigger of ours that this database lacks; of apps with migrations left to apply, nothing is said."""
     loader = MigrationLoader(connection, ignore_no_migrations=True)
     migrated = (triggers for label, triggers in _sets.items() if _is_migrated(label, loader))
-    return [name for triggers in migrated for name in triggers.missing(connection)]
+    return [trigger.name for triggers in migrated for trigger in triggers.missing(connection)]
 
 
 def _before_migrations(sender: AppConfig, using: str, plan: Sequence[Any] | None = None, **kwargs: Any) -> None:
     connection = connections[using]
-    if plan and connection.vendor == "sqlite":
+    if plan and db.recreates_tables(connection):
         remove_triggers(sender.label, connection)
 
 
 def _after_migrations(sender: AppConfig, using: str, plan: Sequence[Any] | None = None, **kwargs: Any) -> None:
     """Without a plan nothing was migrated: `flush` sends this signal, too."""
     connection = connections[using]
-    if plan is None or connection.vendor not in ("postgresql", "sqlite"):
+    if plan is None or not db.is_supported(connection):
         return
     allowed = any(router.allow_migrate_model(using, model) for model in sender.get_models())
     if allowed and _is_migrated(sender.label, MigrationLoader(connection, ignore_no_migrations=True)):
@@ -129,31 +155,3 @@ def _after_migrations(sender: AppConfig, using: str, plan: Sequence[Any] | None 
 
 def _is_migrated(label: str, loader: MigrationLoader) -> bool:
     return all(leaf in loader.applied_migrations for leaf in loader.graph.leaf_nodes(label))
-
-
-def _existing(connection: Any, tables: Iterable[str]) -> dict[str, str]:
-    """Triggers on these tables: on PostgreSQL with what their function is, on SQLite with their statement."""
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute(_POSTGRES_TRIGGERS, [sorted(tables)])
-            return dict(cursor.fetchall())
-        cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
-        return {name: _normalize(sql) for name, sql in cursor.fetchall()}
-
-
-_POSTGRES_TRIGGERS = """
-    SELECT t.tgname, CASE WHEN p.prosecdef THEN 'as owner: ' ELSE 'as caller: ' END || p.prosrc
-    FROM unnest(%s::text[]) AS expected(name)
-    JOIN pg_trigger t ON t.tgrelid = to_regclass(expected.name)
-    JOIN pg_proc p ON p.oid = t.tgfoid
-    WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')
-"""
-
-
-def _drop(connection: Any, trigger: Trigger) -> str:
-    table = f" ON {trigger.table}" if connection.vendor == "postgresql" else ""
-    return f"DROP TRIGGER IF EXISTS {trigger.name}{table}"
-
-
-def _normalize(sql: str) -> str:
-    return " ".join(sql.split())

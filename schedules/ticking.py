@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from jobs.conf import conf
 from jobs.engine.connections import MISSING
-from jobs.engine.listener import Listener
+from jobs.engine.wakeup import Listener
 from schedules import declared
 from schedules.firing import fire_due
 from schedules.models import Schedule

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
-from jobs.actors import worker
-from jobs.engine import ending, lanes
+from jobs import db
+from jobs.actors import Actor, worker
+from jobs.engine import ending, lanes, lifecycle
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.ending import End, Verdict
+from jobs.engine.moves import lock
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.registry import registry
@@ -32,6 +34,12 @@ def take(job: Job) -> Job:
     assert taken is not None
     assert taken.pk == job.pk, f"it was the turn of {taken}"
     return taken
+
+
+def offer(job_id: UUID, *, actor: Actor = WORKER, reserve_sec: float = 30) -> Job:
+    """Reserve this job for a remote executor."""
+    with db.atomic():
+        return lifecycle.offer(lock(job_id), actor=actor, reserve_sec=reserve_sec)
 
 
 def finish(job: Job, outcome: Completed | Skipped | Failed, **fields: Any) -> Verdict:

@@ -20,7 +20,8 @@ from jobs.actors import Actor
 from jobs.demo import MARK, TENANT, NotTheDemo, handlers
 from jobs.engine import retention
 from jobs.engine.claim import Serves
-from jobs.engine.folding import HOUR, MINUTES_KEPT
+from jobs.engine.folding import MINUTES_KEPT
+from jobs.engine.sql.rollup import HOUR
 from jobs.engine.worker import Options, Worker
 from jobs.errors import Conflict
 from jobs.models import ConcurrencyLimit, Job, JobGroup, JobMinute, JobTemplate, Target

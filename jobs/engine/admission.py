@@ -41,7 +41,6 @@ def request(
 
     It lives LEASE_SEC unless it is heartbeated. A denial is the same one until its time to ask again has come.
     """
-    said = frozenset(name for name, value in (constraints or {}).items() if value)
     candidate = Candidate(
         tenant=tenant,
         job_type=job_type,
@@ -49,7 +48,7 @@ def request(
         addon_id=addon_id,
         cost_units=cost_units,
         priority=priority,
-        constraints=said,
+        constraints=frozenset(name for name, value in (constraints or {}).items() if value),
         expected_duration_sec=expected_duration_sec,
     )
     with db.atomic(read_committed=True):

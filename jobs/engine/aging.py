@@ -16,8 +16,7 @@ from django.db.models import Max, Q
 from jobs import clock, db
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
-from jobs.engine import journal
-from jobs.engine.moves import jobs
+from jobs.engine.moves import jobs, mark_lanes
 from jobs.literals import Literal, literals
 from jobs.models import Gate, Job, JobEvent
 from jobs.models.job import JobQuerySet
@@ -102,22 +101,21 @@ def _raise(found: Sequence[Job], now: datetime) -> int:
         rows = list(held.only("id", "status", *FACTS))
         for job in rows:
             jobs().filter(pk=job.pk).update(priority=_risen(job, now))
-        JobEvent.objects.bulk_create([_event(job, now) for job in rows])
-        journal.mark(*(job.lane_id for job in rows))
+        JobEvent.objects.bulk_create(
+            JobEvent(
+                job_id=job.pk,
+                kind=EventKind.AGED,
+                from_status=job.status,
+                to_status=job.status,
+                reason=f"has waited {_waited(job, now):.0f} s",
+                actor_kind=SCHEDULER.kind,
+                actor_name=SCHEDULER.name,
+                data={"from": job.priority, "to": _risen(job, now)},
+            )
+            for job in rows
+        )
+        mark_lanes(*(job.lane_id for job in rows))
     return len(rows)
-
-
-def _event(job: Job, now: datetime) -> JobEvent:
-    return JobEvent(
-        job_id=job.pk,
-        kind=EventKind.AGED,
-        from_status=job.status,
-        to_status=job.status,
-        reason=f"has waited {_waited(job, now):.0f} s",
-        actor_kind=SCHEDULER.kind,
-        actor_name=SCHEDULER.name,
-        data={"from": job.priority, "to": _risen(job, now)},
-    )
 
 
 def _risen(job: Job, now: datetime) -> int:

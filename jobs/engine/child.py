@@ -25,8 +25,17 @@ GO = "go"  # the first word of the worker: without it, nobody wants the handler 
 
 def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dict[str, Any]) -> None:
     """Run the handler; send what it writes and, last, its outcome."""
-    _stand_alone()
-    if not _is_wanted(pipe):
+    # Own session, own group: what the handler starts can be ended with it, and the terminal's Ctrl-C passes by.
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        is_wanted = pipe.recv() == GO
+    except (EOFError, OSError):
+        is_wanted = False
+    if not is_wanted:
         return
     sending = threading.Lock()
 
@@ -67,13 +76,6 @@ class Runner:
         return await self._task
 
 
-def _is_wanted(pipe: Connection) -> bool:
-    try:
-        return bool(pipe.recv() == GO)
-    except (EOFError, OSError):
-        return False
-
-
 def _obey(pipe: Connection, runner: Runner) -> None:
     """Hear stop requests. When the worker is gone there is nobody to work for: end the whole group."""
     while True:
@@ -81,12 +83,3 @@ def _obey(pipe: Connection, runner: Runner) -> None:
             runner.stop(pipe.recv())
         except (EOFError, OSError):
             os.killpg(0, signal.SIGKILL)
-
-
-def _stand_alone() -> None:
-    """Own session, own group: what the handler starts can be ended with it, and the terminal's Ctrl-C passes by."""
-    os.setsid()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -74,7 +74,10 @@ class Outage:
             yield
         except MISSING as error:
             if not is_rolled_back(error):
-                self._fail(error)
+                close()
+                self.failures += 1
+                if self.failures > 1:
+                    _weather.darkens(self, error)
                 self._wait()
         except DatabaseError:
             close()
@@ -106,12 +109,6 @@ class Outage:
         if self.is_on:
             self.failures = 0
             _weather.clears(self)
-
-    def _fail(self, error: Exception) -> None:
-        close()
-        self.failures += 1
-        if self.failures > 1:
-            _weather.darkens(self, error)
 
     def _wait(self) -> None:
         pause = min(FIRST_PAUSE * 2 ** min(self.failures - 1, 10), LONGEST_PAUSE)
@@ -165,21 +162,12 @@ def break_hung(seconds: float) -> None:
     turns = [(outage, *turn) for outage, turn in _at_work.copy().items()]
     hung = {outage for outage, since, _ in turns if now - since > seconds * outage.patience}
     for outage, _, connection in turns:
-        if connection.vendor == "postgresql" and (outage in hung or (hung and outage.only_listens)):
+        if db.has_server(connection) and (outage in hung or (hung and outage.only_listens)):
             _at_work[outage] = (now, connection)
-            _shut(connection.connection)
-
-
-def _shut(raw: Any) -> None:
-    if raw is not None and not raw.closed:
-        with suppress(OSError, *_driver_errors()), socket.socket(fileno=os.dup(raw.fileno())) as wire:
-            wire.shutdown(socket.SHUT_RDWR)
-
-
-def _driver_errors() -> tuple[type[Exception], ...]:
-    import psycopg
-
-    return (psycopg.Error,)
+            raw = connection.connection
+            if raw is not None and not raw.closed:
+                with suppress(OSError, connection.Database.Error), socket.socket(fileno=os.dup(raw.fileno())) as wire:
+                    wire.shutdown(socket.SHUT_RDWR)
 
 
 def is_rolled_back(error: BaseException) -> bool:
@@ -225,7 +213,7 @@ def read_committed() -> None:
 def _tell_once(settings: dict[str, str]) -> None:
     """Set these on this thread's PostgreSQL connection, once in its life."""
     connection = db.connection()
-    if connection.vendor != "postgresql":
+    if not db.has_server(connection):
         return
     connection.ensure_connection()
     raw = connection.connection

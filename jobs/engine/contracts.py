@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import wakeup
-from jobs.engine.identity import Identity, Life, beat_clock, seconds_since
+from jobs.engine.identity import Identity, Life, beat_fields, seconds_since
 from jobs.engine.moves import from_now
 from jobs.ids import flow_id
 from jobs.models import Lease, LeaseKind
@@ -26,6 +26,8 @@ from jobs.policies.concurrency import InUse, Limit
 
 logger = logging.getLogger("jobs.engine.contracts")
 EXPIRED = "lease expired"
+FLOW = ("tenant", "job_type", "resource", "addon_id")  # of a candidate and of its lease alike, and so are:
+COSTS = ("cost_units", "priority", "expected_duration_sec")
 ROOM = "room"  # for direct calls that wait: there may be a slot now
 
 wakeup.hear(ROOM, lambda: None)  # workers listen to the same channel, and have no use for it
@@ -37,26 +39,24 @@ def live() -> QuerySet[Lease]:
 
 def renewed() -> dict[str, Any]:
     """What a lease says when it has just been heard of."""
-    steady = {"beat_clock": beat_clock()} if db.is_sqlite() else {}
-    return {"expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **steady}
+    return {"expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **beat_fields()}
 
 
 def lease_for(candidate: Candidate, kind: LeaseKind, owner: str) -> Lease:
-    """A new one, not stored yet."""
-    flow = (candidate.tenant, candidate.job_type, candidate.resource, candidate.addon_id)
+    """Build a lease that is not stored yet."""
+    fields = {name: getattr(candidate, name) for name in (*FLOW, *COSTS)}
     return Lease(
         kind=kind,
-        tenant=candidate.tenant,
-        job_type=candidate.job_type,
-        resource=candidate.resource,
-        addon_id=candidate.addon_id,
-        flow_id=flow_id(*flow),
-        cost_units=candidate.cost_units,
-        priority=candidate.priority,
+        flow_id=flow_id(*(fields[name] for name in FLOW)),
         constraints=dict.fromkeys(sorted(candidate.constraints), True),
-        expected_duration_sec=candidate.expected_duration_sec,
         owner=owner[:300],
+        **fields,
     )
+
+
+def candidate_of(lease: Lease) -> Candidate:
+    fields = {name: getattr(lease, name) for name in (*FLOW, *COSTS)}
+    return Candidate(constraints=frozenset(lease.constraints), **fields)
 
 
 def store(lease: Lease, **fields: Any) -> Lease:
@@ -101,8 +101,8 @@ def end_dead() -> int:
         if ended:
             _announce()
     for row in ended:
-        told = (row.pk, row.kind, row.job_type, row.owner)
-        logger.warning("lease %s (%s, %s) of %s is over: nobody renews it", *told)
+        facts = (row.pk, row.kind, row.job_type, row.owner)
+        logger.warning("lease %s (%s, %s) of %s is over: nobody renews it", *facts)
     return len(ended)
 
 

@@ -11,8 +11,7 @@ from uuid import UUID
 from jobs import db, signals
 from jobs.actors import SCHEDULER, Actor
 from jobs.engine import groups, wakeup
-from jobs.engine.journal import writer
-from jobs.engine.moves import get, lock, queued_gate, take
+from jobs.engine.moves import get, lock, queued_gate, rollup_writer, take
 from jobs.engine.sql.finish import FinishedRow, ResultRecorder, ResultRow, finish_jobs
 from jobs.ids import uuid7
 from jobs.models import Job, JobEvent, JobGroup, JobRun
@@ -59,7 +58,7 @@ def finish(ends: Sequence[End], *, actor: Actor) -> dict[UUID, Verdict]:
 
 def recorder(actor: Actor) -> ResultRecorder:
     """Return who records, and whose rows of the rollup are added to."""
-    return ResultRecorder(str(actor.kind), actor.name, actor.name or writer())
+    return ResultRecorder(str(actor.kind), actor.name, actor.name or rollup_writer())
 
 
 def to_row(end: End, data: dict[str, Any] | None = None) -> ResultRow:

@@ -11,28 +11,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jobs import clock, db
-from jobs.engine.sql.rollup import ADD_UP, INTO, KEY, SUMS
+from jobs.engine.sql.rollup import FOLDED, HOUR, fold_rows
 from jobs.models import JobMinute
 
-HOUR, FOLDED = "@hour", "@day"  # no worker can be named so
 MINUTES_KEPT = timedelta(hours=26)  # the figures of the last day are exact to the minute
 HOURS_KEPT = timedelta(days=35)  # whatever is forgotten meanwhile; a plot of a month has its hours
 AT_ONCE = 100  # hours or days that one round folds
-
-_WHAT = ", ".join(KEY[2:])
-_INTO = f"""
-    {INTO} SELECT %(start)s, %(name)s, {_WHAT}, {", ".join(f"sum({name})" for name in SUMS)} FROM gone GROUP BY {_WHAT}
-    {ADD_UP}
-"""  # noqa: S608 — our own words
-_OF = f"""jobscheduler_jobminute
-    WHERE minute >= %(start)s AND minute < %(end)s AND worker <> %(name)s AND worker <> '{FOLDED}'"""
-# Whoever deletes a row adds it: two that fold at once cannot count it twice.
-_POSTGRES = (f"WITH gone AS (DELETE FROM {_OF} RETURNING *) {_INTO}",)  # noqa: S608 — our own words
-# There is no such statement on SQLite, but nobody else writes during our transaction.
-_SQLITE = (
-    f"WITH gone AS (SELECT * FROM {_OF}) {_INTO}",  # noqa: S608
-    f"DELETE FROM {_OF}",  # noqa: S608
-)
 
 
 def foldable(before: datetime) -> Any:
@@ -46,9 +30,9 @@ def fold_oldest_day(before: datetime) -> int:
     if oldest is None:
         return 0
     day = _midnight(oldest)
-    with db.atomic():
+    with db.atomic() as connection:
         minutes = foldable(before).filter(minute__lt=day + timedelta(days=1)).count()
-        _fold(day, day + timedelta(days=1), FOLDED)
+        fold_rows(connection, day, day + timedelta(days=1), FOLDED)
     return int(minutes)
 
 
@@ -74,17 +58,9 @@ def _fold_oldest_hour(before: datetime) -> bool:
     if oldest is None:
         return False
     hour = oldest.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    with db.atomic():
-        _fold(hour, hour + timedelta(hours=1), HOUR)
+    with db.atomic() as connection:
+        fold_rows(connection, hour, hour + timedelta(hours=1), HOUR)
     return True
-
-
-def _fold(start: datetime, end: datetime, name: str) -> None:
-    connection = db.connection()
-    adapt = connection.ops.adapt_datetimefield_value
-    with connection.cursor() as cursor:
-        for statement in _SQLITE if db.is_sqlite() else _POSTGRES:
-            cursor.execute(statement, {"start": adapt(start), "end": adapt(end), "name": name})
 
 
 def _midnight(moment: datetime) -> datetime:

@@ -14,11 +14,10 @@ from django.db.models.functions import Now
 from jobs import db, signals
 from jobs.actors import SCHEDULER, Actor
 from jobs.conf import conf
-from jobs.engine import journal
 from jobs.engine.facts import waiting_in_group
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import copy_of
-from jobs.engine.moves import jobs, queued_gate, take
+from jobs.engine.moves import add_event, jobs, queued_gate, take
 from jobs.literals import literals
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.models.job import JobQuerySet
@@ -75,7 +74,7 @@ def bring_back_later_places(job: Job, *, actor: Actor) -> None:
             continue
         specs.append(copy_of(each, status=Status.PENDING, hold=each.hold))
         made = {"retried_by": str(specs[-1].id)}
-        journal.note(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, data=made)
+        add_event(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, data=made)
     if specs:
         insert_jobs(specs, actor=actor, reason=reason)
 
@@ -96,7 +95,9 @@ def _advance(group: JobGroup, job: Job) -> None:
         rest = _waiting(group).filter(group_index__gt=job.group_index)
         for each in rest.select_for_update(no_key=True):
             take(each, verb, target, actor=SCHEDULER, reason=PREDECESSOR[Status(job.status)])
-    _release_next(group)
+    following = _waiting(group).select_for_update(no_key=True).first()
+    if following is not None and not following.hold and not must_wait(following):
+        take(following, "release", Status.QUEUED, actor=SCHEDULER, reason="predecessor ended", gate=queued_gate())
 
 
 def _decide(group: JobGroup, job: Job) -> str:
@@ -105,13 +106,6 @@ def _decide(group: JobGroup, job: Job) -> str:
         on_failure=group.on_failure, status=Status(job.status), index=job.group_index or 0, total=total
     )
     return str(conf.policy("GROUP_FAILURE_POLICY").decide(facts))
-
-
-def _release_next(group: JobGroup) -> None:
-    following = _waiting(group).select_for_update(no_key=True).first()
-    if following is None or following.hold or must_wait(following):
-        return
-    take(following, "release", Status.QUEUED, actor=SCHEDULER, reason="predecessor ended", gate=queued_gate())
 
 
 def close_if_done(group: JobGroup) -> None:

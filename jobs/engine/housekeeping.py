@@ -2,6 +2,9 @@
 
 Other apps register theirs with `duty`. A worker runs the duties that are due; `manage.py tick` runs all of them once.
 A duty that waits for others than the database has a thread of its own in a worker, so that it delays nobody.
+
+Remote workers need no local one: whoever asks for offers sees to dead leases, deadlines, late offers, due times and
+lanes first, as far as a request can do it at little cost.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from jobs.engine.selection import fair_share
 
 logger = logging.getLogger("jobs.engine.housekeeping")
 LAST_WORDS_SEC = 1.5
+ROUNDS_BEFORE_OFFERS = 4  # of lanes and of due times: the rest is for the next request
 
 
 class Companion(Protocol):
@@ -65,14 +69,14 @@ def duties() -> list[Duty]:
 
 def tick() -> dict[str, object]:
     """One round of every duty. Returns what each said, or the exception it raised."""
-    said: dict[str, object] = {}
+    results: dict[str, object] = {}
     for each in duties():
         try:
-            said[each.name] = each.run()
+            results[each.name] = each.run()
         except Exception as error:
             logger.exception("duty %s failed", each.name)
-            said[each.name] = error
-    return said
+            results[each.name] = error
+    return results
 
 
 class Housekeeper(threading.Thread):
@@ -133,3 +137,48 @@ duty("leases", contracts.end_dead, every_sec=lambda: conf.LEASE_SEC / 2)  # whoe
 duty("snapshot", snapshot.one_round, every_sec=lambda: snapshot.EVERY_SEC)
 duty("aging", _ager.age, every_sec=_ager.pause_sec)
 duty("shares", fair_share.forget_idle, every_sec=lambda: 60.0)
+
+
+class Occasional:
+    """A duty that is done as often as one worker would do it, however many requests there are."""
+
+    def __init__(self, run: Callable[[], object], pause_sec: Callable[[], float]) -> None:
+        self._run, self._pause_sec = run, pause_sec
+        self._busy = threading.Lock()
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        if time.monotonic() < self._next or not self._busy.acquire(blocking=False):
+            return
+        try:
+            self._run()
+            self._next = time.monotonic() + self._pause_sec()
+        finally:
+            self._busy.release()
+
+
+def duties_before_offers() -> list[Occasional]:
+    """Recovery as `manage.py recover` does it, without a memory: between two requests any time may pass."""
+    late = deadlines.Keeper()
+    return [
+        Occasional(lambda: recovery.Sweeper().sweep(), lambda: conf.RECOVERY_SEC),
+        Occasional(late.skip_late, late.pause_sec),
+    ]
+
+
+_before_offers = duties_before_offers()
+
+
+def before_offers() -> None:
+    """Looks before it writes: a poll that finds nothing to do should not wait for the only writer of SQLite."""
+    for occasional in _before_offers:
+        occasional()
+    offers.withdraw_late()
+    for _round in range(ROUNDS_BEFORE_OFFERS):  # let forward what waited for its time or its lane
+        ahead = lanes.look_ahead()
+        due = ahead.due_sec is not None and ahead.due_sec <= 0
+        if due:
+            lanes.wake_due()
+        if not due and not ahead.marked:
+            return
+        lanes.promote_round()

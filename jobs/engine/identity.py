@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from jobs import db
+
 
 class Life(StrEnum):
     ALIVE = "alive"
@@ -84,6 +86,11 @@ def boot_id() -> str:
 def beat_clock() -> str:
     """This host's steady clock, in a form that tells which boot it counts from."""
     return f"{boot_id()}/{time.clock_gettime(time.CLOCK_MONOTONIC):.3f}"
+
+
+def beat_fields() -> dict[str, str]:
+    """Return what a heartbeat writes besides its time, where that time may jump."""
+    return {"beat_clock": beat_clock()} if db.clock_may_jump() else {}
 
 
 def seconds_since(clock: str | None) -> float | None:

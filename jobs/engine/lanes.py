@@ -1,6 +1,6 @@
 """The promoter: lets exactly the head of each free lane through.
 
-Nobody else decides about a lane. Whoever changes one leaves a mark in the same transaction (`journal.mark`);
+Nobody else decides about a lane. Whoever changes one leaves a mark in the same transaction (`moves.mark_lanes`);
 the promoter consumes marks without waiting for anyone.
 """
 

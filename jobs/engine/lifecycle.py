@@ -13,10 +13,27 @@ from django.db.models.functions import Coalesce, Now
 
 from jobs import db
 from jobs.actors import Actor
-from jobs.engine import chains, groups, journal
-from jobs.engine.identity import beat_clock
-from jobs.engine.moves import ask, from_now, get, jobs, lock, queued_gate, regate, require_allowed, take, wrong_state
-from jobs.models import Gate, Job, JobRun
+from jobs.engine import groups
+from jobs.engine.identity import beat_fields
+from jobs.engine.insert import insert_job
+from jobs.engine.job_spec import copy_of
+from jobs.engine.moves import (
+    add_event,
+    ask,
+    from_now,
+    get,
+    jobs,
+    lock,
+    mark_lanes,
+    queued_gate,
+    regate,
+    require_allowed,
+    take,
+    wrong_state,
+)
+from jobs.errors import NotFound, WrongState
+from jobs.literals import literals
+from jobs.models import Gate, Job, JobGroup, JobRun
 from jobs.states import ALWAYS_EDITABLE_FIELDS, TERMINAL, EventKind, Status, StopMode
 
 PAUSED_BY_DEFAULT = "Job was interrupted by user"
@@ -59,9 +76,9 @@ def resume(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
         job = lock(job_id)
         require_allowed(job, "resume")
         if job.status == Status.PAUSED:
-            fields: dict[str, Any] = {"gate": queued_gate(), "holds_lane": chains.holds_lane(job), "recheck_at": None}
+            fields: dict[str, Any] = {"gate": queued_gate(), "holds_lane": _holds_lane(job), "recheck_at": None}
             return take(job, "resume", Status.QUEUED, actor=actor, reason=reason, **fields)
-        return chains.follow(job, actor=actor, reason=reason, position=chains.head_position(job))
+        return _create_retry(job, actor=actor, reason=reason, position=_head_position(job))
 
 
 def retry(job_id: UUID, *, actor: Actor, reason: str = "", fresh: bool = False) -> tuple[Job, bool]:
@@ -71,12 +88,16 @@ def retry(job_id: UUID, *, actor: Actor, reason: str = "", fresh: bool = False) 
     """
     with db.atomic():
         job = latest = lock(job_id)
-        while (newer := chains.successor(latest)) is not None:
+        while (newer := jobs().filter(retry_of_id=latest.pk).first()) is not None:
             latest = lock(newer.pk)
         require_allowed(job, "retry")
         if latest.status in TERMINAL:
-            return chains.follow(latest, actor=actor, reason=reason, fresh=fresh), True
-        return chains.send_off(latest, actor=actor, reason=reason), False
+            return _create_retry(latest, actor=actor, reason=reason, fresh=fresh), True
+        jobs().filter(pk=latest.pk, status=Status.QUEUED).update(not_before=None)
+        data = {"fields": ["not_before"]}
+        add_event(latest, EventKind.UPDATED, actor=actor, reason=reason or "retried at once", data=data)
+        regate(latest)
+        return get(latest.pk), False
 
 
 def resolve(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
@@ -98,14 +119,8 @@ def skip(job_id: UUID, *, actor: Actor, reason: str) -> Job:
         return job
 
 
-def offer(job_id: UUID, *, actor: Actor, reserve_sec: float) -> Job:
-    """Reserve a job for a remote executor."""
-    with db.atomic():
-        return offer_locked(lock(job_id), actor=actor, reserve_sec=reserve_sec)
-
-
-def offer_locked(job: Job, *, actor: Actor, reserve_sec: float) -> Job:
-    """The same for who has the job's row in hand, and did not wait for it."""
+def offer(job: Job, *, actor: Actor, reserve_sec: float) -> Job:
+    """Reserve a job for a remote executor. The caller holds the row's lock, and did not wait for it."""
     if job.gate != Gate.READY:
         raise wrong_state(job, "offer")
     fields = {"reserved_until": from_now(reserve_sec), "holds_lane": job.lane_id is not None, "recheck_at": None}
@@ -120,8 +135,7 @@ def start(
     with db.atomic():
         job = lock(job_id)
         lease = {"lease_owner": owner, "lease_token": token, "lease_expires_at": from_now(lease_sec)}
-        beat = {"heartbeat_at": Now(), "beat_clock": beat_clock() if db.is_sqlite() else None}
-        fields = {"fence": F("fence") + 1, **lease, **beat}
+        fields = {"fence": F("fence") + 1, **lease, "heartbeat_at": Now(), **beat_fields()}
         job = take(job, "start", Status.RUNNING, actor=actor, data=data, token=token, **fields)
         JobRun.objects.get_or_create(job_id=job.pk, defaults={"worker": owner})
         if job.group_id is not None:
@@ -148,9 +162,9 @@ def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = 
         require_allowed(job, "update", names)
         if "lane_id" in changed:  # the lane it leaves is free of it; a new one it holds only by being paused
             changed["holds_lane"] = job.status == Status.PAUSED and changed["lane_id"] is not None
-            journal.mark(job.lane_id, changed["lane_id"])
+            mark_lanes(job.lane_id, changed["lane_id"])
         jobs().filter(pk=job.pk).update(**changed)
-        journal.note(job, EventKind.UPDATED, actor=actor, reason=reason, data={"fields": sorted(names)})
+        add_event(job, EventKind.UPDATED, actor=actor, reason=reason, data={"fields": sorted(names)})
         if job.status == Status.QUEUED and set(names) - ALWAYS_EDITABLE_FIELDS:
             regate(get(job.pk))
         return get(job.pk)
@@ -169,3 +183,78 @@ EDITABLE = {
 }
 
 _FIELD_OF = {"base_priority": "priority", "lane_id": "target"}  # columns that follow another one
+
+
+def cancel_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
+    """End what waits now, ask what runs to stop. The group is CANCELLED when its last member has ended."""
+    with db.atomic():
+        group = _lock_group(group_id)
+        if group.is_terminal:
+            raise WrongState(f"Group {group_id} has ended.", status=group.status, allowed=["retry"])
+        JobGroup.objects.filter(pk=group.pk).update(cancel_requested=True)
+        why = reason or "group cancelled"
+        for job_id in list(groups.live(group).order_by("pk").values_list("pk", flat=True)):
+            job = lock(job_id)
+            if job.status == Status.RUNNING:
+                ask(job, StopMode.CANCEL, actor=actor, reason=why)
+            else:
+                take(job, "cancel", Status.CANCELLED, actor=actor, reason=why, holds_lane=False)
+        groups.close_if_done(JobGroup.objects.get(pk=group.pk))
+        return JobGroup.objects.get(pk=group.pk)
+
+
+def retry_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
+    """Run again, in order, every place that did not end well."""
+    with db.atomic():
+        group = _lock_group(group_id)
+        latest = jobs().filter(group=group, retried_by__isnull=True).order_by("group_index")
+        again = [job for job in latest if groups.ended_badly(job)]
+        if not again:
+            raise WrongState(
+                f"Every place of group {group_id} ended well or is still at work.",
+                status=group.status,
+                allowed=[] if group.is_terminal else ["cancel"],
+            )
+        for job in again:
+            if not jobs().filter(retry_of_id=job.pk).exists():  # the retry of an earlier place may have brought it back
+                _create_retry(lock(job.pk), actor=actor, reason=reason or "group retried")
+        return JobGroup.objects.get(pk=group.pk)
+
+
+def _lock_group(group_id: UUID) -> JobGroup:
+    group = JobGroup.objects.select_for_update(no_key=True).filter(pk=group_id).first()
+    if group is None:
+        raise NotFound(f"There is no group {group_id}.")
+    return group
+
+
+def _create_retry(job: Job, *, actor: Actor, reason: str, fresh: bool = False, position: int | None = None) -> Job:
+    """Make the next job of the retry chain that ends with `job`, which is locked and terminal."""
+    groups.reopen(job)
+    status = Status.PENDING if groups.must_wait(job) else Status.QUEUED
+    spec = copy_of(job, status=status, position=position, checkpoint=None if fresh else job.checkpoint)
+    if job.holds_lane:
+        jobs().filter(pk=job.pk).update(holds_lane=False)
+    add_event(job, EventKind.RETRY_CREATED, actor=actor, reason=reason, data={"retried_by": str(spec.id)})
+    insert_job(spec, actor=actor, reason=reason or f"retry of {job.pk}")
+    groups.bring_back_later_places(job, actor=actor)
+    return get(spec.id)
+
+
+def _holds_lane(job: Job) -> bool:
+    """A chain holds its lane from its first dispatch on; a retry inherits the hold of an unresolved failure."""
+    if job.lane_id is None:
+        return False
+    if job.dispatched_at is not None or job.retry_of_id is None:
+        return job.dispatched_at is not None
+    unresolved = jobs().filter(pk=job.retry_of_id, status=Status.FAILED, resolved_at__isnull=True)
+    return unresolved.filter(lane_id=job.lane_id).exists()
+
+
+def _head_position(job: Job) -> int:
+    """Before everything of its priority that waits in the job's lane."""
+    if job.lane_id is None:
+        return job.position
+    waiting = jobs().filter(lane_id=job.lane_id, gate__in=literals([Gate.LANE, Gate.READY]))
+    first = waiting.filter(priority=job.base_priority).order_by("position").values_list("position", flat=True).first()
+    return job.position if first is None else min(job.position, first - 1024)

@@ -1,10 +1,13 @@
-"""How any move is made: lock, look the arrow up, write the state under a guard, leave the traces.
+"""How any move is made: lock, look the arrow up, write the state under a guard, leave its event, mark and signal.
 
-Only `lifecycle`, `ending`, `groups` and `chains` call this; the public verbs are there.
+Only `lifecycle`, `ending` and `groups` call this; the public verbs are there.
 """
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -13,13 +16,15 @@ from uuid import UUID
 from django.db.models import Case, Value, When
 from django.db.models.functions import Now
 
+from jobs import db, signals
 from jobs.actors import Actor
-from jobs.engine import journal, wakeup
+from jobs.engine import wakeup
 from jobs.engine.facts import facts_of
+from jobs.engine.sql.finish import count_finished
 from jobs.errors import Conflict, NotFound
-from jobs.models import Gate, Job, JobGroup, JobRun
+from jobs.models import Gate, Job, JobEvent, JobGroup, JobRun, LaneMark
 from jobs.models.job import JobQuerySet
-from jobs.states import TERMINAL, Arrow, Status, StopMode, arrow, refusal, refused_by_status
+from jobs.states import TERMINAL, Arrow, EventKind, Status, StopMode, arrow, refusal, refused_by_status
 
 
 def jobs() -> JobQuerySet:
@@ -78,14 +83,18 @@ def take(
         fields = _LEFT_BEHIND.get(source, {}) | {"gate": Gate.CLOSED, **obeyed} | fields
     why = reason if target != source else job.status_reason  # a resolved failure still says why it failed
     _write(job, verb, target, status_reason=why, **fields)
-    if target in TERMINAL and target != source:
-        _close_run(job, target, reason)
-        journal.count_ends([job.pk])
-    journal.record(job, way.event, actor=actor, source=source, target=target, reason=reason, data=data, token=token)
-    journal.mark(job.lane_id)
+    has_ended = target in TERMINAL and target != source
+    if has_ended:
+        JobRun.objects.open().filter(job_id=job.pk).update(status=target, finished_at=Now(), error=reason)
+        count_finished(db.connection(), [job.pk], rollup_writer())
+    add_event(job, way.event, actor=actor, target=target, reason=reason, data=data, token=token)
+    mark_lanes(job.lane_id)
     if target == Status.QUEUED:
         wakeup.notify(wakeup.READY)
-    journal.tell(job, way.event, source, target, reason)
+    if way.event == EventKind.RUNNING:
+        signals.report(started=[signals.StartedJob(job.pk, job.job_type, job.tenant)])
+    elif has_ended:
+        signals.report(finished=[signals.FinishedJob(job.pk, job.job_type, job.tenant, str(target), reason)])
     return get(job.pk)
 
 
@@ -95,10 +104,47 @@ def ask(job: Job, mode: StopMode, *, actor: Actor, reason: str) -> Job:
         return job
     way = require(job, mode.lower(), Status.RUNNING)
     _write(job, way.verb, Status.RUNNING, cancel_requested=True, cancel_mode=mode, status_reason=reason)
-    journal.record(job, way.event, actor=actor, source=job.status, target=job.status, reason=reason)
+    add_event(job, way.event, actor=actor, reason=reason)
     wakeup.notify(wakeup.STOP)
-    journal.tell(job, way.event, job.status, job.status, reason)
     return get(job.pk)
+
+
+def add_event(
+    job: Job,
+    kind: EventKind,
+    *,
+    actor: Actor,
+    target: Status | None = None,
+    reason: str = "",
+    data: dict[str, Any] | None = None,
+    token: UUID | None = None,
+) -> None:
+    """Record what happened to a job; without a target, something that did not change its state."""
+    JobEvent.objects.create(
+        job_id=job.pk,
+        kind=kind,
+        from_status=job.status,
+        to_status=target or job.status,
+        reason=reason,
+        actor_kind=actor.kind,
+        actor_name=actor.name,
+        data=data,
+        token=token,
+    )
+    signals.report()
+
+
+def mark_lanes(*lane_ids: UUID | None) -> None:
+    """Ask the promoter to look at these lanes again, and soon."""
+    marks = [LaneMark(lane_id=lane_id) for lane_id in sorted({lane_id for lane_id in lane_ids if lane_id is not None})]
+    if marks:
+        LaneMark.objects.bulk_create(marks)
+        wakeup.notify(wakeup.LANE)
+
+
+def rollup_writer() -> str:
+    """No two transactions that are open at once may share a minute's row, so each thread writes its own."""
+    return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"[:300]
 
 
 def queued_gate() -> Case:
@@ -113,7 +159,7 @@ def queued_gate() -> Case:
 def regate(job: Job) -> None:
     """Judge again what a QUEUED job waits behind, after its own fields have changed."""
     jobs().filter(pk=job.pk, status=Status.QUEUED).update(gate=queued_gate(), recheck_at=None)
-    journal.mark(job.lane_id)
+    mark_lanes(job.lane_id)
     wakeup.notify(wakeup.READY)
 
 
@@ -142,8 +188,3 @@ def _write(job: Job, verb: str, target: Status, **fields: Any) -> None:
     seen = jobs().filter(pk=job.pk, status=job.status, lease_token=job.lease_token)
     if not seen.update(status=target, **fields):
         raise wrong_state(job, verb)
-
-
-def _close_run(job: Job, status: Status, reason: str) -> None:
-    runs = JobRun.objects.open()
-    runs.filter(job_id=job.pk).update(status=status, finished_at=Now(), error=reason)

@@ -41,7 +41,8 @@ def offered(addon_id: str, tenant: str | None) -> JobQuerySet:
 
 def offer(addon_id: str, tenant: str | None, most: int) -> list[Job]:
     """Reserve up to so many ready jobs of an addon, in dispatch order."""
-    if most < 1 or not _is_any_ready(addon_id, tenant):
+    # Asked in dispatch order: without one the server may look for the first of them among all jobs ever.
+    if most < 1 or not list(_ready(addon_id, tenant).in_dispatch_order().values_list("pk", flat=True)[:1]):
         return []
     limits.ensure()
     try:
@@ -53,9 +54,8 @@ def offer(addon_id: str, tenant: str | None, most: int) -> list[Job]:
             free = _ready(addon_id, tenant).filter(deadlines.not_too_late(), pk__in=chosen).in_dispatch_order()
             taken = list(free.select_for_update(skip_locked=True, of=("self",)))
             selected.settle([job.pk for job in taken])
-            taken = taken
             reserve_sec = conf.DISPATCH_TIMEOUT_SEC
-            return [lifecycle.offer_locked(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in taken]
+            return [lifecycle.offer(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in taken]
     except IntegrityError:  # the net under the lanes; whoever asks again gets the rest
         logger.exception("offers to addon %r were refused by the database", addon_id)
         return []
@@ -129,9 +129,3 @@ def _asked_lately() -> QuerySet[Poller]:
 def _ready(addon_id: str, tenant: str | None) -> JobQuerySet:
     found = jobs().filter(gate=Literal(Gate.READY), remote=True, addon_id=addon_id)
     return found if tenant is None else found.filter(tenant=tenant)
-
-
-def _is_any_ready(addon_id: str, tenant: str | None) -> bool:
-    """Asked in dispatch order: without one the server may look for the first of them among all jobs ever."""
-    first = _ready(addon_id, tenant).in_dispatch_order().values_list("pk", flat=True)[:1]
-    return bool(list(first))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Any
 from uuid import UUID
 
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q
 
 from jobs import db
 from jobs.actors import Actor
-from jobs.engine import journal, wakeup
-from jobs.engine.moves import get, jobs, lock, require_allowed
-from jobs.engine.sql import Statement
+from jobs.engine import wakeup
+from jobs.engine.moves import add_event, get, jobs, lock, mark_lanes, require_allowed
+from jobs.engine.sql.spread import spread_positions
 from jobs.errors import InvalidInput, WrongState
 from jobs.literals import literals
 from jobs.models import Job
@@ -78,27 +75,8 @@ def make_room(job_id: UUID) -> bool:
         locked = set(free.values_list("pk", flat=True))
         if locked != set(crowd.values_list("pk", flat=True)[:size]):
             return False
-        with connection.cursor() as cursor:
-            cursor.execute(*_spread(connection, low, step, locked))
+        spread_positions(connection, locked, low=low, step=step)
         return True
-
-
-# Only what is locked: a job that came just now would be waited for.
-_SPREAD = """
-    UPDATE jobscheduler_job SET position = %s + %s * ranked.place
-    FROM (
-        SELECT id AS ranked_id, row_number() OVER (ORDER BY position, created_at, id) AS place
-        FROM jobscheduler_job WHERE id {among}
-    ) ranked
-    WHERE id = ranked_id
-"""
-
-
-def _spread(connection: BaseDatabaseWrapper, low: int, step: int, crowd: set[UUID]) -> Statement:
-    if connection.vendor == "sqlite":
-        ids: Any = json.dumps([each.hex for each in crowd])
-        return _SPREAD.format(among="IN (SELECT value FROM json_each(%s))"), [low, step, ids]
-    return _SPREAD.format(among="= ANY(%s)"), [low, step, list(crowd)]
 
 
 def _beside(job_id: UUID, other_id: UUID, after: bool, actor: Actor, reason: str) -> Job:
@@ -143,7 +121,7 @@ def _place(job: Job, position: int, actor: Actor, reason: str) -> Job:
         return job
     jobs().filter(pk=job.pk).update(position=position)
     data = {"from": job.position, "to": position}
-    journal.note(job, EventKind.MOVED, actor=actor, reason=reason, data=data)
-    journal.mark(job.lane_id)
+    add_event(job, EventKind.MOVED, actor=actor, reason=reason, data=data)
+    mark_lanes(job.lane_id)
     wakeup.notify(wakeup.READY)
     return get(job.pk)

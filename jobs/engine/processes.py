@@ -21,6 +21,10 @@ from jobs.states import Cause
 if TYPE_CHECKING:
     from jobs.engine.worker.running_jobs import RunningJob
 
+CTX_FIELDS = (
+    *("job_id", "params", "attempt", "fence", "resume_from", "artifacts"),
+    *("token_limit", "tokens_used", "resource", "traceparent"),
+)
 LAST_WORDS_SEC = 2.0  # between asking a process group to end and ending it
 
 
@@ -35,7 +39,7 @@ class ProcessExecutor:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
             target=child.main,
-            args=(theirs, job.claim.job_type, _ctx_fields(job), retry_facts(job)),
+            args=(theirs, job.claim.job_type, {name: getattr(job.ctx, name) for name in CTX_FIELDS}, retry_facts(job)),
             daemon=False,
         )
         thread = threading.Thread(target=self._attend, args=(job, process, ours, theirs), daemon=True)
@@ -76,37 +80,16 @@ class ProcessExecutor:
             job.interrupt()
         if job.lost:
             _kill(process)
-        outcome = self._listen(job, ours)
+        outcome: Outcome | None = None
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                kind, content = ours.recv()
+                if kind == "outcome":
+                    outcome, job.ctx.tokens_used = content
+                else:
+                    job.ctx.relay(content)
         process.join()
         return outcome
-
-    def _listen(self, job: RunningJob, pipe: Connection) -> Outcome | None:
-        outcome: Outcome | None = None
-        while True:
-            try:
-                kind, content = pipe.recv()
-            except (EOFError, OSError):
-                return outcome
-            if kind == "outcome":
-                outcome, job.ctx.tokens_used = content
-            else:
-                job.ctx.relay(content)
-
-
-def _ctx_fields(job: RunningJob) -> dict[str, Any]:
-    ctx = job.ctx
-    return {
-        "job_id": ctx.job_id,
-        "params": ctx.params,
-        "attempt": ctx.attempt,
-        "fence": ctx.fence,
-        "resume_from": ctx.resume_from,
-        "artifacts": ctx.artifacts,
-        "token_limit": ctx.token_limit,
-        "tokens_used": ctx.tokens_used,
-        "resource": ctx.resource,
-        "traceparent": ctx.traceparent,
-    }
 
 
 def _silent_end(job: RunningJob, code: int | None) -> Outcome:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -68,7 +68,7 @@ class Sweeper:
         if self._quiet:
             return 0
         candidates = list(_expired()[: BATCH * 50])
-        if db.connection().vendor == "sqlite":
+        if db.clock_may_jump():
             candidates = [job for job in candidates if self._is_surely_over(job, now)]
         self._seen = {pk: seen for pk, seen in self._seen.items() if now - seen.since < FORGET_SEC}
         late = end_overdue(starts.overdue())
@@ -91,8 +91,11 @@ class Sweeper:
 
 def recover_former_life(me: Identity) -> int:
     """A worker came back under its name: end at once what its dead predecessors on this host held."""
-    held = Job.objects.running().filter(lease_owner__startswith=f"{me.name}@")
-    gone = [job for job in held if _left_by_the_dead(job, me)]
+    gone = []
+    for job in Job.objects.running().filter(lease_owner__startswith=f"{me.name}@"):
+        owner = Identity.of_owner(job.lease_owner or "")
+        if owner is not None and (owner.name, owner.host) == (me.name, me.host) and owner.life() == Life.GONE:
+            gone.append(job)
 
     def still() -> JobQuerySet:
         return Job.objects.running().filter(lease_owner__in=[job.lease_owner for job in gone])
@@ -115,12 +118,7 @@ def _expired() -> JobQuerySet:
     return Job.objects.running().filter(lease_expires_at__lt=over)
 
 
-def _left_by_the_dead(job: Job, me: Identity) -> bool:
-    owner = Identity.of_owner(job.lease_owner or "")
-    return owner is not None and owner.name == me.name and owner.host == me.host and owner.life() == Life.GONE
-
-
-def _end(found: Sequence[Job], still: Any, cause: Cause, error: str) -> int:
+def _end(found: Sequence[Job], still: Callable[[], JobQuerySet], cause: Cause, error: str) -> int:
     """End the found jobs that are still in that condition; a job whose end fails does not keep the others waiting."""
     plain = [job.pk for job in found if job.group_id is None and not job.cancel_requested]
     single = [(job.pk, job.group_id) for job in found if job.group_id is not None or job.cancel_requested]
@@ -128,7 +126,8 @@ def _end(found: Sequence[Job], still: Any, cause: Cause, error: str) -> int:
     for start in range(0, len(plain), BATCH):
         ids = plain[start : start + BATCH]
         try:
-            ended += _end_batch(ids, still, cause, error)
+            plain_still = Q(pk__in=ids, group__isnull=True, cancel_requested=False)
+            ended += _end_locked(still().filter(plain_still), None, cause, error)
         except MISSING:
             raise
         except DatabaseError:
@@ -136,7 +135,7 @@ def _end(found: Sequence[Job], still: Any, cause: Cause, error: str) -> int:
             single += [(job_id, None) for job_id in ids]
     for job_id, group_id in single:
         try:
-            ended += _end_one(job_id, group_id, still, cause, error)
+            ended += _end_locked(still().filter(pk=job_id), group_id, cause, error)
         except MISSING:
             raise
         except DatabaseError:
@@ -144,19 +143,15 @@ def _end(found: Sequence[Job], still: Any, cause: Cause, error: str) -> int:
     return ended
 
 
-def _end_batch(ids: Sequence[UUID], still: Any, cause: Cause, error: str) -> int:
-    with db.atomic():
-        plain = Q(pk__in=ids, group__isnull=True, cancel_requested=False)
-        jobs = list(still().filter(plain).select_for_update(skip_locked=True))
-        return ending.expire(jobs, cause=cause, error=error, tell=_say, retry_in=lambda job: retry_in(job, cause))
-
-
-def _end_one(job_id: UUID, group_id: UUID | None, still: Any, cause: Cause, error: str) -> int:
+def _end_locked(jobs: JobQuerySet, group_id: UUID | None, cause: Cause, error: str) -> int:
+    """End these jobs but for those that somebody has in hand, under the lock of their group if they have one."""
     with db.atomic():
         if group_id is not None:
             JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
-        jobs = list(still().filter(pk=job_id).select_for_update(skip_locked=True))
-        return ending.expire(jobs, cause=cause, error=error, tell=_say, retry_in=lambda job: retry_in(job, cause))
+        locked = list(jobs.select_for_update(skip_locked=True))
+        return ending.expire(
+            locked, cause=cause, error=error, tell=_describe_holder, retry_in=lambda job: retry_in(job, cause)
+        )
 
 
 def retry_in(job: Job, cause: Cause) -> float | None:
@@ -171,28 +166,18 @@ def retry_in(job: Job, cause: Cause) -> float | None:
     )
 
 
-def _holder(job: Job) -> dict[str, Any]:
+def _describe_holder(job: Job) -> dict[str, Any]:
+    """Log who held the job; return it for the event."""
     if (start := starts.of([job]).get(job.pk)) is not None:
-        return {"worker": start.holder.worker, "host": start.host, "pid": start.pid}
-    if (owner := Identity.of_owner(job.lease_owner or "")) is not None:
-        return {"worker": owner.name, "host": owner.host, "pid": owner.pid}
-    return {"worker": job.lease_owner, "host": None, "pid": None}
-
-
-def _say(job: Job) -> dict[str, Any]:
-    """Who held it, for the log and for the event."""
-    facts = {
-        **_holder(job),
-        "last_beat_at": job.heartbeat_at.isoformat() if job.heartbeat_at else None,
-        "lease_expires_at": job.lease_expires_at.isoformat() if job.lease_expires_at else None,
-    }
+        holder = {"worker": start.holder.worker, "host": start.host, "pid": start.pid}
+    elif (owner := Identity.of_owner(job.lease_owner or "")) is not None:
+        holder = {"worker": owner.name, "host": owner.host, "pid": owner.pid}
+    else:
+        holder = {"worker": job.lease_owner, "host": None, "pid": None}
+    last_beat_at = job.heartbeat_at.isoformat() if job.heartbeat_at else None
     logger.warning(
         "job %s (%s): lease of worker %s (host %s, pid %s, last beat %s) is over; recovering",
-        job.pk,
-        job.job_type,
-        facts["worker"],
-        facts["host"],
-        facts["pid"],
-        facts["last_beat_at"],
+        *(job.pk, job.job_type, *holder.values(), last_beat_at),
     )
-    return facts
+    expires_at = job.lease_expires_at.isoformat() if job.lease_expires_at else None
+    return {**holder, "last_beat_at": last_beat_at, "lease_expires_at": expires_at}

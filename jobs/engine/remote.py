@@ -21,7 +21,7 @@ from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import ending, lifecycle, recovery, starts
 from jobs.engine.ending import STOPPED_KINDS, End, Verdict
-from jobs.engine.identity import beat_clock
+from jobs.engine.identity import beat_fields
 from jobs.engine.moves import from_now, get, jobs, lock, require
 from jobs.engine.starts import Holder, Start
 from jobs.errors import LeaseLost, NotAsked, SlotBusy
@@ -69,32 +69,30 @@ def start(job_id: UUID, holder: Holder, *, pid: int | None = None, host: str | N
                 owner=holder.owner,
                 token=uuid4(),
                 lease_sec=conf.LEASE_SEC,
-                data=starts.told(holder, pid, host),
+                data=starts.event_data(holder, pid, host),
             )
     except IntegrityError:
         _require_free(holder)  # it got a job since we looked; the database is the judge
         raise
 
 
-def beat(start: Start, said: Beat) -> Job:
-    """Renew the lease, and keep what was said with it."""
+def beat(start: Start, reported: Beat) -> Job:
+    """Renew the lease, and keep what was reported with it."""
     with db.atomic():
         mine = jobs().filter(pk=start.job_id, lease_token=start.lease_id)
-        fields: dict[str, Any] = {"lease_expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now()}
-        if db.is_sqlite():
-            fields["beat_clock"] = beat_clock()
-        if said.progress is not None:
-            fields["progress"] = said.progress
-        if said.message is not None:
-            fields["progress_message"] = said.message
-        if said.tokens_used is not None:  # an older beat that comes late takes nothing back
-            fields["tokens_used"] = Greatest(F("tokens_used"), said.tokens_used)
-        if said.checkpoint is not None:
-            fields["checkpoint"] = said.checkpoint
+        fields: dict[str, Any] = {"lease_expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **beat_fields()}
+        if reported.progress is not None:
+            fields["progress"] = reported.progress
+        if reported.message is not None:
+            fields["progress_message"] = reported.message
+        if reported.tokens_used is not None:  # an older beat that comes late takes nothing back
+            fields["tokens_used"] = Greatest(F("tokens_used"), reported.tokens_used)
+        if reported.checkpoint is not None:
+            fields["checkpoint"] = reported.checkpoint
         if not mine.update(**fields):
             raise _lost()
         job = get(start.job_id)
-        _write_lines(job, said.lines)
+        _write_lines(job, reported.lines)
     if starts.is_overdue(job, start, clock.now()):
         recovery.end_overdue([job])
         raise _lost()
@@ -109,7 +107,19 @@ def complete(start: Start, word: Word, *, wanted: StopMode | None = None) -> Non
             return _require_said(start, ENDS[type(word)])
         if is_over_budget(job):
             word = Failed(error=OVER_BUDGET, reason=OVER_BUDGET, cause=Cause.TOKEN_LIMIT)
-        _end(job, start, word, wanted)
+        earlier = JobRun.objects.filter(job_id=job.pk).values_list("artifacts", flat=True).first()  # of the same run
+        actor, artifacts = actor_of(start.holder), salvage_json({**(earlier or {}), **word.artifacts})
+        if isinstance(word, Stopped):
+            if not job.cancel_requested or job.cancel_mode != wanted:
+                asked = f"to {job.cancel_mode.lower()}, not " if job.cancel_requested else ""
+                raise NotAsked(f"Job {job.pk} was asked {asked or 'not '}to {str(wanted).lower()}.")
+            ending.stop(job.pk, start.lease_id, actor=actor, artifacts=artifacts)
+            return None
+        if isinstance(word, Failed) and word.cause == Cause.ERROR:
+            word = replace(word, retry_in=recovery.retry_in(job, Cause.ERROR))
+        end = End(job.pk, start.lease_id, replace(word, artifacts=artifacts), job.group_id)
+        verdict = ending.finish([end], actor=actor)[job.pk]
+        assert verdict == Verdict.DONE, verdict  # we hold the row, and have seen its token
     return None
 
 
@@ -131,22 +141,6 @@ def is_over_budget(job: Job) -> bool:
 
 def actor_of(holder: Holder) -> Actor:
     return actors.worker(holder.worker)
-
-
-def _end(job: Job, start: Start, word: Word, wanted: StopMode | None) -> None:
-    earlier = JobRun.objects.filter(job_id=job.pk).values_list("artifacts", flat=True).first()  # of the same run
-    actor, artifacts = actor_of(start.holder), salvage_json({**(earlier or {}), **word.artifacts})
-    if isinstance(word, Stopped):
-        if not job.cancel_requested or job.cancel_mode != wanted:
-            asked = f"to {job.cancel_mode.lower()}, not " if job.cancel_requested else ""
-            raise NotAsked(f"Job {job.pk} was asked {asked or 'not '}to {str(wanted).lower()}.")
-        ending.stop(job.pk, start.lease_id, actor=actor, artifacts=artifacts)
-        return
-    if isinstance(word, Failed) and word.cause == Cause.ERROR:
-        word = replace(word, retry_in=recovery.retry_in(job, Cause.ERROR))
-    end = End(job.pk, start.lease_id, replace(word, artifacts=artifacts), job.group_id)
-    verdict = ending.finish([end], actor=actor)[job.pk]
-    assert verdict == Verdict.DONE, verdict  # we hold the row, and have seen its token
 
 
 def _require_free(holder: Holder) -> None:

@@ -6,12 +6,15 @@ under the same lock that claims count under, so limits hold exactly.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
+from uuid import UUID
 
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
@@ -19,16 +22,18 @@ from django.utils.translation import gettext as _
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import contracts
+from jobs.engine.connections import Outage, short_timeouts
 from jobs.engine.contracts import ROOM
 from jobs.engine.identity import Identity
-from jobs.engine.listener import Listener
 from jobs.engine.selection import admission, limits
-from jobs.engine.wakeup import CHANNEL
+from jobs.engine.wakeup import CHANNEL, Listener
+from jobs.engine.worker.heartbeat import margin
 from jobs.errors import InvalidOperationError, NoSlot
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate, Denied
 from jobs.policies.concurrency import Flow, Limit
 
+logger = logging.getLogger("jobs.engine.reservations")
 FIRST_LOOK_SEC, LAST_LOOK_SEC = 0.02, 0.5
 
 
@@ -84,11 +89,12 @@ def _obstacle(lease: Lease, *, lock: bool) -> Obstacle | None:
 def _walk(line: Sequence[Flow], found: limits.Survey) -> Obstacle | None:
     """Let those in line take their slots in order, in thought; what stands in the way of the last one."""
     policy = conf.policy("CONCURRENCY_POLICY")
+    bounds = [limit for limit in found.limits if limit.max is not None]
     held_back: list[Flow] = []
     obstacle: Obstacle | None = None
     for flow in line:
         blocked = policy.blocked(flow, found.limits, found.in_use)
-        behind = any(_share_a_limit(flow, other, found.limits) for other in held_back)
+        behind = any(limit.names(flow) and limit.names(other) for limit in bounds for other in held_back)
         obstacle = None
         if blocked is not None:
             obstacle = Obstacle(_("“%s” has no free slot.") % _named(blocked.limit))
@@ -110,24 +116,8 @@ def _not_admitted(lease: Lease, line: Sequence[Lease]) -> Obstacle | None:
     for other in _waiting():
         if other.pk not in ahead:
             asking.forgive(other.addon_id, other.cost_units)
-    verdict = asking.decide(
-        Candidate(
-            tenant=lease.tenant,
-            job_type=lease.job_type,
-            resource=lease.resource,
-            addon_id=lease.addon_id,
-            cost_units=lease.cost_units,
-            priority=lease.priority,
-            constraints=frozenset(lease.constraints),
-            expected_duration_sec=lease.expected_duration_sec,
-        )
-    )
+    verdict = asking.decide(contracts.candidate_of(lease))
     return Obstacle(verdict.reason) if isinstance(verdict, Denied) else None
-
-
-def _share_a_limit(one: Flow, other: Flow, in_force: Sequence[Limit]) -> bool:
-    bounds = [limit for limit in in_force if limit.max is not None]
-    return any(limit.names(one) and limit.names(other) for limit in bounds)
 
 
 def _waiting() -> Sequence[Lease]:
@@ -168,21 +158,106 @@ class Ear:
 
     def wait(self, seconds: float) -> None:
         """Until there may be room, or it is time to look."""
-        if self._listens:
-            self._hear(min(seconds, conf.POLL_SEC))
-        else:
-            time.sleep(min(seconds, self._pause, conf.POLL_SEC))
+        seconds = min(seconds, conf.POLL_SEC)
+        if not self._listens:
+            time.sleep(min(seconds, self._pause))
             self._pause = min(self._pause * 1.5, LAST_LOOK_SEC)
-
-    def _say(self, verb: str) -> None:
-        if self._listens:
-            with self._connection.cursor() as cursor:
-                cursor.execute(f"{verb} {CHANNEL}")
-
-    def _hear(self, seconds: float) -> None:
+            return
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             with self._connection.wrap_database_errors:
                 for note in self._connection.connection.notifies(timeout=left, stop_after=1):
                     if note.payload == ROOM:
                         return
+
+    def _say(self, verb: str) -> None:
+        if self._listens:
+            with self._connection.cursor() as cursor:
+                cursor.execute(f"{verb} {CHANNEL}")
+
+
+@dataclass
+class Kept:
+    on_lost: Callable[[], None]
+    deadline: float  # the lease is sure to be ours until then, by the steady clock
+
+
+class Keeper:
+    """Keeps the leases of this process's direct calls, on one thread and one connection for all of them.
+
+    It starts with the first lease and ends with the last. A lease that cannot be renewed in time is lost before it
+    runs out: whoever works under it is told to stop.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[UUID, Kept] = {}
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def keep(self, lease_id: UUID, on_lost: Callable[[], None]) -> None:
+        with self._lock:
+            self._kept[lease_id] = Kept(on_lost, _deadline())
+            if self._thread is None or not self._thread.is_alive():  # a forked child has none
+                self._changed.clear()
+                self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
+                self._thread.start()
+
+    def drop(self, lease_id: UUID) -> None:
+        with self._lock:
+            self._kept.pop(lease_id, None)
+            if not self._kept:
+                self._changed.set()
+
+    def _run(self) -> None:
+        outage = Outage(logger, "leases of direct calls", self._changed)
+        try:
+            while not self._is_over():
+                with outage.survive():
+                    short_timeouts(conf.LEASE_SEC / 3)
+                    self._beat()
+                with self._lock:
+                    late = [(key, kept) for key, kept in self._kept.items() if time.monotonic() > kept.deadline]
+                for lease_id, kept in late:
+                    self._lose(lease_id, kept)
+        finally:
+            db.connection().close()
+
+    def _is_over(self) -> bool:
+        """Waits for the next beat, or until there is nothing left to keep."""
+        due = time.monotonic() + conf.HEARTBEAT_SEC
+        while (left := due - time.monotonic()) > 0:
+            self._changed.wait(left)
+            with self._lock:
+                if not self._kept:
+                    self._thread = None
+                    return True
+                self._changed.clear()  # what was left is kept by now: another one came
+        return False
+
+    def _beat(self) -> None:
+        with self._lock:
+            ids = list(self._kept)
+        until = _deadline()
+        renewed, over = contracts.beat(ids) if ids else (set(), set())
+        for lease_id in renewed | over:
+            with self._lock:
+                kept = self._kept.get(lease_id)
+            if kept is None:
+                continue
+            if lease_id in renewed:
+                kept.deadline = until
+            else:
+                self._lose(lease_id, kept)
+
+    def _lose(self, lease_id: UUID, kept: Kept) -> None:
+        logger.warning("the lease %s of a direct call is lost", lease_id)
+        self.drop(lease_id)
+        kept.on_lost()
+
+
+def _deadline() -> float:
+    return time.monotonic() + conf.LEASE_SEC - margin()
+
+
+keeper = Keeper()

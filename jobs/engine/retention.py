@@ -62,7 +62,10 @@ class Pruning:
             while step():
                 if deadline is not None and time.monotonic() > deadline:
                     return False
-        self._loose_rows()
+        silent = Worker.objects.filter(heartbeat_at__lt=self.before)
+        ended = Lease.objects.filter(pk__lt=self._horizon, ended_at__lt=self.before)
+        self.done.workers += silent.count() if self.dry_run else silent.delete()[0]
+        self.done.leases += ended.count() if self.dry_run else ended.delete()[0]
         return True
 
     # Each step is one batch in one transaction, and returns whether there may be more.
@@ -134,7 +137,7 @@ class Pruning:
             ids = [pk for pk, _, _ in members]
             if any(status not in TERMINAL or holds_lane for _, status, holds_lane in members):
                 return
-            if self._kept(ids) or kept_by_others(JobGroup, [group]) or kept_by_keepers([group]):
+            if self._kept(ids) or kept_by_others(JobGroup, [group]):
                 return
             if not self.dry_run:
                 delete_jobs(ids)
@@ -151,12 +154,6 @@ class Pruning:
         folded = folding.fold_oldest_day(self.before)
         self.done.minutes += folded
         return bool(folded)
-
-    def _loose_rows(self) -> None:
-        silent = Worker.objects.filter(heartbeat_at__lt=self.before)
-        ended = Lease.objects.filter(pk__lt=self._horizon, ended_at__lt=self.before)
-        self.done.workers += silent.count() if self.dry_run else silent.delete()[0]
-        self.done.leases += ended.count() if self.dry_run else ended.delete()[0]
 
     def _after(self, rows: Any, last: UUID) -> Any:
         """The next old ones along the primary key, whose ids tell their age."""
@@ -177,7 +174,7 @@ class Pruning:
         for part in _parts(ids):
             lately = JobEvent.objects.filter(job_id__in=part, at__gte=self.before)
             kept.update(lately.values_list("job_id", flat=True))
-            kept |= kept_by_others(Job, part) | kept_by_keepers(part)
+            kept |= kept_by_others(Job, part)
         return kept
 
 
@@ -191,10 +188,10 @@ def one_round() -> object:
         _under_way = None
         return "off"
     _under_way = _under_way or Pruning(timedelta(days=conf.RETENTION_DAYS))
-    told = _under_way.done
+    pruned = _under_way.done
     if _under_way.go(ROUND_SEC):
         _under_way = None
-    return str(told)
+    return str(pruned)
 
 
 def pause_sec() -> float:
@@ -253,13 +250,9 @@ def take_along(ids: Sequence[UUID]) -> None:
         follower(ids)
 
 
-def kept_by_keepers(ids: Sequence[UUID]) -> set[UUID]:
-    return set(chain.from_iterable(keeper(ids) for keeper in _keepers)) if ids else set()
-
-
 def kept_by_others(model: type[models.Model], ids: Sequence[UUID]) -> set[UUID]:
-    """Rows of other apps are theirs to delete, so what they refer to stays unless they let go of it."""
-    kept: set[UUID] = set()
+    """What a keeper names stays, and what rows of other apps refer to, which are theirs to delete or to let go."""
+    kept = set(chain.from_iterable(keeper(ids) for keeper in _keepers))
     for relation in _foreign(model):
         if relation.on_delete is not models.SET_NULL:
             kept.update(_referring(relation, ids).values_list(relation.field.attname, flat=True))

@@ -50,10 +50,10 @@ class Start:
         return (now - self.at).total_seconds() if steady is None else steady
 
 
-def told(holder: Holder, pid: int | None, host: str | None) -> dict[str, Any]:
-    """The data of the event."""
+def event_data(holder: Holder, pid: int | None, host: str | None) -> dict[str, Any]:
+    """Return what the event of a start keeps."""
+    steady = {"clock": beat_clock()} if db.clock_may_jump() else {}
     facts = {"worker": holder.worker, "slot": holder.slot, "pid": pid, "host": host}
-    steady = {"clock": beat_clock()} if db.is_sqlite() else {}
     return {**facts, "api_token_id": str(holder.api_token), **steady}
 
 
@@ -71,8 +71,7 @@ def of(jobs: Iterable[Job]) -> dict[UUID, Start]:
 
 def overdue() -> list[Job]:
     """What remote workers have had for longer than it may run. A local worker sees to its own jobs."""
-    limited = Job.objects.active().running().filter(remote=True, max_runtime_sec__isnull=False)
-    held = list(limited)
+    held = list(Job.objects.active().running().filter(remote=True, max_runtime_sec__isnull=False))
     if not held:
         return []
     started, now = of(held), clock.now()

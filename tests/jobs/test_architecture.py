@@ -11,7 +11,7 @@ from tests.jobs.status_writers import writes_of_status
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENGINE = ROOT / "jobs" / "engine"
 WRITERS = {
-    *(ENGINE / f"{name}.py" for name in ("moves", "claim", "ending", "lifecycle", "groups", "chains", "insert")),
+    *(ENGINE / f"{name}.py" for name in ("moves", "claim", "ending", "lifecycle", "groups", "insert")),
     *(ENGINE / "sql").glob("*.py"),
 }
 PACKAGES = ("jobs", "schedules", "webhooks", "jobscheduler")

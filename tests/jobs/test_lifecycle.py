@@ -52,7 +52,7 @@ ASKED: dict[str, Callable[[Job], Any]] = {
     "resolve": lambda job: services.resolve(job.pk, actor=ADA, reason=WHY),
     "skip": lambda job: lifecycle.skip(job.pk, actor=ADA, reason=WHY),
     "withdraw": lambda job: lifecycle.withdraw(job.pk, actor=ADA, reason=WHY),
-    "offer": lambda job: lifecycle.offer(job.pk, actor=ADA, reserve_sec=30),
+    "offer": lambda job: executor.offer(job.pk, actor=ADA),
     "start": lambda job: lifecycle.start(job.pk, actor=ADA, owner="r#0", token=uuid4(), lease_sec=30),
 }
 SAYS_NOTHING = ("offer", "start")  # an executor takes what there is; it has no reasons

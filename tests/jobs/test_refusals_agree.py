@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs import groups, services
 from jobs.admin.actions import PRIORITY, VERBS, forecast
-from jobs.engine import ending, lifecycle
+from jobs.engine import ending
 from jobs.engine.facts import facts_of, facts_of_many
 from jobs.errors import Conflict
 from jobs.models import Job
@@ -58,7 +58,7 @@ def _stopped() -> Job:
 
 
 def _dispatching() -> Job:
-    return lifecycle.offer(_enqueue().pk, actor=executor.WORKER, reserve_sec=30)
+    return executor.offer(_enqueue().pk)
 
 
 def _skipped() -> Job:

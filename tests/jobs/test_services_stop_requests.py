@@ -16,7 +16,7 @@ from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import STOPPED_AS, Cause, Status, StopMode
 from tests import sample_jobs
 from tests.api.calling import Api
-from tests.executor import WORKER, finish, take
+from tests.executor import WORKER, finish, offer, take
 from tests.factories import JobFactory
 from tests.snapshots import events_of, everything, kinds_of
 
@@ -235,9 +235,9 @@ def test_cancelling_a_paused_job_ends_its_run() -> None:
 
 def test_a_reservation_that_was_withdrawn_can_be_made_again() -> None:
     job = JobFactory.create()
-    first = lifecycle.offer(job.pk, actor=WORKER, reserve_sec=30)
+    first = offer(job.pk)
     assert lifecycle.withdraw(job.pk, actor=WORKER).status == Status.QUEUED
-    second = lifecycle.offer(job.pk, actor=WORKER, reserve_sec=30)
+    second = offer(job.pk)
     assert second.dispatched_at == first.dispatched_at
     started = lifecycle.start(job.pk, actor=WORKER, owner="r#0", token=uuid4(), lease_sec=30)
     assert (started.status, started.reserved_until, started.run.worker) == (Status.RUNNING, None, "r#0")

@@ -17,6 +17,7 @@ from jobs.engine.moves import jobs
 from jobs.errors import JobSchedulerError
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.signals import group_finished
+from tests import executor
 from tests.races import sabotage
 from tests.races.claiming import LEASE_SEC, Taker
 from tests.races.crowd import Meeting
@@ -104,7 +105,7 @@ class Hammer:
         """As a remote executor does: offered first; sometimes too late."""
         ready = list(jobs().ready().in_dispatch_order().values_list("pk", flat=True)[:20])
         if ready and len(self.leases) < SLOTS:
-            job = lifecycle.offer(self.chance.choice(ready), actor=self.actor, reserve_sec=LEASE_SEC)
+            job = executor.offer(self.chance.choice(ready), actor=self.actor, reserve_sec=LEASE_SEC)
             if self.chance.random() < 0.2:
                 lifecycle.withdraw(job.pk, actor=self.actor)
                 return

@@ -88,11 +88,11 @@ def test_polls_do_not_sweep_more_often_than_a_worker_would(remote: Remote) -> No
 
 
 def test_a_poll_recovers_what_others_left_where_no_worker_runs(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobs.engine import upkeep
+    from jobs.engine import housekeeping
 
     lease = remote.begin()
     silent(lease, 60)
-    monkeypatch.setattr(upkeep, "_duties", upkeep.duties())
+    monkeypatch.setattr(housekeeping, "_before_offers", housekeeping.duties_before_offers())
     remote.poll()
     assert job(lease).status == Status.FAILED
 

@@ -26,8 +26,8 @@ from jobs.engine.context import CaptureLogs
 from jobs.engine.executors import Executor, ThreadExecutor
 from jobs.engine.housekeeping import Housekeeper
 from jobs.engine.identity import Identity
-from jobs.engine.listener import Listener
 from jobs.engine.selection import limits
+from jobs.engine.wakeup import Listener
 from jobs.engine.worker.claim_schedule import ClaimSchedule
 from jobs.engine.worker.heartbeat import STOP_GRACE_SEC, Heartbeat, Watchdog
 from jobs.engine.worker.progress_writer import ProgressWriter
