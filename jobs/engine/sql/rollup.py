@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from jobs.engine.sql import is_sqlite
+from jobs import db
 
 KEY = ("minute", "worker", "tenant", "resource", "job_type", "outcome", "wait_bucket", "run_bucket")
 SUMS = ("jobs", "wait_sec", "run_sec", "retried", "recovered")
@@ -22,7 +22,7 @@ def fold_rows(connection: Any, start: datetime, end: datetime, writer: str) -> N
     adapt = connection.ops.adapt_datetimefield_value
     params = {"start": adapt(start), "end": adapt(end), "writer": writer}
     with connection.cursor() as cursor:
-        for statement in _SQLITE_FOLD if is_sqlite(connection) else _POSTGRESQL_FOLD:
+        for statement in _SQLITE_FOLD if db.is_sqlite(connection) else _POSTGRESQL_FOLD:
             cursor.execute(statement, params)
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from jobs.engine.sql import is_sqlite
+from jobs import db
 
 
 def spread_positions(connection: Any, job_ids: Iterable[UUID], *, low: int, step: int) -> None:
     """Give these jobs, which are locked, the positions low + step, low + 2 step, …"""
     with connection.cursor() as cursor:
-        if is_sqlite(connection):
+        if db.is_sqlite(connection):
             cursor.execute(_SQLITE, [low, step, json.dumps([job_id.hex for job_id in job_ids])])
         else:
             cursor.execute(_POSTGRESQL, [low, step, list(job_ids)])
