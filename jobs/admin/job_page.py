@@ -12,6 +12,7 @@ from urllib.parse import quote
 from django.db.models import OuterRef, Subquery
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -19,7 +20,7 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import db
 from jobs.admin import console
-from jobs.admin.actions import offered
+from jobs.admin.actions import VERBS
 from jobs.admin.base import may_view_payload
 from jobs.admin.dashboard import TAIL, kind_of
 from jobs.admin.formatting import (
@@ -41,11 +42,9 @@ from jobs.engine.identity import Identity, is_remote
 from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
-from jobs.states import LIVE, EventKind, Status, StopMode, refusal
+from jobs.states import LIVE, EventKind, Status, StopMode, allowed_actions, is_repeated, refusal
 
 if TYPE_CHECKING:
-    from django_stubs_ext import StrPromise
-
     from jobs.admin.jobs import JobAdmin
 
 SHOWN = 50
@@ -77,12 +76,14 @@ def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
     outlook = explain(job.pk) if job.status in LIVE and job.status != Status.RUNNING else None
     may_edit = refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
     reasons = outlook.reasons if outlook else []
+    # Those that change something now.
+    verbs = [VERBS[name] for name in VERBS if name in allowed_actions(facts) and not is_repeated(name, facts)]
     events = list(JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN])
     return {
         "job": job,
         "now": now,
         "may_view_payload": payload,
-        "verbs": [(verb, admin.verb_url(job, verb.name)) for verb in offered(facts) if admin.may(request, verb)],
+        "verbs": [(verb, admin.verb_url(job, verb.name)) for verb in verbs if admin.may(request, verb)],
         "clone_url": console.url_of(admin.admin_site, "clone", job.pk) if request.user.has_perm(ADD_JOB) else "",
         "edit_url": console.url_of(admin.admin_site, "edit", job.pk) if may_edit else "",
         "outlook": outlook,
@@ -196,7 +197,7 @@ def _all_of(admin: JobAdmin, model: type[JobEvent] | type[JobLog], job: Job) -> 
     return f"{list_url(admin.admin_site, model)}?q={job.pk}" if admin.admin_site.is_registered(model) else ""
 
 
-WORDS: dict[str, StrPromise] = {
+WORDS: dict[str, Promise] = {
     EventKind.SUBMITTED: pgettext_lazy("event", "Submitted"),
     EventKind.HELD: pgettext_lazy("event", "Held back"),
     EventKind.RELEASED: pgettext_lazy("event", "Released"),
@@ -226,7 +227,7 @@ WORDS: dict[str, StrPromise] = {
 class Step:
     """`lasted`: until the next step, or until now; None where nothing comes after it."""
 
-    word: StrPromise | str
+    word: Promise | str
     at: datetime
     icon: str = "·"
     actor: str = ""

@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import census, db, explain
 from jobs.admin import console, job_page
+from jobs.admin.actions import JobVerbs
 from jobs.admin.base import capped_count, fieldset, may_view_payload
-from jobs.admin.bulk_actions import JobVerbs
 from jobs.admin.console import screen
 from jobs.admin.filters import AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter, StatusFilter, of_status
 from jobs.admin.formatting import (
@@ -135,16 +135,15 @@ class JobAdmin(JobVerbs):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        job = self.get_object(request, unquote(object_id))
+        view, job = super().change_view, self.get_object(request, unquote(object_id))
         if job is None or not self.has_view_permission(request, job) or request.method != "GET":
-            return super().change_view(request, object_id, form_url, extra_context)
-        mark = job_page.mark(job.pk)
-        if console.is_unchanged(request, mark):
-            return console.not_modified(request, mark)
-        shown = {**console.live_context(request, mark), "places": console.places(self.admin_site, request)}
-        shown |= job_page.page(self, request, job)
-        response = super().change_view(request, object_id, form_url, {**shown, **(extra_context or {})})
-        return console.stamped(response, request, mark)
+            return view(request, object_id, form_url, extra_context)
+
+        def build(shared: dict[str, Any]) -> HttpResponse:
+            context = {**shared, **job_page.page(self, request, job), **(extra_context or {})}
+            return view(request, object_id, form_url, context)
+
+        return console.live_page(self.admin_site, request, job_page.mark(job.pk), build)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
         """Once per page, not once for each part of it."""
