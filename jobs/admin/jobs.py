@@ -33,7 +33,7 @@ from jobs.admin.formatting import (
     link,
     link_column,
     list_url,
-    one_line,
+    pretty,
     reason_of,
     roughly,
     short_id,
@@ -236,7 +236,7 @@ def _params(jobs: list[Job]) -> dict[UUID, str]:
     """In one line. Large ones are not read, and none is cut before its secrets are masked."""
     rows = Job.objects.filter(pk__in=[job.pk for job in jobs]).order_by()
     small = rows.annotate(size=StoredSize(F("params"))).filter(size__lte=SMALL)
-    found = {pk: first_line(one_line(params), 80) for pk, params in small.values_list("pk", "params")}
+    found = {pk: first_line(pretty(params, indent=None), 80) for pk, params in small.values_list("pk", "params")}
     return {job.pk: found.get(job.pk, _now("(long params)")) for job in jobs}
 
 
