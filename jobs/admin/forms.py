@@ -33,6 +33,11 @@ def through(gate: Callable[..., Any], value: Any, *field: str) -> Any:
         raise ValidationError(error.errors[0]["msg"]) from None
 
 
+def reason_field() -> forms.CharField:
+    widget = AdminTextareaWidget(attrs={"rows": 2})
+    return forms.CharField(label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=widget)
+
+
 class ReasonForm(ActionForm):
     reason = forms.CharField(
         label=_("Reason:"), required=False, max_length=REASON_LENGTH, widget=forms.TextInput(attrs={"size": 30})
@@ -90,7 +95,7 @@ def fields_of(handler: Handler[..., Any], preset: Mapping[str, Any] | None = Non
     return made
 
 
-def said(handler: Handler[..., Any], form: forms.BaseForm, preset: Mapping[str, Any]) -> dict[str, Any]:
+def parse_params(handler: Handler[..., Any], form: forms.BaseForm, preset: Mapping[str, Any]) -> dict[str, Any]:
     """The params that were typed. A field that stands as it stood says nothing; a mask in one that does not is still
     what it hides in `preset`. InvalidInput for bad JSON."""
     written = {
@@ -127,22 +132,19 @@ def _field(name: str, schema: dict[str, Any], required: bool, shown: Mapping[str
         "initial": _written(shown[name]) if name in shown else None,
         "help_text": _help(schema),
     }
-    if (choices := _choices(schema)) is not None:
-        return forms.ChoiceField(choices=[("", "---------"), *choices], **told)
     kind = schema.get("type")
+    values = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
+    choices = [(_written(value), _written(value)) for value in values or ()]
+    if kind == "boolean":
+        choices = [("true", gettext("Yes")), ("false", gettext("No"))]
+    if choices:
+        return forms.ChoiceField(choices=[("", "---------"), *choices], **told)
     if kind in ("integer", "number"):
         return forms.CharField(max_length=400, widget=AdminTextInputWidget(attrs={"inputmode": "decimal"}), **told)
     if kind == "string" and schema.get("maxLength", 1000) <= 200:
         return TextField(max_length=LONGEST, strip=False, widget=AdminTextInputWidget, **told)
     rows = 2 if kind == "string" else 3
     return TextField(max_length=LONGEST, strip=False, widget=AdminTextareaWidget(attrs={"rows": rows}), **told)
-
-
-def _choices(schema: dict[str, Any]) -> list[tuple[str, str]] | None:
-    if schema.get("type") == "boolean":
-        return [("true", gettext("Yes")), ("false", gettext("No"))]
-    values = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
-    return None if values is None else [(_written(each), _written(each)) for each in values]
 
 
 def _help(schema: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.models import ADDITION
-from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
+from django.contrib.admin.widgets import AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
@@ -22,7 +22,7 @@ from jobs import actors, services
 from jobs.admin.base import log_history, may_view_payload
 from jobs.admin.console import APP, render, screen, url_of
 from jobs.admin.formatting import change_url, link, short_id
-from jobs.admin.forms import JsonField, fields_of, refuse, said
+from jobs.admin.forms import JsonField, fields_of, parse_params, reason_field, refuse
 from jobs.engine.facts import facts_of
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate
@@ -73,7 +73,7 @@ class SubmissionForm(forms.Form):
         """What `services.enqueue` takes beside job type or template."""
         found = {name: self.cleaned_data[name] or None for name in OURS if name in self.fields}
         found["tags"] = [tag.strip() for tag in (found.get("tags") or "").split(",") if tag.strip()] or None
-        return {**found, "params": said(self.handler, self, self.hidden), "reason": self.cleaned_data["reason"]}
+        return {**found, "params": parse_params(self.handler, self, self.hidden), "reason": self.cleaned_data["reason"]}
 
 
 @screen("enqueue", _("New job"), permission=f"{APP}.add_job", methods=BOTH)
@@ -87,10 +87,8 @@ def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         except InvalidInput as error:
             problem = error.errors[0]["msg"]
     form = None if handler is None else SubmissionForm(handler, posted(request))
-    if handler is not None and form is not None and request.method == "POST":
-        made = _submitted(request, form, job_type=handler.name)
-        if made is not None:
-            return _done(admin, request, made)
+    if form is not None and (answer := _submit(admin, request, form, job_type=form.handler.name)) is not None:
+        return answer
     context = {"form": form, **_told(handler), "problem": problem, "types": registry.names()}
     return render(admin, request, "jobs/console/enqueue.html", context, title=_("New job"))
 
@@ -120,10 +118,8 @@ def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> 
     preset = redact(template.params) if may_view_payload(request) else dict.fromkeys(template.params, "")
     form = SubmissionForm(handler, posted(request), preset=preset, hidden=template.params)
     del form.fields["tenant"]
-    if request.method == "POST":
-        made = _submitted(request, form, template=template.name, tenant=template.tenant)
-        if made is not None:
-            return _done(admin, request, made)
+    if (answer := _submit(admin, request, form, template=template.name, tenant=template.tenant)) is not None:
+        return answer
     context |= {"form": form, **_told(handler)}
     return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
 
@@ -144,20 +140,17 @@ def posted(request: HttpRequest) -> Any:
     return request.POST if request.method == "POST" else None
 
 
-def _submitted(request: HttpRequest, form: SubmissionForm, **what: Any) -> Job | None:
-    """None, and errors in the form, if it is refused."""
+def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **what: Any) -> HttpResponse | None:
+    """None, and errors in the form, if it is refused or nothing was posted."""
     if not form.is_valid():
         return None
     try:
-        return services.enqueue(actor=actors.user(request.user), **{**form.submission(), **what})
+        job = services.enqueue(actor=actors.user(request.user), **{**form.submission(), **what})
     except JobSchedulerError as error:
         refuse(form, error)
-    return None
-
-
-def _done(admin: ModelAdmin, request: HttpRequest, job: Job) -> HttpResponse:
-    told = format_html("{} {}", _now("Submitted:"), link(admin.admin_site, Job, job.pk) or job.pk)
-    messages.success(request, told)
+        return None
+    message = format_html("{} {}", _now("Submitted:"), link(admin.admin_site, Job, job.pk) or job.pk)
+    messages.success(request, message)
     log_history(request, [job], "enqueue", ADDITION)
     return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
 
@@ -210,9 +203,7 @@ class EditForm(forms.Form):
     not_before = TimeField(label=_("Not before"), required=False, show_hidden_initial=True)
     deadline_at = TimeField(label=_("Deadline"), required=False, show_hidden_initial=True)
     params = JsonField(label=_("Params"), required=False, show_hidden_initial=True)
-    reason = forms.CharField(
-        label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=AdminTextareaWidget(attrs={"rows": 2})
-    )
+    reason = reason_field()
 
     def __init__(self, job: Job, data: Any, *, with_params: bool) -> None:
         times = {name: getattr(job, name) for name in ("not_before", "deadline_at")}
@@ -223,10 +214,10 @@ class EditForm(forms.Form):
 
     def changes(self) -> dict[str, Any]:
         """Only what was changed."""
-        said = {name: self.cleaned_data[name] for name in self.changed_data if name != "reason"}
-        if "params" in said:
-            said["params"] = restore(said["params"] or {}, self.job.params, "params")
-        return said
+        changed = {name: self.cleaned_data[name] for name in self.changed_data if name != "reason"}
+        if "params" in changed:
+            changed["params"] = restore(changed["params"] or {}, self.job.params, "params")
+        return changed
 
 
 @screen("edit", _("Edit"), permission=f"{APP}.change_job", route="<uuid:job_id>/edit/", methods=BOTH, listed=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib.admin.widgets import AdminTextareaWidget
 from django.db.models import Model, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
@@ -20,13 +19,13 @@ from jobs.admin.base import StateAdmin
 from jobs.admin.console import APP
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, one_of
 from jobs.admin.formatting import column, isolated, pause_column, shown, text_block
+from jobs.admin.forms import reason_field
 from jobs.admin.object_actions import Button, ButtonAdmin
 from jobs.conf import conf
 from jobs.engine import wakeup
 from jobs.errors import InvalidInput
 from jobs.explain.facts import as_limit
 from jobs.models import ConcurrencyLimit, LeaseKind, LimitScope
-from jobs.services import REASON_LENGTH
 
 CHANGE = f"{APP}.change_limits"
 
@@ -41,9 +40,7 @@ class LimitForm(forms.ModelForm):
         help_text=_("Without it, the maximum is that of the settings."),
     )
 
-    reason = forms.CharField(
-        label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=AdminTextareaWidget(attrs={"rows": 2})
-    )
+    reason = reason_field()
 
     class Meta:
         model = ConcurrencyLimit
