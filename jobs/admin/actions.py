@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -23,7 +22,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs import actors, parsing, services
-from jobs.actors import Actor
 from jobs.admin import console
 from jobs.admin.base import CAP, CappedInt, StateAdmin, VerbAdmin, capped_count, log_history
 from jobs.admin.formatting import change_url, link, list_url
@@ -308,8 +306,5 @@ def with_priority(request: HttpRequest, verb: Verb) -> Verb:
     text = request.POST.get("priority", "")
     if not (text.isascii() and text.isdigit() and len(text) < 5):
         raise InvalidInput("priority", _("must be a whole number from 0 to 100"))
-    return replace(verb, call=partial(_set_priority, priority=parsing.integer(int(text), "priority", 0, 100)))
-
-
-def _set_priority(job_id: UUID, *, priority: int, actor: Actor, reason: str) -> Job:
-    return services.update(job_id, {"priority": priority}, actor=actor, reason=reason)
+    priority = parsing.integer(int(text), "priority", 0, 100)
+    return replace(verb, call=lambda job_id, **by: services.update(job_id, {"priority": priority}, **by))

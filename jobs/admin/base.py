@@ -292,15 +292,17 @@ class VerbAdmin(LeanAdmin):
         return [path("<path:object_id>/verb/<slug:verb>/", view, name=name), *super().get_urls()]
 
 
+def never(self: admin.ModelAdmin, request: HttpRequest, obj: Model | None = None) -> bool:
+    """A permission that nobody has."""
+    return False
+
+
 class StateAdmin(LeanAdmin):
     """What the scheduler writes and people only read."""
 
     actions: Any = None
 
-    def refuse(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    has_add_permission = has_change_permission = has_delete_permission = refuse
+    has_add_permission = has_change_permission = has_delete_permission = never
 
 
 def fieldset(title: Any, *fields: Any, folded: bool = False) -> tuple[Any, Any]:

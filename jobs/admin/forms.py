@@ -33,6 +33,13 @@ def through(gate: Callable[..., Any], value: Any, *field: str) -> Any:
         raise ValidationError(error.errors[0]["msg"]) from None
 
 
+def text_field(label: Any, help_text: Any = "", length: int = 255, initial: str | None = None) -> forms.CharField:
+    widget = AdminTextInputWidget()
+    return forms.CharField(
+        label=label, required=False, initial=initial, max_length=length, help_text=help_text, widget=widget
+    )
+
+
 def reason_field() -> forms.CharField:
     widget = AdminTextareaWidget(attrs={"rows": 2})
     return forms.CharField(label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=widget)
@@ -80,10 +87,11 @@ def fields_of(handler: Handler[..., Any], preset: Mapping[str, Any] | None = Non
     schema = handler.signature.schema()
     required = set(schema.get("required", ()))
     shown = preset or {}
-    made = {
-        PREFIX + name: _field(name, _resolved(each, schema), name in required and name not in shown, shown)
-        for name, each in schema.get("properties", {}).items()
-    }
+    made: dict[str, forms.Field] = {}
+    for name, described in schema.get("properties", {}).items():
+        reference = described.get("$ref", "").removeprefix("#/$defs/")  # an enum class stands behind one
+        resolved = {**schema.get("$defs", {}).get(reference, {}), **described}
+        made[PREFIX + name] = _field(name, resolved, name in required and name not in shown, shown)
     if schema.get("additionalProperties", False) is not False:
         made[MORE] = forms.CharField(
             label=gettext("Further params"),
@@ -163,10 +171,3 @@ def _help(schema: dict[str, Any]) -> str:
 
 def _written(value: Any) -> str:
     return value if isinstance(value, str) else (pretty(value) if isinstance(value, dict | list) else json.dumps(value))
-
-
-def _resolved(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
-    """An enum class stands behind a reference."""
-    reference = schema.get("$ref", "")
-    found = whole.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {}) if reference else {}
-    return {**found, **schema}

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors, figures, limits, parsing
-from jobs.admin.base import StateAdmin
+from jobs.admin.base import StateAdmin, never
 from jobs.admin.console import APP
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, one_of
 from jobs.admin.formatting import column, isolated, pause_column, shown, text_block
@@ -125,6 +125,8 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
         (_("Pause"), {"fields": ("paused", "reason", "paused_by", "paused_at")}),
     )
 
+    has_delete_permission = never
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self.has_change_permission(request)
 
@@ -133,9 +135,6 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return super().has_view_permission(request, obj) or self.has_change_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         active = figures.in_use()

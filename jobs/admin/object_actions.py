@@ -14,7 +14,6 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
@@ -82,8 +81,8 @@ class ButtonAdmin(VerbAdmin):
         if button.grave and not request.POST.get("confirmed"):
             return self._ask(request, button, rows)
         try:
-            said = request.POST.get("reason", "").strip()
-            reason = parsing.text(said, "reason", max_length=REASON_LENGTH, allow_empty=True)
+            text = request.POST.get("reason", "").strip()
+            reason = parsing.text(text, "reason", max_length=REASON_LENGTH, allow_empty=True)
         except InvalidInput as error:
             self.message_user(request, str(error), messages.ERROR)
             return None
@@ -100,10 +99,9 @@ class ButtonAdmin(VerbAdmin):
         for row in rows:
             try:
                 became.append(button.call(row, reason=reason, actor=actors.user(request.user)))
+                done.append(row)
             except JobSchedulerError as error:
                 refused.append(f"{row}: {error}")
-            else:
-                done.append(row)
         self._tell(request, button, len(done), refused, self.told(button, became))
         log_history(request, done, message)
         return self.answer(request, button, became)
@@ -145,11 +143,7 @@ class ButtonAdmin(VerbAdmin):
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
         across = request.POST.get("select_across", "0")
         repeated = [("action", button.name), ("select_across", across), ("index", "0")] if keys else []
-        request.current_app = self.admin_site.name
         context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": button.label,
             "count": len(rows),
             "sample": [isolated(str(row)) for row in rows[:SAMPLE]],
             "hidden": [*repeated, *((ACTION_CHECKBOX_NAME, key) for key in keys)],
@@ -158,7 +152,7 @@ class ButtonAdmin(VerbAdmin):
             "back": list_url(self.admin_site, self.model) if keys or not rows else self.after(rows[0]),
             "media": self.media,
         }
-        return TemplateResponse(request, "jobs/console/agree.html", context)
+        return console.render(self, request, "jobs/console/agree.html", context, title=button.label)
 
     def _tell(self, request: HttpRequest, button: Button, count: int, refused: list[str], more: Any) -> None:
         told = ". ".join([str(button.done % {"count": count}), *refused[:FEW]])

@@ -87,9 +87,8 @@ _kept: Kept[list[dict[str, Any]]] = Kept()
 
 def _count_queues() -> list[dict[str, Any]]:
     """Which tenants and priorities have jobs that wait, and how many: along the index of what waits."""
-    counted = _waiting().order_by("tenant", "-priority").values_list("tenant", "priority").annotate(Count("pk"))
-    names = ("tenant", "priority", "jobs")
-    return [dict(zip(names, row, strict=True)) for row in counted[: FARTHEST + 1]]
+    counted: Any = _waiting().order_by("tenant", "-priority").values("tenant", "priority").annotate(jobs=Count("pk"))
+    return list(counted[: FARTHEST + 1])
 
 
 def _asked(request: HttpRequest, queues: list[dict[str, Any]]) -> dict[str, Any]:

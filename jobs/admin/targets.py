@@ -43,9 +43,11 @@ WAITING = 20
 
 
 def _state(target: Target) -> TargetState:
-    """Looked up for a whole page at once where there is one."""
+    """Looked up once, and for a whole page of a list together."""
     known: TargetState | None = getattr(target, "lane_state", None)
-    return targets.states([target])[0] if known is None else known
+    if known is None:
+        known = target.lane_state = targets.states([target])[0]  # type: ignore[attr-defined]
+    return known
 
 
 def _is_failed(target: Target) -> bool:
@@ -124,12 +126,6 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         for target, state in zip(rows, targets.states(list(rows)), strict=True):
             target.lane_state = state
-
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        target = super().get_object(request, object_id, from_field)
-        if target is not None:
-            target.lane_state = targets.states([target])[0]
-        return target
 
     def sections(self, request: HttpRequest, row: Target) -> dict[str, Any]:
         lane = Job.objects.filter(lane_id=row.pk, gate__in=literals(figures.IN_LANE)).in_dispatch_order()

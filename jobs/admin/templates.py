@@ -15,12 +15,12 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import parsing, submission
 from jobs.admin.base import LeanAdmin, may_view_payload
+from jobs.admin.console import APP, url_of
 from jobs.admin.filters import JobTypeFilter
 from jobs.admin.formatting import column, isolated, json_block
 from jobs.admin.forms import JsonField
-from jobs.admin.job_forms import run_url
 from jobs.errors import InvalidInput, InvalidParams
-from jobs.models import JobTemplate
+from jobs.models import Job, JobTemplate
 from jobs.redaction import restore
 from jobs.registry import registry
 from jobs.setting_rules import YEAR_SEC
@@ -129,5 +129,6 @@ class JobTemplateAdmin(LeanAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         template = self.get_object(request, unquote(object_id))
-        more = {} if template is None else {"run_url": run_url(self, request, template)}
-        return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
+        may_run = request.user.has_perm(f"{APP}.run_jobtemplate") and self.admin_site.is_registered(Job)
+        run_url = url_of(self.admin_site, "template-run", template.pk) if template is not None and may_run else ""
+        return super().change_view(request, object_id, form_url, {"run_url": run_url, **(extra_context or {})})
