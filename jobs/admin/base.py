@@ -249,13 +249,16 @@ class VerbAdmin(LeanAdmin):
         if "buttons" in cls.__dict__:
             cls.actions = [_action(button) for button in cls.buttons if button.many]
             for button in cls.buttons:
-                setattr(cls, f"has_{button.name}_permission", partialmethod(cls.may, verb=button))
+                setattr(cls, f"has_{button.name}_permission", partialmethod(cls._has, button.permission))
 
     def verbs(self) -> Mapping[str, Any]:
         return {button.name: button for button in self.buttons}
 
     def may(self, request: HttpRequest, verb: Any) -> bool:
-        return request.user.has_perm(verb.permission)
+        return bool(getattr(self, f"has_{verb.name}_permission")(request))
+
+    def _has(self, permission: str, request: HttpRequest) -> bool:
+        return request.user.has_perm(permission)
 
     def act(self, request: HttpRequest, verb: Any, queryset: QuerySet[Any]) -> HttpResponse | None:
         raise NotImplementedError
