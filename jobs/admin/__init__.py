@@ -17,11 +17,10 @@ from jobs.admin.groups import JobGroupAdmin
 from jobs.admin.history import JobEventAdmin, JobLogAdmin, JobMinuteAdmin, JobRunAdmin
 from jobs.admin.jobs import JobAdmin
 from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin
-from jobs.admin.system import PollerAdmin, SystemSnapshotAdmin
 from jobs.admin.targets import TargetAdmin
 from jobs.admin.templates import JobTemplateAdmin
 from jobs.admin.tokens import ApiTokenAdmin
-from jobs.admin.workers import WorkerAdmin
+from jobs.admin.workers import PollerAdmin, SystemSnapshotAdmin, WorkerAdmin
 from jobs.conf import configured, read
 
 

@@ -1,46 +1,58 @@
-"""The verbs of persons on jobs: one service call per job, an honest word on each of them, and a dry run."""
+"""The verbs of persons on jobs, as actions on a selection and as buttons on a job's page.
+
+One service call per job and an honest word on each of them; what is grave is shown first, with what it would do.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 from uuid import UUID
 
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
+from django.utils.functional import Promise
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy, pgettext_lazy
 
-from jobs import services
-from jobs.actors import Actor
-from jobs.admin.base import CAP, CappedInt, capped_count
+from jobs import actors, parsing, services
+from jobs.admin import console
+from jobs.admin.base import CAP, CappedInt, StateAdmin, VerbAdmin, capped_count, log_history
+from jobs.admin.formatting import change_url, link, list_url
+from jobs.admin.forms import DryRunForm
+from jobs.conf import conf
 from jobs.engine.facts import COLUMNS, facts_of_many
-from jobs.errors import JobSchedulerError
+from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job
 from jobs.refusal_text import short_error, short_reason
-from jobs.states import DryRun, JobFacts, Status, allowed_actions, is_repeated
-
-if TYPE_CHECKING:
-    from django_stubs_ext import StrPromise
+from jobs.states import DryRun, Status
 
 FEW = 5
-AT_ONCE = 500
+BATCH_SIZE = 500
 SAMPLE = 10
 SHOWN = ("job_type", "target", "created_at")
+GRAVE = ("cancel", "resolve", "retry")  # what cannot be taken back; a retry of one job is one more job, and no matter
 
 
 @dataclass(frozen=True)
 class Verb:
     name: str
-    button: StrPromise
-    action: StrPromise
+    button: Promise
+    action: Promise
     will: Any
     done: Any
     call: Callable[..., Job]
+    many: ClassVar[bool] = True
 
-    def dry_run(self) -> DryRun:
-        return DryRun("update", ["priority"]) if self.name == PRIORITY.name else DryRun(self.name)
+    @property
+    def permission(self) -> str:
+        return f"{console.APP}.{'reorder' if self.name == PRIORITY.name else self.name}_job"
 
 
 VERBS: dict[str, Verb] = {
@@ -96,8 +108,6 @@ VERBS: dict[str, Verb] = {
         ),
     )
 }
-
-
 PRIORITY = Verb(
     "change_priority",
     gettext_lazy("Change priority"),
@@ -119,14 +129,6 @@ class Tally:
     left: int = 0
     made: list[Job] = field(default_factory=list)
 
-    @property
-    def changed(self) -> list[UUID]:
-        return [*self.done, *self.asked]
-
-    @property
-    def is_clean(self) -> bool:
-        return not self.skipped and not self.left
-
     def count(self, job_id: UUID, job: Job) -> None:
         """`job` is what the service answered: the same job, or the one that now follows it."""
         waits = self.verb.name in ("cancel", "pause") and job.status == Status.RUNNING
@@ -138,48 +140,22 @@ class Tally:
         parts = [str(self.verb.done % {"count": len(self.done)})] if self.done or not self.asked else []
         if asked := len(self.asked):
             if self.verb.name == "pause":
-                told_of = ngettext("%(count)d asked to pause", "%(count)d asked to pause", asked)
+                sentence = ngettext("%(count)d asked to pause", "%(count)d asked to pause", asked)
             else:
-                told_of = ngettext("%(count)d asked to stop", "%(count)d asked to stop", asked)
-            parts.append(told_of % {"count": asked})
-        told = list(self.skipped.items())[:FEW]
-        parts += [_skipped(why, job_ids) for why, job_ids in told]
-        if silent := sum(map(len, self.skipped.values())) - sum(len(job_ids) for _why, job_ids in told):
+                sentence = ngettext("%(count)d asked to stop", "%(count)d asked to stop", asked)
+            parts.append(sentence % {"count": asked})
+        silent = sum(map(len, self.skipped.values()))
+        for why, job_ids in list(self.skipped.items())[:FEW]:
+            count = len(job_ids)
+            sentence = ngettext("%(count)d skipped: %(why)s", "%(count)d skipped: %(why)s", count)
+            names = f" ({', '.join(map(str, job_ids))})" if count <= FEW else ""
+            parts.append(sentence % {"count": count, "why": why} + names)
+            silent -= count
+        if silent:
             parts.append(ngettext("%d more skipped", "%d more skipped", silent) % silent)
         if self.left:
             parts.append(_("%s not looked at: narrow the list to reach them") % self.left)
         return ", ".join(parts) + "."
-
-
-def carry_out(job_ids: Iterable[UUID], *, actor: Actor, reason: str, tally: Tally) -> None:
-    """Each job in its own transaction, so that one that cannot does not undo the others."""
-    for job_id in job_ids:
-        try:
-            tally.count(job_id, tally.verb.call(job_id, actor=actor, reason=reason))
-        except JobSchedulerError as error:
-            tally.skipped.setdefault(short_error(error), []).append(job_id)
-
-
-def chosen(queryset: QuerySet[Job], limit: int) -> tuple[list[Job], int]:
-    """The first `limit` jobs, oldest first and fixed before anything is done to them, and how many were left."""
-    keys = queryset.order_by("pk").values_list("pk", "job_type")[:limit]
-    jobs = [Job(id=pk, job_type=job_type) for pk, job_type in keys]
-    if len(jobs) < limit:
-        return jobs, 0
-    found = capped_count(queryset, limit + CAP)
-    return jobs, CappedInt(CAP) if isinstance(found, CappedInt) else found - limit
-
-
-def offered(facts: JobFacts) -> list[Verb]:
-    """The verbs that change something about a job now."""
-    names = [name for name in allowed_actions(facts) if not is_repeated(name, facts)]
-    return [verb for name, verb in VERBS.items() if name in names]
-
-
-def _skipped(why: str, job_ids: list[UUID]) -> str:
-    count = len(job_ids)
-    text = ngettext("%(count)d skipped: %(why)s", "%(count)d skipped: %(why)s", count) % {"count": count, "why": why}
-    return f"{text} ({', '.join(map(str, job_ids))})" if count <= FEW else text
 
 
 @dataclass
@@ -203,10 +179,10 @@ class Forecast:
 
 
 def forecast(verb: Verb, job_ids: Sequence[UUID]) -> Forecast:
-    found, dry_run = Forecast(verb), verb.dry_run()
-    for start in range(0, len(job_ids), AT_ONCE):
-        some = job_ids[start : start + AT_ONCE]
-        jobs = list(Job.objects.filter(pk__in=some).only("pk", *SHOWN, *COLUMNS).order_by("pk"))
+    found, dry_run = Forecast(verb), DryRun("update", ["priority"]) if verb is PRIORITY else DryRun(verb.name)
+    for start in range(0, len(job_ids), BATCH_SIZE):
+        batch = Job.objects.filter(pk__in=job_ids[start : start + BATCH_SIZE])
+        jobs = list(batch.only("pk", *SHOWN, *COLUMNS).order_by("pk"))
         facts = facts_of_many(jobs)
         for job in jobs:
             found.jobs += 1
@@ -218,3 +194,117 @@ def forecast(verb: Verb, job_ids: Sequence[UUID]) -> Forecast:
             else:
                 found.skipped[short_reason(refused)] += 1
     return found
+
+
+class JobVerbs(VerbAdmin, StateAdmin):
+    """Each verb takes its own permission, and goes through the services with the user as its actor."""
+
+    buttons = (*VERBS.values(), PRIORITY)
+    action_form = DryRunForm
+    has_screens = True
+
+    def verbs(self) -> dict[str, Verb]:
+        """On a job's page: its priority is changed in its form."""
+        return VERBS
+
+    def act(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Do it, or first show what it would do."""
+        jobs, left = select_jobs(request, queryset)
+        if not is_confirmed(request, verb, len(jobs)):
+            return self.confirmation(request, verb, jobs, left)
+        if verb is PRIORITY:
+            try:
+                verb = with_priority(request, verb)
+            except InvalidInput as error:
+                return self.confirmation(request, verb, jobs, left, error.errors[0]["msg"])
+        self.perform(request, verb, jobs, left)
+        return None
+
+    def confirmation(
+        self, request: HttpRequest, verb: Verb, jobs: list[Job], left: int, error: str = ""
+    ) -> HttpResponse:
+        """A page with the dry run's sentence, a sample, and the form that does it."""
+        foreseen = forecast(verb, [job.pk for job in jobs])
+        foreseen.left = left
+        across = selects_all(request)
+        # What the list's own form said: who chose all that match names one of them, as the list does.
+        keys = [(ACTION_CHECKBOX_NAME, job.pk) for job in (jobs[:1] if across else jobs)]
+        context = {
+            "forecast": foreseen,
+            "across": across,
+            "limit": conf.CONSOLE_BULK_LIMIT,
+            "sample": [(link(self.admin_site, Job, job.pk), job) for job in foreseen.sample],
+            "hidden": [("action", verb.name), ("index", "0"), ("select_across", "1" if across else "0"), *keys],
+            "action_url": request.get_full_path(),
+            "list_url": list_url(self.admin_site, Job),
+            "reason": request.POST.get("reason", "")[: services.REASON_LENGTH],
+            "needs_priority": verb is PRIORITY,
+            "priority": request.POST.get("priority", "50")[:4],
+            "error": error,
+        }
+        return console.render(self, request, "jobs/console/confirm.html", context, title=verb.action)
+
+    def perform(self, request: HttpRequest, verb: Verb, jobs: list[Job], left: int = 0) -> None:
+        """Each job in its own transaction, so that one that cannot does not undo the others."""
+        tally, reason = Tally(verb, left=left), request.POST.get("reason", "").strip()
+        for start in range(0, len(jobs), BATCH_SIZE):
+            changed = []
+            for job in jobs[start : start + BATCH_SIZE]:
+                try:
+                    tally.count(job.pk, verb.call(job.pk, actor=actors.user(request.user), reason=reason))
+                    changed.append(job)
+                except JobSchedulerError as error:
+                    tally.skipped.setdefault(short_error(error), []).append(job.pk)
+            log_history(request, changed, f"{verb.name}: {reason}" if reason else verb.name)
+        message = str(tally)
+        if len(tally.made) == 1:
+            follower = link(self.admin_site, Job, tally.made[0].pk)
+            message = format_html("{} {} {}", message, _("It is followed by"), follower)
+        is_clean = not tally.skipped and not tally.left
+        self.message_user(request, message, messages.SUCCESS if is_clean else messages.WARNING)
+
+    def perform_one(self, request: HttpRequest, verb: Verb, row: Job) -> HttpResponse:
+        self.perform(request, verb, [row])
+        return HttpResponseRedirect(change_url(self.admin_site, Job, row.pk))
+
+    def get_urls(self) -> list[URLPattern]:
+        return [*console.urls(self), *super().get_urls()]
+
+
+def select_jobs(request: HttpRequest, queryset: QuerySet[Job]) -> tuple[list[Job], int]:
+    """The first jobs, oldest first and fixed before anything is done to them, and how many were left.
+
+    What was ticked also has its place in the report where it has left the list since.
+    """
+    limit = conf.CONSOLE_BULK_LIMIT
+    if not selects_all(request):
+        queryset = Job.objects.using(queryset.db).filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
+    keys = queryset.order_by("pk").values_list("pk", "job_type")[:limit]
+    jobs = [Job(id=pk, job_type=job_type) for pk, job_type in keys]
+    if len(jobs) < limit:
+        return jobs, 0
+    found = capped_count(queryset, limit + CAP)
+    return jobs, CappedInt(CAP) if isinstance(found, CappedInt) else found - limit
+
+
+def is_confirmed(request: HttpRequest, verb: Verb, count: int) -> bool:
+    """One job, and what can be taken back on the rows that a person sees, need no second look."""
+    if request.POST.get("confirmed"):
+        return True
+    if request.POST.get("dry_run") or verb is PRIORITY:
+        return False
+    return count <= 1 or (verb.name not in GRAVE and not selects_all(request))
+
+
+def selects_all(request: HttpRequest) -> bool:
+    """Whether all of the list are meant, in whatever spelling Django takes for a yes."""
+    return request.POST.get("select_across", "").strip().lower() not in ("", "0", "false")
+
+
+def with_priority(request: HttpRequest, verb: Verb) -> Verb:
+    """The verb with the number that was asked for, or InvalidInput."""
+    text = request.POST.get("priority", "")
+    if not (text.isascii() and text.isdigit() and len(text) < 5):
+        raise InvalidInput("priority", _("must be a whole number from 0 to 100"))
+    priority = parsing.integer(int(text), "priority", 0, 100)
+    return replace(verb, call=lambda job_id, **by: services.update(job_id, {"priority": priority}, **by))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partialmethod
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -54,47 +54,6 @@ class CappedPaginator(Paginator):
     @cached_property
     def count(self) -> int:
         return capped_count(self.object_list, self.cap)  # type: ignore[arg-type]
-
-
-class QualifiedSearch(admin.ModelAdmin):
-    """Search without a scan over text: ids, and qualifiers such as `type:mail.*` that name a column.
-
-    `qualifiers` maps a word to a field, `id_field` is what a bare id means, `name_field` what a bare word begins.
-    """
-
-    search_fields = ("pk",)  # shows the search box; what is searched is decided here
-    qualifiers: Mapping[str, str] = {}
-    id_field = "pk"
-    name_field = ""
-
-    def __init__(self, model: type[Model], admin_site: admin.AdminSite) -> None:
-        super().__init__(model, admin_site)
-        words = " ".join(f"{word}:…" for word in self.qualifiers)
-        first = _("the beginning of a name") if self.name_field else _("a whole id")
-        explained = _("Finds {first}; also {words} (a final * stands for anything).") if words else _("Finds {first}.")
-        self.search_help_text = format_lazy(explained, first=first, words=words)  # type: ignore[misc]
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        for word in smart_split(search_term):
-            condition = self._condition(word)
-            if condition is None:
-                return queryset.none(), False
-            queryset = queryset.filter(condition)
-        return queryset, False
-
-    def _condition(self, word: str) -> Q | None:
-        """None: this can match nothing."""
-        name, colon, value = word.partition(":")
-        if colon and name.lower() in self.qualifiers:
-            return _matches(self.model, self.qualifiers[name.lower()], _unquoted(value))
-        word = _unquoted(word).removeprefix("#")
-        if (known := _uuid(word)) is not None:
-            return Q(**{self.id_field: known})
-        if word.isascii() and word.isdigit() and isinstance(self.model._meta.pk, AutoField):
-            return Q(pk=int(word[:20]))
-        return Q(**{f"{self.name_field}__startswith": word}) if self.name_field else None
 
 
 def _matches(model: type[Model], name: str, value: str) -> Q | None:
@@ -158,9 +117,17 @@ class LeanChangeList(ChangeList):
         self.model_admin.complete_rows(request, self.result_list)
 
 
-class LeanAdmin(QualifiedSearch):
-    """`payload` names what takes a permission of its own to see: on a page, and in a list `payload_columns`."""
+class LeanAdmin(admin.ModelAdmin):
+    """`payload` names what takes a permission of its own to see: on a page, and in a list `payload_columns`.
 
+    Search without a scan over text: ids, and qualifiers such as `type:mail.*` that name a column. `qualifiers` maps a
+    word to a field, `id_field` is what a bare id means, `name_field` what a bare word begins.
+    """
+
+    search_fields = ("pk",)  # shows the search box; what is searched is decided here
+    qualifiers: Mapping[str, str] = {}
+    id_field = "pk"
+    name_field = ""
     change_list_template = "jobs/list.html"
     nothing_yet: Any = ""  # what an empty list says
     paginator = CappedPaginator
@@ -178,22 +145,51 @@ class LeanAdmin(QualifiedSearch):
     class Media:
         css = {"all": ("jobs/console.css", "jobs/screens.css")}
 
+    def __init__(self, model: type[Model], admin_site: admin.AdminSite) -> None:
+        super().__init__(model, admin_site)
+        words = " ".join(f"{word}:…" for word in self.qualifiers)
+        first = _("the beginning of a name") if self.name_field else _("a whole id")
+        explained = _("Finds {first}; also {words} (a final * stands for anything).") if words else _("Finds {first}.")
+        self.search_help_text = format_lazy(explained, first=first, words=words)  # type: ignore[misc]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        for word in smart_split(search_term):
+            condition = self._condition(word)
+            if condition is None:
+                return queryset.none(), False
+            queryset = queryset.filter(condition)
+        return queryset, False
+
+    def _condition(self, word: str) -> Q | None:
+        """None: this can match nothing."""
+        name, colon, value = word.partition(":")
+        if colon and name.lower() in self.qualifiers:
+            return _matches(self.model, self.qualifiers[name.lower()], _unquoted(value))
+        word = _unquoted(word).removeprefix("#")
+        if (known := _uuid(word)) is not None:
+            return Q(**{self.id_field: known})
+        if word.isascii() and word.isdigit() and isinstance(self.model._meta.pk, AutoField):
+            return Q(pk=int(word[:20]))
+        return Q(**{f"{self.name_field}__startswith": word}) if self.name_field else None
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return LeanChangeList
 
     def live_mark(self) -> str:
-        """What changes with the list, see `console.is_unchanged`; a list without one does not renew itself."""
+        """What changes with the list, see `console.live_page`; a list without one does not renew itself."""
         return ""
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        view = super().changelist_view
         if request.method != "GET" or not self.has_view_permission(request):
-            return super().changelist_view(request, extra_context)
-        mark = self.live_mark()
-        if mark and console.is_unchanged(request, mark):
-            return console.not_modified(request, mark)
-        shown = {**console.live_context(request, mark), "places": console.places(self.admin_site, request)}
-        shown |= self.above_list(request)
-        return console.stamped(super().changelist_view(request, {**shown, **(extra_context or {})}), request, mark)
+            return view(request, extra_context)
+
+        def build(shared: dict[str, Any]) -> Any:
+            return view(request, {**shared, **self.above_list(request), **(extra_context or {})})
+
+        return console.live_page(self.admin_site, request, self.live_mark(), build)
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         """Give the rows of a page what its columns show beside their fields, looked up for all of them at once."""
@@ -232,13 +228,39 @@ class LeanAdmin(QualifiedSearch):
         return not isinstance(key, int) or abs(key) <= LARGEST_KEY
 
 
+def _action(verb: Any) -> Any:
+    def run(self: VerbAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        return self.act(request, verb, queryset)
+
+    run.__name__ = verb.name
+    return admin.action(permissions=[verb.name], description=verb.action)(run)
+
+
 class VerbAdmin(LeanAdmin):
-    """Verbs on single rows (`verbs` by name), each with its own permission (`may`): POST to `<key>/verb/<name>/`."""
+    """Verbs on rows, each with its own permission: POST to `<key>/verb/<name>/`, and an action of the list for `many`.
+
+    A subclass names its `buttons`, and says what they do to a selection (`act`) and to one row (`perform_one`).
+    """
+
+    buttons: tuple[Any, ...] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "buttons" in cls.__dict__:
+            cls.actions = [_action(button) for button in cls.buttons if button.many]
+            for button in cls.buttons:
+                setattr(cls, f"has_{button.name}_permission", partialmethod(cls._has, button.permission))
 
     def verbs(self) -> Mapping[str, Any]:
-        raise NotImplementedError
+        return {button.name: button for button in self.buttons}
 
     def may(self, request: HttpRequest, verb: Any) -> bool:
+        return bool(getattr(self, f"has_{verb.name}_permission")(request))
+
+    def _has(self, permission: str, request: HttpRequest) -> bool:
+        return request.user.has_perm(permission)
+
+    def act(self, request: HttpRequest, verb: Any, queryset: QuerySet[Any]) -> HttpResponse | None:
         raise NotImplementedError
 
     def perform_one(self, request: HttpRequest, verb: Any, row: Any) -> HttpResponse:
@@ -273,19 +295,17 @@ class VerbAdmin(LeanAdmin):
         return [path("<path:object_id>/verb/<slug:verb>/", view, name=name), *super().get_urls()]
 
 
+def never(self: admin.ModelAdmin, request: HttpRequest, obj: Model | None = None) -> bool:
+    """A permission that nobody has."""
+    return False
+
+
 class StateAdmin(LeanAdmin):
     """What the scheduler writes and people only read."""
 
     actions: Any = None
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = never
 
 
 def fieldset(title: Any, *fields: Any, folded: bool = False) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db.models import DateTimeField, F, Func, Sum
 from django.utils import formats, timezone
@@ -17,9 +17,6 @@ from django.utils.translation import gettext as _
 from jobs.models import JobMinute
 from jobs.models.rollup import BUCKETS_SEC
 from jobs.states import Status
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 WIDTH, HEIGHT, LEFT, BOTTOM = 440, 150, 44, 18
@@ -90,7 +87,7 @@ def slot_of(window: Window) -> F | Hour:
 def slots(window: Window, now: datetime) -> list[Slot]:
     """Every slot of the window, also those in which nothing ended; one statement."""
     found = {start: Slot(start) for start in window.starts(now)}
-    rows = _since(min(found)).annotate(slot=slot_of(window))
+    rows = JobMinute.objects.filter(minute__gte=min(found)).annotate(slot=slot_of(window))
     key = ("slot", "outcome", "wait_bucket", "run_bucket")
     for start, outcome, wait, run, jobs in rows.values_list(*key).annotate(Sum("jobs")).order_by():
         slot = found.get(start)
@@ -103,7 +100,7 @@ def slots(window: Window, now: datetime) -> list[Slot]:
 
 def ended(within: timedelta, now: datetime) -> Counter[str]:
     """How many jobs ended as what."""
-    rows = _since(now - within).order_by().values_list("outcome").annotate(Sum("jobs"))
+    rows = JobMinute.objects.filter(minute__gte=now - within).order_by().values_list("outcome").annotate(Sum("jobs"))
     return Counter(dict(rows))
 
 
@@ -111,7 +108,7 @@ def per_resource(now: datetime) -> dict[str, list[int]]:
     """Of each resource, how many jobs ended in each of the last 60 minutes."""
     starts = {start: index for index, start in enumerate(WINDOWS["1h"].starts(now))}
     found: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
-    rows = _since(min(starts)).order_by()
+    rows = JobMinute.objects.filter(minute__gte=min(starts)).order_by()
     for resource, start, jobs in rows.values_list("resource", "minute").annotate(Sum("jobs")):
         if start in starts:
             found[resource][starts[start]] += jobs
@@ -135,10 +132,6 @@ def bound(bucket: int) -> str:
     if bucket >= len(BUCKETS_SEC):
         return f"> {_seconds(BUCKETS_SEC[-1])}"
     return f"≤ {_seconds(BUCKETS_SEC[bucket])}"
-
-
-def _since(moment: datetime) -> Any:
-    return JobMinute.objects.filter(minute__gte=moment)
 
 
 def _seconds(seconds: float) -> str:

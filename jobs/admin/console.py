@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.core.exceptions import PermissionDenied
@@ -29,13 +29,11 @@ from django.db.models import Max
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseNotModified
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from jobs import db
 from jobs.models import Job, JobEvent
-
-if TYPE_CHECKING:
-    from django_stubs_ext import StrPromise
 
 APP = Job._meta.app_label
 VIEW_JOBS = f"{APP}.view_job"
@@ -48,7 +46,7 @@ class Screen:
     """`route` follows the path of the job list; `permission` is what opening it takes, beside a login."""
 
     name: str
-    title: StrPromise | str
+    title: Promise | str
     view: View
     permission: str
     route: str
@@ -57,7 +55,7 @@ class Screen:
 
 
 SCREENS: dict[str, Screen] = {}
-LISTS: dict[str, tuple[StrPromise, str, str]] = {  # by label: an app that is not installed is simply not there
+LISTS: dict[str, tuple[Promise, str, str]] = {  # by label: an app that is not installed is simply not there
     "jobs": (_("Jobs"), APP, "job"),
     "schedules": (_("Schedules"), "jobscheduler_schedules", "schedule"),
     "workers": (_("Workers"), APP, "worker"),
@@ -67,7 +65,7 @@ LISTS: dict[str, tuple[StrPromise, str, str]] = {  # by label: an app that is no
 
 def screen(
     name: str,
-    title: StrPromise | str,
+    title: Promise | str,
     *,
     permission: str = VIEW_JOBS,
     route: str = "",
@@ -95,19 +93,21 @@ def render(
     admin: ModelAdmin,
     request: HttpRequest,
     template: str,
-    context: Mapping[str, Any],
+    context: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
     *,
-    title: StrPromise | str = "",
+    title: Promise | str = "",
     mark: str = "",
 ) -> HttpResponse:
-    """A screen as a page of its site; 304 where somebody polls and nothing happened since."""
-    if mark and is_unchanged(request, mark):
-        return not_modified(request, mark)
+    """A screen as a page of its site. A `context` that takes long is given as a function: see `live_page`."""
     site = admin.admin_site
     request.current_app = site.name
-    shown = {**site.each_context(request), "opts": admin.opts, "title": title, "places": places(site, request)}
-    response = TemplateResponse(request, template, {**shown, **live_context(request, mark), **context})
-    return stamped(response, request, mark)
+
+    def build(shared: dict[str, Any]) -> HttpResponse:
+        own = context() if callable(context) else context
+        page = {**site.each_context(request), "opts": admin.opts, "title": title, **shared, **own}
+        return TemplateResponse(request, template, page)
+
+    return live_page(site, request, mark, build)
 
 
 def listed(site: AdminSite, request: HttpRequest) -> list[dict[str, Any]]:
@@ -178,32 +178,26 @@ def latest_event() -> str:
     return str(JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0)
 
 
-def etag(request: HttpRequest, mark: str) -> str:
-    """Of this page as this user sees it now; never a hash of its content, which would have to be made first."""
-    parts = (mark, str(int(time.time()) // 60), str(request.user.pk), request.get_full_path())
-    return f'W/"{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"'
+def live_page(
+    site: AdminSite, request: HttpRequest, mark: str, build: Callable[[dict[str, Any]], HttpResponse]
+) -> HttpResponse:
+    """Build a page with what all pages of the console show, and what it needs to ask for itself if it has a `mark`.
 
-
-def is_unchanged(request: HttpRequest, mark: str) -> bool:
-    """Only for our own script: a person who reloads a page gets it, with the messages that wait for it."""
-    return ASKING in request.headers and request.headers.get("If-None-Match") == etag(request, mark)
-
-
-def not_modified(request: HttpRequest, mark: str) -> HttpResponse:
-    response = HttpResponseNotModified()
-    response["ETag"] = etag(request, mark)
-    return response
-
-
-def live_context(request: HttpRequest, mark: str) -> dict[str, Any]:
-    """What the page needs to know to ask for itself."""
+    304 where its own script asks and nothing happened since: a person who reloads a page gets it, with the messages
+    that wait for it. The ETag is never a hash of the content, which would have to be made first.
+    """
     if not mark:
-        return {}
-    unread = {"messages": ()} if ASKING in request.headers else {}  # they wait for a page that a person sees
-    return {"live_url": request.get_full_path(), "live_etag": etag(request, mark), **unread}
-
-
-def stamped(response: HttpResponse, request: HttpRequest, mark: str) -> HttpResponse:
-    if mark and ASKING in request.headers:
-        response["ETag"] = etag(request, mark)
+        return build({"places": places(site, request)})
+    parts = (mark, str(int(time.time()) // 60), str(request.user.pk), request.get_full_path())
+    etag = f'W/"{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"'
+    is_polled = ASKING in request.headers
+    response: HttpResponse
+    if is_polled and request.headers.get("If-None-Match") == etag:
+        response = HttpResponseNotModified()
+    else:
+        unread = {"messages": ()} if is_polled else {}  # they wait for a page that a person sees
+        live = {"live_url": request.get_full_path(), "live_etag": etag, **unread}
+        response = build({"places": places(site, request), **live})
+    if is_polled:
+        response["ETag"] = etag
     return response

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -25,7 +26,7 @@ from jobs import actors, census, figures, limits
 from jobs.admin import charts, console
 from jobs.admin.alerts import alerts
 from jobs.admin.base import log_history
-from jobs.admin.charts import WINDOWS, Slot, Window
+from jobs.admin.charts import WINDOWS, Slot
 from jobs.admin.console import APP, render, screen, url_of
 from jobs.admin.formatting import ICONS, first_line, link, list_url, short_id
 from jobs.census import Census
@@ -55,18 +56,17 @@ def show_on_dashboard(section: Section) -> None:
 
 @screen("dashboard", gettext_lazy("Dashboard"))
 def dashboard(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    if console.is_unchanged(request, mark := console.latest_event()):
-        return console.not_modified(request, mark)
-    window = WINDOWS.get(request.GET.get("window", ""), WINDOWS["1h"])
-    context = {**_now(admin, request), **_lately(admin, request, window)}
-    context["sections"] = [html for section in _sections if (html := section(admin, request)) is not None]
+    context = partial(_context, admin, request)
+    mark = console.latest_event()
     return render(admin, request, "jobs/console/dashboard.html", context, title=_("Dashboard"), mark=mark)
 
 
-def _now(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
+def _context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
+    window = WINDOWS.get(request.GET.get("window", ""), WINDOWS["1h"])
     now, counted, force = timezone.now(), census.take(), figures.workforce()
     hour, day, site = charts.ended(HOUR, now), charts.ended(DAY, now), admin.admin_site
     may_see_workers = site.is_registered(Worker) and request.user.has_perm(f"{APP}.view_worker")
+    slots = charts.slots(window, now)
     return {
         "alerts": list(alerts(site, request, counted, force, hour, day)),
         "cards": _cards(admin, counted, day),
@@ -77,13 +77,6 @@ def _now(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         "pause_url": url_of(site, "resource", "pause"),
         "resume_url": url_of(site, "resource", "resume"),
         "is_new": not counted.ever,
-    }
-
-
-def _lately(admin: ModelAdmin, request: HttpRequest, window: Window) -> dict[str, Any]:
-    now = timezone.now()
-    slots = charts.slots(window, now)
-    return {
         "window": window.name,
         "windows": list(WINDOWS),
         "throughput": charts.throughput(slots, _deploys(slots[0].start)),
@@ -91,11 +84,10 @@ def _lately(admin: ModelAdmin, request: HttpRequest, window: Window) -> dict[str
         "runs": charts.latency(slots, "runs"),
         "table": [_numbers(slot) for slot in slots if slot.outcomes],
         "total": sum((slot.outcomes for slot in slots), Counter()),
-        "failures": [
-            (each, link(admin.admin_site, Job, each.sample, short_id(each.sample))) for each in recent_failures()
-        ],
+        "failures": [(alike, link(site, Job, alike.sample, short_id(alike.sample))) for alike in recent_failures()],
         "may_retry": request.user.has_perm(f"{APP}.retry_job"),
-        "list_url": list_url(admin.admin_site, Job),
+        "list_url": list_url(site, Job),
+        "sections": [html for section in _sections if (html := section(admin, request)) is not None],
     }
 
 
@@ -145,38 +137,36 @@ class Row:
     oldest: timedelta | None
     running: int
     in_use: int  # of its limit: with what was offered to remote workers
-    most: int | None
     spark: SafeString
-    is_paused: bool = False
-    paused_by: str = ""
-    paused_at: datetime | None = None
-    reason: str = ""
+    limit: LimitState
+    reason: str  # why it is paused
 
 
 def resource_rows(admin: ModelAdmin, counted: Census, recent: Mapping[str, Sequence[int]]) -> list[Row]:
     """Every resource that has work, a limit or a handler; those with the most work first."""
-    states = {each.key: each for each in limits.listing() if each.scope == "resource"}
+    states = {state.key: state for state in limits.listing() if state.scope == "resource"}
     handled = {registry.get(name).options.resource or "default" for name in registry.names()}
     names = {*states, *handled, *(kind.resource for kind in counted.live), *recent} - {""}
-    found = [_row(admin, name, counted, states.get(name), recent.get(name, [0] * 60)) for name in names]
-    return sorted(found, key=lambda row: (-row.queued - row.running, row.name))[:RESOURCES]
-
-
-def _row(admin: ModelAdmin, name: str, counted: Census, state: LimitState | None, recent: Sequence[int]) -> Row:
-    here = [kind for kind in counted.live if kind.resource == name]
-    due = [kind.since for kind in here if kind.is_due]
-    running = sum(kind.jobs for kind in here if kind.status == Status.RUNNING)
-    in_use = sum(kind.jobs for kind in here if kind.status in ACTIVE)
-    queued = sum(kind.jobs for kind in here if kind.is_queued and kind.status not in ACTIVE)
-    oldest = timedelta(seconds=counted.age_sec(min(due))) if due else None
-    label = _("%d jobs ended in the last 60 minutes") % sum(recent)
-    quoted = quote('resource:"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
-    url = f"{list_url(admin.admin_site, Job)}?q={quoted}"
-    most, spark = state.max if state else None, charts.sparkline(recent, label)
-    row = (name, url, queued, oldest, running, in_use, most, spark)
-    if state is None or not state.paused:
-        return Row(*row)
-    return Row(*row, True, state.paused_by, state.paused_at, first_line(state.reason, 200))
+    rows = []
+    for name in names:
+        here = [kind for kind in counted.live if kind.resource == name]
+        due = [kind.since for kind in here if kind.is_due]
+        ended = recent.get(name, [0] * 60)
+        limit = states.get(name) or LimitState("resource", name, max=None, in_use=0)
+        quoted = quote('resource:"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
+        row = Row(
+            name,
+            f"{list_url(admin.admin_site, Job)}?q={quoted}",
+            queued=sum(kind.jobs for kind in here if kind.is_queued and kind.status not in ACTIVE),
+            oldest=timedelta(seconds=counted.age_sec(min(due))) if due else None,
+            running=sum(kind.jobs for kind in here if kind.status == Status.RUNNING),
+            in_use=sum(kind.jobs for kind in here if kind.status in ACTIVE),
+            spark=charts.sparkline(ended, _("%d jobs ended in the last 60 minutes") % sum(ended)),
+            limit=limit,
+            reason=first_line(limit.reason, 200),
+        )
+        rows.append(row)
+    return sorted(rows, key=lambda row: (-row.queued - row.running, row.name))[:RESOURCES]
 
 
 @screen(

@@ -120,7 +120,9 @@ class EndedFilter(KnownValues):
             return queryset.none()
         status = self.status if self.status in TERMINAL else ""
         job_type = self.job_type if self.job_type in registry.names() else ""
-        moment = since(self.ages[value], timezone.now())
+        began = timezone.now() - self.ages[value]
+        minute = began.replace(second=0, microsecond=0)
+        moment = minute if minute == began else minute + timedelta(minutes=1)
         return queryset.filter(pk__in=jobs_ended(moment, status, job_type))
 
 
@@ -181,13 +183,6 @@ def _among(queryset: QuerySet[Any], **condition: Any) -> QuerySet[Any]:
     if isinstance(capped_count(few), CappedInt):  # of so many, a page is soon found by id
         return queryset.filter(**condition)
     return queryset.filter(pk__in=few.values("pk"))
-
-
-def since(age: timedelta, now: datetime) -> datetime:
-    """From the same minute on from which the rollup counts."""
-    began = now - age
-    whole = began.replace(second=0, microsecond=0)
-    return whole if whole == began else whole + timedelta(minutes=1)
 
 
 class Walk(NamedTuple):

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib.admin import ModelAdmin, display
+from django.contrib.admin import AdminSite, ModelAdmin, display
 from django.contrib.admin.utils import quote
 from django.db.models import Model
 from django.urls import reverse
@@ -19,18 +19,13 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from jobs.admin.base import CappedInt
 from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
-from jobs.models.job import STATUS_LABELS
+from jobs.models.job import STATUS_LABELS, Job
 from jobs.redaction import redact
 from jobs.states import TERMINAL, Status
-
-if TYPE_CHECKING:
-    from django.contrib.admin import AdminSite
-
-    from jobs.models import Job
 
 LONGEST = 65_536
 # They reorder what stands around them; in JSON they can be spelled out, since they are only ever inside strings.
@@ -70,6 +65,19 @@ def column(description: Any, field: str, formatter: Callable[[Any], Any]) -> Any
 def link_column(description: Any, model: type[Model], field: str) -> Any:
     """A column or read-only field that links to the row whose key is in `field`."""
     return shown(description)(lambda admin, row: link(admin.admin_site, model, getattr(row, field)))
+
+
+def pause_column() -> Any:
+    """Of a target or a limit: that it is paused, by whom, since when and why."""
+
+    def show(admin: ModelAdmin, row: Any) -> SafeString | None:
+        if not row.paused:
+            return None
+        parts = (mark("warn", _("paused"), "‖"), isolated(row.paused_by), when(row.paused_at) or "")
+        why = isolated(first_line(row.reason))
+        return format_html('{} {} {}<br><span class="jc-small">{}</span>', *parts, why)
+
+    return shown(gettext_lazy("pause"))(show)
 
 
 def change_url(site: AdminSite, model: type[Model], pk: Any) -> str:
@@ -120,14 +128,10 @@ def json_block(value: Any) -> SafeString | None:
     return None if value is None else format_html('<pre class="jc-text">{}</pre>', shortened(pretty(value)))
 
 
-def pretty(value: Any) -> str:
-    """JSON to read, with its secrets masked."""
-    return _spelled(json.dumps(redact(value), indent=2, ensure_ascii=False))
-
-
-def one_line(value: Any) -> str:
-    """JSON in one line, with its secrets masked."""
-    return _spelled(json.dumps(redact(value), ensure_ascii=False))
+def pretty(value: Any, indent: int | None = 2) -> str:
+    """JSON to read, with its secrets masked; in one line with `indent=None`."""
+    written = json.dumps(redact(value), indent=indent, ensure_ascii=False)
+    return _DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
 def short_id(pk: Any) -> str:
@@ -163,10 +167,6 @@ def duration(span: timedelta) -> str:
 def grouped(number: int) -> str:
     """With its thousands apart, whatever the site does with other numbers; a count that was broken off says so."""
     return number_format(int(number), force_grouping=True) + ("+" if isinstance(number, CappedInt) else "")
-
-
-def _spelled(written: str) -> str:
-    return _DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
 def badge(status: str, beside: str = "") -> SafeString:

@@ -33,6 +33,18 @@ def through(gate: Callable[..., Any], value: Any, *field: str) -> Any:
         raise ValidationError(error.errors[0]["msg"]) from None
 
 
+def text_field(label: Any, help_text: Any = "", length: int = 255, initial: str | None = None) -> forms.CharField:
+    widget = AdminTextInputWidget()
+    return forms.CharField(
+        label=label, required=False, initial=initial, max_length=length, help_text=help_text, widget=widget
+    )
+
+
+def reason_field() -> forms.CharField:
+    widget = AdminTextareaWidget(attrs={"rows": 2})
+    return forms.CharField(label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=widget)
+
+
 class ReasonForm(ActionForm):
     reason = forms.CharField(
         label=_("Reason:"), required=False, max_length=REASON_LENGTH, widget=forms.TextInput(attrs={"size": 30})
@@ -75,10 +87,11 @@ def fields_of(handler: Handler[..., Any], preset: Mapping[str, Any] | None = Non
     schema = handler.signature.schema()
     required = set(schema.get("required", ()))
     shown = preset or {}
-    made = {
-        PREFIX + name: _field(name, _resolved(each, schema), name in required and name not in shown, shown)
-        for name, each in schema.get("properties", {}).items()
-    }
+    made: dict[str, forms.Field] = {}
+    for name, described in schema.get("properties", {}).items():
+        reference = described.get("$ref", "").removeprefix("#/$defs/")  # an enum class stands behind one
+        resolved = {**schema.get("$defs", {}).get(reference, {}), **described}
+        made[PREFIX + name] = _field(name, resolved, name in required and name not in shown, shown)
     if schema.get("additionalProperties", False) is not False:
         made[MORE] = forms.CharField(
             label=gettext("Further params"),
@@ -90,7 +103,7 @@ def fields_of(handler: Handler[..., Any], preset: Mapping[str, Any] | None = Non
     return made
 
 
-def said(handler: Handler[..., Any], form: forms.BaseForm, preset: Mapping[str, Any]) -> dict[str, Any]:
+def parse_params(handler: Handler[..., Any], form: forms.BaseForm, preset: Mapping[str, Any]) -> dict[str, Any]:
     """The params that were typed. A field that stands as it stood says nothing; a mask in one that does not is still
     what it hides in `preset`. InvalidInput for bad JSON."""
     written = {
@@ -127,22 +140,19 @@ def _field(name: str, schema: dict[str, Any], required: bool, shown: Mapping[str
         "initial": _written(shown[name]) if name in shown else None,
         "help_text": _help(schema),
     }
-    if (choices := _choices(schema)) is not None:
-        return forms.ChoiceField(choices=[("", "---------"), *choices], **told)
     kind = schema.get("type")
+    values = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
+    choices = [(_written(value), _written(value)) for value in values or ()]
+    if kind == "boolean":
+        choices = [("true", gettext("Yes")), ("false", gettext("No"))]
+    if choices:
+        return forms.ChoiceField(choices=[("", "---------"), *choices], **told)
     if kind in ("integer", "number"):
         return forms.CharField(max_length=400, widget=AdminTextInputWidget(attrs={"inputmode": "decimal"}), **told)
     if kind == "string" and schema.get("maxLength", 1000) <= 200:
         return TextField(max_length=LONGEST, strip=False, widget=AdminTextInputWidget, **told)
     rows = 2 if kind == "string" else 3
     return TextField(max_length=LONGEST, strip=False, widget=AdminTextareaWidget(attrs={"rows": rows}), **told)
-
-
-def _choices(schema: dict[str, Any]) -> list[tuple[str, str]] | None:
-    if schema.get("type") == "boolean":
-        return [("true", gettext("Yes")), ("false", gettext("No"))]
-    values = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
-    return None if values is None else [(_written(each), _written(each)) for each in values]
 
 
 def _help(schema: dict[str, Any]) -> str:
@@ -161,10 +171,3 @@ def _help(schema: dict[str, Any]) -> str:
 
 def _written(value: Any) -> str:
     return value if isinstance(value, str) else (pretty(value) if isinstance(value, dict | list) else json.dumps(value))
-
-
-def _resolved(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
-    """An enum class stands behind a reference."""
-    reference = schema.get("$ref", "")
-    found = whole.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {}) if reference else {}
-    return {**found, **schema}

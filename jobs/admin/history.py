@@ -46,16 +46,8 @@ class JobRunAdmin(OfJobAdmin):
     fieldsets = (
         fieldset(
             None,
-            *(
-                "job_link",
-                "status",
-                "started_at",
-                "finished_at",
-                "run_time",
-                "exit_code",
-                "shown_worker",
-                "shown_error",
-            ),
+            *("job_link", "status", "started_at", "finished_at", "run_time"),
+            *("exit_code", "shown_worker", "shown_error"),
         ),
     )
 

@@ -10,7 +10,6 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.models import ADDITION
-from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
@@ -20,9 +19,9 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import actors, services
 from jobs.admin.base import log_history, may_view_payload
-from jobs.admin.console import APP, render, screen, url_of
+from jobs.admin.console import APP, render, screen
 from jobs.admin.formatting import change_url, link, short_id
-from jobs.admin.forms import JsonField, fields_of, refuse, said
+from jobs.admin.forms import JsonField, fields_of, parse_params, reason_field, refuse, text_field
 from jobs.engine.facts import facts_of
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate
@@ -40,26 +39,20 @@ KEPT = (
 OURS = ("tenant", "target", "resource", "priority", "not_before", "hold", "tags", "idempotency_key")
 
 
-def _text(label: Any, help_text: Any = "", length: int = 255) -> forms.CharField:
-    return forms.CharField(
-        label=label, required=False, max_length=length, help_text=help_text, widget=AdminTextInputWidget
-    )
-
-
 class SubmissionForm(forms.Form):
     """What a submission says beside its params; those are added for each job type."""
 
-    tenant = _text(_("Tenant"), _("Empty: default."), 64)
-    target = _text(_("Target"), _("Jobs of one target run one after another."), 200)
-    resource = _text(_("Resource"), _("Empty: as the handler says."), 200)
+    tenant = text_field(_("Tenant"), _("Empty: default."), 64)
+    target = text_field(_("Target"), _("Jobs of one target run one after another."), 200)
+    resource = text_field(_("Resource"), _("Empty: as the handler says."), 200)
     priority = forms.ChoiceField(label=_("Priority"), required=False, choices=PRIORITIES)
     not_before = forms.DateTimeField(
         label=_("Not before"), required=False, widget=forms.DateTimeInput(attrs={"type": "datetime-local"})
     )
-    tags = _text(_("Tags"), _("Separated by commas."), 2000)
-    idempotency_key = _text(_("Idempotency key"), _("The same key and params give the same job."))
+    tags = text_field(_("Tags"), _("Separated by commas."), 2000)
+    idempotency_key = text_field(_("Idempotency key"), _("The same key and params give the same job."))
     hold = forms.BooleanField(label=_("Hold it until it is released"), required=False)
-    reason = _text(_("Reason"), length=REASON_LENGTH)
+    reason = text_field(_("Reason"), length=REASON_LENGTH)
 
     def __init__(
         self, handler: Handler[..., Any], *args: Any, preset: Any = None, hidden: Any = None, **kwargs: Any
@@ -73,7 +66,7 @@ class SubmissionForm(forms.Form):
         """What `services.enqueue` takes beside job type or template."""
         found = {name: self.cleaned_data[name] or None for name in OURS if name in self.fields}
         found["tags"] = [tag.strip() for tag in (found.get("tags") or "").split(",") if tag.strip()] or None
-        return {**found, "params": said(self.handler, self, self.hidden), "reason": self.cleaned_data["reason"]}
+        return {**found, "params": parse_params(self.handler, self, self.hidden), "reason": self.cleaned_data["reason"]}
 
 
 @screen("enqueue", _("New job"), permission=f"{APP}.add_job", methods=BOTH)
@@ -87,11 +80,9 @@ def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         except InvalidInput as error:
             problem = error.errors[0]["msg"]
     form = None if handler is None else SubmissionForm(handler, posted(request))
-    if handler is not None and form is not None and request.method == "POST":
-        made = _submitted(request, form, job_type=handler.name)
-        if made is not None:
-            return _done(admin, request, made)
-    context = {"form": form, **_told(handler), "problem": problem, "types": registry.names()}
+    if form is not None and (answer := _submit(admin, request, form, job_type=form.handler.name)) is not None:
+        return answer
+    context = {"form": form, **_describe_handler(handler), "problem": problem, "types": registry.names()}
     return render(admin, request, "jobs/console/enqueue.html", context, title=_("New job"))
 
 
@@ -120,22 +111,13 @@ def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> 
     preset = redact(template.params) if may_view_payload(request) else dict.fromkeys(template.params, "")
     form = SubmissionForm(handler, posted(request), preset=preset, hidden=template.params)
     del form.fields["tenant"]
-    if request.method == "POST":
-        made = _submitted(request, form, template=template.name, tenant=template.tenant)
-        if made is not None:
-            return _done(admin, request, made)
-    context |= {"form": form, **_told(handler)}
+    if (answer := _submit(admin, request, form, template=template.name, tenant=template.tenant)) is not None:
+        return answer
+    context |= {"form": form, **_describe_handler(handler)}
     return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
 
 
-def run_url(admin: ModelAdmin, request: HttpRequest, template: JobTemplate) -> str:
-    """Where a template is run; empty for those who may not."""
-    if not request.user.has_perm(f"{APP}.run_jobtemplate") or not admin.admin_site.is_registered(Job):
-        return ""
-    return url_of(admin.admin_site, "template-run", template.pk)
-
-
-def _told(handler: Handler[..., Any] | None) -> dict[str, str]:
+def _describe_handler(handler: Handler[..., Any] | None) -> dict[str, str]:
     """Never the handler itself: a template calls what can be called, and it would run."""
     return {} if handler is None else {"job_type": handler.name, "doc": handler.doc}
 
@@ -144,20 +126,17 @@ def posted(request: HttpRequest) -> Any:
     return request.POST if request.method == "POST" else None
 
 
-def _submitted(request: HttpRequest, form: SubmissionForm, **what: Any) -> Job | None:
-    """None, and errors in the form, if it is refused."""
+def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **what: Any) -> HttpResponse | None:
+    """None, and errors in the form, if it is refused or nothing was posted."""
     if not form.is_valid():
         return None
     try:
-        return services.enqueue(actor=actors.user(request.user), **{**form.submission(), **what})
+        job = services.enqueue(actor=actors.user(request.user), **{**form.submission(), **what})
     except JobSchedulerError as error:
         refuse(form, error)
-    return None
-
-
-def _done(admin: ModelAdmin, request: HttpRequest, job: Job) -> HttpResponse:
-    told = format_html("{} {}", _now("Submitted:"), link(admin.admin_site, Job, job.pk) or job.pk)
-    messages.success(request, told)
+        return None
+    message = format_html("{} {}", _now("Submitted:"), link(admin.admin_site, Job, job.pk) or job.pk)
+    messages.success(request, message)
     log_history(request, [job], "enqueue", ADDITION)
     return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
 
@@ -210,9 +189,7 @@ class EditForm(forms.Form):
     not_before = TimeField(label=_("Not before"), required=False, show_hidden_initial=True)
     deadline_at = TimeField(label=_("Deadline"), required=False, show_hidden_initial=True)
     params = JsonField(label=_("Params"), required=False, show_hidden_initial=True)
-    reason = forms.CharField(
-        label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=AdminTextareaWidget(attrs={"rows": 2})
-    )
+    reason = reason_field()
 
     def __init__(self, job: Job, data: Any, *, with_params: bool) -> None:
         times = {name: getattr(job, name) for name in ("not_before", "deadline_at")}
@@ -223,10 +200,10 @@ class EditForm(forms.Form):
 
     def changes(self) -> dict[str, Any]:
         """Only what was changed."""
-        said = {name: self.cleaned_data[name] for name in self.changed_data if name != "reason"}
-        if "params" in said:
-            said["params"] = restore(said["params"] or {}, self.job.params, "params")
-        return said
+        changed = {name: self.cleaned_data[name] for name in self.changed_data if name != "reason"}
+        if "params" in changed:
+            changed["params"] = restore(changed["params"] or {}, self.job.params, "params")
+        return changed
 
 
 @screen("edit", _("Edit"), permission=f"{APP}.change_job", route="<uuid:job_id>/edit/", methods=BOTH, listed=False)
@@ -237,25 +214,21 @@ def edit(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
     facts = facts_of(job)
     with_params = may_view_payload(request) and refusal("update", facts, ["params"]) is None
     form = EditForm(job, posted(request), with_params=with_params)
-    if request.method == "POST" and form.is_valid() and _edited(request, form):
-        return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
+    if form.is_valid():
+        try:
+            changes = form.changes()
+            services.update(job.pk, changes, actor=actors.user(request.user), reason=form.cleaned_data["reason"])
+        except JobSchedulerError as error:
+            refuse(form, error)
+        else:
+            if changes:
+                log_history(request, [job], f"edit {', '.join(sorted(changes))}")
+                labels = ", ".join(str(form.fields[name].label) for name in changes)
+                messages.success(request, _now("Changed: %s") % labels)
+            else:
+                messages.info(request, _now("Nothing was changed."))
+            return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
     is_editable = refusal("update", facts) is None
     problem = "" if is_editable else _("It is running or has ended: there is nothing left to edit.")
     context = {"form": form, "job": job, "back": link(admin.admin_site, Job, job.pk), "problem": problem}
     return render(admin, request, "jobs/console/edit.html", context, title=_now("Edit %s") % short_id(job.pk))
-
-
-def _edited(request: HttpRequest, form: EditForm) -> bool:
-    """False, and errors in the form, if it is refused."""
-    try:
-        changes = form.changes()
-        services.update(form.job.pk, changes, actor=actors.user(request.user), reason=form.cleaned_data["reason"])
-    except JobSchedulerError as error:
-        refuse(form, error)
-        return False
-    if changes:
-        log_history(request, [form.job], f"edit {', '.join(sorted(changes))}")
-        messages.success(request, _now("Changed: %s") % ", ".join(str(form.fields[name].label) for name in changes))
-    else:
-        messages.info(request, _now("Nothing was changed."))
-    return True

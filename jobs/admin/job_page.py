@@ -12,6 +12,7 @@ from urllib.parse import quote
 from django.db.models import OuterRef, Subquery
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -19,7 +20,7 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import db
 from jobs.admin import console
-from jobs.admin.actions import offered
+from jobs.admin.actions import VERBS
 from jobs.admin.base import may_view_payload
 from jobs.admin.dashboard import TAIL, kind_of
 from jobs.admin.formatting import (
@@ -41,11 +42,9 @@ from jobs.engine.identity import Identity, is_remote
 from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
-from jobs.states import LIVE, EventKind, Status, StopMode, refusal
+from jobs.states import LIVE, EventKind, Status, StopMode, allowed_actions, is_repeated, refusal
 
 if TYPE_CHECKING:
-    from django_stubs_ext import StrPromise
-
     from jobs.admin.jobs import JobAdmin
 
 SHOWN = 50
@@ -77,12 +76,14 @@ def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
     outlook = explain(job.pk) if job.status in LIVE and job.status != Status.RUNNING else None
     may_edit = refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
     reasons = outlook.reasons if outlook else []
+    # Those that change something now.
+    verbs = [VERBS[name] for name in VERBS if name in allowed_actions(facts) and not is_repeated(name, facts)]
     events = list(JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN])
     return {
         "job": job,
         "now": now,
         "may_view_payload": payload,
-        "verbs": [(verb, admin.verb_url(job, verb.name)) for verb in offered(facts) if admin.may(request, verb)],
+        "verbs": [(verb, admin.verb_url(job, verb.name)) for verb in verbs if admin.may(request, verb)],
         "clone_url": console.url_of(admin.admin_site, "clone", job.pk) if request.user.has_perm(ADD_JOB) else "",
         "edit_url": console.url_of(admin.admin_site, "edit", job.pk) if may_edit else "",
         "outlook": outlook,
@@ -98,7 +99,7 @@ def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
         "checkpoint": shortened(pretty(job.checkpoint)) if payload and job.checkpoint is not None else "",
         "artifacts": shortened(pretty(run.artifacts)) if payload and run and run.artifacts else "",
         **_error(run),
-        "chain": _chain(admin, job, now),
+        "chain": retry_chain(admin, job, now),
         "logs": [*reversed(JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN])] if payload else [],
         "logs_url": _all_of(admin, JobLog, job),
         "shown": SHOWN,
@@ -126,8 +127,12 @@ def _facts(admin: JobAdmin, job: Job, run: JobRun | None, now: datetime) -> Iter
     yield _("Tokens used"), f"{job.tokens_used} / {job.token_limit}" if job.token_limit else str(job.tokens_used or "")
     yield _("Idempotency key"), isolated(job.idempotency_key) if job.idempotency_key else None
     yield _("Template"), link(site, JobTemplate, job.template_id, str(job.template)) if job.template_id else None
-    yield _("Group"), link(site, JobGroup, job.group_id, _place(job)) if job.group_id else None
-    yield _("Schedule"), _schedule(admin, job)
+    if job.group_id:
+        place = _("place %d") % job.group_index if job.group_index is not None else ""
+        yield _("Group"), link(site, JobGroup, job.group_id, f"{first_line(str(job.group), 100)}, {place}")
+    model = Job._meta.get_field("schedule").related_model
+    if job.schedule_id is not None and isinstance(model, type):
+        yield _("Schedule"), link(site, model, job.schedule_id, first_line(str(job.schedule), 100))
     yield _("Exit code"), str(run.exit_code) if run and run.exit_code is not None else None
 
 
@@ -146,18 +151,6 @@ def _worker(admin: JobAdmin, holder: str) -> SafeString | None:
         holder,
         name,
     )
-
-
-def _place(job: Job) -> str:
-    place = _("place %d") % job.group_index if job.group_index is not None else ""
-    return f"{first_line(str(job.group), 100)}, {place}"
-
-
-def _schedule(admin: JobAdmin, job: Job) -> SafeString | str | None:
-    model = Job._meta.get_field("schedule").related_model
-    if job.schedule_id is None or isinstance(model, str) or model is None:
-        return None
-    return link(admin.admin_site, model, job.schedule_id, first_line(str(job.schedule), 100))
 
 
 def _stop_words(job: Job) -> str:
@@ -181,22 +174,11 @@ def _error(run: JobRun | None) -> dict[str, str]:
     return {"error_line": said, "error_place": place, "error": shortened(run.error)}
 
 
-def _chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:
-    found = []
-    for each in chain(job):
-        run: JobRun | None = getattr(each, "run", None)
-        ran = duration((run.finished_at or now) - run.started_at) if run else ""
-        name = link(admin.admin_site, Job, each.pk)
-        reason = first_line(each.status_reason, 200)
-        found.append({"job": each, "link": name, "ran": ran, "reason": reason, "is_this": each.pk == job.pk})
-    return found
-
-
 def _all_of(admin: JobAdmin, model: type[JobEvent] | type[JobLog], job: Job) -> str:
     return f"{list_url(admin.admin_site, model)}?q={job.pk}" if admin.admin_site.is_registered(model) else ""
 
 
-WORDS: dict[str, StrPromise] = {
+WORDS: dict[str, Promise] = {
     EventKind.SUBMITTED: pgettext_lazy("event", "Submitted"),
     EventKind.HELD: pgettext_lazy("event", "Held back"),
     EventKind.RELEASED: pgettext_lazy("event", "Released"),
@@ -226,7 +208,7 @@ WORDS: dict[str, StrPromise] = {
 class Step:
     """`lasted`: until the next step, or until now; None where nothing comes after it."""
 
-    word: StrPromise | str
+    word: Promise | str
     at: datetime
     icon: str = "·"
     actor: str = ""
@@ -236,34 +218,28 @@ class Step:
 
 
 def steps(job: Job, events: Sequence[JobEvent], outlook: Explanation | None, now: datetime) -> list[Step]:
-    """`events` oldest first."""
-    taken = [_step(each) for each in events]
+    """What happened (`events`, oldest first), and what is planned as far as it is known."""
+    taken = []
+    for event in events:
+        icon = ICONS[Status(event.kind)] if event.kind in set(Status) else "·"
+        actor = f"{event.get_actor_kind_display()} {event.actor_name}".strip()
+        # A bare pause of what waited interrupted nothing: that it is paused says it all.
+        is_bare = event.reason == PAUSED_BY_DEFAULT and event.from_status != Status.RUNNING
+        reason = "" if is_bare else first_line(event.reason, 500)
+        taken.append(Step(WORDS.get(event.kind, event.kind), event.at, icon, actor, reason))
     for step, later in pairwise(taken):
         step.lasted = max(later.at - step.at, timedelta(0))
-    if taken and not job.is_terminal:
-        taken[-1].lasted = max(now - taken[-1].at, timedelta(0))
-    return [*taken, *_ahead(job, outlook, now)]
-
-
-def _step(event: JobEvent) -> Step:
-    icon = ICONS[Status(event.kind)] if event.kind in set(Status) else "·"
-    actor = f"{event.get_actor_kind_display()} {event.actor_name}".strip()
-    # A bare pause of what waited interrupted nothing: that it is paused says it all.
-    is_bare = event.reason == PAUSED_BY_DEFAULT and event.from_status != Status.RUNNING
-    reason = "" if is_bare else first_line(event.reason, 500)
-    return Step(WORDS.get(event.kind, event.kind), event.at, icon, actor, reason)
-
-
-def _ahead(job: Job, outlook: Explanation | None, now: datetime) -> Iterator[Step]:
-    """What is planned, as far as it is known."""
     if job.is_terminal:
-        return
+        return taken
+    if taken:
+        taken[-1].lasted = max(now - taken[-1].at, timedelta(0))
     if job.not_before is not None and job.not_before > now and job.status == Status.QUEUED:
-        yield Step(gettext_lazy("Due"), job.not_before, is_future=True)
+        taken.append(Step(gettext_lazy("Due"), job.not_before, is_future=True))
     if outlook is not None and outlook.predicted_start_at is not None:
-        yield Step(gettext_lazy("Running, as it looks now"), outlook.predicted_start_at, is_future=True)
+        taken.append(Step(gettext_lazy("Running, as it looks now"), outlook.predicted_start_at, is_future=True))
     if job.deadline_at is not None and job.deadline_at > now and job.dispatched_at is None:
-        yield Step(gettext_lazy("Too late to start"), job.deadline_at, is_future=True)
+        taken.append(Step(gettext_lazy("Too late to start"), job.deadline_at, is_future=True))
+    return taken
 
 
 MOST = 25  # in each direction; the chain's ends are links on the way
@@ -285,7 +261,7 @@ CHAIN = f"""
 """  # noqa: S608 — our own number
 
 
-def chain(job: Job) -> list[Job]:
+def retry_chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:
     """All attempts, the first one first; empty for a job that is the only one."""
     key: Any = job.pk.hex if db.is_sqlite() else job.pk
     with db.connection().cursor() as cursor:
@@ -293,7 +269,13 @@ def chain(job: Job) -> list[Job]:
         ids = [row[0] for row in cursor.fetchall()]
     if len(ids) < 2:
         return []
-    attempts = Job.objects.filter(pk__in=ids).select_related("run")
-    told = ("job_type", "status", "attempt", "status_reason", "created_at")
-    run = ("run__started_at", "run__finished_at", "run__worker")
-    return list(attempts.only("pk", *told, *run).order_by("attempt", "pk"))
+    columns = ("job_type", "status", "attempt", "status_reason", "created_at")
+    run_columns = ("run__started_at", "run__finished_at", "run__worker")
+    attempts = Job.objects.filter(pk__in=ids).select_related("run").only("pk", *columns, *run_columns)
+    rows = []
+    for attempt in attempts.order_by("attempt", "pk"):
+        run: JobRun | None = getattr(attempt, "run", None)
+        ran = duration((run.finished_at or now) - run.started_at) if run else ""
+        name, reason = link(admin.admin_site, Job, attempt.pk), first_line(attempt.status_reason, 200)
+        rows.append({"job": attempt, "link": name, "ran": ran, "reason": reason, "is_this": attempt.pk == job.pk})
+    return rows

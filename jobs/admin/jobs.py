@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,8 +18,8 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import census, db, explain
 from jobs.admin import console, job_page
+from jobs.admin.actions import JobVerbs
 from jobs.admin.base import capped_count, fieldset, may_view_payload
-from jobs.admin.bulk_actions import JobVerbs
 from jobs.admin.console import screen
 from jobs.admin.filters import AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter, StatusFilter, of_status
 from jobs.admin.formatting import (
@@ -33,7 +34,7 @@ from jobs.admin.formatting import (
     link,
     link_column,
     list_url,
-    one_line,
+    pretty,
     reason_of,
     roughly,
     short_id,
@@ -48,6 +49,7 @@ from jobs.states import TERMINAL, Status
 from jobs.thrift import Kept
 
 SMALL = 2000  # bytes of params that a list still reads
+_folded = partial(fieldset, folded=True)
 
 
 class JobAdmin(JobVerbs):
@@ -70,30 +72,25 @@ class JobAdmin(JobVerbs):
         "schedule": "schedule",
     }
     fieldsets = (
-        fieldset(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags", folded=True),
-        fieldset(
+        _folded(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
+        _folded(
             _("State"),
             *("status", "shown_reason", "gate", "hold", "holds_lane", "stop_request", "shown_progress", "resolved_at"),
-            folded=True,
         ),
-        fieldset(
+        _folded(
             _("When"),
             ("priority", "base_priority", "position"),
             ("created_at", "not_before", "recheck_at", "dispatched_at"),
             ("deadline_at", "time_sensitive"),
             ("expected_duration_sec", "max_runtime_sec"),
-            folded=True,
         ),
-        fieldset(
-            _("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used"), folded=True
-        ),
-        fieldset(
+        _folded(_("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
+        _folded(
             _("Who runs it"),
             ("remote", "lease_owner", "fence"),
             ("lease_expires_at", "heartbeat_at", "reserved_until"),
-            folded=True,
         ),
-        fieldset(
+        _folded(
             _("Where it comes from"),
             ("retry_of_link", "retried_by_link"),
             ("attempt", "max_retries"),
@@ -101,7 +98,6 @@ class JobAdmin(JobVerbs):
             ("group", "group_index"),
             ("schedule", "fire_time"),
             "idempotency_key",
-            folded=True,
         ),
     )
 
@@ -128,23 +124,28 @@ class JobAdmin(JobVerbs):
 
     def above_list(self, request: HttpRequest) -> dict[str, Any]:
         """Tabs by status, and what an operator has paused."""
+        url, chosen = list_url(self.admin_site, Job), request.GET.get("status", "")
+        # Everything first; all other filters are dropped.
+        tabs = [{"name": "", "title": _now("All"), "icon": "", "url": url, "is_current": not chosen}]
+        for status, label in STATUS_LABELS.items():
+            tab = {"name": str(status), "title": label, "icon": ICONS[status], "is_current": chosen == status}
+            tabs.append({**tab, "url": f"{url}?status={status}"})
         paused = ConcurrencyLimit.objects.filter(paused=True).order_by("scope", "key")[:10]
         counts_url = console.url_of(self.admin_site, "counts")
-        return {"tabs": _tabs(self, request), "paused": list(paused), "counts_url": counts_url}
+        return {"tabs": tabs, "paused": list(paused), "counts_url": counts_url}
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        job = self.get_object(request, unquote(object_id))
+        view, job = super().change_view, self.get_object(request, unquote(object_id))
         if job is None or not self.has_view_permission(request, job) or request.method != "GET":
-            return super().change_view(request, object_id, form_url, extra_context)
-        mark = job_page.mark(job.pk)
-        if console.is_unchanged(request, mark):
-            return console.not_modified(request, mark)
-        shown = {**console.live_context(request, mark), "places": console.places(self.admin_site, request)}
-        shown |= job_page.page(self, request, job)
-        response = super().change_view(request, object_id, form_url, {**shown, **(extra_context or {})})
-        return console.stamped(response, request, mark)
+            return view(request, object_id, form_url, extra_context)
+
+        def build(shared: dict[str, Any]) -> HttpResponse:
+            context = {**shared, **job_page.page(self, request, job), **(extra_context or {})}
+            return view(request, object_id, form_url, context)
+
+        return console.live_page(self.admin_site, request, job_page.mark(job.pk), build)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
         """Once per page, not once for each part of it."""
@@ -237,7 +238,7 @@ def _params(jobs: list[Job]) -> dict[UUID, str]:
     """In one line. Large ones are not read, and none is cut before its secrets are masked."""
     rows = Job.objects.filter(pk__in=[job.pk for job in jobs]).order_by()
     small = rows.annotate(size=StoredSize(F("params"))).filter(size__lte=SMALL)
-    found = {pk: first_line(one_line(params), 80) for pk, params in small.values_list("pk", "params")}
+    found = {pk: first_line(pretty(params, indent=None), 80) for pk, params in small.values_list("pk", "params")}
     return {job.pk: found.get(job.pk, _now("(long params)")) for job in jobs}
 
 
@@ -258,27 +259,16 @@ def _marks(job: Job) -> list[str]:
     ]
 
 
-def _tabs(admin: ModelAdmin, request: HttpRequest) -> list[dict[str, Any]]:
-    """A link for each status, with everything first; all other filters are dropped."""
-    url, chosen = list_url(admin.admin_site, Job), request.GET.get("status", "")
-    tabs = [{"name": "", "title": _now("All"), "icon": "", "url": url, "is_current": not chosen}]
-    for status, label in STATUS_LABELS.items():
-        tab = {"name": str(status), "title": label, "icon": ICONS[status], "is_current": chosen == status}
-        tabs.append({**tab, "url": f"{url}?status={status}"})
-    return tabs
-
-
 @screen("counts", _("Counts"), listed=False)
 def counts(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """What the tabs show: live states are exact, of ended ones what their lists count, up to 10,000 and "+"."""
-    ended = _kept.get(db.alias(), _count_ended, lambda found: sum(map(int, found.values())))
+
+    def count_ended() -> dict[str, int]:
+        return {str(status): capped_count(of_status(Job.objects.all(), status)) for status in sorted(TERMINAL)}
+
+    ended = _kept.get(db.alias(), count_ended, lambda found: sum(map(int, found.values())))
     found = {**census.take().statuses(), **ended}
     return JsonResponse({status: grouped(count) for status, count in found.items()})
-
-
-def _count_ended() -> dict[str, int]:
-    jobs = Job.objects.all()
-    return {str(status): capped_count(of_status(jobs, status)) for status in sorted(TERMINAL)}
 
 
 _kept: Kept[dict[str, int]] = Kept()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib.admin.widgets import AdminTextareaWidget
 from django.db.models import Model, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
@@ -16,19 +15,17 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors, figures, limits, parsing
-from jobs.actors import Actor
-from jobs.admin.base import StateAdmin
+from jobs.admin.base import StateAdmin, never
 from jobs.admin.console import APP
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, one_of
-from jobs.admin.formatting import column, isolated, shown, text_block
+from jobs.admin.formatting import column, isolated, pause_column, shown, text_block
+from jobs.admin.forms import reason_field
 from jobs.admin.object_actions import Button, ButtonAdmin
-from jobs.admin.targets import paused_by
 from jobs.conf import conf
 from jobs.engine import wakeup
 from jobs.errors import InvalidInput
 from jobs.explain.facts import as_limit
 from jobs.models import ConcurrencyLimit, LeaseKind, LimitScope
-from jobs.services import REASON_LENGTH
 
 CHANGE = f"{APP}.change_limits"
 
@@ -43,9 +40,7 @@ class LimitForm(forms.ModelForm):
         help_text=_("Without it, the maximum is that of the settings."),
     )
 
-    reason = forms.CharField(
-        label=_("Reason"), required=False, max_length=REASON_LENGTH, widget=AdminTextareaWidget(attrs={"rows": 2})
-    )
+    reason = reason_field()
 
     class Meta:
         model = ConcurrencyLimit
@@ -54,8 +49,13 @@ class LimitForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         scope, key = cleaned.get("scope", self.instance.scope), cleaned.get("key", self.instance.key)
-        if "key" in self.fields and scope:
-            self._check_key(scope, key)
+        if "key" in self.fields and scope == LimitScope.GLOBAL and key:
+            self.add_error("key", _("The global limit has no key."))
+        elif "key" in self.fields and scope and scope != LimitScope.GLOBAL:
+            try:
+                (parsing.tenant if scope == LimitScope.TENANT else parsing.identifier)(key, "key")
+            except InvalidInput as error:
+                self.add_error("key", error.errors[0]["msg"])
         if "overridden" not in cleaned or "max" not in cleaned:
             return cleaned
         if not cleaned["overridden"] and "max" in self.changed_data and "overridden" not in self.changed_data:
@@ -63,17 +63,6 @@ class LimitForm(forms.ModelForm):
         if not cleaned["overridden"]:
             cleaned["max"] = conf.LIMITS.of(scope, key) if scope else None
         return cleaned
-
-    def _check_key(self, scope: str, key: str) -> None:
-        if scope == LimitScope.GLOBAL:
-            if key:
-                self.add_error("key", _("The global limit has no key."))
-            return
-        gate = parsing.tenant if scope == LimitScope.TENANT else parsing.identifier
-        try:
-            gate(key, "key")
-        except InvalidInput as error:
-            self.add_error("key", error.errors[0]["msg"])
 
 
 class MaximumForm(forms.ModelForm):
@@ -84,18 +73,6 @@ class MaximumForm(forms.ModelForm):
     class Meta:
         model = ConcurrencyLimit
         fields = ("max",)
-
-
-def _pause(limit: ConcurrencyLimit, *, reason: str, actor: Actor) -> None:
-    limits.pause(limit.scope, limit.key, reason=reason, actor=actor)
-
-
-def _unpause(limit: ConcurrencyLimit, *, reason: str, actor: Actor) -> None:
-    limits.unpause(limit.scope, limit.key, actor=actor)
-
-
-def _reset(limit: ConcurrencyLimit, *, reason: str, actor: Actor) -> None:
-    limits.reset(limit.scope, limit.key, reason=reason, actor=actor)
 
 
 class ConcurrencyLimitAdmin(ButtonAdmin):
@@ -113,7 +90,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
             _("Pause selected limits: nothing more starts under them"),
             ngettext_lazy("%(count)d limit paused", "%(count)d limits paused", "count"),
             CHANGE,
-            _pause,
+            lambda row, *, reason, actor: limits.pause(row.scope, row.key, reason=reason, actor=actor),
             lambda limit: not limit.paused,
             silent=True,
         ),
@@ -123,7 +100,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
             _("Unpause selected limits"),
             ngettext_lazy("%(count)d limit unpaused", "%(count)d limits unpaused", "count"),
             CHANGE,
-            _unpause,
+            lambda row, *, reason, actor: limits.unpause(row.scope, row.key, actor=actor),
             lambda limit: limit.paused,
             silent=True,
         ),
@@ -133,7 +110,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
             _("Put selected limits back to the settings"),
             ngettext_lazy("%(count)d limit put back", "%(count)d limits put back", "count"),
             CHANGE,
-            _reset,
+            lambda row, *, reason, actor: limits.reset(row.scope, row.key, reason=reason, actor=actor),
             lambda limit: limit.overridden,
         ),
     )
@@ -148,6 +125,8 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
         (_("Pause"), {"fields": ("paused", "reason", "paused_by", "paused_at")}),
     )
 
+    has_delete_permission = never
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self.has_change_permission(request)
 
@@ -156,9 +135,6 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return super().has_view_permission(request, obj) or self.has_change_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         active = figures.in_use()
@@ -180,6 +156,8 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
         super().save_model(request, obj, form, change)
         wakeup.notify(wakeup.READY)  # there may be more room now
 
+    shown_pause = pause_column()
+
     @shown(_("limit"))
     def shown_limit(self, limit: ConcurrencyLimit) -> SafeString:
         return isolated(f"{limit.get_scope_display()} {limit.key}".strip())
@@ -198,10 +176,6 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
     @shown(_("set by"))
     def source(self, limit: ConcurrencyLimit) -> str:
         return _now("an operator") if limit.overridden else _now("the settings")
-
-    @shown(_("pause"))
-    def shown_pause(self, limit: ConcurrencyLimit) -> SafeString | None:
-        return paused_by(limit)
 
 
 class LeaseAdmin(StateAdmin):

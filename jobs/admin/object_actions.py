@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
+from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
@@ -26,9 +26,6 @@ from jobs.admin.forms import ReasonForm
 from jobs.conf import conf
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.services import REASON_LENGTH
-
-if TYPE_CHECKING:
-    from django_stubs_ext import StrPromise
 
 FEW, SAMPLE = 5, 10
 
@@ -42,8 +39,8 @@ class Button:
     """
 
     name: str
-    label: StrPromise | str
-    action: StrPromise | str
+    label: Promise | str
+    action: Promise | str
     done: Any  # how many, in a sentence
     permission: str
     call: Callable[..., object]
@@ -61,28 +58,6 @@ def by_key(service: Callable[..., Any], *, with_reason: bool = True) -> Callable
     return lambda row, *, reason, actor: service(row.pk, actor=actor)
 
 
-def action_of(button: Button) -> Any:
-    def run(self: ButtonAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        most = conf.CONSOLE_BULK_LIMIT
-        found = list(queryset.order_by("pk")[: most + 1])
-        rows = [row for row in found[:most] if not button.silent or button.suits(row)]
-        if len(found) > most:
-            self.message_user(request, _("Only the first %d were looked at; narrow the list.") % most, messages.WARNING)
-        if idle := min(len(found), most) - len(rows):
-            self.message_user(request, _("%d left as they were: nothing to do there.") % idle, messages.WARNING)
-        return self.perform(request, button, rows) if rows else None
-
-    run.__name__ = button.name
-    return admin.action(permissions=[button.name], description=button.action)(run)
-
-
-def has(button: Button) -> Any:
-    def has_permission(self: ButtonAdmin, request: HttpRequest) -> bool:
-        return self.may(request, button)
-
-    return has_permission
-
-
 class ButtonAdmin(VerbAdmin):
     """A subclass names its `buttons`; what they came to, it may say more about (`told`) or show (`answer`)."""
 
@@ -90,26 +65,24 @@ class ButtonAdmin(VerbAdmin):
     action_form = ReasonForm
     change_form_template = "jobs/page_with_buttons.html"
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "buttons" in cls.__dict__:
-            cls.actions = [action_of(button) for button in cls.buttons if button.many]
-            for button in cls.buttons:
-                setattr(cls, f"has_{button.name}_permission", has(button))
-
-    def may(self, request: HttpRequest, verb: Button) -> bool:
-        return request.user.has_perm(verb.permission)
-
-    def verbs(self) -> dict[str, Button]:
-        return {button.name: button for button in self.buttons}
+    def act(self, request: HttpRequest, verb: Button, queryset: QuerySet[Any]) -> HttpResponse | None:
+        limit = conf.CONSOLE_BULK_LIMIT
+        found = list(queryset.order_by("pk")[: limit + 1])
+        rows = [row for row in found[:limit] if not verb.silent or verb.suits(row)]
+        if len(found) > limit:
+            message = _("Only the first %d were looked at; narrow the list.") % limit
+            self.message_user(request, message, messages.WARNING)
+        if idle := min(len(found), limit) - len(rows):
+            self.message_user(request, _("%d left as they were: nothing to do there.") % idle, messages.WARNING)
+        return self.perform(request, verb, rows) if rows else None
 
     def perform(self, request: HttpRequest, button: Button, rows: Sequence[Any]) -> HttpResponse | None:
         """Each row in its own transaction, so that one that cannot does not undo the others."""
         if button.grave and not request.POST.get("confirmed"):
             return self._ask(request, button, rows)
         try:
-            said = request.POST.get("reason", "").strip()
-            reason = parsing.text(said, "reason", max_length=REASON_LENGTH, allow_empty=True)
+            text = request.POST.get("reason", "").strip()
+            reason = parsing.text(text, "reason", max_length=REASON_LENGTH, allow_empty=True)
         except InvalidInput as error:
             self.message_user(request, str(error), messages.ERROR)
             return None
@@ -126,10 +99,9 @@ class ButtonAdmin(VerbAdmin):
         for row in rows:
             try:
                 became.append(button.call(row, reason=reason, actor=actors.user(request.user)))
+                done.append(row)
             except JobSchedulerError as error:
                 refused.append(f"{row}: {error}")
-            else:
-                done.append(row)
         self._tell(request, button, len(done), refused, self.told(button, became))
         log_history(request, done, message)
         return self.answer(request, button, became)
@@ -171,11 +143,7 @@ class ButtonAdmin(VerbAdmin):
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
         across = request.POST.get("select_across", "0")
         repeated = [("action", button.name), ("select_across", across), ("index", "0")] if keys else []
-        request.current_app = self.admin_site.name
         context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": button.label,
             "count": len(rows),
             "sample": [isolated(str(row)) for row in rows[:SAMPLE]],
             "hidden": [*repeated, *((ACTION_CHECKBOX_NAME, key) for key in keys)],
@@ -184,7 +152,7 @@ class ButtonAdmin(VerbAdmin):
             "back": list_url(self.admin_site, self.model) if keys or not rows else self.after(rows[0]),
             "media": self.media,
         }
-        return TemplateResponse(request, "jobs/console/agree.html", context)
+        return console.render(self, request, "jobs/console/agree.html", context, title=button.label)
 
     def _tell(self, request: HttpRequest, button: Button, count: int, refused: list[str], more: Any) -> None:
         told = ". ".join([str(button.done % {"count": count}), *refused[:FEW]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -14,9 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import actors, db, explain, figures, ids, services
-from jobs.admin import console
 from jobs.admin.base import capped_count, log_history
-from jobs.admin.console import APP, render, screen, url_of
+from jobs.admin.console import APP, latest_event, render, screen, url_of
 from jobs.admin.formatting import first_line, link, short_id
 from jobs.errors import JobSchedulerError
 from jobs.literals import literals
@@ -31,22 +31,28 @@ REORDER = f"{APP}.reorder_job"
 
 @screen("queue", gettext_lazy("Queue"))
 def queue(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    if console.is_unchanged(request, mark := console.latest_event()):
-        return console.not_modified(request, mark)
+    context = partial(_context, admin, request)
+    return render(admin, request, "jobs/console/queue.html", context, title=_("Queue"), mark=latest_event())
+
+
+def _context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     queue_url = url_of(admin.admin_site, "queue")
     queues = _kept.get(db.alias(), _count_queues, lambda found: sum(each["jobs"] for each in found))
     asked = _asked(request, queues)
+    here = {name: asked[name] for name in ("tenant", "priority")}
+    known = [each["jobs"] for each in queues if here.items() <= each.items()]
     rows, shown = _rows(admin, asked), []
     for each in queues[:FARTHEST]:
         place = {"tenant": each["tenant"], "priority": each["priority"]}
-        is_current = not asked["target"] and place.items() <= asked.items()
+        is_current = not asked["target"] and place == here
         shown.append({**each, "url": f"{queue_url}?{urlencode(place)}", "is_current": is_current})
     next_url = _page(admin, asked, asked["from"] + SHOWN) if len(rows) > SHOWN else ""
-    context = {
+    return {
         "queues": shown,
         "farthest": FARTHEST if len(queues) > FARTHEST else None,
         "asked": asked,
-        "total": _total(asked, queues),
+        # Known already, unless it is a target's or stands beyond the queues that are shown.
+        "total": known[0] if known and not asked["target"] else capped_count(_jobs(asked)),
         "deepest": DEEPEST + SHOWN if len(rows) > SHOWN and not next_url else None,
         "rows": rows[:SHOWN],
         "may_move": request.user.has_perm(REORDER),
@@ -54,7 +60,6 @@ def queue(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         "first_url": _page(admin, asked, 0) if asked["from"] else "",
         "queue_url": queue_url,
     }
-    return render(admin, request, "jobs/console/queue.html", context, title=_("Queue"), mark=mark)
 
 
 @screen("move", gettext_lazy("Move"), permission=REORDER, route="<uuid:job_id>/move/", methods=("POST",), listed=False)
@@ -82,9 +87,8 @@ _kept: Kept[list[dict[str, Any]]] = Kept()
 
 def _count_queues() -> list[dict[str, Any]]:
     """Which tenants and priorities have jobs that wait, and how many: along the index of what waits."""
-    counted = _waiting().order_by("tenant", "-priority").values_list("tenant", "priority").annotate(Count("pk"))
-    names = ("tenant", "priority", "jobs")
-    return [dict(zip(names, row, strict=True)) for row in counted[: FARTHEST + 1]]
+    counted: Any = _waiting().order_by("tenant", "-priority").values("tenant", "priority").annotate(jobs=Count("pk"))
+    return list(counted[: FARTHEST + 1])
 
 
 def _asked(request: HttpRequest, queues: list[dict[str, Any]]) -> dict[str, Any]:
@@ -107,13 +111,6 @@ def _jobs(asked: dict[str, Any]) -> JobQuerySet:
         return _waiting().filter(tenant=asked["tenant"], priority=asked["priority"])
     in_lane = Job.objects.filter(gate__in=literals(figures.IN_LANE))
     return in_lane.filter(lane_id=ids.lane_id(asked["tenant"], asked["target"]))
-
-
-def _total(asked: dict[str, Any], queues: list[dict[str, Any]]) -> int:
-    """Known already, unless it is a target's or stands beyond the queues that are shown."""
-    here = {name: asked[name] for name in ("tenant", "priority")}
-    known = [each["jobs"] for each in queues if here.items() <= each.items()]
-    return known[0] if known and not asked["target"] else capped_count(_jobs(asked))
 
 
 def _rows(admin: ModelAdmin, asked: dict[str, Any]) -> list[dict[str, Any]]:

@@ -81,10 +81,6 @@ class Kind:
         return self.outcomes.total()
 
     @property
-    def started(self) -> int:
-        return sum(jobs for bucket, jobs in self.runs.items() if bucket >= 0)
-
-    @property
     def failed_percent(self) -> str:
         """Of those that came to an end of their own."""
         failed = self.outcomes[Status.FAILED]
@@ -93,24 +89,19 @@ class Kind:
 
     @property
     def mean_run(self) -> str:
-        return f"{self.ran_sec / self.started:.3g} s" if self.started else "-"
+        started = sum(jobs for bucket, jobs in self.runs.items() if bucket >= 0)
+        return f"{self.ran_sec / started:.3g} s" if started else "-"
 
-    def told(self, part: str, share: float) -> str:
+    def format_percentile(self, part: str, share: float) -> str:
         bucket = percentile(getattr(self, part), share)
         return "-" if bucket is None else bound(bucket)
-
-
-def kinds(window: Window) -> list[Kind]:
-    """The busiest first; of a busy time, as of a moment ago."""
-    key = (db.alias(), window.name)
-    return _kept.get(key, lambda: _kinds(window, clock.now()), lambda found: sum(kind.ended for kind in found))
 
 
 _kept: Kept[list[Kind]] = Kept()
 
 
 def _kinds(window: Window, now: datetime) -> list[Kind]:
-    """Two statements, whatever there is."""
+    """The busiest first, in two statements, whatever there is."""
     starts = {start: index for index, start in enumerate(window.starts(now))}
     minutes: Any = JobMinute.objects.filter(minute__gte=min(starts)).order_by()
     found: dict[str, Kind] = {}
@@ -132,9 +123,12 @@ def _kinds(window: Window, now: datetime) -> list[Kind]:
 def performance(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     window = WINDOWS.get(request.GET.get("window", ""), WINDOWS["24h"])
     known = set(registry.names())
+    # Of a busy time, as of a moment ago.
+    key = (db.alias(), window.name)
+    kinds = _kept.get(key, lambda: _kinds(window, clock.now()), lambda found: sum(kind.ended for kind in found))
     context = {
         "windows": [(name, name == window.name) for name in WINDOWS],
-        "kinds": [_row(admin, kind, kind.name in known, window) for kind in kinds(window)],
+        "kinds": [_row(admin, kind, kind.name in known, window) for kind in kinds],
         "most": MOST,
     }
     return render(admin, request, "jobs/console/performance.html", context, title=_("Performance"))
@@ -150,9 +144,9 @@ def _row(admin: ModelAdmin, kind: Kind, is_known: bool, window: Window) -> dict[
         "ended": kind.ended,
         "failed": kind.failed_percent,
         "failing": kind.outcomes[Status.FAILED] > 0,
-        "run_50": kind.told("runs", 0.5),
-        "run_95": kind.told("runs", 0.95),
+        "run_50": kind.format_percentile("runs", 0.5),
+        "run_95": kind.format_percentile("runs", 0.95),
         "mean": kind.mean_run,
-        "wait_95": kind.told("waits", 0.95),
+        "wait_95": kind.format_percentile("waits", 0.95),
         "spark": sparkline(kind.over_time, _("%(name)s: jobs that ended, over time") % {"name": kind.name}),
     }

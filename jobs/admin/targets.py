@@ -25,6 +25,7 @@ from jobs.admin.formatting import (
     link,
     list_url,
     mark,
+    pause_column,
     reason_of,
     short_id,
     shown,
@@ -42,22 +43,16 @@ WAITING = 20
 
 
 def _state(target: Target) -> TargetState:
-    """Looked up for a whole page at once where there is one."""
+    """Looked up once, and for a whole page of a list together."""
     known: TargetState | None = getattr(target, "lane_state", None)
-    return targets.states([target])[0] if known is None else known
+    if known is None:
+        known = target.lane_state = targets.states([target])[0]  # type: ignore[attr-defined]
+    return known
 
 
 def _is_failed(target: Target) -> bool:
     holder = _state(target).blocked_by
     return holder is not None and holder.status == Status.FAILED
-
-
-def _pause(target: Target, *, reason: str, actor: Actor) -> None:
-    targets.pause(target.key, tenant=target.tenant, reason=reason, actor=actor)
-
-
-def _unpause(target: Target, *, reason: str, actor: Actor) -> None:
-    targets.unpause(target.key, tenant=target.tenant, actor=actor)
 
 
 def _resolve(target: Target, *, reason: str, actor: Actor) -> None:
@@ -89,7 +84,7 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
             _("Pause selected targets"),
             ngettext_lazy("%(count)d target paused", "%(count)d targets paused", "count"),
             f"{APP}.pause_target",
-            _pause,
+            lambda row, *, reason, actor: targets.pause(row.key, tenant=row.tenant, reason=reason, actor=actor),
             lambda target: not target.paused,
             silent=True,
         ),
@@ -99,7 +94,7 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
             _("Unpause selected targets"),
             ngettext_lazy("%(count)d target unpaused", "%(count)d targets unpaused", "count"),
             f"{APP}.pause_target",
-            _unpause,
+            lambda row, *, reason, actor: targets.unpause(row.key, tenant=row.tenant, actor=actor),
             lambda target: target.paused,
             silent=True,
         ),
@@ -126,16 +121,11 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
     )
 
     shown_reason = column(_("reason"), "reason", text_block)
+    shown_pause = pause_column()
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         for target, state in zip(rows, targets.states(list(rows)), strict=True):
             target.lane_state = state
-
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        target = super().get_object(request, object_id, from_field)
-        if target is not None:
-            target.lane_state = targets.states([target])[0]
-        return target
 
     def sections(self, request: HttpRequest, row: Target) -> dict[str, Any]:
         lane = Job.objects.filter(lane_id=row.pk, gate__in=literals(figures.IN_LANE)).in_dispatch_order()
@@ -184,10 +174,6 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
     def oldest(self, target: Target) -> SafeString | None:
         return when(_state(target).oldest_queued_at)
 
-    @shown(_("pause"))
-    def shown_pause(self, target: Target) -> SafeString | None:
-        return paused_by(target)
-
     def live_mark(self) -> str:
         """Jobs, and who is paused: that is no event of any job."""
         paused = Target.objects.filter(paused=True).aggregate(n=Count("pk"), last=Max("paused_at"))
@@ -196,12 +182,3 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
     def above_list(self, request: HttpRequest) -> dict[str, Any]:
         targets.bring_in()  # lanes whose jobs came a moment ago are shown, too
         return {}
-
-
-def paused_by(row: Any) -> SafeString | None:
-    """Of a target or a limit: that it is paused, by whom, since when and why."""
-    if not row.paused:
-        return None
-    parts = (mark("warn", _now("paused"), "‖"), isolated(row.paused_by), when(row.paused_at) or "")
-    why = isolated(first_line(row.reason))
-    return format_html('{} {} {}<br><span class="jc-small">{}</span>', *parts, why)

@@ -15,12 +15,12 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import parsing, submission
 from jobs.admin.base import LeanAdmin, may_view_payload
+from jobs.admin.console import APP, url_of
 from jobs.admin.filters import JobTypeFilter
 from jobs.admin.formatting import column, isolated, json_block
 from jobs.admin.forms import JsonField
-from jobs.admin.job_forms import run_url
 from jobs.errors import InvalidInput, InvalidParams
-from jobs.models import JobTemplate
+from jobs.models import Job, JobTemplate
 from jobs.redaction import restore
 from jobs.registry import registry
 from jobs.setting_rules import YEAR_SEC
@@ -79,26 +79,24 @@ class JobTemplateForm(forms.ModelForm):
             if name in cleaned and cleaned[name] is None:
                 cleaned[name] = empty
         for name in list(cleaned):
-            if name in TEMPLATE_GATES and cleaned[name] not in (None, ""):
-                self._through(name, cleaned)
+            if name not in TEMPLATE_GATES or cleaned[name] in (None, ""):
+                continue
+            try:
+                value = restore(cleaned[name], self.instance.params, name) if name == "params" else cleaned[name]
+                cleaned[name] = TEMPLATE_GATES[name](value, name)
+                if name == "params" and "job_type" in cleaned:
+                    _check_params(cleaned["job_type"], cleaned[name])
+            except InvalidInput as error:
+                self.add_error(name, str(error))
         return cleaned
 
-    def _through(self, name: str, cleaned: dict[str, Any]) -> None:
-        try:
-            value = restore(cleaned[name], self.instance.params, name) if name == "params" else cleaned[name]
-            cleaned[name] = TEMPLATE_GATES[name](value, name)
-            if name == "params" and "job_type" in cleaned:
-                _fit(cleaned["job_type"], cleaned[name])
-        except InvalidInput as error:
-            self.add_error(name, str(error))
 
-
-def _fit(job_type: str, params: dict[str, Any]) -> None:
+def _check_params(job_type: str, params: dict[str, Any]) -> None:
     """Params of a template may be incomplete, not wrong."""
     try:
         registry.get(job_type).signature.validate(params)
     except InvalidParams as error:
-        wrong = [each for each in error.errors if each["type"] != "missing"]
+        wrong = [problem for problem in error.errors if problem["type"] != "missing"]
         if wrong:
             raise InvalidParams.of(wrong) from None
 
@@ -117,8 +115,12 @@ class JobTemplateAdmin(LeanAdmin):
     shown_params = column(_("params"), "params", json_block)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
+        may_edit = obj is None or self.has_change_permission(request, obj)
+        params: tuple[str, ...] = ("params",) if may_edit else ("shown_params",)
+        if obj is not None and not may_view_payload(request):
+            params = ()  # params that somebody may not see, that one may not overwrite either
         return [
-            (_("What"), {"fields": ("tenant", "name", "job_type", *self._params(request, obj))}),
+            (_("What"), {"fields": ("tenant", "name", "job_type", *params)}),
             (_("When"), {"fields": ("priority", "target", "max_runtime_sec", "retry_policy")}),
             (_("How much"), {"fields": ("resource", "cost_units", "token_limit", "tags")}),
         ]
@@ -127,12 +129,6 @@ class JobTemplateAdmin(LeanAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         template = self.get_object(request, unquote(object_id))
-        more = {} if template is None else {"run_url": run_url(self, request, template)}
-        return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
-
-    def _params(self, request: HttpRequest, template: Model | None) -> tuple[str, ...]:
-        """Params that somebody may not see, that one may not overwrite either."""
-        if template is not None and not may_view_payload(request):
-            return ()
-        may_edit = template is None or self.has_change_permission(request, template)
-        return ("params",) if may_edit else ("shown_params",)
+        may_run = request.user.has_perm(f"{APP}.run_jobtemplate") and self.admin_site.is_registered(Job)
+        run_url = url_of(self.admin_site, "template-run", template.pk) if template is not None and may_run else ""
+        return super().change_view(request, object_id, form_url, {"run_url": run_url, **(extra_context or {})})

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
-from django.contrib.admin.widgets import AdminTextInputWidget
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -20,14 +19,15 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors, parsing, tokens
 from jobs.actors import Actor
+from jobs.admin.base import never
+from jobs.admin.console import APP
 from jobs.admin.formatting import change_url, column, isolated, mark, shown, when
-from jobs.admin.forms import through
+from jobs.admin.forms import text_field, through
 from jobs.admin.object_actions import Button, ButtonAdmin
 from jobs.errors import Conflict
 from jobs.models import ApiToken
 from jobs.models.token import SCOPES
 
-APP = "jobscheduler_jobs"
 LONGEST_DAYS = 36_500
 # What a person needs to give a scope away: one cannot hand out more than one has.
 GRANTED_BY = {
@@ -47,14 +47,7 @@ def grantable(user: Any) -> list[str]:
 
 
 class TokenForm(forms.ModelForm):
-    tenant = forms.CharField(
-        label=_("Tenant"),
-        required=False,
-        initial="default",
-        max_length=64,
-        help_text=_("Empty: all tenants."),
-        widget=AdminTextInputWidget,
-    )
+    tenant = text_field(_("Tenant"), _("Empty: all tenants."), 64, initial="default")
     scopes = forms.MultipleChoiceField(label=_("Scopes"), widget=forms.CheckboxSelectMultiple)
     days = forms.IntegerField(
         label=_("Expires after (days)"),
@@ -115,6 +108,7 @@ class ApiTokenAdmin(ButtonAdmin):
         (None, {"fields": ("id", "shown_name", "prefix", "tenant", "shown_scopes")}),
         (_("When"), {"fields": ("created_at", "last_used_at", "expires_at", "revoked_at")}),
     )
+    has_change_permission = has_delete_permission = never
     add_fieldsets = ((None, {"fields": ("name", "tenant", "scopes", "days")}),)
 
     shown_name = column(_("name"), "name", isolated)
@@ -130,12 +124,6 @@ class ApiTokenAdmin(ButtonAdmin):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return super().has_add_permission(request) and bool(grantable(request.user))
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
         days = form.cleaned_data["days"]

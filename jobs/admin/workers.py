@@ -1,4 +1,7 @@
-"""Workers: whether they are heard, what they serve, what they have in hand; and the verbs Quiet, Wake and Stop."""
+"""Workers: whether they are heard, what they serve, what they have in hand; and the verbs Quiet, Wake and Stop.
+
+Beside them the machine, as admission sees it, and the addons that ask for remote jobs.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,11 @@ STOP = f"{APP}.stop_worker"
 
 def in_hand(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
     """What each of these works on now, the longest first: one query, along the index of what is active."""
-    lives = {
-        _identity(worker).incarnation: worker.pk for worker in shown_workers if worker.state != WorkerState.STOPPED
-    }
+    lives = {}
+    for row in shown_workers:
+        if row.state != WorkerState.STOPPED:
+            identity = Identity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
+            lives[identity.incarnation] = row.pk
     if not lives:
         return {}
     active = Job.objects.filter(status__in=literals(figures.AT_WORK), status=Status.RUNNING).select_related("run")
@@ -47,10 +52,6 @@ def in_hand(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
         if worker is not None:
             found[worker].append(job)
     return found
-
-
-def _identity(row: Worker) -> Identity:
-    return Identity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
 
 
 def _is_open(worker: Worker) -> bool:
@@ -208,3 +209,20 @@ class WorkerAdmin(ButtonAdmin, StateAdmin):
         if not getattr(worker, "is_mixed", False):
             return isolated(worker.version)
         return format_html("{} {}", isolated(worker.version), mark("warn", _now("mixed"), "!"))
+
+
+class SystemSnapshotAdmin(StateAdmin):
+    list_display = ("id", "state", "state_since", "load", "cpu", "memory", "taken_at")
+    fieldsets = (
+        (None, {"fields": ("id", "state", "state_since")}),
+        (_("Measured"), {"fields": ("load", "cpu", "memory", "taken_at", "holder", "held_until")}),
+        (_("Fair shares"), {"fields": ("share_clock",)}),
+    )
+
+
+class PollerAdmin(StateAdmin):
+    list_display = ("shown_addon", "tenant", "most", "polled_at")
+    name_field = "addon_id"
+    fieldsets = ((None, {"fields": ("id", "shown_addon", "tenant", "most", "polled_at")}),)
+
+    shown_addon = column(_("addon"), "addon_id", isolated)

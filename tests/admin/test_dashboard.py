@@ -159,7 +159,7 @@ def test_a_resource_is_paused_and_resumed_by_those_who_may(db: Any, looker: Clie
     state = limits.state("resource", "smtp")
     assert (state.paused, state.paused_by, state.reason) == (True, "operator", "maintenance")
     row = next(row for row in client.get(place("dashboard")).context["resources"] if row.name == "smtp")
-    assert (row.queued, row.is_paused, row.reason) == (1, True, "maintenance")
+    assert (row.queued, row.limit.paused, row.reason) == (1, True, "maintenance")
     client.post(place("resource", "resume"), {"key": "smtp"})
     assert not limits.state("resource", "smtp").paused
     before = everything()
