@@ -66,8 +66,9 @@ def request(url: str, headers: Mapping[str, str], body: bytes, *, deadline: floa
     except (OSError, http.client.HTTPException, exceptions.HTTPError, ValueError) as error:
         raise NotAnswered(_why(error, wire)) from None
     finally:
-        if connection is not None:
-            connection.close()
+        for opened in (connection, wire.sock):
+            if opened is not None:
+                opened.close()
 
 
 class _TooMuch(OSError):
@@ -109,7 +110,7 @@ class _Wire:
         """Ours is the only one."""
 
     def close(self) -> None:
-        self.sock.close()
+        """Leave the socket to `request`: the library closes it once the head is read, if the receiver will."""
 
 
 class _Incoming(io.RawIOBase):

@@ -96,8 +96,9 @@ def test_of_a_gigabyte_we_read_64_kib(manner: Manner, receive: Receive) -> None:
     assert (tried.response_status, len(tried.response_body)) == (200, 64 * 1024)
 
 
-def test_the_first_64_kib_and_the_head_of_an_answer_are_kept(receive: Receive) -> None:
-    endpoint(receive(manners.status(503, b"a" * 70_000, X_Why="full")).url, "job.completed")
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}], ids=["kept alive", "closed by the receiver"])
+def test_the_first_64_kib_and_the_head_of_an_answer_are_kept(headers: dict[str, str], receive: Receive) -> None:
+    endpoint(receive(manners.status(503, b"a" * 70_000, X_Why="full", **headers)).url, "job.completed")
     completed()
     round_of_sending()
     tried = WebhookAttempt.objects.order_by("pk")[0]
