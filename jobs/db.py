@@ -15,6 +15,7 @@ from django.db import connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 T = TypeVar("T")
+SUPPORTED = ("postgresql", "sqlite")
 
 
 def alias() -> str:
@@ -38,13 +39,13 @@ def pick(connection: BaseDatabaseWrapper, *, postgresql: T, sqlite: T) -> T:
 def is_sqlite(on: BaseDatabaseWrapper | None = None) -> bool:
     """Tell the two supported databases apart: of this connection, or of the jobs' database."""
     using = on or connection()
-    if not is_supported(using):
+    if using.vendor not in SUPPORTED:
         raise ImproperlyConfigured(f"The job scheduler runs on PostgreSQL and SQLite, not on {using.vendor}.")
     return using.vendor == "sqlite"
 
 
 def is_supported(connection: Any) -> bool:
-    return connection.vendor in ("postgresql", "sqlite")
+    return connection.vendor in SUPPORTED
 
 
 def has_server(connection: Any) -> bool:

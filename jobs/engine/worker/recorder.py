@@ -69,10 +69,23 @@ class Recorder:
         return batch
 
     def release(self, batch: Sequence[Finished], verdicts: dict[UUID, Verdict]) -> None:
-        """Free the slots of jobs whose results are committed."""
-        _log_ends([finished for finished in batch if verdicts[finished.job.id] != Verdict.LOST])
-        for job, _ in batch:
-            self._release(job, verdicts[job.id])
+        """Free the slots of jobs whose results are committed.
+
+        Each failure and each of a few ends gets a line in the log; many ends share one.
+        """
+        ended: dict[str, list[RunningJob]] = {}
+        for job, result in batch:
+            verdict = verdicts[job.id]
+            if verdict != Verdict.LOST and isinstance(result.outcome, Failed):
+                delay = result.outcome.retry_in
+                retry = "not retried" if delay is None else f"retried in {delay:g} s"
+                logger.warning("job %s failed, %s: %s", job.name, retry, result.outcome.reason)
+            elif verdict != Verdict.LOST:
+                ended.setdefault(type(result.outcome).__name__.lower(), []).append(job)
+            self._release(job, verdict)
+        if logger.isEnabledFor(logging.INFO):
+            for outcome, jobs in ended.items():
+                log_jobs(jobs, f"%d jobs ended: {outcome}: %s", f"job %s ended: {outcome}")
 
     def record_individually(self) -> None:
         """The batch was rejected: record each result alone, and fail the one that the database rejects."""
@@ -130,21 +143,6 @@ def _time_out(job: RunningJob, *, retry: bool) -> Failed:
         return failed
     delay = decide_retry(job.claim.job_type, **retry_facts(job), cause=Cause.TIMEOUT, error=None)
     return replace(failed, retry_in=delay)
-
-
-def _log_ends(batch: Sequence[Finished]) -> None:
-    """Log a line for each failure and for each of a few ends; many ends share one."""
-    ended: dict[str, list[RunningJob]] = {}
-    for job, result in batch:
-        if isinstance(result.outcome, Failed):
-            delay = result.outcome.retry_in
-            retry = "not retried" if delay is None else f"retried in {delay:g} s"
-            logger.warning("job %s failed, %s: %s", job.name, retry, result.outcome.reason)
-        else:
-            ended.setdefault(type(result.outcome).__name__.lower(), []).append(job)
-    if logger.isEnabledFor(logging.INFO):
-        for outcome, jobs in ended.items():
-            log_jobs(jobs, f"%d jobs ended: {outcome}: %s", f"job %s ended: {outcome}")
 
 
 def log_jobs(jobs: Sequence[RunningJob], together: str, alone: str) -> None:

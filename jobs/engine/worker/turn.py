@@ -27,7 +27,7 @@ from jobs.engine.sql.claim import Claimant
 from jobs.engine.sql.finish import finish_and_claim
 from jobs.engine.worker.claim_schedule import ClaimSchedule, Pace
 from jobs.engine.worker.heartbeat import margin
-from jobs.engine.worker.recorder import Finished, Recorder, log_jobs
+from jobs.engine.worker.recorder import Recorder, log_jobs
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, make_context
 from jobs.models import Job
 
@@ -71,8 +71,28 @@ class Turns:
         if free and not finished and self.schedule.should_look:
             ahead = lanes.look_ahead()
             self.schedule.looked_after_change(time.monotonic(), ahead)
-        if finished or (free and self.schedule.should_claim):
-            self._record_and_claim(finished, free)
+        if not finished and not (free and self.schedule.should_claim):
+            return
+        sent = time.monotonic()
+        if sent >= self.schedule.unserved_check_at:
+            self._check_unserved_jobs(sent)
+        slots = self.running.pick_slots(free)
+        verdicts, claims = take_turn(
+            self.claimer,
+            [result for _, result in finished],
+            slots,
+            actor=self.actor,
+            lease_sec=conf.LEASE_SEC,
+            plain=self.schedule.is_plain and all(job.claim.group_id is None for job, _ in finished),
+            promote=self._promote,
+        )
+        answered = time.monotonic()
+        self.recorder.release(finished, verdicts)
+        self._start(claims, sent)
+        if slots:
+            if self.schedule.claimed(asked=len(slots), got=len(claims), took_sec=answered - sent):
+                self._look()
+            self.schedule.plan_next_look(time.monotonic(), got=len(claims), is_saturated=self.claimer.saturated)
 
     def recover(self) -> None:
         """After a failed turn: hand back what it may have claimed. Its reply was lost, so nothing runs those jobs.
@@ -104,28 +124,6 @@ class Turns:
             ending.hand_back(job.pk, job.lease_token, actor=self.actor, reason="the reply to its claim was lost")
             self.schedule.wake()
         self._unknown_at = time.monotonic() + conf.HEARTBEAT_SEC
-
-    def _record_and_claim(self, finished: Sequence[Finished], free: int) -> None:
-        sent = time.monotonic()
-        if sent >= self.schedule.unserved_check_at:
-            self._check_unserved_jobs(sent)
-        slots = self.running.pick_slots(free)
-        verdicts, claims = take_turn(
-            self.claimer,
-            [result for _, result in finished],
-            slots,
-            actor=self.actor,
-            lease_sec=conf.LEASE_SEC,
-            plain=self.schedule.is_plain and all(job.claim.group_id is None for job, _ in finished),
-            promote=self._promote,
-        )
-        answered = time.monotonic()
-        self.recorder.release(finished, verdicts)
-        self._start(claims, sent)
-        if slots:
-            if self.schedule.claimed(asked=len(slots), got=len(claims), took_sec=answered - sent):
-                self._look()
-            self.schedule.plan_next_look(time.monotonic(), got=len(claims), is_saturated=self.claimer.saturated)
 
     def _promote(self) -> bool:
         """Make ready what was scheduled or waited for its target, as far as needed; whether a claim may get a job."""
