@@ -38,7 +38,7 @@ job_finished = Signal()
 job_failed = Signal()
 group_finished = Signal()
 
-# Sent once for each commit that wrote job events, without arguments: for pollers of this process that can look at once.
+# Sent after commits that wrote job events, without arguments: for pollers of this process that can look at once.
 events_committed = Signal()
 
 

@@ -1,8 +1,8 @@
 """The map of a job's life: every state, every arrow between two of them, and what a person may do with a job.
 
-Pure, no ORM. `docs/lifecycle.md` is generated from this file; `engine.lifecycle` and `engine.claim` are the only
-modules that walk the arrows. `refusal` is the one answer to "may this action be applied to this job, and why not?":
-the engine asks it under the job's lock, the API, the console and the commands ask it for what they offer and foretell.
+Pure, no ORM. `docs/lifecycle.md` is generated from this file; the engine alone makes these transitions. `refusal` is the
+one answer to "may this action be applied to this job, and why not?": the engine asks it under the job's lock, the API,
+the console and the commands ask it for what they offer and foretell.
 """
 
 from __future__ import annotations

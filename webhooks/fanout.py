@@ -16,7 +16,7 @@ from webhooks import bodies, subscriptions
 from webhooks.circuits import BREAK_AFTER
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookMessage
 
-MESSAGES, PAYLOAD_BYTES = 200, 4 * 2**20  # of a batch
+MESSAGES, DELIVERIES, PAYLOAD_BYTES = 200, 5000, 4 * 2**20  # of a batch; one message may have more deliveries
 ROOM = 25  # deliveries that may wait at an endpoint before fan-out for it is no longer urgent
 DISABLED, BACKLOG_FULL = "endpoint disabled", "backlog full"
 
@@ -81,8 +81,15 @@ def _waiting() -> QuerySet[WebhookMessage]:
 
 def _prepare(messages: Sequence[WebhookMessage]) -> Batch:
     recipients = subscriptions.recipients(messages)
-    made = bodies.make([message for message in messages if recipients[message.pk]], PAYLOAD_BYTES)
-    unwanted = {message.pk: b"" for message in messages if not recipients[message.pk]}
+    batch: list[WebhookMessage] = []
+    deliveries = 0
+    for message in messages:
+        deliveries += len(recipients[message.pk])
+        if batch and deliveries > DELIVERIES:
+            break
+        batch.append(message)
+    made = bodies.make([message for message in batch if recipients[message.pk]], PAYLOAD_BYTES)
+    unwanted = {message.pk: b"" for message in batch if not recipients[message.pk]}
     return Batch(made | unwanted, {recipient.endpoint_id for pk in made for recipient in recipients[pk]})
 
 

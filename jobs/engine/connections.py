@@ -195,9 +195,14 @@ def close() -> None:
 
 def short_timeouts(seconds: float) -> None:
     """Let no statement, lock or forgotten transaction of this connection take longer: the next turn can try again."""
-    milliseconds = str(max(int(seconds * 1000), 100))
-    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-    _tell_once(dict.fromkeys(names, milliseconds))
+    milliseconds = max(int(seconds * 1000), 100)
+    _tell_once(
+        {
+            "statement_timeout": str(milliseconds),
+            "lock_timeout": str(milliseconds * 9 // 10),  # comes first: a wait for a lock is no outage
+            "idle_in_transaction_session_timeout": str(milliseconds),
+        }
+    )
 
 
 def prefer_indexes() -> None:

@@ -1,6 +1,6 @@
 """How any move is made: lock, look the arrow up, write the state under a guard, leave its event, mark and signal.
 
-Only `lifecycle`, `ending` and `groups` call this; the public verbs are there.
+The public verbs are in `lifecycle`, `ending` and `groups`.
 """
 
 from __future__ import annotations

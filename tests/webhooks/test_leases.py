@@ -320,6 +320,19 @@ def test_a_batch_is_bounded_in_rows() -> None:
     assert len({each.job_id for each in deliveries()}) == 7
 
 
+def test_a_batch_is_bounded_in_deliveries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the first message: what it has too many of would never be made."""
+    for place in range(3):
+        endpoint(f"https://example.org/{place}", "job.queued")
+    for _ in range(4):
+        enqueued()
+    monkeypatch.setattr(fanout, "DELIVERIES", 7)
+    assert fanout.fan_out() == 2
+    monkeypatch.setattr(fanout, "DELIVERIES", 1)
+    assert [fanout.fan_out(), fanout.fan_out(), fanout.fan_out()] == [1, 1, 0]
+    assert len(deliveries()) == 12
+
+
 def test_a_delivery_has_an_id_that_tells_its_time() -> None:
     """Whichever database makes it: lists, rates and `since` go by it."""
     endpoint("https://example.org/", "job.queued")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from django.db import DatabaseError, DataError, OperationalError, connection
 
 from jobs import services
 from jobs.engine.claim import Serves
+from jobs.engine.connections import short_timeouts
 from jobs.engine.worker import Options, Worker, turn
 from jobs.engine.worker.turn import TurnResult, take_turn
 from jobs.models import ConcurrencyLimit, Job
@@ -89,6 +91,24 @@ def test_a_turn_rolled_back_for_another_transaction_is_repeated_at_once_and_is_n
     assert worker._next_wait() == 0
     worker._try_turn()
     assert [job.id for job in worker.running] == [made.pk]
+
+
+@pytest.mark.pg_only
+def test_a_turn_that_waited_too_long_for_a_lock_is_repeated_and_is_no_outage(worker: Worker) -> None:
+    ConcurrencyLimit.objects.create(scope="global", key="", max=1)
+    made = services.enqueue(TYPE)
+    worker._configure_connection()
+    short_timeouts(0.5)
+    with closing(connection.copy()) as host:
+        host.set_autocommit(False)
+        with host.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM jobscheduler_concurrencylimit FOR UPDATE")
+        worker._try_turn()
+        assert not worker._outage.is_on
+        assert not len(worker.running)
+    worker._try_turn()
+    assert [job.id for job in worker.running] == [made.pk]
+    connection.close()  # with its timeouts
 
 
 class RolledBack(Exception):

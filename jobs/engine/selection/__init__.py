@@ -7,7 +7,7 @@ nobody who holds a job waits for a limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -22,8 +22,6 @@ from jobs.states import EventKind, Status
 
 MAX_CONSIDERED = 1000  # jobs that one round asks about
 ADMISSION_BATCH = 50  # more candidates at a time where admission may refuse any of them
-
-FindCandidates = Callable[[int, Sequence[Limit]], list[Candidate]]
 
 
 def is_plain() -> bool:
