@@ -38,6 +38,10 @@ ROUND_SEC = 5.0
 REASON = "fired by its schedule"
 BROKEN = "broken: "  # how the reason begins when the scheduler itself has disabled a schedule
 EXPECTED = (InvalidInput, CronError, UnknownZone)
+FIRES_AT_ONCE = 500  # SQLite takes 32,766 values at once
+_INSERT_FIRES = """
+    INSERT INTO jobscheduler_schedulefire (schedule_id, fire_time, job_id, note) VALUES {rows}
+    ON CONFLICT (schedule_id, fire_time) DO NOTHING RETURNING job_id"""
 _ADVANCE = """
     UPDATE jobscheduler_schedule
     SET next_fire_at = %s, last_fire_at = coalesce(%s, last_fire_at), last_job_id = coalesce(%s, last_job_id),
@@ -192,12 +196,24 @@ def skip_overlaps(plans: Sequence[Plan]) -> None:
 
 def insert_fires(fires: Sequence[Fire]) -> set[UUID]:
     """Insert fires. Returns the job ids of those whose due times had not been fired before."""
-    rows = [
-        ScheduleFire(schedule=fire.schedule, fire_time=fire.due, job_id=fire.spec.id, note=fire.note) for fire in fires
-    ]
-    ScheduleFire.objects.bulk_create(rows, ignore_conflicts=True)
-    job_ids = [fire.spec.id for fire in fires]
-    return set(ScheduleFire.objects.filter(job_id__in=job_ids).values_list("job_id", flat=True))
+    columns: Any = ScheduleFire._meta
+    connection, inserted = db.connection(), set()
+    with connection.cursor() as cursor:
+        for start in range(0, len(fires), FIRES_AT_ONCE):
+            chunk = fires[start : start + FIRES_AT_ONCE]
+            values = [
+                columns.get_field(name).get_db_prep_save(value, connection)
+                for fire in chunk
+                for name, value in (
+                    ("schedule", fire.schedule.pk),
+                    ("fire_time", fire.due),
+                    ("job", fire.spec.id),
+                    ("note", fire.note),
+                )
+            ]
+            cursor.execute(_INSERT_FIRES.format(rows=", ".join(["(%s, %s, %s, %s)"] * len(chunk))), values)
+            inserted |= {UUID(str(job_id)) for (job_id,) in cursor.fetchall()}
+    return inserted
 
 
 def advance(plans: Sequence[Plan]) -> int:

@@ -48,8 +48,9 @@ def fan_out(limit: int = MESSAGES) -> int:
     with db.atomic() as connection:
         messages = list(_waiting().select_for_update(skip_locked=True)[:limit])
         batch = _prepare(messages)
-        with connection.cursor() as cursor:
-            cursor.execute(_LOCK_ENDPOINTS, [sorted(batch.endpoint_ids)])
+        if batch.endpoint_ids:
+            with connection.cursor() as cursor:
+                cursor.execute(_LOCK_ENDPOINTS, [sorted(batch.endpoint_ids)])
         return _write(connection, messages, batch)
 
 

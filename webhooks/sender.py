@@ -130,7 +130,7 @@ class Sender(threading.Thread):
         self._looked = time.monotonic()
         self._look_at = self._looked + conf.POLL_SEC
         state = _poll_state()
-        self._follow_commits(state.has_endpoints)
+        self._follow_commits(state.has_endpoints and self in _senders)
         worked = state.has_messages and self._fan_out()
         room = AT_ONCE - len(self._in_flight)
         if state.has_endpoints and room > 0:

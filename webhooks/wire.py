@@ -134,14 +134,16 @@ class _Pinned(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         failure: OSError = ConnectionRefusedError()
         for address in self.addresses[:ADDRESSES]:
-            made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+            made = None
             try:
+                made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
                 made.settimeout(self.wire.left_sec())
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 made.connect((address, self.port))
                 made.settimeout(self.wire.left_sec())  # for the handshake
             except OSError as error:
-                made.close()
+                if made is not None:
+                    made.close()
                 failure = error
             else:
                 return made if self.tls_name is None else _trusted().wrap_socket(made, server_hostname=self.tls_name)

@@ -24,7 +24,6 @@ from jobs.states import Status
 router = Router()
 NEWEST_FIRST = Order(Worker, ("-id",))
 SCOPES = list(LimitScope.values)
-Maximum = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": limits.LARGEST})]
 STATES = (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.STOPPING, figures.SILENT)
 
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from jobs.models import Job
 from schedules import fields, services
 from schedules.firing import fire_due
-from schedules.models import Schedule, ScheduleFire
+from schedules.models import CatchUp, Overlap, Schedule, ScheduleFire
 from tests.admin.pages import choose, list_of, page_of, said
 from tests.admin.people import logged_in, reader
 from tests.admin.test_lists import queries_of
@@ -128,6 +128,15 @@ def test_an_empty_form_proposes_what_the_services_take_for_unsaid(boss: Client) 
         is_empty = unsaid[name] is None or unsaid[name] == ""
         assert form[name].value() in (None, "") if is_empty else form[name].value() == unsaid[name]
     assert not form["params"].value()
+    expected = {
+        "timezone": "UTC",
+        "enabled": True,
+        "catch_up": CatchUp.LATEST,
+        "catch_up_max": 10,
+        "overlap": Overlap.ALLOW,
+    }
+    expected |= {"misfire_grace_sec": 60, "jitter_sec": 0}
+    assert {name: form[name].value() for name in expected} == expected
 
 
 def test_two_cannot_share_a_name(boss: Client) -> None:

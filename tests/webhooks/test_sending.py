@@ -3,6 +3,8 @@ than the time and bytes that we allow."""
 
 from __future__ import annotations
 
+import errno
+import socket
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,7 +22,7 @@ from tests.webhooks.conftest import Settings
 from tests.webhooks.receiver import Manner, Receiver
 from tests.webhooks.scenes import completed, deliveries, endpoint, failed_job, round_of_sending
 from tests.worker.harness import until
-from webhooks import leases, sender, services
+from webhooks import addresses, leases, sender, services
 from webhooks.models import WebhookAttempt, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db
@@ -105,6 +107,31 @@ def test_the_first_64_kib_and_the_head_of_an_answer_are_kept(headers: dict[str, 
     assert tried.response_head.startswith("HTTP/1.1 503 Service Unavailable\n")
     assert "X-Why: full" in tried.response_head
     assert tried.response_body == "a" * 64 * 1024
+
+
+def test_an_address_of_a_family_that_this_host_lacks_is_passed_over(
+    receive: Receive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, make = receive(), socket.socket
+
+    def without_ipv6(family: int = socket.AF_INET, *args: Any, **kwargs: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return make(family, *args, **kwargs)
+
+    monkeypatch.setattr(addresses, "resolve", lambda *_: ["::1", "127.0.0.1"])
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    endpoint(f"http://localhost:{there.port}/", "job.completed")
+    completed()
+    round_of_sending()
+    assert [delivery.status for delivery in deliveries()] == ["DELIVERED"]
+
+
+def test_a_round_of_sending_leaves_nothing_behind_that_follows_commits(receive: Receive) -> None:
+    endpoint(receive().url, "job.completed")
+    before = list(events_committed.receivers)
+    round_of_sending()
+    assert events_committed.receivers == before
 
 
 def test_what_cannot_be_stored_of_an_answer_is_replaced(receive: Receive) -> None:
