@@ -147,7 +147,7 @@ def unlocked_admission() -> None:
 
     def counted() -> Any:
         found = costs()
-        time.sleep(0.02)  # what it counted grows old
+        time.sleep(0.1)  # what it counted grows old, also on a machine with other things to do
         return found
 
     snapshot.lock = unlocked
