@@ -96,7 +96,7 @@ def _rate(database: str, name: str) -> float:
 
 def _claimed(claimer: Any) -> tuple[int, float]:
     from jobs.actors import worker
-    from jobs.engine.ending import End, finish
+    from jobs.engine.finish import End, finish
     from jobs.outcomes import Completed
 
     began = time.perf_counter()

@@ -27,9 +27,9 @@ from django.utils.translation import gettext as _
 from jobs import parsing
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
-from jobs.engine import contracts, reservations
-from jobs.engine.context import Context, current
-from jobs.engine.reservations import Ear, keeper
+from jobs.engine.executors.context import Context, current
+from jobs.engine.slots import leases, reservations
+from jobs.engine.slots.reservations import Ear, keeper
 from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded
 from jobs.policies.admission import Candidate
 from jobs.registry import Handler, registry
@@ -159,7 +159,7 @@ def _leave(lease_id: UUID, outcome: str) -> None:
     """Free the slot. If the database cannot be told, the lease runs out by itself."""
     keeper.drop(lease_id)
     try:
-        contracts.end(lease_id, outcome)
+        leases.end(lease_id, outcome)
     except (DatabaseError, InterfaceError) as error:
         logger.warning("the end of the direct call %s was not recorded, its lease runs out: %s", lease_id, error)
 

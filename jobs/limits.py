@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from jobs import db, parsing
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
-from jobs.engine import wakeup
+from jobs.engine import notifications
 from jobs.engine.selection.limits import configured
 from jobs.errors import Conflict, InvalidInput
 from jobs.figures import in_use
@@ -104,7 +104,7 @@ def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
         row.save(using=db.alias())
         if not row.overridden and not row.paused and configured_max is None:
             row.delete(using=db.alias())
-        wakeup.notify(wakeup.READY)
+        notifications.notify(notifications.READY)
     value = f"max {row.max or 'unlimited'}{', paused' if row.paused else ''}"
     logger.info("limit %s set to %s by %s", row, value, actor.name or actor.kind)
     return state(scope, key)

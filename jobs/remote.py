@@ -16,13 +16,15 @@ from django.utils.translation import gettext as _
 
 from jobs import parsing, services, submission
 from jobs.actors import Actor
-from jobs.engine import admission, housekeeping, offers, remote, starts
-from jobs.engine.admission import Granted
-from jobs.engine.execution import ERROR_LENGTH
+from jobs.engine.executors.run import ERROR_LENGTH
 from jobs.engine.facts import facts_of
-from jobs.engine.moves import get
-from jobs.engine.remote import Beat, Line, Word
-from jobs.engine.starts import Holder, Start
+from jobs.engine.maintenance import runner
+from jobs.engine.remote import leases, offers, starts
+from jobs.engine.remote.leases import Beat, Line, Word
+from jobs.engine.remote.starts import Holder, Start
+from jobs.engine.slots import admission_leases
+from jobs.engine.slots.admission_leases import Granted
+from jobs.engine.transitions import get
 from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState
 from jobs.json_tree import INT_MAX
 from jobs.models import Job
@@ -86,7 +88,7 @@ def dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
     In this order, because those before are somebody's who is about to start them; only if nothing else is there do
     the addon's workers try for each other's.
     """
-    housekeeping.before_offers()
+    runner.before_offers()
     offers.note_poll(addon_id, tenant, most)
     new = offers.offer(addon_id, tenant, most)
     before = offers.offered(addon_id, tenant).exclude(pk__in=[job.pk for job in new])
@@ -95,7 +97,7 @@ def dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
 
 def kick(*, tenant: str | None) -> int:
     """Make offers to every addon that is there, without waiting for its next poll. Returns how many were made."""
-    housekeeping.before_offers()
+    runner.before_offers()
     return offers.kick(tenant)
 
 
@@ -107,17 +109,17 @@ def start(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> Job:
     )
     pid = _optional(said, "pid", partial(parsing.integer, minimum=1, maximum=MOST_PID))
     host = _optional(said, "host", parsing.identifier)
-    return remote.start(job_id, holder, pid=pid, host=host)
+    return leases.start(job_id, holder, pid=pid, host=host)
 
 
 def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Kept:
     """Renew a lease: a job's, or one that counts in admission only and has nothing else to say."""
     known, news = parsing.job_id(lease_id), _parse_beat(said)
     if (begun := starts.find(known)) is None:
-        return Kept(admission.heartbeat(known, owner=_applicant(api_token)))
-    job = remote.beat(_own(begun, api_token), news)
+        return Kept(admission_leases.heartbeat(known, owner=_applicant(api_token)))
+    job = leases.beat(_own(begun, api_token), news)
     assert job.lease_expires_at is not None
-    if remote.is_over_budget(job):  # then it must stop, whatever else was asked
+    if leases.is_over_budget(job):  # then it must stop, whatever else was asked
         return Kept(job.lease_expires_at, True, str(StopMode.CANCEL))
     return Kept(job.lease_expires_at, job.cancel_requested, job.cancel_mode)
 
@@ -138,25 +140,25 @@ def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
     state = said.get("state")
     if state not in ENDS:
         raise InvalidInput("state", _("must be one of %s") % ", ".join(ENDS), "enum")
-    remote.complete(begun, _parse_word(state, said), wanted=WANTED.get(state))
+    leases.complete(begun, _parse_word(state, said), wanted=WANTED.get(state))
 
 
 def release(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> None:
     """Give a lease up. A job's ends with its job, unless the job is handed back."""
     known, hand_back = parsing.job_id(lease_id), _optional(said, "hand_back", parsing.boolean)
     if (begun := starts.find(known)) is None:
-        return admission.release(known, owner=_applicant(api_token))
+        return admission_leases.release(known, owner=_applicant(api_token))
     mine = _own(begun, api_token)
     if not hand_back:
         raise ReportWithComplete(_("This is the lease of a job: say how the job ended, or hand it back."))
-    return remote.hand_back(mine, reason=HANDED_BACK)
+    return leases.hand_back(mine, reason=HANDED_BACK)
 
 
 def request(said: Mapping[str, Any], api_token: UUID, *, tenant: str) -> Granted | Denied:
     """Ask to do some work that has no job here."""
     fields = {**said, "addon_id": said.get("addon_id") or "", "job_type": said.get("job_type") or ""}
     clean = {name: REQUESTED[name](value, name) for name, value in fields.items() if value is not None}
-    return admission.request(owner=_applicant(api_token), tenant=tenant, **clean)
+    return admission_leases.request(owner=_applicant(api_token), tenant=tenant, **clean)
 
 
 def _applicant(api_token: UUID) -> str:

@@ -19,7 +19,7 @@ from jobs.actors import PYTHON, Actor
 from jobs.engine import lifecycle, ordering
 from jobs.engine.insert import insert_job, insert_jobs
 from jobs.engine.job_spec import COLUMNS, JobSpec
-from jobs.engine.moves import get, jobs
+from jobs.engine.transitions import get, jobs
 from jobs.errors import IdempotencyKeyReused, InvalidInput
 from jobs.models import Job
 from jobs.registry import registry

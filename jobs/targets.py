@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from jobs import db, figures, ids, parsing
 from jobs.actors import PYTHON, Actor
-from jobs.engine.moves import mark_lanes
+from jobs.engine.transitions import mark_lanes
 from jobs.errors import InvalidInput, NotFound
 from jobs.literals import literals
 from jobs.models import Job, LaneMark, Target

@@ -22,11 +22,11 @@ from django.db import connections, transaction
 from django.db.models import F
 
 from jobs import actors, clock, parsing, services
-from jobs.engine import ending, lanes
+from jobs.engine import finish, promoter
 from jobs.engine.claim import Claim, Claimer, Serves
-from jobs.engine.context import CaptureLogs, Context
-from jobs.engine.execution import run, run_async
-from jobs.engine.executors import retry_facts
+from jobs.engine.executors.context import CaptureLogs, Context
+from jobs.engine.executors.run import run, run_async
+from jobs.engine.executors.thread import retry_facts
 from jobs.engine.selection import limits
 from jobs.engine.worker.progress_writer import write_progress
 from jobs.engine.worker.running_jobs import RunningJob, make_context
@@ -109,9 +109,9 @@ def _then(submit: Callable[..., Any], follow: Callable[[], None]) -> Any:
 
 
 def _claim_next(claimer: Claimer) -> Claim | None:
-    while lanes.wake_due():
+    while promoter.wake_due():
         pass
-    while lanes.promote():
+    while promoter.promote():
         pass
     claims = claimer.claim([0], lease_sec=LEASE_SEC)
     return claims[0] if claims else None
@@ -131,9 +131,9 @@ def _run(claim: Claim, raise_failures: bool) -> Job:
                 transaction.set_rollback(True, using=alias)
     write_progress(running)
     if isinstance(outcome, Completed | Skipped | Failed):
-        ending.finish([ending.End(claim.id, claim.lease_token, outcome, claim.group_id)], actor=ACTOR)
+        finish.finish([finish.End(claim.id, claim.lease_token, outcome, claim.group_id)], actor=ACTOR)
     else:
-        ending.hand_back(claim.id, claim.lease_token, actor=ACTOR, reason="stopped in a test")
+        finish.hand_back(claim.id, claim.lease_token, actor=ACTOR, reason="stopped in a test")
     job = Job.objects.get(pk=claim.id)
     if raise_failures and isinstance(outcome, Failed):
         raise JobFailed(job, outcome.error)
@@ -300,7 +300,7 @@ class TimeMachine:
             pass_time: Any = getattr(config, "pass_time", None)  # apps of ours that have times of their own
             if pass_time is not None:
                 pass_time(begin, begin + step)
-        while lanes.wake_due():
+        while promoter.wake_due():
             pass
 
     def to(self, moment: datetime) -> None:

@@ -16,13 +16,14 @@ class SchedulesConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobs.engine import housekeeping, retention, wakeup
+        from jobs.engine import notifications
+        from jobs.engine.maintenance import retention, runner
         from schedules import checks, declared, history, services  # noqa: F401  `checks` registers the system checks
         from schedules.ticking import ticker
 
-        housekeeping.duty("schedules", ticker.tick, every_sec=ticker.pause_sec)
-        housekeeping.duty("fires", history.forget_old, every_sec=lambda: retention.BUSY_SEC)
-        wakeup.hear(services.CHANGED, ticker.hasten)
+        runner.duty("schedules", ticker.tick, every_sec=ticker.pause_sec)
+        runner.duty("fires", history.forget_old, every_sec=lambda: retention.BUSY_SEC)
+        notifications.hear(services.CHANGED, ticker.hasten)
         post_migrate.connect(declared.sync_after_migrate, sender=self, dispatch_uid="jobscheduler_schedules.declared")
 
     def pass_time(self, begin: datetime, end: datetime) -> None:

@@ -15,7 +15,7 @@ from django.db import DatabaseError
 
 from jobs import db
 from jobs.actors import Actor, ActorKind
-from jobs.engine.connections import MISSING
+from jobs.engine.database import MISSING
 from jobs.errors import JobSchedulerError
 from jobs.presets import NameTaken
 from jobs.registry import Handler, registry

@@ -20,7 +20,7 @@ from django.db.models import Q, QuerySet
 from jobs import clock, db, parsing, shapes, submission
 from jobs.actors import Actor, ActorKind
 from jobs.engine import lifecycle
-from jobs.engine.connections import MISSING
+from jobs.engine.database import MISSING
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import JobSpec
 from jobs.errors import InvalidInput

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 
 from jobs import clock, db, parsing, shapes, submission
 from jobs.actors import PYTHON, Actor
-from jobs.engine import wakeup
+from jobs.engine import notifications
 from jobs.errors import Conflict, InvalidInput, NotFound
 from jobs.models import Job, JobTemplate
 from jobs.presets import NameTaken
@@ -237,4 +237,4 @@ def save(schedule: Schedule) -> None:
         names = {"name": schedule.name, "tenant": schedule.tenant}
         raise NameTaken(_("Tenant %(tenant)s already has a schedule “%(name)s”.") % names) from None
     schedule.refresh_from_db(using=db.alias())
-    wakeup.notify(CHANGED)
+    notifications.notify(CHANGED)

@@ -9,8 +9,8 @@ from datetime import datetime
 from django.db.models.functions import Now
 
 from jobs.conf import conf
-from jobs.engine.connections import MISSING
-from jobs.engine.wakeup import Listener
+from jobs.engine.database import MISSING
+from jobs.engine.notifications import Listener
 from schedules import declared
 from schedules.firing import fire_due
 from schedules.models import Schedule

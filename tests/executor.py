@@ -7,10 +7,11 @@ from uuid import UUID, uuid4
 
 from jobs import db
 from jobs.actors import Actor, worker
-from jobs.engine import ending, lanes, lifecycle
+from jobs.engine import finish as ending
+from jobs.engine import lifecycle, promoter
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.ending import End, Verdict
-from jobs.engine.moves import lock
+from jobs.engine.finish import End, Verdict
+from jobs.engine.transitions import lock
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.registry import registry
@@ -21,7 +22,7 @@ WORKER = worker(NAME)
 
 def take_next() -> Job | None:
     """Claim the job that is next in order, as a worker does, after the lanes have been looked at."""
-    while lanes.promote():
+    while promoter.promote():
         pass
     claimer = Claimer(NAME, Serves(types=tuple(registry.local_names())), life=f"{NAME}@{uuid4()}")
     taken = claimer.claim([0], lease_sec=30)

@@ -77,7 +77,8 @@ def latecomer() -> None:
 def unlocked_groups() -> None:
     """Ends members of groups in a transaction, but without locking the group first."""
     from jobs import db
-    from jobs.engine import ending, groups
+    from jobs.engine import finish as ending
+    from jobs.engine import groups
 
     def finish(ends: Sequence[Any], *, actor: Any) -> Any:
         with db.atomic():
@@ -118,7 +119,7 @@ def forgetful() -> None:
     """Does not know a remote worker's own start again when it is repeated."""
     from uuid import uuid4
 
-    from jobs.engine.starts import Holder
+    from jobs.engine.remote.starts import Holder
 
     Holder.owner = property(lambda self: f"r:{self.api_token}:{self.worker}-{uuid4()}#{self.slot}")  # type: ignore[assignment]
 
@@ -135,7 +136,7 @@ def deaf_to_reservations() -> None:
 
 def unlocked_admission() -> None:
     """Counts what is used without locking the snapshot first."""
-    from jobs.engine import snapshot
+    from jobs.engine.maintenance import system_load
     from jobs.engine.selection import admission
     from jobs.models import SystemSnapshot
 
@@ -150,7 +151,7 @@ def unlocked_admission() -> None:
         time.sleep(0.1)  # what it counted grows old, also on a machine with other things to do
         return found
 
-    snapshot.lock = unlocked
+    system_load.lock = unlocked
     costs, admission.costs = admission.costs, counted
 
 

@@ -15,16 +15,16 @@ class WebhooksConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs import shapes, triggers
-        from jobs.engine import housekeeping
-        from jobs.engine.retention import goes_along, keep
+        from jobs.engine.maintenance import runner
+        from jobs.engine.maintenance.retention import goes_along, keep
         from webhooks import checks, outbox, retention, sender, services  # noqa: F401  `checks` registers a system check
 
         triggers.register(self, outbox.TRIGGERS)
         shapes.add_extra("webhooks", services.count_deliveries)
         keep(retention.keep)
         goes_along(retention.go_along)
-        housekeeping.duty("webhooks", sender.one_round, thread=sender.Sender)
-        housekeeping.duty("webhook tests", retention.forget_tests, every_sec=lambda: 3600.0)
+        runner.duty("webhooks", sender.one_round, thread=sender.Sender)
+        runner.duty("webhook tests", retention.forget_tests, every_sec=lambda: 3600.0)
 
     def examine(self) -> Iterator[Any]:
         """For `manage.py doctor`."""

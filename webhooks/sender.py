@@ -18,7 +18,7 @@ from django.db import DatabaseError
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine.connections import Outage, short_timeouts
+from jobs.engine.database import Outage, short_timeouts
 from jobs.signals import events_committed
 from webhooks import fanout, leases, trying
 from webhooks.models import WebhookEndpoint, WebhookMessage

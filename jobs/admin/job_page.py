@@ -38,8 +38,8 @@ from jobs.admin.formatting import (
     when,
 )
 from jobs.engine.facts import facts_of
-from jobs.engine.identity import Identity, is_remote
 from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
+from jobs.engine.process_identity import Identity, is_remote
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
 from jobs.states import LIVE, EventKind, Status, StopMode, allowed_actions, is_repeated, refusal

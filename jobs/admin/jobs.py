@@ -42,7 +42,7 @@ from jobs.admin.formatting import (
     shown,
     when,
 )
-from jobs.engine.recovery import CRASHED, EXPIRED
+from jobs.engine.maintenance.recovery import CRASHED, EXPIRED
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun, Target
 from jobs.models.job import STATUS_LABELS
 from jobs.states import TERMINAL, Status

@@ -22,7 +22,7 @@ from jobs.admin.formatting import column, isolated, pause_column, shown, text_bl
 from jobs.admin.forms import reason_field
 from jobs.admin.object_actions import Button, ButtonAdmin
 from jobs.conf import conf
-from jobs.engine import wakeup
+from jobs.engine import notifications
 from jobs.errors import InvalidInput
 from jobs.explain.facts import as_limit
 from jobs.models import ConcurrencyLimit, LeaseKind, LimitScope
@@ -154,7 +154,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
             obj.paused_by = actors.user(request.user).name if obj.paused else ""
             obj.paused_at = Now() if obj.paused else None
         super().save_model(request, obj, form, change)
-        wakeup.notify(wakeup.READY)  # there may be more room now
+        notifications.notify(notifications.READY)  # there may be more room now
 
     shown_pause = pause_column()
 

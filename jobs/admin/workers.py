@@ -26,7 +26,7 @@ from jobs.admin.filters import KnownValues, one_of
 from jobs.admin.formatting import column, isolated, json_block, link, mark, roughly, shown, spoken, when
 from jobs.admin.object_actions import Button, ButtonAdmin, by_key
 from jobs.conf import conf
-from jobs.engine.identity import Identity
+from jobs.engine.process_identity import Identity
 from jobs.literals import literals
 from jobs.models import Job, Worker, WorkerState
 from jobs.states import Status

@@ -24,9 +24,9 @@ from jobs.api.request_params import Asked, Document, Optional, Question, Said, e
 from jobs.api.responses import answer, tagged
 from jobs.api.schemas import Id, JsonObject, Out, Page, SubmissionIn, Time, VerbIn, words
 from jobs.conf import conf
-from jobs.engine import starts
-from jobs.engine.admission import Granted
-from jobs.engine.starts import Start
+from jobs.engine.remote import starts
+from jobs.engine.remote.starts import Start
+from jobs.engine.slots.admission_leases import Granted
 from jobs.errors import NotFound
 from jobs.models import Job
 from jobs.redaction import redact

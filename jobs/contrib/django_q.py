@@ -17,8 +17,8 @@ from django.conf import settings
 from django.db import router, transaction
 from django.utils.translation import gettext as _
 
-from jobs.engine import housekeeping
-from jobs.engine.connections import MISSING
+from jobs.engine.database import MISSING
+from jobs.engine.maintenance import runner
 from jobs.errors import Conflict
 
 logger = logging.getLogger("jobs.contrib.django_q")
@@ -55,7 +55,7 @@ def tick() -> None:
     """One round of our housekeeping, as far as it goes in a few seconds; what is left is due again next time."""
     end = time.monotonic() + TICK_SEC
     # Our duties, beginning with another one each minute: none is always the one that is left.
-    duties = housekeeping.duties()
+    duties = runner.duties()
     start = int(time.time() // 60) % max(len(duties), 1)
     for each in [*duties[start:], *duties[:start]]:
         if time.monotonic() > end:

@@ -18,9 +18,9 @@ from django.utils.translation import ngettext
 from jobs import clock, db, groups, limits, presets, services, targets
 from jobs.actors import Actor
 from jobs.demo import MARK, TENANT, NotTheDemo, handlers
-from jobs.engine import retention
 from jobs.engine.claim import Serves
-from jobs.engine.folding import MINUTES_KEPT
+from jobs.engine.maintenance import retention
+from jobs.engine.maintenance.rollup_compaction import MINUTES_KEPT
 from jobs.engine.sql.rollup import HOUR
 from jobs.engine.worker import Options, Worker
 from jobs.errors import Conflict

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from jobs import db, signals
-from jobs.engine import deadlines, groups, selection, wakeup
+from jobs.engine import groups, notifications, selection
+from jobs.engine.maintenance import deadlines
 from jobs.engine.selection import SelectionRound, limits
 from jobs.engine.sql.candidates import Filter, walk_flows
 from jobs.engine.sql.claim import Claim, Claimant, Served, claim_chosen, claim_next
@@ -99,7 +100,7 @@ class Claimer:
                     selected.settle(chosen)
                 claims = claim_chosen(connection, chosen, claimant, slots) if chosen else []
             if selected.cost_in_use < self._cost_in_use and not claims:  # what came free may be for others
-                wakeup.notify(wakeup.READY)
+                notifications.notify(notifications.READY)
             self._cost_in_use = selected.cost_in_use
             self.saturated = selected.is_saturated or (room is not None and 0 < room < len(slots))
             self.denied = selected.has_denied

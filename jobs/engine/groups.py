@@ -17,7 +17,7 @@ from jobs.conf import conf
 from jobs.engine.facts import waiting_in_group
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import copy_of
-from jobs.engine.moves import add_event, jobs, queued_gate, take
+from jobs.engine.transitions import add_event, jobs, queued_gate, take
 from jobs.literals import literals
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.models.job import JobQuerySet

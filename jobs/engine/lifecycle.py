@@ -14,10 +14,10 @@ from django.db.models.functions import Coalesce, Now
 from jobs import db
 from jobs.actors import Actor
 from jobs.engine import groups
-from jobs.engine.identity import beat_fields
 from jobs.engine.insert import insert_job
 from jobs.engine.job_spec import copy_of
-from jobs.engine.moves import (
+from jobs.engine.process_identity import beat_fields
+from jobs.engine.transitions import (
     add_event,
     ask,
     from_now,

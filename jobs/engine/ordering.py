@@ -9,9 +9,9 @@ from django.db.models import Q
 
 from jobs import db
 from jobs.actors import Actor
-from jobs.engine import wakeup
-from jobs.engine.moves import add_event, get, jobs, lock, mark_lanes, require_allowed
+from jobs.engine import notifications
 from jobs.engine.sql.spread import spread_positions
+from jobs.engine.transitions import add_event, get, jobs, lock, mark_lanes, require_allowed
 from jobs.errors import InvalidInput, WrongState
 from jobs.literals import literals
 from jobs.models import Job
@@ -123,5 +123,5 @@ def _place(job: Job, position: int, actor: Actor, reason: str) -> Job:
     data = {"from": job.position, "to": position}
     add_event(job, EventKind.MOVED, actor=actor, reason=reason, data=data)
     mark_lanes(job.lane_id)
-    wakeup.notify(wakeup.READY)
+    notifications.notify(notifications.READY)
     return get(job.pk)

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from jobs import figures
 from jobs.conf import conf
-from jobs.engine import offers
+from jobs.engine.remote import offers
 from jobs.errors import NotFound
 from jobs.literals import literals
 from jobs.models import ConcurrencyLimit, Gate, GroupMode, Job, JobEvent, Lease, LeaseKind, Target, Worker, WorkerState

@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 from jobs import cli, clock, ids, parsing, services
 from jobs.actors import Actor
 from jobs.engine.facts import facts_of, facts_of_many
-from jobs.engine.moves import get
+from jobs.engine.transitions import get
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.literals import has_tag
 from jobs.models import Job

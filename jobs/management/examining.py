@@ -27,8 +27,8 @@ from django.utils.translation import ngettext
 from jobs import db
 from jobs.checks import TAG
 from jobs.conf import conf, configured, read
-from jobs.engine.connections import MISSING
-from jobs.engine.identity import Identity
+from jobs.engine.database import MISSING
+from jobs.engine.process_identity import Identity
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker, WorkerState
 from jobs.models.limits import LimitScope
 from jobs.triggers import missing_triggers

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 import tests.sample_jobs  # noqa: F401  what is cloned must be a known type
 from jobs import services
-from jobs.engine.identity import Identity
+from jobs.engine.process_identity import Identity
 from jobs.models import Job
 from jobs.states import Status
 from tests.admin.pages import list_of, page_of, said

@@ -15,7 +15,7 @@ from django.utils import timezone
 from jobs import groups, services, workers
 from jobs.actors import Actor, ActorKind
 from jobs.admin import reports
-from jobs.engine.identity import Identity
+from jobs.engine.process_identity import Identity
 from jobs.engine.worker import Options
 from jobs.engine.worker.registration import Registration
 from jobs.errors import Conflict, NotFound

@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobs import metrics, services
-from jobs.engine import folding
+from jobs.engine.maintenance import rollup_compaction
 from jobs.models import Job, JobMinute
 from jobs.models.rollup import BUCKETS_SEC
 from jobs.states import TERMINAL, Status
@@ -176,7 +176,7 @@ def test_counters_survive_folding_and_pruning(counters: list[Any]) -> None:
     job = services.enqueue(SAMPLE_TYPE, {"text": "a"})
     services.cancel(job.pk)
     counters.append(counted())
-    while folding.fold_oldest_day(datetime.now(UTC)):
+    while rollup_compaction.fold_oldest_day(datetime.now(UTC)):
         counters.append(counted())
     Job.objects.filter(pk=job.pk).update(retry_of=None)
     Job.objects.filter(pk=job.pk)._raw_delete("default")
@@ -191,9 +191,9 @@ def test_old_minutes_become_hours_and_then_days_whatever_is_forgotten(counters: 
             at = now - age + timedelta(minutes=minute)
             JobMinuteFactory(minute=at, worker=f"w{number}", jobs=2, wait_sec=1 / 3, run_sec=1 / 7, recovered=1)
     counters.append(counted())
-    assert folding.one_round() == "3 hours, 1 days"
+    assert rollup_compaction.one_round() == "3 hours, 1 days"
     counters.append(counted())
-    assert folding.one_round() == "0 hours, 0 days"
+    assert rollup_compaction.one_round() == "0 hours, 0 days"
 
     kept = [(row.worker, row.jobs) for row in JobMinute.objects.order_by("-minute", "worker")]
     assert kept[:4] == [("w0", 2), ("w0", 2), ("w1", 2), ("w1", 2)]

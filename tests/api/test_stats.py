@@ -10,8 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs import census, services, thrift
-from jobs.engine.identity import boot_id
-from jobs.engine.recovery import Sweeper
+from jobs.engine.maintenance.recovery import Sweeper
+from jobs.engine.process_identity import boot_id
 from jobs.models import Job
 from jobs.states import Status
 from tests import sample_jobs

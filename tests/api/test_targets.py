@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from jobs import services, targets
-from jobs.engine import lanes
+from jobs.engine import promoter
 from jobs.models import Job, Target
 from jobs.states import Status
 from tests import sample_jobs
@@ -29,7 +29,7 @@ def test_a_target_is_there_from_its_first_use() -> None:
     submit("book-1")
     assert api.get("/targets/book-1").json()["queued"] == 1
     assert [each["key"] for each in api.get("/targets").json()["items"]] == ["book-1"]
-    lanes.promote()
+    promoter.promote()
     assert api.get("/targets/book-1").json()["queued"] == 1
 
 

@@ -12,8 +12,8 @@ import pytest
 from django.db import OperationalError
 
 from jobs import clock
-from jobs.engine import housekeeping
-from jobs.engine.identity import Identity, beat_clock
+from jobs.engine.maintenance import runner
+from jobs.engine.process_identity import Identity, beat_clock
 from jobs.models import Job
 from jobs.states import Status
 from tests.commands.saying import call, run
@@ -83,9 +83,9 @@ def broken_duty() -> Iterator[None]:
     def fail() -> None:
         raise OperationalError("the disk is full\nand more")
 
-    housekeeping.duty("broken", fail, every_sec=lambda: 1.0)
+    runner.duty("broken", fail, every_sec=lambda: 1.0)
     yield
-    del housekeeping._duties["broken"]
+    del runner._duties["broken"]
 
 
 def test_a_duty_that_fails_is_one_line_and_exit_code_1_and_the_others_run(

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, models, transaction
 
 from jobs import census, clock, services
-from jobs.engine import folding, housekeeping, retention
+from jobs.engine.maintenance import retention, rollup_compaction, runner
 from jobs.models import GroupStatus, Job, JobEvent, JobGroup, JobLog, JobMinute, JobRun, Lease, Worker
 from jobs.states import TERMINAL, Status
 from tests.commands.aging import born, ended_job, old_job
@@ -296,13 +296,13 @@ def test_totals_stay_while_old_minutes_become_days() -> None:
     assert prune()["minutes"] == 5
 
     assert totals() == before == {"COMPLETED": 55, "FAILED": 8, "SKIPPED": 0, "CANCELLED": 0}
-    folded = JobMinute.objects.filter(worker=folding.FOLDED).order_by("minute", "outcome")
+    folded = JobMinute.objects.filter(worker=rollup_compaction.FOLDED).order_by("minute", "outcome")
     assert list(folded.values_list("minute", "outcome", "run_bucket", "jobs", "run_sec", "wait_sec")) == [
         (day, "COMPLETED", 0, 7, 4.5, 1.5),
         (day, "FAILED", 0, 8, 0, 0),
         (day + timedelta(days=1), "COMPLETED", 3, 16, 0, 0),
     ]
-    assert JobMinute.objects.exclude(worker=folding.FOLDED).get() == young
+    assert JobMinute.objects.exclude(worker=rollup_compaction.FOLDED).get() == young
     assert prune()["minutes"] == 0
     JobMinuteFactory.create(minute=day + timedelta(hours=5), jobs=100)  # a late one joins its day
     assert prune()["minutes"] == 1
@@ -356,7 +356,7 @@ def test_a_round_of_the_duty_is_bounded_and_the_next_goes_on(settings: Any, monk
         retention.one_round()
         counts.append(Job.objects.count())
     assert counts[:3] == [3, 1, 0]
-    assert {"retention"} <= {each.name for each in housekeeping.duties()}
+    assert {"retention"} <= {each.name for each in runner.duties()}
 
 
 def test_as_a_process_it_prunes_and_says_what(process_env: dict[str, str]) -> None:

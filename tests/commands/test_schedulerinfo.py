@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobs import clock
-from jobs.engine.identity import Identity
+from jobs.engine.process_identity import Identity
 from jobs.states import Status
 from tests.commands.saying import PATIENCE_SEC, call, run, start
 from tests.factories import JobFactory, JobMinuteFactory, TargetFactory, WorkerFactory

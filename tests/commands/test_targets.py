@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs import ids, services
-from jobs.engine import lanes
+from jobs.engine import promoter
 from jobs.models import Gate, Job, LaneMark, Target
 from tests.commands.saying import call, run
 from tests.executor import fail, take_next
@@ -39,7 +39,7 @@ def test_a_paused_target_starts_nothing_until_it_is_unpaused() -> None:
 
 def test_a_ready_job_steps_back_when_its_target_is_paused() -> None:
     services.enqueue("sample.noop", target="book-1")
-    lanes.promote()
+    promoter.promote()
     assert Job.objects.get().gate == Gate.READY
 
     call("targets", "pause", "book-1")

@@ -12,9 +12,9 @@ from django.db import transaction
 from jobs import actors, db, services
 from jobs.contrib.tasks import JobsBackend
 from jobs.contrib.tasks.compat import TaskResultStatus, task_finished
-from jobs.engine import ending, lifecycle
-from jobs.engine.context import Context
-from jobs.engine.execution import run
+from jobs.engine import finish, lifecycle
+from jobs.engine.executors.context import Context
+from jobs.engine.executors.run import run
 from jobs.errors import LeaseLost
 from jobs.models import Job
 from jobs.outcomes import Failed
@@ -94,7 +94,7 @@ def test_a_running_task_that_a_person_cancels_is_told_once(on_commit: Any) -> No
     with finishes() as told, on_commit():
         stop(job, StopMode.CANCEL)
         services.cancel(job.pk)
-        ending.stop(job.pk, job.lease_token, actor=executor.WORKER, artifacts={"exception": "jobs.errors.JobCancelled"})
+        finish.stop(job.pk, job.lease_token, actor=executor.WORKER, artifacts={"exception": "jobs.errors.JobCancelled"})
     assert told == [(result.id, "FAILED", "jobs.errors.JobCancelled")]
 
 
@@ -155,7 +155,7 @@ def finishes() -> Iterator[list[tuple[str, str, str]]]:
 
 def lose(job: Job, cause: Cause, *, retry_in: float | None) -> None:
     with db.atomic():
-        ending.expire([job], cause=cause, error="gone", tell=lambda job: {}, retry_in=lambda job: retry_in)
+        finish.expire([job], cause=cause, error="gone", tell=lambda job: {}, retry_in=lambda job: retry_in)
 
 
 def stop(job: Job, mode: StopMode | None) -> None:

@@ -13,10 +13,11 @@ from django.utils import timezone
 
 from jobs import direct, services
 from jobs.conf import conf
-from jobs.engine import admission, contracts, snapshot
-from jobs.engine.admission import Granted
+from jobs.engine.maintenance import system_load
+from jobs.engine.maintenance.system_load import Measured
 from jobs.engine.selection import limits
-from jobs.engine.snapshot import Measured
+from jobs.engine.slots import admission_leases, leases
+from jobs.engine.slots.admission_leases import Granted
 from jobs.errors import LeaseLost, NoSlot, NotFound
 from jobs.models import Gate, Job, Lease, SystemSnapshot
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot, State
@@ -87,7 +88,7 @@ def test_a_job_that_fits_passes_one_that_does_not(capacity: None) -> None:
 
 
 def test_what_is_reserved_counts_as_much_as_what_runs(capacity: None) -> None:
-    assert isinstance(admission.request(owner="addon", job_type="x", cost_units=80), Granted)
+    assert isinstance(admission_leases.request(owner="addon", job_type="x", cost_units=80), Granted)
     blocked = enqueue(30)
     assert executor.take_next() is None
     executor.take(enqueue(20))
@@ -104,12 +105,12 @@ def test_an_addon_is_capped(capacity: None) -> None:
 
 def test_heavy_jobs_wait_until_the_machine_is_quiet(capacity: None, monkeypatch: pytest.MonkeyPatch) -> None:
     heavy, light = enqueue(5, constraints={"cpu_heavy": True}), enqueue(5)
-    monkeypatch.setattr(snapshot, "measure", lambda: Measured(950.0, 0.0, 0.0))
+    monkeypatch.setattr(system_load, "measure", lambda: Measured(950.0, 0.0, 0.0))
     executor.take(light)
     assert SystemSnapshot.objects.get().state == State.NORMAL
     assert executor.take_next() is None
-    monkeypatch.setattr(snapshot, "measure", lambda: Measured(0.1, 0.0, 0.0))
-    assert snapshot.write()
+    monkeypatch.setattr(system_load, "measure", lambda: Measured(0.1, 0.0, 0.0))
+    assert system_load.write()
     executor.take(heavy)
 
 
@@ -227,53 +228,55 @@ def test_a_crowd_that_is_denied_is_not_written_all_at_once(sulking: type[Sulking
 
 
 def test_a_lease_is_asked_for_kept_and_given_back(capacity: None) -> None:
-    got = admission.request(owner="a", job_type="index", cost_units=60, constraints={"cpu_heavy": False})
+    got = admission_leases.request(owner="a", job_type="index", cost_units=60, constraints={"cpu_heavy": False})
     assert isinstance(got, Granted)
-    refused = admission.request(owner="b", job_type="index", cost_units=60)
+    refused = admission_leases.request(owner="b", job_type="index", cost_units=60)
     assert isinstance(refused, Denied)
     assert refused.retry_after_sec >= 1
-    until = admission.heartbeat(got.lease_id, owner="a")
+    until = admission_leases.heartbeat(got.lease_id, owner="a")
     assert until >= got.expires_at
     for _ in range(2):
-        admission.release(got.lease_id, owner="a")
+        admission_leases.release(got.lease_id, owner="a")
     assert Lease.objects.get(pk=got.lease_id).outcome == "released"
     with pytest.raises(LeaseLost):
-        admission.heartbeat(got.lease_id, owner="a")
+        admission_leases.heartbeat(got.lease_id, owner="a")
 
 
 def test_a_denial_is_the_same_until_it_is_time_to_ask_again(capacity: None) -> None:
-    held = admission.request(owner="a", job_type="index", cost_units=60)
+    held = admission_leases.request(owner="a", job_type="index", cost_units=60)
     assert isinstance(held, Granted)
-    first = admission.request(owner="b", job_type="index", cost_units=60)
-    admission.release(held.lease_id, owner="a")
-    assert admission.request(owner="b", job_type="index", cost_units=60) == first
-    assert isinstance(admission.request(owner="c", job_type="index", cost_units=20), Granted), "another's question"
+    first = admission_leases.request(owner="b", job_type="index", cost_units=60)
+    admission_leases.release(held.lease_id, owner="a")
+    assert admission_leases.request(owner="b", job_type="index", cost_units=60) == first
+    assert isinstance(admission_leases.request(owner="c", job_type="index", cost_units=20), Granted), (
+        "another's question"
+    )
     Lease.objects.filter(granted_at=None).update(expires_at=timezone.now() - timedelta(seconds=1))
-    assert isinstance(admission.request(owner="b", job_type="index", cost_units=60), Granted)
+    assert isinstance(admission_leases.request(owner="b", job_type="index", cost_units=60), Granted)
     assert not Lease.objects.filter(granted_at=None).exists(), "nothing is left of a denial"
 
 
 def test_a_foreign_or_guessed_lease_is_not_there(capacity: None) -> None:
-    got = admission.request(owner="a", job_type="index")
+    got = admission_leases.request(owner="a", job_type="index")
     assert isinstance(got, Granted)
     for lease_id, owner in ((got.lease_id, "b"), (uuid4(), "a")):
-        for verb in (admission.heartbeat, admission.release):
+        for verb in (admission_leases.heartbeat, admission_leases.release):
             with pytest.raises(NotFound):
                 verb(lease_id, owner=owner)
 
 
 def test_a_lease_that_nobody_renews_frees_what_it_had(capacity: None) -> None:
-    got = admission.request(owner="a", job_type="index", cost_units=100)
+    got = admission_leases.request(owner="a", job_type="index", cost_units=100)
     assert isinstance(got, Granted)
     job = enqueue(30)
     assert executor.take_next() is None
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1), beat_clock=None)
     executor.take(job)
-    assert Lease.objects.get(pk=got.lease_id).outcome == contracts.EXPIRED
+    assert Lease.objects.get(pk=got.lease_id).outcome == leases.EXPIRED
 
 
 def test_without_a_policy_every_lease_is_granted() -> None:
-    assert all(isinstance(admission.request(owner="a", job_type="x", cost_units=100), Granted) for _ in range(3))
+    assert all(isinstance(admission_leases.request(owner="a", job_type="x", cost_units=100), Granted) for _ in range(3))
 
 
 # ---------------------------------------------------------------------- the snapshot
@@ -282,25 +285,25 @@ def test_without_a_policy_every_lease_is_granted() -> None:
 def test_one_holder_measures_and_another_takes_over_when_it_falls_silent(
     capacity: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert snapshot.write()
+    assert system_load.write()
     mine = SystemSnapshot.objects.get()
     assert mine.taken_at is not None
-    monkeypatch.setattr(snapshot, "me", lambda: "another")
-    assert not snapshot.write()
+    monkeypatch.setattr(system_load, "me", lambda: "another")
+    assert not system_load.write()
     assert SystemSnapshot.objects.get().holder == mine.holder
     SystemSnapshot.objects.update(held_until=timezone.now() - timedelta(seconds=1))
-    assert snapshot.write()
+    assert system_load.write()
     assert SystemSnapshot.objects.get().holder == "another"
 
 
 def test_a_state_is_as_old_as_its_last_change(capacity: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "measure", lambda: Measured(0.0, 0.0, 0.0))
-    snapshot.write()
+    monkeypatch.setattr(system_load, "measure", lambda: Measured(0.0, 0.0, 0.0))
+    system_load.write()
     since = SystemSnapshot.objects.get().state_since
-    snapshot.write()
+    system_load.write()
     assert SystemSnapshot.objects.get().state_since == since
-    monkeypatch.setattr(snapshot, "measure", lambda: Measured(5000.0, 0.0, 0.0))
-    snapshot.write()
+    monkeypatch.setattr(system_load, "measure", lambda: Measured(5000.0, 0.0, 0.0))
+    system_load.write()
     changed = SystemSnapshot.objects.get()
     assert (changed.state, changed.state_since == since) == (State.BUSY, False)
 
@@ -315,7 +318,7 @@ def test_whoever_needs_the_figures_measures_if_nobody_does(capacity: None) -> No
 
 
 def test_real_figures_are_measured() -> None:
-    found = snapshot.measure()
+    found = system_load.measure()
     assert found.load >= 0
     assert 0 <= found.cpu <= 1
     assert 0 < found.memory < 1
@@ -323,5 +326,5 @@ def test_real_figures_are_measured() -> None:
 
 def test_nobody_measures_where_everything_is_admitted() -> None:
     assert type(conf.policy("ADMISSION_POLICY")).__name__ == "Open"
-    assert snapshot.one_round() == "off"
+    assert system_load.one_round() == "off"
     assert not SystemSnapshot.objects.exists()

@@ -9,9 +9,9 @@ import pytest
 from django.utils import timezone
 
 from jobs import services
-from jobs.engine import housekeeping
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.deadlines import PASSED, Keeper
+from jobs.engine.maintenance import runner
+from jobs.engine.maintenance.deadlines import PASSED, Keeper
 from jobs.models import Job, JobRun
 from jobs.policies.concurrency import Limits
 from jobs.states import Status
@@ -49,7 +49,7 @@ def test_what_is_late_ends_skipped_with_the_reason_and_without_a_run() -> None:
 
 def test_it_is_a_duty_of_the_housekeeping() -> None:
     late = enqueue(LATE)
-    housekeeping.tick()
+    runner.tick()
     assert status(late) == Status.SKIPPED
 
 
@@ -75,11 +75,11 @@ class Mine(Limits):
 
 def test_a_job_that_was_started_in_time_goes_on() -> None:
     """Handed back by a worker that shut down, or paused by a person: it has begun."""
-    from jobs.engine import ending
+    from jobs.engine import finish
 
     job = executor.take(enqueue(timedelta(minutes=1)))
     assert job.lease_token is not None
-    ending.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="shut down")
+    finish.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="shut down")
     Job.objects.filter(pk=job.pk).update(deadline_at=timezone.now() + LATE)
     assert Keeper().skip_late() == 0
     executor.take(job)

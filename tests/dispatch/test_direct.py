@@ -13,8 +13,8 @@ from django.test import override_settings
 
 import jobs
 from jobs import actors, direct, services
-from jobs.engine import contracts
 from jobs.engine.selection import limits
+from jobs.engine.slots import leases
 from jobs.errors import HandlerFailed, InvalidInput, InvalidOperationError, NoSlot, Skip, TokenLimitExceeded
 from jobs.models import Job, JobEvent, Lease
 from tests import executor, sample_jobs
@@ -179,9 +179,9 @@ def test_a_handler_whose_lease_is_lost_is_told_to_stop() -> None:
     limits.sync()
     with calling("direct.until_lost") as answers:
         until(lambda: Lease.objects.filter(granted_at__isnull=False).exists())
-        contracts.end(lease().pk, contracts.EXPIRED)
+        leases.end(lease().pk, leases.EXPIRED)
     assert answers == [True]
-    assert lease().outcome == contracts.EXPIRED, "what was recorded stands"
+    assert lease().outcome == leases.EXPIRED, "what was recorded stands"
 
 
 @contextmanager

@@ -11,9 +11,10 @@ from django.test import override_settings
 from django.utils import timezone
 
 from jobs import services
-from jobs.engine import housekeeping, lanes
-from jobs.engine.aging import Ager
+from jobs.engine import promoter
 from jobs.engine.claim import Claimer, Serves
+from jobs.engine.maintenance import runner
+from jobs.engine.maintenance.aging import Ager
 from jobs.engine.selection import fair_share
 from jobs.models import Job, ShareAccount, SystemSnapshot
 from tests import executor, sample_jobs
@@ -60,7 +61,7 @@ def test_it_overtakes_what_came_later() -> None:
     low = waited(services.enqueue(TYPE, priority="LOW"), 900)
     for _ in range(5):
         services.enqueue(TYPE, priority="URGENT")
-    housekeeping.tick()
+    runner.tick()
     executor.take(low)
 
 
@@ -69,7 +70,7 @@ def test_it_overtakes_what_came_later() -> None:
 def test_the_time_until_its_own_time_is_no_waiting(not_before: float) -> None:
     job = services.enqueue(TYPE, priority="LOW", not_before=timezone.now() + timedelta(seconds=not_before))
     waited(job, 3600)
-    lanes.wake_due()
+    promoter.wake_due()
     Ager().age()
     assert priority(job) == (25 if not_before > 0 else 30)
 
@@ -81,7 +82,7 @@ def test_jobs_rise_in_lanes_and_for_remote_workers_too() -> None:
     Job.objects.filter(pk=remote.pk).update(remote=True)
     for job in (in_lane[0], remote):
         waited(job, 900)
-    lanes.promote()
+    promoter.promote()
     assert Ager().age() == 2
     assert (priority(in_lane[0]), priority(remote)) == (100, 100)
     executor.take(in_lane[0])

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from jobs.engine.aging import Ager
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.deadlines import Keeper
+from jobs.engine.maintenance.aging import Ager
+from jobs.engine.maintenance.deadlines import Keeper
 from jobs.models import ConcurrencyLimit
 from tests.factories import LeaseFactory
 from tests.plans.test_claim_plan import SLOTS, TYPES, ask, explain, indexes, queue, require_no_walk, statements

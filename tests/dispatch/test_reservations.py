@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from jobs import limits as operator
 from jobs import services
-from jobs.engine import contracts, reservations
-from jobs.engine.identity import Identity
+from jobs.engine.process_identity import Identity
 from jobs.engine.selection import limits
+from jobs.engine.slots import leases, reservations
 from jobs.errors import NoSlot
 from jobs.models import Job, Lease
 from jobs.policies.admission import Candidate
@@ -50,7 +50,7 @@ def test_what_runs_goes_on_then_the_direct_call_then_the_queue() -> None:
     assert executor.take_next() is None, "the slot that came free is the direct call's"
     assert reservations.try_grant(direct) is None
     assert executor.take_next() is None, "and so it is while that runs"
-    contracts.end(direct.pk, "completed")
+    leases.end(direct.pk, "completed")
     executor.take(queued)
 
 
@@ -67,7 +67,7 @@ def test_direct_calls_keep_their_order() -> None:
     assert obstacle is not None
     assert reservations.try_grant(first) is None
     assert reservations.try_grant(second) is not None
-    contracts.end(first.pk, "completed")
+    leases.end(first.pk, "completed")
     assert reservations.try_grant(second) is None
 
 
@@ -113,24 +113,24 @@ def test_a_lease_that_runs_out_frees_its_slot_at_the_next_claim() -> None:
         past(lease)
     executor.take(job)
     held.refresh_from_db()
-    assert (held.outcome, held.ended_at is not None) == (contracts.EXPIRED, True)
+    assert (held.outcome, held.ended_at is not None) == (leases.EXPIRED, True)
 
 
 def test_a_lease_that_was_ended_cannot_be_renewed() -> None:
     lease = reserve()
     past(lease)
-    assert contracts.end_dead() == 1
-    assert contracts.beat([lease.pk]) == (set(), {lease.pk})
-    assert not contracts.end(lease.pk, "completed")
+    assert leases.end_dead() == 1
+    assert leases.beat([lease.pk]) == (set(), {lease.pk})
+    assert not leases.end(lease.pk, "completed")
     lease.refresh_from_db()
-    assert lease.outcome == contracts.EXPIRED
+    assert lease.outcome == leases.EXPIRED
 
 
 def test_a_renewed_lease_lives_on() -> None:
     lease = reserve()
     past(lease)
-    assert contracts.beat([lease.pk]) == ({lease.pk}, set())
-    assert contracts.end_dead() == 0
+    assert leases.beat([lease.pk]) == ({lease.pk}, set())
+    assert leases.end_dead() == 0
 
 
 def test_a_caller_that_is_proven_gone_is_not_waited_for() -> None:
@@ -138,14 +138,14 @@ def test_a_caller_that_is_proven_gone_is_not_waited_for() -> None:
     me = Identity.mine()
     gone = Identity(me.name, me.host, me.boot_id, me.namespace, me.pid, "1")  # this pid, started at another time
     Lease.objects.filter(pk=lease.pk).update(process=gone.slot(0))
-    assert contracts.end_dead() == 1
+    assert leases.end_dead() == 1
 
 
 @pytest.mark.sqlite_only
 def test_a_clock_that_jumps_ends_nothing_that_is_still_renewed() -> None:
     lease = reserve()
     Lease.objects.filter(pk=lease.pk).update(expires_at=timezone.now() - timedelta(hours=1))
-    assert contracts.end_dead() == 0, "its last beat was a moment ago by the steady clock"
+    assert leases.end_dead() == 0, "its last beat was a moment ago by the steady clock"
     assert executor.take_next() is None
 
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_q.models import OrmQ, Task
 from django_q.models import Schedule as Theirs
 
-from jobs.engine.identity import Identity
+from jobs.engine.process_identity import Identity
 from jobs.models import Job
 from jobs.states import Status
 from schedules.models import Schedule, ScheduleFire

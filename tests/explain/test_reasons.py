@@ -10,7 +10,7 @@ from django.utils import timezone, translation
 
 from jobs import groups, limits, services, targets
 from jobs.actors import Actor, ActorKind
-from jobs.engine import lanes
+from jobs.engine import promoter
 from jobs.engine.selection.limits import sync
 from jobs.explain import Explanation, explain
 from jobs.models import Gate, Job, JobEvent, Lease, Worker
@@ -39,12 +39,12 @@ def job(**fields: Any) -> Job:
 
 
 def codes(job: Job) -> list[str]:
-    lanes.promote()
+    promoter.promote()
     return [reason.code for reason in explain(job.pk).reasons]
 
 
 def only(job: Job) -> Any:
-    lanes.promote()
+    promoter.promote()
     (reason,) = explain(job.pk).reasons
     return reason
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs import groups, services
-from jobs.engine import ending
+from jobs.engine import finish
 from jobs.errors import NotFound, WrongState
 from jobs.models import GroupStatus, Job, JobGroup
 from jobs.signals import group_finished
@@ -54,7 +54,7 @@ def test_cancelling_ends_what_waits_and_asks_what_runs(finished: Received) -> No
     assert Job.objects.get(pk=running.pk).cancel_requested
     assert (status(made), finished()) == (GroupStatus.RUNNING, [])
     assert running.lease_token is not None
-    ending.stop(running.pk, running.lease_token, actor=executor.WORKER)
+    finish.stop(running.pk, running.lease_token, actor=executor.WORKER)
     assert status(made) == GroupStatus.CANCELLED
     assert finished("group_id", "round") == [(made.pk, 1)]
     assert {job.status_reason for job in groups.tails(made.pk)} == {"not needed"}

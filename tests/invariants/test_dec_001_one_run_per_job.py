@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from jobs import services
-from jobs.engine import ending
+from jobs.engine import finish
 from jobs.models import Job, JobRun
 from tests import executor, sample_jobs
 from tests.factories import JobFactory
@@ -27,7 +27,7 @@ def test_dec_001_integration_claims_continue_the_run_and_a_retry_gets_its_own() 
         running = executor.take(job)
         services.pause(job.pk)
         assert running.lease_token is not None
-        ending.stop(job.pk, running.lease_token, actor=executor.WORKER)
+        finish.stop(job.pk, running.lease_token, actor=executor.WORKER)
         services.resume(job.pk)
     failed = executor.fail(executor.take(job))
     retry = executor.complete(executor.take(services.retry(job.pk)))

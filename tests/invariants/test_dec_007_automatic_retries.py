@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jobs import services
-from jobs.engine.ending import Verdict
-from jobs.engine.execution import decide_retry
+from jobs.engine.executors.run import decide_retry
+from jobs.engine.finish import Verdict
 from jobs.errors import NoRetry
 from jobs.models import Job
 from jobs.outcomes import Failed

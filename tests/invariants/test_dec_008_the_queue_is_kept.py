@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 
 from jobs import services
-from jobs.engine import recovery
-from jobs.engine.identity import Identity, Life
+from jobs.engine.maintenance import recovery
+from jobs.engine.process_identity import Identity, Life
 from jobs.models import Job
 from jobs.states import Status
 from tests import executor, sample_jobs

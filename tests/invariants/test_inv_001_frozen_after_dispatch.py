@@ -9,7 +9,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from jobs import services
-from jobs.engine import ending
+from jobs.engine import finish
 from jobs.errors import InvalidOperationError
 from jobs.models import Job
 from jobs.states import JobFacts, Status, refusal
@@ -36,7 +36,7 @@ def test_inv_001_integration_a_job_that_returns_to_the_queue_is_still_frozen() -
     services.update(job.pk, {"params": {"text": "second"}})
     running = executor.take(job)
     assert running.lease_token is not None
-    ending.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="worker shut down")
+    finish.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="worker shut down")
     assert Job.objects.get(pk=job.pk).status == Status.QUEUED
     with pytest.raises(InvalidOperationError):
         services.update(job.pk, {"params": {"text": "third"}})

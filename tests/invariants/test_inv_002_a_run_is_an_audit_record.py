@@ -10,7 +10,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from jobs import invariants, services
-from jobs.engine import ending
+from jobs.engine import finish
 from jobs.models import JobRun
 from jobs.states import Status
 from tests import executor, sample_jobs
@@ -32,11 +32,11 @@ def test_inv_002_integration_a_run_belongs_to_the_first_claim_until_its_end() ->
     running = executor.take(job)
     first = (running.run.started_at, running.run.worker)
     assert running.lease_token is not None
-    ending.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="worker shut down")
+    finish.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="worker shut down")
     again = executor.take(job)
     services.pause(job.pk)
     assert again.lease_token is not None
-    ending.stop(job.pk, again.lease_token, actor=executor.WORKER)
+    finish.stop(job.pk, again.lease_token, actor=executor.WORKER)
     assert JobRun.objects.get(pk=job.pk).status == Status.RUNNING, "a paused job's run is open"
     services.resume(job.pk)
     ended = executor.complete(executor.take(job))

@@ -10,8 +10,8 @@ from django.db import DatabaseError
 from django.test import override_settings
 
 from jobs import services
-from jobs.engine import ending
-from jobs.engine.ending import Verdict
+from jobs.engine import finish
+from jobs.engine.finish import Verdict
 from jobs.errors import WrongState
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.outcomes import Failed, Skipped
@@ -131,7 +131,7 @@ def test_a_running_place_that_obeys_a_cancel_ends_the_rest() -> None:
     services.cancel(running.pk)
     assert _statuses(jobs) == ["RUNNING", "PENDING", "PENDING"]
     assert running.lease_token is not None
-    ending.stop(running.pk, running.lease_token, actor=executor.WORKER)
+    finish.stop(running.pk, running.lease_token, actor=executor.WORKER)
     assert _statuses(jobs) == ["CANCELLED", "CANCELLED", "CANCELLED"]
 
 
@@ -139,7 +139,7 @@ def test_an_expired_place_ends_the_rest_like_any_failure() -> None:
     jobs = _sequence()
     running = executor.take(jobs[0])
     over = (Cause.LEASE_EXPIRED, "lease expired")
-    ending.expire([running], cause=over[0], error=over[1], tell=lambda _: {}, retry_in=lambda _: None)
+    finish.expire([running], cause=over[0], error=over[1], tell=lambda _: {}, retry_in=lambda _: None)
     assert _statuses(jobs) == ["FAILED", "CANCELLED", "CANCELLED"]
 
 

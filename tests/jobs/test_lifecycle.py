@@ -12,9 +12,9 @@ import pytest
 from docs.generate import LIFECYCLE, lifecycle_page
 from jobs import services
 from jobs.actors import SCHEDULER, Actor, ActorKind
-from jobs.engine import ending, lifecycle
-from jobs.engine.ending import End, Verdict
+from jobs.engine import finish, lifecycle
 from jobs.engine.facts import facts_of
+from jobs.engine.finish import End, Verdict
 from jobs.errors import WrongState
 from jobs.models import Job, JobMinute, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
@@ -63,8 +63,8 @@ TOLD: dict[str, Callable[[Job, Any], Verdict]] = {
     "complete": lambda job, token: _finish(job, token, Completed({"n": 1})),
     "skip": lambda job, token: _finish(job, token, Skipped(WHY)),
     "fail": lambda job, token: _finish(job, token, Failed(error=WHY, reason=WHY)),
-    "stop": lambda job, token: ending.stop(job.pk, token, actor=ADA),
-    "hand_back": lambda job, token: ending.hand_back(job.pk, token, actor=ADA, reason=WHY),
+    "stop": lambda job, token: finish.stop(job.pk, token, actor=ADA),
+    "hand_back": lambda job, token: finish.hand_back(job.pk, token, actor=ADA, reason=WHY),
     "expire": lambda job, token: _expire(job),
 }
 TOLD_ARROWS = [each for each in ARROWS if each.verb in TOLD and each not in ASKED_ARROWS]
@@ -72,12 +72,12 @@ STOP_MODE = {Status.CANCELLED: StopMode.CANCEL, Status.PAUSED: StopMode.PAUSE}
 
 
 def _expire(job: Job) -> Verdict:
-    ended = ending.expire([job], cause=Cause.LEASE_EXPIRED, error=WHY, tell=lambda _: {}, retry_in=lambda _: None)
+    ended = finish.expire([job], cause=Cause.LEASE_EXPIRED, error=WHY, tell=lambda _: {}, retry_in=lambda _: None)
     return Verdict.DONE if ended else Verdict.LOST
 
 
 def _finish(job: Job, token: Any, outcome: Completed | Skipped | Failed) -> Verdict:
-    return ending.finish([End(job.pk, token, outcome)], actor=ADA)[job.pk]
+    return finish.finish([End(job.pk, token, outcome)], actor=ADA)[job.pk]
 
 
 def _name(each: Any) -> str:

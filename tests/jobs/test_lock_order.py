@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from jobs import services
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.ending import End, Verdict
+from jobs.engine.finish import End, Verdict
 from jobs.engine.sql.claim import renew_leases
 from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job

@@ -13,9 +13,9 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobs.engine import ending
+from jobs.engine import finish as ending
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.ending import End, Verdict
+from jobs.engine.finish import End, Verdict
 from jobs.engine.sql.rollup import KEY, SUMS
 from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job, JobMinute

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from jobs.conf import conf
-from jobs.engine import ending, execution, processes
+from jobs.engine import finish
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.context import Context
-from jobs.engine.ending import End, Verdict
+from jobs.engine.executors import process, run
+from jobs.engine.executors.context import Context
+from jobs.engine.finish import End, Verdict
 from jobs.engine.worker.running_jobs import RunningJob
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed
@@ -30,7 +31,7 @@ def record(outcome: Completed | Failed, alone: bool) -> list[Job]:
     """One end and several are different statements."""
     jobs = JobFactory.create_batch(1 if alone else 2, running=True)
     ends = [End(job.pk, job.lease_token, outcome) for job in jobs if job.lease_token is not None]
-    verdicts = ending.finish(ends, actor=WORKER)
+    verdicts = finish.finish(ends, actor=WORKER)
     assert set(verdicts.values()) == {Verdict.DONE}
     return [Job.objects.select_related("run", "retried_by").get(pk=job.pk) for job in jobs]
 
@@ -60,7 +61,7 @@ def exits(code: object) -> BaseException:
     ids=str,
 )
 def test_whatever_a_handler_exits_with_is_a_failure_with_an_exit_code(code: object, kept: int, alone: bool) -> None:
-    failed = execution.failed(SAMPLE_TYPE, exits(code), Cause.ERROR, RETRY | {"max_retries": 0}, {})
+    failed = run.failed(SAMPLE_TYPE, exits(code), Cause.ERROR, RETRY | {"max_retries": 0}, {})
     assert {job.run.exit_code for job in record(failed, alone)} == {kept}
 
 
@@ -68,7 +69,7 @@ def test_whatever_a_handler_exits_with_is_a_failure_with_an_exit_code(code: obje
 @pytest.mark.parametrize(("code", "kept"), [(7, 7), (True, 1), (None, 0), ("7", 0), (2**63, 0)], ids=str)
 def test_whatever_a_handler_leaves_as_its_exit_code_is_an_end(code: Any, kept: int, alone: bool) -> None:
     ctx = SimpleNamespace(artifacts={}, over_token_limit=False, exit_code=code)
-    completed = execution._returned(None, ctx)  # type: ignore[arg-type]
+    completed = run._returned(None, ctx)  # type: ignore[arg-type]
     assert isinstance(completed, Completed)
     assert {job.run.exit_code for job in record(completed, alone)} == {kept}
 
@@ -96,7 +97,7 @@ def test_whatever_a_retry_policy_says_the_job_ends(
     decide: Callable[[Any], Any], is_retried: bool, alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(conf), "policy", lambda *_: SimpleNamespace(decide=decide))
-    for job in record(execution.failed(SAMPLE_TYPE, RuntimeError("boom"), Cause.ERROR, RETRY, {}), alone):
+    for job in record(run.failed(SAMPLE_TYPE, RuntimeError("boom"), Cause.ERROR, RETRY, {}), alone):
         assert (job.status, hasattr(job, "retried_by")) == ("FAILED", is_retried)
 
 
@@ -105,6 +106,6 @@ def test_whatever_signal_ends_a_handlers_process_the_job_ends(number: int, name:
     JobFactory.create(queued=True)
     [claim] = Claimer("one", Serves((SAMPLE_TYPE,))).claim([0], lease_sec=30)
     job = RunningJob(claim, Context(job_id=claim.id, params={}), deadline=0.0)
-    ended = processes._silent_end(job, -number)
+    ended = process._silent_end(job, -number)
     assert isinstance(ended, Failed)
     assert (ended.reason, ended.exit_code) == (f"the handler's process was ended by {name}", 128 + number)

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs import groups, services
 from jobs.admin.actions import PRIORITY, VERBS, forecast
-from jobs.engine import ending
+from jobs.engine import finish
 from jobs.engine.facts import facts_of, facts_of_many
 from jobs.errors import Conflict
 from jobs.models import Job
@@ -46,14 +46,14 @@ def _running() -> Job:
 def _handed_back() -> Job:
     job = _running()
     assert job.lease_token is not None
-    ending.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="worker shut down")
+    finish.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="worker shut down")
     return job
 
 
 def _stopped() -> Job:
     job = services.pause(_running().pk)
     assert job.lease_token is not None
-    ending.stop(job.pk, job.lease_token, actor=executor.WORKER)
+    finish.stop(job.pk, job.lease_token, actor=executor.WORKER)
     return job
 
 

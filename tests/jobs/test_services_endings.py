@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 
 from jobs.actors import worker
-from jobs.engine import ending
+from jobs.engine import finish as ending
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.ending import End, Verdict
+from jobs.engine.finish import End, Verdict
 from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job, JobEvent, JobMinute, LaneMark
 from jobs.outcomes import Completed, Failed, Skipped

@@ -8,8 +8,9 @@ import pytest
 
 from jobs import services
 from jobs.actors import Actor, ActorKind
-from jobs.engine import ending, lifecycle
-from jobs.engine.ending import Verdict
+from jobs.engine import finish as ending
+from jobs.engine import lifecycle
+from jobs.engine.finish import Verdict
 from jobs.errors import WrongState
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs import services
 from jobs.actors import Actor, ActorKind
-from jobs.engine import ending, lifecycle
+from jobs.engine import finish, lifecycle
 from jobs.errors import InvalidInput, InvalidOperationError, UnknownJobType, WrongState
 from jobs.ids import lane_id
 from jobs.models import Gate, Job, LaneMark
@@ -160,7 +160,7 @@ def test_a_holder_of_its_lane_that_is_edited_while_it_waits_keeps_the_lane(chang
     job = executor.take(services.enqueue(TYPE, {"text": "a"}, target="book-1"))
     services.enqueue(TYPE, {"text": "b"}, target="book-1", priority="URGENT")
     assert job.lease_token is not None
-    ending.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="worker shut down")
+    finish.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="worker shut down")
     edited = services.update(job.pk, changes)
     assert edited.holds_lane
     assert edited.gate == (Gate.TIME if "not_before" in changes else Gate.LANE)

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from jobs import services, signals
-from jobs.engine import ending
+from jobs.engine import finish
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed
 from jobs.states import Status
@@ -46,7 +46,7 @@ def test_a_job_sends_one_signal_for_each_start_and_its_end(receive: Receive) -> 
     running = executor.take(job)
     services.pause(job.pk)
     assert running.lease_token is not None
-    ending.stop(job.pk, running.lease_token, actor=executor.WORKER)
+    finish.stop(job.pk, running.lease_token, actor=executor.WORKER)
     services.resume(job.pk)
     assert finished() == []
     executor.complete(executor.take(job))

@@ -15,10 +15,10 @@ from pytest_django import DjangoDbBlocker
 
 from bench import filling
 from jobs.actors import worker
-from jobs.engine import lanes
+from jobs.engine import promoter
 from jobs.engine.claim import Claimer, Serves, foreign_work
-from jobs.engine.ending import End, finish
-from jobs.engine.recovery import Sweeper
+from jobs.engine.finish import End, finish
+from jobs.engine.maintenance.recovery import Sweeper
 from jobs.engine.sql.claim import renew_leases
 from jobs.models import ConcurrencyLimit
 from jobs.outcomes import Completed
@@ -111,9 +111,9 @@ def test_ends_and_heartbeats_go_straight_to_their_rows(queue: None) -> None:
 def test_lanes_and_due_times_are_looked_up_by_index(queue: None) -> None:
     def work() -> None:
         ask("INSERT INTO jobscheduler_lanemark (lane_id) VALUES (%s)", [uuid4()])
-        lanes.promote()
-        lanes.wake_due()
-        lanes.look_ahead()
+        promoter.promote()
+        promoter.wake_due()
+        promoter.look_ahead()
 
     require_no_walk(statements(work))
 

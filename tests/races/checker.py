@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import Sum
 
 from jobs.actors import ActorKind
-from jobs.engine.ending import Verdict
+from jobs.engine.finish import Verdict
 from jobs.models import GroupMode, GroupStatus, Job, JobEvent, JobGroup, JobMinute, JobRun
 from jobs.models.group import OPEN_GROUP
 from jobs.states import ACTIVE, ARROWS, TERMINAL, EventKind, Status

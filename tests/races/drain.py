@@ -8,8 +8,8 @@ from itertools import count
 from django.db.models import Q
 
 from jobs import actors
-from jobs.engine import lanes
-from jobs.engine.ending import End, finish
+from jobs.engine import promoter
+from jobs.engine.finish import End, finish
 from jobs.models import Gate, GroupMode, Job
 from jobs.outcomes import Completed
 from jobs.states import LIVE, Status
@@ -23,8 +23,8 @@ def drain() -> None:
     slots = count()
     taker = Taker(DRAINER.name)
     while True:
-        lanes.wake_due()
-        marks = lanes.promote()
+        promoter.wake_due()
+        marks = promoter.promote()
         taken = taker.take([next(slots) for _ in range(BATCH)])
         finish([End(job.id, job.lease_token, Completed(), job.group_id) for job in taken], actor=DRAINER)
         if not marks and not taken:

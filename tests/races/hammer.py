@@ -11,9 +11,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from jobs import actors, services
-from jobs.engine import lanes, lifecycle
-from jobs.engine.ending import End, Verdict, finish, hand_back, stop
-from jobs.engine.moves import jobs
+from jobs.engine import lifecycle, promoter
+from jobs.engine.finish import End, Verdict, finish, hand_back, stop
+from jobs.engine.transitions import jobs
 from jobs.errors import JobSchedulerError
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.signals import group_finished
@@ -154,8 +154,8 @@ class Hammer:
         self._require(stop(held.job_id, uuid4(), actor=self.actor))
 
     def promote(self) -> None:
-        lanes.wake_due()
-        lanes.promote()
+        promoter.wake_due()
+        promoter.promote()
 
     def _outcome(self) -> Completed | Skipped | Failed:
         broken = Failed(error="Traceback…", reason="broken")

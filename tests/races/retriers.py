@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jobs import actors, services
-from jobs.engine import lanes
-from jobs.engine.ending import End, finish
+from jobs.engine import promoter
+from jobs.engine.finish import End, finish
 from jobs.errors import LiveTail, Superseded
 from jobs.outcomes import Failed
 from tests.races import NOOP, handlers
@@ -22,7 +22,7 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def fail_the_first() -> None:
-    lanes.promote()
+    promoter.promote()
     worker = actors.worker("stage")
     (taken,) = Taker(worker.name).take([1])
     finish([End(taken.id, taken.lease_token, Failed("Traceback…", "broken"), taken.group_id)], actor=worker)

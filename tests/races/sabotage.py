@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from jobs import db
-from jobs.engine import lifecycle, moves
+from jobs.engine import lifecycle, transitions
 from jobs.models import Job
 from jobs.states import Status
 
@@ -25,10 +25,10 @@ def take_the_guard_out() -> None:
 def _unguarded(*args: Any, **kwargs: Any) -> Job:
     on_sqlite = db.connection().vendor == "sqlite"
     no_transaction = patch.object(db, "atomic", nullcontext) if on_sqlite else nullcontext()
-    with no_transaction, patch.object(lifecycle, "lock", moves.get), patch.object(moves, "_write", _write):
+    with no_transaction, patch.object(lifecycle, "lock", transitions.get), patch.object(transitions, "_write", _write):
         return _guarded(*args, **kwargs)
 
 
 def _write(job: Job, verb: str, target: Status, **fields: Any) -> None:
     time.sleep(0.02)  # what it saw grows old
-    moves.jobs().filter(pk=job.pk).update(status=target, **fields)
+    transitions.jobs().filter(pk=job.pk).update(status=target, **fields)

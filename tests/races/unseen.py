@@ -7,7 +7,7 @@ from typing import Any
 from django.db import transaction
 
 from jobs import db, services
-from jobs.engine.moves import jobs
+from jobs.engine.transitions import jobs
 from tests.races import NOOP, handlers
 from tests.races.claiming import Taker
 from tests.races.crowd import Meeting

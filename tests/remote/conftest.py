@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobs.engine import housekeeping
+from jobs.engine.maintenance import runner
 from tests.remote.working import Remote
 
 
@@ -23,4 +23,4 @@ def remote(db: None) -> Remote:
 @pytest.fixture(autouse=True)
 def first_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has just started: nothing was looked after yet."""
-    monkeypatch.setattr(housekeeping, "_before_offers", housekeeping.duties_before_offers())
+    monkeypatch.setattr(runner, "_before_offers", runner.duties_before_offers())

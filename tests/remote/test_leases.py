@@ -11,7 +11,7 @@ import pytest
 from django.db.models.functions import Now
 
 from jobs import services
-from jobs.engine.recovery import Sweeper
+from jobs.engine.maintenance.recovery import Sweeper
 from jobs.models import Job, JobEvent
 from jobs.states import Status
 from tests.api.calling import Api

@@ -13,9 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs import limits, services, targets
-from jobs.engine import offers
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.housekeeping import tick
+from jobs.engine.maintenance.runner import tick
+from jobs.engine.remote import offers
 from jobs.explain import explain
 from jobs.models import Gate, Job, JobEvent, Poller
 from jobs.policies.concurrency import Blocked, Flow, InUse, Limit

@@ -11,7 +11,7 @@ from pytest_django import DjangoDbBlocker
 
 from bench import filling
 from jobs import ids, remote
-from jobs.engine import offers, starts
+from jobs.engine.remote import offers, starts
 from jobs.models import ConcurrencyLimit, JobEvent
 from tests.plans.test_claim_plan import TABLE, ask, explain, explain_prepared, indexes, require_no_walk, statements
 

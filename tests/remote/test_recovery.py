@@ -11,10 +11,10 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from jobs import direct, services
-from jobs.engine import identity
-from jobs.engine.deadlines import PASSED
-from jobs.engine.identity import Identity
-from jobs.engine.recovery import Sweeper
+from jobs.engine import process_identity
+from jobs.engine.maintenance.deadlines import PASSED
+from jobs.engine.maintenance.recovery import Sweeper
+from jobs.engine.process_identity import Identity
 from jobs.models import Job, JobEvent
 from jobs.states import Cause, EventKind, Status
 from tests import sample_jobs
@@ -30,7 +30,7 @@ SPOOF = "r@host:0123456789abcdef:4026531836:1:1"  # reads like a worker of ours 
 def silent(lease: dict[str, Any], seconds: float) -> None:
     """As if its last heartbeat had come so long ago."""
     then = Now() - timedelta(seconds=seconds)
-    clock = f"{identity.boot_id()}/{identity.time.monotonic() - seconds:.3f}" if _is_sqlite() else None
+    clock = f"{process_identity.boot_id()}/{process_identity.time.monotonic() - seconds:.3f}" if _is_sqlite() else None
     Job.objects.filter(pk=lease["job_id"]).update(
         lease_expires_at=then + timedelta(seconds=30), heartbeat_at=then, beat_clock=clock
     )
@@ -88,11 +88,11 @@ def test_polls_do_not_sweep_more_often_than_a_worker_would(remote: Remote) -> No
 
 
 def test_a_poll_recovers_what_others_left_where_no_worker_runs(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobs.engine import housekeeping
+    from jobs.engine.maintenance import runner
 
     lease = remote.begin()
     silent(lease, 60)
-    monkeypatch.setattr(housekeeping, "_before_offers", housekeeping.duties_before_offers())
+    monkeypatch.setattr(runner, "_before_offers", runner.duties_before_offers())
     remote.poll()
     assert job(lease).status == Status.FAILED
 

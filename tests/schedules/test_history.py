@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.engine.retention import Pruning
+from jobs.engine.maintenance.retention import Pruning
 from jobs.models import Job
 from schedules import history
 from schedules.firing import fire_due

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from jobs import groups
 from jobs import services as jobs
-from jobs.engine import ending
+from jobs.engine import finish
 from jobs.engine.claim import Claimer, Serves
 from jobs.models import Job, JobEvent, JobGroup
 from jobs.outcomes import Completed, Failed, Skipped
@@ -45,11 +45,11 @@ def test_every_transition_of_a_life_is_reported_as_its_event() -> None:
     running = executor.take(job)
     jobs.pause(job.pk)
     assert running.lease_token is not None
-    ending.stop(job.pk, running.lease_token, actor=executor.WORKER)
+    finish.stop(job.pk, running.lease_token, actor=executor.WORKER)
     jobs.resume(job.pk)
     running = executor.take(job)
     assert running.lease_token is not None
-    ending.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="shutdown")
+    finish.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="shutdown")
     executor.complete(executor.take(job))
     assert reported(job) == [
         "job.queued",
@@ -157,8 +157,8 @@ def test_jobs_that_end_together_are_each_reported_as_they_ended() -> None:
     jobs.enqueue_many([{"job_type": TYPE}] * 4)
     claims = Claimer("worker-1", Serves(types=(TYPE,))).claim(range(4), lease_sec=30)
     outcomes = (Completed(), Failed("e", "r"), Completed(), Failed("e", "r"))
-    ends = [ending.End(each.id, each.lease_token, how) for each, how in zip(claims, outcomes, strict=False)]
-    ending.finish(ends, actor=executor.WORKER)
+    ends = [finish.End(each.id, each.lease_token, how) for each, how in zip(claims, outcomes, strict=False)]
+    finish.finish(ends, actor=executor.WORKER)
     expected = [("job.completed" if isinstance(end.outcome, Completed) else "job.failed", end.job_id) for end in ends]
     assert Counter(messages()) == Counter(expected)
 
@@ -388,7 +388,7 @@ def test_an_expired_lease_is_reported_as_a_failure() -> None:
     endpoint("https://example.org/", "job.failed")
     job = JobFactory.create(running=True)
     with transaction.atomic():
-        ending.expire([job], cause=None, error="lease expired", tell=lambda _: {}, retry_in=lambda _: None)  # type: ignore[arg-type]
+        finish.expire([job], cause=None, error="lease expired", tell=lambda _: {}, retry_in=lambda _: None)  # type: ignore[arg-type]
     assert reported(job) == ["job.failed"]
 
 

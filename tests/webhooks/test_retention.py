@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from jobs import clock, groups
-from jobs.engine import housekeeping
-from jobs.engine.retention import Pruning
+from jobs.engine.maintenance import runner
+from jobs.engine.maintenance.retention import Pruning
 from jobs.models import Job, JobGroup
 from tests import executor
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookMessageFactory
@@ -68,7 +68,7 @@ def test_tests_go_by_their_own_age(told: Settings) -> None:
     old = WebhookMessageFactory.create(at=clock.now() - timedelta(days=40), event="webhook.test")
     WebhookDeliveryFactory.create(endpoint=made, message=old)
     services.send_test(made.pk)
-    duty = next(each for each in housekeeping.duties() if each.name == "webhook tests")
+    duty = next(each for each in runner.duties() if each.name == "webhook tests")
     assert duty.run() == "off"
     told(RETENTION_DAYS=30)
     assert duty.run() == 0  # still pending

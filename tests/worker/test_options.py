@@ -12,7 +12,7 @@ from django.db import transaction
 
 from jobs import services
 from jobs.engine.claim import Serves
-from jobs.engine.identity import Identity
+from jobs.engine.process_identity import Identity
 from jobs.engine.worker import Options
 from jobs.engine.worker.registration import Registration
 from jobs.models import LaneMark, Worker

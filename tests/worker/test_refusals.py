@@ -12,7 +12,7 @@ from django.db import DatabaseError, DataError, OperationalError, connection
 
 from jobs import services
 from jobs.engine.claim import Serves
-from jobs.engine.connections import short_timeouts
+from jobs.engine.database import short_timeouts
 from jobs.engine.worker import Options, Worker, turn
 from jobs.engine.worker.turn import TurnResult, take_turn
 from jobs.models import ConcurrencyLimit, Job

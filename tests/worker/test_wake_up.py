@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobs import services, targets
-from jobs.engine import wakeup
+from jobs.engine import notifications
 from jobs.models import Gate, Job
 from jobs.states import EventKind, Status
 from tests.worker.harness import STEADY, Fleet, await_status, database_now, event, until
@@ -89,7 +89,7 @@ def test_a_job_that_somebody_had_in_hand_when_it_was_announced_is_not_forgotten(
     with closing(connection.copy()) as holder, transaction_on(holder) as cursor:
         cursor.execute("SELECT 1 FROM jobscheduler_job WHERE id = %s FOR UPDATE", [held.pk])
         announced_at = database_now()
-        wakeup.notify(wakeup.READY)
+        notifications.notify(notifications.READY)
         until(lambda: looked_ahead_since(announced_at), what=fleet.logs)
     await_status(held.pk, Status.COMPLETED, fleet=fleet)
 

@@ -178,7 +178,7 @@ def _told(task: Task[..., Any], ctx: Any) -> Iterator[TaskResult[Any]]:
 
 def _is_the_end(row: Any, ctx: Any, error: BaseException) -> bool:
     """A task that is retried is not finished."""
-    from jobs.engine.execution import decide_retry
+    from jobs.engine.executors.run import decide_retry
 
     if ctx.stop_mode == StopMode.CANCEL or ctx.over_token_limit:
         return True
@@ -188,7 +188,7 @@ def _is_the_end(row: Any, ctx: Any, error: BaseException) -> bool:
 
 def _is_taken_away(ctx: Any) -> bool:
     """Whether somebody else has recorded the end, or runs it anew: what this handler says no longer counts."""
-    from jobs.engine.moves import jobs
+    from jobs.engine.transitions import jobs
 
     if not ctx.cancelled or ctx.job_id is None:
         return False

@@ -12,7 +12,7 @@ from django.utils import timezone
 from jobs.contrib.tasks import handlers
 from jobs.contrib.tasks.compat import Task, TaskError, TaskResult, TaskResultStatus
 from jobs.contrib.tasks.task import EXTRAS
-from jobs.engine.moves import jobs
+from jobs.engine.transitions import jobs
 from jobs.models import Job, JobEvent
 from jobs.states import ENDED_WELL, TERMINAL, Cause, EventKind, Status
 
@@ -95,7 +95,7 @@ def conclude(result: TaskResult[Any], status: TaskResultStatus, error: BaseExcep
     object.__setattr__(result, "status", status)
     object.__setattr__(result, "finished_at", timezone.now())
     if error is not None:
-        from jobs.engine.execution import trace
+        from jobs.engine.executors.run import trace
 
         path = f"{type(error).__module__}.{type(error).__qualname__}"
         result.errors.append(TaskError(exception_class_path=path, traceback=trace(error)))

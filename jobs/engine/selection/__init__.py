@@ -13,8 +13,8 @@ from uuid import UUID
 
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
-from jobs.engine import contracts
 from jobs.engine.selection import admission, fair_share, limits
+from jobs.engine.slots import leases
 from jobs.engine.sql.candidates import Candidate, Filter, find_in_window, walk_flows
 from jobs.models import JobEvent
 from jobs.policies.concurrency import Limit, room
@@ -38,7 +38,7 @@ class SelectionRound:
         self._index = index or Filter()
         self._wanted = self._index & wanted
         self.limits, self._in_use = limits.lock_limits()
-        contracts.call_next(self.limits, self._in_use)
+        leases.call_next(self.limits, self._in_use)
         self._admission = None if admission.is_open() else admission.AdmissionRound()
         self._fair_share = (
             fair_share.FairShareRound(connection, self._wanted, remote=remote) if fair_share.is_on() else None

@@ -17,9 +17,10 @@ from uuid import UUID
 from jobs import db
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
-from jobs.engine import contracts, snapshot
-from jobs.engine.moves import from_now, jobs
+from jobs.engine.maintenance import system_load
+from jobs.engine.slots import leases
 from jobs.engine.sql.limits import read_costs
+from jobs.engine.transitions import from_now, jobs
 from jobs.models import Gate, JobEvent
 from jobs.policies.admission import Approved, Candidate, Denied, Open, Snapshot, is_near_deadline
 from jobs.states import EventKind
@@ -41,8 +42,8 @@ class AdmissionRound:
     """One round of decisions, in the transaction that starts what was admitted."""
 
     def __init__(self) -> None:
-        row = snapshot.refreshed(snapshot.lock())
-        self.now = snapshot.now_of(row)
+        row = system_load.refreshed(system_load.lock())
+        self.now = system_load.now_of(row)
         self.denied: dict[UUID, Denied] = {}
         self._policy = conf.policy("ADMISSION_POLICY")
         self._by_addon = costs()
@@ -105,7 +106,7 @@ class AdmissionRound:
         """Capacity that comes free is not given away to lower priorities while somebody needs it in time."""
         if self._urgent is None or candidate.priority >= self._urgent:
             return None
-        return Denied(AFTER_THE_URGENT, snapshot.EVERY_SEC)
+        return Denied(AFTER_THE_URGENT, system_load.EVERY_SEC)
 
     def _record_denied(self) -> None:
         news = [pk for pk, verdict in self.denied.items() if self._is_news(self._known[pk], verdict)]
@@ -146,7 +147,7 @@ def costs() -> Counter[str]:
     """Return the cost units in use or reserved, by addon: of jobs, leases and direct calls, even waiting ones."""
     connection = db.connection()
     rows = read_costs(connection)
-    if any(row.expired for row in rows) and contracts.end_dead():
+    if any(row.expired for row in rows) and leases.end_dead():
         rows = read_costs(connection)
     found: Counter[str] = Counter()
     for row in rows:
@@ -155,7 +156,7 @@ def costs() -> Counter[str]:
 
 
 def _machine(row: Any) -> Snapshot:
-    state, held_sec = snapshot.state(row)
+    state, held_sec = system_load.state(row)
     said = conf.ADMISSION
     return Snapshot(
         state=state,

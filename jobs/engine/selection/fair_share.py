@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from jobs.conf import conf
-from jobs.engine import snapshot
+from jobs.engine.maintenance import system_load
 from jobs.engine.sql.candidates import Candidate, Filter, walk_flows
 from jobs.models import ShareAccount, SystemSnapshot
 from jobs.policies.concurrency import Flow, Limit
@@ -41,7 +41,7 @@ class FairShareRound:
     def __init__(self, connection: Any, wanted: Filter, *, remote: bool = False) -> None:
         self._policy = conf.policy("FAIRNESS_POLICY")
         self._connection, self._wanted, self._remote = connection, wanted, remote
-        self._row = snapshot.lock()
+        self._row = system_load.lock()
         self._found: list[Ready] = []
 
     def find_candidates(self, count: int, full: Sequence[Limit]) -> list[Candidate]:

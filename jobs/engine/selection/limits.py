@@ -11,7 +11,7 @@ from django.db.models import Q
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import contracts
+from jobs.engine.slots import leases
 from jobs.engine.sql.limits import ActiveRow, count_active, read_limits
 from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import Flow, InUse, Limit, Limits
@@ -82,7 +82,7 @@ def survey(*, lock: bool = True) -> Survey:
     """Read limits and what is active, with the waiting direct calls by themselves. Without the lock: only a look."""
     connection = db.connection()
     rows, active = read_limits(connection, all_rows=not has_builtin_policy(), lock=lock)
-    if lock and any(row.expired for row in active) and contracts.end_dead():
+    if lock and any(row.expired for row in active) and leases.end_dead():
         active = count_active(connection)
     limits = [Limit(row.scope, row.key, row.max, bool(row.paused)) for row in rows]
     running = [(_flow(row), row.active) for row in active if not row.waits]

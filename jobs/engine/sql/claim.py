@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 from django.utils import timezone
 
 from jobs import db
-from jobs.engine.identity import beat_clock
+from jobs.engine.process_identity import beat_clock
 from jobs.engine.sql import Statement, to_stored, to_uuid
 from jobs.engine.sql.columns import CLAIMED
 from jobs.engine.sql.prepared import NOW, execute, to_array

@@ -23,7 +23,7 @@ from pydantic_core import to_json
 
 from jobs import db
 from jobs.actors import Actor
-from jobs.engine import wakeup
+from jobs.engine import notifications
 from jobs.engine.job_spec import COLUMNS, JobSpec, row_of
 from jobs.engine.sql.columns import BLANK, SUBMISSION
 from jobs.engine.sql.prepared import execute
@@ -124,8 +124,8 @@ mark AS (
 )
 SELECT id, created_at, position, gate,
        CASE
-           WHEN gate <> {CLOSED} AND lane_id IS NOT NULL THEN pg_notify('{wakeup.CHANNEL}', '{wakeup.LANE}')::text
-           WHEN gate <> {CLOSED} THEN pg_notify('{wakeup.CHANNEL}', '{wakeup.READY}')::text
+           WHEN gate <> {CLOSED} AND lane_id IS NOT NULL THEN pg_notify('{notifications.CHANNEL}', '{notifications.LANE}')::text
+           WHEN gate <> {CLOSED} THEN pg_notify('{notifications.CHANNEL}', '{notifications.READY}')::text
        END
 FROM inserted
 """
@@ -179,8 +179,8 @@ mark AS (
 SELECT count(*),
        CASE
            WHEN bool_or(gate <> {CLOSED} AND lane_id IS NOT NULL)
-               THEN pg_notify('{wakeup.CHANNEL}', '{wakeup.LANE}')::text
-           WHEN bool_or(gate <> {CLOSED}) THEN pg_notify('{wakeup.CHANNEL}', '{wakeup.READY}')::text
+               THEN pg_notify('{notifications.CHANNEL}', '{notifications.LANE}')::text
+           WHEN bool_or(gate <> {CLOSED}) THEN pg_notify('{notifications.CHANNEL}', '{notifications.READY}')::text
        END
 FROM inserted
 """

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import identity
-from jobs.engine.connections import Outage, break_hung, short_timeouts
+from jobs.engine import process_identity
+from jobs.engine.database import Outage, break_hung, short_timeouts
 from jobs.engine.sql.claim import renew_leases
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.models import Job
@@ -68,7 +68,7 @@ class Heartbeat(threading.Thread):
         if jobs:
             with db.atomic() as connection:
                 leases = [(job.id, job.claim.lease_token) for job in jobs]
-                answers = renew_leases(connection, leases, conf.LEASE_SEC, identity.beat_clock())
+                answers = renew_leases(connection, leases, conf.LEASE_SEC, process_identity.beat_clock())
             for job in jobs:
                 if job.id in answers:
                     job.deadline = sent + conf.LEASE_SEC - margin()

@@ -13,8 +13,8 @@ from django.db.models import F
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine.connections import Outage, short_timeouts
-from jobs.engine.context import Writes
+from jobs.engine.database import Outage, short_timeouts
+from jobs.engine.executors.context import Writes
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs
 from jobs.models import Job, JobLog
 

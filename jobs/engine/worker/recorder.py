@@ -12,11 +12,11 @@ from uuid import UUID
 from django.db import DatabaseError
 
 from jobs.actors import Actor
-from jobs.engine import ending
-from jobs.engine.connections import is_rejection
-from jobs.engine.ending import End, Verdict
-from jobs.engine.execution import decide_retry
-from jobs.engine.executors import retry_facts
+from jobs.engine import finish
+from jobs.engine.database import is_rejection
+from jobs.engine.executors.run import decide_retry
+from jobs.engine.executors.thread import retry_facts
+from jobs.engine.finish import End, Verdict
 from jobs.engine.worker.progress_writer import write_progress
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
@@ -92,7 +92,7 @@ class Recorder:
         for job, outcome in list(self.returned.items()):
             try:
                 for finished in self.collect([job]):
-                    self.release([finished], ending.finish([finished.result], actor=self.actor))
+                    self.release([finished], finish.finish([finished.result], actor=self.actor))
             except DatabaseError as rejection:
                 if not is_rejection(rejection):
                     raise
@@ -104,7 +104,7 @@ class Recorder:
         """Fail a job whose handler ignores its stop. Its thread cannot be ended: its slot is stuck until it returns."""
         logger.error("job %s ignores its stop; its slot is stuck", job.id)
         result = End(job.id, job.claim.lease_token, _time_out(job, retry=False), job.claim.group_id)
-        ending.finish([result], actor=self.actor)
+        finish.finish([result], actor=self.actor)
         job.mark_lost()
         self.running.mark_stuck(job)
 
@@ -120,10 +120,10 @@ class Recorder:
         """Record `stop` for a handler that obeyed a request, `hand_back` for one whose worker goes away."""
         token, verdict, verb = job.claim.lease_token, Verdict.LOST, "stopped"
         if job.ctx.stop_mode is not None:
-            verdict = ending.stop(job.id, token, actor=self.actor, artifacts=outcome.artifacts)
+            verdict = finish.stop(job.id, token, actor=self.actor, artifacts=outcome.artifacts)
         if verdict == Verdict.LOST:  # or the request was taken back meanwhile
             reason, verb = f"worker {self.worker} shut down", "handed back"
-            verdict = ending.hand_back(job.id, token, actor=self.actor, reason=reason, artifacts=outcome.artifacts)
+            verdict = finish.hand_back(job.id, token, actor=self.actor, reason=reason, artifacts=outcome.artifacts)
         if verdict != Verdict.LOST:
             logger.info("job %s ended: %s", job.name, verb)
         self._release(job, verdict)

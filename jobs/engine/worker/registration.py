@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine.identity import Identity, Life
+from jobs.engine.process_identity import Identity, Life
 from jobs.ids import uuid7
 from jobs.models import Worker, WorkerState
 from jobs.version import __version__

@@ -10,7 +10,7 @@ from functools import cached_property
 from uuid import UUID
 
 from jobs.engine.claim import Claim, batch_size
-from jobs.engine.context import Context
+from jobs.engine.executors.context import Context
 from jobs.states import StopMode
 
 SLOT_NUMBERS = 64  # for each slot: see `RunningJobs.pick_slots`

@@ -20,9 +20,9 @@ from uuid import UUID
 from jobs import db
 from jobs.actors import Actor
 from jobs.conf import conf
-from jobs.engine import ending, lanes
+from jobs.engine import finish, promoter
 from jobs.engine.claim import Claim, Claimer, foreign_work, record_starts
-from jobs.engine.ending import End, Verdict
+from jobs.engine.finish import End, Verdict
 from jobs.engine.sql.claim import Claimant
 from jobs.engine.sql.finish import finish_and_claim
 from jobs.engine.worker.claim_schedule import ClaimSchedule, Pace
@@ -69,7 +69,7 @@ class Turns:
         free = self.running.free + len(finished) if may_claim else 0
         self.schedule.begin_turn(time.monotonic())
         if free and not finished and self.schedule.should_look:
-            ahead = lanes.look_ahead()
+            ahead = promoter.look_ahead()
             self.schedule.looked_after_change(time.monotonic(), ahead)
         if not finished and not (free and self.schedule.should_claim):
             return
@@ -121,24 +121,24 @@ class Turns:
         mine = Job.objects.running().filter(lease_owner__startswith=f"{self.claimer.life}#")
         for job in mine.exclude(pk__in=self.running.ids):
             assert job.lease_token is not None
-            ending.hand_back(job.pk, job.lease_token, actor=self.actor, reason="the reply to its claim was lost")
+            finish.hand_back(job.pk, job.lease_token, actor=self.actor, reason="the reply to its claim was lost")
             self.schedule.wake()
         self._unknown_at = time.monotonic() + conf.HEARTBEAT_SEC
 
     def _promote(self) -> bool:
         """Make ready what was scheduled or waited for its target, as far as needed; whether a claim may get a job."""
         if self.schedule.should_poll and self._look():
-            if lanes.wake_due():
+            if promoter.wake_due():
                 self.schedule.change_targets()
             self._look()
         if self.schedule.should_promote:
-            self.schedule.promoted(is_unfinished=lanes.promote_round().is_unfinished)
+            self.schedule.promoted(is_unfinished=promoter.promote_round().is_unfinished)
         return not self.schedule.is_claim_pointless
 
     def _look(self) -> bool:
         """Look ahead; returns whether a scheduled job is due already."""
         now = time.monotonic()
-        ahead = lanes.look_ahead()
+        ahead = promoter.look_ahead()
         jitter = random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
         saturated, denied = self.claimer.saturated, self.claimer.denied
         self.schedule.looked(now, ahead, Pace(conf.POLL_SEC, self.is_notified(), saturated, denied, jitter))
@@ -184,7 +184,7 @@ def take_turn(
         done = take_plain_turn(claimer, results, slots, actor=actor, lease_sec=lease_sec)
         return done if done.claims else TurnResult(done.verdicts, claimer.claim(slots, lease_sec=lease_sec))
     with db.atomic_on_sqlite() if results else nullcontext():
-        verdicts = ending.finish(results, actor=actor) if results else {}
+        verdicts = finish.finish(results, actor=actor) if results else {}
         may_find_jobs = bool(slots) and (plain or promote())
         claims = claimer.claim(slots, lease_sec=lease_sec) if may_find_jobs else []
     return TurnResult(verdicts, claims)
@@ -194,11 +194,11 @@ def take_plain_turn(
     claimer: Claimer, results: Sequence[End], slots: Sequence[int], *, actor: Actor, lease_sec: float
 ) -> TurnResult:
     """Record results of jobs without target and group, and claim while no limit is in force, in one commit."""
-    rows = [ending.to_row(end) for end in results]
-    recorder = ending.recorder(actor)
+    rows = [finish.to_row(end) for end in results]
+    recorder = finish.recorder(actor)
     claimant = Claimant(claimer.worker, claimer.life, lease_sec)
     with db.atomic_on_sqlite() as connection:
         finished, claims = finish_and_claim(connection, rows, recorder, claimer.served, claimant, slots)
-        verdicts = ending.follow_up(finished, rows)
+        verdicts = finish.follow_up(finished, rows)
         record_starts(claims)
     return TurnResult(verdicts, claims)

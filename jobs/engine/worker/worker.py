@@ -19,15 +19,15 @@ from django.db import OperationalError
 
 from jobs import actors, db
 from jobs.conf import conf
-from jobs.engine import recovery
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.connections import Outage, is_rolled_back, prefer_indexes, read_committed, short_timeouts
-from jobs.engine.context import CaptureLogs
-from jobs.engine.executors import Executor, ThreadExecutor
-from jobs.engine.housekeeping import Housekeeper
-from jobs.engine.identity import Identity
+from jobs.engine.database import Outage, is_rolled_back, prefer_indexes, read_committed, short_timeouts
+from jobs.engine.executors.context import CaptureLogs
+from jobs.engine.executors.thread import Executor, ThreadExecutor
+from jobs.engine.maintenance import recovery
+from jobs.engine.maintenance.runner import Housekeeper
+from jobs.engine.notifications import Listener
+from jobs.engine.process_identity import Identity
 from jobs.engine.selection import limits
-from jobs.engine.wakeup import Listener
 from jobs.engine.worker.claim_schedule import ClaimSchedule
 from jobs.engine.worker.heartbeat import STOP_GRACE_SEC, Heartbeat, Watchdog
 from jobs.engine.worker.progress_writer import ProgressWriter
@@ -328,7 +328,7 @@ def get_event(events: queue.SimpleQueue[Event], seconds: float) -> Event | None:
 
 def make_executor(kind: str, done: Any) -> Executor:
     if kind == "process":
-        from jobs.engine.processes import ProcessExecutor
+        from jobs.engine.executors.process import ProcessExecutor
 
         return ProcessExecutor(done)
     return ThreadExecutor(done)

@@ -13,8 +13,8 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
 from jobs import cli, figures, parsing, services
-from jobs.engine.connections import Outage
-from jobs.engine.moves import jobs
+from jobs.engine.database import Outage
+from jobs.engine.transitions import jobs
 from jobs.errors import NotFound
 from jobs.logs import visible
 from jobs.models import Job

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs import census, cli, clock, figures, parsing, services, shapes
-from jobs.engine.moves import get
+from jobs.engine.transitions import get
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
 from jobs.management import describing

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from jobs import cli
 from jobs.conf import conf
-from jobs.engine.retention import Pruning
+from jobs.engine.maintenance.retention import Pruning
 from jobs.errors import InvalidInput
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from django.utils.translation import ngettext
 
 from jobs import cli
-from jobs.engine.recovery import Sweeper
+from jobs.engine.maintenance.recovery import Sweeper
 
 
 class Command(cli.CliCommand):

@@ -13,8 +13,8 @@ from django.utils.translation import gettext as _
 
 from jobs import census, cli, clock, figures, limits
 from jobs.conf import conf
-from jobs.engine.connections import close
-from jobs.engine.identity import Identity
+from jobs.engine.database import close
+from jobs.engine.process_identity import Identity
 from jobs.management.describing import note
 from jobs.models import Target
 from jobs.states import LIVE, Status

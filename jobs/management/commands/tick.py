@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 from django.utils.translation import gettext as _
 
 from jobs import cli
-from jobs.engine import housekeeping
+from jobs.engine.maintenance import runner
 
 
 class Command(cli.CliCommand):
@@ -20,11 +20,11 @@ class Command(cli.CliCommand):
             record.exc_info = record.exc_info if given["traceback"] else None
             return True
 
-        housekeeping.logger.addFilter(drop_traceback)  # at a terminal the line that we print is enough
+        runner.logger.addFilter(drop_traceback)  # at a terminal the line that we print is enough
         try:
-            results = housekeeping.tick()
+            results = runner.tick()
         finally:
-            housekeeping.logger.removeFilter(drop_traceback)
+            runner.logger.removeFilter(drop_traceback)
         failed = [name for name, result in results.items() if isinstance(result, Exception)]
         for name, result in results.items():
             message = f"{type(result).__name__}: {cli.first_line(result)}" if name in failed else result

@@ -12,7 +12,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from jobs import checks, cli, db, parsing, triggers
 from jobs.engine.claim import Serves
-from jobs.engine.identity import Identity
+from jobs.engine.process_identity import Identity
 from jobs.engine.worker import Options, Worker
 from jobs.engine.worker.registration import find_running_duplicate
 from jobs.errors import InvalidInput

@@ -18,11 +18,14 @@ from typing import Protocol
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import aging, contracts, deadlines, folding, lanes, offers, recovery, retention, snapshot
-from jobs.engine.connections import MISSING, Outage
+from jobs.engine import promoter
+from jobs.engine.database import MISSING, Outage
+from jobs.engine.maintenance import aging, deadlines, recovery, retention, rollup_compaction, system_load
+from jobs.engine.remote import offers
 from jobs.engine.selection import fair_share
+from jobs.engine.slots import leases
 
-logger = logging.getLogger("jobs.engine.housekeeping")
+logger = logging.getLogger("jobs.engine.maintenance.runner")
 LAST_WORDS_SEC = 1.5
 ROUNDS_BEFORE_OFFERS = 4  # of lanes and of due times: the rest is for the next request
 
@@ -129,12 +132,12 @@ duty("recovery", _sweeper.sweep, every_sec=_sweeper.pause_sec)
 duty("withdraw", offers.withdraw_late, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
 duty("pollers", offers.forget_silent, every_sec=lambda: 3600.0)
 # A worker that may claim does this more often.
-duty("lanes", lambda: lanes.wake_due() + lanes.promote(), every_sec=lambda: 30 * conf.POLL_SEC)
+duty("lanes", lambda: promoter.wake_due() + promoter.promote(), every_sec=lambda: 30 * conf.POLL_SEC)
 duty("retention", retention.one_round, every_sec=retention.pause_sec)
-duty("folding", folding.one_round, every_sec=lambda: 600.0)
+duty("folding", rollup_compaction.one_round, every_sec=lambda: 600.0)
 duty("deadlines", _late.skip_late, every_sec=_late.pause_sec)
-duty("leases", contracts.end_dead, every_sec=lambda: conf.LEASE_SEC / 2)  # whoever finds a limit full does so at once
-duty("snapshot", snapshot.one_round, every_sec=lambda: snapshot.EVERY_SEC)
+duty("leases", leases.end_dead, every_sec=lambda: conf.LEASE_SEC / 2)  # whoever finds a limit full does so at once
+duty("snapshot", system_load.one_round, every_sec=lambda: system_load.EVERY_SEC)
 duty("aging", _ager.age, every_sec=_ager.pause_sec)
 duty("shares", fair_share.forget_idle, every_sec=lambda: 60.0)
 
@@ -175,10 +178,10 @@ def before_offers() -> None:
         occasional()
     offers.withdraw_late()
     for _round in range(ROUNDS_BEFORE_OFFERS):  # let forward what waited for its time or its lane
-        ahead = lanes.look_ahead()
+        ahead = promoter.look_ahead()
         due = ahead.due_sec is not None and ahead.due_sec <= 0
         if due:
-            lanes.wake_due()
+            promoter.wake_due()
         if not due and not ahead.marked:
             return
-        lanes.promote_round()
+        promoter.promote_round()

@@ -14,12 +14,12 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import wakeup
-from jobs.engine.identity import Identity
+from jobs.engine import notifications
+from jobs.engine.process_identity import Identity
 from jobs.models import SystemSnapshot
 from jobs.policies.admission import Open, State, state_of
 
-logger = logging.getLogger("jobs.engine.snapshot")
+logger = logging.getLogger("jobs.engine.maintenance.system_load")
 EVERY_SEC = 2.0
 FIRST_LOOK_SEC = 0.05
 STALE_SEC = 5 * EVERY_SEC  # also how long the housekeeping lease lasts
@@ -93,7 +93,7 @@ def store(row: SystemSnapshot, found: Measured) -> None:
     if changed:
         logger.info("the system is %s (load %.2f, cpu %.2f, memory %.2f)", state, found.load, found.cpu, found.memory)
         row.state, row.state_since = str(state), now
-        wakeup.notify(wakeup.READY)  # what was denied may be admitted now
+        notifications.notify(notifications.READY)  # what was denied may be admitted now
     row.save(using=db.alias(), update_fields=_MEASURED)
 
 

@@ -11,9 +11,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
-from jobs.engine import child
-from jobs.engine.execution import decide_retry
-from jobs.engine.executors import Done, retry_facts
+from jobs.engine.executors import process_child
+from jobs.engine.executors.run import decide_retry
+from jobs.engine.executors.thread import Done, retry_facts
 from jobs.outcomes import Failed, Outcome, Stopped
 from jobs.salvage import salvage_text
 from jobs.states import Cause
@@ -33,12 +33,14 @@ class ProcessExecutor:
         self.done = done
         self._running: set[BaseProcess] = set()
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["jobs.engine.nursery", "jobs.engine.child"])
+        self._context.set_forkserver_preload(
+            ["jobs.engine.executors.forkserver_preload", "jobs.engine.executors.process_child"]
+        )
 
     def start(self, job: RunningJob) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
-            target=child.main,
+            target=process_child.main,
             args=(theirs, job.claim.job_type, {name: getattr(job.ctx, name) for name in CTX_FIELDS}, retry_facts(job)),
             daemon=False,
         )
@@ -73,7 +75,7 @@ class ProcessExecutor:
             self.done(job, outcome or _silent_end(job, process.exitcode))
 
     def _see_through(self, job: RunningJob, process: BaseProcess, ours: Connection) -> Outcome | None:
-        _send(ours, child.GO)
+        _send(ours, process_child.GO)
         job.kill = lambda: _kill(process)
         job.interrupt = lambda: _send(ours, job.ctx.stop_mode)
         if job.ctx.cancelled:

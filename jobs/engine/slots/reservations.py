@@ -21,19 +21,19 @@ from django.utils.translation import gettext as _
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import contracts
-from jobs.engine.connections import Outage, short_timeouts
-from jobs.engine.contracts import ROOM
-from jobs.engine.identity import Identity
+from jobs.engine.database import Outage, short_timeouts
+from jobs.engine.notifications import CHANNEL, Listener
+from jobs.engine.process_identity import Identity
 from jobs.engine.selection import admission, limits
-from jobs.engine.wakeup import CHANNEL, Listener
+from jobs.engine.slots import leases
+from jobs.engine.slots.leases import ROOM
 from jobs.engine.worker.heartbeat import margin
 from jobs.errors import InvalidOperationError, NoSlot
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate, Denied
 from jobs.policies.concurrency import Flow, Limit
 
-logger = logging.getLogger("jobs.engine.reservations")
+logger = logging.getLogger("jobs.engine.slots.reservations")
 FIRST_LOOK_SEC, LAST_LOOK_SEC = 0.02, 0.5
 
 
@@ -49,12 +49,12 @@ def reserve(candidate: Candidate, owner: str) -> Lease:
     """Stand in line, or take a slot at once. Others must see it: not inside a transaction."""
     with _durable():
         limits.ensure()
-        lease = contracts.lease_for(candidate, LeaseKind.DIRECT, owner)
+        lease = leases.lease_for(candidate, LeaseKind.DIRECT, owner)
         lease.process = Identity.mine().slot(0)[:300]
         obstacle = _obstacle(lease, lock=True)
         if obstacle is not None and obstacle.for_good:
             raise NoSlot(obstacle.message)
-        return contracts.store(lease, **({"granted_at": Now()} if obstacle is None else {}))
+        return leases.store(lease, **({"granted_at": Now()} if obstacle is None else {}))
 
 
 def try_grant(lease: Lease) -> Obstacle | None:
@@ -64,7 +64,7 @@ def try_grant(lease: Lease) -> Obstacle | None:
         return obstacle
     with _durable():
         obstacle = _obstacle(lease, lock=True)
-        if obstacle is None and not contracts.live().filter(pk=lease.pk).update(granted_at=Now()):
+        if obstacle is None and not leases.live().filter(pk=lease.pk).update(granted_at=Now()):
             return Obstacle(_("The reservation was lost: it was not renewed in time."), for_good=True)
     return obstacle
 
@@ -116,12 +116,12 @@ def _not_admitted(lease: Lease, line: Sequence[Lease]) -> Obstacle | None:
     for other in _waiting():
         if other.pk not in ahead:
             asking.forgive(other.addon_id, other.cost_units)
-    verdict = asking.decide(contracts.candidate_of(lease))
+    verdict = asking.decide(leases.candidate_of(lease))
     return Obstacle(verdict.reason) if isinstance(verdict, Denied) else None
 
 
 def _waiting() -> Sequence[Lease]:
-    waiting = contracts.live().filter(kind=LeaseKind.DIRECT, granted_at__isnull=True)
+    waiting = leases.live().filter(kind=LeaseKind.DIRECT, granted_at__isnull=True)
     return list(waiting.order_by("requested_at", "pk"))
 
 
@@ -239,7 +239,7 @@ class Keeper:
         with self._lock:
             ids = list(self._kept)
         until = _deadline()
-        renewed, over = contracts.beat(ids) if ids else (set(), set())
+        renewed, over = leases.beat(ids) if ids else (set(), set())
         for lease_id in renewed | over:
             with self._lock:
                 kept = self._kept.get(lease_id)

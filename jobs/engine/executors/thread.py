@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from django.db import close_old_connections, connections
 
-from jobs.engine.execution import run, run_async
+from jobs.engine.executors.run import run, run_async
 from jobs.outcomes import Outcome
 from jobs.registry import registry
 

@@ -20,12 +20,12 @@ from django.db import IntegrityError, models
 
 from jobs import clock, db
 from jobs.conf import conf
-from jobs.engine import folding
+from jobs.engine.maintenance import rollup_compaction
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Worker
 from jobs.models.group import OPEN_GROUP
 from jobs.states import TERMINAL
 
-logger = logging.getLogger("jobs.engine.retention")
+logger = logging.getLogger("jobs.engine.maintenance.retention")
 BATCH, GROUPS = 500, 20
 ROUND_SEC, BUSY_SEC, IDLE_SEC = 10.0, 60.0, 3600.0
 NOBODY = UUID(int=0)
@@ -149,9 +149,9 @@ class Pruning:
 
     def _minutes(self) -> bool:
         if self.dry_run:
-            self.done.minutes = folding.foldable(self.before).count()
+            self.done.minutes = rollup_compaction.foldable(self.before).count()
             return False
-        folded = folding.fold_oldest_day(self.before)
+        folded = rollup_compaction.fold_oldest_day(self.before)
         self.done.minutes += folded
         return bool(folded)
 

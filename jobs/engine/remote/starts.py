@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from jobs import clock, db
-from jobs.engine.identity import beat_clock, seconds_since
+from jobs.engine.process_identity import beat_clock, seconds_since
 from jobs.literals import Literal
 from jobs.models import Job, JobEvent
 from jobs.states import EventKind

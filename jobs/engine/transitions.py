@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 
 from jobs import db, signals
 from jobs.actors import Actor
-from jobs.engine import wakeup
+from jobs.engine import notifications
 from jobs.engine.facts import facts_of
 from jobs.engine.sql.finish import count_finished
 from jobs.errors import Conflict, NotFound
@@ -90,7 +90,7 @@ def take(
     add_event(job, way.event, actor=actor, target=target, reason=reason, data=data, token=token)
     mark_lanes(job.lane_id)
     if target == Status.QUEUED:
-        wakeup.notify(wakeup.READY)
+        notifications.notify(notifications.READY)
     if way.event == EventKind.RUNNING:
         signals.report(started=[signals.StartedJob(job.pk, job.job_type, job.tenant)])
     elif has_ended:
@@ -105,7 +105,7 @@ def ask(job: Job, mode: StopMode, *, actor: Actor, reason: str) -> Job:
     way = require(job, mode.lower(), Status.RUNNING)
     _write(job, way.verb, Status.RUNNING, cancel_requested=True, cancel_mode=mode, status_reason=reason)
     add_event(job, way.event, actor=actor, reason=reason)
-    wakeup.notify(wakeup.STOP)
+    notifications.notify(notifications.STOP)
     return get(job.pk)
 
 
@@ -139,7 +139,7 @@ def mark_lanes(*lane_ids: UUID | None) -> None:
     marks = [LaneMark(lane_id=lane_id) for lane_id in sorted({lane_id for lane_id in lane_ids if lane_id is not None})]
     if marks:
         LaneMark.objects.bulk_create(marks)
-        wakeup.notify(wakeup.LANE)
+        notifications.notify(notifications.LANE)
 
 
 def rollup_writer() -> str:
@@ -160,7 +160,7 @@ def regate(job: Job) -> None:
     """Judge again what a QUEUED job waits behind, after its own fields have changed."""
     jobs().filter(pk=job.pk, status=Status.QUEUED).update(gate=queued_gate(), recheck_at=None)
     mark_lanes(job.lane_id)
-    wakeup.notify(wakeup.READY)
+    notifications.notify(notifications.READY)
 
 
 def from_now(seconds: float) -> Any:

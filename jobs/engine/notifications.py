@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 
 from jobs import db
-from jobs.engine.connections import Outage, close
+from jobs.engine.database import Outage, close
 
-logger = logging.getLogger("jobs.engine.wakeup")
+logger = logging.getLogger("jobs.engine.notifications")
 
 CHANNEL = "jobscheduler"
 READY = "ready"

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from jobs import db, signals
 from jobs.actors import SCHEDULER, Actor
-from jobs.engine import groups, wakeup
-from jobs.engine.moves import get, lock, queued_gate, rollup_writer, take
+from jobs.engine import groups, notifications
 from jobs.engine.sql.finish import FinishedRow, ResultRecorder, ResultRow, finish_jobs
+from jobs.engine.transitions import get, lock, queued_gate, rollup_writer, take
 from jobs.ids import uuid7
 from jobs.models import Job, JobEvent, JobGroup, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
@@ -78,7 +78,7 @@ def to_row(end: End, data: dict[str, Any] | None = None) -> ResultRow:
 def follow_up(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) -> dict[UUID, Verdict]:
     """Do what follows from recorded results: wake sleepers for retries, advance groups, call receivers."""
     if any(row.retried_by is not None for row in finished):
-        wakeup.notify(wakeup.READY)  # a worker that sleeps until the next due time must learn of this one
+        notifications.notify(notifications.READY)  # a worker that sleeps until the next due time must learn of this one
     for row in finished:
         if row.in_group and row.retried_by is None:
             groups.settle(get(row.id))

@@ -11,7 +11,7 @@ from typing import Any
 
 from jobs import tracing
 from jobs.conf import conf
-from jobs.engine.context import Context, current
+from jobs.engine.executors.context import Context, current
 from jobs.errors import InvalidInput, JobCancelled, Skip, TokenLimitExceeded
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.policies.retry import RetryFacts
@@ -22,7 +22,7 @@ from jobs.states import Cause
 
 ERROR_LENGTH = 64_000
 LONGEST_DELAY_SEC = 100.0 * YEAR_SEC
-logger = logging.getLogger("jobs.engine.execution")
+logger = logging.getLogger("jobs.engine.executors.run")
 
 
 def run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:

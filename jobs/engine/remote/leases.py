@@ -19,11 +19,13 @@ from django.db.models.functions import Greatest, Now
 from jobs import actors, clock, db
 from jobs.actors import Actor
 from jobs.conf import conf
-from jobs.engine import ending, lifecycle, recovery, starts
-from jobs.engine.ending import STOPPED_KINDS, End, Verdict
-from jobs.engine.identity import beat_fields
-from jobs.engine.moves import from_now, get, jobs, lock, require
-from jobs.engine.starts import Holder, Start
+from jobs.engine import finish, lifecycle
+from jobs.engine.finish import STOPPED_KINDS, End, Verdict
+from jobs.engine.maintenance import recovery
+from jobs.engine.process_identity import beat_fields
+from jobs.engine.remote import starts
+from jobs.engine.remote.starts import Holder, Start
+from jobs.engine.transitions import from_now, get, jobs, lock, require
 from jobs.errors import LeaseLost, NotAsked, SlotBusy
 from jobs.literals import Literal
 from jobs.models import Job, JobEvent, JobLog, JobRun
@@ -113,12 +115,12 @@ def complete(start: Start, word: Word, *, wanted: StopMode | None = None) -> Non
             if not job.cancel_requested or job.cancel_mode != wanted:
                 asked = f"to {job.cancel_mode.lower()}, not " if job.cancel_requested else ""
                 raise NotAsked(f"Job {job.pk} was asked {asked or 'not '}to {str(wanted).lower()}.")
-            ending.stop(job.pk, start.lease_id, actor=actor, artifacts=artifacts)
+            finish.stop(job.pk, start.lease_id, actor=actor, artifacts=artifacts)
             return None
         if isinstance(word, Failed) and word.cause == Cause.ERROR:
             word = replace(word, retry_in=recovery.retry_in(job, Cause.ERROR))
         end = End(job.pk, start.lease_id, replace(word, artifacts=artifacts), job.group_id)
-        verdict = ending.finish([end], actor=actor)[job.pk]
+        verdict = finish.finish([end], actor=actor)[job.pk]
         assert verdict == Verdict.DONE, verdict  # we hold the row, and have seen its token
     return None
 
@@ -131,7 +133,7 @@ def hand_back(start: Start, *, reason: str) -> None:
             return _require_said(start, (EventKind.HANDED_BACK, *STOPPED_KINDS))
         if is_over_budget(job):
             return complete(start, Stopped())
-        ending.hand_back(job.pk, start.lease_id, actor=actor_of(start.holder), reason=reason)
+        finish.hand_back(job.pk, start.lease_id, actor=actor_of(start.holder), reason=reason)
     return None
 
 

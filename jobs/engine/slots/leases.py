@@ -16,21 +16,21 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import wakeup
-from jobs.engine.identity import Identity, Life, beat_fields, seconds_since
-from jobs.engine.moves import from_now
+from jobs.engine import notifications
+from jobs.engine.process_identity import Identity, Life, beat_fields, seconds_since
+from jobs.engine.transitions import from_now
 from jobs.ids import flow_id
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate
 from jobs.policies.concurrency import InUse, Limit
 
-logger = logging.getLogger("jobs.engine.contracts")
+logger = logging.getLogger("jobs.engine.slots.leases")
 EXPIRED = "lease expired"
 FLOW = ("tenant", "job_type", "resource", "addon_id")  # of a candidate and of its lease alike, and so are:
 COSTS = ("cost_units", "priority", "expected_duration_sec")
 ROOM = "room"  # for direct calls that wait: there may be a slot now
 
-wakeup.hear(ROOM, lambda: None)  # workers listen to the same channel, and have no use for it
+notifications.hear(ROOM, lambda: None)  # workers listen to the same channel, and have no use for it
 
 
 def live() -> QuerySet[Lease]:
@@ -115,7 +115,7 @@ def call_next(limits: Sequence[Limit], in_use: InUse) -> None:
     """Tell direct calls that wait if there is room: who found the limits shut for the queue has counted anyway."""
     reserved = [limit for limit in limits if limit.reserved]
     if reserved and all(limit.max is None or in_use.of(limit) < limit.max for limit in reserved):
-        wakeup.notify(ROOM)
+        notifications.notify(ROOM)
 
 
 def _is_dead(lease: Lease) -> bool:
@@ -130,5 +130,5 @@ def _is_dead(lease: Lease) -> bool:
 
 
 def _announce() -> None:
-    wakeup.notify(wakeup.READY)
-    wakeup.notify(ROOM)
+    notifications.notify(notifications.READY)
+    notifications.notify(ROOM)

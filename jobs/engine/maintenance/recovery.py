@@ -19,15 +19,16 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import ending, starts
-from jobs.engine.connections import MISSING
-from jobs.engine.execution import decide_retry
-from jobs.engine.identity import Identity, Life, seconds_since
+from jobs.engine import finish
+from jobs.engine.database import MISSING
+from jobs.engine.executors.run import decide_retry
+from jobs.engine.process_identity import Identity, Life, seconds_since
+from jobs.engine.remote import starts
 from jobs.models import Job, JobGroup
 from jobs.models.job import JobQuerySet
 from jobs.states import Cause
 
-logger = logging.getLogger("jobs.engine.recovery")
+logger = logging.getLogger("jobs.engine.maintenance.recovery")
 BATCH = 200
 FORGET_SEC = 86_400
 EXPIRED, CRASHED = "lease expired", "Scheduler crash recovery"  # what a rescued job is said to have died of
@@ -149,7 +150,7 @@ def _end_locked(jobs: JobQuerySet, group_id: UUID | None, cause: Cause, error: s
         if group_id is not None:
             JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
         locked = list(jobs.select_for_update(skip_locked=True))
-        return ending.expire(
+        return finish.expire(
             locked, cause=cause, error=error, tell=_describe_holder, retry_in=lambda job: retry_in(job, cause)
         )
 

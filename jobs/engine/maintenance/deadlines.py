@@ -16,7 +16,7 @@ from jobs.models import Job, JobRun
 from jobs.models.job import JobQuerySet
 from jobs.states import Status
 
-logger = logging.getLogger("jobs.engine.deadlines")
+logger = logging.getLogger("jobs.engine.maintenance.deadlines")
 PASSED = "its deadline passed before it could start"
 AT_ONCE = 500
 SOONEST_SEC, LATEST_SEC = 0.5, 15.0

@@ -16,7 +16,7 @@ from django.db.models import Max, Q
 from jobs import clock, db
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
-from jobs.engine.moves import jobs, mark_lanes
+from jobs.engine.transitions import jobs, mark_lanes
 from jobs.literals import Literal, literals
 from jobs.models import Gate, Job, JobEvent
 from jobs.models.job import JobQuerySet
@@ -24,7 +24,7 @@ from jobs.policies.concurrency import Flow
 from jobs.policies.fairness import Waiting
 from jobs.states import EventKind, Status
 
-logger = logging.getLogger("jobs.engine.aging")
+logger = logging.getLogger("jobs.engine.maintenance.aging")
 OF_EACH_PRIORITY = 100
 LINES_AT_ONCE = 100  # lanes, and addons with remote jobs; the next round goes on behind them
 SOONEST_SEC, LATEST_SEC = 0.2, 5.0

@@ -11,9 +11,9 @@ from uuid import UUID
 from django.db.models.functions import Now
 
 from jobs import db
-from jobs.engine import contracts
-from jobs.engine.moves import from_now
 from jobs.engine.selection.admission import AdmissionRound, is_open
+from jobs.engine.slots import leases as contracts
+from jobs.engine.transitions import from_now
 from jobs.errors import LeaseLost, NotFound
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate, Denied

@@ -17,17 +17,18 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
-from jobs.engine import deadlines, lifecycle
-from jobs.engine.moves import jobs
+from jobs.engine import lifecycle
+from jobs.engine.maintenance import deadlines
 from jobs.engine.selection import SelectionRound, limits
 from jobs.engine.sql.candidates import Filter
+from jobs.engine.transitions import jobs
 from jobs.errors import WrongState
 from jobs.literals import Literal
 from jobs.models import Gate, Job, JobEvent, Poller
 from jobs.models.job import JobQuerySet
 from jobs.states import EventKind, Status
 
-logger = logging.getLogger("jobs.engine.offers")
+logger = logging.getLogger("jobs.engine.remote.offers")
 LONGEST_BACKOFF_SEC = 600.0
 LATE_AT_ONCE = 500
 FORGET = timedelta(days=1)
