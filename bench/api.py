@@ -46,7 +46,7 @@ def measure(calibration: Calibration, rounds: int | None) -> Rates:
 def _caller() -> Any:
     from django.test import Client
 
-    from jobs import tokens
+    from jobs.services import tokens
 
     token = tokens.create("bench", tenant=None)[1]
     return Client(SERVER_NAME="localhost", headers={"Authorization": f"Bearer {token}"})

@@ -21,7 +21,7 @@ def measure(calibration: Calibration, rounds: int | None) -> Rates:
 
 
 def _single() -> float:
-    from jobs.services import enqueue
+    from jobs.services.jobs import enqueue
 
     def work() -> None:
         for number in range(SINGLES):
@@ -31,7 +31,7 @@ def _single() -> float:
 
 
 def _bulk() -> float:
-    from jobs.services import enqueue_many
+    from jobs.services.jobs import enqueue_many
 
     params = [{"number": number, "name": "a job that does nothing"} for number in range(BULK)]
     items = [{"job_type": "bench.noop", "params": each} for each in params]

@@ -77,17 +77,17 @@ def _fill(jobs: int, visitor: Callable[[], Any]) -> Filled:
 
 def _rate(filled: Filled, path: str, seconds: float, *, anew: bool = False) -> float:
     """Answers a second, through all of Django but the socket."""
-    from jobs import census
+    from jobs.stats import live_counts
 
     with on(filled.name):
-        census.forget()
+        live_counts.forget()
         ask = partial(filled.client.get, path.format_map(filled.values))
         if ask().status_code != 200:
             raise RuntimeError(f"{path} is not answered")
         began, answers = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
             if anew:
-                census.forget()
+                live_counts.forget()
             ask()
             answers += 1
         return answers / (time.perf_counter() - began)

@@ -50,7 +50,7 @@ def _latencies() -> Rates:
 def _cpu_at_rest() -> Rates:
     """Percent of a processor of three workers at rest and one that writes progress, all on one file."""
     from jobs.models import Job
-    from jobs.services import enqueue
+    from jobs.services.jobs import enqueue
 
     empty()
     settle, seconds = rest_sec()
@@ -74,7 +74,7 @@ def _cpu_at_rest() -> Rates:
 
 
 def _sample(processes: Processes, seconds: float) -> dict[str, float]:
-    from jobs.services import enqueue
+    from jobs.services.jobs import enqueue
 
     job_id = enqueue(NOOP).id
     deadline = time.monotonic() + seconds

@@ -42,7 +42,7 @@ def fill(job_type: str, jobs: int) -> None:
     """An empty database, then so many jobs by the front door; statistics as after the next autovacuum."""
     from django.db import connection
 
-    from jobs.services import enqueue_many
+    from jobs.services.jobs import enqueue_many
 
     empty()
     for start in range(0, jobs, BULK):

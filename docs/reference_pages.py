@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from jobs.conf import PRESETS, Conf
-from jobs.setting_rules import NotAccepted, Rule
+from jobs.conf.rules import NotAccepted, Rule
 
 NOTICE = "<!-- Generated from {} by docs/generate.py: edit there, then `make docs`. -->"
 GROUPS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks", "jobscheduler")
@@ -90,7 +90,7 @@ def commands_page() -> str:
 
 
 def _settings_opening() -> Iterable[str]:
-    yield NOTICE.format("jobs/conf.py")
+    yield NOTICE.format("jobs/conf/__init__.py")
     yield "# Settings"
     yield ""
     yield "`JOBSCHEDULER = {...}` in a site's settings; every key is optional. In the standalone product `LEASE_SEC` is the environment variable"

@@ -9,8 +9,8 @@ from jobs.registry import job
 from jobs.version import __version__
 
 if TYPE_CHECKING:
-    from jobs.groups import group
-    from jobs.services import enqueue, enqueue_many
+    from jobs.services.groups import group
+    from jobs.services.jobs import enqueue, enqueue_many
 
 __all__ = ["NoRetry", "Skip", "__version__", "enqueue", "enqueue_many", "group", "job"]
 
@@ -18,11 +18,11 @@ __all__ = ["NoRetry", "Skip", "__version__", "enqueue", "enqueue_many", "group",
 def __getattr__(name: str) -> Any:
     """The services load the models, which must wait until Django's apps are ready; `from jobs import job` need not."""
     if name in ("enqueue", "enqueue_many"):
-        from jobs import services
+        from jobs.services import jobs as job_services
 
-        return getattr(services, name)
+        return getattr(job_services, name)
     if name == "group":
-        from jobs.groups import group
+        from jobs.services.groups import group
 
         return group
     if name == "direct":

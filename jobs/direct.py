@@ -24,18 +24,18 @@ from uuid import UUID
 from django.db import DatabaseError, InterfaceError
 from django.utils.translation import gettext as _
 
-from jobs import parsing
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
+from jobs.conf.rules import YEAR_SEC
 from jobs.engine.executors.context import Context, current
 from jobs.engine.slots import leases, reservations
 from jobs.engine.slots.reservations import Ear, keeper
 from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded
 from jobs.policies.admission import Candidate
 from jobs.registry import Handler, registry
-from jobs.salvage import salvage_text
-from jobs.setting_rules import YEAR_SEC
-from jobs.submission import NORMAL
+from jobs.services.job_spec import NORMAL
+from jobs.validation import fields
+from jobs.validation.sanitize import salvage_text
 
 logger = logging.getLogger("jobs.direct")
 OUTCOME_LENGTH = 2000
@@ -108,17 +108,17 @@ def slot(job_type: str, *, wait: float | None = None, tenant: str = "default", a
 
     Outside of any transaction of the caller's: others must see the reservation.
     """
-    handler = registry.get(parsing.identifier(job_type, "job_type"))
+    handler = registry.get(fields.identifier(job_type, "job_type"))
     options = handler.options
     candidate = Candidate(
-        tenant=parsing.tenant(tenant),
+        tenant=fields.tenant(tenant),
         job_type=handler.name,
         resource=options.resource,
         cost_units=1 if options.cost_units is None else options.cost_units,
         priority=NORMAL if options.priority is None else options.priority,
         constraints=frozenset(name for name, is_set in (options.constraints or {}).items() if is_set),
     )
-    patience = conf.DIRECT_WAIT_SEC if wait is None else parsing.number(wait, "wait", minimum=0, maximum=YEAR_SEC)
+    patience = conf.DIRECT_WAIT_SEC if wait is None else fields.number(wait, "wait", minimum=0, maximum=YEAR_SEC)
     mine = _acquire(candidate, actor, patience)
     try:
         yield mine
@@ -165,10 +165,10 @@ def _leave(lease_id: UUID, outcome: str) -> None:
 
 
 def _parse_call(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str, Any]]:
-    handler = registry.get(parsing.identifier(job_type, "job_type"))
+    handler = registry.get(fields.identifier(job_type, "job_type"))
     if handler.options.remote:
         raise InvalidInput("job_type", _("runs on remote workers only"), "remote_job_type")
-    given = parsing.json_object({} if params is None else params, "params")
+    given = fields.json_object({} if params is None else params, "params")
     handler.signature.validate(given)
     return handler, given
 

@@ -24,12 +24,13 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from jobs import census, figures, version
-from jobs.census import Census
+from jobs import version
 from jobs.conf import conf
 from jobs.models.rollup import BUCKETS_SEC
 from jobs.registry import registry
 from jobs.states import LIVE, TERMINAL, Status
+from jobs.stats import live_counts, queries
+from jobs.stats.live_counts import Census
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
@@ -67,7 +68,7 @@ class JobsCollector(Collector):
     format_bound: Callable[[float], str] = format_plain
 
     def collect(self) -> Iterator[Metric]:
-        counted = census.take(self.tenant)
+        counted = live_counts.take(self.tenant)
         # Count live and ended jobs together: one statement read both.
         values = _zeros(declared_types())
         types, resources = job_type_names(), declared_resources()
@@ -77,9 +78,9 @@ class JobsCollector(Collector):
         yield from self._ended(counted)
         yield from _live(counted)
         expired = "Running jobs whose worker was not heard of in time."
-        yield GaugeMetricFamily("jobs_expired_leases", expired, value=figures.expired_leases(self.tenant))
-        blocked = f"Targets that a paused or failed job blocks; up to {figures.MANY} are counted."
-        yield GaugeMetricFamily("jobs_blocked_targets", blocked, value=figures.blocked_targets(self.tenant))
+        yield GaugeMetricFamily("jobs_expired_leases", expired, value=queries.expired_leases(self.tenant))
+        blocked = f"Targets that a paused or failed job blocks; up to {queries.MANY} are counted."
+        yield GaugeMetricFamily("jobs_blocked_targets", blocked, value=queries.blocked_targets(self.tenant))
         yield from _workers()
         yield _gauge("jobs_build_info", "The version that answers.", ["version"], {(version.__version__,): 1})
 
@@ -153,7 +154,7 @@ def _live(counted: Census) -> Iterator[Metric]:
 
 
 def _workers() -> Iterator[Metric]:
-    workers = figures.workforce()
+    workers = queries.workforce()
     states: dict[Labels, float] = {(state,): count for state, count in workers.states.items()}
     yield _gauge("jobs_workers", "Workers; SILENT: not heard of for a lease.", ["state"], states)
     yield GaugeMetricFamily("jobs_worker_slots", "Slots of the workers that were heard of.", value=workers.slots)

@@ -13,11 +13,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext as _
 
-from jobs import parsing
 from jobs.conf import configured, read
+from jobs.conf.rules import YEAR_SEC
 from jobs.errors import InvalidInput, UnknownJobType
-from jobs.setting_rules import YEAR_SEC
 from jobs.signature import Signature
+from jobs.validation import fields as parsing
 
 if TYPE_CHECKING:
     from jobs.models import Job
@@ -110,7 +110,7 @@ class Bound:
         return Bound(self.job_type, {**self.fields, **fields})
 
     def enqueue(self, /, **params: Any) -> Job:
-        from jobs.services import enqueue  # the services import this module
+        from jobs.services.jobs import enqueue  # the services import this module
 
         return enqueue(self.job_type, params, **self.fields)
 

@@ -21,7 +21,7 @@ from django.apps import apps
 from django.db import connections, transaction
 from django.db.models import F
 
-from jobs import actors, clock, parsing, services
+from jobs import actors, clock
 from jobs.engine import finish, promoter
 from jobs.engine.claim import Claim, Claimer, Serves
 from jobs.engine.executors.context import CaptureLogs, Context
@@ -33,7 +33,9 @@ from jobs.engine.worker.running_jobs import RunningJob, make_context
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Outcome, Skipped
 from jobs.registry import Handler, registry
+from jobs.services import jobs as job_services
 from jobs.states import LIVE
+from jobs.validation import fields as parsing
 
 if TYPE_CHECKING:
     from jobs.contrib.tasks.compat import Task
@@ -83,13 +85,13 @@ def inline(*, raise_failures: bool = False) -> Iterator[list[Job]]:
             finally:
                 busy.clear()
 
-    before = services.submit_spec, services._submit_specs
-    services.submit_spec, services._submit_specs = _then(before[0], run_now), _then(before[1], run_now)
+    before = job_services.submit_spec, job_services._submit_specs
+    job_services.submit_spec, job_services._submit_specs = _then(before[0], run_now), _then(before[1], run_now)
     try:
         yield ran
         run_now()  # what came in by other doors: groups, retries, schedules
     finally:
-        services.submit_spec, services._submit_specs = before
+        job_services.submit_spec, job_services._submit_specs = before
 
 
 def context(**given: Any) -> Context:
@@ -101,7 +103,7 @@ def _then(submit: Callable[..., Any], follow: Callable[[], None]) -> Any:
     def submitted(*args: Any, **kwargs: Any) -> Any:
         result = submit(*args, **kwargs)
         follow()
-        if isinstance(result, services.SubmitResult):
+        if isinstance(result, job_services.SubmitResult):
             result.job.refresh_from_db()
         return result
 

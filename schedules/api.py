@@ -9,7 +9,6 @@ from django.http import HttpResponse
 from ninja import Router
 from pydantic import Field, WithJsonSchema
 
-from jobs import parsing
 from jobs.api import fields as f
 from jobs.api import shaping
 from jobs.api.auth import ApiRequest, Caller
@@ -18,7 +17,8 @@ from jobs.api.pagination import Order, Paged, page
 from jobs.api.request_params import Asked, Document, Optional, Question, Said, example, gated, one_of, whole
 from jobs.api.responses import answer, nothing, tagged
 from jobs.api.schemas import SHOWN_STATUSES, Id, JobOut, JsonObject, Out, Page, Time, VerbIn, words
-from jobs.setting_rules import YEAR_SEC
+from jobs.conf.rules import YEAR_SEC
+from jobs.validation import fields
 from schedules import cron, history, services, shapes
 from schedules import fields as gates
 from schedules.models import CatchUp, Overlap, Schedule, ScheduleFire
@@ -153,9 +153,9 @@ class ScheduleIn(ScheduleEdits):
 
 
 class ScheduleFilters(Paged):
-    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
-    name: Annotated[str | None, *gated(parsing.identifier, f.NAME)] = None
-    job_type: Annotated[str | None, *gated(parsing.identifier, f.NAME)] = None
+    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
+    name: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
+    job_type: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
     enabled: Annotated[str | None, *gated(one_of("true", "false"), words(["true", "false"]))] = None
 
 

@@ -17,8 +17,8 @@ from jobs import db
 from jobs.actors import Actor, ActorKind
 from jobs.engine.database import MISSING
 from jobs.errors import JobSchedulerError
-from jobs.presets import NameTaken
 from jobs.registry import Handler, registry
+from jobs.services.templates import NameTaken
 from schedules import fields, services
 from schedules.firing import BROKEN
 from schedules.models import Schedule

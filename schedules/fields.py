@@ -10,10 +10,11 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from jobs import parsing, submission
+from jobs.conf.rules import YEAR_SEC
 from jobs.errors import Conflict, InvalidInput
 from jobs.redaction import restore
-from jobs.setting_rules import YEAR_SEC
+from jobs.services import job_spec
+from jobs.validation import fields
 from schedules.cron import LENGTH, CronError, UnknownZone, fields_of, zone
 from schedules.firing import build_job
 from schedules.models import CatchUp, Overlap, Schedule
@@ -25,8 +26,8 @@ MOST_CATCH_UP = 1000
 MOST_FIRES = 2**31 - 1
 
 
-def cron(value: Any, field: parsing.Field = "cron") -> str:
-    written = parsing.text(value, field, max_length=LENGTH)
+def cron(value: Any, field: fields.Field = "cron") -> str:
+    written = fields.text(value, field, max_length=LENGTH)
     try:
         fields_of(written)
     except CronError as error:
@@ -34,23 +35,23 @@ def cron(value: Any, field: parsing.Field = "cron") -> str:
     return " ".join(written.split())
 
 
-def timezone(value: Any, field: parsing.Field = "timezone") -> str:
-    name = parsing.text(value, field, allow_empty=True)
+def timezone(value: Any, field: fields.Field = "timezone") -> str:
+    name = fields.text(value, field, allow_empty=True)
     try:
         return zone(name).key
     except UnknownZone as error:
         raise InvalidInput(field, str(error), "timezone") from None
 
 
-def seconds(value: Any, field: parsing.Field, minimum: int, maximum: int) -> int:
+def seconds(value: Any, field: fields.Field, minimum: int, maximum: int) -> int:
     """Whole ones; 60.0 is one of them."""
-    number = parsing.number(value, field, minimum, maximum)
+    number = fields.number(value, field, minimum, maximum)
     if number != int(number):
         raise InvalidInput(field, _("must be a whole number of seconds"), "int_from_float")
     return int(number)
 
 
-def one_of(words: Iterable[str], value: Any, field: parsing.Field) -> str:
+def one_of(words: Iterable[str], value: Any, field: fields.Field) -> str:
     known = list(words)
     if not isinstance(value, str) or value not in known:
         raise InvalidInput(field, _("must be one of %s") % ", ".join(known), "enum")
@@ -58,23 +59,23 @@ def one_of(words: Iterable[str], value: Any, field: parsing.Field) -> str:
 
 
 GATES: dict[str, Callable[[Any, Any], Any]] = {
-    "name": parsing.identifier,
+    "name": fields.identifier,
     "cron": cron,
     "every_sec": partial(seconds, minimum=1, maximum=LONGEST_EVERY_SEC),
-    "anchor_at": parsing.moment,
-    "run_at": parsing.moment,
+    "anchor_at": fields.moment,
+    "run_at": fields.moment,
     "timezone": timezone,
-    "max_fires": partial(parsing.integer, minimum=1, maximum=MOST_FIRES),
-    "enabled": parsing.boolean,
-    "template": parsing.identifier,
-    "job_type": parsing.identifier,
-    "params": parsing.json_object,
-    "fire_time_param": parsing.identifier,
-    "priority": submission.GATES["priority"],
-    "target": submission.GATES["target"],
-    "resource": submission.GATES["resource"],
+    "max_fires": partial(fields.integer, minimum=1, maximum=MOST_FIRES),
+    "enabled": fields.boolean,
+    "template": fields.identifier,
+    "job_type": fields.identifier,
+    "params": fields.json_object,
+    "fire_time_param": fields.identifier,
+    "priority": job_spec.GATES["priority"],
+    "target": job_spec.GATES["target"],
+    "resource": job_spec.GATES["resource"],
     "catch_up": partial(one_of, CatchUp.values),
-    "catch_up_max": partial(parsing.integer, minimum=1, maximum=MOST_CATCH_UP),
+    "catch_up_max": partial(fields.integer, minimum=1, maximum=MOST_CATCH_UP),
     "overlap": partial(one_of, Overlap.values),
     "misfire_grace_sec": partial(seconds, minimum=0, maximum=YEAR_SEC),
     "jitter_sec": partial(seconds, minimum=0, maximum=LONGEST_JITTER_SEC),

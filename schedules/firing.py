@@ -17,7 +17,7 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from jobs import clock, db, parsing, shapes, submission
+from jobs import clock, db, serializers
 from jobs.actors import Actor, ActorKind
 from jobs.engine import lifecycle
 from jobs.engine.database import MISSING
@@ -25,8 +25,10 @@ from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import JobSpec
 from jobs.errors import InvalidInput
 from jobs.models import Job
-from jobs.services import REASON_LENGTH
+from jobs.services import job_spec
+from jobs.services.jobs import REASON_LENGTH
 from jobs.states import TERMINAL
+from jobs.validation import fields as parsing
 from schedules.cron import CronError, UnknownZone
 from schedules.models import Overlap, Schedule, ScheduleFire
 from schedules.triggers import choose, trigger_of
@@ -170,8 +172,8 @@ def plan_fires(schedule: Schedule, now: datetime) -> Plan:
     )
     missed = ""
     if choice.missed_since is not None:
-        since = shapes.moment(choice.missed_since)
-        until = shapes.moment(choice.fired[0]) if choice.fired else "now"
+        since = serializers.moment(choice.missed_since)
+        until = serializers.moment(choice.fired[0]) if choice.fired else "now"
         missed = f"missed: due times from {since} until {until} were not fired (catch-up {schedule.catch_up})"
     fires = [Fire(schedule, due, build_job(schedule, due)) for due in choice.fired]
     if fires:
@@ -253,7 +255,7 @@ def build_job(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> Job
     """Build one new job, or raise InvalidInput. A job that a person triggers has no fire time and no jitter."""
     params = parsing.json_object(schedule.params, "params")
     if schedule.fire_time_param:
-        params[schedule.fire_time_param] = shapes.moment(due)
+        params[schedule.fire_time_param] = serializers.moment(due)
     fields = {
         "tenant": schedule.tenant,
         "priority": schedule.priority,
@@ -261,7 +263,7 @@ def build_job(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> Job
         "resource": schedule.resource or None,
         "not_before": due + jitter(schedule.pk, due, schedule.jitter_sec) if is_fire and schedule.jitter_sec else None,
     }
-    return submission.SpecBuilder(
+    return job_spec.SpecBuilder(
         schedule.job_type or None,
         fields,
         template=schedule.template,
@@ -272,5 +274,5 @@ def build_job(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> Job
 
 def jitter(schedule_id: UUID, due: datetime, most_sec: int) -> timedelta:
     """From nothing up to `most_sec`, the same in every process: neighbours are spread, a due time is not moved."""
-    digest = hashlib.sha256(f"{schedule_id} {shapes.moment(due)}".encode()).digest()
+    digest = hashlib.sha256(f"{schedule_id} {serializers.moment(due)}".encode()).digest()
     return timedelta(seconds=round(most_sec * int.from_bytes(digest[:6]) / 2**48, 3))

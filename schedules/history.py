@@ -11,9 +11,10 @@ from zoneinfo import ZoneInfo
 
 from django.db.models import QuerySet
 
-from jobs import clock, parsing
+from jobs import clock
 from jobs.conf import conf
 from jobs.models import Job
+from jobs.validation import fields as parsing
 from schedules import fields
 from schedules.cron import Cron, zone
 from schedules.fields import refusing_nonsense

@@ -11,14 +11,15 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from jobs import db, parsing
+from jobs import db
 from jobs.actors import PYTHON, Actor
 from jobs.contrib import django_q
 from jobs.contrib.django_q import Source
 from jobs.errors import JobSchedulerError
 from jobs.registry import Handler, registry
-from jobs.shapes import moment
+from jobs.serializers import moment
 from jobs.signature import CONTEXT
+from jobs.validation import fields as parsing
 from schedules import fields, services
 from schedules.cron import change_between, zone
 from schedules.models import CatchUp, Schedule

@@ -16,13 +16,15 @@ from django.db import IntegrityError
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import clock, db, parsing, shapes, submission
+from jobs import clock, db, serializers
 from jobs.actors import PYTHON, Actor
 from jobs.engine import notifications
 from jobs.errors import Conflict, InvalidInput, NotFound
 from jobs.models import Job, JobTemplate
-from jobs.presets import NameTaken
-from jobs.services import REASON_LENGTH, submit_spec
+from jobs.services import job_spec
+from jobs.services.jobs import REASON_LENGTH, submit_spec
+from jobs.services.templates import NameTaken
+from jobs.validation import fields as parsing
 from schedules import fields
 from schedules.fields import first_due, next_due, refusing_nonsense, require_sense, rule
 from schedules.firing import build_job, settle
@@ -120,7 +122,7 @@ def skip_next(
             raise NothingToSkip(_("“%s” has no next fire to skip.") % schedule.name)
         skipped = schedule.next_fire_at
         schedule.next_fire_at = next_due(schedule, skipped)
-        schedule.note = f"skipped: the fire of {shapes.moment(skipped)}, by {actor.name or actor.kind}"
+        schedule.note = f"skipped: the fire of {serializers.moment(skipped)}, by {actor.name or actor.kind}"
         schedule.note += f": {why}" if why else ""
     _log(schedule, "skips a fire", actor)
     return schedule
@@ -224,9 +226,9 @@ def switch_on(schedule: Schedule, now: datetime) -> None:
 
 def _template(name: str, tenant: str) -> JobTemplate:
     """Locked, so that it cannot be deleted before we have said that we need it."""
-    known = submission.find_template(name, tenant)
+    known = job_spec.find_template(name, tenant)
     locked = JobTemplate.objects.select_for_update(no_key=True).filter(pk=known.pk).first()
-    return locked or submission.find_template(name, tenant)
+    return locked or job_spec.find_template(name, tenant)
 
 
 def save(schedule: Schedule) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.redaction import redact
-from jobs.shapes import moment
+from jobs.serializers import moment
 from schedules.history import PastFire, Upcoming
 from schedules.models import Schedule
 

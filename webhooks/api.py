@@ -11,7 +11,6 @@ from django.http import HttpResponse
 from ninja import Router
 from pydantic import Field, WithJsonSchema
 
-from jobs import parsing
 from jobs.api import fields as f
 from jobs.api.auth import ApiRequest
 from jobs.api.operations import action, operation
@@ -19,7 +18,8 @@ from jobs.api.pagination import Order, Paged, page
 from jobs.api.request_params import Asked, Document, Optional, Said, example, gated, one_of
 from jobs.api.responses import answer, nothing, tagged
 from jobs.api.schemas import Id, Out, Page, Time, words
-from jobs.shapes import moment
+from jobs.serializers import moment
+from jobs.validation import fields as parsing
 from webhooks import services
 from webhooks.addresses import LONGEST_URL
 from webhooks.events import PATTERNS

@@ -14,13 +14,13 @@ class WebhooksConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobs import shapes, triggers
+        from jobs import serializers, triggers
         from jobs.engine.maintenance import runner
         from jobs.engine.maintenance.retention import goes_along, keep
         from webhooks import checks, outbox, retention, sender, services  # noqa: F401  `checks` registers a system check
 
         triggers.register(self, outbox.TRIGGERS)
-        shapes.add_extra("webhooks", services.count_deliveries)
+        serializers.add_extra("webhooks", services.count_deliveries)
         keep(retention.keep)
         goes_along(retention.go_along)
         runner.duty("webhooks", sender.one_round, thread=sender.Sender)

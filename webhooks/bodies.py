@@ -12,12 +12,13 @@ from django.db import DatabaseError
 from django.db.models import F, Func, IntegerField, TextField, Value
 from django.db.models.functions import Cast, Coalesce
 
-from jobs import groups, shapes
+from jobs import serializers
 from jobs.actors import SCHEDULER
 from jobs.api import shaping
 from jobs.api.auth import Caller
 from jobs.api.responses import dump
 from jobs.models import Job, JobEvent, JobGroup
+from jobs.services import groups
 from jobs.states import EventKind
 from webhooks import events
 from webhooks.models import WebhookMessage
@@ -76,12 +77,12 @@ def make(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int, bytes]
 
 def body(event: str, at: datetime, data: dict[str, Any]) -> bytes:
     """At most MAX_BYTES: what is too large loses its payloads first, then long texts, then a group's members."""
-    written = dump({"type": event, "timestamp": shapes.moment(at), "data": data})
+    written = dump({"type": event, "timestamp": serializers.moment(at), "data": data})
     for shorten in _SHORTER:
         if len(written) <= MAX_BYTES:
             break
         data = {**shorten(data), "truncated": True}
-        written = dump({"type": event, "timestamp": shapes.moment(at), "data": data})
+        written = dump({"type": event, "timestamp": serializers.moment(at), "data": data})
     return written
 
 
@@ -153,8 +154,8 @@ def _of_group(message: WebhookMessage, members: Sequence[UUID], *, with_payload:
     row = JobGroup.objects.filter(pk=message.group_id).first()
     if row is None:
         return body(message.event, message.at, {"id": str(message.group_id), **event_fields, "truncated": True})
-    document = {**shapes.group(row, groups.progress([row.pk])[row.pk]), **event_fields}
-    document["finished_at"] = shapes.moment(message.at)
+    document = {**serializers.group(row, groups.progress([row.pk])[row.pk]), **event_fields}
+    document["finished_at"] = serializers.moment(message.at)
     place_of = {job_id: place for place, job_id in enumerate(members)}
     jobs = sorted(_read(members, with_payload=with_payload), key=lambda job: place_of[job.pk])
     truncated = {} if with_payload else {"truncated": True}

@@ -15,7 +15,7 @@ from django.db.models.functions import Coalesce, Now
 
 from jobs import db
 from jobs.conf import conf
-from jobs.salvage import salvage_text
+from jobs.validation.sanitize import salvage_text
 from webhooks import circuits, secret_encryption, subscriptions
 from webhooks.fanout import DISABLED
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint

@@ -16,10 +16,11 @@ from django.db.models import Count, F, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
-from jobs import clock, db, parsing
+from jobs import clock, db
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.errors import Conflict, InvalidInput, NotFound
+from jobs.validation import fields
 from webhooks import addresses, bodies, events, leases, secret_encryption, sender, subscriptions
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
@@ -43,10 +44,10 @@ def create(
     """A new endpoint, and its secret: this is the only time that it is shown."""
     secret = secret_encryption.new_secret()
     endpoint = WebhookEndpoint(
-        tenant=parsing.tenant(tenant),
+        tenant=fields.tenant(tenant),
         url=_url(url),
         events=events.parse(event_names),
-        enabled=parsing.boolean(enabled, "enabled"),
+        enabled=fields.boolean(enabled, "enabled"),
     )
     endpoint.secret = secret_encryption.encrypt_secret(secret, endpoint.pk)
     with db.atomic():
@@ -212,7 +213,7 @@ def resend_failed(
         endpoint = _lock_enabled(endpoint_id, tenant)
         failed = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk, status=DeliveryStatus.FAILED)
         if since is not None:
-            failed = failed.filter(pk__gte=clock.first_id(parsing.moment(since, "since")))
+            failed = failed.filter(pk__gte=clock.first_id(fields.moment(since, "since")))
         ids = list(failed.order_by("pk").values_list("pk", flat=True)[: conf.API_BULK_LIMIT])
         resent = _again(ids, probes=ids[:1])
     db.after_commit(sender.wake_senders)
@@ -238,7 +239,7 @@ def _again(ids: Sequence[UUID], *, probes: Sequence[UUID]) -> int:
 
 
 def _url(value: Any) -> str:
-    url = parsing.text(value, "url", max_length=addresses.LONGEST_URL, single_line=True)
+    url = fields.text(value, "url", max_length=addresses.LONGEST_URL, single_line=True)
     try:
         addresses.destination(url)
     except addresses.Refused as refusal:
@@ -249,7 +250,7 @@ def _url(value: Any) -> str:
 GATES: dict[str, Any] = {
     "url": _url,
     "events": events.parse,
-    "enabled": lambda value: parsing.boolean(value, "enabled"),
+    "enabled": lambda value: fields.boolean(value, "enabled"),
 }
 
 
@@ -265,7 +266,7 @@ def _lock_enabled(endpoint_id: UUID | str, tenant: str | None) -> WebhookEndpoin
 
 
 def _found(rows: QuerySet[Any], pk: UUID | str) -> Any:
-    found = rows.filter(pk=parsing.job_id(pk)).first()
+    found = rows.filter(pk=fields.job_id(pk)).first()
     if found is None:
         raise NotFound(_("There is no such object."))
     return found

@@ -21,7 +21,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy, pgettext_lazy
 
-from jobs import actors, parsing, services
+from jobs import actors
 from jobs.admin import console
 from jobs.admin.base import CAP, CappedInt, StateAdmin, VerbAdmin, capped_count, log_history
 from jobs.admin.formatting import change_url, link, list_url
@@ -31,7 +31,9 @@ from jobs.engine.facts import COLUMNS, facts_of_many
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job
 from jobs.refusal_text import short_error, short_reason
+from jobs.services import jobs as job_services
 from jobs.states import DryRun, Status
+from jobs.validation import fields
 
 FEW = 5
 BATCH_SIZE = 500
@@ -64,7 +66,7 @@ VERBS: dict[str, Verb] = {
             gettext_lazy("Release selected held jobs"),
             ngettext_lazy("%(count)d will be released", "%(count)d will be released", "count"),
             ngettext_lazy("%(count)d job released", "%(count)d jobs released", "count"),
-            services.release,
+            job_services.release,
         ),
         Verb(
             "pause",
@@ -72,7 +74,7 @@ VERBS: dict[str, Verb] = {
             gettext_lazy("Pause selected jobs"),
             ngettext_lazy("%(count)d will be paused", "%(count)d will be paused", "count"),
             ngettext_lazy("%(count)d job paused", "%(count)d jobs paused", "count"),
-            services.pause,
+            job_services.pause,
         ),
         Verb(
             "resume",
@@ -80,7 +82,7 @@ VERBS: dict[str, Verb] = {
             gettext_lazy("Resume selected jobs"),
             ngettext_lazy("%(count)d will be resumed", "%(count)d will be resumed", "count"),
             ngettext_lazy("%(count)d job resumed", "%(count)d jobs resumed", "count"),
-            services.resume,
+            job_services.resume,
         ),
         Verb(
             "retry",
@@ -88,7 +90,7 @@ VERBS: dict[str, Verb] = {
             gettext_lazy("Retry selected jobs"),
             ngettext_lazy("%(count)d will be retried", "%(count)d will be retried", "count"),
             ngettext_lazy("%(count)d job retried", "%(count)d jobs retried", "count"),
-            services.retry,
+            job_services.retry,
         ),
         Verb(
             "resolve",
@@ -96,7 +98,7 @@ VERBS: dict[str, Verb] = {
             gettext_lazy("Resolve selected failed jobs"),
             ngettext_lazy("%(count)d will be resolved", "%(count)d will be resolved", "count"),
             ngettext_lazy("%(count)d job resolved", "%(count)d jobs resolved", "count"),
-            services.resolve,
+            job_services.resolve,
         ),
         Verb(
             "cancel",
@@ -104,7 +106,7 @@ VERBS: dict[str, Verb] = {
             gettext_lazy("Cancel selected jobs"),
             ngettext_lazy("%(count)d will be cancelled", "%(count)d will be cancelled", "count"),
             ngettext_lazy("%(count)d job cancelled", "%(count)d jobs cancelled", "count"),
-            services.cancel,
+            job_services.cancel,
         ),
     )
 }
@@ -114,7 +116,7 @@ PRIORITY = Verb(
     gettext_lazy("Change priority of selected jobs"),
     ngettext_lazy("%(count)d will be changed", "%(count)d will be changed", "count"),
     ngettext_lazy("%(count)d job changed", "%(count)d jobs changed", "count"),
-    services.update,  # with the number that is asked for
+    job_services.update,  # with the number that is asked for
 )
 
 
@@ -237,7 +239,7 @@ class JobVerbs(VerbAdmin, StateAdmin):
             "hidden": [("action", verb.name), ("index", "0"), ("select_across", "1" if across else "0"), *keys],
             "action_url": request.get_full_path(),
             "list_url": list_url(self.admin_site, Job),
-            "reason": request.POST.get("reason", "")[: services.REASON_LENGTH],
+            "reason": request.POST.get("reason", "")[: job_services.REASON_LENGTH],
             "needs_priority": verb is PRIORITY,
             "priority": request.POST.get("priority", "50")[:4],
             "error": error,
@@ -306,5 +308,5 @@ def with_priority(request: HttpRequest, verb: Verb) -> Verb:
     text = request.POST.get("priority", "")
     if not (text.isascii() and text.isdigit() and len(text) < 5):
         raise InvalidInput("priority", _("must be a whole number from 0 to 100"))
-    priority = parsing.integer(int(text), "priority", 0, 100)
-    return replace(verb, call=lambda job_id, **by: services.update(job_id, {"priority": priority}, **by))
+    priority = fields.integer(int(text), "priority", 0, 100)
+    return replace(verb, call=lambda job_id, **by: job_services.update(job_id, {"priority": priority}, **by))

@@ -16,14 +16,15 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import db, figures
+from jobs import db
 from jobs.admin.formatting import list_url, roughly
-from jobs.census import Census, Kind
 from jobs.conf import configured, read
-from jobs.figures import Workforce
 from jobs.models import ConcurrencyLimit, Job, Worker, WorkerState
 from jobs.roles import OURS
 from jobs.states import Status
+from jobs.stats import queries
+from jobs.stats.live_counts import Census, Kind
+from jobs.stats.queries import Workforce
 
 LATE = timedelta(minutes=5)  # for a job that could start at once
 FEW, TWICE = 10, 2
@@ -58,10 +59,10 @@ def alerts(
         told = {"n": len(missing), "names": names}
         yield Alert(_("The database lacks %(n)d migrations (%(names)s): run migrate.") % told)
     yield from _workers(site, counted, force)
-    if late := figures.expired_leases():
+    if late := queries.expired_leases():
         message = ngettext("%d job runs without a sign of life.", "%d jobs run without a sign of life.", late) % late
         yield Alert(message, f"{jobs}?attention=stuck", _("Show"))
-    if blocked := figures.blocked_targets():
+    if blocked := queries.blocked_targets():
         message = ngettext("%d target is blocked by a job that needs you.", "%d targets are blocked.", blocked)
         yield Alert(message % blocked, f"{jobs}?attention=blocking", _("Show"), is_bad=False)
     yield from _late(jobs, counted)
@@ -91,7 +92,7 @@ def _workers(site: AdminSite, counted: Census, force: Workforce) -> Iterator[Ale
     waits = sum(kind.jobs for kind in counted.live if kind.is_due)
     if waits and not force.states[WorkerState.RUNNING]:
         yield Alert(_("No worker is running, and %d jobs wait.") % waits, url, _("Workers"))
-    if silent := force.states[figures.SILENT]:
+    if silent := force.states[queries.SILENT]:
         told = ngettext("%d worker has not been heard of.", "%d workers have not been heard of.", silent) % silent
         yield Alert(told, url, _("Workers"), is_bad=False)
     if force.stuck:

@@ -22,21 +22,23 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import actors, census, figures, limits
+from jobs import actors
 from jobs.admin import charts, console
 from jobs.admin.alerts import alerts
 from jobs.admin.base import log_history
 from jobs.admin.charts import WINDOWS, Slot
 from jobs.admin.console import APP, render, screen, url_of
 from jobs.admin.formatting import ICONS, first_line, link, list_url, short_id
-from jobs.census import Census
 from jobs.errors import JobSchedulerError
-from jobs.limits import LimitState
-from jobs.literals import literals
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker
+from jobs.models.expressions import literals
 from jobs.models.job import RARE, STATUS_LABELS
 from jobs.registry import registry
+from jobs.services import limits
+from jobs.services.limits import LimitState
 from jobs.states import ACTIVE, Status
+from jobs.stats import live_counts, queries
+from jobs.stats.live_counts import Census
 
 CHANGE_LIMITS = f"{APP}.change_limits"
 RESOURCES, FAILURES = 50, 10  # shown at most
@@ -63,7 +65,7 @@ def dashboard(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
 
 def _context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     window = WINDOWS.get(request.GET.get("window", ""), WINDOWS["1h"])
-    now, counted, force = timezone.now(), census.take(), figures.workforce()
+    now, counted, force = timezone.now(), live_counts.take(), queries.workforce()
     hour, day, site = charts.ended(HOUR, now), charts.ended(DAY, now), admin.admin_site
     may_see_workers = site.is_registered(Worker) and request.user.has_perm(f"{APP}.view_worker")
     slots = charts.slots(window, now)
@@ -101,7 +103,7 @@ def _cards(admin: ModelAdmin, counted: Census, day: Any) -> list[dict[str, Any]]
         for each in live_ones
     ]
     cards.insert(1, {"title": _("Wait for their time"), "icon": "◷", "count": timed, "url": f"{jobs}?attention=timed"})
-    blocking = figures.blocked_targets()
+    blocking = queries.blocked_targets()
     cards.append({"title": _("Block a target"), "icon": "⊗", "count": blocking, "url": f"{jobs}?attention=blocking"})
     for each in (Status.COMPLETED, Status.FAILED):
         title = _("%s (24 h)") % STATUS_LABELS[each]

@@ -17,13 +17,13 @@ from django.utils.translation import pgettext_lazy
 
 from jobs import clock, db
 from jobs.admin.base import CAP, CappedInt, capped_count
-from jobs.literals import Literal, literals
 from jobs.models import Gate, Job, JobEvent, JobRun
 from jobs.models.audit import RARE_ENDS
+from jobs.models.expressions import Literal, literals
 from jobs.models.job import RARE, STATUS_CHOICES
 from jobs.registry import registry
 from jobs.states import ACTIVE, LIVE, TERMINAL, Status
-from jobs.thrift import Kept
+from jobs.stats.cache import Kept
 
 FEW = 500  # ids that a statement may name
 LEEWAY = timedelta(minutes=10)  # numbers are given before a commit, and times may be of another clock

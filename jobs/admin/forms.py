@@ -13,12 +13,12 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobs import parsing
 from jobs.admin.formatting import pretty
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.redaction import redact, restore
 from jobs.registry import Handler
-from jobs.services import REASON_LENGTH
+from jobs.services.jobs import REASON_LENGTH
+from jobs.validation import fields
 
 PREFIX = "param-"  # a parameter may have any name, also that of a field of ours
 MORE = "more_params"
@@ -72,7 +72,7 @@ class JsonField(forms.Field):
     def to_python(self, value: Any) -> Any:
         if value in self.empty_values:
             return None
-        return through(lambda text: parsing.json_value(parsing.decode_json(text, "json"), "json"), value)
+        return through(lambda text: fields.json_value(fields.decode_json(text, "json"), "json"), value)
 
 
 class TextField(forms.CharField):
@@ -112,7 +112,7 @@ def parse_params(handler: Handler[..., Any], form: forms.BaseForm, preset: Mappi
         if name.startswith(PREFIX) and name in form.changed_data and form.cleaned_data.get(name) not in (None, "")
     }
     more = form.cleaned_data.get(MORE) or "{}"
-    further = parsing.json_object(parsing.decode_json(more, MORE), MORE)
+    further = fields.json_object(fields.decode_json(more, MORE), MORE)
     typed = {**further, **handler.signature.coerce_text(written)}
     restored: dict[str, Any] = restore(typed, preset, "params")
     return restored

@@ -17,7 +17,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
-from jobs import actors, services
+from jobs import actors
 from jobs.admin.base import log_history, may_view_payload
 from jobs.admin.console import APP, render, screen
 from jobs.admin.formatting import change_url, link, short_id
@@ -27,7 +27,8 @@ from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate
 from jobs.redaction import redact, restore
 from jobs.registry import Handler, registry
-from jobs.services import REASON_LENGTH
+from jobs.services import jobs as job_services
+from jobs.services.jobs import REASON_LENGTH
 from jobs.states import refusal
 
 BOTH = ("GET", "HEAD", "POST")
@@ -131,7 +132,7 @@ def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **wha
     if not form.is_valid():
         return None
     try:
-        job = services.enqueue(actor=actors.user(request.user), **{**form.submission(), **what})
+        job = job_services.enqueue(actor=actors.user(request.user), **{**form.submission(), **what})
     except JobSchedulerError as error:
         refuse(form, error)
         return None
@@ -154,7 +155,7 @@ def clone(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse
     fields: Any = {name: getattr(job, name) for name in KEPT}
     fields |= {"addon_id": job.addon_id or None, "priority": job.base_priority}
     try:
-        made = services.enqueue(job.job_type, job.params, actor=actors.user(request.user), reason=reason, **fields)
+        made = job_services.enqueue(job.job_type, job.params, actor=actors.user(request.user), reason=reason, **fields)
     except JobSchedulerError as error:
         messages.error(request, _now("It could not be submitted again: %s") % error)
         return HttpResponseRedirect(change_url(site, Job, job.pk))
@@ -217,7 +218,7 @@ def edit(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
     if form.is_valid():
         try:
             changes = form.changes()
-            services.update(job.pk, changes, actor=actors.user(request.user), reason=form.cleaned_data["reason"])
+            job_services.update(job.pk, changes, actor=actors.user(request.user), reason=form.cleaned_data["reason"])
         except JobSchedulerError as error:
             refuse(form, error)
         else:

@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
-from jobs import census, db, explain
+from jobs import db, explain
 from jobs.admin import console, job_page
 from jobs.admin.actions import JobVerbs
 from jobs.admin.base import capped_count, fieldset, may_view_payload
@@ -46,7 +46,8 @@ from jobs.engine.maintenance.recovery import CRASHED, EXPIRED
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun, Target
 from jobs.models.job import STATUS_LABELS
 from jobs.states import TERMINAL, Status
-from jobs.thrift import Kept
+from jobs.stats import live_counts
+from jobs.stats.cache import Kept
 
 SMALL = 2000  # bytes of params that a list still reads
 _folded = partial(fieldset, folded=True)
@@ -267,7 +268,7 @@ def counts(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         return {str(status): capped_count(of_status(Job.objects.all(), status)) for status in sorted(TERMINAL)}
 
     ended = _kept.get(db.alias(), count_ended, lambda found: sum(map(int, found.values())))
-    found = {**census.take().statuses(), **ended}
+    found = {**live_counts.take().statuses(), **ended}
     return JsonResponse({status: grouped(count) for status, count in found.items()})
 
 

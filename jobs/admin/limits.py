@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import actors, figures, limits, parsing
+from jobs import actors
 from jobs.admin.base import StateAdmin, never
 from jobs.admin.console import APP
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, one_of
@@ -26,6 +26,9 @@ from jobs.engine import notifications
 from jobs.errors import InvalidInput
 from jobs.explain.facts import as_limit
 from jobs.models import ConcurrencyLimit, LeaseKind, LimitScope
+from jobs.services import limits
+from jobs.stats import queries
+from jobs.validation import fields as parsing
 
 CHANGE = f"{APP}.change_limits"
 
@@ -137,7 +140,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
         return super().has_view_permission(request, obj) or self.has_change_permission(request, obj)
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        active = figures.in_use()
+        active = queries.in_use()
         for row in rows:
             row.used = active.of(as_limit(row))
 
@@ -167,7 +170,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
         if limit._state.adding:
             return None
         known = getattr(limit, "used", None)
-        used = figures.in_use().of(as_limit(limit)) if known is None else known
+        used = queries.in_use().of(as_limit(limit)) if known is None else known
         if limit.max is None:
             return str(used)
         gauge = '<meter class="jc-meter" min="0" max="{}" value="{}">{}</meter> {} / {}'

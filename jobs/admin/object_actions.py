@@ -18,14 +18,15 @@ from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from jobs import actors, db, parsing
+from jobs import actors, db
 from jobs.admin import console
 from jobs.admin.base import VerbAdmin, log_history
 from jobs.admin.formatting import change_url, isolated, list_url
 from jobs.admin.forms import ReasonForm
 from jobs.conf import conf
 from jobs.errors import InvalidInput, JobSchedulerError
-from jobs.services import REASON_LENGTH
+from jobs.services.jobs import REASON_LENGTH
+from jobs.validation import fields
 
 FEW, SAMPLE = 5, 10
 
@@ -82,7 +83,7 @@ class ButtonAdmin(VerbAdmin):
             return self._ask(request, button, rows)
         try:
             text = request.POST.get("reason", "").strip()
-            reason = parsing.text(text, "reason", max_length=REASON_LENGTH, allow_empty=True)
+            reason = fields.text(text, "reason", max_length=REASON_LENGTH, allow_empty=True)
         except InvalidInput as error:
             self.message_user(request, str(error), messages.ERROR)
             return None

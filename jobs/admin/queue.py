@@ -14,16 +14,18 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import actors, db, explain, figures, ids, services
+from jobs import actors, db, explain, ids
 from jobs.admin.base import capped_count, log_history
 from jobs.admin.console import APP, latest_event, render, screen, url_of
 from jobs.admin.formatting import first_line, link, short_id
 from jobs.errors import JobSchedulerError
-from jobs.literals import literals
 from jobs.models import Job
+from jobs.models.expressions import literals
 from jobs.models.job import JobQuerySet
+from jobs.services import jobs as job_services
 from jobs.states import Status
-from jobs.thrift import Kept
+from jobs.stats import queries
+from jobs.stats.cache import Kept
 
 SHOWN, DEEPEST, FARTHEST = 100, 10_000, 20
 REORDER = f"{APP}.reorder_job"
@@ -68,7 +70,7 @@ def move(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
     where: Any = {name: request.POST[name] for name in ("before", "after", "to") if request.POST.get(name)}
     reason = request.POST.get("reason", "").strip()
     try:
-        job = services.move(job_id, **where, reason=reason, actor=actors.user(request.user))
+        job = job_services.move(job_id, **where, reason=reason, actor=actors.user(request.user))
     except JobSchedulerError as error:
         messages.error(request, str(error))
     else:
@@ -109,7 +111,7 @@ def _number(text: str, default: int, most: int) -> int:
 def _jobs(asked: dict[str, Any]) -> JobQuerySet:
     if not asked["target"]:
         return _waiting().filter(tenant=asked["tenant"], priority=asked["priority"])
-    in_lane = Job.objects.filter(gate__in=literals(figures.IN_LANE))
+    in_lane = Job.objects.filter(gate__in=literals(queries.IN_LANE))
     return in_lane.filter(lane_id=ids.lane_id(asked["tenant"], asked["target"]))
 
 

@@ -23,7 +23,7 @@ from jobs.models import Job, JobEvent, JobMinute
 from jobs.models.audit import ACTOR_CHOICES
 from jobs.registry import registry
 from jobs.states import EventKind, Status
-from jobs.thrift import Kept
+from jobs.stats.cache import Kept
 
 WHO = (ActorKind.USER, ActorKind.TOKEN, ActorKind.CLI)  # all others are the scheduler itself
 SHOWN = 100

@@ -12,7 +12,6 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import figures, services, targets
 from jobs.actors import Actor
 from jobs.admin.base import StateAdmin
 from jobs.admin.console import APP, latest_event
@@ -34,10 +33,13 @@ from jobs.admin.formatting import (
 )
 from jobs.admin.object_actions import Button, ButtonAdmin
 from jobs.errors import Conflict
-from jobs.literals import literals
 from jobs.models import Job, Target
+from jobs.models.expressions import literals
+from jobs.services import jobs as job_services
+from jobs.services import targets
+from jobs.services.targets import TargetState
 from jobs.states import Status
-from jobs.targets import TargetState
+from jobs.stats import queries
 
 WAITING = 20
 
@@ -59,7 +61,7 @@ def _resolve(target: Target, *, reason: str, actor: Actor) -> None:
     holder = targets.states([target])[0].blocked_by
     if holder is None or holder.status != Status.FAILED:
         raise Conflict(_now("no failed job blocks it"))
-    services.resolve(holder.pk, reason=reason, actor=actor)
+    job_services.resolve(holder.pk, reason=reason, actor=actor)
 
 
 class BlockedFilter(KnownValues):
@@ -128,7 +130,7 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
             target.lane_state = state
 
     def sections(self, request: HttpRequest, row: Target) -> dict[str, Any]:
-        lane = Job.objects.filter(lane_id=row.pk, gate__in=literals(figures.IN_LANE)).in_dispatch_order()
+        lane = Job.objects.filter(lane_id=row.pk, gate__in=literals(queries.IN_LANE)).in_dispatch_order()
         jobs = list(lane.defer("params", "checkpoint")[:WAITING])
         listed = self.admin_site.is_registered(Job)
         waiting = {

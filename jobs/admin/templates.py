@@ -13,17 +13,18 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
-from jobs import parsing, submission
 from jobs.admin.base import LeanAdmin, may_view_payload
 from jobs.admin.console import APP, url_of
 from jobs.admin.filters import JobTypeFilter
 from jobs.admin.formatting import column, isolated, json_block
 from jobs.admin.forms import JsonField
+from jobs.conf.rules import YEAR_SEC
 from jobs.errors import InvalidInput, InvalidParams
 from jobs.models import Job, JobTemplate
 from jobs.redaction import restore
 from jobs.registry import registry
-from jobs.setting_rules import YEAR_SEC
+from jobs.services import job_spec
+from jobs.validation import fields as parsing
 
 
 def retry_policy(value: Any, field: str) -> dict[str, Any]:
@@ -46,7 +47,7 @@ TEMPLATE_GATES: dict[str, Callable[[Any, Any], Any]] = {
     "params": parsing.json_object,
     "retry_policy": retry_policy,
     **{
-        name: submission.GATES[name]
+        name: job_spec.GATES[name]
         for name in ("tenant", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
     },
 }

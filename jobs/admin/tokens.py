@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import actors, parsing, tokens
+from jobs import actors
 from jobs.actors import Actor
 from jobs.admin.base import never
 from jobs.admin.console import APP
@@ -27,6 +27,8 @@ from jobs.admin.object_actions import Button, ButtonAdmin
 from jobs.errors import Conflict
 from jobs.models import ApiToken
 from jobs.models.token import SCOPES
+from jobs.services import tokens
+from jobs.validation import fields as parsing
 
 LONGEST_DAYS = 36_500
 # What a person needs to give a scope away: one cannot hand out more than one has.

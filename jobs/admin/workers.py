@@ -19,7 +19,6 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
-from jobs import figures, workers
 from jobs.admin.base import StateAdmin
 from jobs.admin.console import APP, latest_event
 from jobs.admin.filters import KnownValues, one_of
@@ -27,9 +26,11 @@ from jobs.admin.formatting import column, isolated, json_block, link, mark, roug
 from jobs.admin.object_actions import Button, ButtonAdmin, by_key
 from jobs.conf import conf
 from jobs.engine.process_identity import Identity
-from jobs.literals import literals
 from jobs.models import Job, Worker, WorkerState
+from jobs.models.expressions import literals
+from jobs.services import workers
 from jobs.states import Status
+from jobs.stats import queries
 
 MOST, FEW = 1000, 3
 STOP = f"{APP}.stop_worker"
@@ -44,7 +45,7 @@ def in_hand(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
             lives[identity.incarnation] = row.pk
     if not lives:
         return {}
-    active = Job.objects.filter(status__in=literals(figures.AT_WORK), status=Status.RUNNING).select_related("run")
+    active = Job.objects.filter(status__in=literals(queries.AT_WORK), status=Status.RUNNING).select_related("run")
     narrow = active.only("id", "job_type", "lease_owner", "target", "progress", "run__started_at", "run__job_id")
     found: dict[Any, list[Job]] = defaultdict(list)
     for job in sorted(narrow.order_by()[:MOST], key=lambda job: job.pk):  # in order by itself, it would walk all jobs
@@ -64,7 +65,7 @@ class PresentFilter(KnownValues):
     known = (("1", _("Yes")),)
 
     def narrowed(self, queryset: Any, value: str) -> Any:
-        return queryset.filter(pk__in=figures.present_workers().values("pk"))
+        return queryset.filter(pk__in=queries.present_workers().values("pk"))
 
 
 class WorkerAdmin(ButtonAdmin, StateAdmin):

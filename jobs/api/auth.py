@@ -15,13 +15,15 @@ from django.utils.translation import gettext as _
 from ninja.security import APIKeyCookie, APIKeyHeader, HttpBearer
 from ninja.utils import check_csrf
 
-from jobs import actors, parsing, tokens
+from jobs import actors
 from jobs.actors import Actor
 from jobs.api.request_params import refuse_forms
 from jobs.api.responses import CsrfFailed, Forbidden, TooManyRequests, Unauthorized
 from jobs.errors import NotFound
 from jobs.models import Job
 from jobs.models.job import JobQuerySet
+from jobs.services import tokens
+from jobs.validation import fields
 
 APP = "jobscheduler_jobs"
 VIEW_PAYLOAD = f"{APP}.view_payload"
@@ -47,7 +49,7 @@ class Caller:
 
     def job_id(self, written: Any) -> UUID:
         """The id of a job that this caller may know of. Its tenant never changes, so it stays theirs."""
-        known = parsing.job_id(written)
+        known = fields.job_id(written)
         if not self.jobs().filter(pk=known).exists():
             raise NotFound(_("There is no such object."))
         return known
@@ -56,7 +58,7 @@ class Caller:
         """The tenant of something new: the caller's own, unless one who has them all says which."""
         if said is None:
             return "default" if self.tenant is None else self.tenant
-        named = parsing.tenant(said)
+        named = fields.tenant(said)
         if not self.sees(named):
             raise Forbidden(_("This token is of another tenant."))
         return named

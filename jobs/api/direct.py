@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from ninja import Router
 from pydantic import Field, WithJsonSchema
 
-from jobs import direct, parsing
+from jobs import direct
 from jobs.api import fields as f
 from jobs.api.auth import ApiRequest
 from jobs.api.operations import operation
@@ -18,7 +18,8 @@ from jobs.api.schemas import Out
 from jobs.conf import conf
 from jobs.errors import UnknownJobType
 from jobs.redaction import redact
-from jobs.salvage import salvage_json
+from jobs.validation import fields
+from jobs.validation.sanitize import salvage_json
 
 router = Router(tags=["direct"])
 
@@ -61,7 +62,7 @@ def direct_run(
     order, then the queue (DEC-004). No slot in time: 503 `no_slot`. The handler raised: 502 `handler_failed`."""
     caller, wait = request.auth, float(conf.DIRECT_WAIT_SEC)
     if body.wait_sec is not None:
-        wait = min(parsing.number(body.wait_sec, "wait_sec", minimum=0), wait)
+        wait = min(fields.number(body.wait_sec, "wait_sec", minimum=0), wait)
     try:
         done = direct.execute(job_type, body.params, wait=wait, tenant=caller.tenant_for(None), actor=caller.actor)
     except UnknownJobType as error:

@@ -1,4 +1,4 @@
-"""What may be said of a job, as JSON Schema: the documentation of the gates in `jobs.parsing` and `jobs.submission`.
+"""What may be given for a job, as JSON Schema: it documents `jobs.validation.fields` and `jobs.services.job_spec`.
 
 Most values are not judged here (they are `Any`): a gate judges once, in the service. A schema may allow more than its
 gate, never less.
@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from jobs import parsing
 from jobs.api.request_params import gated
-from jobs.parsing import CONSTRAINTS, MAX_TAGS, NAME_LENGTH, PRIORITIES, TAG_LENGTH
-from jobs.services import REASON_LENGTH
-from jobs.setting_rules import YEAR_SEC
-from jobs.submission import FARTHEST
+from jobs.conf.rules import YEAR_SEC
+from jobs.services.job_spec import FARTHEST
+from jobs.services.jobs import REASON_LENGTH
+from jobs.validation import fields
+from jobs.validation.fields import CONSTRAINTS, MAX_TAGS, NAME_LENGTH, PRIORITIES, TAG_LENGTH
 
 INT64 = 2**63 - 1
 NULL = {"type": "null"}
@@ -35,7 +35,7 @@ DURATION = {"type": "number", "exclusiveMinimum": 0, "maximum": YEAR_SEC}
 
 def _reason(value: Any, field: Any) -> str | None:
     """Judged here: to the services, whatever is empty is no reason given."""
-    return None if value is None else parsing.text(value, field, max_length=REASON_LENGTH, allow_empty=True)
+    return None if value is None else fields.text(value, field, max_length=REASON_LENGTH, allow_empty=True)
 
 
 def _any_case(word: str) -> str:

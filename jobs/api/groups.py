@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from ninja import Router
 from pydantic import Field, SkipValidation, WithJsonSchema
 
-from jobs import groups, parsing, shapes
+from jobs import serializers
 from jobs.api import fields as f
 from jobs.api import shaping
 from jobs.api.auth import ApiRequest, Caller
@@ -19,7 +19,9 @@ from jobs.api.responses import answer, tagged
 from jobs.api.schemas import EXAMPLE, Id, JobIn, JobOut, Out, Page, Time, VerbIn, words
 from jobs.conf import conf
 from jobs.models import GroupMode, GroupStatus, JobGroup, OnFailure
+from jobs.services import groups
 from jobs.states import Status
+from jobs.validation import fields
 
 router = Router(tags=["job groups"])
 
@@ -71,7 +73,7 @@ class GroupIn(Said):
 
 
 class GroupFilters(Paged):
-    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
+    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
     status: Annotated[str | None, *gated(one_of(*GroupStatus.values), words(GroupStatus.values))] = None
 
 
@@ -92,7 +94,7 @@ def groups_list(request: ApiRequest, asked: Annotated[GroupFilters, Asked()]) ->
     rows = groups.of(request.auth.tenant).filter(**filters)
     found = page(request.auth, "groups_list", asked, rows, NEWEST_FIRST, lambda row: row)
     counted = groups.progress([row.pk for row in found["items"]])
-    found["items"] = [shapes.group(row, _merge_dispatching(counted[row.pk])) for row in found["items"]]
+    found["items"] = [serializers.group(row, _merge_dispatching(counted[row.pk])) for row in found["items"]]
     return answer(found)
 
 
@@ -129,7 +131,7 @@ def _apply_action(call: Any, request: ApiRequest, group_id: str, body: VerbIn) -
 
 def _group_document(row: JobGroup, caller: Caller) -> dict[str, Any]:
     tails = shaping.with_relations(groups.tails(row.pk))[:SHOWN]
-    document = shapes.group(row, _merge_dispatching(groups.progress([row.pk])[row.pk]))
+    document = serializers.group(row, _merge_dispatching(groups.progress([row.pk])[row.pk]))
     return {**document, "jobs": shaping.jobs(tails, caller)}
 
 

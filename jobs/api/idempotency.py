@@ -8,11 +8,12 @@ from typing import Any
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
-from jobs import parsing, services
 from jobs.api import fields, shaping
 from jobs.api.auth import ApiRequest
 from jobs.api.responses import answer
 from jobs.errors import InvalidInput
+from jobs.services import jobs as job_services
+from jobs.validation import fields as parsing
 
 HEADER = "Idempotency-Key"
 DESCRIPTION = "The same as `idempotency_key`: one key and body make one job, however often they are sent."
@@ -41,7 +42,7 @@ def submit(
     request: ApiRequest, said: dict[str, Any], worded: Callable[[Any], Any] = lambda document: document
 ) -> HttpResponse:
     """201 with the job as it is now, whether this submission or an earlier one with its key has made it."""
-    job, created = services.submit(with_key(request, said), actor=request.auth.actor)
+    job, created = job_services.submit(with_key(request, said), actor=request.auth.actor)
     response = answer(worded(shaping.one(job.pk, request.auth)), 201)
     if not created:
         response["Idempotent-Replayed"] = "true"

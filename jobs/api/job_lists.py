@@ -19,17 +19,18 @@ from django.db.models.functions import Left
 from django.db.models.lookups import Exact
 from django.utils.translation import gettext as _
 
-from jobs import clock, db, parsing
+from jobs import clock, db
 from jobs.api import fields as f
 from jobs.api.auth import Caller
 from jobs.api.pagination import Order, Paged, Place
 from jobs.api.request_params import each, gated, key, one_of
 from jobs.api.schemas import ID_SCHEMA, SHOWN_STATUSES, words
 from jobs.errors import InvalidInput, NotFound
-from jobs.literals import has_tag, has_tag_prefix, literals
 from jobs.models import DISPATCH_ORDER, Job, JobRun
+from jobs.models.expressions import has_tag, has_tag_prefix, literals
 from jobs.models.job import RARE, JobQuerySet
 from jobs.states import ACTIVE, Status
+from jobs.validation import fields
 
 WINDOW = 10_000
 DENSE = 4  # a first look at so many rows per row that is wanted, since most filters match most rows
@@ -39,24 +40,24 @@ ORDER = Order(Job, DISPATCH_ORDER)
 PLAIN = ("job_type", "addon_id", "resource")
 CLOCK_SLACK = timedelta(hours=1)  # an id has its time from the host that submitted, created_at from the database
 Q_SCHEMA = {**f.NAME, "description": "An id, or how a job type, a target or a tag begins."}
-TAG = partial(parsing.text, max_length=parsing.TAG_LENGTH, single_line=True)
+TAG = partial(fields.text, max_length=fields.TAG_LENGTH, single_line=True)
 ORDERS = ("newest", "queue")
 ORDER_SCHEMA = {**words(ORDERS), "description": "`queue`: QUEUED jobs in the order in which they start (INV-004)."}
 
 
 class JobFilters(Paged):
     status: Annotated[list[str] | None, *each(one_of(*SHOWN_STATUSES), words(SHOWN_STATUSES))] = None
-    job_type: Annotated[str | None, *gated(parsing.identifier, f.NAME)] = None
-    target: Annotated[str | None, *gated(parsing.target, f.TARGET)] = None
-    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
+    job_type: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
+    target: Annotated[str | None, *gated(fields.target, f.TARGET)] = None
+    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
     tag: Annotated[list[str] | None, *each(TAG, f.TAG)] = None
     group: Annotated[UUID | None, *gated(key, ID_SCHEMA)] = None
     schedule: Annotated[UUID | None, *gated(key, ID_SCHEMA)] = None
-    addon_id: Annotated[str | None, *gated(parsing.identifier, f.NAME)] = None
-    resource: Annotated[str | None, *gated(parsing.identifier, f.NAME)] = None
-    q: Annotated[str | None, *gated(parsing.identifier, Q_SCHEMA)] = None
-    created_after: Annotated[datetime | None, *gated(parsing.moment, f.MOMENT)] = None
-    created_before: Annotated[datetime | None, *gated(parsing.moment, f.MOMENT)] = None
+    addon_id: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
+    resource: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
+    q: Annotated[str | None, *gated(fields.identifier, Q_SCHEMA)] = None
+    created_after: Annotated[datetime | None, *gated(fields.moment, f.MOMENT)] = None
+    created_before: Annotated[datetime | None, *gated(fields.moment, f.MOMENT)] = None
     order: Annotated[str, *gated(one_of(*ORDERS), ORDER_SCHEMA)] = "newest"
 
 
@@ -144,7 +145,7 @@ class NotDefault(Func):
 
 def _as_id(text: str) -> UUID | None:
     try:
-        return parsing.job_id(text)
+        return fields.job_id(text)
     except NotFound:
         return None
 

@@ -11,7 +11,7 @@ from django.http import HttpResponse
 from django.utils.translation import gettext as _
 from ninja import Router
 
-from jobs import parsing, services, shapes
+from jobs import serializers
 from jobs.api import fields as f
 from jobs.api import shaping
 from jobs.api.auth import ApiRequest, Caller
@@ -44,7 +44,9 @@ from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
 from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.redaction import restore
+from jobs.services import jobs as job_services
 from jobs.states import RUN_STATUSES
+from jobs.validation import fields
 
 router = Router(tags=["jobs"])
 runs_router = Router(tags=["job runs"])
@@ -88,13 +90,13 @@ def jobs_create_many(request: ApiRequest, body: Annotated[JobsIn, Bulk()]) -> Ht
                 items[index] = {**item, "tenant": request.auth.tenant_for(item.get("tenant"))}
         except InvalidInput as error:
             raise error.under("jobs", index) from None
-    ids = services.enqueue_many(items, actor=request.auth.actor, limit=conf.API_BULK_LIMIT)
+    ids = job_services.enqueue_many(items, actor=request.auth.actor, limit=conf.API_BULK_LIMIT)
     return answer({"count": len(ids), "ids": [str(job_id) for job_id in ids]}, 201)
 
 
 @router.get("/jobs/{job_id}", **operation("jobs_get", JobOut, problems=[404], summary="Look at a job", cached=True))
 def jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
-    return tagged(request, shaping.one(parsing.job_id(job_id), request.auth))
+    return tagged(request, shaping.one(fields.job_id(job_id), request.auth))
 
 
 @router.patch(
@@ -120,8 +122,8 @@ def jobs_update(request: ApiRequest, job_id: Id, body: Annotated[JobEdits, Docum
         if not caller.payload:
             raise Forbidden(_("Params that you may not see you may not overwrite either."))
         params = caller.jobs().filter(pk=known).values_list("params", flat=True).first()
-        edits["params"] = restore(parsing.json_object(edits["params"], "params"), params, "params")
-    services.update(known, edits, actor=caller.actor)
+        edits["params"] = restore(fields.json_object(edits["params"], "params"), params, "params")
+    job_services.update(known, edits, actor=caller.actor)
     return answer(shaping.one(known, caller))
 
 
@@ -144,21 +146,21 @@ def verb(name: str, summary: str, response: Any = JobOut, permission: str = "") 
 def jobs_cancel(request: ApiRequest, job_id: Id, body: Why) -> HttpResponse:
     """What waits or is paused ends CANCELLED at once; a running job is asked, and is CANCELLED when its handler
     stops. Asking again changes nothing; an ended job is a 409."""
-    return _apply_action(request, services.cancel, job_id, body)
+    return _apply_action(request, job_services.cancel, job_id, body)
 
 
 @router.post("/jobs/{job_id}/pause", **verb("pause", "Stop a job so that it can go on later"))
 def jobs_pause(request: ApiRequest, job_id: Id, body: Why) -> HttpResponse:
     """QUEUED becomes PAUSED at once; a running job is asked, keeps its run open, and shuts its target until it is
     resumed."""
-    return _apply_action(request, services.pause, job_id, body)
+    return _apply_action(request, job_services.pause, job_id, body)
 
 
 @router.post("/jobs/{job_id}/resume", **verb("resume", "Go on with a paused or failed job", {200: JobOut, 201: JobOut}))
 def jobs_resume(request: ApiRequest, job_id: Id, body: Why) -> HttpResponse:
     """A PAUSED job is QUEUED again, with the same run: 200. A FAILED one is followed by a new job at the head of its
     target: 201 and the new job."""
-    return _apply_action(request, services.resume, job_id, body)
+    return _apply_action(request, job_services.resume, job_id, body)
 
 
 @router.post("/jobs/{job_id}/retry", **verb("retry", "Do it again, as a new job", {200: JobOut, 201: JobOut}))
@@ -171,13 +173,13 @@ def jobs_retry(request: ApiRequest, job_id: Id, body: Annotated[RetryIn, Optiona
 @router.post("/jobs/{job_id}/resolve", **verb("resolve", "Accept a failure"))
 def jobs_resolve(request: ApiRequest, job_id: Id, body: Why) -> HttpResponse:
     """The job stays FAILED and no longer blocks its target."""
-    return _apply_action(request, services.resolve, job_id, body)
+    return _apply_action(request, job_services.resolve, job_id, body)
 
 
 @router.post("/jobs/{job_id}/release", **verb("release", "Lift the hold of a PENDING job"))
 def jobs_release(request: ApiRequest, job_id: Id, body: Why) -> HttpResponse:
     """409 while a predecessor in its group is not done (DEC-012)."""
-    return _apply_action(request, services.release, job_id, body)
+    return _apply_action(request, job_services.release, job_id, body)
 
 
 @router.post("/jobs/{job_id}/move", **verb("move", "Reorder the queue", permission="reorder_job"))
@@ -188,14 +190,14 @@ def jobs_move(request: ApiRequest, job_id: Id, body: Annotated[MoveIn, Optional(
     known = caller.job_id(job_id)
     for name in ("before", "after"):
         if said.get(name) is not None:
-            said[name] = caller.job_id(parsing.text(said[name], name))
-    services.move(known, **said, actor=caller.actor)
+            said[name] = caller.job_id(fields.text(said[name], name))
+    job_services.move(known, **said, actor=caller.actor)
     return answer(shaping.one(known, caller))
 
 
 def _answer_retry(request: ApiRequest, job_id: UUID, body: RetryIn) -> HttpResponse:
     fresh, reason = (False if body.fresh is None else body.fresh), body.reason or ""
-    job, is_new = services.retried(job_id, reason=reason, fresh=fresh, actor=request.auth.actor)
+    job, is_new = job_services.retried(job_id, reason=reason, fresh=fresh, actor=request.auth.actor)
     return answer(shaping.one(job.pk, request.auth), 201 if is_new else 200)
 
 
@@ -215,7 +217,7 @@ def jobs_events(request: ApiRequest, job_id: Id, asked: Annotated[Paged, Asked()
     job's life."""
     known = request.auth.job_id(job_id)
     rows = JobEvent.objects.filter(job_id=known)
-    return answer(page(request.auth, "jobs_events", asked, rows, Order(JobEvent, ("id",)), shapes.event, of=known))
+    return answer(page(request.auth, "jobs_events", asked, rows, Order(JobEvent, ("id",)), serializers.event, of=known))
 
 
 @router.get("/jobs/{job_id}/logs", **operation("jobs_logs", LogPage, problems=[404], summary="What the handler logged"))
@@ -225,7 +227,7 @@ def jobs_logs(request: ApiRequest, job_id: Id, asked: Annotated[Paged, Asked()])
         raise Forbidden(_("You lack the permission for this."))
     known = request.auth.job_id(job_id)
     rows = JobLog.objects.filter(job_id=known)
-    return answer(page(request.auth, "jobs_logs", asked, rows, Order(JobLog, ("id",)), shapes.log, of=known))
+    return answer(page(request.auth, "jobs_logs", asked, rows, Order(JobLog, ("id",)), serializers.log, of=known))
 
 
 @router.get(
@@ -242,8 +244,8 @@ def jobs_explain(request: ApiRequest, job_id: Id) -> HttpResponse:
 
 class RunFilters(Paged):
     status: Annotated[list[str] | None, *each(one_of(*map(str, RUN_STATUSES)), words(RUN_STATUSES))] = None
-    job_type: Annotated[str | None, *gated(parsing.identifier, f.NAME)] = None
-    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
+    job_type: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
+    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
 
 
 @runs_router.get("/job-runs", **operation("job_runs_list", JobRunPage, summary="List runs"))

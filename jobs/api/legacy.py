@@ -14,7 +14,6 @@ from django.utils.http import http_date
 from ninja import Router
 from pydantic import WithJsonSchema
 
-from jobs import parsing, services
 from jobs.api import shaping
 from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import KEYED, submit
@@ -26,7 +25,9 @@ from jobs.api.request_params import Asked, Document, Optional, each, one_of
 from jobs.api.responses import answer, tagged
 from jobs.api.schemas import Id, JobIn, JobOut, Page, VerbIn, words
 from jobs.conf import conf
+from jobs.services import jobs as job_services
 from jobs.states import Status
+from jobs.validation import fields
 
 router = Router(tags=["legacy"])
 
@@ -84,7 +85,7 @@ def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) 
 )
 def legacy_jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     """Use `GET /api/jobs/{job_id}`."""
-    return tagged(request, use_old_words(shaping.one(parsing.job_id(job_id), request.auth)))
+    return tagged(request, use_old_words(shaping.one(fields.job_id(job_id), request.auth)))
 
 
 @router.post(
@@ -94,7 +95,7 @@ def legacy_jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
 def legacy_jobs_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
     """Use `POST /api/jobs/{job_id}/cancel`."""
     known = request.auth.job_id(job_id)
-    services.cancel(known, reason=body.reason or "", actor=request.auth.actor)
+    job_services.cancel(known, reason=body.reason or "", actor=request.auth.actor)
     return answer(use_old_words(shaping.one(known, request.auth)))
 
 

@@ -17,10 +17,10 @@ from django.core.signing import BadSignature, Signer
 from django.db.models import Model, Q, QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import parsing
 from jobs.api.auth import Caller
 from jobs.api.request_params import Question, gated, whole
 from jobs.errors import InvalidInput
+from jobs.validation import fields as parsing
 
 DEFAULT, MOST = 50, 500
 LONGEST_CURSOR = 1000

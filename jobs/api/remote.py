@@ -13,7 +13,6 @@ from django.http import HttpResponse
 from ninja import Router
 from pydantic import Field, WithJsonSchema
 
-from jobs import parsing, remote, services
 from jobs.api import fields as f
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.idempotency import KEYED, with_key
@@ -30,9 +29,12 @@ from jobs.engine.slots.admission_leases import Granted
 from jobs.errors import NotFound
 from jobs.models import Job
 from jobs.redaction import redact
-from jobs.remote import ENDS, INT32, LEVEL_LENGTH, MOST_LINES, MOST_PID, MOST_SLOTS, STATES
-from jobs.shapes import moment
+from jobs.serializers import moment
+from jobs.services import jobs as job_services
+from jobs.services import remote
+from jobs.services.remote import ENDS, INT32, LEVEL_LENGTH, MOST_LINES, MOST_PID, MOST_SLOTS, STATES
 from jobs.states import Status, StopMode
+from jobs.validation import fields
 
 router = Router(tags=["remote workers"])
 work = partial(operation, scope="work")
@@ -221,7 +223,7 @@ class ReleaseOut(Out):
 
 class IntentFilters(Paged):
     state: Annotated[str | None, *gated(one_of(*STATE_WORDS), words(STATE_WORDS))] = None
-    addon_id: Annotated[str | None, *gated(parsing.identifier, f.NAME)] = None
+    addon_id: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
 
 
 @router.post(f"{QUEUE}/jobs/submit", **submission("queue_submit", SubmittedOut, "Submit a job intent", **KEYED))
@@ -257,7 +259,7 @@ def queue_list(request: ApiRequest, asked: Annotated[IntentFilters, Asked()]) ->
     **operation("queue_get", IntentOut, problems=[404], summary="Look at a job intent", cached=True),
 )
 def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
-    return tagged(request, _intent(parsing.job_id(job_id), request.auth))
+    return tagged(request, _intent(fields.job_id(job_id), request.auth))
 
 
 @router.post(
@@ -275,12 +277,12 @@ def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
 def queue_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
     """What waits ends CANCELED at once; a running job is asked, and is CANCELED when its worker says so."""
     known = request.auth.job_id(job_id)
-    services.cancel(known, reason=body.reason or "", actor=request.auth.actor)
+    job_services.cancel(known, reason=body.reason or "", actor=request.auth.actor)
     return answer(_intent(known, request.auth))
 
 
 class Poll(Question):
-    addon_id: Annotated[str, *gated(parsing.identifier, ADDON)] = ""
+    addon_id: Annotated[str, *gated(fields.identifier, ADDON)] = ""
     limit: Annotated[int, *page_limit(DEFAULT)] = DEFAULT
 
 

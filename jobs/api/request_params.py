@@ -18,10 +18,10 @@ from django.utils.translation import gettext as _
 from ninja.params.models import BodyModel, Param, ParamModel, QueryModel
 from pydantic import BaseModel, ConfigDict, PlainValidator, WithJsonSchema
 
-from jobs import parsing
 from jobs.api.responses import JSON, BodyTooLarge, UnsupportedMediaType
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
+from jobs.validation import fields as parsing
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 CHUNK = 65_536

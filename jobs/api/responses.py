@@ -22,7 +22,7 @@ from django.utils.translation import gettext as _
 from ninja.errors import AuthenticationError, ValidationError
 
 from jobs import errors
-from jobs.logs import visible
+from jobs.validation.sanitize import escape_unprintable
 
 logger = logging.getLogger("jobs.api")
 
@@ -169,7 +169,9 @@ def answer_to(request: HttpRequest, error: Any) -> HttpResponse:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", detail, headers=retry_after)
         case _:  # only the id leaves the site; the log has the rest under it
             error_id = secrets.token_hex(8)
-            logger.error("error %s in %s %s", error_id, request.method, visible(request.path), exc_info=error)
+            logger.error(
+                "error %s in %s %s", error_id, request.method, escape_unprintable(request.path), exc_info=error
+            )
             detail = _("Something went wrong on our side. The log has it under this id.")
             return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", detail, {"error_id": error_id})
 

@@ -1,6 +1,6 @@
 """Bodies that the API takes and documents that it answers.
 
-Answers are made by `jobs.shapes`; the schemas document them, and tests compare the two.
+Answers are made by `jobs.serializers`; the schemas document them, and tests compare the two.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from jobs import shapes
+from jobs import serializers
 from jobs.api.auth import Caller
 from jobs.errors import NotFound
 from jobs.models import Job, JobRun
@@ -22,12 +22,12 @@ _UNSEEN = [f"retried_by__{field.name}" for field in Job._meta.concrete_fields if
 def jobs(rows: Iterable[Job], caller: Caller) -> list[dict[str, Any]]:
     """With what other apps have to say of each."""
     found = list(rows)
-    more = shapes.read_extras([row.pk for row in found])
+    more = serializers.read_extras([row.pk for row in found])
     return [{**_job(row, caller), "webhooks": dict(NO_WEBHOOKS), **more[row.pk]} for row in found]
 
 
 def _job(row: Job, caller: Caller) -> dict[str, Any]:
-    document = shapes.job(row)
+    document = serializers.job(row)
     document["template"] = None if row.template is None else row.template.name
     if document["status"] == Status.DISPATCHING:
         document["status"] = str(Status.QUEUED)
@@ -39,7 +39,7 @@ def _job(row: Job, caller: Caller) -> dict[str, Any]:
 
 
 def run(row: JobRun, caller: Caller) -> dict[str, Any]:
-    document = shapes.run(row)
+    document = serializers.run(row)
     return document if caller.payload else {**document, "artifacts": None}
 
 

@@ -9,7 +9,7 @@ from django.http import HttpResponse
 from ninja import Router
 from pydantic import Field, WithJsonSchema
 
-from jobs import census, figures, limits, parsing, shapes
+from jobs import serializers
 from jobs.api import fields as f
 from jobs.api.auth import ApiRequest
 from jobs.api.operations import operation
@@ -19,12 +19,15 @@ from jobs.api.responses import answer
 from jobs.api.schemas import Id, JsonObject, Out, Page, Time, words
 from jobs.models import LimitScope, Worker, WorkerState
 from jobs.registry import registry
+from jobs.services import limits
 from jobs.states import Status
+from jobs.stats import live_counts, queries
+from jobs.validation import fields
 
 router = Router()
 NEWEST_FIRST = Order(Worker, ("-id",))
 SCOPES = list(LimitScope.values)
-STATES = (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.STOPPING, figures.SILENT)
+STATES = (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.STOPPING, queries.SILENT)
 
 
 class JobTypeOut(Out):
@@ -41,7 +44,7 @@ def job_types_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> Htt
     """By name. Known is what is registered in the process that answers."""
     handlers = [registry.get(name) for name in registry.names()]
     found = page_in_memory(
-        request.auth, "job_types_list", asked, handlers, lambda handler: [handler.name], shapes.job_type
+        request.auth, "job_types_list", asked, handlers, lambda handler: [handler.name], serializers.job_type
     )
     return answer(found)
 
@@ -65,8 +68,8 @@ class WorkerOut(Out):
 def workers_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpResponse:
     """Workers that live, and those that fell silent within the hour. Needs a token of all tenants."""
     request.auth.require_all_tenants()
-    rows = figures.present_workers()
-    return answer(page(request.auth, "workers_list", asked, rows, NEWEST_FIRST, shapes.worker))
+    rows = queries.present_workers()
+    return answer(page(request.auth, "workers_list", asked, rows, NEWEST_FIRST, serializers.worker))
 
 
 def counts(names: Any) -> dict[str, Any]:
@@ -107,7 +110,7 @@ class StatsOut(Out):
 
 
 class StatsFilters(Question):
-    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
+    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
 
 
 @router.get("/stats", **operation("stats_get", StatsOut, summary="Figures", tags=["stats"]))
@@ -116,17 +119,17 @@ def stats_get(request: ApiRequest, asked: Annotated[StatsFilters, Asked()]) -> H
     if asked.tenant is not None and not request.auth.sees(asked.tenant):
         request.auth.require_all_tenants()
     tenant = asked.tenant or request.auth.tenant
-    counted, force = census.take(tenant), figures.workforce()
+    counted, force = live_counts.take(tenant), queries.workforce()
     document = {
         "jobs": counted.statuses(),
         "by_type": counted.work("job_type"),
         "by_addon": counted.work("addon_id"),
         "oldest_queued_age_sec": counted.oldest_queued_age_sec(),
-        "expired_leases": figures.expired_leases(tenant),
-        "recovered_24h": figures.recovered(timedelta(days=1), tenant),
+        "expired_leases": queries.expired_leases(tenant),
+        "recovered_24h": queries.recovered(timedelta(days=1), tenant),
         "workers": force.states,
         "slots": {"total": force.slots, "busy": force.busy, "stuck": force.stuck},
-        "as_of": shapes.moment(counted.at),
+        "as_of": serializers.moment(counted.at),
     }
     return answer(document)
 
@@ -164,7 +167,7 @@ def limits_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpRe
     caller = request.auth
     rows = [state for state in limits.listing() if state.scope != LimitScope.TENANT or caller.sees(state.key)]
     found = page_in_memory(
-        caller, "limits_list", asked, rows, lambda state: [SCOPES.index(state.scope), state.key], shapes.limit
+        caller, "limits_list", asked, rows, lambda state: [SCOPES.index(state.scope), state.key], serializers.limit
     )
     return answer(found)
 
@@ -184,4 +187,4 @@ def limits_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpRe
 def limits_put(request: ApiRequest, body: Annotated[LimitIn, Document()]) -> HttpResponse:
     """Sets or pauses one limit, or puts it back to what the settings say. Needs a token of all tenants."""
     request.auth.require_all_tenants()
-    return answer(shapes.limit(limits.put(body.given_fields(), actor=request.auth.actor)))
+    return answer(serializers.limit(limits.put(body.given_fields(), actor=request.auth.actor)))

@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from ninja import Router
 from pydantic import Field, WithJsonSchema
 
-from jobs import parsing, services, shapes, targets
+from jobs import serializers
 from jobs.api import shaping
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.fields import TARGET, TENANT
@@ -19,11 +19,14 @@ from jobs.api.responses import answer, tagged
 from jobs.api.schemas import Id, JobOut, Out, Page, Time, VerbIn
 from jobs.errors import NotFound
 from jobs.models import Target
+from jobs.services import jobs as job_services
+from jobs.services import targets
+from jobs.validation import fields
 
 router = Router(tags=["targets"])
 BY_NAME = Order(Target, ("tenant", "key"))
 Key = Annotated[str, WithJsonSchema(TARGET)]
-Tenant = Annotated[str | None, *gated(parsing.tenant, TENANT)]
+Tenant = Annotated[str | None, *gated(fields.tenant, TENANT)]
 
 
 class TargetOut(Out):
@@ -61,7 +64,7 @@ def targets_list(request: ApiRequest, asked: Annotated[TargetFilters, Asked()]) 
     if asked.tenant is not None:
         rows = rows.filter(tenant=asked.tenant)
     found = page(request.auth, "targets_list", asked, rows, BY_NAME, lambda row: row)
-    return answer({**found, "items": [shapes.target(state) for state in targets.states(found["items"])]})
+    return answer({**found, "items": [serializers.target(state) for state in targets.states(found["items"])]})
 
 
 @router.get(
@@ -93,10 +96,10 @@ def targets_unpause(request: ApiRequest, key: Key, asked: Which, body: Why) -> H
 
 def targets_resume(request: ApiRequest, key: Key, job_id: Id, asked: Which, body: Why) -> HttpResponse:
     """Continues a paused job of this target (200), or follows a failed one with a new job at its head (201)."""
-    caller, known = request.auth, parsing.job_id(job_id)
+    caller, known = request.auth, fields.job_id(job_id)
     if not caller.jobs().filter(pk=known, target=key, tenant=_tenant(caller, asked)).exists():
         raise NotFound("")
-    job = services.resume(known, reason=body.reason or "", actor=caller.actor)
+    job = job_services.resume(known, reason=body.reason or "", actor=caller.actor)
     return answer(shaping.one(job.pk, caller), 200 if job.pk == known else 201)
 
 
@@ -115,4 +118,4 @@ def _tenant(caller: Caller, asked: WhichTenant) -> str:
 
 def _target_document(target: Target) -> dict[str, Any]:
     (state,) = targets.states([target])
-    return shapes.target(state)
+    return serializers.target(state)

@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from ninja import Router
 from pydantic import Field, WithJsonSchema
 
-from jobs import parsing, presets, shapes
+from jobs import serializers
 from jobs.api import fields as f
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.idempotency import KEYED, submit
@@ -17,8 +17,10 @@ from jobs.api.pagination import Order, Paged, page
 from jobs.api.request_params import Asked, Document, Optional, Said, example, gated
 from jobs.api.responses import answer, nothing, tagged
 from jobs.api.schemas import Id, JobOut, JsonObject, Out, Page, RunIn, Time
+from jobs.conf.rules import YEAR_SEC
 from jobs.models import JobTemplate
-from jobs.setting_rules import YEAR_SEC
+from jobs.services import templates
+from jobs.validation import fields
 
 router = Router(tags=["templates"])
 NEWEST_FIRST = Order(JobTemplate, ("-id",))
@@ -86,9 +88,9 @@ class TemplateIn(TemplateEdits):
 
 
 class TemplateFilters(Paged):
-    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
-    name: Annotated[str | None, *gated(parsing.identifier, f.NAME)] = None
-    job_type: Annotated[str | None, *gated(parsing.identifier, f.NAME)] = None
+    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
+    name: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
+    job_type: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
 
 
 @router.get("/job-templates", **operation("templates_list", Page[TemplateOut], summary="List templates"))
@@ -96,7 +98,7 @@ def templates_list(request: ApiRequest, asked: Annotated[TemplateFilters, Asked(
     """Newest first."""
     filters = {name: value for name in ("tenant", "name", "job_type") if (value := getattr(asked, name)) is not None}
     caller = request.auth
-    rows = presets.of(caller.tenant).filter(**filters)
+    rows = templates.of(caller.tenant).filter(**filters)
     return answer(page(caller, "templates_list", asked, rows, NEWEST_FIRST, lambda row: _document(row, caller)))
 
 
@@ -110,7 +112,7 @@ def templates_create(request: ApiRequest, body: Annotated[TemplateIn, Document()
     """Names are unique within a tenant: a second one is 409 `name_taken`."""
     said = body.given_fields()
     tenant = request.auth.tenant_for(said.pop("tenant", None))
-    template = presets.create(said, tenant=tenant, actor=request.auth.actor)
+    template = templates.create(said, tenant=tenant, actor=request.auth.actor)
     return answer(_document(template, request.auth), 201)
 
 
@@ -119,7 +121,7 @@ def templates_create(request: ApiRequest, body: Annotated[TemplateIn, Document()
     **operation("templates_get", TemplateOut, problems=[404], cached=True, summary="Get a template"),
 )
 def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
-    template = presets.get(template_id, tenant=request.auth.tenant)
+    template = templates.get(template_id, tenant=request.auth.tenant)
     return tagged(request, _document(template, request.auth))
 
 
@@ -132,7 +134,7 @@ def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
 def templates_update(request: ApiRequest, template_id: Id, body: Annotated[TemplateEdits, Document()]) -> HttpResponse:
     """Jobs that were made from it before keep what they were given."""
     caller = request.auth
-    template = presets.update(template_id, body.given_fields(), tenant=caller.tenant, actor=caller.actor)
+    template = templates.update(template_id, body.given_fields(), tenant=caller.tenant, actor=caller.actor)
     return answer(_document(template, caller))
 
 
@@ -142,7 +144,7 @@ def templates_update(request: ApiRequest, template_id: Id, body: Annotated[Templ
 )
 def templates_delete(request: ApiRequest, template_id: Id) -> HttpResponse:
     """Refused with 409 `in_use` while a schedule, or a job that has not ended, was made with it."""
-    presets.delete(template_id, tenant=request.auth.tenant, actor=request.auth.actor)
+    templates.delete(template_id, tenant=request.auth.tenant, actor=request.auth.actor)
     return nothing()
 
 
@@ -162,10 +164,10 @@ def templates_delete(request: ApiRequest, template_id: Id) -> HttpResponse:
 def templates_run(request: ApiRequest, template_id: Id, body: Annotated[RunIn, Optional()]) -> HttpResponse:
     """Submits a job as the template says, but for what is said here. With an idempotency key, a repeated run answers
     with the job that the first one made."""
-    template = presets.get(template_id, tenant=request.auth.tenant)
+    template = templates.get(template_id, tenant=request.auth.tenant)
     return submit(request, {**body.given_fields(), "template": template.name, "tenant": template.tenant})
 
 
 def _document(row: JobTemplate, caller: Caller) -> dict[str, Any]:
-    document = shapes.template(row)
+    document = serializers.template(row)
     return document if caller.payload else {**document, "params": None}

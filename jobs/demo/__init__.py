@@ -11,10 +11,10 @@ from typing import Any
 from django.apps import apps
 from django.utils.translation import gettext as _
 
-from jobs import presets
 from jobs.actors import Actor
 from jobs.errors import Conflict, NotFound
 from jobs.models import Job, JobTemplate
+from jobs.services import templates
 
 TENANT = "demo"
 MARK = "demo: a short nap"  # the template by which the command knows its own tenant again
@@ -39,7 +39,7 @@ def fill(*, actor: Actor) -> int:
         raise NotTheDemo(_("The tenant “%s” has jobs of its own; the demo leaves it alone.") % TENANT)
     handlers.make_known()
     nap = {"name": MARK, "job_type": "system.sleep", "params": {"seconds": 5}, "priority": "LOW", "tags": ["demo"]}
-    presets.create(nap, tenant=TENANT, actor=actor)
+    templates.create(nap, tenant=TENANT, actor=actor)
     for part in _parts():
         part.prepare(actor)
     content.live_through(actor)

@@ -15,7 +15,7 @@ from typing import Any
 
 from django.utils.translation import ngettext
 
-from jobs import clock, db, groups, limits, presets, services, targets
+from jobs import clock, db
 from jobs.actors import Actor
 from jobs.demo import MARK, TENANT, NotTheDemo, handlers
 from jobs.engine.claim import Serves
@@ -27,6 +27,8 @@ from jobs.errors import Conflict
 from jobs.models import ConcurrencyLimit, Job, JobGroup, JobMinute, JobTemplate, Target
 from jobs.models.rollup import BUCKETS_SEC
 from jobs.registry import registry
+from jobs.services import groups, limits, targets, templates
+from jobs.services import jobs as job_services
 from jobs.states import LIVE, Status
 
 WORKER = "demo"
@@ -62,7 +64,7 @@ def live_through(actor: Actor) -> None:
         "params": {"to": "editor@closed.example"},
         "target": "demo-book-2",
     }
-    services.enqueue_many([{**each, "tenant": TENANT, "tags": ["demo"]} for each in (*plain, stuck)], actor=actor)
+    job_services.enqueue_many([{**each, "tenant": TENANT, "tags": ["demo"]} for each in (*plain, stuck)], actor=actor)
     fine = [{"job_type": "demo.mail", "params": {"to": f"chapter-{number}@open.example"}} for number in range(5)]
     groups.create(fine, name="demo: five chapters", tenant=TENANT, actor=actor)
     mixed = [*fine[:3], {"job_type": "demo.mail", "params": {"to": "chapter-4@closed.example"}}]
@@ -147,22 +149,24 @@ def arrange(actor: Actor) -> None:
     _nap(actor, 5, target="demo-book-3")
     _nap(actor, 5, not_before=clock.now() + timedelta(hours=18))
     _nap(actor, 5, hold=True)
-    services.pause(_nap(actor, 30).pk, reason="demo: not now", actor=actor)
-    services.cancel(_nap(actor, 30).pk, reason="demo: not wanted any more", actor=actor)
+    job_services.pause(_nap(actor, 30).pk, reason="demo: not now", actor=actor)
+    job_services.cancel(_nap(actor, 30).pk, reason="demo: not wanted any more", actor=actor)
     mail = {"to": "reader@open.example"}
-    services.enqueue("demo.mail", mail, tenant=TENANT, priority="LOW", tags=["demo"], actor=actor)  # nobody serves it
+    job_services.enqueue(
+        "demo.mail", mail, tenant=TENANT, priority="LOW", tags=["demo"], actor=actor
+    )  # nobody serves it
 
 
 def _nap(actor: Actor, seconds: float, **fields: Any) -> Any:
     fields = {"tenant": TENANT, "priority": "LOW", "tags": ["demo"], **fields}
-    return services.enqueue("system.sleep", {"seconds": seconds}, actor=actor, **fields)
+    return job_services.enqueue("system.sleep", {"seconds": seconds}, actor=actor, **fields)
 
 
 def clear(actor: Actor, patience_sec: float) -> int:
     """First nothing more may start, then what runs must end, then everything goes."""
     for job_id in list(_jobs().filter(status__in=sorted(LIVE)).values_list("pk", flat=True)):
         try:
-            services.cancel(job_id, reason="the demo is over", actor=actor)
+            job_services.cancel(job_id, reason="the demo is over", actor=actor)
         except Conflict:  # it has ended meanwhile
             continue
     deadline = time.monotonic() + patience_sec
@@ -189,7 +193,7 @@ def clear(actor: Actor, patience_sec: float) -> int:
             limits.reset("resource", key, actor=actor)
     # The mark goes last: what is interrupted can be begun again.
     for template in JobTemplate.objects.filter(tenant=TENANT).exclude(name=MARK):
-        presets.delete(template.pk, actor=actor)
+        templates.delete(template.pk, actor=actor)
     JobTemplate.objects.filter(tenant=TENANT, name=MARK).delete()
     return gone
 

@@ -13,8 +13,8 @@ from django.db.models import Max, Min, Q
 
 from jobs import db
 from jobs.engine.sql.chains import LATEST_ATTEMPTS
-from jobs.literals import literals
 from jobs.models import Gate, GroupMode, Job
+from jobs.models.expressions import literals
 from jobs.states import LIVE, TERMINAL, JobFacts, LatestAttempt, Status, StopMode
 
 COLUMNS = (

@@ -18,8 +18,8 @@ from jobs.engine.facts import waiting_in_group
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import copy_of
 from jobs.engine.transitions import add_event, jobs, queued_gate, take
-from jobs.literals import literals
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
+from jobs.models.expressions import literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.groups import GroupFailureFacts
 from jobs.states import ENDED_WELL, LIVE, TERMINAL, EventKind, Status

@@ -32,8 +32,8 @@ from jobs.engine.transitions import (
     wrong_state,
 )
 from jobs.errors import NotFound, WrongState
-from jobs.literals import literals
 from jobs.models import Gate, Job, JobGroup, JobRun
+from jobs.models.expressions import literals
 from jobs.states import ALWAYS_EDITABLE_FIELDS, TERMINAL, EventKind, Status, StopMode
 
 PAUSED_BY_DEFAULT = "Job was interrupted by user"

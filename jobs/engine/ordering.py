@@ -13,8 +13,8 @@ from jobs.engine import notifications
 from jobs.engine.sql.spread import spread_positions
 from jobs.engine.transitions import add_event, get, jobs, lock, mark_lanes, require_allowed
 from jobs.errors import InvalidInput, WrongState
-from jobs.literals import literals
 from jobs.models import Job
+from jobs.models.expressions import literals
 from jobs.models.job import JobQuerySet
 from jobs.states import WAITING, EventKind
 

@@ -17,15 +17,16 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import db, figures
+from jobs import db
 from jobs.explain import reasons
 from jobs.explain.facts import Facts, as_limit, gather, in_force, serves, waiting_calls, working
 from jobs.explain.reasons import NEEDS_A_PERSON, Reason, its_limits, its_time, its_workers
 from jobs.models import ConcurrencyLimit, Gate, Job, JobMinute, Lease, Target, Worker
 from jobs.models.job import STATUS_WORDS
 from jobs.policies.concurrency import InUse
-from jobs.shapes import moment
+from jobs.serializers import moment
 from jobs.states import ACTIVE, Status
+from jobs.stats import queries
 
 MOST = 10_000  # further than this nobody counts
 MEASURED = timedelta(hours=1)
@@ -94,7 +95,7 @@ class _Scene:
         holding = Job.objects.filter(lane_id__in=lanes, holds_lane=True).only("lane_id", "holds_lane", "status")
         self.holders = {each.lane_id: each for each in (holding if lanes else ())}
         self.limits: list[ConcurrencyLimit] = in_force()
-        self.in_use: InUse = figures.in_use()
+        self.in_use: InUse = queries.in_use()
         self.calls: list[Lease] = waiting_calls()
         self.workers: list[Worker] = working()
 

@@ -10,14 +10,14 @@ from uuid import UUID
 from django.db.models import OuterRef, Q, Subquery
 from django.db.models.functions import Now
 
-from jobs import figures
 from jobs.conf import conf
 from jobs.engine.remote import offers
 from jobs.errors import NotFound
-from jobs.literals import literals
 from jobs.models import ConcurrencyLimit, Gate, GroupMode, Job, JobEvent, Lease, LeaseKind, Target, Worker, WorkerState
+from jobs.models.expressions import literals
 from jobs.policies.concurrency import Flow, InUse, Limit
 from jobs.states import LIVE, EventKind, Status
+from jobs.stats import queries
 
 TOLD = (EventKind.SUBMITTED, EventKind.HELD, EventKind.PAUSED, EventKind.DENIED, EventKind.ADMITTED)
 
@@ -66,7 +66,7 @@ def gather(job_id: UUID) -> Facts:
         facts.target = job.lane  # None where it has not been used yet
         facts.lane = _lane(job)
     facts.limits = [each for each in in_force() if each.key == facts.flow.key(each.scope)]
-    facts.in_use = figures.in_use()
+    facts.in_use = queries.in_use()
     facts.reservations = [each for each in waiting_calls() if facts.shares_a_limit(each)]
     if job.remote:
         facts.is_asked_for = offers.is_asked_for(job)

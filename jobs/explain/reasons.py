@@ -16,7 +16,7 @@ from jobs.explain.facts import Facts, as_limit
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
 from jobs.models.limits import LimitScope
 from jobs.policies.concurrency import room
-from jobs.shapes import moment
+from jobs.serializers import moment
 from jobs.states import ACTIVE, EventKind, Status
 
 NEEDS_A_PERSON = {"held", "paused", "target_paused", "target_blocked", "scope_paused", "no_worker"}

@@ -13,28 +13,31 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import cli, clock, ids, parsing, services
+from jobs import clock, ids
 from jobs.actors import Actor
 from jobs.engine.facts import facts_of, facts_of_many
 from jobs.engine.transitions import get
 from jobs.errors import InvalidInput, JobSchedulerError
-from jobs.literals import has_tag
+from jobs.management import base
 from jobs.models import Job
+from jobs.models.expressions import has_tag
 from jobs.models.job import JobQuerySet
 from jobs.refusal_text import followed_by, short_error, short_reason
+from jobs.services import jobs as job_services
 from jobs.states import ARROWS, LIVE, DryRun, JobFacts, Refusal, Status
+from jobs.validation import fields
 
 CHUNK = 500
 LOOK_BACK = 100_000
 MOST = 10_000_000
 NOBODY = UUID(int=0)
 VERBS: dict[str, Callable[..., Job]] = {
-    "cancel": services.cancel,
-    "pause": services.pause,
-    "resume": services.resume,
-    "retry": services.retry,
-    "resolve": services.resolve,
-    "release": services.release,
+    "cancel": job_services.cancel,
+    "pause": job_services.pause,
+    "resume": job_services.resume,
+    "retry": job_services.retry,
+    "resolve": job_services.resolve,
+    "release": job_services.release,
 }
 # By filter these begin with less than they could: nobody means to run again what has completed.
 UNLESS_SAID = {"retry": frozenset({Status.FAILED}), "resume": frozenset({Status.PAUSED})}
@@ -68,24 +71,24 @@ class Selection:
     def of(cls, given: dict[str, Any]) -> Selection:
         limit, since = given.get("limit"), given.get("since")
         condition = Q()
-        if types := cli.names(given.get("type"), "--type"):
+        if types := base.names(given.get("type"), "--type"):
             condition &= Q(job_type__in=types)
-        if resources := cli.names(given.get("resource"), "--resource"):
+        if resources := base.names(given.get("resource"), "--resource"):
             condition &= Q(resource__in=resources)
         if given.get("tenant"):
-            condition &= Q(tenant=parsing.tenant(given["tenant"], "--tenant"))
+            condition &= Q(tenant=fields.tenant(given["tenant"], "--tenant"))
         if given.get("target"):
-            condition &= Q(target=parsing.target(given["target"], "--target"))
+            condition &= Q(target=fields.target(given["target"], "--target"))
         for tag in given.get("tag") or ():
-            condition &= has_tag(parsing.text(tag, "--tag", max_length=parsing.TAG_LENGTH))
-        statuses = {name.upper() for name in cli.names(given.get("status"), "--status")}
+            condition &= has_tag(fields.text(tag, "--tag", max_length=fields.TAG_LENGTH))
+        statuses = {name.upper() for name in base.names(given.get("status"), "--status")}
         if statuses - set(Status):
             raise InvalidInput("--status", _("must be one of %s") % ", ".join(Status))
         return cls(
             condition=condition,
             statuses=frozenset(map(Status, statuses)),
-            since=None if since is None else clock.first_id(clock.now() - cli.duration(since, "--since")),
-            limit=None if limit is None else cli.whole_number(str(limit), "--limit", 1, MOST),
+            since=None if since is None else clock.first_id(clock.now() - base.duration(since, "--since")),
+            limit=None if limit is None else base.whole_number(str(limit), "--limit", 1, MOST),
             is_empty=not any(given.get(name) for name in FILTERS),
         )
 
@@ -162,10 +165,10 @@ def by_ids(verb: str, job_ids: Iterable[str], *, dry_run: bool, reason: str, act
     for given in job_ids:
         with _skip_refused(tally, given):
             if dry_run:
-                facts = facts_of(get(parsing.job_id(given)))
+                facts = facts_of(get(fields.job_id(given)))
                 _foretell(tally, facts, foreseen.refusal(facts))
             else:
-                _perform(tally, parsing.job_id(given), reason, actor)
+                _perform(tally, fields.job_id(given), reason, actor)
     return tally
 
 

@@ -7,18 +7,19 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from jobs import cli, shapes
+from jobs import serializers
 from jobs.explain import Explanation, explain
-from jobs.logs import visible
+from jobs.management import base
 from jobs.models import Job, JobEvent, JobLog
 from jobs.states import Status
+from jobs.validation.sanitize import escape_unprintable
 
 HEADINGS = ("ID", "STATUS", "TYPE", "TARGET", "AGE", "NOTE")
 EVENTS, LINES = 50, 20
 
 
 def row(job: Job, now: datetime) -> tuple[str, ...]:
-    age = cli.age((now - job.created_at).total_seconds())
+    age = base.age((now - job.created_at).total_seconds())
     return (str(job.pk), job.status, job.job_type, job.target or "", age, note(job))
 
 
@@ -34,20 +35,20 @@ def note(job: Job) -> str:
 def document(job: Job) -> dict[str, Any]:
     """All there is to know: the job, what happened to it, the end of its log."""
     return {
-        **shapes.job(job),
-        "events": [shapes.event(each) for each in _last(JobEvent, job, EVENTS)],
-        "logs": [shapes.log(each) for each in _last(JobLog, job, LINES)],
+        **serializers.job(job),
+        "events": [serializers.event(each) for each in _last(JobEvent, job, EVENTS)],
+        "logs": [serializers.log(each) for each in _last(JobLog, job, LINES)],
     }
 
 
 def explanation(found: Explanation) -> Iterable[str]:
-    yield visible(found.summary)
+    yield escape_unprintable(found.summary)
     if len(found.reasons) > 1:
-        yield from (visible(f"  {reason.code}: {reason.message}") for reason in found.reasons)
+        yield from (escape_unprintable(f"  {reason.code}: {reason.message}") for reason in found.reasons)
     if found.ahead:
         yield f"ahead: {found.ahead}"
     if found.predicted_start_at is not None:
-        yield f"may start: {shapes.moment(found.predicted_start_at)}"
+        yield f"may start: {serializers.moment(found.predicted_start_at)}"
 
 
 def page(job: Job) -> Iterable[str]:
@@ -60,21 +61,21 @@ def page(job: Job) -> Iterable[str]:
         yield "run:"
         yield from _facts({name: run[name] for name in ("status", "started_at", "finished_at", "exit_code")}, "  ")
         yield from _facts({name: run[name] for name in ("worker", "artifacts") if run[name]}, "  ")
-        yield from (f"  | {visible(line)}" for line in run["error"].splitlines())
+        yield from (f"  | {escape_unprintable(line)}" for line in run["error"].splitlines())
     yield "events:"
     for event in events:
         actor = " ".join(filter(None, event["actor"].values()))
         reason = f": {event['reason']}" if event["reason"] else ""
-        yield visible(f"  {event['at']}  {event['kind']}  by {actor}{reason}")
+        yield escape_unprintable(f"  {event['at']}  {event['kind']}  by {actor}{reason}")
     if logs:
         yield "logs:"
-        yield from (visible(f"  {each['at']}  {each['level']:7} {each['message']}") for each in logs)
+        yield from (escape_unprintable(f"  {each['at']}  {each['level']:7} {each['message']}") for each in logs)
 
 
 def _facts(facts: dict[str, Any], indent: str) -> Iterable[str]:
     for name, value in facts.items():
         shown = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
-        yield f"{indent}{name}: {visible(shown)}"
+        yield f"{indent}{name}: {escape_unprintable(shown)}"
 
 
 def _last(model: Any, job: Job, most: int) -> list[Any]:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
-from jobs.literals import Literal, literals
+from jobs.models.expressions import Literal, literals
 from jobs.models.routing import RoutedManager
 from jobs.states import ACTIVE, LIVE, RUN_STATUSES, TERMINAL, Status, StopMode
 

@@ -15,8 +15,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 import tests.sample_jobs  # noqa: F401
-from jobs import limits, services
 from jobs.models import Job
+from jobs.services import jobs as job_services
+from jobs.services import limits
 from jobs.states import Status
 from tests.admin.pages import list_of, page_of, said
 from tests.admin.people import logged_in, reader
@@ -70,7 +71,7 @@ def test_each_card_counts_what_its_link_lists(boss: Client) -> None:
     for status in (Status.QUEUED, Status.QUEUED, Status.RUNNING, Status.PAUSED, Status.PENDING):
         job_in(status)
     job_in(Status.FAILED, in_lane=True)
-    services.enqueue("tests.note", {"text": "later"}, not_before=timezone.now() + timedelta(hours=1))
+    job_services.enqueue("tests.note", {"text": "later"}, not_before=timezone.now() + timedelta(hours=1))
     for status, ago in ((Status.COMPLETED, 3), (Status.COMPLETED, 20), (Status.FAILED, 5), (Status.COMPLETED, 30)):
         at = timezone.now() - timedelta(hours=ago)
         job = job_in(status, created_at=at - timedelta(days=9))
@@ -152,7 +153,7 @@ def test_the_next_fires_are_shown_in_order(boss: Client) -> None:
 
 
 def test_a_resource_is_paused_and_resumed_by_those_who_may(db: Any, looker: Client) -> None:
-    services.enqueue("tests.note", {"text": "a"}, resource="smtp")
+    job_services.enqueue("tests.note", {"text": "a"}, resource="smtp")
     client = logged_in(reader("operator", "change_limits"))
     response = client.post(place("resource", "pause"), {"key": "smtp", "reason": "maintenance"})
     assert (response["Location"], said(response)) == (place("dashboard"), "Resource smtp is paused; what runs goes on.")
@@ -195,7 +196,7 @@ def test_a_dashboard_that_asks_for_itself_is_told_that_nothing_happened(boss: Cl
         again = boss.get(place("dashboard"), headers={**asked, "If-None-Match": first["ETag"]})
     assert (again.status_code, again.content) == (304, b"") or again["ETag"] != first["ETag"]
     assert again.status_code == 200 or len(captured) <= 3  # who asks, and what happened last
-    services.enqueue("tests.note", {"text": "a"})
+    job_services.enqueue("tests.note", {"text": "a"})
     assert boss.get(place("dashboard"), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200
 
 

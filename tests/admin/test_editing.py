@@ -9,9 +9,9 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 import tests.sample_jobs  # noqa: F401  templates choose among the types that are known
-from jobs import services
 from jobs.models import ConcurrencyLimit, JobTemplate
 from jobs.redaction import MASK
+from jobs.services import jobs as job_services
 from tests.admin.pages import list_of, page_of
 from tests.admin.people import logged_in, reader
 from tests.factories import ConcurrencyLimitFactory, JobTemplateFactory
@@ -87,7 +87,7 @@ def test_a_template_written_here_can_be_enqueued(boss: Client) -> None:
     policy = '{"max_attempts": 5, "base_sec": 0.5}'
     data = {**TEMPLATE, "retry_policy": policy, "tags": '["night"]', "priority": "75", "cost_units": "2"}
     assert boss.post(f"{list_of(JobTemplate)}add/", data).status_code == 302
-    job = services.enqueue(template="nightly")
+    job = job_services.enqueue(template="nightly")
     assert (job.params, job.priority, job.tags, job.max_retries, job.cost_units) == (
         {"text": "hi"},
         75,

@@ -11,9 +11,9 @@ from django.test import Client
 from django.urls import reverse
 
 import tests.sample_jobs  # noqa: F401  params are checked by the handler's signature
-from jobs import services
 from jobs.models import Job
 from jobs.redaction import MASK
+from jobs.services import jobs as job_services
 from jobs.states import EventKind
 from tests.admin.pages import page_of
 from tests.admin.people import logged_in, reader
@@ -47,7 +47,7 @@ def operator() -> Client:
 
 @pytest.fixture
 def job() -> Job:
-    return services.enqueue("tests.note", {"text": "hi"})
+    return job_services.enqueue("tests.note", {"text": "hi"})
 
 
 def test_what_is_changed_is_changed_under_ones_name_and_the_rest_is_left(operator: Client, job: Job) -> None:
@@ -79,7 +79,7 @@ def test_times_are_read_as_the_console_shows_them(operator: Client, job: Job) ->
 )
 def test_what_stands_as_it_stood_changes_nothing(operator: Client, moment: datetime, settings: Any) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
-    job = services.enqueue("tests.note", {"text": "hi"}, not_before=moment)
+    job = job_services.enqueue("tests.note", {"text": "hi"}, not_before=moment)
     before = everything()
     assert operator.post(url(job), shown(operator, job)).status_code == 302
     assert everything() == before
@@ -90,7 +90,7 @@ def test_what_stands_as_it_stood_changes_nothing(operator: Client, moment: datet
 
 def test_what_has_become_different_since_the_page_was_opened_stays_so(operator: Client, job: Job) -> None:
     opened = shown(operator, job)
-    services.update(job.pk, {"priority": 90, "params": {"text": "new"}})
+    job_services.update(job.pk, {"priority": 90, "params": {"text": "new"}})
     operator.post(url(job), {**opened, "deadline_at": "2030-01-02T03:04:05"})
     job.refresh_from_db()
     assert (job.priority, job.params) == (90, {"text": "new"})
@@ -124,7 +124,7 @@ def test_what_is_wrong_is_said_beside_its_field_and_changes_nothing(
 
 
 def test_a_masked_secret_stays_what_it_is(operator: Client) -> None:
-    job = services.enqueue("tests.anything", {"password": "hunter2", "city": "Rome"})
+    job = job_services.enqueue("tests.anything", {"password": "hunter2", "city": "Rome"})
     assert "hunter2" not in operator.get(url(job)).content.decode()
     operator.post(url(job), {**NOTE, "params": f'{{"password": "{MASK}", "city": "Oslo"}}'})
     assert Job.objects.get(pk=job.pk).params == {"password": "hunter2", "city": "Oslo"}

@@ -11,10 +11,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs import thrift
 from jobs.admin import filters
 from jobs.models import Job, JobEvent
 from jobs.states import Status
+from jobs.stats import cache
 from tests.admin.pages import list_of
 from tests.factories import JobEventFactory, job_in
 from tests.sample_jobs import note
@@ -87,8 +87,8 @@ def test_few_ends_and_many_are_found_alike(boss: Client, monkeypatch: pytest.Mon
 
 def test_a_long_walk_along_events_is_not_made_for_every_answer(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few ends among much that happened: looked for once in a while, not by each statement of each page."""
-    monkeypatch.setattr(thrift, "FEW", 3)
-    monkeypatch.setattr(thrift, "SHARE", 1e-6)
+    monkeypatch.setattr(cache, "FEW", 3)
+    monkeypatch.setattr(cache, "SHARE", 1e-6)
     jobs = {ended(Status.COMPLETED, timedelta(minutes=n)).pk for n in range(1, 6)}
     with CaptureQueriesContext(connection) as captured:
         for _ in range(3):

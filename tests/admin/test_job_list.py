@@ -11,8 +11,9 @@ from django.test import Client
 from django.utils import timezone
 
 import tests.sample_jobs  # noqa: F401
-from jobs import limits, services, targets
 from jobs.models import Job
+from jobs.services import jobs as job_services
+from jobs.services import limits, targets
 from jobs.states import Status
 from tests.admin.pages import list_of, page_of, said
 from tests.admin.people import logged_in, reader
@@ -33,15 +34,15 @@ def act(client: Client, action: str, jobs: list[Job], query: str = "", **data: A
 
 def test_a_row_says_why_its_job_waits(boss: Client) -> None:
     note: Any = ("tests.note", {"text": "a"})
-    no_worker = services.enqueue(*note)
+    no_worker = job_services.enqueue(*note)
     assert "no live worker serves tests.note" in rows(boss)[no_worker.pk].why
     WorkerFactory.create(serves=SERVES)
-    timed = services.enqueue(*note, not_before=timezone.now() + timedelta(hours=2))
-    held = services.enqueue(*note, hold=True)
+    timed = job_services.enqueue(*note, not_before=timezone.now() + timedelta(hours=2))
+    held = job_services.enqueue(*note, hold=True)
     job_in(Status.FAILED, target="shut")
-    behind_failure = services.enqueue(*note, target="shut")
+    behind_failure = job_services.enqueue(*note, target="shut")
     targets.pause("stopped")
-    at_paused_target = services.enqueue(*note, target="stopped")
+    at_paused_target = job_services.enqueue(*note, target="stopped")
     found = rows(boss)
     assert found[no_worker.pk].why == ""
     assert found[timed.pk].why.startswith("its time comes at")
@@ -202,12 +203,12 @@ def test_priority_is_changed_for_many_by_those_who_may_reorder(db: Any) -> None:
 
 
 def test_a_list_that_asks_for_itself_is_told_that_nothing_happened(boss: Client) -> None:
-    job = services.enqueue("tests.note", {"text": "a"})
+    job = job_services.enqueue("tests.note", {"text": "a"})
     asked = {"X-Jobs-Live": "1"}
     first = boss.get(list_of(Job), headers=asked)
     again = boss.get(list_of(Job), headers={**asked, "If-None-Match": first["ETag"]})
     assert (again.status_code, again.content) == (304, b"") or again["ETag"] != first["ETag"]
-    services.pause(job.pk)
+    job_services.pause(job.pk)
     assert boss.get(list_of(Job), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200
     assert boss.get(list_of(Job), headers={"If-None-Match": first["ETag"]}).status_code == 200  # a person reloads
 

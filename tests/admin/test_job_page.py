@@ -15,9 +15,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import tests.sample_jobs  # noqa: F401  what is cloned must be a known type
-from jobs import services
 from jobs.engine.process_identity import Identity
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.admin.pages import list_of, page_of, said
 from tests.admin.people import logged_in, reader
@@ -38,7 +38,7 @@ def shown(client: Client, job: Job) -> str:
 
 def test_a_job_that_was_paused_while_it_waited_is_not_said_to_have_been_interrupted(boss: Client) -> None:
     waiting, stopped = job_in(Status.QUEUED), job_in(Status.PAUSED)
-    services.pause(waiting.pk)
+    job_services.pause(waiting.pk)
     for page in (boss.get(page_of(waiting)), boss.get(list_of(Job), {"q": str(waiting.pk)})):
         text = page.content.decode()
         assert ("interrupted" in text, "paused before it started" in text) == (False, True)
@@ -53,7 +53,7 @@ def test_what_never_started_logged_nothing_because_of_that(boss: Client) -> None
 
 
 def test_one_reason_to_wait_is_said_once(boss: Client) -> None:
-    held = services.enqueue("tests.note", {"text": "a"}, hold=True)
+    held = job_services.enqueue("tests.note", {"text": "a"}, hold=True)
     page = shown(boss, held)
     why = page[page.index('id="job-why"') :].partition("</section>")[0]
     assert why.count("on hold") == 1, why
@@ -77,7 +77,7 @@ def test_a_running_job_leads_to_its_worker(boss: Client) -> None:
 
 def test_a_job_that_waits_says_why_and_names_the_job_in_its_way(boss: Client) -> None:
     failed = job_in(Status.FAILED, target="book-1", holds_lane=True)
-    waiting = services.enqueue("tests.note", {"text": "a"}, target="book-1")
+    waiting = job_services.enqueue("tests.note", {"text": "a"}, target="book-1")
     page = shown(boss, waiting)
     assert "target book-1 is blocked" in page
     assert page_of(failed) in page
@@ -86,7 +86,7 @@ def test_a_job_that_waits_says_why_and_names_the_job_in_its_way(boss: Client) ->
 def test_a_job_that_waits_for_its_time_shows_the_steps_ahead(boss: Client) -> None:
     now = timezone.now()
     times: Any = {"not_before": now + timedelta(hours=3), "deadline_at": now + timedelta(hours=9)}
-    page = boss.get(page_of(services.enqueue("tests.note", {"text": "a"}, **times)))
+    page = boss.get(page_of(job_services.enqueue("tests.note", {"text": "a"}, **times)))
     assert [str(step.word) for step in page.context["steps"]] == ["Submitted", "Due", "Too late to start"]
     assert [step.is_future for step in page.context["steps"]] == [False, True, True]
 
@@ -139,7 +139,7 @@ def test_who_may_not_see_the_payload_sees_neither_params_nor_artifacts_nor_logs(
 def test_a_clone_does_the_same_work_as_a_job_of_its_own(db: Any) -> None:
     client = logged_in(reader("operator", "add_job"))
     told: Any = {"target": "book-1", "priority": 70, "tags": ["a"], "idempotency_key": "once", "max_retries": 1}
-    job = services.enqueue("tests.note", {"text": "hello"}, **told)
+    job = job_services.enqueue("tests.note", {"text": "hello"}, **told)
     response = client.post(clone_url(job))
     made = Job.objects.exclude(pk=job.pk).get()
     assert response["Location"] == page_of(made)

@@ -12,7 +12,6 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs import groups, services, workers
 from jobs.actors import Actor, ActorKind
 from jobs.admin import reports
 from jobs.engine.process_identity import Identity
@@ -20,6 +19,8 @@ from jobs.engine.worker import Options
 from jobs.engine.worker.registration import Registration
 from jobs.errors import Conflict, NotFound
 from jobs.models import JobGroup, JobMinute, Worker, WorkerState
+from jobs.services import groups, workers
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.admin.pages import list_of, page_of, said
 from tests.admin.people import logged_in, reader
@@ -157,7 +158,7 @@ def test_the_worker_list_takes_as_many_statements_for_many_as_for_few(boss: Clie
 def test_a_group_shows_how_far_it_is_and_its_rest_is_cancelled_after_a_second_look(boss: Client) -> None:
     made = groups.create([ITEM, ITEM, ITEM], name="chapters")
     first = made.jobs.order_by("group_index").first()
-    services.cancel(first.pk)
+    job_services.cancel(first.pk)
     for url in (list_of(JobGroup), page_of(made)):
         page = boss.get(url).content.decode()
         assert ("1 of 3 ended" in page, "jc-run-other" in page) == (True, True)
@@ -184,9 +185,9 @@ def test_the_group_list_takes_as_many_statements_for_many_as_for_few(boss: Clien
 
 
 def test_the_audit_shows_what_people_tokens_and_commands_did_and_nothing_of_the_scheduler(boss: Client) -> None:
-    job = services.enqueue("sample.noop", actor=Actor(ActorKind.TOKEN, "robot"))
-    services.pause(job.pk, reason="not now", actor=Actor(ActorKind.USER, "ann"))
-    services.resume(job.pk, actor=Actor(ActorKind.CLI, "root"))
+    job = job_services.enqueue("sample.noop", actor=Actor(ActorKind.TOKEN, "robot"))
+    job_services.pause(job.pk, reason="not now", actor=Actor(ActorKind.USER, "ann"))
+    job_services.resume(job.pk, actor=Actor(ActorKind.CLI, "root"))
     job_in(Status.RUNNING)
     JobEventFactory.create(job=job, actor_kind="worker", actor_name="mailer", reason="machine")
     page = boss.get(screen("audit")).content.decode()

@@ -13,9 +13,9 @@ from django.urls import reverse
 from django.utils.html import strip_tags
 
 import tests.sample_jobs  # noqa: F401
-from jobs import services
 from jobs.admin import queue as queue_page
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.admin.pages import said
 from tests.admin.people import logged_in, reader
@@ -26,7 +26,7 @@ QUEUE = "admin:jobscheduler_jobs_queue"
 
 
 def queued(count: int, **fields: Any) -> list[Job]:
-    return [services.enqueue("tests.note", {"text": str(number)}, **fields) for number in range(count)]
+    return [job_services.enqueue("tests.note", {"text": str(number)}, **fields) for number in range(count)]
 
 
 def order(client: Client, **asked: Any) -> list[Any]:

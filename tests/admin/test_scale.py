@@ -13,11 +13,11 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
-from jobs import census
 from jobs.admin import filters
 from jobs.admin.formatting import grouped
 from jobs.models import Job
 from jobs.states import TERMINAL, Status
+from jobs.stats import live_counts
 from tests.admin.pages import list_of
 from tests.admin.people import logged_in
 from tests.api.crowd import Crowd
@@ -46,14 +46,14 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
         made = Crowd(connection, JOBS)
         made.fill()
         yield made
-        census.forget()
+        live_counts.forget()
         clear()
 
 
 def asked(url: str) -> list[dict[str, Any]]:
     client = logged_in(User.objects.create_superuser(f"boss-{User.objects.count()}"))
     client.get(url)
-    census.forget()
+    live_counts.forget()
     with CaptureQueriesContext(connection) as captured:
         assert client.get(url).status_code == 200
     return list(captured)

@@ -13,8 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from pytest_django import DjangoDbBlocker
 
-from jobs import census, groups
 from jobs.models import ApiToken, ConcurrencyLimit, JobGroup, JobTemplate, Target, Worker
+from jobs.services import groups
+from jobs.stats import live_counts
 from schedules.models import Schedule
 from tests.admin.pages import list_of, page_of
 from tests.api.crowd import Crowd
@@ -58,7 +59,7 @@ def crowded(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterat
             for query in queries
         ]
         yield [*pages, *lists, *screens]
-        census.forget()
+        live_counts.forget()
         _clear()
 
 

@@ -9,8 +9,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from jobs import groups
 from jobs.models import ConcurrencyLimit, JobGroup, JobTemplate, Target, Worker
+from jobs.services import groups
 from jobs.states import Status
 from schedules.models import Schedule
 from tests.admin.pages import list_of, page_of

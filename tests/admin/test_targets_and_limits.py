@@ -8,8 +8,9 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from jobs import services, targets
 from jobs.models import ConcurrencyLimit, Job, Target
+from jobs.services import jobs as job_services
+from jobs.services import targets
 from jobs.states import Status
 from tests.admin.pages import choose, list_of, page_of, said
 from tests.admin.people import logged_in, reader
@@ -47,7 +48,7 @@ def test_the_list_says_who_holds_a_lane_why_it_is_shut_and_who_waits(boss: Clien
 
 
 def test_a_lane_that_was_just_used_is_in_the_list(boss: Client) -> None:
-    services.enqueue("system.noop", target="new")
+    job_services.enqueue("system.noop", target="new")
     assert [target.key for target in boss.get(list_of(Target)).context["cl"].result_list] == ["new"]
 
 

@@ -10,9 +10,9 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.sessions.models import Session
 from django.test import Client
 
-from jobs import tokens
 from jobs.admin.tokens import GRANTED_BY
 from jobs.models import ApiToken
+from jobs.services import tokens
 from tests.admin.pages import choose, list_of, page_of, said
 from tests.admin.people import logged_in, reader
 from tests.snapshots import everything

@@ -7,7 +7,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.test import Client
 
-from jobs import tokens
+from jobs.services import tokens
 
 
 class Api:

@@ -11,9 +11,9 @@ from django.contrib.auth.models import Permission, User
 from django.db.models.functions import Now
 from django.test import Client
 
-from jobs import tokens
 from jobs.models import ApiToken
 from jobs.models.token import SCOPES
+from jobs.services import tokens
 from tests.api.routes import Route, absent, objects_of, routes
 from tests.snapshots import everything
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from jobs import tokens
 from jobs.models import Job
+from jobs.services import tokens
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import services
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.api.calling import Api
 from tests.factories import JobFactory, job_in
@@ -58,9 +58,9 @@ def test_any_change_makes_another_tag(api: Api) -> None:
     job = JobFactory.create()
     path = f"/jobs/{job.pk}"
     tags = [api.get(path)["ETag"]]
-    services.update(job.pk, {"tags": ["x"]})
+    job_services.update(job.pk, {"tags": ["x"]})
     tags.append(api.get(path)["ETag"])
-    services.cancel(job.pk)
+    job_services.cancel(job.pk)
     tags.append(api.get(path)["ETag"])
     assert len(set(tags)) == 3
     assert api.get(path, **{"If-None-Match": tags[0]}).status_code == 200

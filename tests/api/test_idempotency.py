@@ -12,8 +12,10 @@ from urllib.request import Request, urlopen
 import pytest
 from django.db import connections
 
-from jobs import db, services, tokens
+from jobs import db
 from jobs.models import Job, JobEvent
+from jobs.services import jobs as job_services
+from jobs.services import tokens
 from tests import sample_jobs
 from tests.api.calling import Api, wrong_fields
 from tests.factories import SAMPLE_TYPE
@@ -47,7 +49,7 @@ def test_the_header_is_the_field() -> None:
 def test_a_replay_answers_with_the_job_as_it_is_now() -> None:
     api = Api("submit", "read")
     job_id = api.post("/jobs", NOTE, **{"Idempotency-Key": "k"}).json()["id"]
-    services.cancel(job_id)
+    job_services.cancel(job_id)
     assert api.post("/jobs", NOTE, **{"Idempotency-Key": "k"}).json()["status"] == "CANCELLED"
 
 
@@ -79,7 +81,7 @@ def test_while_a_first_submission_is_open_all_others_wait_for_its_outcome(live_s
         """Holds the key in an open transaction until the others are on their way."""
         try:
             with db.atomic():
-                services.enqueue(**NOTE, tenant="default", idempotency_key="k")  # type: ignore[arg-type]
+                job_services.enqueue(**NOTE, tenant="default", idempotency_key="k")  # type: ignore[arg-type]
                 ready.wait()
                 ready.wait()
                 if outcome == "rolled back":

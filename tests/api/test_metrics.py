@@ -15,10 +15,11 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobs import metrics, services
+from jobs import metrics
 from jobs.engine.maintenance import rollup_compaction
 from jobs.models import Job, JobMinute
 from jobs.models.rollup import BUCKETS_SEC
+from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, Status
 from tests import sample_jobs
 from tests.api.calling import Api
@@ -144,10 +145,10 @@ def test_a_lease_that_is_over_and_a_target_that_is_blocked_show() -> None:
 
 def test_what_was_submitted_is_what_lives_and_what_has_ended() -> None:
     before = value(rendered(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
-    job = services.enqueue(SAMPLE_TYPE, {"text": "a"})
-    services.enqueue(SAMPLE_TYPE, {"text": "b"})
+    job = job_services.enqueue(SAMPLE_TYPE, {"text": "a"})
+    job_services.enqueue(SAMPLE_TYPE, {"text": "b"})
     after = value(rendered(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
-    services.cancel(job.pk)
+    job_services.cancel(job.pk)
     ended = value(rendered(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
 
     assert (before, after, ended) == (0, 2, 2)
@@ -173,8 +174,8 @@ def test_counters_survive_folding_and_pruning(counters: list[Any]) -> None:
     for minute in range(60):
         at = long_ago + timedelta(minutes=minute)
         JobMinuteFactory(minute=at, jobs=3, wait_sec=minute / 7, run_sec=minute / 3, run_bucket=minute % 5, retried=1)
-    job = services.enqueue(SAMPLE_TYPE, {"text": "a"})
-    services.cancel(job.pk)
+    job = job_services.enqueue(SAMPLE_TYPE, {"text": "a"})
+    job_services.cancel(job.pk)
     counters.append(counted())
     while rollup_compaction.fold_oldest_day(datetime.now(UTC)):
         counters.append(counted())

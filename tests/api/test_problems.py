@@ -11,8 +11,8 @@ import pytest
 from django.db import connections
 from django.test import Client, override_settings
 
-from jobs import tokens
 from jobs.models import Job
+from jobs.services import tokens
 from tests import sample_jobs
 from tests.api.breaking_urls import SECRET
 from tests.api.calling import Api

@@ -16,9 +16,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoDbBlocker
 
-from jobs import census, db, targets, tokens
+from jobs import db
 from jobs.models import JobEvent, JobLog
+from jobs.services import targets, tokens
 from jobs.states import EventKind
+from jobs.stats import live_counts
 from jobscheduler.api import api
 from tests.api.crowd import Crowd
 from tests.api.routes import objects_of, routes
@@ -101,7 +103,7 @@ def scene(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
             "group_id": group.pk,
         }
         yield Scene(Values({**objects_of("default"), **known}), everywhere, of_one)
-        census.forget()
+        live_counts.forget()
         _clear()
 
 
@@ -131,14 +133,14 @@ def _clear_sqlite(cursor: Any, tables: list[str]) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> None:
-    census.forget()
+    live_counts.forget()
 
 
 def ask(path: str, token: str) -> list[dict[str, str]]:
     """The statements that one answer took."""
     client, headers = Client(), {"Authorization": f"Bearer {token}"}
     assert client.get(path, headers=headers).status_code in (200, 403, 404)  # some are not for one tenant
-    census.forget()
+    live_counts.forget()
     with CaptureQueriesContext(connection) as queries:
         client.get(path, headers=headers)
     return list(queries)

@@ -9,11 +9,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs import census, services, thrift
 from jobs.engine.maintenance.recovery import Sweeper
 from jobs.engine.process_identity import boot_id
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from jobs.states import Status
+from jobs.stats import cache, live_counts
 from tests import sample_jobs
 from tests.api.calling import Api, wrong_fields
 from tests.factories import JobFactory, JobMinuteFactory, WorkerFactory, job_in
@@ -53,9 +54,9 @@ def test_live_jobs_are_counted_where_they_are() -> None:
 
 
 def test_what_has_ended_is_a_total_of_all_time_that_pruning_keeps() -> None:
-    jobs = [services.enqueue(NOTE, {"text": "a"}) for _ in range(3)]
+    jobs = [job_services.enqueue(NOTE, {"text": "a"}) for _ in range(3)]
     for job in jobs[:2]:
-        services.cancel(job.pk)
+        job_services.cancel(job.pk)
     before = stats()["jobs"]
     Job.objects.filter(pk=jobs[0].pk)._raw_delete("default")
 
@@ -109,7 +110,7 @@ def test_workers_and_their_slots() -> None:
 def test_a_tenant_sees_its_own_figures_only() -> None:
     JobFactory.create(tenant="one", addon_id="a1")
     JobFactory.create_batch(2, tenant="two", running=True, addon_id="a2", job_type="tests.anything")
-    services.cancel(services.enqueue(NOTE, {"text": "a"}, tenant="two").pk)
+    job_services.cancel(job_services.enqueue(NOTE, {"text": "a"}, tenant="two").pk)
     one, two, all_of_them = stats("one"), stats("two"), stats(None)
 
     assert (one["jobs"]["QUEUED"], one["jobs"]["RUNNING"], one["jobs"]["CANCELLED"]) == (1, 0, 0)
@@ -153,45 +154,45 @@ def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two live jobs are few; the time is what the test says it is, and counting a job takes a tenth of a second."""
     clock = [1000.0]
-    count_jobs = census._count_jobs
+    count_jobs = live_counts._count_jobs
 
-    def slowly(tenant: str | None) -> census.Census:
+    def slowly(tenant: str | None) -> live_counts.Census:
         found = count_jobs(tenant)
         clock[0] += 0.1 * sum(kind.jobs for kind in found.live)
         return found
 
-    monkeypatch.setattr(thrift, "FEW", 2)
-    monkeypatch.setattr(thrift, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(census, "_count_jobs", slowly)
-    census.forget()
+    monkeypatch.setattr(cache, "FEW", 2)
+    monkeypatch.setattr(cache, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(live_counts, "_count_jobs", slowly)
+    live_counts.forget()
     yield clock
-    census.forget()
+    live_counts.forget()
 
 
 def test_few_live_jobs_are_counted_for_every_answer(small: list[float]) -> None:
     JobFactory.create()
-    assert census.take().statuses()["QUEUED"] == 1
+    assert live_counts.take().statuses()["QUEUED"] == 1
     JobFactory.create()
-    assert census.take().statuses()["QUEUED"] == 2
+    assert live_counts.take().statuses()["QUEUED"] == 2
 
 
 def test_many_live_jobs_are_counted_once_for_a_while_that_grows_with_them(small: list[float]) -> None:
     JobFactory.create_batch(3)
-    assert census.take().statuses()["QUEUED"] == 3  # good for 3 s from when it was begun
+    assert live_counts.take().statuses()["QUEUED"] == 3  # good for 3 s from when it was begun
     JobFactory.create(tenant="one")
     small[0] += 2.5
-    assert census.take().statuses()["QUEUED"] == 3
-    assert census.take("one").statuses()["QUEUED"] == 1, "of each tenant its own"
+    assert live_counts.take().statuses()["QUEUED"] == 3
+    assert live_counts.take("one").statuses()["QUEUED"] == 1, "of each tenant its own"
     small[0] += 0.2
-    assert census.take().statuses()["QUEUED"] == 4
+    assert live_counts.take().statuses()["QUEUED"] == 4
 
 
 def test_no_census_gets_old(small: list[float]) -> None:
     JobFactory.create_batch(100)
     began = small[0]
-    assert census.take().statuses()["QUEUED"] == 100
-    services.enqueue(NOTE, {"text": "a"})
-    small[0] = began + thrift.LONGEST_SEC - 0.1
-    assert census.take().statuses()["QUEUED"] == 100
-    small[0] = began + thrift.LONGEST_SEC + 0.1
-    assert census.take().statuses()["QUEUED"] == 101
+    assert live_counts.take().statuses()["QUEUED"] == 100
+    job_services.enqueue(NOTE, {"text": "a"})
+    small[0] = began + cache.LONGEST_SEC - 0.1
+    assert live_counts.take().statuses()["QUEUED"] == 100
+    small[0] = began + cache.LONGEST_SEC + 0.1
+    assert live_counts.take().statuses()["QUEUED"] == 101

@@ -7,9 +7,10 @@ from uuid import uuid4
 
 import pytest
 
-from jobs import services, targets
 from jobs.engine import promoter
 from jobs.models import Job, Target
+from jobs.services import jobs as job_services
+from jobs.services import targets
 from jobs.states import Status
 from tests import sample_jobs
 from tests.api.calling import Api, wrong_fields
@@ -20,7 +21,7 @@ NOTE = sample_jobs.note.name
 
 
 def submit(target: str, tenant: str = "default") -> Job:
-    return services.enqueue(NOTE, {"text": "a"}, target=target, tenant=tenant)
+    return job_services.enqueue(NOTE, {"text": "a"}, target=target, tenant=tenant)
 
 
 def test_a_target_is_there_from_its_first_use() -> None:
@@ -34,7 +35,7 @@ def test_a_target_is_there_from_its_first_use() -> None:
 
 
 def test_a_target_whose_jobs_wait_for_their_time_is_there_too() -> None:
-    services.enqueue(NOTE, {"text": "a"}, target="later", not_before="2999-01-01T00:00:00Z")
+    job_services.enqueue(NOTE, {"text": "a"}, target="later", not_before="2999-01-01T00:00:00Z")
     assert Api("read").get("/targets/later").json()["queued"] == 0
 
 
@@ -72,7 +73,7 @@ def test_a_resume_continues_a_paused_job_and_follows_a_failed_one() -> None:
     paused = JobFactory.create(paused=True, target="book-1")
     failed = JobFactory.create(failed=True, target="book-2")
     for slash in ("", "/"):
-        services.pause(paused.pk) if slash else None
+        job_services.pause(paused.pk) if slash else None
         answer = api.post(f"/targets/book-1/jobs/{paused.pk}/resume{slash}", {"reason": "go on"})
         assert (answer.status_code, answer.json()["id"], answer.json()["status"]) == (200, str(paused.pk), "QUEUED")
     followed = api.post(f"/targets/book-2/jobs/{failed.pk}/resume/")

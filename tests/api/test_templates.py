@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from jobs import services
 from jobs.models import Job, JobTemplate
 from jobs.redaction import MASK
+from jobs.services import jobs as job_services
 from tests import sample_jobs
 from tests.api.calling import Api, wrong_fields
 from tests.factories import SAMPLE_TYPE, JobFactory, JobTemplateFactory, ScheduleFactory
@@ -202,7 +202,7 @@ def test_a_template_that_is_in_use_stays() -> None:
     refused = api.delete(f"/job-templates/{template['id']}")
     assert (refused.status_code, refused.json()["code"]) == (409, "in_use")
 
-    services.cancel(job["id"])
+    job_services.cancel(job["id"])
     assert api.delete(f"/job-templates/{template['id']}").status_code == 204
     assert Job.objects.get().template is None
     assert api.get(f"/job-templates/{template['id']}").status_code == 404

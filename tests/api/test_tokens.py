@@ -13,9 +13,9 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from jobs import tokens
 from jobs.errors import InvalidInput, NotFound
 from jobs.models import ApiToken
+from jobs.services import tokens
 from tests.api.calling import Api
 from tests.factories import JobFactory
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs import services
 from jobs.engine.facts import facts_of
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from jobs.states import Status, allowed_actions
 from tests import sample_jobs
 from tests.api.calling import Api
@@ -150,6 +150,6 @@ def test_a_job_is_not_moved_beside_one_of_another_tenant_nor_told_of_it(api: Api
 
 
 def test_a_held_job_is_released(api: Api) -> None:
-    held = services.enqueue("tests.note", {"text": "x"}, hold=True)
+    held = job_services.enqueue("tests.note", {"text": "x"}, hold=True)
     assert api.post(f"/jobs/{held.pk}/release").json()["status"] == "QUEUED"
     assert api.post(f"/jobs/{held.pk}/release").status_code == 409

@@ -11,9 +11,10 @@ from django.contrib.auth.models import User
 from django.urls import reverse
 from playwright.sync_api import Page, expect
 
-from jobs import demo, services
+from jobs import demo
 from jobs.actors import Actor, ActorKind
 from jobs.models import Job, Worker
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from schedules.models import Schedule
 from tests.admin.pages import list_of, page_of
@@ -39,7 +40,7 @@ def place(name: str) -> str:
 
 
 def queued(count: int) -> list[Job]:
-    return [services.enqueue("sample.add", {"a": number, "b": 0}) for number in range(count)]
+    return [job_services.enqueue("sample.add", {"a": number, "b": 0}) for number in range(count)]
 
 
 def order(page: Page) -> list[str]:
@@ -64,7 +65,7 @@ def test_a_verb_on_the_list_and_on_the_job_page(open_as: Opener, boss: User) -> 
 
 def test_a_running_job_is_paused_and_resumed_by_its_buttons(open_as: Opener, boss: User, fleet: Fleet) -> None:
     fleet.start("--name=one", settings=STEADY)
-    job = services.enqueue("sample.count", {"upto": 100_000, "pace": 0.05})
+    job = job_services.enqueue("sample.count", {"upto": 100_000, "pace": 0.05})
     await_status(job.pk, Status.RUNNING, fleet=fleet)
     page = open_as(boss, page_of(job))
     page.get_by_role("button", name="Pause").click()
@@ -108,12 +109,12 @@ def test_a_list_keeps_itself_fresh_and_stops_while_somebody_chooses(open_as: Ope
     first = queued(1)[0]
     page = open_as(boss, list_of(Job))
     page.locator(".jc-live-every").select_option("2")
-    services.pause(first.pk)
+    job_services.pause(first.pk)
     expect(page.locator("#result_list .jc-paused")).to_be_visible()
     expect(page.locator('[data-count="PAUSED"]')).to_have_text("1")
     page.locator("#result_list input.action-select").check()
     with page.expect_response(lambda answer: answer.request.headers.get("x-jobs-live") == "1"):
-        services.resume(first.pk)
+        job_services.resume(first.pk)
         page.evaluate("document.querySelector('input.action-select:checked').blur()")
         page.keyboard.press("r")
     expect(page.locator("#result_list .jc-paused")).to_be_visible()
@@ -214,5 +215,5 @@ def scene(fleet: Fleet) -> None:
     """The demo, with a worker at it."""
     demo.fill(actor=Actor(ActorKind.CLI, "ada"))
     fleet.start("--name=worker-1", "--concurrency=4", settings=STEADY)
-    counting = services.enqueue("sample.count", {"upto": 100_000, "pace": 0.05}, target="book-1", priority=90)
+    counting = job_services.enqueue("sample.count", {"upto": 100_000, "pace": 0.05}, target="book-1", priority=90)
     await_status(counting.pk, Status.RUNNING, fleet=fleet)

@@ -12,9 +12,9 @@ from django.urls import reverse
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from jobs import targets
 from jobs.admin.console import SCREENS
 from jobs.models import Job, JobGroup, Target, Worker
+from jobs.services import targets
 from schedules.models import Schedule
 from tests import factories
 from tests.admin.pages import list_of, page_of

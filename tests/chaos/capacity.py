@@ -6,8 +6,8 @@ import random
 import time
 from collections import Counter
 
-from jobs import services
 from jobs.models import JobEvent
+from jobs.services import jobs as job_services
 from jobs.states import EventKind
 from tests.chaos.crowded import judge_runs, refusals
 from tests.chaos.verdict import Verdict
@@ -35,7 +35,7 @@ def run(fleet: Fleet, chance: random.Random, *, jobs: int, sabotage: str = "") -
         }
         for number in range(jobs)
     ]
-    services.enqueue_many(items)
+    job_services.enqueue_many(items)
     began = time.monotonic()
     fleet.start_many(WORKERS, f"--concurrency={SLOTS}", settings=SETTINGS, sabotage=sabotage)
     await_all_ended(60 + jobs, fleet)

@@ -18,9 +18,9 @@ from enum import StrEnum
 from django.db import connection
 from django.db.models import F, Sum
 
-from jobs import services
-from jobs.groups import group
 from jobs.models import GroupStatus, Job, JobEvent, JobGroup, JobMinute, JobRun
+from jobs.services import jobs as job_services
+from jobs.services.groups import group
 from jobs.states import TERMINAL, EventKind, Status
 from tests.chaos.crashable import Wire
 from tests.chaos.verdict import Verdict
@@ -90,7 +90,7 @@ def submit(chance: random.Random) -> None:
         params = {"lane": lane or "", "seconds": chance.uniform(0, 0.03)}
         items.append({"job_type": "sample.work", "params": params, "target": lane})
     failing = [{"job_type": "sample.fail", "params": {"times": 1}, "max_retries": 3} for _ in range(3)]
-    services.enqueue_many([*items[2:], *failing])
+    job_services.enqueue_many([*items[2:], *failing])
     group(items[:2], name="pair").enqueue()
 
 

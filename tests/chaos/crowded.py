@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from jobs import services
 from jobs.models import Job, JobRun
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.chaos.verdict import Verdict
 from tests.worker.harness import STEADY, Fleet, await_all_ended
@@ -52,7 +52,7 @@ def submit(chance: random.Random, jobs: int, lanes: int, longest_sec: float) -> 
     order: dict[str, list[UUID]] = {}
     for start in range(0, jobs, BULK):
         items = [item(chance, number, lanes, longest_sec) for number in range(start, min(start + BULK, jobs))]
-        for job_id, each in zip(services.enqueue_many(items), items, strict=True):
+        for job_id, each in zip(job_services.enqueue_many(items), items, strict=True):
             if each["target"] is not None:
                 order.setdefault(each["target"], []).append(job_id)
     return order

@@ -6,8 +6,8 @@ import random
 import time
 from typing import Any
 
-from jobs import services
 from jobs.models import Lease
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.chaos.verdict import Verdict
 from tests.dispatch.web import Web
@@ -32,9 +32,11 @@ def run(fleet: Fleet, chance: random.Random, *, rounds: int, sabotage: str = "")
 def one_round(verdict: Verdict, fleet: Fleet, web: Web, number: int) -> int:
     """Returns how long its direct calls had waited, in milliseconds."""
     gate = fleet.home / f"gate-{number}"
-    running = services.enqueue("sample.deaf", {"gate": str(gate)})
+    running = job_services.enqueue("sample.deaf", {"gate": str(gate)})
     until(lambda: fleet.ledger.of(running.pk, "start"), what=fleet.logs)
-    queued = [services.enqueue("sample.work", {"number": 10 * number + n}, priority=p) for n, p in ((3, 100), (4, 50))]
+    queued = [
+        job_services.enqueue("sample.work", {"number": 10 * number + n}, priority=p) for n, p in ((3, 100), (4, 50))
+    ]
     calls = []
     for place in (1, 2):
         calls.append(web.call("sample.work", {"number": 10 * number + place, "seconds": 0.02}))
@@ -82,14 +84,14 @@ def killed(
 
 def one_kill(verdict: Verdict, fleet: Fleet, settings: dict[str, Any], number: int, waits: bool) -> float:
     gate = fleet.home / f"killed-{number}"
-    first = services.enqueue("sample.deaf", {"gate": str(gate)}) if waits else None
+    first = job_services.enqueue("sample.deaf", {"gate": str(gate)}) if waits else None
     if first is not None:
         until(lambda: fleet.ledger.of(first.pk, "start"), what=fleet.logs)
     with Web(fleet, settings) as web:
         web.call("sample.deaf", {"gate": str(fleet.home / "never")})
         live = Lease.objects.filter(ended_at=None, granted_at__isnull=waits)
         until(live.exists, what="the direct call has its lease")
-        queued = services.enqueue("sample.noop")
+        queued = job_services.enqueue("sample.noop")
         gate.touch()
         if first is not None:
             await_status(first.pk, Status.COMPLETED, fleet=fleet)

@@ -14,10 +14,11 @@ from uuid import UUID
 
 from django.db import DatabaseError, transaction
 
-from jobs import limits, services
 from jobs.errors import Conflict
-from jobs.groups import group
 from jobs.models import Job, JobEvent, JobRun
+from jobs.services import jobs as job_services
+from jobs.services import limits
+from jobs.services.groups import group
 from jobs.states import TERMINAL, Status
 from tests.chaos.crowded import refusals
 from tests.chaos.lanes import count_deadlocks
@@ -90,7 +91,7 @@ class Host:
         if Job.objects.exclude(status__in=sorted(TERMINAL)).count() >= ENOUGH:
             return
         items = [self._item() for _ in range(BATCH)]
-        services.enqueue_many(items[2:])
+        job_services.enqueue_many(items[2:])
         group(items[:2], name="pair").enqueue()
 
     def _item(self) -> dict[str, object]:
@@ -137,7 +138,7 @@ class Host:
 
     def _cancel(self, job_id: UUID) -> None:
         try:
-            services.cancel(job_id)
+            job_services.cancel(job_id)
         except Conflict:  # it has ended since
             return
         self.stopped.add(job_id)

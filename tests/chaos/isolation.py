@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from django.db import connection
 
-from jobs import remote, services
 from jobs.actors import PYTHON
 from jobs.models import Job
+from jobs.services import jobs as job_services
+from jobs.services import remote
 from jobs.states import Status
 from tests.chaos.crowded import refusals
 from tests.chaos.verdict import Verdict
@@ -132,7 +133,7 @@ def submit(chance: random.Random, load: Load) -> None:
         if number % 3 == 0:
             remote.submit({"addon_id": ADDON, "job_type": "remote.work", "payload": params}, actor=PYTHON)
         else:
-            services.enqueue("sample.work", params, resource=chance.choice(RESOURCES))
+            job_services.enqueue("sample.work", params, resource=chance.choice(RESOURCES))
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from django.db import connection
 
-from jobs import services
 from jobs.models import Job, JobEvent
+from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, EventKind, Status
 from tests.chaos.verdict import Verdict
 from tests.worker.harness import SHORT, Fleet, WorkerProcess, until
@@ -54,7 +54,7 @@ def submit(chance: random.Random, jobs: int) -> dict[UUID, str]:
                 "max_retries": 1000,
             }
         )
-    ids = services.enqueue_many(items)
+    ids = job_services.enqueue_many(items)
     return {job_id: item["target"] or "" for job_id, item in zip(ids, items, strict=True)}  # type: ignore[misc]
 
 

@@ -19,8 +19,9 @@ from typing import Any
 
 from django.db import connection
 
-from jobs import services, targets
 from jobs.models import Job, LaneMark, Target
+from jobs.services import jobs as job_services
+from jobs.services import targets
 from jobs.signals import group_finished
 from jobs.states import LIVE, Status
 from tests.chaos.verdict import Verdict
@@ -73,7 +74,7 @@ def gather(fleet: Fleet, plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def stage(plan: dict[str, Any]) -> dict[str, Any]:
-    made = services.enqueue_many([{"job_type": NOOP, "target": lane(number)} for number in range(5 * LANES)])
+    made = job_services.enqueue_many([{"job_type": NOOP, "target": lane(number)} for number in range(5 * LANES)])
     return {"jobs": [str(each) for each in made]}
 
 
@@ -102,7 +103,7 @@ class Crew(Hammer):
     def submit(self) -> None:
         several = self.chance.randint(1, 4)
         items = [{"job_type": NOOP, "target": self._lane(), "priority": self._priority()} for _ in range(several)]
-        self.job_ids += services.enqueue_many(items, actor=self.actor)
+        self.job_ids += job_services.enqueue_many(items, actor=self.actor)
 
     def submit_group(self) -> None:
         mode = self.chance.choice(("sequential", "parallel"))
@@ -112,7 +113,7 @@ class Crew(Hammer):
     def move(self) -> None:
         one, other = self.chance.sample(self.job_ids[-60:], 2)
         way: dict[str, Any] = self.chance.choice(({"before": other}, {"after": other}, {"to": "top"}, {"to": "bottom"}))
-        services.move(one, actor=self.actor, **way)
+        job_services.move(one, actor=self.actor, **way)
 
     def shut(self) -> None:
         targets.pause(self._lane(), actor=self.actor)
@@ -136,11 +137,11 @@ def let_everything_go() -> None:
         targets.unpause(each.key)
     for _ in range(50):
         for job_id in Job.objects.filter(status=Status.PAUSED).values_list("pk", flat=True):
-            services.resume(job_id)
+            job_services.resume(job_id)
         for job_id in Job.objects.filter(status=Status.FAILED, resolved_at=None).tails().values_list("pk", flat=True):
-            services.resolve(job_id)
+            job_services.resolve(job_id)
         for job_id in Job.objects.filter(status=Status.QUEUED, gate=1).values_list("pk", flat=True):
-            services.retry(job_id)
+            job_services.retry(job_id)
         drain()
         if not Job.objects.filter(status__in=sorted(LIVE)).exists():
             return

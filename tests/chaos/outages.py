@@ -12,8 +12,8 @@ from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, connection
 
-from jobs import services
 from jobs.models import Job, JobEvent
+from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos.crashable import Server, Wire
 from tests.chaos.verdict import Verdict
@@ -36,7 +36,7 @@ def run(
     """All of it under a steady stream of jobs, on the same two worker processes; then the dead wire."""
     verdict = Verdict()
     workers = fleet.start_many(2, "--concurrency=4", settings=PATIENT)
-    long_ones = [services.enqueue("sample.sleepy", {"seconds": 6}).pk for _ in range(2)]
+    long_ones = [job_services.enqueue("sample.sleepy", {"seconds": 6}).pk for _ in range(2)]
     with Stream(chance) as stream:
         for trouble in [crash] * crashes + [cut] * cuts:
             until(lambda: stream.grows(20), what=fleet.logs, forgiving=True)
@@ -74,7 +74,7 @@ def hang(verdict: Verdict, server: Server, fleet: Fleet) -> None:
     through = {"DATABASE_URL": server.url_through(wire.port)}
     try:
         cut_off = fleet.start("--concurrency=2", settings=FENCED, env=through)
-        held = services.enqueue("sample.long_once", {"seconds": 600}, max_retries=1)
+        held = job_services.enqueue("sample.long_once", {"seconds": 600}, max_retries=1)
         until(lambda: fleet.ledger.of(held.pk, "start"), what=fleet.logs)
         heir = fleet.start(settings=FENCED)
         watch, dead_at = Watch(cut_off), time.monotonic()
@@ -124,7 +124,7 @@ class Stream:
             lane = f"lane-{self.chance.randrange(6)}" if self.chance.random() < 0.5 else None
             kind = self.chance.choice(KINDS)
             try:
-                self.acknowledged.append(services.enqueue(*kind, target=lane).pk)
+                self.acknowledged.append(job_services.enqueue(*kind, target=lane).pk)
             except (DatabaseError, InterfaceError):
                 self.refused += 1
                 connection.close()
@@ -186,7 +186,7 @@ def pick_up(fleet: Fleet) -> float:
     made: list[UUID] = []
 
     def submitted() -> bool:
-        made.append(services.enqueue("sample.noop", priority="URGENT").pk)
+        made.append(job_services.enqueue("sample.noop", priority="URGENT").pk)
         return True
 
     until(submitted, forgiving=True)
@@ -209,7 +209,7 @@ def judge_fenced(verdict: Verdict, fleet: Fleet, job_id: UUID, dead_at: float) -
 def judge_revived(verdict: Verdict, fleet: Fleet) -> None:
     """Threads that wait on the dead connections are freed after a lease; then everything is as it was."""
     began = time.monotonic()
-    last = services.enqueue("sample.noop")
+    last = job_services.enqueue("sample.noop")
     until(lambda: Job.objects.filter(pk=last.pk, status=Status.COMPLETED).exists(), 60, fleet.logs)
     verdict.note(back_after_the_wire=time.monotonic() - began)
     judge_back(verdict, fleet)

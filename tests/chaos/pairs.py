@@ -6,8 +6,8 @@ import random
 import time
 from collections import Counter
 
-from jobs.groups import group
 from jobs.models import GroupStatus, JobGroup
+from jobs.services.groups import group
 from tests.chaos.crowded import refusals
 from tests.chaos.verdict import Verdict
 from tests.worker.harness import STEADY, Fleet, await_all_ended

@@ -8,9 +8,10 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
-from jobs import remote, services
 from jobs.actors import PYTHON
 from jobs.models import JobRun
+from jobs.services import jobs as job_services
+from jobs.services import remote
 from tests.chaos.crowded import judge_lanes, judge_runs, refusals
 from tests.chaos.verdict import Verdict
 from tests.remote.crew import ADDON, Crew
@@ -58,7 +59,7 @@ def submit(chance: random.Random, jobs: int, lanes: int) -> dict[str, list[UUID]
 
 def _submit(chance: random.Random, params: dict[str, Any], fields: dict[str, Any]) -> UUID:
     if chance.random() < 1 / 3:
-        return services.enqueue("sample.work", params, **fields).pk
+        return job_services.enqueue("sample.work", params, **fields).pk
     kind = "remote.rare" if chance.random() < 0.2 else "remote.work"
     intent = {"addon_id": ADDON, "job_type": kind, "payload": params, **fields}
     return remote.submit(intent, actor=PYTHON)[0].pk

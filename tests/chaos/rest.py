@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection
 
-from jobs import services
+from jobs.services import jobs as job_services
 from tests.chaos.outages import cpu_seconds
 from tests.chaos.verdict import Verdict
 from tests.worker.harness import Fleet, await_all_ended
@@ -49,7 +49,9 @@ def memory(fleet: Fleet, chance: random.Random, *, jobs: int) -> Verdict:
     began = time.monotonic()
     for _ in range(10):
         for start in range(0, part, BULK):
-            services.enqueue_many([{"job_type": "sample.add", "params": {"a": 1, "b": 2}}] * min(BULK, part - start))
+            job_services.enqueue_many(
+                [{"job_type": "sample.add", "params": {"a": 1, "b": 2}}] * min(BULK, part - start)
+            )
         await_all_ended(60 + part / 20, fleet)
         sizes.append(resident_mib(worker.pid))
     growth = sizes[-1] / sizes[0] - 1

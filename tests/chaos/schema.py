@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from jobs import tokens
 from jobs.registry import registry
+from jobs.services import tokens
 from jobs.states import Status
 from tests import factories
 from tests.chaos.verdict import Verdict

@@ -7,8 +7,8 @@ import time
 from typing import Any
 from uuid import UUID
 
-from jobs import services
 from jobs.models import Job, JobEvent
+from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos.verdict import Verdict
 from tests.worker.harness import STEADY, Fleet, WorkerProcess, await_all_ended
@@ -50,7 +50,7 @@ def submit(chance: random.Random) -> list[UUID]:
         kind, params = chance.choice(KINDS)
         lane = f"lane-{chance.randrange(8)}" if chance.random() < 0.5 else None
         made.append({"job_type": kind, "params": params, "target": lane})
-    return services.enqueue_many(made)
+    return job_services.enqueue_many(made)
 
 
 def judge_end(verdict: Verdict, number: int, worker: WorkerProcess) -> None:

@@ -17,8 +17,8 @@ from django.db import transaction
 from django.db.models import Max
 from django.test import override_settings
 
-from jobs import services as jobs
 from jobs.models import Job
+from jobs.services import jobs as jobs
 from jobs.states import TERMINAL
 from tests.chaos.rest import resident_mib
 from tests.chaos.verdict import Verdict

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection
 
 from jobs.models import Job
-from jobs.services import enqueue, enqueue_many
+from jobs.services.jobs import enqueue, enqueue_many
 from tests.commands.saying import call, run
 
 

@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from jobs import clock, tokens
+from jobs import clock
 from jobs.models import ApiToken
+from jobs.services import tokens
 from tests.commands.saying import call, run
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from django.apps import apps
 
-from jobs import demo, services
+from jobs import demo
 from jobs.explain import explain
 from jobs.models import ConcurrencyLimit, GroupStatus, Job, JobGroup, JobMinute, JobTemplate
 from jobs.registry import registry
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from schedules import history
 from schedules.models import Schedule
@@ -36,7 +37,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
 
 
 def test_it_shows_every_side_of_the_console_and_goes_without_a_trace() -> None:
-    own = services.enqueue("system.noop")
+    own = job_services.enqueue("system.noop")
     before = rows()
     said = call("demo", "--force")
     assert (said.code, "--clear" in said.out) == (0, True), said.err
@@ -86,7 +87,7 @@ def test_without_debug_it_must_be_meant() -> None:
 
 
 def test_a_tenant_that_it_did_not_make_is_left_alone() -> None:
-    services.enqueue("system.noop", tenant=demo.TENANT)
+    job_services.enqueue("system.noop", tenant=demo.TENANT)
     before = rows()
     assert call("demo", "--force").code == call("demo", "--clear").code == 1
     assert rows() == before

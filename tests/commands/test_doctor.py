@@ -14,7 +14,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from jobs.models import Job, Worker
-from jobs.services import enqueue
+from jobs.services.jobs import enqueue
 from schedules import services as schedules
 from schedules.models import Schedule
 from tests.commands.saying import Said, call, run

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jobs import services
 from jobs.engine.selection import limits as engine_limits
 from jobs.models import ConcurrencyLimit
+from jobs.services import jobs as job_services
 from tests.commands.saying import call, run
 from tests.executor import take_next
 from tests.factories import ConcurrencyLimitFactory, JobFactory, LeaseFactory
@@ -75,7 +75,7 @@ def test_unlimited_is_a_maximum() -> None:
 
 
 def test_a_pause_stops_starts_and_keeps_who_and_why() -> None:
-    services.enqueue("sample.noop")
+    job_services.enqueue("sample.noop")
     assert call("limits", "pause", "job_type", "sample.noop", "--reason=mail is down").code == 0
 
     assert take_next() is None

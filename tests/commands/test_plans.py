@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from jobs import census, figures, limits, targets
 from jobs.models import Job
+from jobs.services import limits, targets
+from jobs.stats import live_counts, queries
 from tests.api.crowd import Crowd
 from tests.factories import TargetFactory
 
@@ -61,13 +62,13 @@ def _plan(sql: str, params: Any) -> str:
 @pytest.mark.parametrize(
     "read",
     [
-        figures.in_use,
-        figures.oldest_waiting,
+        queries.in_use,
+        queries.oldest_waiting,
         limits.listing,
-        lambda: list(figures.running()[:10]),
-        lambda: list(figures.blocking()[:10]),
+        lambda: list(queries.running()[:10]),
+        lambda: list(queries.blocking()[:10]),
         lambda: targets.states([TargetFactory.create()]),
-        census.take,
+        live_counts.take,
     ],
     ids=["in use", "oldest waiting", "limits", "running", "blocking", "targets", "census"],
 )

@@ -12,10 +12,12 @@ from uuid import UUID
 import pytest
 from django.db import connection, models, transaction
 
-from jobs import census, clock, services
+from jobs import clock
 from jobs.engine.maintenance import retention, rollup_compaction, runner
 from jobs.models import GroupStatus, Job, JobEvent, JobGroup, JobLog, JobMinute, JobRun, Lease, Worker
+from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, Status
+from jobs.stats import live_counts
 from tests.commands.aging import born, ended_job, old_job
 from tests.commands.saying import call, run
 from tests.factories import (
@@ -42,7 +44,7 @@ def prune(*words: str) -> dict[str, int]:
 
 def totals() -> dict[str, int]:
     """How many jobs ever ended as what."""
-    return {status: jobs for status, jobs in census.take().statuses().items() if status in TERMINAL}
+    return {status: jobs for status, jobs in live_counts.take().statuses().items() if status in TERMINAL}
 
 
 def left() -> set[UUID]:
@@ -87,7 +89,7 @@ def test_a_failure_that_blocks_its_target_stays_until_it_is_resolved() -> None:
     blocking = old_job(age=OLD, failed=True, target="book-1")
 
     assert prune()["jobs"] == 0
-    services.resolve(blocking.pk)
+    job_services.resolve(blocking.pk)
     assert prune()["jobs"] == 0, "its resolution is young"
 
     JobEvent.objects.filter(job_id=blocking.pk).delete()

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from jobs import ids, services
+from jobs import ids
 from jobs.engine import promoter
 from jobs.models import Gate, Job, LaneMark, Target
+from jobs.services import jobs as job_services
 from tests.commands.saying import call, run
 from tests.executor import fail, take_next
 from tests.factories import JobFactory, TargetFactory
@@ -24,7 +25,7 @@ def target(key: str) -> dict[str, Any]:
 
 
 def test_a_paused_target_starts_nothing_until_it_is_unpaused() -> None:
-    services.enqueue("sample.noop", target="book-1")
+    job_services.enqueue("sample.noop", target="book-1")
 
     assert call("targets", "pause", "book-1", "--reason=reindexing").code == 0
     assert take_next() is None
@@ -38,7 +39,7 @@ def test_a_paused_target_starts_nothing_until_it_is_unpaused() -> None:
 
 
 def test_a_ready_job_steps_back_when_its_target_is_paused() -> None:
-    services.enqueue("sample.noop", target="book-1")
+    job_services.enqueue("sample.noop", target="book-1")
     promoter.promote()
     assert Job.objects.get().gate == Gate.READY
 
@@ -54,7 +55,7 @@ def test_a_target_can_be_paused_before_its_first_job() -> None:
     made = Target.objects.get()
     assert (made.pk, made.tenant, made.paused) == (ids.lane_id("acme", "book-9"), "acme", True)
     assert LaneMark.objects.filter(lane_id=made.pk).exists()
-    services.enqueue("sample.noop", target="book-9", tenant="acme")
+    job_services.enqueue("sample.noop", target="book-9", tenant="acme")
     assert take_next() is None
 
 
@@ -76,7 +77,7 @@ def test_an_unknown_target_cannot_be_unpaused() -> None:
 
 def test_list_shows_who_holds_and_who_blocks_a_lane() -> None:
     for _ in range(3):
-        services.enqueue("sample.noop", target="book-1")
+        job_services.enqueue("sample.noop", target="book-1")
     running = take_next()
     assert running is not None
     assert (target("book-1")["holder"], target("book-1")["blocked_by"]) == (str(running.pk), None)

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from jobs import services
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.commands.saying import PATIENCE_SEC, Said, call, start
 from tests.worker.harness import Fleet, await_status, chain
@@ -69,7 +69,7 @@ def test_a_cancelled_job_exits_130(fleet: Fleet) -> None:
     waiting = start(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
     job = await_status(first_line_of(waiting), Status.RUNNING, fleet=fleet)
 
-    services.cancel(job.pk)
+    job_services.cancel(job.pk)
 
     out, err = waiting.communicate(timeout=PATIENCE_SEC)
     assert (waiting.returncode, out) == (130, "")
@@ -112,7 +112,7 @@ def test_without_a_worker_it_says_so(process_env: dict[str, str]) -> None:
         "No worker is running; the job waits for one.\n",
     ]
 
-    services.cancel(job_id)
+    job_services.cancel(job_id)
 
     waiting.communicate(timeout=PATIENCE_SEC)
     assert waiting.returncode == 130

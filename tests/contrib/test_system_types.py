@@ -20,7 +20,7 @@ from jobs import job, jobs
 from jobs.errors import InvalidInput
 from jobs.models import Job, JobLog
 from jobs.registry import registry
-from jobs.services import cancel, enqueue
+from jobs.services.jobs import cancel, enqueue
 from jobs.states import Status
 from jobs.testing import drain
 from schedules import services as schedules

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from jobs import actors, db, services
+from jobs import actors, db
 from jobs.contrib.tasks import JobsBackend
 from jobs.contrib.tasks.compat import TaskResultStatus, task_finished
 from jobs.engine import finish, lifecycle
@@ -18,6 +18,7 @@ from jobs.engine.executors.run import run
 from jobs.errors import LeaseLost
 from jobs.models import Job
 from jobs.outcomes import Failed
+from jobs.services import jobs as job_services
 from jobs.states import Cause, Status, StopMode
 from jobs.testing import drain
 from tests import executor
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.django_db
 def test_a_task_cancelled_before_it_starts_is_told_when_that_is_committed(on_commit: Any) -> None:
     result = tasks.add.enqueue(1)
     with finishes() as told, on_commit():
-        services.cancel(result.id, reason="no longer wanted")
+        job_services.cancel(result.id, reason="no longer wanted")
         assert told == []
     assert told == [(result.id, "FAILED", "jobs.errors.JobCancelled")]
 
@@ -37,7 +38,7 @@ def test_a_task_cancelled_before_it_starts_is_told_when_that_is_committed(on_com
 def test_a_cancel_that_is_taken_back_is_not_told(on_commit: Any) -> None:
     result = tasks.add.enqueue(1)
     with finishes() as told, on_commit(), transaction.atomic(using=db.alias()):
-        services.cancel(result.id)
+        job_services.cancel(result.id)
         transaction.set_rollback(True, using=db.alias())
     assert told == []
 
@@ -46,7 +47,7 @@ def test_a_retry_cancelled_in_its_backoff_ends_the_task(on_commit: Any) -> None:
     result = tasks.fail.enqueue(2)
     with finishes() as told, on_commit():
         drain()
-        services.cancel(Job.objects.get(status=Status.QUEUED).pk)
+        job_services.cancel(Job.objects.get(status=Status.QUEUED).pk)
     assert told == [(result.id, "FAILED", "jobs.errors.JobCancelled")]
 
 
@@ -93,7 +94,7 @@ def test_a_running_task_that_a_person_cancels_is_told_once(on_commit: Any) -> No
     job = executor.take(Job.objects.get())
     with finishes() as told, on_commit():
         stop(job, StopMode.CANCEL)
-        services.cancel(job.pk)
+        job_services.cancel(job.pk)
         finish.stop(job.pk, job.lease_token, actor=executor.WORKER, artifacts={"exception": "jobs.errors.JobCancelled"})
     assert told == [(result.id, "FAILED", "jobs.errors.JobCancelled")]
 
@@ -125,9 +126,9 @@ def test_a_task_beyond_its_tokens_has_failed_though_it_returned(on_commit: Any) 
 
 
 def test_jobs_that_are_no_tasks_are_no_tasks_end(on_commit: Any) -> None:
-    job = services.enqueue("system.noop")
+    job = job_services.enqueue("system.noop")
     with finishes() as told, on_commit():
-        services.cancel(job.pk)
+        job_services.cancel(job.pk)
     assert told == []
 
 

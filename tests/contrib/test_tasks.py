@@ -18,7 +18,6 @@ from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 
-from jobs import services
 from jobs.contrib.tasks import JobsBackend, JobsTask
 from jobs.contrib.tasks.compat import (
     InvalidTask,
@@ -33,6 +32,7 @@ from jobs.contrib.tasks.compat import (
 from jobs.contrib.tasks.compat import Task as StandardTask
 from jobs.models import Job
 from jobs.registry import registry
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.testing import drain
 from tests.sample import tasks
@@ -86,7 +86,7 @@ def test_a_failure_is_retried_and_the_result_reads_the_whole_chain() -> None:
     drain()
     assert tasks.fail.get_result(result.id).status == TaskResultStatus.READY  # it waits out its backoff
     while Job.objects.filter(status=Status.QUEUED).exists():
-        services.retry(result.id)
+        job_services.retry(result.id)
         drain()
     result.refresh()
     assert (result.status, result.return_value, result.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 3)
@@ -112,7 +112,7 @@ def test_a_failure_for_good_has_its_exception_and_no_return_value() -> None:
 
 def test_a_cancelled_task_has_failed_and_says_why() -> None:
     result = tasks.add.enqueue(1)
-    services.cancel(result.id, reason="no longer wanted")
+    job_services.cancel(result.id, reason="no longer wanted")
     result.refresh()
     assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 0)
     assert result.finished_at is not None
@@ -122,7 +122,7 @@ def test_a_cancelled_task_has_failed_and_says_why() -> None:
 
 def test_a_paused_task_is_ready_to_be_executed_again() -> None:
     result = tasks.add.enqueue(1)
-    services.pause(result.id)
+    job_services.pause(result.id)
     result.refresh()
     assert result.status == TaskResultStatus.READY
 
@@ -222,7 +222,7 @@ def test_an_unknown_result_does_not_exist(result_id: str) -> None:
 
 
 def test_a_job_that_is_no_task_is_no_result_and_another_task_is_a_mismatch() -> None:
-    job = services.enqueue("system.noop")
+    job = job_services.enqueue("system.noop")
     with pytest.raises(TaskResultDoesNotExist):
         task_backends["default"].get_result(str(job.pk))
     with pytest.raises(TaskResultMismatch):
@@ -295,7 +295,7 @@ def test_a_task_of_another_backend_may_be_sent_to_ours() -> None:
 
 
 def test_a_task_may_be_submitted_by_name_and_called_as_it_is() -> None:
-    job = services.enqueue("tests.sample.tasks.add", {"args": [1, 1]})
+    job = job_services.enqueue("tests.sample.tasks.add", {"args": [1, 1]})
     drain()
     assert tasks.add.get_result(str(job.pk)).return_value == 2
     assert tasks.add.call(2, 3) == tasks.add.func(2, 3) == 5
@@ -304,7 +304,7 @@ def test_a_task_may_be_submitted_by_name_and_called_as_it_is() -> None:
 @pytest.mark.parametrize("signature", ["", "forged", "a:b"])
 def test_nobody_but_the_site_itself_chooses_what_a_worker_imports(signature: str) -> None:
     said = {"path": "antigravity.fly", "signature": signature}
-    job = services.enqueue("django.task", said)
+    job = job_services.enqueue("django.task", said)
     assert [(each.status, hasattr(each, "retried_by")) for each in drain()] == [(Status.FAILED, False)]
     assert "was not enqueued by this site" in Job.objects.get(pk=job.pk).status_reason
     assert "antigravity" not in sys.modules

@@ -11,7 +11,7 @@ import pytest
 from django.test import override_settings
 from django.utils import timezone
 
-from jobs import direct, services
+from jobs import direct
 from jobs.conf import conf
 from jobs.engine.maintenance import system_load
 from jobs.engine.maintenance.system_load import Measured
@@ -21,6 +21,7 @@ from jobs.engine.slots.admission_leases import Granted
 from jobs.errors import LeaseLost, NoSlot, NotFound
 from jobs.models import Gate, Job, Lease, SystemSnapshot
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot, State
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import executor, sample_jobs
 from tests.dispatch import handlers
@@ -61,7 +62,7 @@ def sulking(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Sulking]]:
 
 
 def enqueue(cost: int = 30, **fields: Any) -> Job:
-    return services.enqueue(TYPE, cost_units=cost, **fields)
+    return job_services.enqueue(TYPE, cost_units=cost, **fields)
 
 
 def fresh(job: Job) -> Job:
@@ -204,7 +205,7 @@ def test_the_order_among_those_who_were_denied_stays(sulking: type[Sulking]) -> 
 def test_a_denied_job_that_is_put_off_waits_for_its_own_time(sulking: type[Sulking]) -> None:
     job = enqueue()
     executor.take_next()
-    services.update(job.pk, {"not_before": timezone.now() + timedelta(hours=1)})
+    job_services.update(job.pk, {"not_before": timezone.now() + timedelta(hours=1)})
     put_off = fresh(job)
     assert (put_off.gate, put_off.recheck_at) == (Gate.TIME, None)
     sulking.reason = ""
@@ -219,7 +220,7 @@ def test_open_admission_records_nothing() -> None:
 
 
 def test_a_crowd_that_is_denied_is_not_written_all_at_once(sulking: type[Sulking]) -> None:
-    services.enqueue_many([{"job_type": TYPE}] * 120)
+    job_services.enqueue_many([{"job_type": TYPE}] * 120)
     executor.take_next()
     assert Job.objects.exclude(recheck_at=None).count() == 50
 

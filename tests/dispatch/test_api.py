@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from jobs import services
 from jobs.engine.selection import limits
 from jobs.models import Lease
+from jobs.services import jobs as job_services
 from tests import executor, sample_jobs
 from tests.api.calling import Api, wrong_fields
 from tests.dispatch import handlers
@@ -81,7 +81,7 @@ def test_it_takes_the_scope_submit(scopes: tuple[str, ...]) -> None:
 @override_settings(JOBSCHEDULER={"DIRECT_WAIT_SEC": 0})
 def test_no_slot_in_time_is_unavailable_for_now() -> None:
     limits.sync()
-    running = executor.take(services.enqueue(TYPE))
+    running = executor.take(job_services.enqueue(TYPE))
     response = Api("submit").post("/direct/direct.echo", {"wait_sec": 30})
     assert response.status_code == 503
     assert int(response["Retry-After"]) >= 1

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs import services
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.maintenance import runner
 from jobs.engine.maintenance.deadlines import PASSED, Keeper
 from jobs.models import Job, JobRun
 from jobs.policies.concurrency import Limits
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import executor, sample_jobs
 from tests.factories import ConcurrencyLimitFactory
@@ -26,7 +26,9 @@ LATE = timedelta(seconds=-1)
 
 def enqueue(due: timedelta, **fields: Any) -> Job:
     """With a deadline that far from now, whenever it was submitted."""
-    job = services.enqueue(TYPE, deadline_at=timezone.now() + timedelta(days=1), **{"time_sensitive": True, **fields})
+    job = job_services.enqueue(
+        TYPE, deadline_at=timezone.now() + timedelta(days=1), **{"time_sensitive": True, **fields}
+    )
     Job.objects.filter(pk=job.pk).update(deadline_at=timezone.now() + due)
     return Job.objects.get(pk=job.pk)
 
@@ -87,7 +89,7 @@ def test_a_job_that_was_started_in_time_goes_on() -> None:
 
 @pytest.mark.parametrize("held", [{"hold": True}, {"target": "book-1"}, {"not_before": timezone.now() + timedelta(1)}])
 def test_whatever_it_waits_for_it_is_too_late(held: dict[str, Any]) -> None:
-    late = services.enqueue(TYPE, time_sensitive=True, **held)
+    late = job_services.enqueue(TYPE, time_sensitive=True, **held)
     Job.objects.filter(pk=late.pk).update(deadline_at=timezone.now() + LATE)
     assert Keeper().skip_late() == 1
     assert status(late) == Status.SKIPPED

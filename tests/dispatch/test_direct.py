@@ -12,11 +12,12 @@ from django.db import connections, transaction
 from django.test import override_settings
 
 import jobs
-from jobs import actors, direct, services
+from jobs import actors, direct
 from jobs.engine.selection import limits
 from jobs.engine.slots import leases
 from jobs.errors import HandlerFailed, InvalidInput, InvalidOperationError, NoSlot, Skip, TokenLimitExceeded
 from jobs.models import Job, JobEvent, Lease
+from jobs.services import jobs as job_services
 from tests import executor, sample_jobs
 from tests.dispatch import handlers
 from tests.worker.harness import until
@@ -56,7 +57,7 @@ def test_the_limits_of_the_settings_hold_where_no_worker_has_ever_started() -> N
 @override_settings(JOBSCHEDULER={"LIMITS": {"global": None}})
 def test_without_a_limit_it_runs_at_once() -> None:
     limits.sync()
-    executor.take(services.enqueue(TYPE))
+    executor.take(job_services.enqueue(TYPE))
     assert direct.run("direct.echo", wait=0)["word"] == "hello"
 
 
@@ -81,7 +82,7 @@ def test_what_the_handler_raises_is_raised_and_the_slot_is_free(
     with pytest.raises(raised):
         direct.run(job_type)
     assert lease().outcome == outcome
-    executor.take(services.enqueue(TYPE))
+    executor.take(job_services.enqueue(TYPE))
 
 
 @pytest.mark.django_db
@@ -127,20 +128,20 @@ def test_nothing_is_reserved_for_what_cannot_run() -> None:
 @pytest.mark.django_db
 def test_the_wait_is_bounded_and_leaves_nothing_shut() -> None:
     limits.sync()
-    running = executor.take(services.enqueue(TYPE))
+    running = executor.take(job_services.enqueue(TYPE))
     with pytest.raises(NoSlot, match="within 0 s"):
         direct.run("direct.echo", wait=0)
     with override_settings(JOBSCHEDULER={"DIRECT_WAIT_SEC": 0.1}), pytest.raises(NoSlot, match=r"within 0\.1 s"):
         direct.run("direct.echo")
     assert {row.outcome for row in Lease.objects.all()} == {"gave up waiting"}
     executor.complete(running)
-    executor.take(services.enqueue(TYPE))
+    executor.take(job_services.enqueue(TYPE))
 
 
 @pytest.mark.django_db
 def test_a_slot_is_held_for_as_long_as_its_block_runs() -> None:
     limits.sync()
-    job = services.enqueue(TYPE)
+    job = job_services.enqueue(TYPE)
     with direct.slot("direct.echo", wait=0) as slot:
         assert (slot.lost, slot.waited_ms >= 0) == (False, True)
         assert executor.take_next() is None
@@ -162,7 +163,7 @@ def test_inside_a_transaction_of_the_caller_it_is_refused() -> None:
 @override_settings(JOBSCHEDULER=QUICK)
 def test_a_waiting_call_is_woken_and_its_heart_beats_meanwhile() -> None:
     limits.sync()
-    running = executor.take(services.enqueue(TYPE))
+    running = executor.take(job_services.enqueue(TYPE))
     with calling("direct.echo", {"word": "sea"}) as answers:
         until(lambda: Lease.objects.filter(granted_at=None).exists())
         first = lease().expires_at

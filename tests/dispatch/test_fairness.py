@@ -10,13 +10,13 @@ import pytest
 from django.test import override_settings
 from django.utils import timezone
 
-from jobs import services
 from jobs.engine import promoter
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.maintenance import runner
 from jobs.engine.maintenance.aging import Ager
 from jobs.engine.selection import fair_share
 from jobs.models import Job, ShareAccount, SystemSnapshot
+from jobs.services import jobs as job_services
 from tests import executor, sample_jobs
 from tests.snapshots import events_of, kinds_of
 
@@ -41,7 +41,7 @@ def priority(job: Job) -> int:
 
 @override_settings(JOBSCHEDULER=AGING)
 def test_a_waiting_job_rises_and_the_event_says_from_where_to_where() -> None:
-    old, new = waited(services.enqueue(TYPE, priority="LOW"), 130), services.enqueue(TYPE, priority="LOW")
+    old, new = waited(job_services.enqueue(TYPE, priority="LOW"), 130), job_services.enqueue(TYPE, priority="LOW")
     assert Ager().age() == 1
     found = Job.objects.get(pk=old.pk)
     assert (found.priority, found.base_priority, priority(new)) == (35, 25, 25)
@@ -58,9 +58,9 @@ def test_a_waiting_job_rises_and_the_event_says_from_where_to_where() -> None:
 
 @override_settings(JOBSCHEDULER=AGING)
 def test_it_overtakes_what_came_later() -> None:
-    low = waited(services.enqueue(TYPE, priority="LOW"), 900)
+    low = waited(job_services.enqueue(TYPE, priority="LOW"), 900)
     for _ in range(5):
-        services.enqueue(TYPE, priority="URGENT")
+        job_services.enqueue(TYPE, priority="URGENT")
     runner.tick()
     executor.take(low)
 
@@ -68,7 +68,7 @@ def test_it_overtakes_what_came_later() -> None:
 @override_settings(JOBSCHEDULER=AGING)
 @pytest.mark.parametrize("not_before", [60, -60])
 def test_the_time_until_its_own_time_is_no_waiting(not_before: float) -> None:
-    job = services.enqueue(TYPE, priority="LOW", not_before=timezone.now() + timedelta(seconds=not_before))
+    job = job_services.enqueue(TYPE, priority="LOW", not_before=timezone.now() + timedelta(seconds=not_before))
     waited(job, 3600)
     promoter.wake_due()
     Ager().age()
@@ -77,8 +77,8 @@ def test_the_time_until_its_own_time_is_no_waiting(not_before: float) -> None:
 
 @override_settings(JOBSCHEDULER=AGING)
 def test_jobs_rise_in_lanes_and_for_remote_workers_too() -> None:
-    in_lane = [services.enqueue(TYPE, priority=p, target="book-1") for p in ("LOW", "HIGH")]
-    remote = services.enqueue(TYPE, priority="LOW", addon_id="visuals")
+    in_lane = [job_services.enqueue(TYPE, priority=p, target="book-1") for p in ("LOW", "HIGH")]
+    remote = job_services.enqueue(TYPE, priority="LOW", addon_id="visuals")
     Job.objects.filter(pk=remote.pk).update(remote=True)
     for job in (in_lane[0], remote):
         waited(job, 900)
@@ -90,7 +90,7 @@ def test_jobs_rise_in_lanes_and_for_remote_workers_too() -> None:
 
 @override_settings(JOBSCHEDULER=AGING)
 def test_one_round_raises_only_so_many_of_each_priority() -> None:
-    ids = services.enqueue_many([{"job_type": TYPE, "priority": "LOW"}] * 130)
+    ids = job_services.enqueue_many([{"job_type": TYPE, "priority": "LOW"}] * 130)
     Job.objects.filter(pk__in=ids).update(created_at=timezone.now() - timedelta(seconds=61))
     assert Ager().age() == 100
     assert Ager().age() == 30
@@ -98,15 +98,15 @@ def test_one_round_raises_only_so_many_of_each_priority() -> None:
 
 @override_settings(JOBSCHEDULER=AGING)
 def test_a_retry_begins_where_the_job_began() -> None:
-    old = waited(services.enqueue(TYPE, priority="LOW"), 900)
+    old = waited(job_services.enqueue(TYPE, priority="LOW"), 900)
     Ager().age()
     failed = executor.fail(executor.take(old), retry_in=0)
     assert (failed.priority, Job.objects.get(retry_of=failed).priority) == (100, 25)
 
 
 def test_without_a_policy_nothing_rises() -> None:
-    old = waited(services.enqueue(TYPE, priority="LOW"), 1e6)
-    high = services.enqueue(TYPE, priority="HIGH")
+    old = waited(job_services.enqueue(TYPE, priority="LOW"), 1e6)
+    high = job_services.enqueue(TYPE, priority="HIGH")
     assert Ager().age() == 0
     executor.take(high)
     assert (priority(old), kinds_of(old)) == (25, ["SUBMITTED"])
@@ -116,7 +116,7 @@ def test_without_a_policy_nothing_rises() -> None:
 
 
 def submit(addon: str, jobs: int, **fields: Any) -> None:
-    services.enqueue_many([{"job_type": TYPE, "addon_id": addon, **fields}] * jobs)
+    job_services.enqueue_many([{"job_type": TYPE, "addon_id": addon, **fields}] * jobs)
 
 
 def drain(rounds: int) -> str:

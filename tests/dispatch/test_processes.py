@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from jobs import services
 from jobs.models import Job, JobEvent
+from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos import capacity, direct
 from tests.worker.harness import MANAGE, STEADY, Fleet, await_all_ended, await_status, until
@@ -62,7 +62,7 @@ def test_a_capacity_that_is_counted_without_a_lock_is_exceeded(fleet: Fleet, cha
 def test_without_fairness_the_order_is_strict_under_four_workers(fleet: Fleet, chance: random.Random) -> None:
     """Under a limit that all of them share, claims come one after the other: so do their events."""
     items = [{"job_type": "sample.noop", "priority": chance.randrange(0, 101, 5)} for _ in range(200)]
-    services.enqueue_many(items)
+    job_services.enqueue_many(items)
     expected = list(Job.objects.in_dispatch_order().values_list("pk", flat=True))
     fleet.start_many(4, settings={**STEADY, "LIMITS": {"global": 4}})
     await_all_ended(60, fleet)
@@ -76,7 +76,7 @@ AGING = {"FAIRNESS_POLICY": "tests.sample.policies.quick_aging"}
 @pytest.mark.parametrize("fairness", [AGING, {}], ids=["aging", "strict"])
 def test_a_low_job_behind_an_endless_flood_of_high_ones(fleet: Fleet, fairness: dict[str, Any]) -> None:
     """With aging it starts within its bound; without, it would wait for ever."""
-    low = services.enqueue("sample.work", priority="LOW")
+    low = job_services.enqueue("sample.work", priority="LOW")
     with flood():
         fleet.start(settings={**STEADY, "LIMITS": {"global": 1}, **fairness})
         if fairness:
@@ -96,7 +96,7 @@ def flood() -> Iterator[None]:
     def pour() -> None:
         while not over.is_set():
             missing = HIGH_WAITING - Job.objects.filter(status=Status.QUEUED, base_priority=HIGHS).count()
-            services.enqueue_many(
+            job_services.enqueue_many(
                 [{"job_type": "sample.work", "params": {"seconds": 0.01}, "priority": "HIGH"}] * missing
             )
             over.wait(0.02)
@@ -117,7 +117,7 @@ def test_con_002_the_recipe_in_the_docs_gives_each_resource_its_own(fleet: Fleet
     assert recipe is not None
     pools = ("ollama", "remote", "remote") * 8
     items = [{"job_type": "sample.work", "params": {"pool": p, "seconds": 0.1}, "resource": p} for p in pools]
-    services.enqueue_many(items)
+    job_services.enqueue_many(items)
     fleet.start_many(2, "--concurrency=4", settings={**STEADY, "LIMITS": json.loads(recipe.group(1))})
     await_all_ended(60, fleet)
     ran = fleet.ledger.stretches()
@@ -131,6 +131,6 @@ def test_a_worker_with_more_slots_than_the_limits_allow_says_so_once(fleet: Flee
     crowded = fleet.start("--concurrency=4", settings={**STEADY, "LIMITS": {"global": 2}})
     fitting = fleet.start("--concurrency=2", settings={**STEADY, "LIMITS": {"global": 2}})
     for _ in range(3):
-        await_status(services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+        await_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
     assert crowded.output.count("limits set global 4") == 1
     assert "limits set" not in fitting.output

@@ -9,14 +9,14 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from jobs import limits as operator
-from jobs import services
 from jobs.engine.process_identity import Identity
 from jobs.engine.selection import limits
 from jobs.engine.slots import leases, reservations
 from jobs.errors import NoSlot
 from jobs.models import Job, Lease
 from jobs.policies.admission import Candidate
+from jobs.services import jobs as job_services
+from jobs.services import limits as operator
 from tests import executor, sample_jobs
 
 pytestmark = pytest.mark.django_db
@@ -40,8 +40,8 @@ def is_granted(lease: Lease) -> bool:
 
 
 def test_what_runs_goes_on_then_the_direct_call_then_the_queue() -> None:
-    running = executor.take(services.enqueue(TYPE))
-    queued = services.enqueue(TYPE, priority="URGENT")
+    running = executor.take(job_services.enqueue(TYPE))
+    queued = job_services.enqueue(TYPE, priority="URGENT")
     direct = reserve()
     assert not is_granted(direct)
     assert executor.take_next() is None
@@ -60,7 +60,7 @@ def test_a_free_slot_is_taken_at_once() -> None:
 
 
 def test_direct_calls_keep_their_order() -> None:
-    running = executor.take(services.enqueue(TYPE))
+    running = executor.take(job_services.enqueue(TYPE))
     first, second = reserve(), reserve()
     executor.complete(running)
     obstacle = reservations.try_grant(second)
@@ -74,7 +74,7 @@ def test_direct_calls_keep_their_order() -> None:
 @override_settings(JOBSCHEDULER={"LIMITS": {"global": 2}})
 def test_room_for_two_is_room_for_the_second_in_line() -> None:
     limits.sync()
-    running = [executor.take(services.enqueue(TYPE)) for _ in range(2)]
+    running = [executor.take(job_services.enqueue(TYPE)) for _ in range(2)]
     first, second, third = (reserve() for _ in range(3))
     for job in running:
         executor.complete(job)
@@ -86,10 +86,10 @@ def test_room_for_two_is_room_for_the_second_in_line() -> None:
 @override_settings(JOBSCHEDULER=PER_RESOURCE)
 def test_only_the_limits_that_the_type_falls_under_are_shut() -> None:
     limits.sync()
-    executor.take(services.enqueue(TYPE, resource="ollama"))
+    executor.take(job_services.enqueue(TYPE, resource="ollama"))
     waiting = reserve("ollama")
-    services.enqueue(TYPE, resource="ollama")
-    free = [services.enqueue(TYPE, resource=name) for name in ("remote", "default", "remote")]
+    job_services.enqueue(TYPE, resource="ollama")
+    free = [job_services.enqueue(TYPE, resource=name) for name in ("remote", "default", "remote")]
     assert [executor.take_next() for _ in range(4)] == [*free, None]
     other = reserve("remote")
     assert not is_granted(other), "two of two run"
@@ -102,12 +102,12 @@ def test_only_the_limits_that_the_type_falls_under_are_shut() -> None:
 def test_without_any_limit_nobody_waits() -> None:
     limits.sync()
     assert all(is_granted(reserve()) for _ in range(3))
-    executor.take(services.enqueue(TYPE))
+    executor.take(job_services.enqueue(TYPE))
 
 
 def test_a_lease_that_runs_out_frees_its_slot_at_the_next_claim() -> None:
     held, waits = reserve(), reserve()
-    job = services.enqueue(TYPE)
+    job = job_services.enqueue(TYPE)
     assert executor.take_next() is None
     for lease in (held, waits):
         past(lease)
@@ -150,7 +150,7 @@ def test_a_clock_that_jumps_ends_nothing_that_is_still_renewed() -> None:
 
 
 def test_a_paused_scope_refuses_at_once_and_later_too() -> None:
-    running = executor.take(services.enqueue(TYPE))
+    running = executor.take(job_services.enqueue(TYPE))
     waiting = reserve()
     operator.pause("job_type", TYPE)
     with pytest.raises(NoSlot, match="paused"):
@@ -163,7 +163,7 @@ def test_a_paused_scope_refuses_at_once_and_later_too() -> None:
 
 def test_admission_only_leases_take_no_slot() -> None:
     Lease.objects.create(kind="ADMISSION", job_type=TYPE, flow_id=1, owner="a", granted_at=timezone.now(), **later())
-    executor.take(services.enqueue(TYPE))
+    executor.take(job_services.enqueue(TYPE))
 
 
 @override_settings(
@@ -171,11 +171,11 @@ def test_admission_only_leases_take_no_slot() -> None:
 )
 def test_a_limit_that_only_a_policy_knows_of_gives_way_too() -> None:
     limits.sync()
-    running = executor.take(services.enqueue(TYPE))
+    running = executor.take(job_services.enqueue(TYPE))
     direct = reserve()
     assert not is_granted(direct)
-    services.enqueue(TYPE)
-    other = services.enqueue(sample_jobs.nothing.name)
+    job_services.enqueue(TYPE)
+    other = job_services.enqueue(sample_jobs.nothing.name)
     executor.complete(running)
     executor.take(other)
     assert executor.take_next() is None

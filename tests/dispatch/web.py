@@ -12,8 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from jobs import tokens
 from jobs.management.commands.runscheduler import listen
+from jobs.services import tokens
 from tests.worker.harness import MANAGE, SHORT, START_SEC, Fleet, until
 from tests.worker.harness import _as_environ as as_environ
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs import limits, services
 from jobs.engine.selection.limits import sync
 from jobs.explain import explain
 from jobs.models import JobMinute, Worker
 from jobs.registry import registry
+from jobs.services import jobs as job_services
+from jobs.services import limits
 from tests.api.calling import Api
 from tests.factories import JobFactory, WorkerFactory
 
@@ -47,37 +48,37 @@ def wait_sec(job: Any) -> float:
 
 
 def test_next_in_line_with_a_free_slot_starts_now() -> None:
-    assert wait_sec(services.enqueue(TYPE)) == 0
+    assert wait_sec(job_services.enqueue(TYPE)) == 0
 
 
 def test_those_ahead_take_their_measured_time_shared_among_the_slots() -> None:
     took(10)
-    last = [services.enqueue(TYPE) for _ in range(5)][-1]
+    last = [job_services.enqueue(TYPE) for _ in range(5)][-1]
     assert wait_sec(last) == 20  # four times 10 s on two slots
 
 
 def test_a_limit_is_as_few_hands_as_it_allows() -> None:
     took(10)
     limits.set_maximum("job_type", TYPE, maximum=1)
-    last = [services.enqueue(TYPE) for _ in range(3)][-1]
+    last = [job_services.enqueue(TYPE) for _ in range(3)][-1]
     assert wait_sec(last) == 20
 
 
 def test_a_lane_has_one_hand() -> None:
     took(10)
-    last = [services.enqueue(TYPE, target="book-1") for _ in range(4)][-1]
+    last = [job_services.enqueue(TYPE, target="book-1") for _ in range(4)][-1]
     assert wait_sec(last) == 30
 
 
 def test_a_future_start_is_never_undercut() -> None:
-    assert wait_sec(services.enqueue(TYPE, not_before=timezone.now() + timedelta(minutes=5))) == 300
+    assert wait_sec(job_services.enqueue(TYPE, not_before=timezone.now() + timedelta(minutes=5))) == 300
 
 
 def test_nobody_knows_when_a_person_has_to_act_or_nothing_was_ever_measured() -> None:
     limits.pause("global", "")
-    assert explain(services.enqueue(TYPE).pk).predicted_start_at is None
+    assert explain(job_services.enqueue(TYPE).pk).predicted_start_at is None
     limits.unpause("global", "")
-    last = [services.enqueue(TYPE) for _ in range(4)][-1]
+    last = [job_services.enqueue(TYPE) for _ in range(4)][-1]
     assert explain(last.pk).predicted_start_at is None
 
 
@@ -85,17 +86,17 @@ def test_explaining_costs_fewer_than_ten_statements(django_assert_max_num_querie
     took(1)
     limits.set_maximum("global", "", maximum=1)
     JobFactory.create(running=True)
-    waiting = [services.enqueue(TYPE, target="book-1") for _ in range(3)][-1]
+    waiting = [job_services.enqueue(TYPE, target="book-1") for _ in range(3)][-1]
     with django_assert_max_num_queries(9):
         explain(waiting.pk)
-    services.pause(services.enqueue(TYPE, target="book-2").pk)
-    blocked = services.enqueue(TYPE, target="book-2")
+    job_services.pause(job_services.enqueue(TYPE, target="book-2").pk)
+    blocked = job_services.enqueue(TYPE, target="book-2")
     with django_assert_max_num_queries(9):
         explain(blocked.pk)
 
 
 def test_over_http_the_document_is_the_same_and_other_tenants_have_none() -> None:
-    waiting = services.enqueue(TYPE, not_before=timezone.now() + timedelta(hours=1))
+    waiting = job_services.enqueue(TYPE, not_before=timezone.now() + timedelta(hours=1))
     answer = Api("read").get(f"/jobs/{waiting.pk}/explain")
     assert (answer.status_code, answer.json()["reasons"][0]["code"]) == (200, "not_before")
     assert Api("read", tenant="acme").get(f"/jobs/{waiting.pk}/explain").status_code == 404

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from django.utils import timezone, translation
 
-from jobs import groups, limits, services, targets
 from jobs.actors import Actor, ActorKind
 from jobs.engine import promoter
 from jobs.engine.selection.limits import sync
 from jobs.explain import Explanation, explain
 from jobs.models import Gate, Job, JobEvent, Lease, Worker
 from jobs.registry import registry
+from jobs.services import groups, limits, targets
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import executor
 from tests.commands.saying import call
@@ -35,7 +36,7 @@ def at_work(settings: Any) -> Worker:
 
 
 def job(**fields: Any) -> Job:
-    return services.enqueue(TYPE, **fields)
+    return job_services.enqueue(TYPE, **fields)
 
 
 def codes(job: Job) -> list[str]:
@@ -62,7 +63,7 @@ def test_a_retry_in_backoff_names_the_failure_it_follows() -> None:
 
 
 def test_a_held_job_says_who_holds_it() -> None:
-    reason = only(services.enqueue(TYPE, hold=True, actor=ANNA))
+    reason = only(job_services.enqueue(TYPE, hold=True, actor=ANNA))
     assert (reason.code, reason.by) == ("held", "anna")
     assert reason.since is not None
 
@@ -76,7 +77,7 @@ def test_a_place_of_a_sequence_names_the_place_before_it() -> None:
 
 
 def test_a_paused_job_says_since_when_and_by_whom() -> None:
-    paused = services.pause(job().pk, actor=ANNA, reason="wait for the proof")
+    paused = job_services.pause(job().pk, actor=ANNA, reason="wait for the proof")
     reason = only(paused)
     assert (reason.code, reason.by) == ("paused", "anna")
     assert "wait for the proof" in reason.message
@@ -100,7 +101,7 @@ def test_a_job_behind_another_one_in_its_lane_says_who_goes_first() -> None:
 def test_a_blocked_target_names_the_job_its_state_since_when_and_by_whom(how: str) -> None:
     first, second = job(target="book-1"), job(target="book-1")
     if how == "paused":
-        services.pause(first.pk, actor=ANNA, reason="proof")
+        job_services.pause(first.pk, actor=ANNA, reason="proof")
     else:
         executor.fail(executor.take(first))
     reason = only(second)
@@ -203,7 +204,7 @@ def test_without_a_worker_that_takes_it_a_job_waits_for_one(changes: dict[str, A
 
 def test_all_reasons_are_told_and_the_first_makes_the_sentence() -> None:
     Worker.objects.all().delete()
-    services.pause(job(target="book-1").pk)
+    job_services.pause(job(target="book-1").pk)
     limits.pause("global", "", reason="night")
     waiting = job(target="book-1", not_before=timezone.now() + timedelta(hours=1))
     found = explain(waiting.pk)
@@ -239,7 +240,7 @@ def test_a_place_in_a_lane_counts_the_lane_alone() -> None:
 
 
 def test_the_terminal_says_the_same() -> None:
-    waiting = services.pause(job().pk, actor=ANNA)
+    waiting = job_services.pause(job().pk, actor=ANNA)
     assert call("jobs", "explain", waiting.pk, "--json").json == explain(waiting.pk).document()
     assert "it is paused" in call("jobs", "explain", waiting.pk).out
     assert "it is paused" in call("jobs", "show", waiting.pk).out

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobs import groups
 from jobs.models import GroupStatus, JobEvent, JobGroup
+from jobs.services import groups
 from tests.admin.pages import choose, said
 from tests.admin.people import logged_in, reader
 

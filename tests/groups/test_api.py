@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from jobs import groups, services
 from jobs.models import JobGroup
+from jobs.services import groups
+from jobs.services import jobs as job_services
 from tests import executor
 from tests.api.calling import Api, wrong_fields
 from tests.snapshots import everything
@@ -52,7 +53,7 @@ def test_the_job_of_a_place_is_the_last_of_its_retries() -> None:
     group = made(api)
     first = groups.tails(group["id"])[0]
     executor.fail(executor.take(first))
-    again = services.retry(first.pk)
+    again = job_services.retry(first.pk)
     assert api.get(f"/job-groups/{group['id']}").json()["jobs"][0]["id"] == str(again.pk)
 
 

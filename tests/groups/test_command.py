@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jobs import groups
 from jobs.models import GroupStatus, Job, JobGroup
+from jobs.services import groups
 from tests.commands.saying import call
 from tests.snapshots import everything
 

@@ -8,9 +8,10 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobs import group, groups
+from jobs import group
 from jobs.errors import IdempotencyKeyReused, InvalidInput, UnknownJobType
 from jobs.models import GroupStatus, Job, JobGroup
+from jobs.services import groups
 from jobs.states import Status
 from tests.sample.jobs import add, noop
 from tests.snapshots import everything, kinds_of
@@ -129,7 +130,7 @@ def test_a_key_that_was_used_for_another_group_is_refused(members: Any, options:
 
 
 def test_a_key_of_a_single_job_cannot_be_a_members() -> None:
-    from jobs.services import enqueue
+    from jobs.services.jobs import enqueue
 
     enqueue("sample.noop", idempotency_key="a")
     with pytest.raises(IdempotencyKeyReused):
@@ -137,12 +138,12 @@ def test_a_key_of_a_single_job_cannot_be_a_members() -> None:
 
 
 def test_progress_counts_the_last_job_of_each_place() -> None:
-    from jobs import services
+    from jobs.services import jobs as job_services
     from tests import executor
 
     made = groups.create([ITEM, ITEM, ITEM])
     first, second, _third = groups.tails(made.pk)
     executor.complete(executor.take(first))
     executor.fail(executor.take(second))
-    services.retry(second.pk)
+    job_services.retry(second.pk)
     assert groups.progress([made.pk])[made.pk] == {"total": 3, "by_status": {Status.COMPLETED: 1, Status.QUEUED: 2}}

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from jobs import groups, services
 from jobs.engine import finish
 from jobs.errors import NotFound, WrongState
 from jobs.models import GroupStatus, Job, JobGroup
+from jobs.services import groups
+from jobs.services import jobs as job_services
 from jobs.signals import group_finished
 from jobs.states import Status
 from tests import executor
@@ -48,7 +49,7 @@ def status(made: JobGroup) -> str:
 def test_cancelling_ends_what_waits_and_asks_what_runs(finished: Received) -> None:
     made = groups.create([ITEM, {**ITEM, "hold": True}, ITEM, ITEM])
     running = executor.take(place(made, 0))
-    services.pause(place(made, 3).pk)
+    job_services.pause(place(made, 3).pk)
     groups.cancel(made.pk, reason="not needed")
     assert statuses(made) == ["RUNNING", "CANCELLED", "CANCELLED", "CANCELLED"]
     assert Job.objects.get(pk=running.pk).cancel_requested

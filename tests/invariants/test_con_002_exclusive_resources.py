@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from django.test import override_settings
 
-from jobs import services
 from jobs.conf import conf
 from jobs.engine.selection import limits
 from jobs.errors import InvalidInput
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from tests import executor, sample_jobs
 from tests.snapshots import everything
 
@@ -26,7 +26,9 @@ def test_con_002_unit_a_resource_can_have_its_own_limit() -> None:
 @override_settings(JOBSCHEDULER=OLLAMA_ALONE)
 def test_con_002_integration_jobs_of_another_resource_pass_those_that_wait() -> None:
     limits.sync()
-    ids = services.enqueue_many([{"job_type": TYPE, "resource": name} for name in ("ollama", "ollama", "api", "api")])
+    ids = job_services.enqueue_many(
+        [{"job_type": TYPE, "resource": name} for name in ("ollama", "ollama", "api", "api")]
+    )
     first, second, *free = (Job.objects.get(pk=each) for each in ids)
     running = executor.take(first)
     for job in free:
@@ -40,10 +42,10 @@ def test_con_002_integration_jobs_of_another_resource_pass_those_that_wait() -> 
 @override_settings(JOBSCHEDULER=OLLAMA_ALONE)
 def test_con_002_error_a_busy_resource_starts_nothing_and_a_nameless_one_is_refused() -> None:
     limits.sync()
-    executor.take(services.enqueue(TYPE, resource="ollama"))
-    services.enqueue(TYPE, resource="ollama", priority="URGENT")
+    executor.take(job_services.enqueue(TYPE, resource="ollama"))
+    job_services.enqueue(TYPE, resource="ollama", priority="URGENT")
     before = everything()
     assert executor.take_next() is None
     with pytest.raises(InvalidInput):
-        services.enqueue(TYPE, resource="")
+        job_services.enqueue(TYPE, resource="")
     assert everything() == before

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from django.db import IntegrityError, transaction
 
-from jobs import services
 from jobs.engine import finish
 from jobs.models import Job, JobRun
+from jobs.services import jobs as job_services
 from tests import executor, sample_jobs
 from tests.factories import JobFactory
 from tests.snapshots import everything
@@ -22,15 +22,15 @@ def test_dec_001_unit_a_run_is_its_jobs_and_shares_its_id() -> None:
 
 @pytest.mark.django_db
 def test_dec_001_integration_claims_continue_the_run_and_a_retry_gets_its_own() -> None:
-    job = services.enqueue(TYPE)
+    job = job_services.enqueue(TYPE)
     for _ in range(3):
         running = executor.take(job)
-        services.pause(job.pk)
+        job_services.pause(job.pk)
         assert running.lease_token is not None
         finish.stop(job.pk, running.lease_token, actor=executor.WORKER)
-        services.resume(job.pk)
+        job_services.resume(job.pk)
     failed = executor.fail(executor.take(job))
-    retry = executor.complete(executor.take(services.retry(job.pk)))
+    retry = executor.complete(executor.take(job_services.retry(job.pk)))
     assert JobRun.objects.count() == Job.objects.count() == 2
     assert (failed.run.status, retry.run.status) == ("FAILED", "COMPLETED")
     assert failed.run.id == failed.pk

@@ -11,12 +11,12 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 
-from jobs import services
 from jobs.db import is_sqlite
 from jobs.engine.claim import Claim
 from jobs.engine.sql import candidates, claim, finish, insert, limits, promote
 from jobs.engine.sql.columns import CLAIMED
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from tests import executor, sample_jobs
 from tests.snapshots import everything
 
@@ -52,7 +52,7 @@ def test_dec_002_unit_a_claim_is_read_in_the_order_in_which_both_answer() -> Non
 @pytest.mark.django_db(transaction=True)
 def test_dec_002_integration_what_was_committed_outlives_its_connection() -> None:
     assert is_sqlite(connection) == (connection.vendor == "sqlite")
-    ids = services.enqueue_many([{"job_type": TYPE, "params": {"n": n}, "target": f"book-{n}"} for n in range(5)])
+    ids = job_services.enqueue_many([{"job_type": TYPE, "params": {"n": n}, "target": f"book-{n}"} for n in range(5)])
     executor.complete(executor.take(Job.objects.get(pk=ids[0])))
     before = everything()
     connection.close()

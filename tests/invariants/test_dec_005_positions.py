@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import services
 from jobs.engine.ordering import SPACING
 from jobs.errors import InvalidInput, WrongState
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from tests import executor, sample_jobs
 from tests.snapshots import everything
 
@@ -17,27 +17,27 @@ TYPE = sample_jobs.anything.name
 
 
 def test_dec_005_unit_positions_are_whole_numbers_with_room_between_them() -> None:
-    first, second = services.enqueue(TYPE), services.enqueue(TYPE)
+    first, second = job_services.enqueue(TYPE), job_services.enqueue(TYPE)
     assert isinstance(first.position, int)
     assert second.position - first.position >= SPACING
-    assert services.move(second.pk, before=first.pk).position == first.position - SPACING
+    assert job_services.move(second.pk, before=first.pk).position == first.position - SPACING
 
 
 def test_dec_005_integration_jobs_start_in_the_order_they_were_moved_into() -> None:
-    a, b, c, d = (Job.objects.get(pk=each) for each in services.enqueue_many([{"job_type": TYPE}] * 4))
-    services.move(d.pk, before=b.pk)
-    services.move(a.pk, to="bottom")
-    services.move(c.pk, to="top")
+    a, b, c, d = (Job.objects.get(pk=each) for each in job_services.enqueue_many([{"job_type": TYPE}] * 4))
+    job_services.move(d.pk, before=b.pk)
+    job_services.move(a.pk, to="bottom")
+    job_services.move(c.pk, to="top")
     for expected in (c, d, b, a):
         executor.complete(executor.take(expected))
 
 
 def test_dec_005_error_a_position_orders_within_its_priority_only() -> None:
-    low, high = services.enqueue(TYPE, priority=1, position=0), services.enqueue(TYPE, priority=2, position=9)
+    low, high = job_services.enqueue(TYPE, priority=1, position=0), job_services.enqueue(TYPE, priority=2, position=9)
     assert list(Job.objects.in_dispatch_order()) == [high, low]
     before = everything()
     with pytest.raises(WrongState):
-        services.move(low.pk, before=high.pk)
+        job_services.move(low.pk, before=high.pk)
     with pytest.raises(InvalidInput):
-        services.enqueue(TYPE, position="first")  # type: ignore[arg-type]
+        job_services.enqueue(TYPE, position="first")  # type: ignore[arg-type]
     assert everything() == before

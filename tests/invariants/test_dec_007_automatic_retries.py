@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import services
 from jobs.engine.executors.run import decide_retry
 from jobs.engine.finish import Verdict
 from jobs.errors import NoRetry
 from jobs.models import Job
 from jobs.outcomes import Failed
 from jobs.policies.retry import ExponentialBackoff, RetryFacts
+from jobs.services import jobs as job_services
 from jobs.states import Cause, Status
 from tests import executor, sample_jobs
 
@@ -34,7 +34,7 @@ def _fail(job: Job, error: Exception | None = None) -> Job:
 
 @pytest.mark.django_db
 def test_dec_007_integration_a_job_that_always_fails_is_executed_four_times() -> None:
-    job = services.enqueue(TYPE)
+    job = job_services.enqueue(TYPE)
     waits = []
     failed = _fail(executor.take(job))
     while not failed.permanently_failed:
@@ -42,7 +42,7 @@ def test_dec_007_integration_a_job_that_always_fails_is_executed_four_times() ->
         assert retry.not_before is not None
         assert failed.run.finished_at is not None
         waits.append(round((retry.not_before - failed.run.finished_at).total_seconds()))
-        failed = _fail(executor.take(services.retry(job.pk)))
+        failed = _fail(executor.take(job_services.retry(job.pk)))
     assert waits == [10, 20, 40]
     assert (failed.attempt, Job.objects.count()) == (4, 4)
     assert set(Job.objects.values_list("status", flat=True)) == {"FAILED"}
@@ -50,16 +50,16 @@ def test_dec_007_integration_a_job_that_always_fails_is_executed_four_times() ->
 
 @pytest.mark.django_db
 def test_dec_007_error_a_manual_retry_after_the_last_one_is_made_but_not_retried_by_itself() -> None:
-    job = services.enqueue(TYPE, max_retries=0)
+    job = job_services.enqueue(TYPE, max_retries=0)
     failed = _fail(executor.take(job))
     assert failed.permanently_failed
-    manual = _fail(executor.take(services.retry(job.pk)))
+    manual = _fail(executor.take(job_services.retry(job.pk)))
     assert (manual.status, manual.attempt, manual.permanently_failed) == (Status.FAILED, 2, True)
-    assert services.retry(job.pk).attempt == 3
+    assert job_services.retry(job.pk).attempt == 3
 
 
 @pytest.mark.django_db
 def test_dec_007_error_a_failure_that_would_only_repeat_is_not_retried() -> None:
-    failed = _fail(executor.take(services.enqueue(TYPE)), NoRetry("no such page"))
+    failed = _fail(executor.take(job_services.enqueue(TYPE)), NoRetry("no such page"))
     assert failed.permanently_failed
     assert Job.objects.count() == 1

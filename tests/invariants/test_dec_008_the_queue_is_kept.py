@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from django.db import connection
 
-from jobs import services
 from jobs.engine.maintenance import recovery
 from jobs.engine.process_identity import Identity, Life
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import executor, sample_jobs
 from tests.factories import JobFactory
@@ -29,8 +29,8 @@ def test_dec_008_unit_a_former_life_is_told_from_a_live_one() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
-    ids = services.enqueue_many([{"job_type": TYPE, "priority": n % 2} for n in range(6)])
-    services.move(ids[4], to="top")
+    ids = job_services.enqueue_many([{"job_type": TYPE, "priority": n % 2} for n in range(6)])
+    job_services.move(ids[4], to="top")
     lost = JobFactory.create(running=True, job_type=TYPE, lease_owner=GONE.slot(0))
     before = list(Job.objects.queued().in_dispatch_order())
     connection.close()

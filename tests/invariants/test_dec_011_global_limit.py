@@ -8,10 +8,10 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.test import override_settings
 
-from jobs import services
 from jobs.conf import conf
 from jobs.engine.selection import limits
 from jobs.models import ConcurrencyLimit, Job
+from jobs.services import jobs as job_services
 from tests import executor, sample_jobs
 from tests.factories import ConcurrencyLimitFactory, JobFactory
 from tests.snapshots import everything
@@ -26,7 +26,7 @@ def test_dec_011_unit_the_default_is_one_for_all() -> None:
 @pytest.mark.django_db
 def test_dec_011_integration_the_next_job_starts_when_the_first_has_ended() -> None:
     limits.sync()
-    first, second = services.enqueue(TYPE), services.enqueue(TYPE, tenant="acme", resource="other")
+    first, second = job_services.enqueue(TYPE), job_services.enqueue(TYPE, tenant="acme", resource="other")
     running = executor.take(first)
     assert executor.take_next() is None
     executor.complete(running)
@@ -38,7 +38,7 @@ def test_dec_011_integration_an_operator_may_raise_it() -> None:
     limits.sync()
     ConcurrencyLimit.objects.update(max=2, overridden=True)
     limits.sync()
-    services.enqueue_many([{"job_type": TYPE}] * 3)
+    job_services.enqueue_many([{"job_type": TYPE}] * 3)
     assert [executor.take_next() is not None for _ in range(3)] == [True, True, False]
 
 
@@ -48,7 +48,7 @@ def test_dec_011_error_a_job_beyond_the_limit_stays_where_it_is(state: str) -> N
     """A reservation for a remote executor counts as much as a running job."""
     limits.sync()
     JobFactory.create(**{state: True})
-    services.enqueue(TYPE)
+    job_services.enqueue(TYPE)
     before = everything()
     assert executor.take_next() is None
     assert everything() == before
@@ -68,5 +68,5 @@ def test_dec_011_error_a_limit_that_makes_no_sense_is_refused(wrong: dict[str, A
 @override_settings(JOBSCHEDULER={"LIMITS": {"global": None}})
 def test_dec_011_integration_no_limit_at_all_can_be_asked_for() -> None:
     limits.sync()
-    services.enqueue_many([{"job_type": TYPE}] * 3)
+    job_services.enqueue_many([{"job_type": TYPE}] * 3)
     assert all(executor.take_next() for _ in range(3))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import services
 from jobs.errors import WrongState
 from jobs.models import GroupStatus, Job, JobGroup
 from jobs.policies.groups import GroupFailureFacts, OnFailure
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import executor, sample_jobs
 from tests.factories import JobFactory, JobGroupFactory
@@ -35,7 +35,7 @@ def test_dec_012_integration_the_rest_is_cancelled_only_when_the_retries_are_ove
     group, (first, *rest) = _sequence()
     failed = executor.fail(executor.take(first), retry_in=3600)
     assert [Job.objects.get(pk=job.pk).status for job in rest] == ["PENDING", "PENDING"]
-    executor.fail(executor.take(services.retry(failed.pk)))
+    executor.fail(executor.take(job_services.retry(failed.pk)))
     for job in rest:
         job.refresh_from_db()
         assert (job.status, job.status_reason) == (Status.CANCELLED, "predecessor failed")
@@ -50,6 +50,6 @@ def test_dec_012_error_a_place_cannot_be_let_go_past_its_predecessor() -> None:
     before = everything()
     for job in (second, third):
         with pytest.raises(WrongState):
-            services.release(job.pk)
+            job_services.release(job.pk)
     assert executor.take_next() is None, "only the first place was in the queue"
     assert everything() == before

@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 from django.db import IntegrityError, transaction
 
-from jobs import services
 from jobs.engine import finish
 from jobs.errors import InvalidOperationError
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from jobs.states import JobFacts, Status, refusal
 from tests import executor, sample_jobs
 from tests.factories import JobFactory
@@ -32,17 +32,17 @@ def test_inv_001_unit_the_guard_asks_for_the_dispatch_and_not_for_the_state(stat
 
 @pytest.mark.django_db
 def test_inv_001_integration_a_job_that_returns_to_the_queue_is_still_frozen() -> None:
-    job = services.enqueue(TYPE, {"text": "first"})
-    services.update(job.pk, {"params": {"text": "second"}})
+    job = job_services.enqueue(TYPE, {"text": "first"})
+    job_services.update(job.pk, {"params": {"text": "second"}})
     running = executor.take(job)
     assert running.lease_token is not None
     finish.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="worker shut down")
     assert Job.objects.get(pk=job.pk).status == Status.QUEUED
     with pytest.raises(InvalidOperationError):
-        services.update(job.pk, {"params": {"text": "third"}})
-    services.resume(services.pause(job.pk).pk)
+        job_services.update(job.pk, {"params": {"text": "third"}})
+    job_services.resume(job_services.pause(job.pk).pk)
     with pytest.raises(InvalidOperationError):
-        services.update(job.pk, {"target": "elsewhere"})
+        job_services.update(job.pk, {"target": "elsewhere"})
     ended = executor.complete(executor.take(job))
     assert ended.params == {"text": "second"}
 

@@ -9,9 +9,10 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from jobs import invariants, services
+from jobs import invariants
 from jobs.engine import finish
 from jobs.models import JobRun
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import executor, sample_jobs
 from tests.factories import JobFactory
@@ -28,17 +29,17 @@ def test_inv_002_unit_every_column_of_a_run_is_either_frozen_or_part_of_its_end(
 
 @pytest.mark.django_db
 def test_inv_002_integration_a_run_belongs_to_the_first_claim_until_its_end() -> None:
-    job = services.enqueue(TYPE, {"text": "a"})
+    job = job_services.enqueue(TYPE, {"text": "a"})
     running = executor.take(job)
     first = (running.run.started_at, running.run.worker)
     assert running.lease_token is not None
     finish.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="worker shut down")
     again = executor.take(job)
-    services.pause(job.pk)
+    job_services.pause(job.pk)
     assert again.lease_token is not None
     finish.stop(job.pk, again.lease_token, actor=executor.WORKER)
     assert JobRun.objects.get(pk=job.pk).status == Status.RUNNING, "a paused job's run is open"
-    services.resume(job.pk)
+    job_services.resume(job.pk)
     ended = executor.complete(executor.take(job))
     assert (ended.run.started_at, ended.run.worker) == first
     assert (ended.run.status, ended.run.exit_code) == ("COMPLETED", 0)

@@ -6,9 +6,9 @@ import pytest
 from django.db import IntegrityError, models, transaction
 from django.db.models import Q
 
-from jobs import services
 from jobs.engine.claim import Claimer, Serves
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import sample_jobs
 from tests.factories import JobFactory
@@ -29,7 +29,7 @@ def test_inv_003_unit_a_slot_is_unique_among_running_jobs() -> None:
 
 @pytest.mark.django_db
 def test_inv_003_integration_a_worker_takes_as_many_jobs_as_it_has_free_slots() -> None:
-    services.enqueue_many([{"job_type": TYPE}] * 5)
+    job_services.enqueue_many([{"job_type": TYPE}] * 5)
     claimer = _claimer()
     taken = claimer.claim([0, 1], lease_sec=30)
     assert sorted(claim.lease_owner for claim in taken) == ["worker-1#0", "worker-1#1"]
@@ -38,7 +38,7 @@ def test_inv_003_integration_a_worker_takes_as_many_jobs_as_it_has_free_slots() 
 
 @pytest.mark.django_db
 def test_inv_003_error_a_busy_slot_cannot_take_a_second_job() -> None:
-    services.enqueue_many([{"job_type": TYPE}] * 2)
+    job_services.enqueue_many([{"job_type": TYPE}] * 2)
     claimer = _claimer()
     assert len(claimer.claim([0], lease_sec=30)) == 1
     before = everything()

@@ -10,9 +10,9 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-from jobs import services
 from jobs.errors import InvalidInput
 from jobs.models import DISPATCH_ORDER, Job
+from jobs.services import jobs as job_services
 from tests import executor, sample_jobs
 from tests.factories import JobFactory
 
@@ -44,21 +44,21 @@ def test_inv_004_integration_jobs_start_in_that_order() -> None:
 
 
 def test_inv_004_integration_only_what_cannot_run_is_overtaken() -> None:
-    later = services.enqueue(TYPE, priority=100, not_before=timezone.now() + timedelta(hours=1))
-    busy = executor.take(services.enqueue(TYPE, priority=99, target="book-1"))
-    waiting = services.enqueue(TYPE, priority=98, target="book-1")
-    low = services.enqueue(TYPE, priority=0)
+    later = job_services.enqueue(TYPE, priority=100, not_before=timezone.now() + timedelta(hours=1))
+    busy = executor.take(job_services.enqueue(TYPE, priority=99, target="book-1"))
+    waiting = job_services.enqueue(TYPE, priority=98, target="book-1")
+    low = job_services.enqueue(TYPE, priority=0)
     assert executor.take_next() == low
     executor.complete(busy)
     assert executor.take_next() == waiting
-    services.update(later.pk, {"not_before": None})
+    job_services.update(later.pk, {"not_before": None})
     assert executor.take_next() == later
 
 
 def test_inv_004_error_a_priority_out_of_range_is_refused_by_the_services_and_by_the_database() -> None:
     for wrong in (-1, 101):
         with pytest.raises(InvalidInput):
-            services.enqueue(TYPE, priority=wrong)
+            job_services.enqueue(TYPE, priority=wrong)
         with pytest.raises(IntegrityError, match="job_priority_range"), transaction.atomic():
             JobFactory.create(priority=wrong)
     assert not Job.objects.exists()

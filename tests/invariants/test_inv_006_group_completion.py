@@ -9,9 +9,9 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from jobs import services
 from jobs.engine import groups
 from jobs.models import GroupStatus, Job, JobGroup
+from jobs.services import jobs as job_services
 from jobs.states import LIVE, Status
 from tests import executor, sample_jobs
 from tests.factories import JobFactory, JobGroupFactory, job_in
@@ -64,7 +64,7 @@ def test_inv_006_integration_a_group_ends_with_its_last_member_and_not_before() 
     failed = executor.fail(executor.take(second), retry_in=3600)
     group.refresh_from_db()
     assert not group.is_terminal, "its retry waits"
-    executor.complete(executor.take(services.retry(failed.pk)))
+    executor.complete(executor.take(job_services.retry(failed.pk)))
     group.refresh_from_db()
     assert (group.status, group.finished_at is not None) == (GroupStatus.COMPLETED, True)
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs import services
 from jobs.engine.job_spec import COLUMNS
 from jobs.engine.sql.columns import BLANK, SUBMISSION
 from jobs.errors import LiveTail, Superseded, WrongState
 from jobs.models import Gate, Job
+from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, Status
 from tests import executor, sample_jobs
 from tests.factories import JobFactory, JobGroupFactory, JobTemplateFactory, ScheduleFactory, job_in
@@ -87,7 +87,7 @@ def test_an_automatic_retry_copies_every_submission_field() -> None:
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_manual_retry_copies_every_submission_field(fresh: bool) -> None:
     job = JobFactory.create(failed=True, **_fully_described())
-    retry = services.retry(job.pk, fresh=fresh)
+    retry = job_services.retry(job.pk, fresh=fresh)
     _assert_follows(retry, job)
     assert retry.checkpoint == (None if fresh else {"page": 7})
     assert (retry.not_before, retry.gate) == (None, Gate.LANE)
@@ -95,7 +95,7 @@ def test_a_manual_retry_copies_every_submission_field(fresh: bool) -> None:
 
 def test_a_resume_of_a_failed_job_copies_every_submission_field() -> None:
     job = JobFactory.create(failed=True, **_fully_described())
-    retry = services.resume(job.pk)
+    retry = job_services.resume(job.pk)
     _assert_follows(retry, job)
     assert retry.checkpoint == {"page": 7}
 
@@ -103,7 +103,7 @@ def test_a_resume_of_a_failed_job_copies_every_submission_field() -> None:
 @pytest.mark.parametrize("status", sorted(TERMINAL))
 def test_any_ended_job_can_be_retried(status: Status) -> None:
     job = job_in(status)
-    retry, made = services.retried(job.pk, reason="once more")
+    retry, made = job_services.retried(job.pk, reason="once more")
     assert (made, retry.retry_of_id, retry.status) == (True, job.pk, Status.QUEUED)
     assert kinds_of(job) == ["RETRY_CREATED"]
     assert events_of(job)[0].data == {"retried_by": str(retry.pk)}
@@ -115,7 +115,7 @@ def test_a_chain_stays_linear_whichever_job_is_named() -> None:
     chain = [first]
     for turn in range(5):
         named = chain[turn // 2]
-        retry = services.retry(named.pk)
+        retry = job_services.retry(named.pk)
         assert retry.retry_of_id == chain[-1].pk
         chain.append(executor.fail(executor.take(retry)))
     assert [job.attempt for job in chain] == [1, 2, 3, 4, 5, 6]
@@ -129,7 +129,7 @@ def test_a_chain_with_a_live_tail_is_not_retried(status: Status) -> None:
     before = everything()
     for named in (first, tail):
         with pytest.raises(LiveTail) as refusal:
-            services.retry(named.pk)
+            job_services.retry(named.pk)
         assert (refusal.value.tail_id, refusal.value.status) == (tail.pk, status)
     assert everything() == before
 
@@ -138,7 +138,7 @@ def test_a_retry_in_backoff_is_sent_off_at_once() -> None:
     job = executor.fail(JobFactory.create(running=True, in_lane=True), retry_in=3600)
     waiting = job.retried_by
     assert waiting.gate == Gate.TIME
-    sent, made = services.retried(job.pk, reason="now")
+    sent, made = job_services.retried(job.pk, reason="now")
     assert (sent.pk, made, sent.not_before, sent.gate) == (waiting.pk, False, None, Gate.LANE)
     assert events_of(sent)[-1].kind == "UPDATED"
     assert (events_of(sent)[-1].reason, events_of(sent)[-1].data) == ("now", {"fields": ["not_before"]})
@@ -149,25 +149,25 @@ def test_a_job_that_was_asked_to_wait_is_no_retry_in_backoff() -> None:
     job = JobFactory.create(not_before=timezone.now() + timedelta(hours=1))
     before = everything()
     with pytest.raises(WrongState):
-        services.retry(job.pk)
+        job_services.retry(job.pk)
     assert everything() == before
 
 
 def test_a_failed_job_is_resumed_at_the_head_of_its_target() -> None:
-    failed = executor.fail(executor.take(services.enqueue(TYPE, target="book-1")))
-    waiting = [services.enqueue(TYPE, target="book-1") for _ in range(3)]
-    early = services.move(waiting[2].pk, to="top")
-    resumed = services.resume(failed.pk)
+    failed = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")))
+    waiting = [job_services.enqueue(TYPE, target="book-1") for _ in range(3)]
+    early = job_services.move(waiting[2].pk, to="top")
+    resumed = job_services.resume(failed.pk)
     assert resumed.position < early.position
     for expected in (resumed, early, waiting[0], waiting[1]):
         executor.complete(executor.take(expected))
 
 
 def test_a_resolved_failure_is_resumed_at_the_head_too() -> None:
-    failed = executor.fail(executor.take(services.enqueue(TYPE, target="book-1")))
-    services.resolve(failed.pk)
-    services.enqueue(TYPE, target="book-1")
-    resumed = services.resume(failed.pk)
+    failed = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")))
+    job_services.resolve(failed.pk)
+    job_services.enqueue(TYPE, target="book-1")
+    resumed = job_services.resume(failed.pk)
     executor.take(resumed)
 
 
@@ -178,37 +178,37 @@ def test_a_failed_job_that_was_retried_is_not_resumed() -> None:
     third = JobFactory.create(queued=True, retry_of=second, attempt=3)
     before = everything()
     with pytest.raises(Superseded) as refusal:
-        services.resume(first.pk)
+        job_services.resume(first.pk)
     assert refusal.value.tail_id == third.pk
     assert everything() == before
 
 
 def test_the_hold_on_a_lane_is_handed_on_along_the_chain() -> None:
-    job = executor.take(services.enqueue(TYPE, target="book-1"))
-    other = services.enqueue(TYPE, target="book-1", priority="URGENT")
+    job = executor.take(job_services.enqueue(TYPE, target="book-1"))
+    other = job_services.enqueue(TYPE, target="book-1", priority="URGENT")
     executor.fail(job, retry_in=3600)
     assert executor.take_next() is None, "the chain in backoff holds the lane"
-    retry = services.retry(job.pk)
+    retry = job_services.retry(job.pk)
     again = executor.fail(executor.take(retry))
     assert executor.take_next() is None, "a failed tail holds the lane"
-    manual = services.retry(again.pk)
+    manual = job_services.retry(again.pk)
     assert [each.pk for each in Job.objects.filter(holds_lane=True)] == [manual.pk]
     executor.complete(executor.take(manual))
     executor.take(other)
 
 
 def test_a_cancelled_tail_lets_the_lane_go() -> None:
-    job = executor.fail(executor.take(services.enqueue(TYPE, target="book-1")), retry_in=3600)
-    other = services.enqueue(TYPE, target="book-1")
-    services.cancel(job.retried_by.pk)
+    job = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")), retry_in=3600)
+    other = job_services.enqueue(TYPE, target="book-1")
+    job_services.cancel(job.retried_by.pk)
     executor.take(other)
 
 
 def test_a_resolved_failure_lets_the_lane_go() -> None:
-    job = executor.fail(executor.take(services.enqueue(TYPE, target="book-1")))
-    other = services.enqueue(TYPE, target="book-1")
+    job = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")))
+    other = job_services.enqueue(TYPE, target="book-1")
     assert job.blocks_target
-    resolved = services.resolve(job.pk, reason="known")
+    resolved = job_services.resolve(job.pk, reason="known")
     assert (resolved.status_reason, events_of(resolved)[-1].reason) == ("boom", "known")
     assert (resolved.status, resolved.blocks_target, resolved.resolved_at is not None) == ("FAILED", False, True)
     executor.take(other)
@@ -216,10 +216,10 @@ def test_a_resolved_failure_lets_the_lane_go() -> None:
 
 def test_a_failure_is_resolved_once() -> None:
     job = JobFactory.create(failed=True, in_lane=True)
-    services.resolve(job.pk)
+    job_services.resolve(job.pk)
     before = everything()
     with pytest.raises(WrongState) as refusal:
-        services.resolve(job.pk)
+        job_services.resolve(job.pk)
     assert refusal.value.status == Status.FAILED
     assert "resolve" not in refusal.value.allowed
     assert everything() == before
@@ -229,18 +229,18 @@ def test_only_the_end_of_a_chain_is_resolved() -> None:
     job = executor.fail(JobFactory.create(running=True), retry_in=10)
     before = everything()
     with pytest.raises(WrongState):
-        services.resolve(job.pk)
+        job_services.resolve(job.pk)
     assert everything() == before
 
 
 def test_a_retry_after_a_resolution_starts_without_the_hold() -> None:
-    job = executor.fail(executor.take(services.enqueue(TYPE, target="book-1")))
-    services.resolve(job.pk)
-    retry = services.retry(job.pk)
+    job = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")))
+    job_services.resolve(job.pk)
+    retry = job_services.retry(job.pk)
     assert retry.holds_lane is False
-    assert services.resume(services.pause(retry.pk).pk).holds_lane is False
+    assert job_services.resume(job_services.pause(retry.pk).pk).holds_lane is False
 
 
 def test_a_paused_retry_keeps_the_lane_when_it_is_resumed() -> None:
-    job = executor.fail(executor.take(services.enqueue(TYPE, target="book-1")), retry_in=3600)
-    assert services.resume(services.pause(job.retried_by.pk).pk).holds_lane is True
+    job = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")), retry_in=3600)
+    assert job_services.resume(job_services.pause(job.retried_by.pk).pk).holds_lane is True

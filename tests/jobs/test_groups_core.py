@@ -9,13 +9,13 @@ import pytest
 from django.db import DatabaseError
 from django.test import override_settings
 
-from jobs import services
 from jobs.engine import finish
 from jobs.engine.finish import Verdict
 from jobs.errors import WrongState
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.outcomes import Failed, Skipped
 from jobs.policies.groups import GroupFailureFacts
+from jobs.services import jobs as job_services
 from jobs.signals import group_finished
 from jobs.states import TERMINAL, Cause, Status
 from tests import executor, sample_jobs
@@ -84,7 +84,7 @@ def test_the_next_place_waits_for_the_whole_retry_chain() -> None:
     failed = executor.fail(executor.take(jobs[0]), retry_in=3600)
     assert _statuses(jobs) == ["FAILED", "PENDING", "PENDING"]
     assert not _group(jobs).is_terminal
-    retry = services.retry(failed.pk)
+    retry = job_services.retry(failed.pk)
     executor.complete(executor.take(retry))
     assert _statuses(jobs) == ["FAILED", "QUEUED", "PENDING"]
 
@@ -119,7 +119,7 @@ def test_a_failed_place_does_to_the_rest_what_the_group_says(on_failure: str, re
 
 def test_a_cancelled_place_ends_the_rest_and_says_so() -> None:
     jobs = _sequence()
-    services.cancel(jobs[0].pk)
+    job_services.cancel(jobs[0].pk)
     assert _statuses(jobs) == ["CANCELLED", "CANCELLED", "CANCELLED"]
     assert Job.objects.get(pk=jobs[2].pk).status_reason == "predecessor cancelled"
     assert _group(jobs).status == GroupStatus.CANCELLED
@@ -128,7 +128,7 @@ def test_a_cancelled_place_ends_the_rest_and_says_so() -> None:
 def test_a_running_place_that_obeys_a_cancel_ends_the_rest() -> None:
     jobs = _sequence()
     running = executor.take(jobs[0])
-    services.cancel(running.pk)
+    job_services.cancel(running.pk)
     assert _statuses(jobs) == ["RUNNING", "PENDING", "PENDING"]
     assert running.lease_token is not None
     finish.stop(running.pk, running.lease_token, actor=executor.WORKER)
@@ -161,7 +161,7 @@ def test_a_group_whose_members_all_failed_has_failed() -> None:
 def test_members_of_a_parallel_group_do_not_mind_each_other(finished: Received) -> None:
     jobs = _parallel()
     executor.fail(executor.take(jobs[0]))
-    services.cancel(jobs[1].pk)
+    job_services.cancel(jobs[1].pk)
     assert _statuses(jobs) == ["FAILED", "CANCELLED", "QUEUED"]
     assert _group(jobs).status == GroupStatus.RUNNING
     executor.complete(executor.take(jobs[2]))
@@ -173,7 +173,7 @@ def test_a_group_that_a_person_cancelled_is_cancelled_even_if_some_had_completed
     jobs = _parallel(places=2)
     executor.complete(executor.take(jobs[0]))
     JobGroup.objects.update(cancel_requested=True)
-    services.cancel(jobs[1].pk)
+    job_services.cancel(jobs[1].pk)
     assert _group(jobs).status == GroupStatus.CANCELLED
 
 
@@ -188,30 +188,30 @@ def test_a_held_place_waits_for_the_person_who_holds_it() -> None:
     jobs = _sequence(places=2)
     Job.objects.filter(pk=jobs[1].pk).update(hold=True)
     with pytest.raises(WrongState, match="another place") as refusal:
-        services.release(jobs[1].pk)
+        job_services.release(jobs[1].pk)
     assert refusal.value.status == Status.PENDING
     executor.complete(executor.take(jobs[0]))
     assert _statuses(jobs) == ["COMPLETED", "PENDING"]
-    assert services.release(jobs[1].pk).status == Status.QUEUED
+    assert job_services.release(jobs[1].pk).status == Status.QUEUED
 
 
 def test_a_person_cannot_release_a_place_before_its_turn() -> None:
     jobs = _sequence()
     before = everything()
     with pytest.raises(WrongState):
-        services.release(jobs[2].pk)
+        job_services.release(jobs[2].pk)
     assert everything() == before
 
 
 def test_a_cancelled_place_further_on_leaves_those_before_it_alone() -> None:
     jobs = _sequence(on_failure="continue")
-    services.cancel(jobs[1].pk)
+    job_services.cancel(jobs[1].pk)
     assert _statuses(jobs) == ["QUEUED", "CANCELLED", "PENDING"]
     executor.complete(executor.take(jobs[0]))
     assert _statuses(jobs) == ["COMPLETED", "CANCELLED", "QUEUED"]
 
 
-@pytest.mark.parametrize("verb", [services.retry, services.resume])
+@pytest.mark.parametrize("verb", [job_services.retry, job_services.resume])
 def test_a_retry_reopens_a_group_that_had_ended(verb: Any, finished: Received) -> None:
     jobs = _sequence()
     failed = executor.fail(executor.take(jobs[0]))
@@ -231,7 +231,7 @@ def test_a_retry_reopens_a_group_that_had_ended(verb: Any, finished: Received) -
 def test_a_place_that_is_brought_back_says_so_in_the_trail_of_the_one_it_follows() -> None:
     jobs = _sequence(places=2)
     failed = executor.fail(executor.take(jobs[0]))
-    services.retry(failed.pk)
+    job_services.retry(failed.pk)
     follower = jobs[1].retried_by
     assert kinds_of(jobs[1]) == ["CANCELLED", "RETRY_CREATED"]
     assert events_of(jobs[1])[-1].data == {"retried_by": str(follower.pk)}
@@ -240,10 +240,10 @@ def test_a_place_that_is_brought_back_says_so_in_the_trail_of_the_one_it_follows
 
 def test_what_ended_because_of_another_place_is_not_brought_back_by_this_one() -> None:
     jobs = _sequence()
-    services.cancel(jobs[1].pk, reason="not that one")
+    job_services.cancel(jobs[1].pk, reason="not that one")
     assert _statuses(jobs) == ["QUEUED", "CANCELLED", "CANCELLED"]
     failed = executor.fail(executor.take(jobs[0]))
-    services.retry(failed.pk)
+    job_services.retry(failed.pk)
     assert _tails(jobs) == ["QUEUED", "CANCELLED", "CANCELLED"]
 
 
@@ -251,7 +251,7 @@ def test_a_place_that_ended_well_and_is_retried_leaves_the_failure_behind_it_alo
     jobs = _sequence()
     executor.complete(executor.take(jobs[0]))
     executor.fail(executor.take(jobs[1]))
-    services.retry(jobs[0].pk)
+    job_services.retry(jobs[0].pk)
     assert _tails(jobs) == ["QUEUED", "FAILED", "CANCELLED"]
 
 
@@ -260,7 +260,7 @@ def test_a_held_place_cannot_be_released_beside_a_later_one_that_is_at_work() ->
     held = JobFactory.create(group=group, group_index=0, pending=True, hold=True)
     JobFactory.create(group=group, group_index=1, running=True)
     with pytest.raises(WrongState, match="another place"):
-        services.release(held.pk)
+        job_services.release(held.pk)
 
 
 def test_a_later_place_that_is_retried_waits_for_an_earlier_one_that_is_live_again() -> None:
@@ -268,9 +268,9 @@ def test_a_later_place_that_is_retried_waits_for_an_earlier_one_that_is_live_aga
     group = JobGroupFactory.create(sequential=True, on_failure="continue")
     first = JobFactory.create(group=group, group_index=0, completed=True, target="book-1")
     second = JobFactory.create(group=group, group_index=1, failed=True, target="book-1")
-    again = services.retry(first.pk)
+    again = job_services.retry(first.pk)
     assert again.status == Status.QUEUED
-    waiting = services.retry(second.pk)
+    waiting = job_services.retry(second.pk)
     assert (waiting.status, waiting.holds_lane) == (Status.PENDING, False)
     assert kinds_of(waiting) == ["SUBMITTED", "HELD"]
     executor.complete(executor.take(again))

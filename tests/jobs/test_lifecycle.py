@@ -10,7 +10,6 @@ from uuid import uuid4
 import pytest
 
 from docs.generate import LIFECYCLE, lifecycle_page
-from jobs import services
 from jobs.actors import SCHEDULER, Actor, ActorKind
 from jobs.engine import finish, lifecycle
 from jobs.engine.facts import facts_of
@@ -18,6 +17,7 @@ from jobs.engine.finish import End, Verdict
 from jobs.errors import WrongState
 from jobs.models import Job, JobMinute, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
+from jobs.services import jobs as job_services
 from jobs.states import (
     ARROWS,
     MEANING,
@@ -44,12 +44,12 @@ WHY = "because"
 
 # Verbs that are told a job's id and whether they may.
 ASKED: dict[str, Callable[[Job], Any]] = {
-    "release": lambda job: services.release(job.pk, actor=ADA, reason=WHY),
-    "cancel": lambda job: services.cancel(job.pk, actor=ADA, reason=WHY),
-    "pause": lambda job: services.pause(job.pk, actor=ADA, reason=WHY),
-    "resume": lambda job: services.resume(job.pk, actor=ADA, reason=WHY),
-    "retry": lambda job: services.retry(job.pk, actor=ADA, reason=WHY),
-    "resolve": lambda job: services.resolve(job.pk, actor=ADA, reason=WHY),
+    "release": lambda job: job_services.release(job.pk, actor=ADA, reason=WHY),
+    "cancel": lambda job: job_services.cancel(job.pk, actor=ADA, reason=WHY),
+    "pause": lambda job: job_services.pause(job.pk, actor=ADA, reason=WHY),
+    "resume": lambda job: job_services.resume(job.pk, actor=ADA, reason=WHY),
+    "retry": lambda job: job_services.retry(job.pk, actor=ADA, reason=WHY),
+    "resolve": lambda job: job_services.resolve(job.pk, actor=ADA, reason=WHY),
     "skip": lambda job: lifecycle.skip(job.pk, actor=ADA, reason=WHY),
     "withdraw": lambda job: lifecycle.withdraw(job.pk, actor=ADA, reason=WHY),
     "offer": lambda job: executor.offer(job.pk, actor=ADA),
@@ -166,7 +166,7 @@ def test_only_a_queued_job_is_claimed(status: Status) -> None:
 
 @pytest.mark.parametrize("hold", [False, True])
 def test_a_job_is_born_queued_or_held(hold: bool) -> None:
-    job = services.enqueue("tests.note", {"text": "a"}, hold=hold, actor=ADA, reason=WHY)
+    job = job_services.enqueue("tests.note", {"text": "a"}, hold=hold, actor=ADA, reason=WHY)
     way = arrow("enqueue", None, Status.PENDING if hold else Status.QUEUED)
     assert way is not None
     first = events_of(job)[0]

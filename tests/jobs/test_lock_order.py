@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from jobs import services
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.finish import End, Verdict
 from jobs.engine.sql.claim import renew_leases
 from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.executor import WORKER
 from tests.factories import SAMPLE_TYPE, JobFactory
@@ -64,12 +64,12 @@ def test_a_worker_that_waits_to_end_a_job_holds_nothing_of_the_queue(jobs: tuple
     running, waiting = jobs
     exchange = Exchange(running)
     with transaction.atomic():
-        services.cancel(running[-1].pk)
+        job_services.cancel(running[-1].pk)
         exchange.start()
         until(somebody_waits, what="the end waits for the caller")
         free = Job.objects.select_for_update(nowait=True).filter(pk__in=[job.pk for job in waiting])
         assert len(free) == len(waiting)
-        services.cancel(waiting[0].pk)
+        job_services.cancel(waiting[0].pk)
     exchange.join()
     verdicts, claimed = exchange.done
     assert set(verdicts.values()) == {Verdict.DONE}

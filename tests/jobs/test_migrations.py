@@ -14,8 +14,8 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
-from jobs import services
 from jobs.checks import check_history
+from jobs.services import jobs as job_services
 from tests import executor, sample_jobs
 from tests.invariants.raw import existing_triggers
 
@@ -74,7 +74,7 @@ def test_everything_goes_to_zero_and_back(whole_again: None) -> None:
         _migrate(label)
     assert existing_triggers() == triggers
     assert _schema() == before
-    job = services.enqueue(sample_jobs.note.name, {"text": "a"}, target="book-1")
+    job = job_services.enqueue(sample_jobs.note.name, {"text": "a"}, target="book-1")
     executor.complete(executor.take(job))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from jobs import services
 from jobs.actors import Actor, ActorKind
 from jobs.engine import ordering
 from jobs.errors import InvalidInput, NotFound, WrongState
 from jobs.models import Job, JobEvent, LaneMark
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import executor, sample_jobs
 from tests.factories import JobFactory, job_in
@@ -26,13 +26,13 @@ FARTHEST = 2**62
 
 def _bulk(count: int, **fields: Any) -> list[Job]:
     """Jobs as one bulk call makes them: their positions leave no room between them."""
-    ids = services.enqueue_many([{"job_type": TYPE, **fields}] * count)
+    ids = job_services.enqueue_many([{"job_type": TYPE, **fields}] * count)
     found = Job.objects.in_bulk(ids)
     return [found[each] for each in ids]
 
 
 def _beside(job: Job, way: str, other: Job) -> Job:
-    return services.move(job.pk, before=other.pk) if way == "before" else services.move(job.pk, after=other.pk)
+    return job_services.move(job.pk, before=other.pk) if way == "before" else job_services.move(job.pk, after=other.pk)
 
 
 def _order() -> list[Any]:
@@ -44,32 +44,32 @@ def _ids(jobs: Sequence[Job]) -> list[Any]:
 
 
 def test_a_job_moves_before_another() -> None:
-    a, b, c = (services.enqueue(TYPE) for _ in range(3))
-    services.move(c.pk, before=a.pk)
+    a, b, c = (job_services.enqueue(TYPE) for _ in range(3))
+    job_services.move(c.pk, before=a.pk)
     assert _order() == _ids([c, a, b])
-    services.move(c.pk, before=b.pk)
+    job_services.move(c.pk, before=b.pk)
     assert _order() == _ids([a, c, b])
 
 
 def test_a_job_moves_after_another() -> None:
-    a, b, c = (services.enqueue(TYPE) for _ in range(3))
-    services.move(a.pk, after=c.pk)
+    a, b, c = (job_services.enqueue(TYPE) for _ in range(3))
+    job_services.move(a.pk, after=c.pk)
     assert _order() == _ids([b, c, a])
-    services.move(a.pk, after=b.pk)
+    job_services.move(a.pk, after=b.pk)
     assert _order() == _ids([b, a, c])
 
 
 def test_a_job_moves_to_the_top_and_to_the_bottom() -> None:
-    a, b, c = (services.enqueue(TYPE) for _ in range(3))
-    services.move(c.pk, to="top")
+    a, b, c = (job_services.enqueue(TYPE) for _ in range(3))
+    job_services.move(c.pk, to="top")
     assert _order() == _ids([c, a, b])
-    services.move(c.pk, to="bottom")
+    job_services.move(c.pk, to="bottom")
     assert _order() == _ids([a, b, c])
 
 
 def test_a_move_is_in_the_audit_trail() -> None:
-    a, b = (services.enqueue(TYPE) for _ in range(2))
-    moved = services.move(b.pk, before=a.pk, reason="in a hurry", actor=ADA)
+    a, b = (job_services.enqueue(TYPE) for _ in range(2))
+    moved = job_services.move(b.pk, before=a.pk, reason="in a hurry", actor=ADA)
     event = events_of(b)[-1]
     assert (event.kind, event.reason, event.actor_name) == ("MOVED", "in a hurry", "ada")
     assert event.data == {"from": b.position, "to": moved.position}
@@ -77,26 +77,26 @@ def test_a_move_is_in_the_audit_trail() -> None:
 
 
 def test_a_move_in_a_lane_has_the_lane_looked_at_again() -> None:
-    a, b = (services.enqueue(TYPE, target="book-1") for _ in range(2))
+    a, b = (job_services.enqueue(TYPE, target="book-1") for _ in range(2))
     LaneMark.objects.all().delete()
-    services.move(b.pk, before=a.pk)
+    job_services.move(b.pk, before=a.pk)
     assert LaneMark.objects.get().lane_id == a.lane_id
     executor.take(b)
 
 
 def test_a_job_already_in_its_place_stays_in_order() -> None:
-    a, b = (services.enqueue(TYPE) for _ in range(2))
-    services.move(a.pk, before=b.pk)
-    services.move(b.pk, after=a.pk)
-    services.move(b.pk, to="bottom")
-    services.move(a.pk, to="top")
+    a, b = (job_services.enqueue(TYPE) for _ in range(2))
+    job_services.move(a.pk, before=b.pk)
+    job_services.move(b.pk, after=a.pk)
+    job_services.move(b.pk, to="bottom")
+    job_services.move(a.pk, to="top")
     assert _order() == _ids([a, b])
 
 
 def test_the_only_job_is_first_and_last() -> None:
-    only = services.enqueue(TYPE)
-    services.move(only.pk, to="top")
-    services.move(only.pk, to="bottom")
+    only = job_services.enqueue(TYPE)
+    job_services.move(only.pk, to="top")
+    job_services.move(only.pk, to="bottom")
     assert _order() == [only.pk]
 
 
@@ -105,7 +105,7 @@ def test_the_only_job_is_first_and_last() -> None:
 def test_room_is_made_in_a_dense_bulk(size: int, after: bool) -> None:
     """The crowd that is spread keeps its order, however large it is."""
     jobs = _bulk(size)
-    mover = services.enqueue(TYPE)
+    mover = job_services.enqueue(TYPE)
     other = jobs[size // 2]
     _beside(mover, "after" if after else "before", other)
     expected = _ids(jobs)
@@ -118,8 +118,8 @@ def test_room_is_made_again_and_again_in_one_place() -> None:
     jobs = _bulk(20)
     expected = _ids(jobs)
     for _ in range(30):
-        mover = services.enqueue(TYPE)
-        services.move(mover.pk, before=jobs[10].pk)
+        mover = job_services.enqueue(TYPE)
+        job_services.move(mover.pk, before=jobs[10].pk)
         expected.insert(expected.index(jobs[10].pk), mover.pk)
     assert _order() == expected
 
@@ -127,7 +127,7 @@ def test_room_is_made_again_and_again_in_one_place() -> None:
 def test_a_dense_bulk_is_reversed_one_move_at_a_time() -> None:
     jobs = _bulk(40)
     for job in jobs[1:]:
-        services.move(job.pk, before=_order()[0])
+        job_services.move(job.pk, before=_order()[0])
     assert _order() == _ids(jobs)[::-1]
 
 
@@ -135,7 +135,7 @@ def test_room_is_made_between_equal_positions() -> None:
     jobs = [JobFactory.create(position=7) for _ in range(5)]
     before = _order()
     mover = JobFactory.create(position=100)
-    services.move(mover.pk, after=jobs[2].pk)
+    job_services.move(mover.pk, after=jobs[2].pk)
     place = before.index(jobs[2].pk) + 1
     assert _order() == [*before[:place], mover.pk, *before[place:]]
 
@@ -143,34 +143,34 @@ def test_room_is_made_between_equal_positions() -> None:
 def test_room_is_made_before_a_neighbour_that_is_next_to_others() -> None:
     """Those beyond the crowd keep their place: the spread ends before them."""
     crowd = _bulk(600)
-    far = services.enqueue(TYPE, position=crowd[-1].position + 5)
-    mover = services.enqueue(TYPE, position=crowd[-1].position + 10_000_000)
-    services.move(mover.pk, before=crowd[1].pk)
+    far = job_services.enqueue(TYPE, position=crowd[-1].position + 5)
+    mover = job_services.enqueue(TYPE, position=crowd[-1].position + 10_000_000)
+    job_services.move(mover.pk, before=crowd[1].pk)
     assert _order() == [crowd[0].pk, mover.pk, *_ids(crowd[1:]), far.pk]
 
 
 @pytest.mark.parametrize("edge", [FARTHEST, -FARTHEST])
 @pytest.mark.parametrize("way", ["before", "after", "top", "bottom"])
 def test_a_move_beside_the_edge_of_the_numbers_keeps_the_order(edge: int, way: str) -> None:
-    far = services.enqueue(TYPE, position=edge)
-    mover = services.enqueue(TYPE, position=0)
+    far = job_services.enqueue(TYPE, position=edge)
+    mover = job_services.enqueue(TYPE, position=0)
     if way in ("before", "after"):
         _beside(mover, way, far)
     else:
-        services.move(mover.pk, to="top" if way == "top" else "bottom")
+        job_services.move(mover.pk, to="top" if way == "top" else "bottom")
     assert _order() == (_ids([mover, far]) if way in ("before", "top") else _ids([far, mover]))
 
 
 def test_a_held_job_can_be_moved_among_those_that_wait() -> None:
-    a = services.enqueue(TYPE)
-    held = services.enqueue(TYPE, hold=True)
-    services.move(held.pk, before=a.pk)
+    a = job_services.enqueue(TYPE)
+    held = job_services.enqueue(TYPE, hold=True)
+    job_services.move(held.pk, before=a.pk)
     assert _order() == _ids([held, a])
 
 
 @pytest.mark.parametrize("other", [{"tenant": "acme"}, {"priority": 75}])
 def test_a_job_moves_only_among_those_of_its_tenant_and_priority(other: dict[str, Any]) -> None:
-    job, stranger = services.enqueue(TYPE), services.enqueue(TYPE, **other)
+    job, stranger = job_services.enqueue(TYPE), job_services.enqueue(TYPE, **other)
     before = everything()
     for way in ("before", "after"):
         with pytest.raises(WrongState):
@@ -179,10 +179,10 @@ def test_a_job_moves_only_among_those_of_its_tenant_and_priority(other: dict[str
 
 
 def test_the_ends_are_those_of_the_jobs_own_tenant_and_priority() -> None:
-    services.enqueue(TYPE, tenant="acme", position=-5)
-    services.enqueue(TYPE, priority=100, position=-9)
-    a, b = services.enqueue(TYPE), services.enqueue(TYPE)
-    assert services.move(b.pk, to="top").position == a.position - ordering.SPACING
+    job_services.enqueue(TYPE, tenant="acme", position=-5)
+    job_services.enqueue(TYPE, priority=100, position=-9)
+    a, b = job_services.enqueue(TYPE), job_services.enqueue(TYPE)
+    assert job_services.move(b.pk, to="top").position == a.position - ordering.SPACING
 
 
 @pytest.mark.parametrize("status", sorted(set(Status) - {Status.QUEUED, Status.PENDING}))
@@ -192,7 +192,7 @@ def test_a_job_that_does_not_wait_cannot_be_moved(status: Status) -> None:
     places: list[dict[str, Any]] = [{"to": "top"}, {"to": "bottom"}, {"before": other.pk}, {"after": other.pk}]
     for where in places:
         with pytest.raises(WrongState) as refusal:
-            services.move(job.pk, **where)
+            job_services.move(job.pk, **where)
         assert refusal.value.status == status
     assert everything() == before
 
@@ -210,7 +210,7 @@ def test_nothing_moves_beside_a_job_that_does_not_wait(status: Status) -> None:
 
 def test_a_job_that_waits_again_after_a_dispatch_can_be_moved() -> None:
     handed_back, other = JobFactory.create(queued=True, started=True), JobFactory.create()
-    services.move(handed_back.pk, after=other.pk)
+    job_services.move(handed_back.pk, after=other.pk)
     assert _order() == _ids([other, handed_back])
 
 
@@ -228,7 +228,7 @@ def test_a_neighbour_that_does_not_exist_is_not_found() -> None:
     job, stranger = JobFactory.create(), JobFactory.build()
     before = everything()
     with pytest.raises(NotFound):
-        services.move(job.pk, before=stranger.pk)
+        job_services.move(job.pk, before=stranger.pk)
     with pytest.raises(NotFound):
-        services.move(stranger.pk, before=job.pk)
+        job_services.move(stranger.pk, before=job.pk)
     assert everything() == before

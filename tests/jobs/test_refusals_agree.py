@@ -12,13 +12,14 @@ from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from jobs import groups, services
 from jobs.admin.actions import PRIORITY, VERBS, forecast
 from jobs.engine import finish
 from jobs.engine.facts import facts_of, facts_of_many
 from jobs.errors import Conflict
 from jobs.models import Job
 from jobs.outcomes import Skipped
+from jobs.services import groups
+from jobs.services import jobs as job_services
 from jobs.states import ACTIONS, PERSON_VERBS, LatestAttempt, Status, allowed_actions, is_repeated
 from tests import executor, sample_jobs
 from tests.admin.pages import page_of
@@ -36,7 +37,7 @@ ALL_FIELDS: dict[str, Any] = {"priority": 90, "params": {"text": "b"}, "target":
 
 
 def _enqueue(**fields: Any) -> Job:
-    return services.enqueue(NOTE, {"text": "a"}, **fields)
+    return job_services.enqueue(NOTE, {"text": "a"}, **fields)
 
 
 def _running() -> Job:
@@ -51,7 +52,7 @@ def _handed_back() -> Job:
 
 
 def _stopped() -> Job:
-    job = services.pause(_running().pk)
+    job = job_services.pause(_running().pk)
     assert job.lease_token is not None
     finish.stop(job.pk, job.lease_token, actor=executor.WORKER)
     return job
@@ -72,7 +73,7 @@ def _failed() -> Job:
 
 
 def _resolved() -> Job:
-    return services.resolve(_failed().pk)
+    return job_services.resolve(_failed().pk)
 
 
 def _backoff() -> Job:
@@ -81,19 +82,19 @@ def _backoff() -> Job:
 
 def _failed_twice() -> Job:
     first = _failed()
-    executor.fail(executor.take(services.retry(first.pk)))
+    executor.fail(executor.take(job_services.retry(first.pk)))
     return first
 
 
 def _chain_of_three() -> Job:
     first = _failed_twice()
-    executor.take(services.retry(first.pk))
+    executor.take(job_services.retry(first.pk))
     return first
 
 
 def _succeeded_at_last() -> Job:
     first = _failed()
-    executor.complete(executor.take(services.retry(first.pk)))
+    executor.complete(executor.take(job_services.retry(first.pk)))
     return first
 
 
@@ -113,21 +114,21 @@ SITUATIONS: dict[str, Callable[[], Job]] = {
     "on hold": lambda: _enqueue(hold=True),
     "dispatching": _dispatching,
     "running": _running,
-    "asked to cancel": lambda: services.cancel(_running().pk),
-    "asked to pause": lambda: services.pause(_running().pk),
+    "asked to cancel": lambda: job_services.cancel(_running().pk),
+    "asked to pause": lambda: job_services.pause(_running().pk),
     "handed back": _handed_back,
-    "paused before it started": lambda: services.pause(_enqueue(target="book-1").pk),
+    "paused before it started": lambda: job_services.pause(_enqueue(target="book-1").pk),
     "paused while it ran": _stopped,
     "completed": lambda: executor.complete(_running()),
     "skipped": _skipped,
-    "cancelled": lambda: services.cancel(_enqueue().pk),
+    "cancelled": lambda: job_services.cancel(_enqueue().pk),
     "failed": _failed,
     "resolved": _resolved,
     "failed, its retry in backoff": _backoff,
     "retry in backoff": lambda: _retry_of(_backoff()),
-    "failed, its retry queued": lambda: services.retry(_failed().pk).retry_of,  # type: ignore[return-value]
-    "queued retry": lambda: services.retry(_failed().pk),
-    "running retry": lambda: executor.take(services.retry(_failed().pk)),
+    "failed, its retry queued": lambda: job_services.retry(_failed().pk).retry_of,  # type: ignore[return-value]
+    "queued retry": lambda: job_services.retry(_failed().pk),
+    "running retry": lambda: executor.take(job_services.retry(_failed().pk)),
     "failed, its retry failed": _failed_twice,
     "failed retry": lambda: _retry_of(_failed_twice()),
     "failed, its retry completed": _succeeded_at_last,
@@ -140,9 +141,9 @@ SITUATIONS: dict[str, Callable[[], Job]] = {
     "member of a parallel group, on hold": lambda: _place(1, "parallel", hold=True),
 }
 CALLS: dict[str, Callable[[Job], object]] = {
-    **{verb: lambda job, verb=verb: getattr(services, verb)(job.pk) for verb in PERSON_VERBS},  # type: ignore[misc]
-    "move": lambda job: services.move(job.pk, to="bottom"),
-    "update": lambda job: services.update(job.pk, {"priority": 90}),
+    **{verb: lambda job, verb=verb: getattr(job_services, verb)(job.pk) for verb in PERSON_VERBS},  # type: ignore[misc]
+    "move": lambda job: job_services.move(job.pk, to="bottom"),
+    "update": lambda job: job_services.update(job.pk, {"priority": 90}),
 }
 
 

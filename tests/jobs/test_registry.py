@@ -388,7 +388,7 @@ def test_importing_the_package_loads_no_models_and_needs_no_settings() -> None:
     code = (
         "from jobs import job, Skip, NoRetry\n"
         "job('a.b', priority='HIGH')(lambda topic: None)\n"
-        "import sys; sys.exit('jobs.models' in sys.modules or 'jobs.services' in sys.modules)\n"
+        "import sys; sys.exit('jobs.models' in sys.modules or 'jobs.services.jobs' in sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(jobs.__file__).parents[1]
@@ -397,10 +397,10 @@ def test_importing_the_package_loads_no_models_and_needs_no_settings() -> None:
 
 
 def test_every_name_that_the_package_offers_is_there() -> None:
-    from jobs import services
+    from jobs.services import jobs as job_services
 
     assert all(getattr(jobs, name) for name in jobs.__all__)
-    assert jobs.enqueue is services.enqueue
+    assert jobs.enqueue is job_services.enqueue
     with pytest.raises(AttributeError, match="no attribute 'enqeue'"):
         jobs.enqeue  # noqa: B018
 

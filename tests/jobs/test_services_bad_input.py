@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 from django.utils import timezone
 
-from jobs import services
 from jobs.errors import InvalidInput, InvalidParams, JobSchedulerError, NotFound, UnknownJobType
+from jobs.services import jobs as job_services
 from tests import sample_jobs
 from tests.factories import JobFactory, JobTemplateFactory
 from tests.snapshots import everything
@@ -155,7 +155,7 @@ def _points_at(refusal: JobSchedulerError, loc: Loc) -> bool:
 def test_a_bad_submission_is_refused_by_field(said: dict[str, Any], kind: Kind, loc: Loc) -> None:
     before = everything()
     with pytest.raises(kind) as refusal:
-        services.enqueue(**said)
+        job_services.enqueue(**said)
     assert _points_at(refusal.value, loc)
     assert str(refusal.value).isprintable(), "what somebody sent does not travel on in the message"
     assert everything() == before
@@ -165,7 +165,7 @@ def test_a_bad_submission_is_refused_by_field(said: dict[str, Any], kind: Kind, 
 def test_a_bad_item_of_a_bulk_is_refused_by_place(said: dict[str, Any], kind: Kind, loc: Loc) -> None:
     before = everything()
     with pytest.raises(kind) as refusal:
-        services.enqueue_many([note(), said])
+        job_services.enqueue_many([note(), said])
     assert _points_at(refusal.value, ["jobs", 1, *loc])
     assert everything() == before
 
@@ -173,14 +173,14 @@ def test_a_bad_item_of_a_bulk_is_refused_by_place(said: dict[str, Any], kind: Ki
 @pytest.mark.parametrize("item", [None, 7, "tests.note", ["tests.note"], [("job_type", "tests.note")]], ids=str)
 def test_an_item_of_a_bulk_that_is_no_object_is_refused(item: Any) -> None:
     with pytest.raises(InvalidInput) as refusal:
-        services.enqueue_many([note(), item])
+        job_services.enqueue_many([note(), item])
     assert refusal.value.errors[0]["loc"] == ["jobs", 1]
 
 
 @pytest.mark.parametrize("items", [None, 7, {"job_type": NOTE}, "tests.note"], ids=str)
 def test_a_bulk_that_is_no_list_is_refused(items: Any) -> None:
     with pytest.raises(InvalidInput) as refusal:
-        services.enqueue_many(items)
+        job_services.enqueue_many(items)
     assert refusal.value.errors[0]["loc"][0] == "jobs"
 
 
@@ -188,19 +188,19 @@ def test_a_template_that_no_longer_fits_its_handler_is_refused() -> None:
     JobTemplateFactory.create(name="old", job_type=NOTE, params={"words": 1})
     before = everything()
     with pytest.raises(InvalidParams):
-        services.enqueue(template="old")
+        job_services.enqueue(template="old")
     assert everything() == before
 
 
 VERBS: dict[str, Callable[..., Any]] = {
-    "cancel": services.cancel,
-    "pause": services.pause,
-    "resume": services.resume,
-    "retry": services.retry,
-    "resolve": services.resolve,
-    "release": services.release,
-    "move": lambda job_id, **more: services.move(job_id, to="top", **more),
-    "update": lambda job_id, **more: services.update(job_id, {"tags": ["x"]}, **more),
+    "cancel": job_services.cancel,
+    "pause": job_services.pause,
+    "resume": job_services.resume,
+    "retry": job_services.retry,
+    "resolve": job_services.resolve,
+    "release": job_services.release,
+    "move": lambda job_id, **more: job_services.move(job_id, to="top", **more),
+    "update": lambda job_id, **more: job_services.update(job_id, {"tags": ["x"]}, **more),
 }
 NO_IDS = ["", "x", "0" * 31, "0" * 33, "123e4567", 7, None, b"x", ["x"], NUL, str(NOBODY) + "\n", NOBODY]
 
@@ -232,7 +232,7 @@ def test_a_bad_reason_is_refused_before_anything_moves(verb: str, reason: str) -
 @pytest.mark.parametrize("reason", BAD_REASONS)
 def test_a_bad_reason_of_a_submission_is_refused(reason: str) -> None:
     before = everything()
-    for submit in (lambda **more: services.enqueue(NOTE, {"text": "a"}, **more), _many):
+    for submit in (lambda **more: job_services.enqueue(NOTE, {"text": "a"}, **more), _many):
         with pytest.raises(InvalidInput) as refusal:
             submit(reason=BAD_REASONS[reason])
         assert refusal.value.errors[0]["loc"] == ["reason"]
@@ -240,7 +240,7 @@ def test_a_bad_reason_of_a_submission_is_refused(reason: str) -> None:
 
 
 def _many(**more: Any) -> Any:
-    return services.enqueue_many([note()], **more)
+    return job_services.enqueue_many([note()], **more)
 
 
 @pytest.mark.parametrize("fresh", ["yes", 1, None, 0])
@@ -248,7 +248,7 @@ def test_a_retry_is_fresh_or_not(fresh: Any) -> None:
     job = JobFactory.create(failed=True)
     before = everything()
     with pytest.raises(InvalidInput) as refusal:
-        services.retry(job.pk, fresh=fresh)
+        job_services.retry(job.pk, fresh=fresh)
     assert refusal.value.errors[0]["loc"] == ["fresh"]
     assert everything() == before
 
@@ -270,7 +270,7 @@ def test_a_move_says_one_place(where: dict[str, Any]) -> None:
     said: dict[str, Any] = {name: other.pk if value == "other" else value for name, value in where.items()}
     before = everything()
     with pytest.raises(InvalidInput):
-        services.move(job.pk, **said)
+        job_services.move(job.pk, **said)
     assert everything() == before
 
 
@@ -280,7 +280,7 @@ def test_a_neighbour_that_is_no_id_is_not_found(way: str, neighbour: Any) -> Non
     job = JobFactory.create()
     before = everything()
     with pytest.raises(NotFound):
-        services.move(job.pk, **{way: neighbour})
+        job_services.move(job.pk, **{way: neighbour})
     assert everything() == before
 
 
@@ -288,7 +288,7 @@ def test_a_neighbour_that_is_no_id_is_not_found(way: str, neighbour: Any) -> Non
 def test_an_edit_that_is_no_object_is_refused(changes: Any) -> None:
     job = JobFactory.create()
     with pytest.raises(InvalidInput):
-        services.update(job.pk, changes)
+        job_services.update(job.pk, changes)
 
 
 def test_there_are_enough_of_them() -> None:

@@ -13,10 +13,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import jobs
-from jobs import services
 from jobs.actors import Actor, ActorKind
 from jobs.errors import InvalidInput
 from jobs.models import Gate, Job, JobEvent, LaneMark
+from jobs.services import jobs as job_services
 from jobs.signals import events_committed, job_enqueued
 from jobs.states import Status
 from tests import executor, sample_jobs
@@ -49,7 +49,7 @@ def test_what_enqueue_returns_is_what_was_stored() -> None:
         "tags": ["a", "b"],
         "idempotency_key": "k",
     }
-    job = services.enqueue(TYPE, {"a": [1, None, "ü"]}, **fields)
+    job = job_services.enqueue(TYPE, {"a": [1, None, "ü"]}, **fields)
     stored = Job.objects.get(pk=job.pk)
     for column in (field.attname for field in Job._meta.concrete_fields):
         assert getattr(job, column) == getattr(stored, column), column
@@ -57,7 +57,7 @@ def test_what_enqueue_returns_is_what_was_stored() -> None:
 
 
 def test_the_job_that_enqueue_returns_is_saved() -> None:
-    job = services.enqueue(TYPE)
+    job = job_services.enqueue(TYPE)
     assert job._state.adding is False
     job.refresh_from_db()
     assert (job.status, job.attempt, job.tenant) == (Status.QUEUED, 1, "default")
@@ -67,7 +67,7 @@ def test_the_three_ways_to_submit_make_the_same_job() -> None:
     made = [
         jobs.enqueue("tests.note", {"text": "a"}, target="book-1"),
         sample_jobs.note.using(target="book-1").enqueue(text="a"),
-        services.enqueue("tests.note", {"text": "a"}, target="book-1"),
+        job_services.enqueue("tests.note", {"text": "a"}, target="book-1"),
     ]
     for name in ("job_type", "params", "lane_id", "flow_id", "priority", "max_retries", "resource"):
         assert len({str(getattr(job, name)) for job in made}) == 1, name
@@ -77,10 +77,10 @@ def test_what_is_not_said_comes_from_the_handler_and_then_from_the_settings() ->
     quiet = sample_jobs.nothing.enqueue()
     assert (quiet.priority, quiet.max_retries, quiet.resource, quiet.cost_units) == (25, 1, "attic", 2)
     assert quiet.tags == ["quiet"]
-    plain = services.enqueue(TYPE)
+    plain = job_services.enqueue(TYPE)
     assert (plain.priority, plain.max_retries, plain.resource, plain.token_limit) == (50, 3, "default", None)
     with override_settings(JOBSCHEDULER={"RETRY_MAX_RETRIES": 9, "TOKEN_LIMIT": 5}):
-        told = services.enqueue(TYPE)
+        told = job_services.enqueue(TYPE)
     assert (told.max_retries, told.token_limit) == (9, 5)
 
 
@@ -93,46 +93,46 @@ def test_a_template_wins_over_the_handler_and_the_submission_over_both() -> None
         retry_policy={"max_attempts": 6, "base_sec": 2},
         tags=["t"],
     )
-    job = services.enqueue(template=template.name, params={"times": 3}, priority=90)
+    job = job_services.enqueue(template=template.name, params={"times": 3}, priority=90)
     assert (job.job_type, job.template_id, job.params) == ("tests.note", template.pk, {"text": "preset", "times": 3})
     assert (job.priority, job.target, job.max_retries, job.tags) == (90, "book-9", 6, ["t"])
     assert job.retry_policy == {"max_attempts": 6, "base_sec": 2}
 
 
 def test_submissions_stand_in_the_order_they_came() -> None:
-    submitted = [services.enqueue(TYPE).pk for _ in range(20)]
+    submitted = [job_services.enqueue(TYPE).pk for _ in range(20)]
     assert list(Job.objects.in_dispatch_order().values_list("pk", flat=True)) == submitted
 
 
 def test_there_is_room_between_any_two_submissions() -> None:
-    first, second = services.enqueue(TYPE), services.enqueue(TYPE)
+    first, second = job_services.enqueue(TYPE), job_services.enqueue(TYPE)
     assert second.position - first.position >= 1024
 
 
 def test_a_job_for_later_waits_behind_its_time_and_a_past_one_does_not() -> None:
-    assert services.enqueue(TYPE, not_before=timezone.now() + timedelta(hours=1)).gate == Gate.TIME
-    assert services.enqueue(TYPE, not_before=timezone.now() - timedelta(hours=1)).gate == Gate.READY
-    assert services.enqueue(TYPE, target="book-1").gate == Gate.LANE
+    assert job_services.enqueue(TYPE, not_before=timezone.now() + timedelta(hours=1)).gate == Gate.TIME
+    assert job_services.enqueue(TYPE, not_before=timezone.now() - timedelta(hours=1)).gate == Gate.READY
+    assert job_services.enqueue(TYPE, target="book-1").gate == Gate.LANE
 
 
 def test_a_held_job_is_pending_until_a_person_releases_it() -> None:
-    job = services.enqueue(TYPE, target="book-1", hold=True)
+    job = job_services.enqueue(TYPE, target="book-1", hold=True)
     assert (job.status, job.hold, job.gate) == (Status.PENDING, True, Gate.CLOSED)
     assert kinds_of(job) == ["SUBMITTED", "HELD"]
     assert executor.take_next() is None
-    released = services.release(job.pk)
+    released = job_services.release(job.pk)
     assert (released.status, released.hold) == (Status.QUEUED, False)
     executor.take(released)
 
 
 def test_a_submission_in_a_lane_leaves_a_mark() -> None:
-    job = services.enqueue(TYPE, target="book-1")
+    job = job_services.enqueue(TYPE, target="book-1")
     assert [mark.lane_id for mark in LaneMark.objects.all()] == [job.lane_id]
 
 
 def test_a_job_is_only_there_if_the_callers_transaction_is() -> None:
     with transaction.atomic():
-        services.enqueue(TYPE)
+        job_services.enqueue(TYPE)
         transaction.set_rollback(True)
     assert not Job.objects.exists()
     assert not JobEvent.objects.exists()
@@ -143,7 +143,7 @@ def test_params_are_stored_as_they_were_said_without_defaults() -> None:
 
 
 def test_times_are_stored_in_utc() -> None:
-    job = services.enqueue(TYPE, not_before="2031-01-01T12:00:00+02:00")
+    job = job_services.enqueue(TYPE, not_before="2031-01-01T12:00:00+02:00")
     assert Job.objects.get(pk=job.pk).not_before == datetime(2031, 1, 1, 10, tzinfo=UTC)
 
 
@@ -151,7 +151,9 @@ def test_times_are_stored_in_utc() -> None:
 
 
 def test_a_bulk_submission_keeps_its_order_and_says_who_made_it() -> None:
-    ids = services.enqueue_many([{"job_type": TYPE, "params": {"n": n}} for n in range(250)], actor=ADA, reason="bulk")
+    ids = job_services.enqueue_many(
+        [{"job_type": TYPE, "params": {"n": n}} for n in range(250)], actor=ADA, reason="bulk"
+    )
     assert list(Job.objects.in_dispatch_order().values_list("pk", flat=True)) == ids
     assert [Job.objects.get(pk=each).params["n"] for each in ids[:3]] == [0, 1, 2]
     assert set(JobEvent.objects.values_list("kind", "reason", "actor_name")) == {("SUBMITTED", "bulk", "ada")}
@@ -160,7 +162,7 @@ def test_a_bulk_submission_keeps_its_order_and_says_who_made_it() -> None:
 
 def test_a_bulk_submission_may_mix_everything() -> None:
     later = timezone.now() + timedelta(hours=1)
-    ids = services.enqueue_many(
+    ids = job_services.enqueue_many(
         [
             {"job_type": TYPE, "target": "book-1", "priority": "LOW"},
             {"job_type": "tests.note", "params": {"text": "a"}, "not_before": later},
@@ -176,18 +178,18 @@ def test_a_bulk_submission_with_one_mistake_writes_nothing_and_names_the_place()
     items: list[dict[str, Any]] = [{"job_type": TYPE}, {"job_type": TYPE}, {"job_type": TYPE, "priority": 101}]
     before = everything()
     with pytest.raises(InvalidInput) as refusal:
-        services.enqueue_many(items)
+        job_services.enqueue_many(items)
     assert refusal.value.errors[0]["loc"] == ["jobs", 2, "priority"]
     assert everything() == before
 
 
 def test_an_empty_bulk_submission_is_no_submission() -> None:
-    assert services.enqueue_many([]) == []
+    assert job_services.enqueue_many([]) == []
 
 
 def test_a_bulk_submission_larger_than_the_caller_allows_is_refused() -> None:
     with pytest.raises(InvalidInput) as refusal:
-        services.enqueue_many([{"job_type": TYPE}] * 3, limit=2)
+        job_services.enqueue_many([{"job_type": TYPE}] * 3, limit=2)
     assert refusal.value.errors[0]["loc"] == ["jobs"]
     assert not Job.objects.exists()
 
@@ -197,7 +199,7 @@ def test_ten_thousand_jobs_are_one_call_and_no_more_statements_than_a_hundred(fi
     def statements(count: int) -> int:
         items = [{"job_type": TYPE, "params": {"n": n}, **fields} for n in range(count)]
         with CaptureQueriesContext(connection) as captured:
-            assert len(services.enqueue_many(items)) == count
+            assert len(job_services.enqueue_many(items)) == count
         return len(captured)
 
     few, many = statements(100), statements(10_000)
@@ -234,10 +236,10 @@ def test_one_by_one_and_all_at_once_write_the_same_rows() -> None:
                 row[name] = row[name] is None
         return [*zip(rows, events, strict=True), sorted(LaneMark.objects.values_list("lane_id", flat=True))]
 
-    single = rows_of([services.submit(item, actor=ADA, reason="why").job.pk for item in VARIED])
+    single = rows_of([job_services.submit(item, actor=ADA, reason="why").job.pk for item in VARIED])
     LaneMark.objects.all().delete()
     Job.objects.filter(idempotency_key="k").update(idempotency_key="k before")
-    assert rows_of(services.enqueue_many(VARIED, actor=ADA, reason="why")) == [
+    assert rows_of(job_services.enqueue_many(VARIED, actor=ADA, reason="why")) == [
         *single[:-1],
         sorted(set(single[-1])),  # a mark for each submission, or one for all of a call
     ]
@@ -245,7 +247,7 @@ def test_one_by_one_and_all_at_once_write_the_same_rows() -> None:
 
 def test_a_bulk_submission_with_keys_keeps_its_order() -> None:
     """Rows are inserted in the order of their keys, and stand in the order of the call."""
-    ids = services.enqueue_many([{"job_type": TYPE, "idempotency_key": key} for key in "dbca"])
+    ids = job_services.enqueue_many([{"job_type": TYPE, "idempotency_key": key} for key in "dbca"])
     assert list(Job.objects.in_dispatch_order().values_list("pk", flat=True)) == ids
 
 
@@ -267,20 +269,20 @@ def enqueued() -> Iterator[list[dict[str, Any]]]:
 @pytest.mark.django_db(transaction=True)
 def test_each_created_job_sends_a_signal_after_the_commit(enqueued: list[dict[str, Any]]) -> None:
     with transaction.atomic():
-        job = services.enqueue(TYPE, idempotency_key="k", tenant="acme")
+        job = job_services.enqueue(TYPE, idempotency_key="k", tenant="acme")
         assert enqueued == []
     facts = {"job_id": job.pk, "job_type": TYPE, "tenant": "acme", "status": Status.QUEUED}
     assert enqueued == [{"sender": Job, **facts}]
     item = {"job_type": TYPE, "idempotency_key": "k", "tenant": "acme"}
-    assert not services.submit(item).created
-    ids = services.enqueue_many([item, {"job_type": TYPE, "hold": True}])
+    assert not job_services.submit(item).created
+    ids = job_services.enqueue_many([item, {"job_type": TYPE, "hold": True}])
     assert [(each["job_id"], each["status"]) for each in enqueued[1:]] == [(ids[1], Status.PENDING)]
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_submission_that_is_rolled_back_sends_no_signal(enqueued: list[dict[str, Any]]) -> None:
     with transaction.atomic():
-        services.enqueue(TYPE)
+        job_services.enqueue(TYPE)
         transaction.set_rollback(True)
     assert enqueued == []
 
@@ -292,7 +294,7 @@ def test_a_receiver_that_raises_changes_nothing() -> None:
 
     job_enqueued.connect(fail)
     try:
-        job = services.enqueue(TYPE)
+        job = job_services.enqueue(TYPE)
     finally:
         job_enqueued.disconnect(fail)
     assert Job.objects.filter(pk=job.pk).exists()
@@ -307,7 +309,7 @@ def test_pollers_are_told_once_for_each_insert() -> None:
 
     events_committed.connect(receive)
     try:
-        services.enqueue_many([{"job_type": TYPE}] * 3)
+        job_services.enqueue_many([{"job_type": TYPE}] * 3)
     finally:
         events_committed.disconnect(receive)
     assert len(heard) == 1

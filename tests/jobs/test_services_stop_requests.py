@@ -6,7 +6,6 @@ from uuid import uuid4
 
 import pytest
 
-from jobs import services
 from jobs.actors import Actor, ActorKind
 from jobs.engine import finish as ending
 from jobs.engine import lifecycle
@@ -14,6 +13,7 @@ from jobs.engine.finish import Verdict
 from jobs.errors import WrongState
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped
+from jobs.services import jobs as job_services
 from jobs.states import STOPPED_AS, Cause, Status, StopMode
 from tests import sample_jobs
 from tests.api.calling import Api
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.django_db
 def _running(mode: StopMode | None = None, **fields: object) -> Job:
     job = JobFactory.create(running=True, **fields)
     if mode == StopMode.CANCEL:
-        return services.cancel(job.pk, reason="enough")
-    return services.pause(job.pk, reason="later") if mode == StopMode.PAUSE else job
+        return job_services.cancel(job.pk, reason="enough")
+    return job_services.pause(job.pk, reason="later") if mode == StopMode.PAUSE else job
 
 
 def _expire(job: Job) -> None:
@@ -43,22 +43,22 @@ def test_cancel_asks_a_running_job_and_leaves_it_running() -> None:
 
 
 def test_a_pause_has_a_reason_even_if_nobody_gave_one() -> None:
-    job = services.pause(JobFactory.create(running=True).pk)
+    job = job_services.pause(JobFactory.create(running=True).pk)
     assert job.status_reason == "Job was interrupted by user"
-    assert services.pause(JobFactory.create().pk).status_reason == "Job was interrupted by user"
+    assert job_services.pause(JobFactory.create().pk).status_reason == "Job was interrupted by user"
 
 
 @pytest.mark.parametrize("mode", StopMode)
 def test_a_repeated_request_is_no_new_event(mode: StopMode) -> None:
     job = _running(mode)
     before = everything()
-    again = services.cancel(job.pk, reason="again") if mode == StopMode.CANCEL else services.pause(job.pk)
+    again = job_services.cancel(job.pk, reason="again") if mode == StopMode.CANCEL else job_services.pause(job.pk)
     assert again.cancel_mode == mode
     assert everything() == before
 
 
 def test_a_cancel_upgrades_a_pause() -> None:
-    job = services.cancel(_running(StopMode.PAUSE).pk, reason="no, for good")
+    job = job_services.cancel(_running(StopMode.PAUSE).pk, reason="no, for good")
     assert (job.cancel_mode, job.status_reason) == ("CANCEL", "no, for good")
     assert kinds_of(job) == ["PAUSE_REQUESTED", "CANCEL_REQUESTED"]
 
@@ -67,7 +67,7 @@ def test_a_pause_after_a_cancel_is_refused() -> None:
     job = _running(StopMode.CANCEL)
     before = everything()
     with pytest.raises(WrongState) as refusal:
-        services.pause(job.pk)
+        job_services.pause(job.pk)
     assert refusal.value.status == Status.RUNNING
     assert "pause" not in refusal.value.allowed
     assert everything() == before
@@ -107,9 +107,9 @@ def test_a_paused_job_has_no_request_left_on_it() -> None:
 def test_the_event_of_a_stop_names_who_asked_for_it_and_the_request_is_gone(mode: StopMode, way: str) -> None:
     ada, bob = Actor(ActorKind.USER, "ada"), Actor(ActorKind.TOKEN, "bob")
     job = JobFactory.create(running=True)
-    services.pause(job.pk, actor=bob)
+    job_services.pause(job.pk, actor=bob)
     if mode == StopMode.CANCEL:
-        services.cancel(job.pk, actor=ada)
+        job_services.cancel(job.pk, actor=ada)
     job.refresh_from_db()
     assert job.lease_token is not None
     if way == "stop":
@@ -128,10 +128,10 @@ def test_the_event_of_a_stop_names_who_asked_for_it_and_the_request_is_gone(mode
 def test_of_two_pauses_the_last_asker_is_named() -> None:
     job = JobFactory.create(paused=True, job_type=sample_jobs.note.name)
     for name in ("ada", "bob"):
-        services.resume(job.pk)
+        job_services.resume(job.pk)
         taken = take(job)
         assert taken.lease_token is not None
-        services.pause(job.pk, actor=Actor(ActorKind.USER, name))
+        job_services.pause(job.pk, actor=Actor(ActorKind.USER, name))
         ending.stop(job.pk, taken.lease_token, actor=WORKER)
         data = events_of(job)[-1].data
         assert data is not None
@@ -213,24 +213,24 @@ def test_a_hand_back_puts_the_job_back_with_its_run_open_and_no_attempt_used() -
 def test_a_resumed_job_goes_on_with_the_same_run() -> None:
     job = JobFactory.create(paused=True, in_lane=True)
     started = job.run.started_at
-    resumed = services.resume(job.pk)
+    resumed = job_services.resume(job.pk)
     assert (resumed.pk, resumed.status, resumed.holds_lane) == (job.pk, Status.QUEUED, True)
     assert (resumed.run.started_at, resumed.run.status) == (started, Status.RUNNING)
 
 
 def test_a_job_that_was_paused_before_it_ever_ran_holds_its_lane_only_while_it_is_paused() -> None:
     job = JobFactory.create(in_lane=True)
-    assert services.pause(job.pk).holds_lane is True
-    assert services.resume(job.pk).holds_lane is False
+    assert job_services.pause(job.pk).holds_lane is True
+    assert job_services.resume(job.pk).holds_lane is False
 
 
 def test_a_cancelled_job_that_never_started_has_no_run() -> None:
-    job = services.cancel(JobFactory.create().pk, reason="not wanted")
+    job = job_services.cancel(JobFactory.create().pk, reason="not wanted")
     assert (job.status, job.status_reason, hasattr(job, "run")) == (Status.CANCELLED, "not wanted", False)
 
 
 def test_cancelling_a_paused_job_ends_its_run() -> None:
-    job = services.cancel(JobFactory.create(paused=True, in_lane=True).pk, reason="not wanted")
+    job = job_services.cancel(JobFactory.create(paused=True, in_lane=True).pk, reason="not wanted")
     assert (job.run.status, job.run.error, job.holds_lane) == (Status.CANCELLED, "not wanted", False)
 
 

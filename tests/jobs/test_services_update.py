@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs import services
 from jobs.actors import Actor, ActorKind
 from jobs.engine import finish, lifecycle
 from jobs.errors import InvalidInput, InvalidOperationError, UnknownJobType, WrongState
 from jobs.ids import lane_id
 from jobs.models import Gate, Job, LaneMark
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import executor, sample_jobs
 from tests.factories import JobFactory, job_in
@@ -45,7 +45,7 @@ def test_these_are_all_the_fields_that_can_be_edited() -> None:
 @pytest.mark.parametrize("status", [Status.QUEUED, Status.PENDING])
 def test_a_waiting_job_can_be_edited(name: str, status: Status) -> None:
     job = job_in(status)
-    edited = services.update(job.pk, {name: CHANGES[name]}, actor=ADA, reason="a better idea")
+    edited = job_services.update(job.pk, {name: CHANGES[name]}, actor=ADA, reason="a better idea")
     expected = {"priority": 100}.get(name, CHANGES[name])
     assert getattr(edited, name) == expected
     event = events_of(job)[-1]
@@ -54,37 +54,37 @@ def test_a_waiting_job_can_be_edited(name: str, status: Status) -> None:
 
 
 def test_an_edit_that_changes_nothing_leaves_no_event() -> None:
-    job = services.enqueue(TYPE, {"text": "a"}, priority=70)
+    job = job_services.enqueue(TYPE, {"text": "a"}, priority=70)
     before = everything()
-    services.update(job.pk, {"priority": 70, "params": {"text": "a"}})
+    job_services.update(job.pk, {"priority": 70, "params": {"text": "a"}})
     assert everything() == before
 
 
 def test_none_clears_a_field() -> None:
-    job = services.enqueue(TYPE, {"text": "a"}, not_before=TOMORROW, target="book-1", priority=1, tags=["t"])
-    cleared = services.update(job.pk, dict.fromkeys(("not_before", "target", "priority", "tags")))
+    job = job_services.enqueue(TYPE, {"text": "a"}, not_before=TOMORROW, target="book-1", priority=1, tags=["t"])
+    cleared = job_services.update(job.pk, dict.fromkeys(("not_before", "target", "priority", "tags")))
     assert (cleared.not_before, cleared.target, cleared.lane_id, cleared.priority) == (None, None, None, 50)
     assert (cleared.tags, cleared.gate) == ([], Gate.READY)
 
 
 def test_a_new_priority_is_also_what_a_retry_starts_from() -> None:
-    job = services.update(JobFactory.create().pk, {"priority": 90})
+    job = job_services.update(JobFactory.create().pk, {"priority": 90})
     assert (job.priority, job.base_priority) == (90, 90)
 
 
 def test_a_job_put_off_waits_behind_its_time_and_one_brought_forward_does_not() -> None:
-    job = services.enqueue(TYPE, {"text": "a"})
-    assert services.update(job.pk, {"not_before": TOMORROW}).gate == Gate.TIME
+    job = job_services.enqueue(TYPE, {"text": "a"})
+    assert job_services.update(job.pk, {"not_before": TOMORROW}).gate == Gate.TIME
     assert executor.take_next() is None
-    assert services.update(job.pk, {"not_before": None}).gate == Gate.READY
+    assert job_services.update(job.pk, {"not_before": None}).gate == Gate.READY
     executor.take(job)
 
 
 @pytest.mark.parametrize("target", ["book-2", None])
 def test_a_job_that_leaves_its_lane_has_both_lanes_looked_at_again(target: str | None) -> None:
-    job = services.enqueue(TYPE, {"text": "a"}, target="book-1")
+    job = job_services.enqueue(TYPE, {"text": "a"}, target="book-1")
     LaneMark.objects.all().delete()
-    services.update(job.pk, {"target": target})
+    job_services.update(job.pk, {"target": target})
     marked = {mark.lane_id for mark in LaneMark.objects.all()}
     assert marked == {lane_id("default", each) for each in ("book-1", target) if each}
     executor.take(job)
@@ -92,20 +92,20 @@ def test_a_job_that_leaves_its_lane_has_both_lanes_looked_at_again(target: str |
 
 @pytest.mark.parametrize("target", ["book-2", None])
 def test_a_paused_job_that_leaves_its_lane_lets_it_go(target: str | None) -> None:
-    paused = services.pause(services.enqueue(TYPE, {"text": "a"}, target="book-1").pk)
-    other = services.enqueue(TYPE, {"text": "b"}, target="book-1")
+    paused = job_services.pause(job_services.enqueue(TYPE, {"text": "a"}, target="book-1").pk)
+    other = job_services.enqueue(TYPE, {"text": "b"}, target="book-1")
     assert executor.take_next() is None
-    moved = services.update(paused.pk, {"target": target})
+    moved = job_services.update(paused.pk, {"target": target})
     assert (moved.target, moved.holds_lane) == (target, target is not None)
     executor.take(other)
 
 
 @pytest.mark.parametrize("target", ["book-2", None])
 def test_a_retry_that_leaves_its_lane_lets_it_go(target: str | None) -> None:
-    failed = executor.fail(executor.take(services.enqueue(TYPE, {"text": "a"}, target="book-1")), retry_in=3600)
-    other = services.enqueue(TYPE, {"text": "b"}, target="book-1")
+    failed = executor.fail(executor.take(job_services.enqueue(TYPE, {"text": "a"}, target="book-1")), retry_in=3600)
+    other = job_services.enqueue(TYPE, {"text": "b"}, target="book-1")
     assert executor.take_next() is None
-    moved = services.update(failed.retried_by.pk, {"target": target})
+    moved = job_services.update(failed.retried_by.pk, {"target": target})
     assert (moved.target, moved.holds_lane) == (target, False)
     executor.take(other)
 
@@ -130,7 +130,7 @@ def test_what_was_dispatched_once_is_frozen(state: str, name: str) -> None:
     job = JobFactory.create(**DISPATCHED[state])
     before = everything()
     with pytest.raises(InvalidOperationError, match=f"^Cannot modify {name} after dispatch$") as refusal:
-        services.update(job.pk, {"priority": 1, name: CHANGES[name]} if state in WAITS else {name: CHANGES[name]})
+        job_services.update(job.pk, {"priority": 1, name: CHANGES[name]} if state in WAITS else {name: CHANGES[name]})
     assert (refusal.value.field, refusal.value.status) == (name, job.status)
     assert everything() == before
 
@@ -139,7 +139,7 @@ def test_what_was_dispatched_once_is_frozen(state: str, name: str) -> None:
 @pytest.mark.parametrize("name", MAY_CHANGE)
 def test_the_rest_changes_while_the_job_waits_also_after_its_dispatch(state: str, name: str) -> None:
     job = JobFactory.create(**DISPATCHED[state])
-    edited = services.update(job.pk, {name: CHANGES[name]})
+    edited = job_services.update(job.pk, {name: CHANGES[name]})
     assert getattr(edited, name) == {"priority": 100}.get(name, CHANGES[name])
     assert events_of(job)[-1].data == {"fields": [name]}
 
@@ -150,27 +150,27 @@ def test_a_job_that_does_not_wait_keeps_the_rest_and_the_refusal_names_the_field
     job = JobFactory.create(**DISPATCHED[state])
     before = everything()
     with pytest.raises(WrongState, match=f"is {job.status} and its {name} cannot be changed") as refusal:
-        services.update(job.pk, {"tags": ["x"], name: CHANGES[name]})
+        job_services.update(job.pk, {"tags": ["x"], name: CHANGES[name]})
     assert (refusal.value.field, refusal.value.status) == (name, job.status)
     assert everything() == before
 
 
 @pytest.mark.parametrize("changes", [{"priority": 1}, {"not_before": TOMORROW}, {"max_runtime_sec": 5}])
 def test_a_holder_of_its_lane_that_is_edited_while_it_waits_keeps_the_lane(changes: dict[str, Any]) -> None:
-    job = executor.take(services.enqueue(TYPE, {"text": "a"}, target="book-1"))
-    services.enqueue(TYPE, {"text": "b"}, target="book-1", priority="URGENT")
+    job = executor.take(job_services.enqueue(TYPE, {"text": "a"}, target="book-1"))
+    job_services.enqueue(TYPE, {"text": "b"}, target="book-1", priority="URGENT")
     assert job.lease_token is not None
     finish.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="worker shut down")
-    edited = services.update(job.pk, changes)
+    edited = job_services.update(job.pk, changes)
     assert edited.holds_lane
     assert edited.gate == (Gate.TIME if "not_before" in changes else Gate.LANE)
-    services.update(job.pk, {"not_before": None})
+    job_services.update(job.pk, {"not_before": None})
     executor.take(job)
 
 
 def test_a_priority_that_was_reached_by_waiting_can_be_made_the_base() -> None:
     job = JobFactory.create(priority=70, base_priority=50)
-    assert services.update(job.pk, {"priority": 70}).base_priority == 70
+    assert job_services.update(job.pk, {"priority": 70}).base_priority == 70
     assert events_of(job)[-1].data == {"fields": ["priority"]}
 
 
@@ -178,7 +178,7 @@ def test_a_job_that_ended_before_it_was_dispatched_cannot_be_edited_either() -> 
     job = JobFactory.create(cancelled=True)
     before = everything()
     with pytest.raises(WrongState) as refusal:
-        services.update(job.pk, {"priority": 1})
+        job_services.update(job.pk, {"priority": 1})
     assert (refusal.value.status, refusal.value.allowed) == ("CANCELLED", ["retry"])
     assert everything() == before
 
@@ -186,7 +186,7 @@ def test_a_job_that_ended_before_it_was_dispatched_cannot_be_edited_either() -> 
 @pytest.mark.parametrize("status", Status)
 def test_tags_can_be_changed_at_any_time(status: Status) -> None:
     job = job_in(status)
-    assert services.update(job.pk, {"tags": ["late"]}).tags == ["late"]
+    assert job_services.update(job.pk, {"tags": ["late"]}).tags == ["late"]
     assert kinds_of(job) == ["UPDATED"]
 
 
@@ -215,23 +215,23 @@ def test_tags_can_be_changed_at_any_time(status: Status) -> None:
     ],
 )
 def test_a_bad_edit_is_refused_by_field_and_changes_nothing(changes: dict[str, Any], loc: list[str]) -> None:
-    job = services.enqueue(TYPE, {"text": "a"})
+    job = job_services.enqueue(TYPE, {"text": "a"})
     before = everything()
     with pytest.raises(InvalidInput) as refusal:
-        services.update(job.pk, changes)
+        job_services.update(job.pk, changes)
     assert loc in [error["loc"] for error in refusal.value.errors]
     assert everything() == before
 
 
 def test_a_deadline_must_be_after_the_start_that_the_job_has() -> None:
-    job = services.enqueue(TYPE, {"text": "a"}, not_before=TOMORROW)
+    job = job_services.enqueue(TYPE, {"text": "a"}, not_before=TOMORROW)
     with pytest.raises(InvalidInput) as refusal:
-        services.update(job.pk, {"deadline_at": TOMORROW - timedelta(hours=1)})
+        job_services.update(job.pk, {"deadline_at": TOMORROW - timedelta(hours=1)})
     assert refusal.value.errors[0]["loc"] == ["deadline_at"]
 
 
 def test_params_of_a_type_that_is_gone_cannot_be_checked_and_stay() -> None:
     job = JobFactory.create(job_type="tests.gone")
     with pytest.raises(UnknownJobType):
-        services.update(job.pk, {"params": {}})
+        job_services.update(job.pk, {"params": {}})
     assert Job.objects.get(pk=job.pk).params == {"text": "hello"}

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from jobs import services, signals
+from jobs import signals
 from jobs.engine import finish
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import executor, sample_jobs
 from tests.factories import JobFactory
@@ -41,13 +42,13 @@ def receive() -> Iterator[Receive]:
 
 def test_a_job_sends_one_signal_for_each_start_and_its_end(receive: Receive) -> None:
     enqueued, started, finished = map(receive, (signals.job_enqueued, signals.job_started, signals.job_finished))
-    job = services.enqueue(TYPE, hold=True)
-    services.release(job.pk)
+    job = job_services.enqueue(TYPE, hold=True)
+    job_services.release(job.pk)
     running = executor.take(job)
-    services.pause(job.pk)
+    job_services.pause(job.pk)
     assert running.lease_token is not None
     finish.stop(job.pk, running.lease_token, actor=executor.WORKER)
-    services.resume(job.pk)
+    job_services.resume(job.pk)
     assert finished() == []
     executor.complete(executor.take(job))
     facts = {"job_id": job.pk, "job_type": TYPE, "tenant": "default"}
@@ -62,8 +63,8 @@ def test_a_job_that_ends_without_a_run_is_finished_too(end: str, receive: Receiv
     from jobs.engine import lifecycle
 
     finished = receive(signals.job_finished)
-    job = services.enqueue(TYPE)
-    {"cancel": lambda: services.cancel(job.pk, reason="why"),
+    job = job_services.enqueue(TYPE)
+    {"cancel": lambda: job_services.cancel(job.pk, reason="why"),
      "skip": lambda: lifecycle.skip(job.pk, actor=SCHEDULER, reason="why")}[end]()  # fmt: skip
     assert finished("job_id", "reason") == [(job.pk, "why")]
 
@@ -71,7 +72,7 @@ def test_a_job_that_ends_without_a_run_is_finished_too(end: str, receive: Receiv
 def test_a_failure_names_its_retry_and_the_retry_is_enqueued(receive: Receive) -> None:
     enqueued, finished, failed = map(receive, (signals.job_enqueued, signals.job_finished, signals.job_failed))
     job = executor.fail(JobFactory.create(running=True), retry_in=10)
-    manual = services.retry(executor.fail(JobFactory.create(running=True)).pk)
+    manual = job_services.retry(executor.fail(JobFactory.create(running=True)).pk)
     assert finished("retried_by") == failed("retried_by") == [job.retried_by.pk, None]
     assert enqueued("job_id") == [job.retried_by.pk, manual.pk]
 
@@ -101,7 +102,7 @@ def test_a_receiver_is_called_after_the_commit() -> None:
     signals.job_finished.connect(look)
     try:
         with transaction.atomic():
-            services.cancel(services.enqueue(TYPE).pk)
+            job_services.cancel(job_services.enqueue(TYPE).pk)
             assert seen == []
         executor.complete(JobFactory.create(running=True))
     finally:
@@ -113,7 +114,7 @@ def test_a_receiver_is_called_after_the_commit() -> None:
 def test_a_transaction_that_is_rolled_back_sends_nothing(receive: Receive) -> None:
     received = receive(signals.job_enqueued, signals.events_committed)
     with transaction.atomic():
-        services.enqueue(TYPE)
+        job_services.enqueue(TYPE)
         transaction.set_rollback(True)
     assert received() == []
 
@@ -121,14 +122,14 @@ def test_a_transaction_that_is_rolled_back_sends_nothing(receive: Receive) -> No
 def _transitions() -> dict[str, Callable[[], Any]]:
     """One transition of each way in which they are made."""
     return {
-        "enqueue": lambda: services.enqueue(TYPE),
-        "enqueue many": lambda: services.enqueue_many([{"job_type": TYPE}] * 3),
+        "enqueue": lambda: job_services.enqueue(TYPE),
+        "enqueue many": lambda: job_services.enqueue_many([{"job_type": TYPE}] * 3),
         "claim": executor.take_next,
-        "verb": lambda: services.cancel(Job.objects.queued()[0].pk),
-        "stop request": lambda: services.cancel(Job.objects.running()[0].pk),
+        "verb": lambda: job_services.cancel(Job.objects.queued()[0].pk),
+        "stop request": lambda: job_services.cancel(Job.objects.running()[0].pk),
         "finish": lambda: executor.finish(Job.objects.running()[0], Completed()),
         "finish with a retry": lambda: executor.finish(Job.objects.running()[0], Failed("e", "r", retry_in=9)),
-        "retry": lambda: services.retry(Job.objects.get(status=Status.FAILED).pk),
+        "retry": lambda: job_services.retry(Job.objects.get(status=Status.FAILED).pk),
     }
 
 
@@ -169,7 +170,7 @@ def test_a_slow_receiver_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch
     signals.job_enqueued.connect(look)
     try:
         with caplog.at_level(logging.WARNING, logger="jobs.signals"):
-            services.enqueue(TYPE)
+            job_services.enqueue(TYPE)
             run_commit_hooks()
     finally:
         signals.job_enqueued.disconnect(look)
@@ -181,7 +182,7 @@ def test_a_callers_own_failure_takes_its_jobs_with_it() -> None:
 
     def checkout() -> None:
         with transaction.atomic():
-            services.enqueue(TYPE, target="book-1", idempotency_key="order-1")
+            job_services.enqueue(TYPE, target="book-1", idempotency_key="order-1")
             raise LookupError("out of stock")
 
     with pytest.raises(LookupError):

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from jobs import job, services, tracing
+from jobs import job, tracing
 from jobs.actors import worker
 from jobs.engine.claim import Claim, Claimer, Serves
 from jobs.engine.executors.context import Context
@@ -21,6 +21,7 @@ from jobs.engine.finish import End, finish
 from jobs.models import Job
 from jobs.outcomes import Outcome
 from jobs.registry import registry
+from jobs.services import jobs as job_services
 from tests import sample_jobs
 
 pytestmark = pytest.mark.django_db
@@ -96,7 +97,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 
 def test_a_submission_is_a_producer_span_that_its_job_keeps(spans: InMemorySpanExporter) -> None:
-    made = services.enqueue(NOTE, {"text": "a"}, resource="printer")
+    made = job_services.enqueue(NOTE, {"text": "a"}, resource="printer")
     (sent,) = spans.get_finished_spans()
 
     assert (sent.name, sent.kind) == ("send printer", trace.SpanKind.PRODUCER)
@@ -111,7 +112,7 @@ def test_a_submission_is_a_producer_span_that_its_job_keeps(spans: InMemorySpanE
 
 
 def test_many_jobs_are_one_submission(spans: InMemorySpanExporter) -> None:
-    services.enqueue_many([{"job_type": NOTE, "params": {"text": "a"}}] * 3)
+    job_services.enqueue_many([{"job_type": NOTE, "params": {"text": "a"}}] * 3)
     (sent,) = spans.get_finished_spans()
     assert attributes(sent)["messaging.batch.message_count"] == 3
     assert set(Job.objects.values_list("traceparent", flat=True)) == {traceparent(sent)}
@@ -119,14 +120,14 @@ def test_many_jobs_are_one_submission(spans: InMemorySpanExporter) -> None:
 
 def test_a_submission_is_part_of_what_the_caller_is_doing(spans: InMemorySpanExporter) -> None:
     with trace.get_tracer("site").start_as_current_span("checkout") as outer:
-        services.enqueue(NOTE, {"text": "a"})
+        job_services.enqueue(NOTE, {"text": "a"})
     (sent,) = of_kind(spans, trace.SpanKind.PRODUCER)
     assert sent.parent is not None
     assert sent.parent.span_id == outer.get_span_context().span_id
 
 
 def test_a_run_is_a_consumer_span_that_links_to_who_submitted_it(spans: InMemorySpanExporter) -> None:
-    made = services.enqueue(NOTE, {"text": "a"})
+    made = job_services.enqueue(NOTE, {"text": "a"})
     work_off()
     (sent,), (ran,) = (of_kind(spans, kind) for kind in (trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER))
 
@@ -142,7 +143,7 @@ def test_a_run_is_a_consumer_span_that_links_to_who_submitted_it(spans: InMemory
 
 
 def test_a_retry_links_to_the_same_submission(spans: InMemorySpanExporter, handlers: None) -> None:
-    services.enqueue("trace.fail")
+    job_services.enqueue("trace.fail")
     work_off()
     Job.objects.filter(status="QUEUED").update(gate=3, not_before=None)
     work_off()
@@ -160,16 +161,16 @@ def test_a_retry_links_to_the_same_submission(spans: InMemorySpanExporter, handl
 def test_a_retry_that_a_person_asked_for_is_a_submission_of_its_own(
     spans: InMemorySpanExporter, handlers: None
 ) -> None:
-    made = services.enqueue("trace.fail", max_retries=0)
+    made = job_services.enqueue("trace.fail", max_retries=0)
     work_off()
-    again = services.retry(made.pk)
+    again = job_services.retry(made.pk)
     first, second = of_kind(spans, trace.SpanKind.PRODUCER)
     assert Job.objects.get(pk=made.pk).traceparent == traceparent(first)
     assert Job.objects.get(pk=again.pk).traceparent == traceparent(second)
 
 
 def test_an_async_handler_is_followed_too(spans: InMemorySpanExporter, handlers: None) -> None:
-    services.enqueue("trace.async")
+    job_services.enqueue("trace.async")
     work_off()
     (ran,) = of_kind(spans, trace.SpanKind.CONSUMER)
     assert attributes(ran)["jobs.outcome"] == "COMPLETED"
@@ -187,7 +188,7 @@ def test_a_job_that_nobody_traced_runs_without_a_link(spans: InMemorySpanExporte
 def test_where_nobody_collects_spans_nothing_is_kept_and_nothing_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(tracing, "JobSpan")
     assert not tracing.is_on()
-    services.enqueue(NOTE, {"text": "a"})
+    job_services.enqueue(NOTE, {"text": "a"})
     assert Job.objects.get().traceparent is None
     (ended,) = work_off()
     assert type(ended[1]).__name__ == "Completed"
@@ -196,6 +197,6 @@ def test_where_nobody_collects_spans_nothing_is_kept_and_nothing_made(monkeypatc
 def test_it_need_not_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "trace", None)
     assert not tracing.is_on()
-    services.enqueue(NOTE, {"text": "a"})
+    job_services.enqueue(NOTE, {"text": "a"})
     assert len(work_off()) == 1
     tracing.flush()

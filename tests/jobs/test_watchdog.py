@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from jobs import services
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.executors.context import Context
 from jobs.engine.worker import Options, Worker
@@ -15,6 +14,7 @@ from jobs.engine.worker.heartbeat import Watchdog
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs
 from jobs.models import ConcurrencyLimit
 from jobs.outcomes import Completed
+from jobs.services import jobs as job_services
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("no_limits")]
 
@@ -59,7 +59,7 @@ def test_ends_that_come_after_it_are_told_together(caplog: pytest.LogCaptureFixt
 
 def overdue(count: int, *, returned: bool = False) -> list[RunningJob]:
     """Running jobs whose leases nobody has renewed."""
-    services.enqueue_many([{"job_type": "sample.noop"}] * count)
+    job_services.enqueue_many([{"job_type": "sample.noop"}] * count)
     claims = Claimer("one", Serves(("sample.noop",)), "one").claim(range(count), lease_sec=30)
     past = time.monotonic() - 1
     return [RunningJob(each, Context(job_id=each.id, params={}), deadline=past, returned=returned) for each in claims]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs import services
+from jobs.services import jobs as job_services
 from tests.races import NOOP, handlers
 from tests.races.crowd import Meeting
 
@@ -26,6 +26,6 @@ def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
             named.reverse()
         items = [{"job_type": NOOP, "tenant": tenant, "idempotency_key": key} for tenant, key in named]
         meeting.start.wait()
-        ids = services.enqueue_many(items)
+        ids = job_services.enqueue_many(items)
         got |= {f"{tenant}/{key}": str(job) for (tenant, key), job in zip(named, ids, strict=True)}
     return got

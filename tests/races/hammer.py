@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
-from jobs import actors, services
+from jobs import actors
 from jobs.engine import lifecycle, promoter
 from jobs.engine.finish import End, Verdict, finish, hand_back, stop
 from jobs.engine.transitions import jobs
 from jobs.errors import JobSchedulerError
 from jobs.outcomes import Completed, Failed, Skipped
+from jobs.services import jobs as job_services
 from jobs.signals import group_finished
 from tests import executor
 from tests.races import sabotage
@@ -26,12 +27,12 @@ from tests.races.stage import five_hundred
 SLOTS = 4
 LATER_SEC = 3600
 VERBS: tuple[tuple[Callable[..., Any], int], ...] = (
-    (services.cancel, 3),
-    (services.pause, 3),
-    (services.resume, 4),
-    (services.retry, 3),
-    (services.resolve, 1),
-    (services.release, 1),
+    (job_services.cancel, 3),
+    (job_services.pause, 3),
+    (job_services.resume, 4),
+    (job_services.retry, 3),
+    (job_services.resolve, 1),
+    (job_services.release, 1),
 )
 
 

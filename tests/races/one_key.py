@@ -6,8 +6,9 @@ from typing import Any
 
 from django.db import transaction
 
-from jobs import db, services
+from jobs import db
 from jobs.errors import IdempotencyKeyReused
+from jobs.services import jobs as job_services
 from tests.races import NOOP, handlers
 from tests.races.crowd import Meeting
 
@@ -34,7 +35,7 @@ def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
 
 def submit(number: int) -> dict[str, Any]:
     try:
-        job = services.enqueue(NOOP, {"number": number}, idempotency_key="one")
+        job = job_services.enqueue(NOOP, {"number": number}, idempotency_key="one")
     except IdempotencyKeyReused:
         return {"number": number, "refused": True}
     return {"number": number, "job": str(job.pk)}

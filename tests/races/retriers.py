@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs import actors, services
+from jobs import actors
 from jobs.engine import promoter
 from jobs.engine.finish import End, finish
 from jobs.errors import LiveTail, Superseded
 from jobs.outcomes import Failed
+from jobs.services import jobs as job_services
 from tests.races import NOOP, handlers
 from tests.races.claiming import Taker
 from tests.races.crowd import Meeting
@@ -16,7 +17,7 @@ from tests.races.crowd import Meeting
 
 def stage(plan: dict[str, Any]) -> dict[str, Any]:
     job = handlers.noop.using(target=plan["target"]).enqueue()
-    services.enqueue(NOOP, target=plan["target"])
+    job_services.enqueue(NOOP, target=plan["target"])
     fail_the_first()
     return {"job": str(job.pk)}
 
@@ -29,7 +30,7 @@ def fail_the_first() -> None:
 
 
 def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
-    verb = services.resume if index % 2 else services.retry
+    verb = job_services.resume if index % 2 else job_services.retry
     meeting.start.wait()
     try:
         return {"made": str(verb(plan["job"]).pk)}

@@ -6,11 +6,13 @@ from itertools import cycle, product
 from typing import Any
 from uuid import UUID
 
-from jobs import db, services, submission
+from jobs import db
 from jobs.actors import PYTHON
 from jobs.engine.insert import insert_jobs
 from jobs.ids import uuid7
 from jobs.models import GroupMode, JobGroup, OnFailure
+from jobs.services import job_spec
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.races import NOOP, handlers
 
@@ -24,7 +26,7 @@ def five_hundred() -> list[str]:
     items: list[dict[str, Any]] = [{"job_type": NOOP} for _ in range(ALONE)]
     items += [{"job_type": NOOP, "hold": True} for _ in range(HELD)]
     items += [{"job_type": NOOP, "target": next(lanes)} for _ in range(IN_LANES)]
-    ids = services.enqueue_many(items)
+    ids = job_services.enqueue_many(items)
     shapes = cycle(product(GroupMode.values, OnFailure.values, (False, True)))
     for _ in range(GROUPS):
         mode, on_failure, laned = next(shapes)
@@ -37,7 +39,7 @@ def group(mode: str, on_failure: str, targets: list[str | None]) -> list[UUID]:
     with db.atomic():
         made = JobGroup.objects.create(id=uuid7(), mode=mode, on_failure=on_failure)
         members = [
-            submission.SpecBuilder(
+            job_spec.SpecBuilder(
                 NOOP, {"target": target}, group_id=made.pk, group_index=place, **_waits(mode, place)
             ).build({})
             for place, target in enumerate(targets)

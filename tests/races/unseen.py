@@ -6,8 +6,9 @@ from typing import Any
 
 from django.db import transaction
 
-from jobs import db, services
+from jobs import db
 from jobs.engine.transitions import jobs
+from jobs.services import jobs as job_services
 from tests.races import NOOP, handlers
 from tests.races.claiming import Taker
 from tests.races.crowd import Meeting
@@ -29,7 +30,7 @@ def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
 def submit(meeting: Meeting, *, commits: bool) -> dict[str, Any]:
     try:
         with transaction.atomic(using=db.alias()):
-            job = services.enqueue(NOOP)
+            job = job_services.enqueue(NOOP)
             meeting.told.set()
             meeting.arrived.acquire()
             if not commits:

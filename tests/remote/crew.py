@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import connection
 
-from jobs import tokens
+from jobs.services import tokens
 from tests.postgres import _die_with_parent
 from tests.worker.harness import MANAGE, SHORT, START_SEC, STORY_SEC, Fleet, _as_environ, until
 

@@ -13,9 +13,10 @@ from uuid import UUID
 
 import pytest
 
-from jobs import remote, services
 from jobs.actors import PYTHON
 from jobs.models import Job, JobEvent
+from jobs.services import jobs as job_services
+from jobs.services import remote
 from jobs.states import Cause, EventKind, Status
 from tests.chaos import remote as mixed
 from tests.remote.calling import Caller
@@ -133,9 +134,9 @@ def test_a_remote_worker_frozen_past_its_lease_changes_nothing(crew: Crew, tmp_p
 @pytest.mark.parametrize(
     ("worker", "verb", "ended"),
     [
-        (Crew.python_worker, services.cancel, Status.CANCELLED),
-        (Crew.python_worker, services.pause, Status.PAUSED),
-        pytest.param(Crew.shell_worker, services.cancel, Status.CANCELLED, marks=IN_SHELL),
+        (Crew.python_worker, job_services.cancel, Status.CANCELLED),
+        (Crew.python_worker, job_services.pause, Status.PAUSED),
+        pytest.param(Crew.shell_worker, job_services.cancel, Status.CANCELLED, marks=IN_SHELL),
     ],
     ids=["python, cancel", "python, pause", "shell"],
 )

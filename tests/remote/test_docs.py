@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from jobs import tokens
 from jobs.models import Job
+from jobs.services import tokens
 from jobs.states import Status
 from tests.remote.crew import SHELL_TOOLS
 

@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 from django.db.models.functions import Now
 
-from jobs import services
 from jobs.engine.maintenance.recovery import Sweeper
 from jobs.models import Job, JobEvent
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.api.calling import Api
 from tests.remote.working import Remote, job
@@ -86,7 +86,7 @@ def ended(remote: Remote) -> tuple[Remote, Lease]:
 
 def paused(remote: Remote) -> tuple[Remote, Lease]:
     lease = remote.begin()
-    services.pause(lease["job_id"])
+    job_services.pause(lease["job_id"])
     remote.complete(lease, "PAUSED")
     return remote, lease
 
@@ -209,7 +209,7 @@ def test_another_tenant_s_job_cannot_be_started(remote: Remote) -> None:
 def test_an_end_that_is_said_again_gets_the_same_answer(remote: Remote, state: str) -> None:
     lease = remote.begin(max_retries=2)
     if state in ("CANCELED", "PAUSED"):
-        {"CANCELED": services.cancel, "PAUSED": services.pause}[state](lease["job_id"])
+        {"CANCELED": job_services.cancel, "PAUSED": job_services.pause}[state](lease["job_id"])
     first = remote.complete(lease, state, artifacts={"x": 1})
     before = stored()
     again = remote.complete(lease, state, artifacts={"x": 1})

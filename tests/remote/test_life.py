@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
-from jobs import services
 from jobs.models import GroupStatus, Job, JobEvent, JobLog, JobRun
 from jobs.redaction import MASK
 from jobs.registry import job as handler
 from jobs.registry import registry
+from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
 from tests.api.calling import Api, wrong_fields
 from tests.factories import JobGroupFactory
@@ -121,8 +121,8 @@ def test_past_its_token_limit_a_job_ends_failed_whatever_is_said(remote: Remote,
 @pytest.mark.parametrize(
     ("verb", "mode", "state", "ended"),
     [
-        (services.cancel, "CANCEL", "CANCELED", Status.CANCELLED),
-        (services.pause, "PAUSE", "PAUSED", Status.PAUSED),
+        (job_services.cancel, "CANCEL", "CANCELED", Status.CANCELLED),
+        (job_services.pause, "PAUSE", "PAUSED", Status.PAUSED),
     ],
 )
 def test_a_stop_request_reaches_the_worker_and_is_answered(
@@ -138,11 +138,11 @@ def test_a_stop_request_reaches_the_worker_and_is_answered(
 
 def test_a_paused_job_goes_on_with_the_same_run_and_what_it_had(remote: Remote) -> None:
     lease = remote.begin()
-    services.pause(lease["job_id"])
+    job_services.pause(lease["job_id"])
     remote.beat(lease, checkpoint={"page": 2}, tokens_used=9)
     remote.complete(lease, "PAUSED", artifacts={"first": 1})
     assert remote.polled() == []
-    services.resume(lease["job_id"])
+    job_services.resume(lease["job_id"])
     again = remote.start(remote.polled()[0])
     assert (again["attempt"], again["fence"], again["checkpoint"], again["tokens_used"]) == (1, 2, {"page": 2}, 9)
     remote.complete(again, artifacts={"second": 2})
@@ -151,7 +151,7 @@ def test_a_paused_job_goes_on_with_the_same_run_and_what_it_had(remote: Remote) 
 
 @pytest.mark.parametrize(
     ("verb", "state"),
-    [(None, "CANCELED"), (None, "PAUSED"), (services.cancel, "PAUSED"), (services.pause, "CANCELED")],
+    [(None, "CANCELED"), (None, "PAUSED"), (job_services.cancel, "PAUSED"), (job_services.pause, "CANCELED")],
 )
 def test_a_stop_that_nobody_asked_for_is_refused(remote: Remote, verb: Any, state: str) -> None:
     lease = remote.begin()
@@ -165,13 +165,13 @@ def test_a_stop_that_nobody_asked_for_is_refused(remote: Remote, verb: Any, stat
 
 def test_a_job_that_completes_before_it_notices_a_stop_stays_completed(remote: Remote) -> None:
     lease = remote.begin()
-    services.cancel(lease["job_id"])
+    job_services.cancel(lease["job_id"])
     assert remote.complete(lease).json()["state"] == "DONE"
 
 
 def test_a_failure_after_a_cancel_was_asked_is_not_retried(remote: Remote) -> None:
     lease = remote.begin()
-    services.cancel(lease["job_id"])
+    job_services.cancel(lease["job_id"])
     remote.complete(lease, "FAILED", error="boom")
     assert not Job.objects.filter(retry_of_id=lease["job_id"]).exists()
 
@@ -189,7 +189,7 @@ def test_a_job_that_is_handed_back_waits_for_another_worker(remote: Remote) -> N
 
 def test_a_job_that_was_asked_to_stop_and_is_handed_back_stops(remote: Remote) -> None:
     lease = remote.begin()
-    services.cancel(lease["job_id"])
+    job_services.cancel(lease["job_id"])
     assert remote.release(lease, hand_back=True).status_code == 200
     assert job(lease).status == Status.CANCELLED
 

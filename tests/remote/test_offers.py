@@ -12,13 +12,14 @@ from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs import limits, services, targets
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.maintenance.runner import tick
 from jobs.engine.remote import offers
 from jobs.explain import explain
 from jobs.models import Gate, Job, JobEvent, Poller
 from jobs.policies.concurrency import Blocked, Flow, InUse, Limit
+from jobs.services import jobs as job_services
+from jobs.services import limits, targets
 from jobs.states import EventKind, Status
 from tests import sample_jobs
 from tests.api.calling import Api
@@ -64,7 +65,7 @@ def test_a_token_of_all_tenants_is_offered_those_of_all() -> None:
 
 
 def test_local_jobs_are_not_offered_and_remote_ones_not_claimed(remote: Remote) -> None:
-    local = services.enqueue(SAMPLE_TYPE, {"text": "x"}, addon_id="visuals")
+    local = job_services.enqueue(SAMPLE_TYPE, {"text": "x"}, addon_id="visuals")
     there = remote.submit()
     assert [each.id for each in claim_local()] == [local.pk]
     assert remote.polled() == [there]
@@ -110,7 +111,7 @@ def test_without_any_worker_ever_started_the_default_limit_holds(remote: Remote,
 
 def test_an_offer_counts_as_much_as_a_running_job(remote: Remote, settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": 2}}
-    services.enqueue(SAMPLE_TYPE, {"text": "x"}, priority="LOW")
+    job_services.enqueue(SAMPLE_TYPE, {"text": "x"}, priority="LOW")
     for _ in range(3):
         remote.submit()
     assert len(remote.polled()) == 2
@@ -120,7 +121,7 @@ def test_an_offer_counts_as_much_as_a_running_job(remote: Remote, settings: Any)
 def test_what_runs_locally_leaves_less_to_offer(remote: Remote, settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": 2}}
     limits.set_maximum("global", maximum=2)
-    services.enqueue(SAMPLE_TYPE, {"text": "x"})
+    job_services.enqueue(SAMPLE_TYPE, {"text": "x"})
     for _ in range(3):
         remote.submit()
     assert len(claim_local()) == 1
@@ -243,8 +244,8 @@ def test_a_withdrawn_job_keeps_its_lane_shut_while_it_waits(remote: Remote) -> N
 def test_what_was_offered_can_be_cancelled_and_paused(remote: Remote) -> None:
     cancelled, paused = remote.submit(), remote.submit()
     remote.poll()
-    services.cancel(cancelled)
-    services.pause(paused)
+    job_services.cancel(cancelled)
+    job_services.pause(paused)
     assert remote.polled() == []
     for job_id in (cancelled, paused):
         assert remote.try_start(job_id).status_code == 409
@@ -291,8 +292,8 @@ def test_a_job_that_nobody_asks_for_says_so(remote: Remote) -> None:
     (reason,) = explain(job_id).reasons
     assert (reason.code, reason.message) == ("no_worker", "no remote worker of addon visuals has asked for jobs lately")
     remote.poll()
-    services.pause(job_id)
-    services.resume(job_id)
+    job_services.pause(job_id)
+    job_services.resume(job_id)
     assert explain(job_id).reasons == []
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jobs import services
 from jobs.api.remote import IntentOut, StartOut
 from jobs.models import Job, JobEvent
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import sample_jobs
 from tests.api.calling import Api, wrong_fields
@@ -144,7 +144,7 @@ def test_what_has_ended_cannot_be_cancelled(remote: Remote) -> None:
 def test_a_retry_of_an_unknown_type_is_for_remote_workers_too(remote: Remote) -> None:
     lease = remote.begin(max_retries=0)
     remote.complete(lease, "FAILED")
-    assert services.retry(lease["job_id"]).remote
+    assert job_services.retry(lease["job_id"]).remote
 
 
 # ---------------------------------------------------------------------- what makes no sense

@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 from django.db import connection
 
-from jobs import remote
 from jobs.actors import PYTHON
 from jobs.models import Job, JobRun
+from jobs.services import remote
 from jobs.states import Status
 from tests.remote.calling import Caller
 from tests.remote.crew import ADDON, Crew

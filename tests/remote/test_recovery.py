@@ -10,12 +10,13 @@ from django.db import connection
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from jobs import direct, services
+from jobs import direct
 from jobs.engine import process_identity
 from jobs.engine.maintenance.deadlines import PASSED
 from jobs.engine.maintenance.recovery import Sweeper
 from jobs.engine.process_identity import Identity
 from jobs.models import Job, JobEvent
+from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
 from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE
@@ -70,7 +71,9 @@ def test_a_lease_within_its_grace_is_left_alone(remote: Remote) -> None:
     assert remote.beat(lease).status_code == 200
 
 
-@pytest.mark.parametrize(("verb", "ended"), [(services.cancel, Status.CANCELLED), (services.pause, Status.PAUSED)])
+@pytest.mark.parametrize(
+    ("verb", "ended"), [(job_services.cancel, Status.CANCELLED), (job_services.pause, Status.PAUSED)]
+)
 def test_a_stop_request_outlives_the_worker(remote: Remote, verb: Any, ended: Status) -> None:
     lease = remote.begin()
     verb(lease["job_id"])
@@ -141,9 +144,9 @@ def test_a_heartbeat_past_the_runtime_ends_the_job_itself(remote: Remote) -> Non
 
 def test_the_runtime_is_counted_anew_after_a_pause(remote: Remote) -> None:
     lease = remote.begin(max_runtime_sec=600)
-    services.pause(lease["job_id"])
+    job_services.pause(lease["job_id"])
     remote.complete(lease, "PAUSED")
-    services.resume(lease["job_id"])
+    job_services.resume(lease["job_id"])
     remote.poll()
     again = remote.start(lease["job_id"])
     begun = JobEvent.objects.filter(job_id=lease["job_id"], kind=EventKind.RUNNING)

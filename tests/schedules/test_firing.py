@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jobs import services as job_services
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from schedules import services
 from schedules.firing import fire_due

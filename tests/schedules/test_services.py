@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs.errors import InvalidInput, NotFound
 from jobs.models import Job
-from jobs.presets import NameTaken
+from jobs.services.templates import NameTaken
 from schedules import history, services
 from schedules.fields import Broken
 from schedules.firing import fire_due

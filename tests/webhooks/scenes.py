@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs import services as jobs
 from jobs.models import Job
 from jobs.outcomes import Completed
+from jobs.services import jobs as jobs
 from tests import executor, sample_jobs
 from webhooks import fanout, services
 from webhooks.models import WebhookDelivery, WebhookEndpoint, WebhookMessage

@@ -10,12 +10,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs import groups
-from jobs import services as jobs
 from jobs.api import shaping
 from jobs.models import Job, JobEvent
 from jobs.outcomes import Completed
-from jobs.shapes import moment
+from jobs.serializers import moment
+from jobs.services import groups
+from jobs.services import jobs as jobs
 from tests import executor
 from tests.api.calling import Api
 from tests.factories import JobTemplateFactory

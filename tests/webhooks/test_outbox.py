@@ -14,12 +14,12 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
-from jobs import groups
-from jobs import services as jobs
 from jobs.engine import finish
 from jobs.engine.claim import Claimer, Serves
 from jobs.models import Job, JobEvent, JobGroup
 from jobs.outcomes import Completed, Failed, Skipped
+from jobs.services import groups
+from jobs.services import jobs as jobs
 from jobs.states import ARROWS, EventKind, Status
 from tests import executor
 from tests.factories import JobFactory

@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from jobs import clock, groups
+from jobs import clock
 from jobs.engine.maintenance import runner
 from jobs.engine.maintenance.retention import Pruning
 from jobs.models import Job, JobGroup
+from jobs.services import groups
 from tests import executor
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookMessageFactory
 from tests.webhooks.conftest import Settings

@@ -15,7 +15,7 @@ import pytest
 from django.utils import timezone
 from standardwebhooks import WebhookVerificationError
 
-from jobs import services as jobs
+from jobs.services import jobs as jobs
 from jobs.signals import events_committed
 from tests.webhooks import receiver as manners
 from tests.webhooks.conftest import Settings

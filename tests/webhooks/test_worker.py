@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from jobs import services as jobs
 from jobs.models import Job, JobEvent
+from jobs.services import jobs as jobs
 from jobs.states import Status
 from tests.webhooks import receiver as manners
 from tests.webhooks.conftest import Settings

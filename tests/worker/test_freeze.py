@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import services
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
 from tests.snapshots import everything
 from tests.worker.harness import Fleet, WorkerProcess, await_status, event, job, successor, until
@@ -76,7 +76,7 @@ def test_without_the_token_the_stale_worker_ends_the_stretch_of_its_successor(fl
 def frozen_at_work(fleet: Fleet, gate: Path, sabotage: str) -> tuple[WorkerProcess, Job]:
     """A worker that is stopped in the middle of a job, and an heir that waits."""
     stale = fleet.start("--name=stale", "--no-housekeeping", sabotage=sabotage)
-    first = services.enqueue("sample.late", {"gate": str(gate)})
+    first = job_services.enqueue("sample.late", {"gate": str(gate)})
     until(lambda: fleet.ledger.of(first.pk, "start"))
     stale.freeze()
     open_gate(gate, 1)
@@ -92,9 +92,9 @@ def finish_the_retry(fleet: Fleet, gate: Path, first: Job) -> None:
 
 def resume_elsewhere(fleet: Fleet, first: Job) -> None:
     """A pause that its holder never heard survives the lease; the same job, the same run, then has another holder."""
-    services.pause(first.pk)
+    job_services.pause(first.pk)
     await_status(first.pk, Status.PAUSED, fleet=fleet)
-    services.resume(first.pk)
+    job_services.resume(first.pk)
     until(lambda: len(fleet.ledger.of(first.pk, "start")) == 2, what=fleet.logs)
 
 
@@ -111,7 +111,7 @@ def wake_and_be_refused(fleet: Fleet, stale: WorkerProcess, first: Job) -> None:
 
 def goes_on(fleet: Fleet, stale: WorkerProcess) -> None:
     """The slot of a lost job is free again: of two jobs at once, the same process takes one."""
-    naps = [services.enqueue("sample.sleepy", {"seconds": 1}).pk for _ in range(2)]
+    naps = [job_services.enqueue("sample.sleepy", {"seconds": 1}).pk for _ in range(2)]
     for nap in naps:
         await_status(nap, Status.COMPLETED, fleet=fleet)
     assert stale.pid in {line["pid"] for nap in naps for line in fleet.ledger.of(nap, "start")}

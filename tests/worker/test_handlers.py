@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import services
 from jobs.models import Job
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.worker.harness import STEADY, Fleet, await_status
 
@@ -13,12 +13,12 @@ from tests.worker.harness import STEADY, Fleet, await_status
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_results_skips_failures_logs_and_artifacts_are_kept(fleet: Fleet, executor: str) -> None:
     fleet.start("--concurrency=4", f"--executor={executor}", settings=STEADY)
-    sums = services.enqueue("sample.add", {"a": 2, "b": 3})
-    skipped = services.enqueue("sample.nothing_to_do")
-    failed = services.enqueue("sample.fail", max_retries=0)
-    talked = services.enqueue("sample.talk", {"lines": 3})
-    napped = services.enqueue("sample.nap", {"seconds": 0})
-    counted = services.enqueue("sample.count", {"upto": 3})
+    sums = job_services.enqueue("sample.add", {"a": 2, "b": 3})
+    skipped = job_services.enqueue("sample.nothing_to_do")
+    failed = job_services.enqueue("sample.fail", max_retries=0)
+    talked = job_services.enqueue("sample.talk", {"lines": 3})
+    napped = job_services.enqueue("sample.nap", {"seconds": 0})
+    counted = job_services.enqueue("sample.count", {"upto": 3})
 
     assert await_status(sums.pk, Status.COMPLETED, fleet=fleet).run.artifacts == {"result": 5}
     assert await_status(skipped.pk, Status.SKIPPED, fleet=fleet).status_reason == "nothing to do"

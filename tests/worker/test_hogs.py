@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 from django.db import connection, transaction
 
-from jobs import services
 from jobs.models import Job, JobEvent
+from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.worker.harness import SHORT, STORY_SEC, Fleet, await_status, job, until
 
@@ -19,15 +19,17 @@ LEASE = SHORT["LEASE_SEC"]
 
 def test_no_lease_is_lost_while_a_handler_holds_the_interpreter_in_c(fleet: Fleet) -> None:
     fleet.start("--executor=process", "--concurrency=3")
-    hog = services.enqueue("sample.hog", {"seconds": 3 * LEASE})
-    others = [services.enqueue("sample.sleepy", {"seconds": 3 * LEASE}) for _ in range(2)]
+    hog = job_services.enqueue("sample.hog", {"seconds": 3 * LEASE})
+    others = [job_services.enqueue("sample.sleepy", {"seconds": 3 * LEASE}) for _ in range(2)]
     all_complete_in_one_stretch(fleet, hog, *others)
 
 
 def test_no_lease_is_lost_while_an_async_handler_blocks_its_event_loop(fleet: Fleet) -> None:
     fleet.start("--concurrency=4")
-    blocker = services.enqueue("sample.block_loop", {"seconds": 3 * LEASE})
-    others = [services.enqueue(kind, {"seconds": 3 * LEASE}) for kind in ("sample.nap", "sample.nap", "sample.sleepy")]
+    blocker = job_services.enqueue("sample.block_loop", {"seconds": 3 * LEASE})
+    others = [
+        job_services.enqueue(kind, {"seconds": 3 * LEASE}) for kind in ("sample.nap", "sample.nap", "sample.sleepy")
+    ]
     all_complete_in_one_stretch(fleet, blocker, *others)
 
 
@@ -35,8 +37,8 @@ def test_no_lease_is_lost_while_an_async_handler_blocks_its_event_loop(fleet: Fl
 def test_a_row_that_somebody_locks_costs_no_other_job_its_lease(fleet: Fleet) -> None:
     fleet.start("--name=holder", "--concurrency=3", "--no-housekeeping")
     fleet.start("--name=sweeper", "--types=sample.add")
-    locked = services.enqueue("sample.long_once", {"seconds": 600})
-    others = [services.enqueue(kind, {"seconds": 5 * LEASE}) for kind in ("sample.nap", "sample.sleepy")]
+    locked = job_services.enqueue("sample.long_once", {"seconds": 600})
+    others = [job_services.enqueue(kind, {"seconds": 5 * LEASE}) for kind in ("sample.nap", "sample.sleepy")]
     until(lambda: len(fleet.ledger.lines("start")) == 3)
 
     with locked_by_a_stranger(locked):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import services
 from jobs.models import Worker
+from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
 from tests.worker.harness import SHORT, Fleet, await_status, database_now, event, job, successor, until
 
@@ -15,7 +15,7 @@ RECOVERED_SEC = SHORT["LEASE_SEC"] + SHORT["GRACE_SEC"] + SHORT["RECOVERY_SEC"] 
 @pytest.mark.parametrize("row", ["kept", "deleted"])
 def test_a_killed_worker_s_job_is_recovered_retried_and_completed(fleet: Fleet, row: str) -> None:
     doomed = fleet.start("--name=doomed", "--no-housekeeping")
-    first = services.enqueue("sample.long_once", {"seconds": 600})
+    first = job_services.enqueue("sample.long_once", {"seconds": 600})
     until(lambda: fleet.ledger.of(first.pk, "start"))
     fleet.start("--name=heir")
     if row == "deleted":
@@ -39,7 +39,7 @@ def test_a_killed_worker_s_job_is_recovered_retried_and_completed(fleet: Fleet, 
 def test_a_worker_back_under_its_name_recovers_its_former_life_at_once(fleet: Fleet) -> None:
     patient = {**SHORT, "LEASE_SEC": 600, "GRACE_SEC": 600}
     former = fleet.start("--name=phoenix", settings=patient)
-    first = services.enqueue("sample.long_once", {"seconds": 600})
+    first = job_services.enqueue("sample.long_once", {"seconds": 600})
     until(lambda: fleet.ledger.of(first.pk, "start"))
     former.kill()
 
@@ -54,12 +54,12 @@ def test_a_worker_back_under_its_name_recovers_its_former_life_at_once(fleet: Fl
 def test_a_worker_of_another_name_leaves_a_live_lease_alone(fleet: Fleet) -> None:
     patient = {**SHORT, "LEASE_SEC": 600, "GRACE_SEC": 600}
     former = fleet.start("--name=one", settings=patient)
-    first = services.enqueue("sample.long_once", {"seconds": 600})
+    first = job_services.enqueue("sample.long_once", {"seconds": 600})
     until(lambda: fleet.ledger.of(first.pk, "start"))
     former.kill()
 
     fleet.start("--name=two", settings=patient)
-    other = services.enqueue("sample.noop")
+    other = job_services.enqueue("sample.noop")
 
     await_status(other.pk, Status.COMPLETED, fleet=fleet)
     assert job(first.pk).status == Status.RUNNING

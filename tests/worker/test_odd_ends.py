@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import services
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.worker.harness import STEADY, Fleet, await_status
 
@@ -12,8 +12,8 @@ from tests.worker.harness import STEADY, Fleet, await_status
 @pytest.mark.parametrize(("code", "kept"), [(2**31, 1), (-(2**31), -(2**31))])
 def test_any_exit_code_is_an_end(fleet: Fleet, code: int, kept: int) -> None:
     fleet.start("--concurrency=2", settings=STEADY)
-    left = services.enqueue("sample.exit", {"code": code}, max_retries=0)
-    others = [services.enqueue("sample.add", {"a": number, "b": 1}) for number in range(5)]
+    left = job_services.enqueue("sample.exit", {"code": code}, max_retries=0)
+    others = [job_services.enqueue("sample.add", {"a": number, "b": 1}) for number in range(5)]
     assert await_status(left.pk, Status.FAILED, fleet=fleet, seconds=10).run.exit_code == kept
     for other in others:
         await_status(other.pk, Status.COMPLETED, fleet=fleet)

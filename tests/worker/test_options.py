@@ -10,12 +10,12 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import transaction
 
-from jobs import services
 from jobs.engine.claim import Serves
 from jobs.engine.process_identity import Identity
 from jobs.engine.worker import Options
 from jobs.engine.worker.registration import Registration
 from jobs.models import LaneMark, Worker
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.worker.harness import MANAGE, STEADY, Fleet, await_status, job, until
 
@@ -82,7 +82,7 @@ def test_a_name_is_free_again_after_an_orderly_end_and_after_a_kill(fleet: Fleet
 
 
 def test_a_burst_ends_by_itself_when_nothing_is_left(fleet: Fleet) -> None:
-    made = [services.enqueue("sample.work", {"seconds": 0.05}, target="lane") for _ in range(5)]
+    made = [job_services.enqueue("sample.work", {"seconds": 0.05}, target="lane") for _ in range(5)]
     burst = fleet.start("--burst", "--concurrency=2", settings=STEADY, wait=False)
     assert burst.ended() == 0, burst.output
     assert {job(each.pk).status for each in made} == {Status.COMPLETED}
@@ -91,8 +91,8 @@ def test_a_burst_ends_by_itself_when_nothing_is_left(fleet: Fleet) -> None:
 @pytest.mark.pg_only
 def test_a_burst_does_not_end_while_somebody_has_a_lane_in_hand(fleet: Fleet) -> None:
     """Its own housekeeping, say, which lets the lane's next job forward just then."""
-    behind = [services.enqueue("sample.noop", target="lane") for _ in range(2)]
-    other = services.enqueue("sample.noop")
+    behind = [job_services.enqueue("sample.noop", target="lane") for _ in range(2)]
+    other = job_services.enqueue("sample.noop")
     with transaction.atomic():
         assert list(LaneMark.objects.select_for_update())
         burst = fleet.start("--burst", "--no-housekeeping", settings=STEADY)
@@ -104,7 +104,7 @@ def test_a_burst_does_not_end_while_somebody_has_a_lane_in_hand(fleet: Fleet) ->
 
 
 def test_a_burst_leaves_what_is_ready_for_others(fleet: Fleet) -> None:
-    theirs, ours = services.enqueue("sample.work"), services.enqueue("sample.noop")
+    theirs, ours = job_services.enqueue("sample.work"), job_services.enqueue("sample.noop")
     assert fleet.start("--burst", "--types=sample.noop", settings=STEADY, wait=False).ended() == 0
     assert (job(theirs.pk).status, job(ours.pk).status) == (Status.QUEUED, Status.COMPLETED)
 
@@ -112,11 +112,11 @@ def test_a_burst_leaves_what_is_ready_for_others(fleet: Fleet) -> None:
 def test_a_worker_takes_only_what_it_serves(fleet: Fleet) -> None:
     fleet.start("--types=sample.noop", "--resources=attic", "--tenant=acme", settings=STEADY)
     others = [
-        services.enqueue("sample.work", resource="attic", tenant="acme"),
-        services.enqueue("sample.noop", resource="cellar", tenant="acme"),
-        services.enqueue("sample.noop", resource="attic", tenant="other"),
+        job_services.enqueue("sample.work", resource="attic", tenant="acme"),
+        job_services.enqueue("sample.noop", resource="cellar", tenant="acme"),
+        job_services.enqueue("sample.noop", resource="attic", tenant="other"),
     ]
-    mine = services.enqueue("sample.noop", resource="attic", tenant="acme")
+    mine = job_services.enqueue("sample.noop", resource="attic", tenant="acme")
     await_status(mine.pk, Status.COMPLETED, fleet=fleet)
     assert {job(each.pk).status for each in others} == {Status.QUEUED}
 

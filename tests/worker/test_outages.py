@@ -9,7 +9,7 @@ import sys
 import pytest
 from django.db import connection, transaction
 
-from jobs import services
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.conftest import database_url
 from tests.worker.harness import MANAGE, Fleet, await_status, until
@@ -33,4 +33,4 @@ def test_a_worker_that_finds_the_only_writer_busy_waits_for_its_turn(fleet: Flee
         until(lambda: "locked" in worker.output or not worker.alive, what=fleet.logs)
         assert worker.alive, worker.output
     fleet.await_started(worker)
-    await_status(services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+    await_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)

@@ -7,7 +7,8 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection, connections
 
-from jobs import db, services
+from jobs import db
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.worker.harness import SHORT, Fleet, await_status, chain
 
@@ -18,15 +19,15 @@ POOL_SIZE = 4  # psycopg_pool's default
 def test_handlers_that_hold_every_pooled_connection_cost_no_lease(fleet: Fleet) -> None:
     """For several leases; beside them a job with a stop request, which only a heartbeat reads in time."""
     worker = fleet.start(f"--concurrency={POOL_SIZE}", env={"POOLED": "1"})
-    long = [services.enqueue("sample.query", {"seconds": 2.5 * SHORT["LEASE_SEC"]}) for _ in range(POOL_SIZE - 1)]
-    endless = services.enqueue("sample.query", {"seconds": 600})
+    long = [job_services.enqueue("sample.query", {"seconds": 2.5 * SHORT["LEASE_SEC"]}) for _ in range(POOL_SIZE - 1)]
+    endless = job_services.enqueue("sample.query", {"seconds": 600})
     await_status(endless.pk, Status.RUNNING, fleet=fleet)
-    services.cancel(endless.pk)
+    job_services.cancel(endless.pk)
     await_status(endless.pk, Status.CANCELLED, fleet=fleet)
     for made in long:
         await_status(made.pk, Status.COMPLETED, Status.FAILED, fleet=fleet)
     assert [each.status for made in long for each in chain(made.pk)] == [Status.COMPLETED] * len(long)
-    after = services.enqueue("sample.query", {"seconds": 0})
+    after = job_services.enqueue("sample.query", {"seconds": 0})
     await_status(after.pk, Status.COMPLETED, fleet=fleet)
     assert "lost the leases" not in worker.output
     assert "cannot be reached" not in worker.output

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, DataError, OperationalError, connection
 
-from jobs import services
 from jobs.engine.claim import Serves
 from jobs.engine.database import short_timeouts
 from jobs.engine.worker import Options, Worker, turn
 from jobs.engine.worker.turn import TurnResult, take_turn
 from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed, Failed
+from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.snapshots import kinds_of
 from tests.worker.harness import STEADY, Fleet, await_status
@@ -40,11 +40,11 @@ def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, error: DatabaseError
 ) -> None:
     """Its results are replayed by their tokens; what it claimed is handed back, and claimed again."""
-    first = services.enqueue(TYPE)
+    first = job_services.enqueue(TYPE)
     worker._try_turn()
     [job] = worker.running
     assert job.id == first.pk
-    second = services.enqueue(TYPE)
+    second = job_services.enqueue(TYPE)
     errors = [error]
 
     def unanswered_once(*args: Any, **options: Any) -> TurnResult:
@@ -75,7 +75,7 @@ def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
 def test_a_turn_rolled_back_for_another_transaction_is_repeated_at_once_and_is_no_outage(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, sqlstate: str
 ) -> None:
-    made = services.enqueue(TYPE)
+    made = job_services.enqueue(TYPE)
     error = OperationalError("rolled back")
     error.__cause__ = RolledBack(sqlstate)
     errors = [error]
@@ -96,7 +96,7 @@ def test_a_turn_rolled_back_for_another_transaction_is_repeated_at_once_and_is_n
 @pytest.mark.pg_only
 def test_a_turn_that_waited_too_long_for_a_lock_is_repeated_and_is_no_outage(worker: Worker) -> None:
     ConcurrencyLimit.objects.create(scope="global", key="", max=1)
-    made = services.enqueue(TYPE)
+    made = job_services.enqueue(TYPE)
     worker._configure_connection()
     short_timeouts(0.5)
     with closing(connection.copy()) as host:
@@ -122,7 +122,7 @@ def test_a_few_claims_and_ends_have_a_line_each_and_many_share_one(
 ) -> None:
     caplog.set_level(logging.INFO, "jobs.engine.worker")
     worker.running.slots = jobs
-    services.enqueue_many([{"job_type": TYPE}] * jobs)
+    job_services.enqueue_many([{"job_type": TYPE}] * jobs)
     worker._try_turn()
     for job in worker.running:
         worker._on_return(job, Completed())
@@ -135,7 +135,7 @@ def test_a_few_claims_and_ends_have_a_line_each_and_many_share_one(
 
 def test_each_failure_has_its_own_line(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
     worker.running.slots = 6
-    services.enqueue_many([{"job_type": TYPE}] * 6)
+    job_services.enqueue_many([{"job_type": TYPE}] * 6)
     worker._try_turn()
     for job in worker.running:
         worker._on_return(job, Failed("boom", "boom"))
@@ -178,8 +178,8 @@ def no_devils() -> Iterator[None]:
 
 
 def test_an_end_that_the_database_refuses_costs_no_other_job_its_own(fleet: Fleet, no_devils: None) -> None:
-    devil = services.enqueue("sample.add", {"a": 665, "b": 1}, max_retries=3)
-    others = [services.enqueue("sample.add", {"a": number, "b": 1}) for number in range(20)]
+    devil = job_services.enqueue("sample.add", {"a": 665, "b": 1}, max_retries=3)
+    others = [job_services.enqueue("sample.add", {"a": number, "b": 1}) for number in range(20)]
     fleet.start("--concurrency=4", settings=STEADY)
     for other in others:
         await_status(other.pk, Status.COMPLETED, fleet=fleet)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import services
 from jobs.models import Gate, Job
+from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.worker.harness import STEADY, Fleet, await_status, chain, event, job, until
 
@@ -18,7 +18,7 @@ def test_a_failing_job_runs_four_times_and_blocks_its_lane_until_resolved(fleet:
     first, waiting = exhaust(fleet)
     assert job(waiting.pk).gate == Gate.LANE
 
-    services.resolve(chain(first.pk)[-1].pk)
+    job_services.resolve(chain(first.pk)[-1].pk)
 
     await_status(waiting.pk, Status.COMPLETED, fleet=fleet)
 
@@ -26,7 +26,7 @@ def test_a_failing_job_runs_four_times_and_blocks_its_lane_until_resolved(fleet:
 def test_a_resumed_failure_goes_before_what_waits_in_its_lane(fleet: Fleet) -> None:
     first, waiting = exhaust(fleet, times=4)
 
-    again = services.resume(chain(first.pk)[-1].pk)
+    again = job_services.resume(chain(first.pk)[-1].pk)
 
     await_status(waiting.pk, Status.COMPLETED, fleet=fleet)
     assert job(again.pk).status == Status.COMPLETED
@@ -36,8 +36,8 @@ def test_a_resumed_failure_goes_before_what_waits_in_its_lane(fleet: Fleet) -> N
 def exhaust(fleet: Fleet, times: int = 1_000_000) -> tuple[Job, Job]:
     """Let a job fail until it is not retried any more, with another one behind it in its lane."""
     fleet.start("--concurrency=4", settings=SLOW)
-    first = services.enqueue("sample.fail", {"lane": "book-1", "times": times}, target="book-1")
-    waiting = services.enqueue("sample.work", {"lane": "book-1"}, target="book-1")
+    first = job_services.enqueue("sample.fail", {"lane": "book-1", "times": times}, target="book-1")
+    waiting = job_services.enqueue("sample.work", {"lane": "book-1"}, target="book-1")
     until(lambda: len(chain(first.pk)) == 4 and chain(first.pk)[-1].status == Status.FAILED, what=fleet.logs)
 
     jobs = chain(first.pk)
@@ -57,9 +57,9 @@ def exhaust(fleet: Fleet, times: int = 1_000_000) -> tuple[Job, Job]:
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_no_retry_and_exhausted_tokens_end_a_chain_at_once(fleet: Fleet, executor: str) -> None:
     fleet.start("--concurrency=4", f"--executor={executor}", settings=STEADY)
-    hopeless = services.enqueue("sample.hopeless")
-    spent = services.enqueue("sample.tokens", {"each": 40, "times": 5}, token_limit=100)
-    within = services.enqueue("sample.tokens", {"each": 20, "times": 5}, token_limit=100)
+    hopeless = job_services.enqueue("sample.hopeless")
+    spent = job_services.enqueue("sample.tokens", {"each": 40, "times": 5}, token_limit=100)
+    within = job_services.enqueue("sample.tokens", {"each": 20, "times": 5}, token_limit=100)
 
     await_status(hopeless.pk, Status.FAILED, fleet=fleet)
     over = await_status(spent.pk, Status.FAILED, fleet=fleet)

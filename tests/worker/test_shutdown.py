@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from jobs import services
 from jobs.models import Worker, WorkerState
+from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos import shutdowns
 from tests.snapshots import kinds_of
@@ -26,7 +26,7 @@ def test_sigterm_at_random_moments_costs_no_job_an_attempt(fleet: Fleet, chance:
 
 def test_a_job_that_stops_is_handed_back_and_goes_on_elsewhere_in_the_same_run(fleet: Fleet) -> None:
     leaving = fleet.start("--name=leaving", settings={**STEADY, "SHUTDOWN_GRACE_SEC": 0.2})
-    counted = services.enqueue("sample.count", {"upto": 80, "pace": 0.02}, target="book-1")
+    counted = job_services.enqueue("sample.count", {"upto": 80, "pace": 0.02}, target="book-1")
     until(lambda: len(fleet.ledger.of(counted.pk, "step")) >= 3)
     leaving.terminate()
     assert leaving.ended() == 0
@@ -45,7 +45,7 @@ def test_a_job_that_stops_is_handed_back_and_goes_on_elsewhere_in_the_same_run(f
 def test_a_job_whose_process_is_long_in_coming_is_handed_back_and_never_begun(fleet: Fleet) -> None:
     hasty = {**STEADY, "SHUTDOWN_GRACE_SEC": 0.2}
     leaving = fleet.start("--executor=process", settings=hasty, sabotage="latecomer")
-    made = services.enqueue("sample.noop")
+    made = job_services.enqueue("sample.noop")
     await_status(made.pk, Status.RUNNING, fleet=fleet)
     leaving.terminate()
     assert leaving.ended() == 0
@@ -84,7 +84,7 @@ def leave_for_longer_than_a_lease(fleet: Fleet, *options: str, **how: str) -> tu
     settings = {**SHORT, "SHUTDOWN_GRACE_SEC": 10 * LEASE}
     leaving = fleet.start("--name=leaving", "--no-housekeeping", *options, settings=settings, **how)
     fleet.start("--name=sweeper", "--types=sample.add")
-    held = services.enqueue("sample.sleepy", {"seconds": 2 * LEASE}, max_retries=0)
+    held = job_services.enqueue("sample.sleepy", {"seconds": 2 * LEASE}, max_retries=0)
     until(lambda: fleet.ledger.of(held.pk, "start"))
     leaving.terminate()
     return leaving, held.pk

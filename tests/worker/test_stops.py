@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import services
 from jobs.models import Job, JobRun
+from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.snapshots import kinds_of
 from tests.worker.harness import SHORT, STEADY, Fleet, await_status, database_now, event, job, until
@@ -18,7 +18,7 @@ def test_a_cancel_reaches_a_running_handler_within_a_heartbeat(fleet: Fleet, exe
     fleet.start("--concurrency=2", f"--executor={executor}", settings=STEADY)
     for kind in ("sample.sleepy", "sample.nap"):
         running = at_work(fleet, kind, seconds=600)
-        services.cancel(running.pk, reason="not wanted")
+        job_services.cancel(running.pk, reason="not wanted")
 
         done = await_status(running.pk, Status.CANCELLED, fleet=fleet)
 
@@ -31,9 +31,9 @@ def test_a_cancel_reaches_a_running_handler_within_a_heartbeat(fleet: Fleet, exe
 
 def test_a_paused_job_continues_on_another_worker_in_the_same_run(fleet: Fleet) -> None:
     one = fleet.start("--name=one", settings=STEADY)
-    counted = services.enqueue("sample.count", {"upto": 60, "pace": 0.02}, target="book-1")
+    counted = job_services.enqueue("sample.count", {"upto": 60, "pace": 0.02}, target="book-1")
     until(lambda: len(fleet.ledger.of(counted.pk, "step")) >= 5)
-    services.pause(counted.pk)
+    job_services.pause(counted.pk)
     paused = await_status(counted.pk, Status.PAUSED, fleet=fleet)
     assert paused.checkpoint >= 5
     assert (paused.run.status, paused.blocks_target, paused.cancel_requested) == (Status.RUNNING, True, False)
@@ -41,7 +41,7 @@ def test_a_paused_job_continues_on_another_worker_in_the_same_run(fleet: Fleet) 
     assert one.ended() == 0
 
     fleet.start("--name=two", settings=STEADY)
-    services.resume(counted.pk)
+    job_services.resume(counted.pk)
     done = await_status(counted.pk, Status.COMPLETED, fleet=fleet)
 
     steps = [line["number"] for line in fleet.ledger.of(counted.pk, "step")]
@@ -84,9 +84,9 @@ def test_stop_requests_survive_the_hand_back(fleet: Fleet) -> None:
 
 def test_a_handler_that_fails_after_a_cancel_is_not_retried(fleet: Fleet) -> None:
     fleet.start(settings={**SHORT, "LEASE_SEC": 20, "HEARTBEAT_SEC": 5})
-    held = services.enqueue("sample.fail_when_told", {"gate": str(fleet.home / "gate")})
+    held = job_services.enqueue("sample.fail_when_told", {"gate": str(fleet.home / "gate")})
     until(lambda: fleet.ledger.of(held.pk, "start"))
-    services.cancel(held.pk)
+    job_services.cancel(held.pk)
     (fleet.home / "gate").touch()
 
     await_status(held.pk, Status.FAILED, fleet=fleet)
@@ -96,9 +96,9 @@ def test_a_handler_that_fails_after_a_cancel_is_not_retried(fleet: Fleet) -> Non
 
 def test_a_job_that_completes_before_it_notices_a_stop_stays_completed(fleet: Fleet) -> None:
     fleet.start(settings=STEADY)
-    held = services.enqueue("sample.deaf", {"gate": str(fleet.home / "gate")})
+    held = job_services.enqueue("sample.deaf", {"gate": str(fleet.home / "gate")})
     until(lambda: fleet.ledger.of(held.pk, "start"))
-    services.cancel(held.pk)
+    job_services.cancel(held.pk)
     asked_at = database_now()
     until(lambda: "stop requested" in fleet.workers[0].output)
     (fleet.home / "gate").touch()
@@ -109,19 +109,19 @@ def test_a_job_that_completes_before_it_notices_a_stop_stays_completed(fleet: Fl
 
 
 def at_work(fleet: Fleet, kind: str, **params: object) -> Job:
-    made = services.enqueue(kind, params)
+    made = job_services.enqueue(kind, params)
     until(lambda: fleet.ledger.of(made.pk, "start"), what=fleet.logs)
     return made
 
 
 def ask(held: dict[Status, Job]) -> None:
-    services.cancel(held[Status.CANCELLED].pk)
-    services.pause(held[Status.PAUSED].pk)
+    job_services.cancel(held[Status.CANCELLED].pk)
+    job_services.pause(held[Status.PAUSED].pk)
 
 
 def follow_nothing(fleet: Fleet, *held: Job) -> None:
     """Neither a retry nor another start: a job that comes after them is done first."""
-    last = services.enqueue("sample.noop")
+    last = job_services.enqueue("sample.noop")
     await_status(last.pk, Status.COMPLETED, fleet=fleet)
     for each in held:
         assert not Job.objects.filter(retry_of=each).exists()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import services
 from jobs.models import Job, Worker
+from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
 from tests.worker.harness import STEADY, Fleet, await_status, event, is_running, job, successor, until
 
@@ -20,7 +20,7 @@ QUICK = {**STEADY, "RETRY_BASE_SEC": 0}
 )
 def test_a_handler_past_its_time_is_ended_and_retried(fleet: Fleet, executor: str, kinds: list[str]) -> None:
     fleet.start("--concurrency=2", f"--executor={executor}", settings=QUICK)
-    late = [services.enqueue(kind, {"seconds": 600}, max_runtime_sec=0.5, max_retries=1).pk for kind in kinds]
+    late = [job_services.enqueue(kind, {"seconds": 600}, max_runtime_sec=0.5, max_retries=1).pk for kind in kinds]
     for job_id in late:
         first = await_status(job_id, Status.FAILED, fleet=fleet)
         second = await_status(successor(job_id).pk, Status.FAILED, fleet=fleet)
@@ -34,7 +34,7 @@ def test_a_handler_past_its_time_is_ended_and_retried(fleet: Fleet, executor: st
 
 def test_a_process_past_its_time_takes_its_own_children_along(fleet: Fleet) -> None:
     fleet.start("--executor=process", settings=QUICK)
-    late = services.enqueue("sample.deaf_process", {"gate": "/nowhere"}, max_runtime_sec=1, max_retries=0)
+    late = job_services.enqueue("sample.deaf_process", {"gate": "/nowhere"}, max_runtime_sec=1, max_retries=0)
 
     await_status(late.pk, Status.FAILED, fleet=fleet)
 
@@ -45,14 +45,14 @@ def test_a_process_past_its_time_takes_its_own_children_along(fleet: Fleet) -> N
 def test_a_deaf_thread_past_its_time_fails_without_a_retry_and_keeps_its_slot(fleet: Fleet, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     fleet.start("--name=stuck", "--concurrency=2", settings=QUICK)
-    deaf = services.enqueue("sample.deaf", {"gate": str(gate)}, max_runtime_sec=0.5)
+    deaf = job_services.enqueue("sample.deaf", {"gate": str(gate)}, max_runtime_sec=0.5)
 
     await_status(deaf.pk, Status.FAILED, fleet=fleet)
 
     assert event(deaf.pk, EventKind.FAILED).data["cause"] == Cause.TIMEOUT
     assert job(deaf.pk).permanently_failed
     until(lambda: Worker.objects.filter(name="stuck", stuck=1).exists(), what="the worker shows a stuck slot")
-    naps = [services.enqueue("sample.sleepy", {"seconds": 0.2}) for _ in range(3)]
+    naps = [job_services.enqueue("sample.sleepy", {"seconds": 0.2}) for _ in range(3)]
     for nap in naps:
         await_status(nap.pk, Status.COMPLETED, fleet=fleet)
     mine = [each for each in fleet.ledger.stretches() if each.type == "sample.sleepy"]
@@ -65,9 +65,9 @@ def test_a_deaf_thread_past_its_time_fails_without_a_retry_and_keeps_its_slot(fl
 
 def test_a_process_deaf_to_a_cancel_is_ended_after_the_cancel_timeout(fleet: Fleet) -> None:
     fleet.start("--executor=process", settings={**QUICK, "CANCEL_TIMEOUT_SEC": 0.5})
-    deaf = services.enqueue("sample.deaf", {"gate": "/nowhere"})
+    deaf = job_services.enqueue("sample.deaf", {"gate": "/nowhere"})
     until(lambda: fleet.ledger.of(deaf.pk, "start"))
-    services.cancel(deaf.pk)
+    job_services.cancel(deaf.pk)
 
     done = await_status(deaf.pk, Status.CANCELLED, fleet=fleet)
 

@@ -11,9 +11,10 @@ import pytest
 from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobs import services, targets
 from jobs.engine import notifications
 from jobs.models import Gate, Job
+from jobs.services import jobs as job_services
+from jobs.services import targets
 from jobs.states import EventKind, Status
 from tests.worker.harness import STEADY, Fleet, await_status, database_now, event, until
 
@@ -23,31 +24,31 @@ SOON_SEC = 6.0  # less than the fallback poll of one that listens
 def test_a_job_starts_at_once_or_when_its_time_has_come(fleet: Fleet) -> None:
     fleet.start(settings=STEADY)
     for target in (None, "book-1"):
-        made = services.enqueue("sample.noop", target=target)
+        made = job_services.enqueue("sample.noop", target=target)
         await_status(made.pk, Status.COMPLETED, fleet=fleet)
         assert waited(made) < SOON_SEC
     due = database_now() + timedelta(seconds=1)
-    made = services.enqueue("sample.noop", not_before=due)
+    made = job_services.enqueue("sample.noop", not_before=due)
     await_status(made.pk, Status.COMPLETED, fleet=fleet)
     late = (event(made.pk, EventKind.RUNNING).at - due).total_seconds()
     assert 0 <= late < SOON_SEC
 
 
 OPENERS: dict[str, Callable[[Job], object]] = {
-    "cancel": lambda head: services.cancel(head.pk),
-    "resume": lambda head: services.resume(head.pk),
-    "unpause": lambda head: (services.resume(head.pk), targets.unpause("unpause")),
+    "cancel": lambda head: job_services.cancel(head.pk),
+    "resume": lambda head: job_services.resume(head.pk),
+    "unpause": lambda head: (job_services.resume(head.pk), targets.unpause("unpause")),
 }
 
 
 def test_a_lane_that_a_person_opens_goes_on_at_once(fleet: Fleet) -> None:
-    lanes = {way: [services.enqueue("sample.noop", target=way) for _ in range(2)] for way in OPENERS}
+    lanes = {way: [job_services.enqueue("sample.noop", target=way) for _ in range(2)] for way in OPENERS}
     for head, _ in lanes.values():
-        services.pause(head.pk)
+        job_services.pause(head.pk)
     targets.pause("unpause")
     fleet.start(settings=STEADY)
     for way, (head, behind) in lanes.items():
-        await_status(services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+        await_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
         opened_at = database_now()
         OPENERS[way](head)
         await_status(behind.pk, Status.COMPLETED, fleet=fleet)
@@ -59,9 +60,9 @@ def test_room_in_a_limit_is_noticed_by_a_worker_of_other_types(fleet: Fleet) -> 
     settings = {**STEADY, "LIMITS": {"global": 1}, "POLL_SEC": 0.5}
     fleet.start("--types=sample.sleepy", settings=settings)
     fleet.start("--types=sample.noop", settings=settings)
-    first = services.enqueue("sample.sleepy", {"seconds": 1})
+    first = job_services.enqueue("sample.sleepy", {"seconds": 1})
     await_status(first.pk, Status.RUNNING, fleet=fleet)
-    second = services.enqueue("sample.noop")
+    second = job_services.enqueue("sample.noop")
     await_status(second.pk, Status.COMPLETED, fleet=fleet)
     waited_for = event(second.pk, EventKind.RUNNING).at - event(first.pk, EventKind.COMPLETED).at
     assert 0 <= waited_for.total_seconds() < 0.5 + SOON_SEC
@@ -71,10 +72,10 @@ def test_room_in_a_limit_is_noticed_by_a_worker_of_other_types(fleet: Fleet) -> 
 def test_on_sqlite_a_commit_of_another_process_wakes_an_idle_worker(fleet: Fleet) -> None:
     """Ready, behind a target, due in a moment; the fallback poll comes after ten minutes."""
     fleet.start("--no-housekeeping", settings={**STEADY, "POLL_SEC": 600})
-    await_status(services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+    await_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
     due = database_now() + timedelta(seconds=1)
     for fields in ({}, {"target": "book-1"}, {"target": "book-1"}, {"not_before": due}):
-        made = services.enqueue("sample.noop", **fields)
+        made = job_services.enqueue("sample.noop", **fields)
         await_status(made.pk, Status.COMPLETED, fleet=fleet)
 
 
@@ -82,8 +83,8 @@ def test_on_sqlite_a_commit_of_another_process_wakes_an_idle_worker(fleet: Fleet
 def test_a_job_that_somebody_had_in_hand_when_it_was_announced_is_not_forgotten(fleet: Fleet) -> None:
     """Nothing more is announced, and the fallback poll comes after ten minutes."""
     fleet.start("--no-housekeeping", settings={**STEADY, "POLL_SEC": 60})
-    await_status(services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
-    held = services.enqueue("sample.noop", not_before=database_now() + timedelta(hours=1))
+    await_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+    held = job_services.enqueue("sample.noop", not_before=database_now() + timedelta(hours=1))
     with transaction.atomic():
         Job.objects.select_for_update().filter(pk=held.pk).update(not_before=None, gate=Gate.READY)
     with closing(connection.copy()) as holder, transaction_on(holder) as cursor:

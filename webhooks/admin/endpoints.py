@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
-from jobs import actors, clock, db, parsing
+from jobs import actors, clock, db
 from jobs.admin.filters import EnabledFilter
 from jobs.admin.formatting import (
     change_url,
@@ -33,6 +33,7 @@ from jobs.admin.formatting import (
 )
 from jobs.admin.forms import through
 from jobs.admin.object_actions import Button, ServedAdmin, by_key
+from jobs.validation import fields as parsing
 from webhooks import services
 from webhooks.addresses import LONGEST_URL
 from webhooks.events import PATTERNS

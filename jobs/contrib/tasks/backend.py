@@ -44,7 +44,7 @@ class JobsBackend(BaseTaskBackend):
 
     def enqueue(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskResult[Any]:
         from jobs.contrib.tasks import results
-        from jobs.services import submit
+        from jobs.services.jobs import submit
 
         self.validate_task(task)
         job_type = handlers.job_type(task)

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from jobs.conf import conf
 from jobs.errors import JobCancelled, TokenLimitExceeded
-from jobs.parsing import json_value
-from jobs.salvage import salvage_text
 from jobs.states import StopMode
+from jobs.validation.fields import json_value
+from jobs.validation.sanitize import salvage_text
 
 current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("jobs_context", default=None)
 log = logging.getLogger("jobs.run")

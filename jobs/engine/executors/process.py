@@ -15,8 +15,8 @@ from jobs.engine.executors import process_child
 from jobs.engine.executors.run import decide_retry
 from jobs.engine.executors.thread import Done, retry_facts
 from jobs.outcomes import Failed, Outcome, Stopped
-from jobs.salvage import salvage_text
 from jobs.states import Cause
+from jobs.validation.sanitize import salvage_text
 
 if TYPE_CHECKING:
     from jobs.engine.worker.running_jobs import RunningJob

@@ -11,14 +11,14 @@ from typing import Any
 
 from jobs import tracing
 from jobs.conf import conf
+from jobs.conf.rules import YEAR_SEC
 from jobs.engine.executors.context import Context, current
 from jobs.errors import InvalidInput, JobCancelled, Skip, TokenLimitExceeded
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.policies.retry import RetryFacts
 from jobs.registry import registry
-from jobs.salvage import salvage_exit_code, salvage_json, salvage_text
-from jobs.setting_rules import YEAR_SEC
 from jobs.states import Cause
+from jobs.validation.sanitize import salvage_exit_code, salvage_json, salvage_text
 
 ERROR_LENGTH = 64_000
 LONGEST_DELAY_SEC = 100.0 * YEAR_SEC

@@ -17,8 +17,8 @@ from jobs import clock, db
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
 from jobs.engine.transitions import jobs, mark_lanes
-from jobs.literals import Literal, literals
 from jobs.models import Gate, Job, JobEvent
+from jobs.models.expressions import Literal, literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow
 from jobs.policies.fairness import Waiting

@@ -11,8 +11,8 @@ from jobs import clock
 from jobs.actors import SCHEDULER
 from jobs.engine import lifecycle
 from jobs.errors import JobSchedulerError
-from jobs.literals import literals
 from jobs.models import Job, JobRun
+from jobs.models.expressions import literals
 from jobs.models.job import JobQuerySet
 from jobs.states import Status
 

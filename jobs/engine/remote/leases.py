@@ -27,11 +27,11 @@ from jobs.engine.remote import starts
 from jobs.engine.remote.starts import Holder, Start
 from jobs.engine.transitions import from_now, get, jobs, lock, require
 from jobs.errors import LeaseLost, NotAsked, SlotBusy
-from jobs.literals import Literal
 from jobs.models import Job, JobEvent, JobLog, JobRun
+from jobs.models.expressions import Literal
 from jobs.outcomes import Completed, Failed, Skipped, Stopped
-from jobs.salvage import salvage_json
 from jobs.states import TERMINAL, Cause, EventKind, Status, StopMode
+from jobs.validation.sanitize import salvage_json
 
 OVER_BUDGET = "token limit exceeded"
 

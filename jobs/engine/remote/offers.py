@@ -23,8 +23,8 @@ from jobs.engine.selection import SelectionRound, limits
 from jobs.engine.sql.candidates import Filter
 from jobs.engine.transitions import jobs
 from jobs.errors import WrongState
-from jobs.literals import Literal
 from jobs.models import Gate, Job, JobEvent, Poller
+from jobs.models.expressions import Literal
 from jobs.models.job import JobQuerySet
 from jobs.states import EventKind, Status
 

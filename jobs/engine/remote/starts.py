@@ -15,8 +15,8 @@ from django.db.models import QuerySet
 
 from jobs import clock, db
 from jobs.engine.process_identity import beat_clock, seconds_since
-from jobs.literals import Literal
 from jobs.models import Job, JobEvent
+from jobs.models.expressions import Literal
 from jobs.states import EventKind
 
 

@@ -20,8 +20,8 @@ from jobs.engine.finish import End, Verdict
 from jobs.engine.worker.progress_writer import write_progress
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
-from jobs.salvage import salvage_text
 from jobs.states import Cause
+from jobs.validation.sanitize import salvage_text
 
 logger = logging.getLogger("jobs.engine.worker")
 LOG_COALESCE_SEC = 1.0  # jobs whose leases were lost share log lines: an outage loses all of them

@@ -13,13 +13,14 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from jobs import cli, db
-from jobs.logs import visible
+from jobs import db
+from jobs.management import base
+from jobs.validation.sanitize import escape_unprintable
 
 BESIDE = ("", "-wal", "-shm", "-journal")  # what SQLite keeps under a database's name
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Copies the SQLite database to PATH while it is in use. On PostgreSQL it says how pg_dump does it."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -33,15 +34,15 @@ class Command(cli.CliCommand):
             where = {"--host": named.get("HOST"), "--port": named.get("PORT"), "--username": named.get("USER")}
             options = [f"{option}={value}" for option, value in where.items() if value]
             command = shlex.join(["pg_dump", "--format=custom", *options, f"--file={path}", f"{named['NAME']}"])
-            raise CommandError(_("This database is not SQLite. Run: %s") % command, returncode=cli.REFUSED)
+            raise CommandError(_("This database is not SQLite. Run: %s") % command, returncode=base.REFUSED)
         _require_a_place_for_a_file(path)
         _require_another_file(path)
         if path.exists() and not given["force"]:
-            raise CommandError(_("%s exists; say --force to replace it.") % _printable(path), returncode=cli.REFUSED)
+            raise CommandError(_("%s exists; say --force to replace it.") % _printable(path), returncode=base.REFUSED)
         try:
             self._copy(path)
         except (OSError, sqlite3.Error) as error:
-            raise CommandError(_("No copy was made: %s") % error, returncode=cli.REFUSED) from None
+            raise CommandError(_("No copy was made: %s") % error, returncode=base.REFUSED) from None
         self.stdout.write(str(path))
 
     def _copy(self, path: Path) -> None:
@@ -71,9 +72,9 @@ def _require_a_place_for_a_file(path: Path) -> None:
     except (OSError, ValueError) as error:
         said = {"path": _printable(path), "why": getattr(error, "strerror", None) or error}
         message = _("No file can be made at %(path)s: %(why)s") % said
-        raise CommandError(message, returncode=cli.BAD_INPUT) from None
+        raise CommandError(message, returncode=base.BAD_INPUT) from None
     if not stat.S_ISREG(mode):
-        raise CommandError(_("%s is not a file.") % _printable(path), returncode=cli.BAD_INPUT)
+        raise CommandError(_("%s is not a file.") % _printable(path), returncode=base.BAD_INPUT)
 
 
 def _require_another_file(path: Path) -> None:
@@ -84,8 +85,8 @@ def _require_another_file(path: Path) -> None:
     for own in (Path(name + suffix) for name in names for suffix in BESIDE):
         if path.resolve() == own.resolve() or (path.exists() and own.exists() and path.samefile(own)):
             message = _("%s belongs to the database itself; choose another file.") % _printable(path)
-            raise CommandError(message, returncode=cli.BAD_INPUT)
+            raise CommandError(message, returncode=base.BAD_INPUT)
 
 
 def _printable(path: Path) -> str:
-    return visible(str(path))
+    return escape_unprintable(str(path))

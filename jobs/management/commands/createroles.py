@@ -9,17 +9,17 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import cli
+from jobs.management import base
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = (
         "Makes the groups Job viewer, Job operator and Job admin, or puts their permissions right. "
         "It may be run again at any time; permissions on other apps are left alone."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        cli.add_json(parser)
+        base.add_json(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
         if not apps.is_installed("django.contrib.auth"):

@@ -6,11 +6,12 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from jobs import cli, tokens
+from jobs.management import base
 from jobs.models.token import SCOPES
+from jobs.services import tokens
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Makes an API token and prints it, alone, on stdout. It is not shown again."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -29,8 +30,8 @@ class Command(cli.CliCommand):
         _token, written = tokens.create(
             given["name"],
             tenant=None if given["all_tenants"] else given["tenant"],
-            scopes=cli.names(given["scopes"], "--scopes") or tokens.DEFAULT_SCOPES,
-            lifetime=None if given["expires"] is None else cli.duration(given["expires"], "--expires"),
-            actor=cli.actor(),
+            scopes=base.names(given["scopes"], "--scopes") or tokens.DEFAULT_SCOPES,
+            lifetime=None if given["expires"] is None else base.duration(given["expires"], "--expires"),
+            actor=base.actor(),
         )
         self.stdout.write(written)

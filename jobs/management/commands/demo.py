@@ -8,12 +8,13 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from jobs import cli, demo
+from jobs import demo
+from jobs.management import base
 
 PATIENCE_SEC = 20.0
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = (
         "Fills the tenant “demo” with jobs in every state, schedules, groups, webhooks and a week of figures. "
         "Nothing outside of that tenant is touched, and nothing is sent anywhere."
@@ -27,7 +28,7 @@ class Command(cli.CliCommand):
 
     def handle(self, *args: Any, **given: Any) -> None:
         if given["clear"]:
-            gone = demo.clear(actor=cli.actor(), patience_sec=PATIENCE_SEC)
+            gone = demo.clear(actor=base.actor(), patience_sec=PATIENCE_SEC)
             self.stdout.write(_("The demo is gone, with %d jobs.") % gone)
         elif given["work"] and demo.is_there():
             self._work()
@@ -35,7 +36,7 @@ class Command(cli.CliCommand):
             if not settings.DEBUG and not given["force"]:
                 message = _("DEBUG is off, so this may be a production site. Say --force to fill the tenant “%s” here.")
                 raise CommandError(message % demo.TENANT)
-            jobs = demo.fill(actor=cli.actor())
+            jobs = demo.fill(actor=base.actor())
             message = _(
                 "The tenant “%(tenant)s” has %(jobs)d jobs now. A worker sets them going; “demo --clear” removes all."
             )

@@ -8,12 +8,12 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import ngettext
 
-from jobs import cli
-from jobs.logs import visible
+from jobs.management import base
 from jobs.management.examining import Level, examine, examine_own_worker
+from jobs.validation.sanitize import escape_unprintable
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = (
         "Looks at settings, static files, database, migrations, triggers, clock, workers, limits, leases, schedules "
         "and webhooks."
@@ -24,7 +24,7 @@ class Command(cli.CliCommand):
         parser.add_argument("--fail-level", choices=["warning", "error"], default="error", help="What makes it exit 1.")
         told = "Look only whether a worker of this host was heard from: the health check of its container."
         parser.add_argument("--worker", action="store_true", help=told)
-        cli.add_json(parser)
+        base.add_json(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
         found = list(examine_own_worker() if given["worker"] else examine())
@@ -37,9 +37,9 @@ class Command(cli.CliCommand):
             styles = {Level.OK: self.style.SUCCESS, Level.WARNING: self.style.WARNING, Level.ERROR: self.style.ERROR}
             for finding in found:
                 level = styles[finding.level](f"{finding.level:8}")
-                self.stdout.write(f"{level} {finding.topic}: {visible(finding.message)}")
+                self.stdout.write(f"{level} {finding.topic}: {escape_unprintable(finding.message)}")
                 if finding.hint:
                     self.stdout.write(f"{'':9}{finding.hint}")
         if bad:
             told = ngettext("%d thing is wrong.", "%d things are wrong.", len(bad)) % len(bad)
-            raise CommandError(told, returncode=cli.REFUSED)
+            raise CommandError(told, returncode=base.REFUSED)

@@ -12,15 +12,18 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from jobs import cli, figures, parsing, services
 from jobs.engine.database import Outage
 from jobs.engine.transitions import jobs
 from jobs.errors import NotFound
-from jobs.logs import visible
+from jobs.management import base
 from jobs.models import Job
 from jobs.registry import registry
+from jobs.services import jobs as job_services
+from jobs.services.job_spec import Fields
 from jobs.states import Status
-from jobs.submission import Fields
+from jobs.stats import queries
+from jobs.validation import fields as parsing
+from jobs.validation.sanitize import escape_unprintable
 
 logger = logging.getLogger("jobs.waiting")
 FIRST_LOOK_SEC, LONGEST_PAUSE_SEC = 0.05, 1.0
@@ -29,7 +32,7 @@ LARGEST_EXIT_CODE = 255
 PLAIN = ("target", "tenant", "resource", "idempotency_key")
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Submits a job and prints its id. key=value is typed by the handler's own signature."
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -55,14 +58,14 @@ class Command(cli.CliCommand):
         parser.add_argument("--idempotency-key", metavar="KEY", help="The same key and params give the same job.")
         parser.add_argument("--hold", action="store_true", help="Held until it is released.")
         parser.add_argument("--wait", action="store_true", help="Wait for its end; exit with its exit code.")
-        cli.add_reason(parser)
+        base.add_reason(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
-        params, written = cli.read_params(given["pairs"], given["json"], "--json")
+        params, written = base.read_params(given["pairs"], given["json"], "--json")
         handler = registry.get(parsing.identifier(given["job_type"], "job_type"))
         params |= handler.signature.coerce_text(written)
         item = {"job_type": given["job_type"], "params": params, **_fields(given)}
-        job, _created = services.submit(item, actor=cli.actor(), reason=given["reason"] or "")
+        job, _created = job_services.submit(item, actor=base.actor(), reason=given["reason"] or "")
         self.stdout.write(str(job.pk))
         self.stdout.flush()
         if given["wait"]:
@@ -75,25 +78,25 @@ class Command(cli.CliCommand):
         except KeyboardInterrupt:
             progress.close()
             message = _("Stopped waiting; job %s goes on without us.") % job_id
-            raise CommandError(message, returncode=cli.INTERRUPTED) from None
+            raise CommandError(message, returncode=base.INTERRUPTED) from None
         progress.close()
         code = exit_code(job)
         if code:
             reason = (job.status_reason.splitlines() or [""])[0]
             told = _("Job %(id)s ended %(status)s") % {"id": job.pk, "status": job.status}
-            raise CommandError(visible(f"{told}: {reason}" if reason else f"{told}."), returncode=code)
+            raise CommandError(escape_unprintable(f"{told}: {reason}" if reason else f"{told}."), returncode=code)
 
 
 def _fields(given: dict[str, Any]) -> Fields:
     fields: dict[str, Any] = {name: given[name] for name in PLAIN}
     fields |= {"hold": given["hold"] or None, "tags": given["tag"]}
     if given["priority"] is not None:
-        fields["priority"] = cli.priority(given["priority"])
+        fields["priority"] = base.priority(given["priority"])
     if given["max_retries"] is not None:
-        fields["max_retries"] = cli.whole_number(given["max_retries"], "--max-retries", 0, 1000)
+        fields["max_retries"] = base.whole_number(given["max_retries"], "--max-retries", 0, 1000)
     if given["max_runtime"] is not None:
-        fields["max_runtime_sec"] = cli.duration(given["max_runtime"], "--max-runtime").total_seconds()
-    fields["not_before"] = None if given["at"] is None else cli.moment(given["at"], "--at")
+        fields["max_runtime_sec"] = base.duration(given["max_runtime"], "--max-runtime").total_seconds()
+    fields["not_before"] = None if given["at"] is None else base.moment(given["at"], "--at")
     return Fields(**fields)  # type: ignore[typeddict-item]
 
 
@@ -116,7 +119,7 @@ def wait_for(job_id: UUID, show: Callable[[Job], None]) -> Job:
 def exit_code(job: Job) -> int:
     """Of a job that has ended: what a shell gets to see."""
     if job.status == Status.CANCELLED:
-        return cli.INTERRUPTED
+        return base.INTERRUPTED
     if job.status != Status.FAILED:
         return 0
     run = getattr(job, "run", None)
@@ -137,14 +140,14 @@ class Progress:
         state = (job.pk, job.status, None if job.progress is None else int(job.progress * 10))
         if self.is_tty:
             width = shutil.get_terminal_size().columns - 1
-            self.out.write("\r" + cli.shortened(bar(job, self.elapsed), width) + "\x1b[K", ending="")
+            self.out.write("\r" + base.shortened(bar(job, self.elapsed), width) + "\x1b[K", ending="")
             self.out.flush()
         elif state != self._shown:
             self._shown = state
             self.out.write(line(job))
         if job.status == Status.QUEUED and not self._asked_for_workers and self.elapsed > PATIENCE_SEC:
             self._asked_for_workers = True
-            if not figures.workers():
+            if not queries.workers():
                 self.close()
                 self.out.write(_("No worker is running; the job waits for one."))
 
@@ -160,13 +163,13 @@ class Progress:
 
 def bar(job: Job, elapsed: float, cells: int = 20) -> str:
     full = int((job.progress or 0.0) * cells) if job.status != Status.COMPLETED else cells
-    return f"[{'#' * full}{'-' * (cells - full)}] {line(job)} {cli.age(elapsed)}"
+    return f"[{'#' * full}{'-' * (cells - full)}] {line(job)} {base.age(elapsed)}"
 
 
 def line(job: Job) -> str:
     percent = "" if job.progress is None else f" {job.progress:.0%}"
     attempt = _(" (attempt %d)") % job.attempt if job.attempt > 1 else ""
-    return f"{job.status}{attempt}{percent} {visible(job.progress_message)}".rstrip()
+    return f"{job.status}{attempt}{percent} {escape_unprintable(job.progress_message)}".rstrip()
 
 
 def _look(job_id: UUID) -> Job:

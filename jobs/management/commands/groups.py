@@ -9,16 +9,19 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 
-from jobs import cli, groups, parsing, shapes
+from jobs import serializers
 from jobs.errors import InvalidInput
+from jobs.management import base
 from jobs.models import GroupStatus, JobGroup
+from jobs.services import groups
+from jobs.validation import fields as parsing
 
 HEADINGS = ("ID", "NAME", "TENANT", "MODE", "STATUS", "PLACES", "CREATED")
 PLACES = ("PLACE", "JOB", "TYPE", "STATUS", "ATTEMPT", "REASON")
 FIELDS = {"name", "mode", "on_failure", "jobs", "tenant"}
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Submits, lists, shows, cancels and retries groups of jobs."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -28,12 +31,12 @@ class Command(cli.CliCommand):
         listing = self.add_verb(every, "list", "Groups, newest first.")
         listing.add_argument("--tenant", help="Only of this tenant.")
         listing.add_argument("--status", help=f"Only those that are {', '.join(GroupStatus.values)}.")
-        cli.add_limit(listing)
+        base.add_limit(listing)
         showing = self._add(every, "show", "A group, place by place.")
         for each in (listing, showing):
-            cli.add_json(each)
-        cli.add_reason(self._add(every, "cancel", "End what waits, ask what runs to stop."))
-        cli.add_reason(self._add(every, "retry", "Run again, in order, what did not end well."))
+            base.add_json(each)
+        base.add_reason(self._add(every, "cancel", "End what waits, ask what runs to stop."))
+        base.add_reason(self._add(every, "retry", "Run again, in order, what did not end well."))
 
     def _add(self, every: Any, name: str, summary: str) -> CommandParser:
         verb = self.add_verb(every, name, summary)
@@ -43,7 +46,7 @@ class Command(cli.CliCommand):
     def handle(self, *args: Any, **given: Any) -> None:
         if given["verb"] in ("cancel", "retry"):
             change = groups.cancel if given["verb"] == "cancel" else groups.retry
-            group = change(given["id"], reason=given["reason"], actor=cli.actor())
+            group = change(given["id"], reason=given["reason"], actor=base.actor())
             self.write_table(HEADINGS, [_row(group, groups.progress([group.pk])[group.pk])])
         else:
             getattr(self, f"_{given['verb']}")(given)
@@ -60,7 +63,7 @@ class Command(cli.CliCommand):
             raise InvalidInput(str(name)[:100], _("is not a field of a group"), "extra_forbidden")
         members = fields.pop("jobs", None)
         options = {name: value for name, value in fields.items() if value is not None}
-        made = groups.create(members if members is not None else [], actor=cli.actor(), **options)
+        made = groups.create(members if members is not None else [], actor=base.actor(), **options)
         self.stdout.write(str(made.pk))
 
     def _list(self, given: dict[str, Any]) -> None:
@@ -69,10 +72,10 @@ class Command(cli.CliCommand):
             if given["status"] not in GroupStatus.values:
                 raise InvalidInput("--status", _("must be one of %s") % ", ".join(GroupStatus.values), "enum")
             found = found.filter(status=given["status"])
-        rows = list(found[: cli.limit(given)])
+        rows = list(found[: base.limit(given)])
         counted = groups.progress([row.pk for row in rows])
         if given["json"]:
-            self.write_json([shapes.group(row, counted[row.pk]) for row in rows])
+            self.write_json([serializers.group(row, counted[row.pk]) for row in rows])
         else:
             self.write_table(HEADINGS, [_row(row, counted[row.pk]) for row in rows])
 
@@ -81,7 +84,7 @@ class Command(cli.CliCommand):
         tails = list(groups.tails(group.pk).select_related("run", "retried_by"))
         progress = groups.progress([group.pk])[group.pk]
         if given["json"]:
-            self.write_json({**shapes.group(group, progress), "jobs": [shapes.job(each) for each in tails]})
+            self.write_json({**serializers.group(group, progress), "jobs": [serializers.job(each) for each in tails]})
             return
         self.write_table(HEADINGS, [_row(group, progress)])
         self.stdout.write("")
@@ -94,4 +97,4 @@ class Command(cli.CliCommand):
 def _row(group: JobGroup, progress: dict[str, Any]) -> tuple[object, ...]:
     states = ", ".join(f"{count} {status}" for status, count in sorted(progress["by_status"].items()))
     told = f"{progress['total']}: {states}" if states else "0"
-    return (group.pk, group.name, group.tenant, group.mode, group.status, told, shapes.moment(group.created_at))
+    return (group.pk, group.name, group.tenant, group.mode, group.status, told, serializers.moment(group.created_at))

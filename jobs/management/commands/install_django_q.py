@@ -7,13 +7,13 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 
-from jobs import cli
 from jobs.contrib import django_q
+from jobs.management import base
 
 MOST_MINUTES = 60
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Schedules our housekeeping in django-q2: due schedules, recovery, webhooks. Repeating it is harmless."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -26,7 +26,7 @@ class Command(cli.CliCommand):
             gone = django_q.uninstall()
             self.stdout.write(_("The tick was taken away.") if gone else _("There was no tick to take away."))
             return
-        minutes = cli.whole_number(given["minutes"], "--minutes", 1, MOST_MINUTES)
+        minutes = base.whole_number(given["minutes"], "--minutes", 1, MOST_MINUTES)
         new = django_q.install(minutes=minutes, cluster=given["cluster"] or None)
         told = _("A running qcluster ticks every %d min.") if new else _("It was there; now it ticks every %d min.")
         self.stdout.write(told % minutes)

@@ -8,13 +8,16 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import census, cli, clock, figures, parsing, services, shapes
+from jobs import clock, serializers
 from jobs.engine.transitions import get
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
-from jobs.management import describing
+from jobs.management import base, describing
 from jobs.management.bulk_actions import LOOK_BACK, VERBS, Selection, add_filters, by_filter, by_ids
+from jobs.services import jobs as job_services
 from jobs.states import Status
+from jobs.stats import live_counts, queries
+from jobs.validation import fields
 
 SHOWN = 50
 SUMMARIES = {
@@ -27,7 +30,7 @@ SUMMARIES = {
 }
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Lists, shows and operates jobs. Exit codes: 0 done, 1 refused or not found, 2 bad input."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -43,8 +46,8 @@ class Command(cli.CliCommand):
             operating.add_argument("ids", nargs="*", metavar="ID", help="These jobs; or say filters.")
             add_filters(operating, limit=None)
             operating.add_argument("--dry-run", action="store_true", help="Only say what would be done.")
-            cli.add_reason(operating)
-            cli.add_json(operating)
+            base.add_reason(operating)
+            base.add_json(operating)
         moving = self.add_verb(every, "move", "Put a waiting job elsewhere among those of its tenant and priority.")
         moving.add_argument("id", metavar="ID")
         where = moving.add_mutually_exclusive_group(required=True)
@@ -52,10 +55,10 @@ class Command(cli.CliCommand):
         where.add_argument("--after", metavar="ID")
         where.add_argument("--top", action="store_const", const="top", dest="to")
         where.add_argument("--bottom", action="store_const", const="bottom", dest="to")
-        cli.add_reason(moving)
+        base.add_reason(moving)
         counting = self.add_verb(every, "stats", "How many jobs are in which state; of ended ones, ever.")
         for each in (listing, showing, explaining, moving, counting):
-            cli.add_json(each)
+            base.add_json(each)
 
     def handle(self, *args: Any, **given: Any) -> None:
         verb = given["verb"]
@@ -67,7 +70,7 @@ class Command(cli.CliCommand):
     def _list(self, given: dict[str, Any]) -> None:
         found, cut = Selection.of(given).newest()
         if given["json"]:
-            self.write_json([shapes.job(job) for job in found])
+            self.write_json([serializers.job(job) for job in found])
         else:
             now = clock.now()
             self.write_table(describing.HEADINGS, [describing.row(job, now) for job in found])
@@ -78,7 +81,7 @@ class Command(cli.CliCommand):
         found, missing = [], []
         for each in given["ids"]:
             try:
-                found.append(get(parsing.job_id(each)))
+                found.append(get(fields.job_id(each)))
             except NotFound:
                 missing.append(each)
         if given["json"]:
@@ -90,7 +93,7 @@ class Command(cli.CliCommand):
             raise NotFound(_("There is no job %s.") % ", ".join(missing))
 
     def _explain(self, given: dict[str, Any]) -> None:
-        found = explain(get(parsing.job_id(given["id"])).pk)
+        found = explain(get(fields.job_id(given["id"])).pk)
         if given["json"]:
             self.write_json(found.document())
         else:
@@ -100,7 +103,7 @@ class Command(cli.CliCommand):
         selection, listed = Selection.of(given), given["ids"]
         if bool(listed) != selection.is_empty:
             raise InvalidInput([], _("say which jobs: either their ids or at least one filter"))
-        how: Any = {"dry_run": given["dry_run"], "reason": given["reason"], "actor": cli.actor()}
+        how: Any = {"dry_run": given["dry_run"], "reason": given["reason"], "actor": base.actor()}
         tally = by_ids(verb, listed, **how) if listed else by_filter(verb, selection, **how)
         if given["json"]:
             self.write_json(tally.document())
@@ -109,23 +112,23 @@ class Command(cli.CliCommand):
         if tally.skipped and (listed or not (tally.changed or tally.asked)):
             count = sum(map(len, tally.skipped.values()))
             message = ngettext("%d job could not be changed.", "%d jobs could not be changed.", count) % count
-            raise CommandError(message, returncode=cli.REFUSED)
+            raise CommandError(message, returncode=base.REFUSED)
 
     def _move(self, given: dict[str, Any]) -> None:
         where = {name: given[name] for name in ("before", "after", "to")}
-        job = services.move(given["id"], **where, reason=given["reason"], actor=cli.actor())
+        job = job_services.move(given["id"], **where, reason=given["reason"], actor=base.actor())
         if given["json"]:
-            self.write_json(shapes.job(job))
+            self.write_json(serializers.job(job))
         else:
             self.stdout.write(_("Job %s was moved.") % job.pk)
 
     def _stats(self, given: dict[str, Any]) -> None:
-        counts, oldest = census.take().statuses(), figures.oldest_waiting()
+        counts, oldest = live_counts.take().statuses(), queries.oldest_waiting()
         waited = None if oldest is None else max((clock.now() - oldest.created_at).total_seconds(), 0.0)
         if given["json"]:
             self.write_json({"jobs": counts, "oldest_queued_age_sec": waited})
             return
         self.write_table(("STATUS", "JOBS"), [(status, counts[status]) for status in Status])
         if oldest is not None:
-            told = {"age": cli.age(waited), "job": f"{oldest.job_type} {oldest.pk}"}
+            told = {"age": base.age(waited), "job": f"{oldest.job_type} {oldest.pk}"}
             self.stdout.write(_("Oldest waiting: %(age)s (%(job)s)") % told)

@@ -11,12 +11,12 @@ from django.core.management import call_command, find_commands, load_command_cla
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from jobs import cli
+from jobs.management import base
 
 OURS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Runs a command of the job scheduler, also where another app has one of that name."
     requires_system_checks: list[str] = []  # the command itself has its own
 
@@ -37,7 +37,7 @@ class Command(cli.CliCommand):
             self.stdout.write("\n".join(sorted(commands())))
             return
         if name not in commands():
-            raise CommandError(_("There is no command “%s” of the job scheduler.") % name, returncode=cli.BAD_INPUT)
+            raise CommandError(_("There is no command “%s” of the job scheduler.") % name, returncode=base.BAD_INPUT)
         call_command(command(name), *given["arguments"], stdout=self.stdout, stderr=self.stderr)
 
 

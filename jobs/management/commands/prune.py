@@ -8,13 +8,13 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 
-from jobs import cli
 from jobs.conf import conf
 from jobs.engine.maintenance.retention import Pruning
 from jobs.errors import InvalidInput
+from jobs.management import base
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = (
         "Deletes ended retry chains and groups that nothing has happened to for so long, never a part of one, nothing "
         "that is live, blocks a target or waits for a webhook. Totals stay: old minutes of the rollup become days."
@@ -23,11 +23,11 @@ class Command(cli.CliCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--older-than", metavar="DURATION", help="E.g. 30d or 12h; default RETENTION_DAYS.")
         parser.add_argument("--dry-run", action="store_true", help="Only say what would go.")
-        cli.add_json(parser)
+        base.add_json(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
         if given["older_than"] is not None:
-            age = cli.duration(given["older_than"], "--older-than")
+            age = base.duration(given["older_than"], "--older-than")
         elif conf.RETENTION_DAYS is not None:
             age = timedelta(days=conf.RETENTION_DAYS)
         else:

@@ -6,11 +6,11 @@ from typing import Any
 
 from django.utils.translation import ngettext
 
-from jobs import cli
 from jobs.engine.maintenance.recovery import Sweeper
+from jobs.management import base
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Ends jobs whose lease is over, as each worker does regularly, and retries those that may be."
 
     def handle(self, *args: Any, **given: Any) -> None:

@@ -11,13 +11,16 @@ from django.core.management.base import CommandParser
 from django.db import DatabaseError
 from django.utils.translation import gettext as _
 
-from jobs import census, cli, clock, figures, limits
+from jobs import clock
 from jobs.conf import conf
 from jobs.engine.database import close
 from jobs.engine.process_identity import Identity
+from jobs.management import base
 from jobs.management.describing import note
 from jobs.models import Target
+from jobs.services import limits
 from jobs.states import LIVE, Status
+from jobs.stats import live_counts, queries
 
 WIDTH, ROWS = 80, 10
 REDRAW_SEC = 2.0
@@ -25,7 +28,7 @@ RESTRAINT = 4  # a huge queue takes long to count: watching it must not become t
 FROM_THE_TOP = "\x1b[H\x1b[2J"
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Shows counts, running jobs, limits in use, workers and blocked lanes on one screen."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -42,7 +45,7 @@ class Command(cli.CliCommand):
                     shown = list(lines())
                 except DatabaseError as error:  # go on looking: it may come back
                     close()
-                    shown = [_("The database cannot be asked: %s") % cli.first_line(error)]
+                    shown = [_("The database cannot be asked: %s") % base.first_line(error)]
                 self.stdout.write(FROM_THE_TOP if self.stdout.isatty() else "", ending="")
                 self._draw([*shown, ""])
                 time.sleep(max(REDRAW_SEC, RESTRAINT * (time.monotonic() - began)))
@@ -58,13 +61,13 @@ class Command(cli.CliCommand):
 
 def lines() -> Iterator[str]:
     """Headings end with a colon; what belongs to them is indented."""
-    now, counts, oldest = clock.now(), census.take().statuses(), figures.oldest_waiting()
+    now, counts, oldest = clock.now(), live_counts.take().statuses(), queries.oldest_waiting()
     yield f"{_('Job scheduler')}  {now:%Y-%m-%d %H:%M:%S} UTC"
     for title, is_live in ((_("Live:"), True), (_("Ended, all time:"), False)):
         shown = [f"{status} {counts[status]}" for status in Status if (status in LIVE) == is_live]
         yield from _part(title, ["  ".join(shown)])
     if oldest is not None:
-        age = cli.age((now - oldest.created_at).total_seconds())
+        age = base.age((now - oldest.created_at).total_seconds())
         yield from _part(_("Oldest waiting:"), [f"{oldest.pk}  {age}  {oldest.job_type}"])
     yield from _part(_("Running:"), _running(now))
     yield from _part(_("Limits in use:"), _limits())
@@ -74,11 +77,11 @@ def lines() -> Iterator[str]:
 
 def _running(now: datetime) -> list[str]:
     rows = []
-    for job in figures.running()[: ROWS + 1]:
+    for job in queries.running()[: ROWS + 1]:
         run, owner = getattr(job, "run", None), Identity.of_owner(job.lease_owner or "")
-        elapsed = cli.age(None if run is None else (now - run.started_at).total_seconds())
-        holder = cli.shortened(owner.name if owner else job.lease_owner or "", 20)
-        rows.append((job.pk, elapsed, cli.shortened(job.job_type, 20), holder, note(job)))
+        elapsed = base.age(None if run is None else (now - run.started_at).total_seconds())
+        holder = base.shortened(owner.name if owner else job.lease_owner or "", 20)
+        rows.append((job.pk, elapsed, base.shortened(job.job_type, 20), holder, note(job)))
     return _table(("ID", "FOR", "TYPE", "WORKER", "NOTE"), rows)
 
 
@@ -92,21 +95,21 @@ def _limits() -> list[str]:
 
 def _workers(now: datetime) -> list[str]:
     rows = []
-    for worker in figures.workers():
+    for worker in queries.workers():
         silent_sec = (now - worker.heartbeat_at).total_seconds()
         state = f"{worker.state} ({worker.stuck} stuck)" if worker.stuck else worker.state
         state = _("silent") if silent_sec > conf.LEASE_SEC else state
         busy = f"{worker.busy}/{worker.slots}"
-        rows.append((cli.shortened(worker.name, 32), state, busy, cli.age(silent_sec), worker.host))
+        rows.append((base.shortened(worker.name, 32), state, busy, base.age(silent_sec), worker.host))
     return _table(("NAME", "STATE", "BUSY", "BEAT", "HOST"), rows) or [_("none is running")]
 
 
 def _blocked() -> list[str]:
     rows: list[Sequence[Any]] = [
-        (cli.shortened(job.target or "", 24), job.status, job.pk, note(job)) for job in figures.blocking()[: ROWS + 1]
+        (base.shortened(job.target or "", 24), job.status, job.pk, note(job)) for job in queries.blocking()[: ROWS + 1]
     ]
     paused = Target.objects.filter(paused=True).order_by("tenant", "key")[: ROWS + 1]
-    rows += [(cli.shortened(target.key, 24), _("target paused"), target.paused_by, target.reason) for target in paused]
+    rows += [(base.shortened(target.key, 24), _("target paused"), target.paused_by, target.reason) for target in paused]
     return _table(("TARGET", "STATE", "BY", "REASON"), rows)
 
 
@@ -114,9 +117,9 @@ def _part(title: str, lines: Sequence[str]) -> Iterator[str]:
     if lines:
         yield ""
         yield title
-        yield from (cli.shortened(f"  {line}", WIDTH) for line in lines)
+        yield from (base.shortened(f"  {line}", WIDTH) for line in lines)
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    lines = cli.table(headings, rows[:ROWS]) if rows else []
+    lines = base.table(headings, rows[:ROWS]) if rows else []
     return [*lines, _("… and more")] if len(rows) > ROWS else lines

@@ -7,14 +7,18 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 
-from jobs import cli, figures, parsing, shapes, targets
+from jobs import serializers
+from jobs.management import base
 from jobs.models import Target
-from jobs.targets import TargetState
+from jobs.services import targets
+from jobs.services.targets import TargetState
+from jobs.stats import queries
+from jobs.validation import fields
 
 HEADINGS = ("TARGET", "TENANT", "QUEUED", "OLDEST", "HOLDER", "STATE")
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Lists, pauses and unpauses targets. A target that was never used may be paused beforehand."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -23,11 +27,11 @@ class Command(cli.CliCommand):
         listing.add_argument("--tenant", help="Only of this tenant.")
         listing.add_argument("--paused", action="store_true", help="Only those that are paused.")
         listing.add_argument("--blocked", action="store_true", help="Only those that a paused or failed job blocks.")
-        cli.add_limit(listing)
+        base.add_limit(listing)
         pausing = self._add(every, "pause", "Start nothing of a target; what runs goes on.")
-        cli.add_reason(pausing)
+        base.add_reason(pausing)
         for each in (listing, pausing, self._add(every, "unpause", "Open the target again.")):
-            cli.add_json(each)
+            base.add_json(each)
 
     def _add(self, every: Any, name: str, summary: str) -> CommandParser:
         verb = self.add_verb(every, name, summary)
@@ -39,30 +43,30 @@ class Command(cli.CliCommand):
         if given["verb"] == "list":
             found = self._select(given)
         elif given["verb"] == "pause":
-            options = {"tenant": given["tenant"], "reason": given["reason"], "actor": cli.actor()}
+            options = {"tenant": given["tenant"], "reason": given["reason"], "actor": base.actor()}
             found = [targets.pause(given["key"], **options)]
         else:
-            found = [targets.unpause(given["key"], tenant=given["tenant"], actor=cli.actor())]
+            found = [targets.unpause(given["key"], tenant=given["tenant"], actor=base.actor())]
         states = targets.states(found)
         if given["json"]:
-            self.write_json([shapes.target(state) for state in states])
+            self.write_json([serializers.target(state) for state in states])
         else:
             self.write_table(HEADINGS, [row(state) for state in states])
 
     def _select(self, given: dict[str, Any]) -> list[Target]:
         found = Target.objects.order_by("tenant", "key")
         if given["tenant"] is not None:
-            found = found.filter(tenant=parsing.tenant(given["tenant"], "--tenant"))
+            found = found.filter(tenant=fields.tenant(given["tenant"], "--tenant"))
         if given["paused"]:
             found = found.filter(paused=True)
         if given["blocked"]:
-            found = found.filter(pk__in=figures.blocking().order_by().values("lane_id"))
-        return list(found[: cli.limit(given)])
+            found = found.filter(pk__in=queries.blocking().order_by().values("lane_id"))
+        return list(found[: base.limit(given)])
 
 
 def row(state: TargetState) -> tuple[object, ...]:
     holder = "" if state.holder is None else f"{state.holder.pk} {state.holder.status}"
-    oldest = shapes.moment(state.oldest_queued_at) or ""
+    oldest = serializers.moment(state.oldest_queued_at) or ""
     status = _("blocked") if state.blocked_by else _("open")
     if state.target.paused:
         who = f"{state.target.paused_by}: {state.target.reason}".strip(": ")

@@ -8,11 +8,11 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.utils.translation import gettext as _
 
-from jobs import cli
 from jobs.engine.maintenance import runner
+from jobs.management import base
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Runs one round of every housekeeping duty and prints each one's word; exit code 1 if one failed."
 
     def handle(self, *args: Any, **given: Any) -> None:
@@ -27,7 +27,7 @@ class Command(cli.CliCommand):
             runner.logger.removeFilter(drop_traceback)
         failed = [name for name, result in results.items() if isinstance(result, Exception)]
         for name, result in results.items():
-            message = f"{type(result).__name__}: {cli.first_line(result)}" if name in failed else result
+            message = f"{type(result).__name__}: {base.first_line(result)}" if name in failed else result
             self.stdout.write(f"{name}: {message}")
         if failed:
-            raise CommandError(_("Failed: %s.") % ", ".join(failed), returncode=cli.REFUSED)
+            raise CommandError(_("Failed: %s.") % ", ".join(failed), returncode=base.REFUSED)

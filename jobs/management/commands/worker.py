@@ -10,14 +10,16 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError
 from django.db.migrations.executor import MigrationExecutor
 
-from jobs import checks, cli, db, parsing, triggers
+from jobs import checks, db, triggers
 from jobs.engine.claim import Serves
 from jobs.engine.process_identity import Identity
 from jobs.engine.worker import Options, Worker
 from jobs.engine.worker.registration import find_running_duplicate
 from jobs.errors import InvalidInput
-from jobs.logs import configure
+from jobs.management import base
+from jobs.management.logging import configure
 from jobs.registry import registry
+from jobs.validation import fields
 
 
 class Command(BaseCommand):
@@ -39,7 +41,7 @@ class Command(BaseCommand):
         try:
             options = self._options(given)
         except InvalidInput as error:
-            raise CommandError(str(error), returncode=cli.BAD_INPUT) from None
+            raise CommandError(str(error), returncode=base.BAD_INPUT) from None
         self._require_enough_connections(options)
         try:
             self._require_sound_database()
@@ -49,7 +51,7 @@ class Command(BaseCommand):
             raise CommandError(f"The database cannot be used: {str(error).strip()}", returncode=1) from None
         if other is not None:
             message = f"A worker named {me.name} is running already (host {other.host}, pid {other.pid})."
-            raise CommandError(message, returncode=cli.BAD_INPUT)
+            raise CommandError(message, returncode=base.BAD_INPUT)
         configure(given["log_format"], verbosity=given["verbosity"])
         worker = Worker(options)
         worker.listen_to_signals()
@@ -60,11 +62,11 @@ class Command(BaseCommand):
 
     def _options(self, given: dict[str, Any]) -> Options:
         name = given["name"]
-        if name is not None and set(parsing.text(name, "--name", max_length=100, single_line=True)) & set("@#:"):
+        if name is not None and set(fields.text(name, "--name", max_length=100, single_line=True)) & set("@#:"):
             raise InvalidInput("--name", "must not contain @, # or :")
         return Options(
             name=name,
-            concurrency=cli.whole_number(given["concurrency"], "--concurrency", 1, 1000),
+            concurrency=base.whole_number(given["concurrency"], "--concurrency", 1, 1000),
             serves=serves(given["types"], given["resources"], given["tenant"]),
             executor=given["executor"],
             burst=given["burst"],
@@ -74,7 +76,7 @@ class Command(BaseCommand):
     def _require_sound_database(self) -> None:
         problem = checks.sqlite_problem(db.alias())
         if problem is not None:
-            raise CommandError(problem, returncode=cli.BAD_INPUT)
+            raise CommandError(problem, returncode=base.BAD_INPUT)
         plan = MigrationExecutor(db.connection())
         if plan.migration_plan([leaf for leaf in plan.loader.graph.leaf_nodes() if leaf[0] == "jobscheduler_jobs"]):
             raise CommandError("The database lacks migrations; run `manage.py migrate` first.", returncode=1)
@@ -90,7 +92,7 @@ class Command(BaseCommand):
         raise CommandError(
             f"Django's connection pool gives {size} connections to a process, fewer than the {options.concurrency} "
             f'handlers of --concurrency. Set OPTIONS["pool"] = {{"max_size": {options.concurrency}}} or more.',
-            returncode=cli.BAD_INPUT,
+            returncode=base.BAD_INPUT,
         )
 
 
@@ -103,10 +105,10 @@ def serves(types: str | None, resources: str | None, tenant: str | None) -> Serv
     return Serves(
         types=tuple(wanted),
         resources=None if resources is None else tuple(_names(resources, "--resources")),
-        tenant=None if tenant is None else parsing.tenant(tenant, "--tenant"),
+        tenant=None if tenant is None else fields.tenant(tenant, "--tenant"),
         choosy=(types, resources, tenant) != (None, None, None),
     )
 
 
 def _names(value: str, field: str) -> list[str]:
-    return [parsing.identifier(name, field) for name in cli.names([value], field)]
+    return [fields.identifier(name, field) for name in base.names([value], field)]

@@ -9,13 +9,13 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import cli
+from jobs.management import base
 from schedules.q2 import Imported, bring_over
 
 HEADINGS = ("SOURCE", "NAME", "WHEN", "RESULT")
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = (
         "Brings the schedules of django-q2 over. What was brought over before is left alone; sources are disabled "
         "with --disable-source, never deleted. Exit code 1 if some could not be brought over."
@@ -25,11 +25,11 @@ class Command(cli.CliCommand):
         parser.add_argument("--dry-run", action="store_true", help="Only say what would be done.")
         parser.add_argument("--disable-source", action="store_true", help="Let django-q2 no longer fire them.")
         parser.add_argument("--tenant", default="default")
-        cli.add_json(parser)
+        base.add_json(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
         how = {"dry_run": given["dry_run"], "disable_source": given["disable_source"]}
-        found = bring_over(tenant=given["tenant"], actor=cli.actor(), **how)
+        found = bring_over(tenant=given["tenant"], actor=base.actor(), **how)
         if given["json"]:
             self.write_json([asdict(row) for row in found])
         else:
@@ -39,7 +39,7 @@ class Command(cli.CliCommand):
         refused = sum(row.result == "refused" for row in found)
         if refused:
             message = ngettext("%d schedule was not brought over.", "%d schedules were not brought over.", refused)
-            raise CommandError(message % refused, returncode=cli.REFUSED)
+            raise CommandError(message % refused, returncode=base.REFUSED)
 
 
 def _describe(row: Imported) -> str:

@@ -7,12 +7,13 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 
-from jobs import cli, parsing
 from jobs.errors import InvalidInput
+from jobs.management import base
 from jobs.registry import registry
-from jobs.shapes import job as job_document
-from jobs.shapes import moment
-from jobs.submission import find_template
+from jobs.serializers import job as job_document
+from jobs.serializers import moment
+from jobs.services.job_spec import find_template
+from jobs.validation import fields
 from schedules import history, services, shapes
 from schedules.fields import MOST_CATCH_UP, MOST_FIRES
 from schedules.models import CatchUp, Overlap, Schedule
@@ -26,22 +27,22 @@ VERBS = {
 }
 
 
-class Command(cli.CliCommand):
+class Command(base.CliCommand):
     help = "Lists, makes and operates schedules. A schedule is named by its name or its id."
 
     def add_arguments(self, parser: CommandParser) -> None:
         every = self.add_verbs(parser)
         listing = self.add_verb(every, "list", "Schedules by tenant and name.")
         listing.add_argument("--tenant", help="Only of this tenant.")
-        cli.add_limit(listing)
-        cli.add_json(listing)
+        base.add_limit(listing)
+        base.add_json(listing)
         for name in ("add", "create"):
             making = self.add_verb(every, name, "Make a schedule: NAME TYPE key=value… --cron '0 3 * * *'.")
             making.add_argument("name", metavar="NAME")
             add_options(making)
-            cli.add_json(making)
+            base.add_json(making)
         for name, (summary, _service) in {**VERBS, "trigger": ("Make its job now; prints its id.", None)}.items():
-            cli.add_reason(self._add(every, name, summary))
+            base.add_reason(self._add(every, name, summary))
         self._add(every, "delete", "Forget it and its history; its jobs stay.")
         preview = self.add_verb(every, "preview", "The next due times of a schedule, or of --cron.")
         preview.add_argument("name", nargs="?", metavar="SCHEDULE")
@@ -50,39 +51,39 @@ class Command(cli.CliCommand):
         preview.add_argument("--timezone", metavar="ZONE", default="UTC", help="For --cron (default %(default)s).")
         preview.add_argument("--count", default=str(history.DEFAULT), help="How many (default %(default)s).")
         fires = self._add(every, "fires", "What it has fired, latest first, and what became of it.", with_json=False)
-        cli.add_limit(fires)
+        base.add_limit(fires)
         for verb in (preview, fires):
-            cli.add_json(verb)
+            base.add_json(verb)
 
     def _add(self, every: Any, name: str, summary: str, *, with_json: bool = True) -> CommandParser:
         verb = self.add_verb(every, name, summary)
         verb.add_argument("name", metavar="SCHEDULE")
         verb.add_argument("--tenant", default="default")
         if with_json:
-            cli.add_json(verb)
+            base.add_json(verb)
         return verb
 
     def handle(self, *args: Any, **given: Any) -> None:
         verb = given["verb"]
         if verb in VERBS:
-            done = VERBS[verb][1](self._named(given).pk, reason=given["reason"], actor=cli.actor())
+            done = VERBS[verb][1](self._named(given).pk, reason=given["reason"], actor=base.actor())
             self._show([done], given["json"], one=True)
         else:
             getattr(self, f"do_{verb}")(given)
 
     def do_list(self, given: dict[str, Any]) -> None:
-        tenant = None if given["tenant"] is None else parsing.tenant(given["tenant"], "--tenant")
+        tenant = None if given["tenant"] is None else fields.tenant(given["tenant"], "--tenant")
         found = services.of(tenant).order_by("tenant", "name")
-        self._show(list(found[: cli.limit(given)]), given["json"])
+        self._show(list(found[: base.limit(given)]), given["json"])
 
     def do_add(self, given: dict[str, Any]) -> None:
-        made = services.create(parse_options(given), tenant=given["tenant"], actor=cli.actor())
+        made = services.create(parse_options(given), tenant=given["tenant"], actor=base.actor())
         self._show([made], given["json"], one=True)
 
     do_create = do_add
 
     def do_trigger(self, given: dict[str, Any]) -> None:
-        job = services.trigger(self._named(given).pk, reason=given["reason"], actor=cli.actor())
+        job = services.trigger(self._named(given).pk, reason=given["reason"], actor=base.actor())
         if given["json"]:
             self.write_json(job_document(job))
         else:
@@ -90,7 +91,7 @@ class Command(cli.CliCommand):
 
     def do_delete(self, given: dict[str, Any]) -> None:
         schedule = self._named(given)
-        services.delete(schedule.pk, actor=cli.actor())
+        services.delete(schedule.pk, actor=base.actor())
         if given["json"]:
             self.write_json({"deleted": str(schedule.pk)})
         else:
@@ -99,7 +100,7 @@ class Command(cli.CliCommand):
     def do_preview(self, given: dict[str, Any]) -> None:
         if (given["name"] is None) == (given["cron"] is None):
             raise InvalidInput([], _("say either a schedule or --cron"))
-        count = cli.whole_number(given["count"], "--count", history.FEWEST, history.MOST)
+        count = base.whole_number(given["count"], "--count", history.FEWEST, history.MOST)
         if given["cron"] is not None:
             found = history.of_cron(given["cron"], given["timezone"], count)
         else:
@@ -111,7 +112,7 @@ class Command(cli.CliCommand):
             self.write_table(("DUE", "THERE", "NOTE"), rows)
 
     def do_fires(self, given: dict[str, Any]) -> None:
-        found = history.with_outcomes(history.fires_of(self._named(given))[: cli.limit(given)])
+        found = history.with_outcomes(history.fires_of(self._named(given))[: base.limit(given)])
         if given["json"]:
             self.write_json([shapes.fire(fire) for fire in found])
         else:
@@ -193,26 +194,26 @@ def parse_options(given: dict[str, Any]) -> dict[str, Any]:
     if job_type is not None:
         values["job_type"] = job_type
     if given["max_fires"] is not None:
-        values["max_fires"] = cli.whole_number(given["max_fires"], "--max-fires", 1, MOST_FIRES)
+        values["max_fires"] = base.whole_number(given["max_fires"], "--max-fires", 1, MOST_FIRES)
     if given["catch_up_max"] is not None:
-        values["catch_up_max"] = cli.whole_number(given["catch_up_max"], "--catch-up-max", 1, MOST_CATCH_UP)
+        values["catch_up_max"] = base.whole_number(given["catch_up_max"], "--catch-up-max", 1, MOST_CATCH_UP)
     if given["priority"] is not None:
-        values["priority"] = cli.priority(given["priority"])
+        values["priority"] = base.priority(given["priority"])
     for option, column in (("every", "every_sec"), ("grace", "misfire_grace_sec"), ("jitter", "jitter_sec")):
         if given[option] in ("0", "0s") and option != "every":
             values[column] = 0
         elif given[option] not in (None, "0", "0s"):
-            values[column] = cli.duration(given[option], f"--{option}").total_seconds()
+            values[column] = base.duration(given[option], f"--{option}").total_seconds()
     for option, column in (("at", "run_at"), ("anchor", "anchor_at")):
         if given[option] is not None:
-            values[column] = cli.moment(given[option], f"--{option}")
+            values[column] = base.moment(given[option], f"--{option}")
     if pairs or given["params"] is not None:
-        params, written = cli.read_params(pairs, given["params"], "--params")
+        params, written = base.read_params(pairs, given["params"], "--params")
         if job_type is None and given["template"] is None:
             raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
         if job_type is None:
-            job_type = find_template(given["template"], parsing.tenant(given["tenant"], "--tenant")).job_type
-        handler = registry.get(parsing.identifier(job_type, "job_type"))
+            job_type = find_template(given["template"], fields.tenant(given["tenant"], "--tenant")).job_type
+        handler = registry.get(fields.identifier(job_type, "job_type"))
         values["params"] = params | handler.signature.coerce_text(written)
     if given["disabled"]:
         values["enabled"] = False

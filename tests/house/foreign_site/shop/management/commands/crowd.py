@@ -2,7 +2,8 @@ import json
 
 from django.core.management.base import BaseCommand
 
-from jobs import limits, services
+from jobs.services import jobs as job_services
+from jobs.services import limits
 from schedules.services import create
 
 
@@ -14,7 +15,7 @@ class Command(BaseCommand):
 
     def handle(self, count, **options):
         said = {"job_type": "shop.receipt", "target": "press", "hold": True, "token_limit": 12_345}
-        made = services.enqueue_many([{**said, "params": {"order": 1000 + number}} for number in range(count)])
+        made = job_services.enqueue_many([{**said, "params": {"order": 1000 + number}} for number in range(count)])
         limits.set_maximum("resource", "press", maximum=1_500)
         schedule = create({"name": "hourly", "job_type": "system.noop", "every_sec": 5_400, "misfire_grace_sec": 1_200})
         self.stdout.write(json.dumps({"job": str(made[0]), "schedule": str(schedule.pk)}))

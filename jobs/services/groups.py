@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db.models import Count, QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import db, parsing, submission
+from jobs import db
 from jobs.actors import PYTHON, Actor
 from jobs.engine import lifecycle
 from jobs.engine.insert import insert_jobs
@@ -22,7 +22,9 @@ from jobs.errors import IdempotencyKeyReused, InvalidInput, NotFound
 from jobs.models import GroupMode, Job, JobGroup, OnFailure
 from jobs.models.job import JobQuerySet
 from jobs.registry import Member
+from jobs.services import job_spec
 from jobs.states import Status
+from jobs.validation import fields
 
 GroupId = UUID | str
 MOST = 10_000
@@ -61,8 +63,8 @@ def create(
     Members may have idempotency keys: the same group submitted again is the group that the first one made.
     """
     new = JobGroup(
-        tenant=parsing.tenant(tenant),
-        name=parsing.text(name, "name", max_length=200, allow_empty=True) if name else "",
+        tenant=fields.tenant(tenant),
+        name=fields.text(name, "name", max_length=200, allow_empty=True) if name else "",
         mode=_one_of(GroupMode.values, mode, "mode"),
         on_failure=_one_of(OnFailure.values, on_failure, "on_failure"),
     )
@@ -72,7 +74,7 @@ def create(
         raise InvalidInput("jobs", _("must have at least one entry"), "too_short")
     if len(members) > most:
         raise InvalidInput("jobs", _("has more than %d entries") % most, "too_long")
-    specs = submission.build_specs([_item(index, member, new.tenant) for index, member in enumerate(members)])
+    specs = job_spec.build_specs([_item(index, member, new.tenant) for index, member in enumerate(members)])
     # Give each job its place in the group; in a sequence all but the first wait.
     for place, spec in enumerate(specs):
         spec.group_id, spec.group_index = new.pk, place
@@ -85,17 +87,17 @@ def create(
 
 
 def cancel(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
-    return lifecycle.cancel_group(get(group_id, tenant=tenant).pk, actor=actor, reason=parsing.reason(reason))
+    return lifecycle.cancel_group(get(group_id, tenant=tenant).pk, actor=actor, reason=fields.reason(reason))
 
 
 def retry(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
     """Run again, in order, every place that did not end well."""
-    return lifecycle.retry_group(get(group_id, tenant=tenant).pk, actor=actor, reason=parsing.reason(reason))
+    return lifecycle.retry_group(get(group_id, tenant=tenant).pk, actor=actor, reason=fields.reason(reason))
 
 
 def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:
     try:
-        found = of(tenant).filter(pk=parsing.job_id(group_id)).first()
+        found = of(tenant).filter(pk=fields.job_id(group_id)).first()
     except NotFound:  # an id that cannot be one
         found = None
     if found is None:
@@ -178,7 +180,7 @@ def _is_the_same(new: JobGroup, known: JobGroup, keys: dict[str, JobSpec], taken
 
 
 def _one_of(words: Sequence[str], value: Any, field: str) -> str:
-    word = parsing.text(value, field)
+    word = fields.text(value, field)
     if word not in words:
         raise InvalidInput(field, _("must be one of %s") % ", ".join(words), "enum")
     return word

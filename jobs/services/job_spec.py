@@ -15,14 +15,15 @@ from uuid import UUID
 
 from django.utils.translation import gettext as _
 
-from jobs import ids, parsing
+from jobs import ids
 from jobs.conf import conf
+from jobs.conf.rules import YEAR_SEC
 from jobs.engine.job_spec import JSON_COLUMNS, JobSpec, dump
 from jobs.errors import InvalidInput
 from jobs.models import JobTemplate
 from jobs.registry import Handler, registry
-from jobs.setting_rules import YEAR_SEC
 from jobs.states import Status
+from jobs.validation import fields as parsing
 
 
 class Fields(TypedDict, total=False):

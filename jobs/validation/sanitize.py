@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from jobs.json_tree import UNSTORABLE, Refused, Room, strict_copy
+from jobs.validation.json import UNSTORABLE, Refused, Room, strict_copy
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 32
@@ -83,3 +83,10 @@ def _short_repr(value: object) -> str:
         return _short.repr(value)
     except Exception:  # noqa: BLE001
         return f"<{type(value).__name__}>"
+
+
+def escape_unprintable(text: str) -> str:
+    """Escape what is not printable: a value from outside must not start a line of its own or move the cursor."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -13,9 +13,9 @@ from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Wo
 from jobs.redaction import redact
 
 if TYPE_CHECKING:
-    from jobs.limits import LimitState
     from jobs.registry import Handler
-    from jobs.targets import TargetState
+    from jobs.services.limits import LimitState
+    from jobs.services.targets import TargetState
 
 PLAIN = (
     *("job_type", "status", "status_reason", "tenant", "target", "addon_id", "resource", "priority", "position"),

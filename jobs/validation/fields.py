@@ -19,9 +19,9 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
-from jobs.json_tree import INT_MAX, INT_MIN, Refused, Room, stored_size, strict_copy, utc
-from jobs.salvage import salvage_json as salvage_json
-from jobs.salvage import salvage_text as salvage_text
+from jobs.validation.json import INT_MAX, INT_MIN, Refused, Room, stored_size, strict_copy, utc
+from jobs.validation.sanitize import salvage_json as salvage_json
+from jobs.validation.sanitize import salvage_text as salvage_text
 
 Field = str | Sequence[str | int]
 

@@ -11,17 +11,18 @@ from typing import Any
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
-from jobs import db, parsing
+from jobs import db
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.engine import notifications
 from jobs.engine.selection.limits import configured
 from jobs.errors import Conflict, InvalidInput
-from jobs.figures import in_use
 from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import InUse, Limit
+from jobs.stats.queries import in_use
+from jobs.validation import fields as parsing
 
-logger = logging.getLogger("jobs.limits")
+logger = logging.getLogger("jobs.services.limits")
 LARGEST = 2**31 - 1
 
 

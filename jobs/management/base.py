@@ -17,9 +17,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 from django.utils.translation import gettext as _
 
-from jobs import actors, checks, clock, parsing
+from jobs import actors, checks, clock
 from jobs.errors import InvalidInput, JobSchedulerError
-from jobs.logs import visible
+from jobs.validation import fields
+from jobs.validation.sanitize import escape_unprintable
 
 REFUSED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 UNITS_SEC = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -80,9 +81,9 @@ def told_in_one_line() -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        raise CommandError(visible(str(error)), returncode=BAD_INPUT) from error
+        raise CommandError(escape_unprintable(str(error)), returncode=BAD_INPUT) from error
     except JobSchedulerError as error:
-        raise CommandError(visible(str(error)), returncode=REFUSED) from error
+        raise CommandError(escape_unprintable(str(error)), returncode=REFUSED) from error
     except DatabaseError as error:
         raise CommandError(_("The database refused: %s") % first_line(error), returncode=REFUSED) from error
     except KeyboardInterrupt:
@@ -103,7 +104,9 @@ def actor() -> actors.Actor:
 def duration(text: str, field: str) -> timedelta:
     """`90s`, `15m`, `1h30m`, `30d`, `2w`."""
     if not _DURATION.fullmatch(text):
-        raise InvalidInput(field, _("must be a duration such as 90s, 15m, 1h30m or 30d, not %r") % visible(text)[:50])
+        raise InvalidInput(
+            field, _("must be a duration such as 90s, 15m, 1h30m or 30d, not %r") % escape_unprintable(text)[:50]
+        )
     seconds = sum(float(number) * UNITS_SEC[unit] for number, unit in _PART.findall(text))
     if not 0 < seconds <= LONGEST_DAYS * UNITS_SEC["d"]:
         raise InvalidInput(field, _("must be more than nothing and at most %d days") % LONGEST_DAYS)
@@ -114,14 +117,14 @@ def moment(text: str, field: str) -> datetime:
     """A time with its offset, or a duration from now, such as `+10m`."""
     if text.startswith("+"):
         return clock.now() + duration(text[1:], field)
-    return parsing.moment(text, field)
+    return fields.moment(text, field)
 
 
 def whole_number(text: str, field: str, minimum: int, maximum: int) -> int:
     try:
-        return parsing.integer(int(text), field, minimum, maximum)
+        return fields.integer(int(text), field, minimum, maximum)
     except ValueError:
-        limits = {"minimum": minimum, "maximum": maximum, "text": visible(text)[:50]}
+        limits = {"minimum": minimum, "maximum": maximum, "text": escape_unprintable(text)[:50]}
         message = _("must be a whole number from %(minimum)d to %(maximum)d, not “%(text)s”") % limits
         raise InvalidInput(field, message) from None
 
@@ -133,12 +136,12 @@ def priority(text: str) -> int | str:
 
 def read_params(pairs: Iterable[str], document: str | None, option: str) -> tuple[dict[str, Any], dict[str, str]]:
     """The params of a JSON document, and those that are written key=value, which win over it and have no type yet."""
-    params = {} if document is None else parsing.json_object(parsing.decode_json(document, option), option)
+    params = {} if document is None else fields.json_object(fields.decode_json(document, option), option)
     written: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise InvalidInput([], _("params are written key=value, not “%s”") % visible(pair)[:100])
+            raise InvalidInput([], _("params are written key=value, not “%s”") % escape_unprintable(pair)[:100])
         if name in written:
             raise InvalidInput(["params", name[:100]], _("appears twice"))
         written[name] = value
@@ -155,7 +158,7 @@ def names(values: Iterable[str] | None, field: str) -> list[str]:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], width: int | None = None) -> list[str]:
     """Aligned columns; what does not fit into the width is cut off at the right."""
-    cells = [[visible("" if cell is None else str(cell)) for cell in row] for row in (headings, *rows)]
+    cells = [[escape_unprintable("" if cell is None else str(cell)) for cell in row] for row in (headings, *rows)]
     sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip() for row in cells]
     return lines if width is None else [shortened(line, width) for line in lines]
@@ -180,4 +183,4 @@ def age(seconds: float | None) -> str:
 
 def first_line(error: object) -> str:
     lines = str(error).strip().splitlines()
-    return visible(lines[0]) if lines else type(error).__name__
+    return escape_unprintable(lines[0]) if lines else type(error).__name__

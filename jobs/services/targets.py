@@ -13,14 +13,16 @@ from django.db.models import Count, Exists, Min, OuterRef, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
-from jobs import db, figures, ids, parsing
+from jobs import db, ids
 from jobs.actors import PYTHON, Actor
 from jobs.engine.transitions import mark_lanes
 from jobs.errors import InvalidInput, NotFound
-from jobs.literals import literals
 from jobs.models import Job, LaneMark, Target
+from jobs.models.expressions import literals
+from jobs.stats import queries
+from jobs.validation import fields
 
-logger = logging.getLogger("jobs.targets")
+logger = logging.getLogger("jobs.services.targets")
 AT_ONCE = 1000
 
 
@@ -41,7 +43,7 @@ class TargetState:
 
 def pause(key: str, *, tenant: str = "default", reason: str = "", actor: Actor = PYTHON) -> Target:
     """Nothing of this target starts until it is unpaused. It need not have been used before."""
-    why = parsing.reason(reason)
+    why = fields.reason(reason)
     with db.atomic():
         target = _lock_target(key, tenant, make=True)
         changes: dict[str, Any] = {"reason": why} if why else {}
@@ -66,7 +68,7 @@ def of(tenant: str | None) -> QuerySet[Target]:
 def find(key: str, *, tenant: str = "default") -> Target:
     """A target that was paused or used. One whose row is still on its way is shown as it will be."""
     try:
-        lane = ids.lane_id(parsing.tenant(tenant), parsing.target(key))
+        lane = ids.lane_id(fields.tenant(tenant), fields.target(key))
     except InvalidInput:  # a key that cannot be one is the key of no target
         raise _absent(key, tenant) from None
     target = of(tenant).filter(pk=lane).first()
@@ -82,7 +84,7 @@ def bring_in() -> None:
     new = list(marks.values_list("lane_id", flat=True).distinct()[:AT_ONCE])
     if not new:
         return
-    waiting = Job.objects.filter(lane_id__in=new, gate__in=literals(figures.IN_LANE)).order_by()
+    waiting = Job.objects.filter(lane_id__in=new, gate__in=literals(queries.IN_LANE)).order_by()
     rows = sorted(waiting.values_list("lane_id", "tenant", "target").distinct())
     targets = [Target(id=lane, tenant=tenant, key=key or "") for lane, tenant, key in rows]
     with db.atomic():
@@ -94,13 +96,13 @@ def states(targets: Sequence[Target]) -> list[TargetState]:
     lanes = [target.pk for target in targets]
     jobs = Job.objects.filter(lane_id__in=lanes).defer("params", "checkpoint")
     holders: dict[UUID, Job] = {job.lane_id: job for job in jobs.filter(holds_lane=True) if job.lane_id}
-    waiting = jobs.filter(gate__in=literals(figures.IN_LANE)).order_by().values_list("lane_id")
+    waiting = jobs.filter(gate__in=literals(queries.IN_LANE)).order_by().values_list("lane_id")
     counts = {lane: (n, oldest) for lane, n, oldest in waiting.annotate(Count("pk"), Min("created_at"))}
     return [TargetState(each, holders.get(each.pk), *counts.get(each.pk, (0, None))) for each in targets]
 
 
 def _lock_target(key: str, tenant: str, *, make: bool) -> Target:
-    key, tenant = parsing.target(key), parsing.tenant(tenant)
+    key, tenant = fields.target(key), fields.tenant(tenant)
     targets = Target.objects.all()
     if make:
         targets.bulk_create([Target(id=ids.lane_id(tenant, key), tenant=tenant, key=key)], ignore_conflicts=True)

@@ -12,18 +12,20 @@ from django.db import IntegrityError
 from django.db.models import ProtectedError, QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import db, parsing, submission
+from jobs import db
 from jobs.actors import PYTHON, Actor
+from jobs.conf.rules import YEAR_SEC
 from jobs.errors import Conflict, InvalidInput, InvalidParams, NotFound
-from jobs.literals import literals
 from jobs.models import Job, JobTemplate
+from jobs.models.expressions import literals
 from jobs.models.job import RARE
 from jobs.redaction import restore
 from jobs.registry import registry
-from jobs.setting_rules import YEAR_SEC
+from jobs.services import job_spec
 from jobs.states import ACTIVE, Status
+from jobs.validation import fields
 
-logger = logging.getLogger("jobs.presets")
+logger = logging.getLogger("jobs.services.templates")
 
 
 class NameTaken(Conflict):
@@ -34,9 +36,9 @@ class InUse(Conflict):
     code = "in_use"
 
 
-def retry_policy(value: Any, field: parsing.Field = "retry_policy") -> dict[str, Any]:
+def retry_policy(value: Any, field: fields.Field = "retry_policy") -> dict[str, Any]:
     """Some of `max_attempts`, `base_sec`, `max_sec` and `jitter`; what is not said is as in the settings."""
-    policy = parsing.json_object(value, field)
+    policy = fields.json_object(value, field)
     place = [field] if isinstance(field, str) else list(field)
     for name in policy:
         if name not in RETRY_GATES:
@@ -45,18 +47,18 @@ def retry_policy(value: Any, field: parsing.Field = "retry_policy") -> dict[str,
 
 
 RETRY_GATES: dict[str, Callable[[Any, Any], Any]] = {
-    "max_attempts": partial(parsing.integer, minimum=0, maximum=1000),
-    "base_sec": partial(parsing.number, minimum=0, maximum=YEAR_SEC),
-    "max_sec": partial(parsing.number, minimum=0, maximum=YEAR_SEC),
-    "jitter": partial(parsing.number, minimum=0, maximum=1),
+    "max_attempts": partial(fields.integer, minimum=0, maximum=1000),
+    "base_sec": partial(fields.number, minimum=0, maximum=YEAR_SEC),
+    "max_sec": partial(fields.number, minimum=0, maximum=YEAR_SEC),
+    "jitter": partial(fields.number, minimum=0, maximum=1),
 }
 PRESET = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
 GATES: dict[str, Callable[[Any, Any], Any]] = {
-    "name": parsing.identifier,
-    "job_type": parsing.identifier,
-    "params": parsing.json_object,
+    "name": fields.identifier,
+    "job_type": fields.identifier,
+    "params": fields.json_object,
     "retry_policy": retry_policy,
-    **{name: submission.GATES[name] for name in PRESET},
+    **{name: job_spec.GATES[name] for name in PRESET},
 }
 REQUIRED = ("name", "job_type")
 UNSAID: dict[str, Any] = {"params": dict, "retry_policy": dict, "tags": list, "resource": str}
@@ -67,7 +69,7 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
     for name in REQUIRED:
         if values.get(name) is None:
             raise InvalidInput(name, _("must be said"), "missing")
-    template = JobTemplate(tenant=parsing.tenant(tenant), **_clean(values, {}))
+    template = JobTemplate(tenant=fields.tenant(tenant), **_clean(values, {}))
     _fit(template)
     _save(template)
     _log(template, "made", actor)
@@ -117,7 +119,7 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
 
 
 def _find(templates: QuerySet[JobTemplate], template_id: UUID | str) -> JobTemplate:
-    found = templates.filter(pk=parsing.job_id(template_id)).first()
+    found = templates.filter(pk=fields.job_id(template_id)).first()
     if found is None:
         raise NotFound(_("There is no template with this id."))
     return found

@@ -15,11 +15,11 @@ from django.db.models import BigIntegerField, CharField, Count, DateTimeField, F
 from django.db.models.functions import Cast, Coalesce, Greatest
 
 from jobs import clock, db
-from jobs.literals import literals
 from jobs.models import Gate, Job, JobMinute
+from jobs.models.expressions import literals
 from jobs.models.job import RARE
 from jobs.states import ACTIVE, LIVE, Status
-from jobs.thrift import Kept
+from jobs.stats.cache import Kept
 
 # The conditions of partial indexes; all live states at once would be a walk over history.
 PARTS: tuple[dict[str, Any], ...] = (

@@ -11,8 +11,8 @@ from django.db.models import Case, Count, F, QuerySet, Sum, Value, When
 from django.db.models.functions import Now
 
 from jobs.conf import conf
-from jobs.literals import literals
 from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
+from jobs.models.expressions import literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow, InUse
 from jobs.states import ACTIVE, Status

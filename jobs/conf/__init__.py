@@ -19,8 +19,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
-from jobs import setting_rules as rules
-from jobs.setting_rules import NotAccepted, Rule
+from jobs.conf import rules as rules
+from jobs.conf.rules import NotAccepted, Rule
 
 NAME = "JOBSCHEDULER"
 PRESETS: Mapping[str, Mapping[str, float]] = {

@@ -9,14 +9,15 @@ from uuid import UUID
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
-from jobs import clock, db, parsing
+from jobs import clock, db
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.engine.worker.registration import QUIET_BEAT_SEC
 from jobs.errors import Conflict, NotFound
 from jobs.models import Worker, WorkerState
+from jobs.validation import fields
 
-logger = logging.getLogger("jobs.workers")
+logger = logging.getLogger("jobs.services.workers")
 
 
 def quiet(worker_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> Worker:
@@ -42,7 +43,7 @@ def is_heard(worker: Worker) -> bool:
 
 
 def _ask(worker_id: UUID, wish: str, reason: str, actor: Actor) -> Worker:
-    why = parsing.reason(reason)
+    why = fields.reason(reason)
     with db.atomic():
         worker = Worker.objects.select_for_update(no_key=True).filter(pk=worker_id).first()
         if worker is None:

@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import IntegrityError
 from django.utils.translation import gettext as _
 
-from jobs import db, ids, parsing, submission
+from jobs import db, ids
 from jobs.actors import PYTHON, Actor
 from jobs.engine import lifecycle, ordering
 from jobs.engine.insert import insert_job, insert_jobs
@@ -23,6 +23,8 @@ from jobs.engine.transitions import get, jobs
 from jobs.errors import IdempotencyKeyReused, InvalidInput
 from jobs.models import Job
 from jobs.registry import registry
+from jobs.services import job_spec
+from jobs.validation import fields as parsing
 
 JobId = UUID | str
 REASON_LENGTH = parsing.REASON_LENGTH
@@ -43,7 +45,7 @@ def enqueue(
     template: str | None = None,
     actor: Actor = PYTHON,
     reason: str = "",
-    **fields: Unpack[submission.Fields],
+    **fields: Unpack[job_spec.Fields],
 ) -> Job:
     """Submit one job, in the caller's transaction. The same idempotency key and body give the same job."""
     item = {"job_type": job_type, "template": template, "params": params, **fields}
@@ -52,7 +54,7 @@ def enqueue(
 
 def submit(item: Mapping[str, Any], *, actor: Actor = PYTHON, reason: str = "") -> SubmitResult:
     """As `enqueue`, for its arguments as a mapping; the result also says whether the job was created now."""
-    spec = submission.build_spec(item)
+    spec = job_spec.build_spec(item)
     try:
         return submit_spec(spec, actor=actor, reason=reason)
     except IntegrityError:  # the foreign key is checked on commit
@@ -82,7 +84,7 @@ def enqueue_many(
     listed = list(items)
     if limit is not None and len(listed) > limit:
         raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
-    specs = submission.build_specs(listed)
+    specs = job_spec.build_specs(listed)
     return _submit_specs(specs, actor, parsing.reason(reason)) if specs else []
 
 
@@ -204,7 +206,7 @@ def _edits(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes as columns, each through its gate."""
     if not isinstance(changes, Mapping):
         raise InvalidInput([], _("must be an object"), "dict_type")
-    cleared: dict[str, Any] = {"priority": submission.NORMAL, "time_sensitive": False, "tags": []}
+    cleared: dict[str, Any] = {"priority": job_spec.NORMAL, "time_sensitive": False, "tags": []}
     edits: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in lifecycle.EDITABLE:
@@ -212,7 +214,7 @@ def _edits(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
         if name == "params":
             edits[name] = registry.get(job.job_type).signature.validate(parsing.json_object(value, "params"))
         else:
-            edits[name] = cleared.get(name) if value is None else submission.GATES[name](value, name)
+            edits[name] = cleared.get(name) if value is None else job_spec.GATES[name](value, name)
     if "priority" in edits:
         edits["base_priority"] = edits["priority"]
     if "target" in edits:

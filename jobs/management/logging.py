@@ -8,6 +8,8 @@ import sys
 from datetime import UTC, datetime
 from functools import lru_cache
 
+from jobs.validation.sanitize import escape_unprintable
+
 
 def configure(style: str, *, verbosity: int = 1) -> None:
     """Send our log lines to standard error in this style, once: the host's own handlers do not get them too."""
@@ -21,7 +23,7 @@ def configure(style: str, *, verbosity: int = 1) -> None:
 
 class Human(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_clock(int(record.created))} {record.levelname.lower():7} {visible(record.getMessage())}"
+        line = f"{_clock(int(record.created))} {record.levelname.lower():7} {escape_unprintable(record.getMessage())}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -42,10 +44,3 @@ class Json(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=True)
-
-
-def visible(text: str) -> str:
-    """Escape what is not printable: a value from outside must not start a line of its own or move the cursor."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

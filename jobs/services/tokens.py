@@ -15,14 +15,15 @@ from django.db.models import BooleanField, ExpressionWrapper, F, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
-from jobs import clock, db, parsing
+from jobs import clock, db
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
 from jobs.models import ApiToken
 from jobs.models.token import SCOPES
+from jobs.validation import fields
 
-logger = logging.getLogger("jobs.tokens")
+logger = logging.getLogger("jobs.services.tokens")
 
 MARK = "js_"  # so that scanners for leaked secrets can know one
 SHOWN = len(MARK) + 7
@@ -42,8 +43,8 @@ def create(
     """A new token and its text, which nobody can ever ask for again. Tenant None is every tenant."""
     written = MARK + secrets.token_urlsafe(32)
     token = ApiToken(
-        name=parsing.identifier(name, "name"),
-        tenant=None if tenant is None else parsing.tenant(tenant),
+        name=fields.identifier(name, "name"),
+        tenant=None if tenant is None else fields.tenant(tenant),
         scopes=clean_scopes(scopes),
         prefix=written[:SHOWN],
         digest=digest(written),

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from django.utils.translation import gettext as _
 
-from jobs import parsing, services, submission
 from jobs.actors import Actor
 from jobs.engine.executors.run import ERROR_LENGTH
 from jobs.engine.facts import facts_of
@@ -26,13 +25,16 @@ from jobs.engine.slots import admission_leases
 from jobs.engine.slots.admission_leases import Granted
 from jobs.engine.transitions import get
 from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState
-from jobs.json_tree import INT_MAX
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped, Stopped
 from jobs.policies.admission import Denied
 from jobs.registry import Handler, Options, registry
-from jobs.salvage import salvage_json, salvage_text
+from jobs.services import job_spec
+from jobs.services import jobs as job_services
 from jobs.states import Status, StopMode, allowed_actions
+from jobs.validation import fields as parsing
+from jobs.validation.json import INT_MAX
+from jobs.validation.sanitize import salvage_json, salvage_text
 
 # Their names of our states: three of them differ.
 OTHER_NAMES = {Status.PENDING: "QUEUED", Status.COMPLETED: "DONE", Status.CANCELLED: "CANCELED"}
@@ -53,7 +55,7 @@ ASKED = ("cost_units", "priority", "constraints", "expected_duration_sec")
 REQUESTED = {
     "addon_id": parsing.identifier,
     "job_type": parsing.identifier,
-    **{name: submission.GATES[name] for name in ASKED},
+    **{name: job_spec.GATES[name] for name in ASKED},
 }
 
 
@@ -65,7 +67,7 @@ class Kept(NamedTuple):
     cancel_mode: str = ""
 
 
-def submit(said: Mapping[str, Any], *, actor: Actor) -> services.SubmitResult:
+def submit(said: Mapping[str, Any], *, actor: Actor) -> job_services.SubmitResult:
     """Keep a job intent. A type that is not registered here is for remote workers: its payload is theirs to judge."""
     fields = {OUR_WORDS.get(name, name): value for name, value in said.items()}
     name = parsing.identifier(fields.pop("job_type", None), "job_type")
@@ -76,8 +78,8 @@ def submit(said: Mapping[str, Any], *, actor: Actor) -> services.SubmitResult:
     except UnknownJobType:
         handler = _opaque_handler(name)
     try:
-        spec = submission.SpecBuilder(name, fields, handler=handler).build(params, key)
-        return services.submit_spec(spec, actor=actor)
+        spec = job_spec.SpecBuilder(name, fields, handler=handler).build(params, key)
+        return job_services.submit_spec(spec, actor=actor)
     except InvalidInput as error:
         raise _in_their_words(error) from None
 
