@@ -10,7 +10,7 @@ from ninja import Router
 from pydantic import Field, WithJsonSchema
 
 from jobs.api import fields as f
-from jobs.api import shaping
+from jobs.api import serializers
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.operations import action, operation
 from jobs.api.pagination import Order, Paged, page
@@ -248,7 +248,7 @@ def schedules_trigger(request: ApiRequest, schedule_id: Id, body: Why) -> HttpRe
     """Whether or not it is enabled, and whatever is running. It counts as no fire."""
     caller = request.auth
     job = services.trigger(schedule_id, tenant=caller.tenant, reason=body.reason, actor=caller.actor)
-    return answer(shaping.one(job.pk, caller), 201)
+    return answer(serializers.one(job.pk, caller), 201)
 
 
 @router.post("/schedules/{schedule_id}/enable", **verb("enable", "Let it fire again"))

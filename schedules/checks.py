@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs.checks import TAG
-from jobs.management.examining import Finding, Findings, Level
+from jobs.management.doctor import Finding, Findings, Level
 from schedules import declared
 from schedules.firing import BROKEN
 from schedules.models import Schedule

@@ -14,7 +14,7 @@ from django.db.models.functions import Cast, Coalesce
 
 from jobs import serializers
 from jobs.actors import SCHEDULER
-from jobs.api import shaping
+from jobs.api import serializers as shaping
 from jobs.api.auth import Caller
 from jobs.api.responses import dump
 from jobs.models import Job, JobEvent, JobGroup

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from jobs import db
 from jobs.checks import TAG
 from jobs.conf import conf
-from jobs.management.examining import Finding, Findings, Level
+from jobs.management.doctor import Finding, Findings, Level
 from webhooks.models import WebhookEndpoint, WebhookMessage
 from webhooks.secret_encryption import UndecryptableSecret, decrypt_secret
 

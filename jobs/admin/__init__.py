@@ -12,13 +12,13 @@ from django.db.models import Model
 
 from jobs import models
 from jobs.admin import dashboard, job_forms, queue, reports  # noqa: F401  screens
-from jobs.admin.console import list_first
 from jobs.admin.groups import JobGroupAdmin
 from jobs.admin.history import JobEventAdmin, JobLogAdmin, JobMinuteAdmin, JobRunAdmin
+from jobs.admin.job_templates import JobTemplateAdmin
 from jobs.admin.jobs import JobAdmin
 from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin
+from jobs.admin.screens import list_first
 from jobs.admin.targets import TargetAdmin
-from jobs.admin.templates import JobTemplateAdmin
 from jobs.admin.tokens import ApiTokenAdmin
 from jobs.admin.workers import PollerAdmin, SystemSnapshotAdmin, WorkerAdmin
 from jobs.conf import configured, read

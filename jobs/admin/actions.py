@@ -22,7 +22,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs import actors
-from jobs.admin import console
+from jobs.admin import screens
 from jobs.admin.base import CAP, CappedInt, StateAdmin, VerbAdmin, capped_count, log_history
 from jobs.admin.formatting import change_url, link, list_url
 from jobs.admin.forms import DryRunForm
@@ -54,7 +54,7 @@ class Verb:
 
     @property
     def permission(self) -> str:
-        return f"{console.APP}.{'reorder' if self.name == PRIORITY.name else self.name}_job"
+        return f"{screens.APP}.{'reorder' if self.name == PRIORITY.name else self.name}_job"
 
 
 VERBS: dict[str, Verb] = {
@@ -244,7 +244,7 @@ class JobVerbs(VerbAdmin, StateAdmin):
             "priority": request.POST.get("priority", "50")[:4],
             "error": error,
         }
-        return console.render(self, request, "jobs/console/confirm.html", context, title=verb.action)
+        return screens.render(self, request, "jobs/console/confirm.html", context, title=verb.action)
 
     def perform(self, request: HttpRequest, verb: Verb, jobs: list[Job], left: int = 0) -> None:
         """Each job in its own transaction, so that one that cannot does not undo the others."""
@@ -270,7 +270,7 @@ class JobVerbs(VerbAdmin, StateAdmin):
         return HttpResponseRedirect(change_url(self.admin_site, Job, row.pk))
 
     def get_urls(self) -> list[URLPattern]:
-        return [*console.urls(self), *super().get_urls()]
+        return [*screens.urls(self), *super().get_urls()]
 
 
 def select_jobs(request: HttpRequest, queryset: QuerySet[Job]) -> tuple[list[Job], int]:

@@ -22,7 +22,7 @@ from django.utils.text import capfirst, format_lazy, smart_split, unescape_strin
 from django.utils.translation import gettext_lazy as _
 
 from jobs import db
-from jobs.admin import console
+from jobs.admin import screens
 
 QUOTES = "\"'"
 CAP = 10_000  # counting stops here: a page of a huge list opens as fast as one of a small list
@@ -189,7 +189,7 @@ class LeanAdmin(admin.ModelAdmin):
         def build(shared: dict[str, Any]) -> Any:
             return view(request, {**shared, **self.above_list(request), **(extra_context or {})})
 
-        return console.live_page(self.admin_site, request, self.live_mark(), build)
+        return screens.live_page(self.admin_site, request, self.live_mark(), build)
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         """Give the rows of a page what its columns show beside their fields, looked up for all of them at once."""

@@ -23,12 +23,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import actors
-from jobs.admin import charts, console
+from jobs.admin import charts, screens
 from jobs.admin.alerts import alerts
 from jobs.admin.base import log_history
 from jobs.admin.charts import WINDOWS, Slot
-from jobs.admin.console import APP, render, screen, url_of
 from jobs.admin.formatting import ICONS, first_line, link, list_url, short_id
+from jobs.admin.screens import APP, render, screen, url_of
 from jobs.errors import JobSchedulerError
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker
 from jobs.models.expressions import literals
@@ -59,7 +59,7 @@ def show_on_dashboard(section: Section) -> None:
 @screen("dashboard", gettext_lazy("Dashboard"))
 def dashboard(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     context = partial(_context, admin, request)
-    mark = console.latest_event()
+    mark = screens.latest_event()
     return render(admin, request, "jobs/console/dashboard.html", context, title=_("Dashboard"), mark=mark)
 
 

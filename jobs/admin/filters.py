@@ -18,9 +18,9 @@ from django.utils.translation import pgettext_lazy
 from jobs import clock, db
 from jobs.admin.base import CAP, CappedInt, capped_count
 from jobs.models import Gate, Job, JobEvent, JobRun
-from jobs.models.audit import RARE_ENDS
 from jobs.models.expressions import Literal, literals
 from jobs.models.job import RARE, STATUS_CHOICES
+from jobs.models.run import RARE_ENDS
 from jobs.registry import registry
 from jobs.states import ACTIVE, LIVE, TERMINAL, Status
 from jobs.stats.cache import Kept

@@ -12,10 +12,10 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs.admin.base import StateAdmin, fieldset
-from jobs.admin.console import APP, latest_event
 from jobs.admin.filters import CreatedFilter, one_of
 from jobs.admin.formatting import column, isolated, list_url, mark, share_bar, short_id, shown, when
 from jobs.admin.object_actions import Button, ButtonAdmin, by_key
+from jobs.admin.screens import APP, latest_event
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.services import groups
 

@@ -19,8 +19,8 @@ from jobs.admin.formatting import (
     text_block,
 )
 from jobs.models import Job, JobEvent, JobRun
-from jobs.models.audit import ACTOR_CHOICES
 from jobs.models.job import STATUS_LABELS
+from jobs.models.run import ACTOR_CHOICES
 from jobs.states import RUN_STATUSES, TERMINAL, EventKind
 
 RUN_CHOICES = [(str(status), STATUS_LABELS[status]) for status in RUN_STATUSES]

@@ -19,9 +19,9 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import actors
 from jobs.admin.base import log_history, may_view_payload
-from jobs.admin.console import APP, render, screen
 from jobs.admin.formatting import change_url, link, short_id
 from jobs.admin.forms import JsonField, fields_of, parse_params, reason_field, refuse, text_field
+from jobs.admin.screens import APP, render, screen
 from jobs.engine.facts import facts_of
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate

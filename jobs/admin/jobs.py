@@ -17,10 +17,9 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from jobs import db, explain
-from jobs.admin import console, job_page
+from jobs.admin import job_detail, screens
 from jobs.admin.actions import JobVerbs
 from jobs.admin.base import capped_count, fieldset, may_view_payload
-from jobs.admin.console import screen
 from jobs.admin.filters import AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter, StatusFilter, of_status
 from jobs.admin.formatting import (
     ICONS,
@@ -42,6 +41,7 @@ from jobs.admin.formatting import (
     shown,
     when,
 )
+from jobs.admin.screens import screen
 from jobs.engine.maintenance.recovery import CRASHED, EXPIRED
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun, Target
 from jobs.models.job import STATUS_LABELS
@@ -121,7 +121,7 @@ class JobAdmin(JobVerbs):
             job.why = whys.get(job.pk, "")
 
     def live_mark(self) -> str:
-        return console.latest_event()
+        return screens.latest_event()
 
     def above_list(self, request: HttpRequest) -> dict[str, Any]:
         """Tabs by status, and what an operator has paused."""
@@ -132,7 +132,7 @@ class JobAdmin(JobVerbs):
             tab = {"name": str(status), "title": label, "icon": ICONS[status], "is_current": chosen == status}
             tabs.append({**tab, "url": f"{url}?status={status}"})
         paused = ConcurrencyLimit.objects.filter(paused=True).order_by("scope", "key")[:10]
-        counts_url = console.url_of(self.admin_site, "counts")
+        counts_url = screens.url_of(self.admin_site, "counts")
         return {"tabs": tabs, "paused": list(paused), "counts_url": counts_url}
 
     def change_view(
@@ -143,10 +143,10 @@ class JobAdmin(JobVerbs):
             return view(request, object_id, form_url, extra_context)
 
         def build(shared: dict[str, Any]) -> HttpResponse:
-            context = {**shared, **job_page.page(self, request, job), **(extra_context or {})}
+            context = {**shared, **job_detail.page(self, request, job), **(extra_context or {})}
             return view(request, object_id, form_url, context)
 
-        return console.live_page(self.admin_site, request, job_page.mark(job.pk), build)
+        return screens.live_page(self.admin_site, request, job_detail.mark(job.pk), build)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
         """Once per page, not once for each part of it."""

@@ -16,11 +16,11 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors
 from jobs.admin.base import StateAdmin, never
-from jobs.admin.console import APP
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, one_of
 from jobs.admin.formatting import column, isolated, pause_column, shown, text_block
 from jobs.admin.forms import reason_field
 from jobs.admin.object_actions import Button, ButtonAdmin
+from jobs.admin.screens import APP
 from jobs.conf import conf
 from jobs.engine import notifications
 from jobs.errors import InvalidInput

@@ -19,7 +19,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from jobs import actors, db
-from jobs.admin import console
+from jobs.admin import screens
 from jobs.admin.base import VerbAdmin, log_history
 from jobs.admin.formatting import change_url, isolated, list_url
 from jobs.admin.forms import ReasonForm
@@ -133,7 +133,7 @@ class ButtonAdmin(VerbAdmin):
         if row is not None:
             offered = [each for each in self.buttons if self.may(request, each) and each.suits(row)]
             more = {"buttons": [(button, self.verb_url(row, button.name)) for button in offered]}
-            more |= {**self.sections(request, row), "places": console.places(self.admin_site, request)}
+            more |= {**self.sections(request, row), "places": screens.places(self.admin_site, request)}
         return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
 
     def sections(self, request: HttpRequest, row: Any) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class ButtonAdmin(VerbAdmin):
             "back": list_url(self.admin_site, self.model) if keys or not rows else self.after(rows[0]),
             "media": self.media,
         }
-        return console.render(self, request, "jobs/console/agree.html", context, title=button.label)
+        return screens.render(self, request, "jobs/console/agree.html", context, title=button.label)
 
     def _tell(self, request: HttpRequest, button: Button, count: int, refused: list[str], more: Any) -> None:
         told = ". ".join([str(button.done % {"count": count}), *refused[:FEW]])

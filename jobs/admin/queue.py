@@ -16,8 +16,8 @@ from django.utils.translation import gettext_lazy
 
 from jobs import actors, db, explain, ids
 from jobs.admin.base import capped_count, log_history
-from jobs.admin.console import APP, latest_event, render, screen, url_of
 from jobs.admin.formatting import first_line, link, short_id
+from jobs.admin.screens import APP, latest_event, render, screen, url_of
 from jobs.errors import JobSchedulerError
 from jobs.models import Job
 from jobs.models.expressions import literals

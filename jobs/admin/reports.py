@@ -17,10 +17,10 @@ from django.utils.translation import gettext_lazy
 from jobs import clock, db
 from jobs.actors import ActorKind
 from jobs.admin.charts import WINDOWS, Window, bound, percentile, slot_of, sparkline
-from jobs.admin.console import APP, render, screen
 from jobs.admin.formatting import link, list_url, short_id
+from jobs.admin.screens import APP, render, screen
 from jobs.models import Job, JobEvent, JobMinute
-from jobs.models.audit import ACTOR_CHOICES
+from jobs.models.run import ACTOR_CHOICES
 from jobs.registry import registry
 from jobs.states import EventKind, Status
 from jobs.stats.cache import Kept

@@ -14,7 +14,6 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs.actors import Actor
 from jobs.admin.base import StateAdmin
-from jobs.admin.console import APP, latest_event
 from jobs.admin.filters import KnownValues, PausedFilter
 from jobs.admin.formatting import (
     badge,
@@ -32,6 +31,7 @@ from jobs.admin.formatting import (
     when,
 )
 from jobs.admin.object_actions import Button, ButtonAdmin
+from jobs.admin.screens import APP, latest_event
 from jobs.errors import Conflict
 from jobs.models import Job, Target
 from jobs.models.expressions import literals

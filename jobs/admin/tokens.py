@@ -20,10 +20,10 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 from jobs import actors
 from jobs.actors import Actor
 from jobs.admin.base import never
-from jobs.admin.console import APP
 from jobs.admin.formatting import change_url, column, isolated, mark, shown, when
 from jobs.admin.forms import text_field, through
 from jobs.admin.object_actions import Button, ButtonAdmin
+from jobs.admin.screens import APP
 from jobs.errors import Conflict
 from jobs.models import ApiToken
 from jobs.models.token import SCOPES

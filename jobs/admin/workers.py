@@ -20,10 +20,10 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs.admin.base import StateAdmin
-from jobs.admin.console import APP, latest_event
 from jobs.admin.filters import KnownValues, one_of
 from jobs.admin.formatting import column, isolated, json_block, link, mark, roughly, shown, spoken, when
 from jobs.admin.object_actions import Button, ButtonAdmin, by_key
+from jobs.admin.screens import APP, latest_event
 from jobs.conf import conf
 from jobs.engine.process_identity import Identity
 from jobs.models import Job, Worker, WorkerState

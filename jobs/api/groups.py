@@ -10,7 +10,7 @@ from pydantic import Field, SkipValidation, WithJsonSchema
 
 from jobs import serializers
 from jobs.api import fields as f
-from jobs.api import shaping
+from jobs.api import serializers as shaping
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.operations import action, operation, submission
 from jobs.api.pagination import Order, Paged, page

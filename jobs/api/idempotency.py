@@ -8,7 +8,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
-from jobs.api import fields, shaping
+from jobs.api import fields, serializers
 from jobs.api.auth import ApiRequest
 from jobs.api.responses import answer
 from jobs.errors import InvalidInput
@@ -43,7 +43,7 @@ def submit(
 ) -> HttpResponse:
     """201 with the job as it is now, whether this submission or an earlier one with its key has made it."""
     job, created = job_services.submit(with_key(request, said), actor=request.auth.actor)
-    response = answer(worded(shaping.one(job.pk, request.auth)), 201)
+    response = answer(worded(serializers.one(job.pk, request.auth)), 201)
     if not created:
         response["Idempotent-Replayed"] = "true"
     return response

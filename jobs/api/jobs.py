@@ -13,7 +13,7 @@ from ninja import Router
 
 from jobs import serializers
 from jobs.api import fields as f
-from jobs.api import shaping
+from jobs.api import serializers as shaping
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.idempotency import KEYED, submit
 from jobs.api.job_lists import JobFilters, NotDefault, Walk, newest_page, queue_page, walks

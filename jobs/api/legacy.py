@@ -14,7 +14,7 @@ from django.utils.http import http_date
 from ninja import Router
 from pydantic import WithJsonSchema
 
-from jobs.api import shaping
+from jobs.api import serializers
 from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import KEYED, submit
 from jobs.api.job_lists import JobFilters
@@ -85,7 +85,7 @@ def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) 
 )
 def legacy_jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     """Use `GET /api/jobs/{job_id}`."""
-    return tagged(request, use_old_words(shaping.one(fields.job_id(job_id), request.auth)))
+    return tagged(request, use_old_words(serializers.one(fields.job_id(job_id), request.auth)))
 
 
 @router.post(
@@ -96,7 +96,7 @@ def legacy_jobs_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, 
     """Use `POST /api/jobs/{job_id}/cancel`."""
     known = request.auth.job_id(job_id)
     job_services.cancel(known, reason=body.reason or "", actor=request.auth.actor)
-    return answer(use_old_words(shaping.one(known, request.auth)))
+    return answer(use_old_words(serializers.one(known, request.auth)))
 
 
 def use_old_words(document: dict[str, Any]) -> dict[str, Any]:

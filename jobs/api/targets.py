@@ -9,7 +9,7 @@ from ninja import Router
 from pydantic import Field, WithJsonSchema
 
 from jobs import serializers
-from jobs.api import shaping
+from jobs.api import serializers as shaping
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.fields import TARGET, TENANT
 from jobs.api.operations import action, operation

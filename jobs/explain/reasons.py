@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.explain.facts import Facts, as_limit
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
-from jobs.models.limits import LimitScope
+from jobs.models.limit import LimitScope
 from jobs.policies.concurrency import room
 from jobs.serializers import moment
 from jobs.states import ACTIVE, EventKind, Status

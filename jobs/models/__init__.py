@@ -1,10 +1,10 @@
-from jobs.models.audit import JobEvent, JobLog
 from jobs.models.group import GroupMode, GroupStatus, JobGroup, JobTemplate, OnFailure
 from jobs.models.job import DISPATCH_ORDER, Gate, Job, JobRun
-from jobs.models.lanes import LaneMark, Target
-from jobs.models.limits import ConcurrencyLimit, Lease, LeaseKind, LimitScope
+from jobs.models.limit import ConcurrencyLimit, Lease, LeaseKind, LimitScope
 from jobs.models.rollup import JobMinute
+from jobs.models.run import JobEvent, JobLog
 from jobs.models.system import ShareAccount, SystemSnapshot
+from jobs.models.target import LaneMark, Target
 from jobs.models.token import ApiToken
 from jobs.models.worker import Poller, Worker, WorkerState
 

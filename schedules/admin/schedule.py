@@ -15,7 +15,6 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors, db
 from jobs.admin.base import may_view_payload
-from jobs.admin.console import latest_event
 from jobs.admin.filters import EnabledFilter, JobTypeFilter
 from jobs.admin.formatting import (
     badge,
@@ -32,6 +31,7 @@ from jobs.admin.formatting import (
 )
 from jobs.admin.forms import JsonField
 from jobs.admin.object_actions import Button, ServedAdmin, by_key
+from jobs.admin.screens import latest_event
 from jobs.errors import InvalidInput
 from jobs.models import Job, JobTemplate
 from jobs.registry import registry

@@ -15,7 +15,7 @@ from django.urls import reverse
 import jobs.admin
 import schedules.admin
 import webhooks.admin
-from jobs.admin import console
+from jobs.admin import screens
 from jobs.models import Job
 from jobs.states import Status
 from tests.admin.pages import said
@@ -92,7 +92,7 @@ def test_a_site_with_a_job_list_of_its_own_has_no_screens_and_no_broken_links(rf
     jobs.admin.register(site)
     request = rf.get("/")
     request.user = get_user_model().objects.get()
-    assert console.listed(site, request) == []
+    assert screens.listed(site, request) == []
 
 
 def test_verbs_work_on_a_custom_site_and_return_to_it(boss: Client) -> None:

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from jobs.admin.console import SCREENS
+from jobs.admin.screens import SCREENS
 from jobs.models import Job, JobGroup, Target, Worker
 from jobs.services import targets
 from schedules.models import Schedule

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.api import shaping
+from jobs.api import serializers
 from jobs.models import Job, JobEvent
 from jobs.outcomes import Completed
 from jobs.serializers import moment
@@ -253,7 +253,7 @@ def test_a_body_that_cannot_be_made_does_not_hold_back_the_others(
 ) -> None:
     endpoint("https://example.org/", "job.queued")
     spoilt, whole = enqueued(), enqueued()
-    shape = shaping.jobs
+    shape = serializers.jobs
 
     def refuse(rows: Any, caller: Any) -> Any:
         found = list(rows)
@@ -261,7 +261,7 @@ def test_a_body_that_cannot_be_made_does_not_hold_back_the_others(
             raise ValueError("no JSON at all")
         return shape(found, caller)
 
-    monkeypatch.setattr(shaping, "jobs", refuse)
+    monkeypatch.setattr(serializers, "jobs", refuse)
     fan_out()
     found = {each.job_id: json.loads(bytes(each.message.body or b""))["data"] for each in deliveries()}
     assert found[spoilt.pk] == {"id": str(spoilt.pk), "status": "QUEUED", "truncated": True}

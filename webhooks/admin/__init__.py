@@ -6,7 +6,7 @@ from django.contrib import admin
 
 from jobs.admin import Registration
 from jobs.admin.alerts import alert_from
-from jobs.admin.job_page import show_on_page
+from jobs.admin.job_detail import show_on_page
 from webhooks import models
 from webhooks.admin import deliveries, endpoints
 

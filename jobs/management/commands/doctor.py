@@ -9,7 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import ngettext
 
 from jobs.management import base
-from jobs.management.examining import Level, examine, examine_own_worker
+from jobs.management.doctor import Level, examine, examine_own_worker
 from jobs.validation.sanitize import escape_unprintable
 
 

@@ -12,7 +12,7 @@ from jobs import clock, serializers
 from jobs.engine.transitions import get
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
-from jobs.management import base, describing
+from jobs.management import base, output
 from jobs.management.bulk_actions import LOOK_BACK, VERBS, Selection, add_filters, by_filter, by_ids
 from jobs.services import jobs as job_services
 from jobs.states import Status
@@ -73,7 +73,7 @@ class Command(base.CliCommand):
             self.write_json([serializers.job(job) for job in found])
         else:
             now = clock.now()
-            self.write_table(describing.HEADINGS, [describing.row(job, now) for job in found])
+            self.write_table(output.HEADINGS, [output.row(job, now) for job in found])
         if cut:
             self.stderr.write(_("Only the newest %d jobs were looked at; --since looks as far as it says.") % LOOK_BACK)
 
@@ -85,10 +85,10 @@ class Command(base.CliCommand):
             except NotFound:
                 missing.append(each)
         if given["json"]:
-            documents = [describing.document(job) for job in found]
+            documents = [output.document(job) for job in found]
             self.write_json(documents[0] if len(given["ids"]) == 1 and documents else documents)
         else:
-            self.stdout.write("\n\n".join("\n".join(describing.page(job)) for job in found), ending="\n" * bool(found))
+            self.stdout.write("\n\n".join("\n".join(output.page(job)) for job in found), ending="\n" * bool(found))
         if missing:
             raise NotFound(_("There is no job %s.") % ", ".join(missing))
 
@@ -97,7 +97,7 @@ class Command(base.CliCommand):
         if given["json"]:
             self.write_json(found.document())
         else:
-            self.stdout.write("\n".join(describing.explanation(found)))
+            self.stdout.write("\n".join(output.explanation(found)))
 
     def _operate(self, verb: str, given: dict[str, Any]) -> None:
         selection, listed = Selection.of(given), given["ids"]

@@ -16,7 +16,7 @@ from jobs.conf import conf
 from jobs.engine.database import close
 from jobs.engine.process_identity import Identity
 from jobs.management import base
-from jobs.management.describing import note
+from jobs.management.output import note
 from jobs.models import Target
 from jobs.services import limits
 from jobs.states import LIVE, Status

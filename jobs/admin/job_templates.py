@@ -14,10 +14,10 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.base import LeanAdmin, may_view_payload
-from jobs.admin.console import APP, url_of
 from jobs.admin.filters import JobTypeFilter
 from jobs.admin.formatting import column, isolated, json_block
 from jobs.admin.forms import JsonField
+from jobs.admin.screens import APP, url_of
 from jobs.conf.rules import YEAR_SEC
 from jobs.errors import InvalidInput, InvalidParams
 from jobs.models import Job, JobTemplate

@@ -30,7 +30,7 @@ from jobs.conf import conf, configured, read
 from jobs.engine.database import MISSING
 from jobs.engine.process_identity import Identity
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker, WorkerState
-from jobs.models.limits import LimitScope
+from jobs.models.limit import LimitScope
 from jobs.triggers import missing_triggers
 
 SKEW_SEC, FRESH_SEC, LONG_SEC = 5.0, 30.0, 60.0

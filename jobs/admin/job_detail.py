@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import db
-from jobs.admin import console
+from jobs.admin import screens
 from jobs.admin.actions import VERBS
 from jobs.admin.base import may_view_payload
 from jobs.admin.dashboard import TAIL, kind_of
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from jobs.admin.jobs import JobAdmin
 
 SHOWN = 50
-ADD_JOB, CHANGE_JOB = f"{console.APP}.add_job", f"{console.APP}.change_job"
+ADD_JOB, CHANGE_JOB = f"{screens.APP}.add_job", f"{screens.APP}.change_job"
 Fact = tuple[Any, Any]
 Section = Callable[["JobAdmin", HttpRequest, Job], "SafeString | None"]
 _sections: list[Section] = []
@@ -84,8 +84,8 @@ def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
         "now": now,
         "may_view_payload": payload,
         "verbs": [(verb, admin.verb_url(job, verb.name)) for verb in verbs if admin.may(request, verb)],
-        "clone_url": console.url_of(admin.admin_site, "clone", job.pk) if request.user.has_perm(ADD_JOB) else "",
-        "edit_url": console.url_of(admin.admin_site, "edit", job.pk) if may_edit else "",
+        "clone_url": screens.url_of(admin.admin_site, "clone", job.pk) if request.user.has_perm(ADD_JOB) else "",
+        "edit_url": screens.url_of(admin.admin_site, "edit", job.pk) if may_edit else "",
         "outlook": outlook,
         "blockers": [(each.message, link(admin.admin_site, Job, each.blocking_job_id)) for each in reasons],
         "facts": [fact for fact in _facts(admin, job, run, now) if fact[1] not in (None, "")],
