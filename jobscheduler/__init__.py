@@ -1,6 +1,6 @@
 """The assembled product: settings, urls, wsgi and asgi around the apps jobs, schedules and webhooks."""
 
-from jobscheduler.shadows import refuse_shadows
+from jobscheduler.shadow_check import refuse_shadows
 
 __version__ = "0.1.0"
 

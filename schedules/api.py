@@ -19,8 +19,9 @@ from jobs.api.responses import answer, nothing, tagged
 from jobs.api.schemas import SHOWN_STATUSES, Id, JobOut, JsonObject, Out, Page, Time, VerbIn, words
 from jobs.conf.rules import YEAR_SEC
 from jobs.validation import fields
-from schedules import cron, history, services, shapes
-from schedules import fields as gates
+from schedules import cron, history, services
+from schedules import serializers as shapes
+from schedules import validation as gates
 from schedules.models import CatchUp, Overlap, Schedule, ScheduleFire
 
 CRON = {

@@ -19,7 +19,7 @@ class SchedulesConfig(AppConfig):
         from jobs.engine import notifications
         from jobs.engine.maintenance import retention, runner
         from schedules import checks, declared, history, services  # noqa: F401  `checks` registers the system checks
-        from schedules.ticking import ticker
+        from schedules.ticker import ticker
 
         runner.duty("schedules", ticker.tick, every_sec=ticker.pause_sec)
         runner.duty("fires", history.forget_old, every_sec=lambda: retention.BUSY_SEC)
@@ -28,7 +28,7 @@ class SchedulesConfig(AppConfig):
 
     def pass_time(self, begin: datetime, end: datetime) -> None:
         """For `jobs.testing`: what falls due in between is fired."""
-        from schedules.ticking import fire_between
+        from schedules.ticker import fire_between
 
         fire_between(begin, end)
 

@@ -19,7 +19,7 @@ from jobs.engine.database import MISSING
 from jobs.errors import JobSchedulerError
 from jobs.registry import Handler, registry
 from jobs.services.templates import NameTaken
-from schedules import fields, services
+from schedules import services, validation
 from schedules.firing import BROKEN
 from schedules.models import Schedule
 
@@ -41,7 +41,7 @@ def declaration(handler: Handler[..., Any]) -> dict[str, Any]:
 def problem(handler: Handler[..., Any]) -> str | None:
     """Why a declaration cannot be followed, or None."""
     try:
-        fields.clean(declaration(handler), {})
+        validation.clean(declaration(handler), {})
         handler.signature.validate({})
     except JobSchedulerError as error:
         return str(error)
@@ -82,7 +82,7 @@ def _follow(handler: Handler[..., Any], row: Schedule | None) -> None:
     if row is None:
         _create(handler, values)
         return
-    if not row.edited and any(getattr(row, name) != value for name, value in fields.clean(values, {}).items()):
+    if not row.edited and any(getattr(row, name) != value for name, value in validation.clean(values, {}).items()):
         services.update(row.pk, values, actor=CODE)
         Schedule.objects.filter(pk=row.pk).update(edited=False)
     if not row.enabled and (row.disabled_reason == GONE or row.disabled_reason.startswith(BROKEN)):

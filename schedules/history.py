@@ -15,13 +15,13 @@ from jobs import clock
 from jobs.conf import conf
 from jobs.models import Job
 from jobs.validation import fields as parsing
-from schedules import fields
+from schedules import validation
 from schedules.cron import Cron, zone
-from schedules.fields import refusing_nonsense
+from schedules.describe import clock_note
 from schedules.firing import tails
 from schedules.models import Schedule, ScheduleFire
 from schedules.triggers import Trigger, from_on, trigger_of
-from schedules.words import clock_note
+from schedules.validation import refusing_nonsense
 
 AT_ONCE = 500
 
@@ -83,7 +83,7 @@ def of_schedule(schedule: Schedule, count: int = DEFAULT) -> list[Upcoming]:
 def of_cron(cron: Any, timezone: Any = "UTC", count: int = DEFAULT) -> list[Upcoming]:
     """Preview an expression that is not saved."""
     most = parsing.integer(count, "count", FEWEST, MOST)
-    trigger = Cron(fields.cron(cron), zone(fields.timezone(timezone)))
+    trigger = Cron(validation.cron(cron), zone(validation.timezone(timezone)))
     return _describe_due_times(trigger, trigger.zone, islice(from_on(trigger, trigger.after(clock.now())), most))
 
 

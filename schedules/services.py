@@ -25,10 +25,10 @@ from jobs.services import job_spec
 from jobs.services.jobs import REASON_LENGTH, submit_spec
 from jobs.services.templates import NameTaken
 from jobs.validation import fields as parsing
-from schedules import fields
-from schedules.fields import first_due, next_due, refusing_nonsense, require_sense, rule
+from schedules import validation
 from schedules.firing import build_job, settle
 from schedules.models import Schedule
+from schedules.validation import first_due, next_due, refusing_nonsense, require_sense, rule
 
 logger = logging.getLogger("jobs.schedules")
 LET_GO_AT_ONCE = 500
@@ -42,7 +42,7 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
     """A new schedule. It first fires at its next due time, never at once."""
     if values.get("name") is None:
         raise InvalidInput("name", _("must be said"), "missing")
-    clean = fields.clean(values, {})
+    clean = validation.clean(values, {})
     with db.atomic():
         schedule = Schedule(tenant=parsing.tenant(tenant), source=source)
         apply(schedule, clean, clock.now())
@@ -69,8 +69,8 @@ def update(
     A new rule counts from now on; what came due before is fired by the old one first, and not lost.
     """
     with changing(schedule_id, tenant) as schedule:
-        clean, now = fields.clean(changes, schedule.params), clock.now()
-        would_be = Schedule(**{name: clean.get(name, getattr(schedule, name)) for name in fields.RULE})
+        clean, now = validation.clean(changes, schedule.params), clock.now()
+        would_be = Schedule(**{name: clean.get(name, getattr(schedule, name)) for name in validation.RULE})
         if rule(schedule) != rule(would_be):
             settle(schedule, now)
             schedule.refresh_from_db(using=db.alias())
@@ -84,7 +84,7 @@ def require_sense_of(values: Mapping[str, Any], *, tenant: str, schedule_id: UUI
     """InvalidInput for what `create` (or `update`, of this schedule) would refuse. Changes nothing."""
     with db.atomic():
         known = Schedule(tenant=parsing.tenant(tenant)) if schedule_id is None else get(schedule_id)
-        apply(known, fields.clean(values, known.params), clock.now())
+        apply(known, validation.clean(values, known.params), clock.now())
 
 
 def enable(

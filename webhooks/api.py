@@ -21,9 +21,9 @@ from jobs.api.schemas import Id, Out, Page, Time, words
 from jobs.serializers import moment
 from jobs.validation import fields as parsing
 from webhooks import services
-from webhooks.addresses import LONGEST_URL
 from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
+from webhooks.url_guard import LONGEST_URL
 
 URL = {"type": "string", "format": "uri", "maxLength": LONGEST_URL}
 EVENTS = {"type": "array", "items": words(PATTERNS), "minItems": 1}

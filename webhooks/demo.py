@@ -8,7 +8,8 @@ from typing import Any
 from jobs import clock, db
 from jobs.actors import Actor
 from jobs.demo import TENANT
-from webhooks import events, fanout, leases, services
+from webhooks import deliveries as leases
+from webhooks import events, fanout, services
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 SHOP, OLD = "https://shop.example.invalid/hooks/jobs", "https://former-shop.example.invalid/hooks"

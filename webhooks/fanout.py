@@ -12,8 +12,8 @@ from django.db.models import Count, QuerySet
 from jobs import db
 from jobs.conf import conf
 from jobs.ids import uuid7
-from webhooks import bodies, subscriptions
-from webhooks.circuits import BREAK_AFTER
+from webhooks import payloads, subscriptions
+from webhooks.circuit_breaker import BREAK_AFTER
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookMessage
 
 MESSAGES, DELIVERIES, PAYLOAD_BYTES = 200, 5000, 4 * 2**20  # of a batch; one message may have more deliveries
@@ -89,7 +89,7 @@ def _prepare(messages: Sequence[WebhookMessage]) -> Batch:
         if batch and deliveries > DELIVERIES:
             break
         batch.append(message)
-    made = bodies.make([message for message in batch if recipients[message.pk]], PAYLOAD_BYTES)
+    made = payloads.make([message for message in batch if recipients[message.pk]], PAYLOAD_BYTES)
     unwanted = {message.pk: b"" for message in batch if not recipients[message.pk]}
     return Batch(made | unwanted, {recipient.endpoint_id for pk in made for recipient in recipients[pk]})
 

@@ -14,7 +14,7 @@ from jobs import job
 from jobs.conf import conf, configured, read
 from jobs.errors import NoRetry
 from jobs.version import __version__
-from webhooks import addresses, wire
+from webhooks import http_client, url_guard
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 OURS = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "accept-encoding")
@@ -30,8 +30,8 @@ class Unanswered(Exception):
 
 def _url(value: str) -> str:
     try:
-        addresses.destination(value)
-    except addresses.Refused as refusal:
+        url_guard.destination(value)
+    except url_guard.Refused as refusal:
         raise ValueError(str(refusal)) from None
     return value
 
@@ -71,8 +71,8 @@ def call(
     sent = {**{name: value for name, value in ours.items() if name.lower() not in given}, **headers}
     deadline = time.monotonic() + (timeout_sec or conf.WEBHOOK_TIMEOUT_SEC)
     try:
-        answer = wire.request(url, sent, content, deadline=deadline, method=method)
-    except (addresses.Refused, wire.NotAnswered) as error:
+        answer = http_client.request(url, sent, content, deadline=deadline, method=method)
+    except (url_guard.Refused, http_client.NotAnswered) as error:
         raise Unanswered(f"{url}: {error}") from None
     try:
         answered = json.loads(answer.body)

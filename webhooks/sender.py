@@ -20,7 +20,7 @@ from jobs import db
 from jobs.conf import conf
 from jobs.engine.database import Outage, short_timeouts
 from jobs.signals import events_committed
-from webhooks import fanout, leases, trying
+from webhooks import attempt, deliveries, fanout
 from webhooks.models import WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.sender")
@@ -52,9 +52,9 @@ class Sender(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="webhooks", daemon=True)
         self.tried = 0
-        self._answers: queue.SimpleQueue[leases.Outcome | None] = queue.SimpleQueue()
-        self._unrecorded: list[leases.Outcome] = []
-        self._in_flight: dict[UUID, leases.Task] = {}
+        self._answers: queue.SimpleQueue[deliveries.Outcome | None] = queue.SimpleQueue()
+        self._unrecorded: list[deliveries.Outcome] = []
+        self._in_flight: dict[UUID, deliveries.Task] = {}
         self._end = threading.Event()
         self._outage = Outage(logger, "webhooks", self._end)
         self._looked = self._look_at = self._renewed = 0.0  # by the steady clock, as are all here
@@ -105,7 +105,7 @@ class Sender(threading.Thread):
             while True:
                 self._take_in(self._answers.get_nowait())
 
-    def _take_in(self, outcome: leases.Outcome | None) -> None:
+    def _take_in(self, outcome: deliveries.Outcome | None) -> None:
         if outcome is None:
             self._look_at = min(self._look_at, self._soon(time.monotonic()))
             return
@@ -118,7 +118,7 @@ class Sender(threading.Thread):
         return self._looked + conf.POLL_SEC if len(self._in_flight) >= AT_ONCE else now + WAKE_SEC
 
     def _pause(self) -> float:
-        renew_at = self._renewed + leases.RENEW_SEC if self._in_flight else self._look_at
+        renew_at = self._renewed + deliveries.RENEW_SEC if self._in_flight else self._look_at
         return max(min(self._look_at, renew_at) - time.monotonic(), 0.0)
 
     def _turn(self) -> bool:
@@ -134,7 +134,7 @@ class Sender(threading.Thread):
         worked = state.has_messages and self._fan_out()
         room = AT_ONCE - len(self._in_flight)
         if state.has_endpoints and room > 0:
-            worked |= self._start(leases.take(room))
+            worked |= self._start(deliveries.take(room))
         return worked or bool(self._in_flight)
 
     def _follow_commits(self, wanted: bool) -> None:
@@ -173,17 +173,17 @@ class Sender(threading.Thread):
             self._look_at = time.monotonic() + conf.POLL_SEC
 
     def _renew(self) -> None:
-        if self._in_flight and time.monotonic() >= self._renewed + leases.RENEW_SEC:
-            leases.renew(self._in_flight.values())
+        if self._in_flight and time.monotonic() >= self._renewed + deliveries.RENEW_SEC:
+            deliveries.renew(self._in_flight.values())
             self._renewed = time.monotonic()
 
     def _record(self) -> None:
         if self._unrecorded:
-            leases.record(self._unrecorded)
+            deliveries.record(self._unrecorded)
             self.tried += len(self._unrecorded)
             self._unrecorded = []
 
-    def _start(self, tasks: list[leases.Task]) -> bool:
+    def _start(self, tasks: list[deliveries.Task]) -> bool:
         if tasks and not self._in_flight:
             self._renewed = time.monotonic()
         for task in tasks:
@@ -191,13 +191,13 @@ class Sender(threading.Thread):
             threading.Thread(target=self._try, args=(task,), name=f"webhook {task.id}", daemon=True).start()
         return bool(tasks)
 
-    def _try(self, task: leases.Task) -> None:
-        self._answers.put(trying.attempt(task))
+    def _try(self, task: deliveries.Task) -> None:
+        self._answers.put(attempt.attempt(task))
 
     def _await_answers(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self._in_flight and (left := deadline - time.monotonic()) > 0:
-            self._gather(min(left, leases.RENEW_SEC))
+            self._gather(min(left, deliveries.RENEW_SEC))
             self._renew()
         self._record()
 

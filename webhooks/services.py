@@ -21,7 +21,8 @@ from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.errors import Conflict, InvalidInput, NotFound
 from jobs.validation import fields
-from webhooks import addresses, bodies, events, leases, secret_encryption, sender, subscriptions
+from webhooks import deliveries as leases
+from webhooks import events, payloads, secret_encryption, sender, subscriptions, url_guard
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.services")
@@ -134,7 +135,7 @@ def send_test(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Acto
             tenant=endpoint.tenant,
             event=events.TEST,
             at=now,
-            body=bodies.body(events.TEST, now, data),
+            body=payloads.body(events.TEST, now, data),
             fanned_out_at=now,
         )
         delivery = WebhookDelivery.objects.create(endpoint=endpoint, message=message, event=events.TEST, probe=True)
@@ -239,10 +240,10 @@ def _again(ids: Sequence[UUID], *, probes: Sequence[UUID]) -> int:
 
 
 def _url(value: Any) -> str:
-    url = fields.text(value, "url", max_length=addresses.LONGEST_URL, single_line=True)
+    url = fields.text(value, "url", max_length=url_guard.LONGEST_URL, single_line=True)
     try:
-        addresses.destination(url)
-    except addresses.Refused as refusal:
+        url_guard.destination(url)
+    except url_guard.Refused as refusal:
         raise InvalidInput("url", str(refusal), "url") from None
     return url
 

@@ -17,10 +17,10 @@ from django.views.decorators.http import require_http_methods
 from jobs import clock
 from jobs.admin.base import LeanAdmin
 from jobs.errors import JobSchedulerError
-from schedules import fields, history
+from schedules import history, validation
+from schedules.describe import in_words
 from schedules.history import Upcoming
 from schedules.models import Schedule
-from schedules.words import in_words
 
 SHOWN = 5
 RULES = ("cron", "every_sec", "run_at")
@@ -57,7 +57,7 @@ def of_form(data: Any) -> Preview:
             said["every_sec"] = int(said["every_sec"])
         else:
             said.pop("anchor_at", None)
-        clean = {"timezone": "UTC", **fields.clean(said, {})}
+        clean = {"timezone": "UTC", **validation.clean(said, {})}
         return of_schedule(Schedule(enabled=False, created_at=clock.now(), **clean))
     except (JobSchedulerError, ValueError) as error:
         return Preview(problem=str(error))

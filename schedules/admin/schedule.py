@@ -39,9 +39,9 @@ from schedules import history, services
 from schedules.admin import fires, preview
 from schedules.admin.preview import Previewing
 from schedules.cron import ZONE_NAME_LENGTH, names_of_zones
-from schedules.fields import GATES, Broken
+from schedules.describe import in_words
 from schedules.models import CatchUp, Schedule, ScheduleFire
-from schedules.words import in_words
+from schedules.validation import GATES, Broken
 
 CATCH_UP = [
     (CatchUp.NONE, _("Nothing")),

@@ -188,7 +188,7 @@ def test_no_job_may_call_a_private_host_or_speak_for_the_library(params: dict[st
 def test_a_name_that_turns_private_between_gate_and_call_is_refused(allowed: Any, monkeypatch: Any) -> None:
     allowed(WEBHOOK_ALLOW_PRIVATE=False)
     enqueue("system.http", {"url": "http://example.com/"}, max_retries=0)
-    monkeypatch.setattr("webhooks.addresses.resolve", lambda *where: ["10.0.0.1"])
+    monkeypatch.setattr("webhooks.url_guard.resolve", lambda *where: ["10.0.0.1"])
     (ran,) = drain()
     assert "10.0.0.1, which is not a public address" in ran.status_reason
 

@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
 from jobscheduler.settings_helpers import parse_log_level, read_or_create_secret
-from jobscheduler.shadows import refuse_shadows
+from jobscheduler.shadow_check import refuse_shadows
 from tests.commands.saying import run
 
 

@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs.models import Job
-from schedules import fields, services
+from schedules import services, validation
 from schedules.firing import fire_due
 from schedules.models import CatchUp, Overlap, Schedule, ScheduleFire
 from tests.admin.pages import choose, list_of, page_of, said
@@ -123,7 +123,7 @@ def test_a_constraint_of_the_database_never_speaks(boss: Client) -> None:
 
 def test_an_empty_form_proposes_what_the_services_take_for_unsaid(boss: Client) -> None:
     form = boss.get(f"{list_of(Schedule)}add/").context["adminform"].form
-    unsaid = fields.clean(dict.fromkeys(fields.GATES.keys() - {"name"}), {})
+    unsaid = validation.clean(dict.fromkeys(validation.GATES.keys() - {"name"}), {})
     for name in unsaid.keys() - {"params"}:
         is_empty = unsaid[name] is None or unsaid[name] == ""
         assert form[name].value() in (None, "") if is_empty else form[name].value() == unsaid[name]

@@ -11,8 +11,8 @@ from django.urls import reverse
 
 from jobs.states import Status
 from schedules.admin import fires
+from schedules.describe import cron_in_words, every_in_words
 from schedules.models import Schedule, ScheduleFire
-from schedules.words import cron_in_words, every_in_words
 from tests.admin.pages import list_of, page_of
 from tests.admin.people import logged_in, reader
 from tests.admin.test_lists import queries_of

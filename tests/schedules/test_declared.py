@@ -15,7 +15,7 @@ from jobs.registry import registry
 from schedules import declared, services
 from schedules.firing import fire_due
 from schedules.models import Schedule
-from schedules.ticking import Ticker
+from schedules.ticker import Ticker
 from tests.schedules.making import NOON, schedule
 
 pytestmark = pytest.mark.django_db

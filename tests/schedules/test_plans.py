@@ -17,7 +17,7 @@ from schedules import history, services
 from schedules.admin.fires import last_fires
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
-from schedules.ticking import Ticker
+from schedules.ticker import Ticker
 from tests.schedules.making import NOON, TYPE
 
 SCHEDULES, BUSY, FIRES = 4_000, 10, 1_000

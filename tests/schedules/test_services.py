@@ -12,9 +12,9 @@ from jobs.errors import InvalidInput, NotFound
 from jobs.models import Job
 from jobs.services.templates import NameTaken
 from schedules import history, services
-from schedules.fields import Broken
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
+from schedules.validation import Broken
 from tests.factories import JobTemplateFactory, ScheduleFactory
 from tests.schedules.making import NOON, TYPE, due_at, every_minute, fired, jobs_of, minutes, schedule
 from tests.snapshots import everything

@@ -14,7 +14,7 @@ from jobs.models import Job
 from jobs.states import EventKind, Status
 from schedules import services
 from schedules.models import Schedule
-from schedules.ticking import Ticker
+from schedules.ticker import Ticker
 from tests.schedules.making import fired, jobs_of, require_job_iff_fire, schedule
 from tests.worker.harness import STEADY, Fleet, await_status, database_now, event, until
 
@@ -82,7 +82,7 @@ class TestPace:
         assert self.ask(ticker) > 0
 
     def test_news_that_come_while_it_looks_are_not_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from schedules import ticking
+        from schedules import ticker as ticking
 
         ticker, look = Ticker(), ticking._next_due
 

@@ -20,7 +20,7 @@ from tests import executor
 from tests.api.calling import Api
 from tests.factories import JobTemplateFactory
 from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, enqueued, failed_job, fan_out
-from webhooks import bodies, fanout
+from webhooks import fanout, payloads
 from webhooks.models import WebhookMessage
 
 pytestmark = pytest.mark.django_db
@@ -185,7 +185,7 @@ MANY = {"id": "1", "jobs": [{**LARGE, "name": "n" * 10_000}] * 200}
 def test_no_body_is_larger_than_256_kib(data: dict[str, Any]) -> None:
     from django.utils import timezone
 
-    body = bodies.body("job.failed", timezone.now(), data)
+    body = payloads.body("job.failed", timezone.now(), data)
     assert len(body) <= 256 * 1024
     assert json.loads(body)["data"]["id"] == "1"
 
@@ -194,10 +194,10 @@ def test_a_body_of_just_256_kib_is_left_alone() -> None:
     from django.utils import timezone
 
     now = timezone.now()
-    spare = 256 * 1024 - len(bodies.body("job.failed", now, {"params": ""}))
-    whole = bodies.body("job.failed", now, {"params": "x" * spare})
+    spare = 256 * 1024 - len(payloads.body("job.failed", now, {"params": ""}))
+    whole = payloads.body("job.failed", now, {"params": "x" * spare})
     assert (len(whole), b"truncated" in whole) == (256 * 1024, False)
-    assert b'"truncated":true' in bodies.body("job.failed", now, {"params": "x" * (spare + 1), "run": None})
+    assert b'"truncated":true' in payloads.body("job.failed", now, {"params": "x" * (spare + 1), "run": None})
 
 
 def test_a_body_is_stored_once_for_all_endpoints() -> None:

@@ -10,7 +10,7 @@ import pytest
 from jobs.errors import InvalidInput
 from tests.webhooks.conftest import Settings
 from tests.webhooks.scenes import completed, deliveries, endpoint, round_of_sending
-from webhooks import addresses, services
+from webhooks import services, url_guard
 from webhooks.models import WebhookEndpoint
 
 pytestmark = pytest.mark.django_db
@@ -205,7 +205,7 @@ def test_without_the_check_the_private_address_would_be_contacted(
     connected: list[Any], told: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
-    monkeypatch.setattr(addresses, "is_public", lambda address: True)
+    monkeypatch.setattr(url_guard, "is_public", lambda address: True)
     resolving(monkeypatch, ["10.1.2.3"])
     endpoint("https://rebind.example.org/", "job.completed")
     completed()
@@ -240,17 +240,17 @@ SAVEABLE = {
 
 @pytest.mark.parametrize("url", SAVEABLE)
 def test_an_ordinary_url_is_taken_apart_once(url: str) -> None:
-    found = addresses.destination(url)
+    found = url_guard.destination(url)
     assert (found.scheme, found.host, found.port, found.target) == SAVEABLE[url]
 
 
 def test_ports_are_the_settings_and_private_networks_are_for_those_who_ask(told: Settings) -> None:
     told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_PORTS=(8443,))
-    assert addresses.destination("https://example.org:8443/").port == 8443
-    with pytest.raises(addresses.Refused, match="has port 443; allowed are 8443"):
-        addresses.destination("https://example.org/")
+    assert url_guard.destination("https://example.org:8443/").port == 8443
+    with pytest.raises(url_guard.Refused, match="has port 443; allowed are 8443"):
+        url_guard.destination("https://example.org/")
     told(WEBHOOK_ALLOW_PRIVATE=True, WEBHOOK_PORTS=(8443,))
     for url in ("http://127.0.0.1:9/", "http://10.0.0.1/", "http://localhost:8000/", "http://[::1]:81/"):
-        assert addresses.destination(url).port
-    with pytest.raises(addresses.Refused):
-        addresses.destination("http://2130706433/")
+        assert url_guard.destination(url).port
+    with pytest.raises(url_guard.Refused):
+        url_guard.destination("http://2130706433/")

@@ -17,8 +17,9 @@ from tests.webhooks.conftest import Settings
 from tests.webhooks.receiver import Receiver
 from tests.webhooks.scenes import completed, deliveries, endpoint, enqueued, fan_out, messages, round_of_sending
 from tests.worker.harness import until
-from webhooks import circuits, fanout, leases, services
-from webhooks.leases import Outcome
+from webhooks import circuit_breaker, fanout, services
+from webhooks import deliveries as leases
+from webhooks.deliveries import Outcome
 from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from webhooks.sender import Sender
 
@@ -127,7 +128,7 @@ def test_five_failures_in_a_row_open_the_circuit_and_one_success_closes_it() -> 
         (task, *_) = leases.take(1)
         leases.record([answered(task, 500)])
         there.refresh_from_db()
-        assert (there.failures, there.open_until is not None) == (failed, failed >= circuits.BREAK_AFTER)
+        assert (there.failures, there.open_until is not None) == (failed, failed >= circuit_breaker.BREAK_AFTER)
     WebhookEndpoint.objects.update(open_until=timezone.now())
     (task,) = leases.take(100)
     leases.record([answered(task)])
@@ -136,7 +137,7 @@ def test_five_failures_in_a_row_open_the_circuit_and_one_success_closes_it() -> 
 
 
 def test_the_pause_grows_with_the_failures_and_has_an_end() -> None:
-    assert [circuits.pause_sec(each) for each in (5, 6, 7, 8, 9, 10, 1000)] == [10, 20, 40, 80, 160, 300, 300]
+    assert [circuit_breaker.pause_sec(each) for each in (5, 6, 7, 8, 9, 10, 1000)] == [10, 20, 40, 80, 160, 300, 300]
 
 
 def test_a_broken_endpoint_is_probed_by_one_alone_and_first_by_what_has_waited_least() -> None:
@@ -351,7 +352,7 @@ def test_it_is_known_whether_an_endpoint_that_answers_could_be_sent_more() -> No
     assert fanout.has_idle_endpoint()
     WebhookDeliveryFactory.create_batch(fanout.ROOM, endpoint=busy)
     assert not fanout.has_idle_endpoint()
-    endpoint("http://example.org/", failures=circuits.BREAK_AFTER)
+    endpoint("http://example.org/", failures=circuit_breaker.BREAK_AFTER)
     endpoint("http://example.org/", enabled=False)
     assert not fanout.has_idle_endpoint()
 

@@ -13,7 +13,7 @@ from standardwebhooks import Webhook
 
 from tests.webhooks.conftest import Settings
 from tests.webhooks.scenes import ANYWHERE
-from webhooks import leases, services, trying
+from webhooks import attempt, deliveries, services
 from webhooks.models import WebhookEndpoint
 from webhooks.secret_encryption import (
     UndecryptableSecret,
@@ -84,7 +84,7 @@ def test_an_endpoint_with_the_secret_of_another_sends_nothing() -> None:
     WebhookEndpoint.objects.filter(pk=mine.pk).update(secret=theirs.secret)
     for each in (mine, theirs):
         services.send_test(each.pk)
-    keys = {task.endpoint_id: task.keys for task in leases.take(10)}
+    keys = {task.endpoint_id: task.keys for task in deliveries.take(10)}
     assert keys[mine.pk] is None
     assert keys[theirs.pk] is not None
 
@@ -94,7 +94,7 @@ def test_signatures_are_what_the_standard_library_makes() -> None:
 
     key, body = new_secret(), b'{"type":"job.completed"}'
     moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
-    ours = trying.sign("msg_1", int(moment.timestamp()), body, [key])
+    ours = attempt.sign("msg_1", int(moment.timestamp()), body, [key])
     assert ours["webhook-signature"] == Webhook(format_secret(key)).sign("msg_1", moment, body.decode())
 
 

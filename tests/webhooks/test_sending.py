@@ -22,7 +22,8 @@ from tests.webhooks.conftest import Settings
 from tests.webhooks.receiver import Manner, Receiver
 from tests.webhooks.scenes import completed, deliveries, endpoint, failed_job, round_of_sending
 from tests.worker.harness import until
-from webhooks import addresses, leases, sender, services
+from webhooks import deliveries as leases
+from webhooks import sender, services, url_guard
 from webhooks.models import WebhookAttempt, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db
@@ -119,7 +120,7 @@ def test_an_address_of_a_family_that_this_host_lacks_is_passed_over(
             raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
         return make(family, *args, **kwargs)
 
-    monkeypatch.setattr(addresses, "resolve", lambda *_: ["::1", "127.0.0.1"])
+    monkeypatch.setattr(url_guard, "resolve", lambda *_: ["::1", "127.0.0.1"])
     monkeypatch.setattr(socket, "socket", without_ipv6)
     endpoint(f"http://localhost:{there.port}/", "job.completed")
     completed()

@@ -13,7 +13,8 @@ from jobs.errors import InvalidInput, NotFound
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory
 from tests.webhooks.conftest import Settings
 from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint, fan_out
-from webhooks import leases, services
+from webhooks import deliveries as leases
+from webhooks import services
 from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 pytestmark = pytest.mark.django_db

@@ -17,7 +17,7 @@ import pytest
 from tests.webhooks.conftest import Settings
 from tests.webhooks.receiver import Receiver
 from tests.webhooks.scenes import completed, deliveries, endpoint, round_of_sending
-from webhooks import wire
+from webhooks import http_client
 
 pytestmark = pytest.mark.django_db
 Receive = Callable[..., Receiver]
@@ -29,9 +29,9 @@ OURS = CERTIFICATES / "receiver.pem"  # for receiver.test
 def trusting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if the tests' authority were one of the system's."""
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "authority.pem"))
-    wire._trusted.cache_clear()
+    http_client._trusted.cache_clear()
     yield
-    wire._trusted.cache_clear()
+    http_client._trusted.cache_clear()
 
 
 @pytest.fixture

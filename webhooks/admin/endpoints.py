@@ -35,9 +35,9 @@ from jobs.admin.forms import through
 from jobs.admin.object_actions import Button, ServedAdmin, by_key
 from jobs.validation import fields as parsing
 from webhooks import services
-from webhooks.addresses import LONGEST_URL
 from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
+from webhooks.url_guard import LONGEST_URL
 
 APP = WebhookEndpoint._meta.app_label
 FIELDS = ("tenant", "url", "events", "enabled")

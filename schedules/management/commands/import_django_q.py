@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs.management import base
-from schedules.q2 import Imported, bring_over
+from schedules.django_q2 import Imported, bring_over
 
 HEADINGS = ("SOURCE", "NAME", "WHEN", "RESULT")
 

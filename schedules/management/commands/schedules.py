@@ -14,9 +14,9 @@ from jobs.serializers import job as job_document
 from jobs.serializers import moment
 from jobs.services.job_spec import find_template
 from jobs.validation import fields
-from schedules import history, services, shapes
-from schedules.fields import MOST_CATCH_UP, MOST_FIRES
+from schedules import history, serializers, services
 from schedules.models import CatchUp, Overlap, Schedule
+from schedules.validation import MOST_CATCH_UP, MOST_FIRES
 
 HEADINGS = ("NAME", "TENANT", "WHEN", "WHAT", "NEXT", "LAST", "STATE")
 PLAIN = ("name", "cron", "timezone", "template", "fire_time_param", "target", "resource", "catch_up", "overlap")
@@ -106,7 +106,7 @@ class Command(base.CliCommand):
         else:
             found = history.of_schedule(self._named(given), count)
         if given["json"]:
-            self.write_json([shapes.upcoming(due) for due in found])
+            self.write_json([serializers.upcoming(due) for due in found])
         else:
             rows = [(moment(due.fire_at), due.local.isoformat(), due.note or "") for due in found]
             self.write_table(("DUE", "THERE", "NOTE"), rows)
@@ -114,7 +114,7 @@ class Command(base.CliCommand):
     def do_fires(self, given: dict[str, Any]) -> None:
         found = history.with_outcomes(history.fires_of(self._named(given))[: base.limit(given)])
         if given["json"]:
-            self.write_json([shapes.fire(fire) for fire in found])
+            self.write_json([serializers.fire(fire) for fire in found])
         else:
             rows = [(moment(p.fire.fire_time), p.outcome or "-", p.fire.job_id or "-", p.fire.note) for p in found]
             self.write_table(("DUE", "OUTCOME", "JOB", "NOTE"), rows)
@@ -124,7 +124,7 @@ class Command(base.CliCommand):
 
     def _show(self, found: list[Schedule], as_json: bool, *, one: bool = False) -> None:
         if as_json:
-            documents = [shapes.schedule(schedule) for schedule in found]
+            documents = [serializers.schedule(schedule) for schedule in found]
             self.write_json(documents[0] if one else documents)
         else:
             self.write_table(HEADINGS, [_row(schedule) for schedule in found])

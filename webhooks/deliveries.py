@@ -16,11 +16,11 @@ from django.db.models.functions import Coalesce, Now
 from jobs import db
 from jobs.conf import conf
 from jobs.validation.sanitize import salvage_text
-from webhooks import circuits, secret_encryption, subscriptions
+from webhooks import circuit_breaker, secret_encryption, subscriptions
 from webhooks.fanout import DISABLED
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
-logger = logging.getLogger("webhooks.leases")
+logger = logging.getLogger("webhooks.deliveries")
 CONCURRENT = 4  # tries at one endpoint at once, over all senders
 LEASE_SEC, RENEW_SEC = 6.0, 2.0  # a sender that dies holds up what it had in hand for no longer
 HEAD_LENGTH, ERROR_LENGTH = 16_384, 1000
@@ -73,14 +73,14 @@ def take(limit: int) -> list[Task]:
             tasks += endpoint.find_due(connection, limit - len(tasks), in_flight, token)
         if tasks:
             leased = _deliveries().filter(pk__in=[task.id for task in tasks])
-            leased.update(lease_token=token, lease_expires_at=circuits.from_now(LEASE_SEC))
+            leased.update(lease_token=token, lease_expires_at=circuit_breaker.from_now(LEASE_SEC))
     return tasks
 
 
 def renew(tasks: Collection[Task]) -> None:
     """Prolong leases while answers are awaited. What is no longer ours stays so."""
     mine = _deliveries().filter(pk__in=[task.id for task in tasks], lease_token__in={task.token for task in tasks})
-    mine.update(lease_expires_at=circuits.from_now(LEASE_SEC))
+    mine.update(lease_expires_at=circuit_breaker.from_now(LEASE_SEC))
 
 
 def record(outcomes: Sequence[Outcome]) -> None:
@@ -128,7 +128,7 @@ class _Endpoint(NamedTuple):
         A broken endpoint is tried with the newest first: it may be an older one that it chokes on.
         """
         room = min(limit, CONCURRENT - in_flight)
-        is_broken = circuits.is_broken(self.failures)
+        is_broken = circuit_breaker.is_broken(self.failures)
         rows = self._due(connection, "AND d.probe ORDER BY d.next_try_at", room) if self.is_open or is_broken else []
         if is_broken and not self.is_open and not rows:
             rows = self._due(connection, "ORDER BY d.next_try_at DESC", min(room, 1 - in_flight))
@@ -242,7 +242,7 @@ class Health:
         if not outcome.error:
             return Health(0, closed=True)
         failures = self.failures + 1
-        pause = circuits.pause_sec(failures) if circuits.is_broken(failures) else 0.0
+        pause = circuit_breaker.pause_sec(failures) if circuit_breaker.is_broken(failures) else 0.0
         if outcome.status in (429, 503):  # it asked for a rest
             pause = max(pause, outcome.retry_after_sec or 0.0)
         return Health(failures, self.closed, pause or self.pause_sec)
@@ -251,7 +251,7 @@ class Health:
         began = Now() if self.closed else Coalesce("failing_since", Now())
         fields: dict[str, Any] = {"failures": self.failures, "failing_since": began if self.failures else None}
         if self.pause_sec:
-            fields["open_until"] = circuits.from_now(self.pause_sec)
+            fields["open_until"] = circuit_breaker.from_now(self.pause_sec)
         elif self.closed:
             fields["open_until"] = None
         return fields
@@ -275,7 +275,7 @@ def _record_health(outcomes: Sequence[Outcome]) -> set[UUID]:
         if any(outcome.is_gone for outcome in by_endpoint[endpoint.pk]):
             logger.warning("webhook endpoint %s answered 410 Gone and is disabled", endpoint.pk)
             disable(endpoint, GONE)
-        elif endpoint.failing_for_long and circuits.is_broken(health.failures) and not health.closed:
+        elif endpoint.failing_for_long and circuit_breaker.is_broken(health.failures) and not health.closed:
             since = f"{endpoint.failing_since:%Y-%m-%d %H:%M} UTC"
             logger.warning("webhook endpoint %s has failed since %s and is disabled", endpoint.pk, since)
             disable(endpoint, GIVEN_UP % since)
@@ -311,7 +311,11 @@ def _record_deliveries(outcomes: Sequence[Outcome], enabled: Collection[UUID]) -
         elif is_final or failed >= conf.WEBHOOK_MAX_RETRIES:  # one try, and the retries
             then = {"status": DeliveryStatus.FAILED, "next_try_at": None}
         else:
-            then = {"next_try_at": circuits.from_now(max(circuits.backoff_sec(failed + 1), retry_after_sec or 0.0))}
+            then = {
+                "next_try_at": circuit_breaker.from_now(
+                    max(circuit_breaker.backoff_sec(failed + 1), retry_after_sec or 0.0)
+                )
+            }
         _deliveries().filter(pk__in=ids).update(
             attempts=F("attempts") + 1,
             lease_token=None,

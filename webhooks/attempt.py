@@ -15,10 +15,10 @@ from django.utils.translation import gettext as _
 
 from jobs.conf import conf
 from jobs.version import __version__
-from webhooks import addresses, wire
-from webhooks.leases import Outcome, Task
+from webhooks import http_client, url_guard
+from webhooks.deliveries import Outcome, Task
 
-logger = logging.getLogger("webhooks.trying")
+logger = logging.getLogger("webhooks.attempt")
 LONGEST_REST_SEC = 86_400.0
 
 
@@ -28,15 +28,15 @@ def attempt(task: Task) -> Outcome:
     answer = None
     try:
         if task.keys is None:
-            raise wire.NotAnswered(_("not sent: the secret cannot be read with the present key; rotate it"))
+            raise http_client.NotAnswered(_("not sent: the secret cannot be read with the present key; rotate it"))
         headers = {
             "Content-Type": "application/json",
             "Accept": "*/*",
             "User-Agent": f"jobscheduler-webhooks/{__version__}",
             **sign(str(task.id), int(time.time()), task.body, task.keys),
         }
-        answer = wire.request(task.url, headers, task.body, deadline=began + conf.WEBHOOK_TIMEOUT_SEC)
-    except (addresses.Refused, wire.NotAnswered) as refusal:
+        answer = http_client.request(task.url, headers, task.body, deadline=began + conf.WEBHOOK_TIMEOUT_SEC)
+    except (url_guard.Refused, http_client.NotAnswered) as refusal:
         error = str(refusal)
     except Exception as mistake:
         logger.exception("delivery %s could not be sent", task.id)

@@ -20,7 +20,7 @@ from jobs.registry import Handler, registry
 from jobs.serializers import moment
 from jobs.signature import CONTEXT
 from jobs.validation import fields as parsing
-from schedules import fields, services
+from schedules import services, validation
 from schedules.cron import change_between, zone
 from schedules.models import CatchUp, Schedule
 
@@ -72,7 +72,7 @@ def translate(source: Source, zone_name: str, warnings: list[str]) -> dict[str, 
 def _rule(source: Source, zone_name: str, warnings: list[str]) -> dict[str, Any]:
     kind = source.schedule_type
     if kind == "C":
-        return {"cron": fields.cron(source.cron or ""), "timezone": zone_name}
+        return {"cron": validation.cron(source.cron or ""), "timezone": zone_name}
     if source.next_run is None:
         raise Unreadable(_("it has no next run"))
     if kind == "O":
@@ -158,7 +158,7 @@ def bring_over(
 ) -> list[Imported]:
     """Import each in a transaction of its own, in which its source is disabled too if `disable_source`."""
     tenant = parsing.tenant(tenant)
-    zone_name = fields.timezone(django_q.time_zone(), "Q_CLUSTER")
+    zone_name = validation.timezone(django_q.time_zone(), "Q_CLUSTER")
     known = set(Schedule.objects.filter(source__startswith="q2:").values_list("source", flat=True))
     imported = []
     for source in django_q.sources():

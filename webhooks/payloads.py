@@ -23,7 +23,7 @@ from jobs.states import EventKind
 from webhooks import events
 from webhooks.models import WebhookMessage
 
-logger = logging.getLogger("webhooks.bodies")
+logger = logging.getLogger("webhooks.payloads")
 MAX_BYTES = 256 * 1024
 TEXT_LENGTH = 10_000
 MEMBERS = 200

@@ -25,7 +25,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection, ProxyConfig
 from urllib3.util import parse_url
 
 from jobs.conf import conf
-from webhooks import addresses
+from webhooks import url_guard
 
 BODY_BYTES = HEAD_BYTES = 64 * 1024
 SLACK_BYTES = 16 * 1024  # what framing and a last full buffer may add
@@ -50,8 +50,8 @@ def request(url: str, headers: Mapping[str, str], body: bytes, *, deadline: floa
     `deadline` is by the monotonic clock, for all of it: resolving, connecting, sending, and however slowly the answer
     drips.
     """
-    place = addresses.destination(url)
-    found = addresses.checked(place, deadline - time.monotonic())
+    place = url_guard.destination(url)
+    found = url_guard.checked(place, deadline - time.monotonic())
     wire = _Wire(deadline, HEAD_BYTES + BODY_BYTES + SLACK_BYTES)
     connection = None
     try:
@@ -158,7 +158,7 @@ class _PinnedTls(_Pinned, HTTPSConnection):
     pass
 
 
-def _connection(place: addresses.Destination, found: Sequence[str], wire: _Wire, proxy: str | None) -> _Pinned:
+def _connection(place: url_guard.Destination, found: Sequence[str], wire: _Wire, proxy: str | None) -> _Pinned:
     secure: dict[str, Any] = {}
     if place.scheme == "https":
         secure = {"ssl_context": _trusted(), "server_hostname": place.host}
@@ -175,7 +175,7 @@ def _connection(place: addresses.Destination, found: Sequence[str], wire: _Wire,
 def _through(proxy: str, kind: Any, secure: dict[str, Any], address: str, port: int) -> tuple[_Pinned, list[str]]:
     """A tunnel to the judged address. The proxy is the operator's own, so its name is simply looked up."""
     parts = urlsplit(proxy)
-    host, own_port = parts.hostname or "", parts.port or addresses.DEFAULT_PORTS[parts.scheme]
+    host, own_port = parts.hostname or "", parts.port or url_guard.DEFAULT_PORTS[parts.scheme]
     twice = parts.scheme == "https" and bool(secure)  # TLS within TLS is for the library to arrange
     config = ProxyConfig(_trusted() if twice else None, False, None, None)
     connection = kind(host, own_port, proxy=parse_url(proxy), proxy_config=config, **secure)
