@@ -11,7 +11,7 @@ from tests.jobs.status_writers import writes_of_status
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENGINE = ROOT / "jobs" / "engine"
 WRITERS = {
-    *(ENGINE / f"{name}.py" for name in ("moves", "claim", "ending", "lifecycle", "groups", "insert")),
+    *(ENGINE / f"{name}.py" for name in ("transitions", "claim", "finish", "lifecycle", "groups", "insert")),
     *(ENGINE / "sql").glob("*.py"),
 }
 PACKAGES = ("jobs", "schedules", "webhooks", "jobscheduler")
@@ -41,7 +41,7 @@ def test_the_scan_reads_the_whole_house() -> None:
 
 def test_the_scan_sees_the_writers_write() -> None:
     """The same eyes find the moves where they are made."""
-    moves = writes_of_status(ENGINE / "moves.py")
+    moves = writes_of_status(ENGINE / "transitions.py")
     assert any("update(status=target" in each for each in moves)
     for name in ("claim", "finish"):
         assert "UPDATE jobscheduler_job" in " ".join(writes_of_status(ENGINE / "sql" / f"{name}.py"))
