@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from django.db import connection
+from django.utils import translation
 
 logging.getLogger("factory").setLevel(logging.WARNING)  # it spells everything that it makes, asked or not
 # The many processes that tests start need not compile everything anew, each time.
@@ -31,6 +32,7 @@ def pytest_report_header() -> str:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     _hang_up_in_the_middle()
+    translation.deactivate()  # a request of the test client leaves its language active in this thread
     if item.get_closest_marker("pg_only") and connection.vendor != "postgresql":
         pytest.skip("needs PostgreSQL")
     if item.get_closest_marker("sqlite_only") and connection.vendor != "sqlite":

@@ -60,7 +60,6 @@ class Sender(threading.Thread):
         self._looked = self._look_at = self._renewed = 0.0  # by the steady clock, as are all here
         self._fan_out_at = 0.0
         self._events_committed_at = 0.0
-        self._is_following = False  # commits of this process
 
     def run(self) -> None:
         _senders.add(self)
@@ -139,11 +138,10 @@ class Sender(threading.Thread):
 
     def _follow_commits(self, wanted: bool) -> None:
         """Be woken by commits of this process only while there is an endpoint: most sites have none."""
-        if wanted and not self._is_following:
-            events_committed.connect(self.wake, weak=False)
-        elif self._is_following and not wanted:
+        if wanted:
+            events_committed.connect(self.wake, weak=False)  # once, however often it is called
+        else:
             events_committed.disconnect(self.wake)
-        self._is_following = wanted
 
     def _fan_out(self) -> bool:
         """Fan out one batch, and rest from it for as long as it took.

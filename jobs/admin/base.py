@@ -296,7 +296,7 @@ class VerbAdmin(LeanAdmin):
 
 
 def never(self: admin.ModelAdmin, request: HttpRequest, obj: Model | None = None) -> bool:
-    """A permission that nobody has."""
+    """Refuse a permission to every user."""
     return False
 
 

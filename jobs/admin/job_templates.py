@@ -119,7 +119,7 @@ class JobTemplateAdmin(LeanAdmin):
         may_edit = obj is None or self.has_change_permission(request, obj)
         params: tuple[str, ...] = ("params",) if may_edit else ("shown_params",)
         if obj is not None and not may_view_payload(request):
-            params = ()  # params that somebody may not see, that one may not overwrite either
+            params = ()  # editing params requires the permission to view them
         return [
             (_("What"), {"fields": ("tenant", "name", "job_type", *params)}),
             (_("When"), {"fields": ("priority", "target", "max_runtime_sec", "retry_policy")}),

@@ -1,4 +1,4 @@
-"""Workers: whether they are heard, what they serve, what they have in hand; and the verbs Quiet, Wake and Stop.
+"""Workers: their last heartbeat, what they serve, the jobs they run; and the actions Quiet, Wake and Stop.
 
 Beside them the machine, as admission sees it, and the addons that ask for remote jobs.
 """

@@ -145,7 +145,7 @@ def _end(found: Sequence[Job], still: Callable[[], JobQuerySet], cause: Cause, e
 
 
 def _end_locked(jobs: JobQuerySet, group_id: UUID | None, cause: Cause, error: str) -> int:
-    """End these jobs but for those that somebody has in hand, under the lock of their group if they have one."""
+    """End these jobs, except those that another transaction has locked; members under the lock of their group."""
     with db.atomic():
         if group_id is not None:
             JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)

@@ -3,8 +3,8 @@
 Other apps register theirs with `duty`. A worker runs the duties that are due; `manage.py tick` runs all of them once.
 A duty that waits for others than the database has a thread of its own in a worker, so that it delays nobody.
 
-Remote workers need no local one: whoever asks for offers sees to dead leases, deadlines, late offers, due times and
-lanes first, as far as a request can do it at little cost.
+Remote workers need no local one: a request for offers first recovers dead leases, then handles deadlines, late
+offers, due times and lanes, as far as that costs a request little.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class Keeper:
     """Keeps the leases of this process's direct calls, on one thread and one connection for all of them.
 
     It starts with the first lease and ends with the last. A lease that cannot be renewed in time is lost before it
-    runs out: whoever works under it is told to stop.
+    runs out, and its callback stops the call.
     """
 
     def __init__(self) -> None:

