@@ -28,7 +28,7 @@ from jobs import parsing
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.engine import contracts, reservations
-from jobs.engine.context import Context, current
+from jobs.engine.execution import Context, current
 from jobs.engine.reservations import Ear, keeper
 from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded
 from jobs.policies.admission import Candidate

@@ -24,11 +24,9 @@ from django.db.models import F
 from jobs import actors, clock, parsing, services
 from jobs.engine import ending, lanes
 from jobs.engine.claim import Claim, Claimer, Serves
-from jobs.engine.context import CaptureLogs, Context
-from jobs.engine.execution import run, run_async
+from jobs.engine.execution import CaptureLogs, Context, run, run_async
 from jobs.engine.executors import retry_facts
 from jobs.engine.selection import limits
-from jobs.engine.worker.progress_writer import write_progress
 from jobs.engine.worker.running_jobs import RunningJob, make_context
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Outcome, Skipped
@@ -129,7 +127,7 @@ def _run(claim: Claim, raise_failures: bool) -> Job:
         if isinstance(outcome, Failed):
             for alias in using:
                 transaction.set_rollback(True, using=alias)
-    write_progress(running)
+    running.write_progress()
     if isinstance(outcome, Completed | Skipped | Failed):
         ending.finish([ending.End(claim.id, claim.lease_token, outcome, claim.group_id)], actor=ACTOR)
     else:

@@ -16,9 +16,8 @@ from jobs.actors import PYTHON, Actor
 from jobs.contrib import django_q
 from jobs.contrib.django_q import Source
 from jobs.errors import JobSchedulerError
-from jobs.registry import Handler, registry
+from jobs.registry import CONTEXT, Handler, registry
 from jobs.shapes import moment
-from jobs.signature import CONTEXT
 from schedules import fields, services
 from schedules.cron import change_between, zone
 from schedules.models import CatchUp, Schedule

@@ -13,8 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from jobs import tracing
-from jobs.engine.context import CaptureLogs, Context
-from jobs.engine.execution import run, run_async
+from jobs.engine.execution import CaptureLogs, Context, run, run_async
 from jobs.outcomes import Outcome
 from jobs.registry import registry
 from jobs.states import StopMode

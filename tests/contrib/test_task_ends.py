@@ -13,8 +13,7 @@ from jobs import actors, db, services
 from jobs.contrib.tasks import JobsBackend
 from jobs.contrib.tasks.compat import TaskResultStatus, task_finished
 from jobs.engine import ending, lifecycle
-from jobs.engine.context import Context
-from jobs.engine.execution import run
+from jobs.engine.execution import Context, run
 from jobs.errors import LeaseLost
 from jobs.models import Job
 from jobs.outcomes import Failed

@@ -13,8 +13,8 @@ import pytest
 from jobs.conf import conf
 from jobs.engine import ending, execution, processes
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.context import Context
 from jobs.engine.ending import End, Verdict
+from jobs.engine.execution import Context
 from jobs.engine.worker.running_jobs import RunningJob
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed

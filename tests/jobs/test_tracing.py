@@ -15,9 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from jobs import job, services, tracing
 from jobs.actors import worker
 from jobs.engine.claim import Claim, Claimer, Serves
-from jobs.engine.context import Context
 from jobs.engine.ending import End, finish
-from jobs.engine.execution import run, run_async
+from jobs.engine.execution import Context, run, run_async
 from jobs.models import Job
 from jobs.outcomes import Outcome
 from jobs.registry import registry

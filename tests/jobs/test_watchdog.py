@@ -9,7 +9,7 @@ import pytest
 
 from jobs import services
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.context import Context
+from jobs.engine.execution import Context
 from jobs.engine.worker import Options, Worker
 from jobs.engine.worker.heartbeat import Watchdog
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs

@@ -22,7 +22,7 @@ from jobs.conf import conf
 from jobs.engine import recovery
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.connections import Outage, is_rolled_back, prefer_indexes, read_committed, short_timeouts
-from jobs.engine.context import CaptureLogs
+from jobs.engine.execution import CaptureLogs
 from jobs.engine.executors import Executor, ThreadExecutor
 from jobs.engine.housekeeping import Housekeeper
 from jobs.engine.identity import Identity
