@@ -27,7 +27,7 @@ from django.utils.translation import gettext as _
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
-from jobs.engine.executors.context import Context, current
+from jobs.engine.executors.run import Context, current
 from jobs.engine.slots import leases, reservations
 from jobs.engine.slots.reservations import Ear, keeper
 from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded

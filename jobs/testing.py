@@ -24,11 +24,9 @@ from django.db.models import F
 from jobs import actors, clock
 from jobs.engine import finish, promoter
 from jobs.engine.claim import Claim, Claimer, Serves
-from jobs.engine.executors.context import CaptureLogs, Context
-from jobs.engine.executors.run import run, run_async
+from jobs.engine.executors.run import CaptureLogs, Context, run, run_async
 from jobs.engine.executors.thread import retry_facts
 from jobs.engine.selection import limits
-from jobs.engine.worker.progress_writer import write_progress
 from jobs.engine.worker.running_jobs import RunningJob, make_context
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Outcome, Skipped
@@ -131,7 +129,7 @@ def _run(claim: Claim, raise_failures: bool) -> Job:
         if isinstance(outcome, Failed):
             for alias in using:
                 transaction.set_rollback(True, using=alias)
-    write_progress(running)
+    running.write_progress()
     if isinstance(outcome, Completed | Skipped | Failed):
         finish.finish([finish.End(claim.id, claim.lease_token, outcome, claim.group_id)], actor=ACTOR)
     else:

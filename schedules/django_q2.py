@@ -16,9 +16,8 @@ from jobs.actors import PYTHON, Actor
 from jobs.contrib import django_q
 from jobs.contrib.django_q import Source
 from jobs.errors import JobSchedulerError
-from jobs.registry import Handler, registry
+from jobs.registry import CONTEXT, Handler, registry
 from jobs.serializers import moment
-from jobs.signature import CONTEXT
 from jobs.validation import fields as parsing
 from schedules import services, validation
 from schedules.cron import change_between, zone

@@ -13,8 +13,7 @@ from jobs import actors, db
 from jobs.contrib.tasks import JobsBackend
 from jobs.contrib.tasks.compat import TaskResultStatus, task_finished
 from jobs.engine import finish, lifecycle
-from jobs.engine.executors.context import Context
-from jobs.engine.executors.run import run
+from jobs.engine.executors.run import Context, run
 from jobs.errors import LeaseLost
 from jobs.models import Job
 from jobs.outcomes import Failed

@@ -14,7 +14,7 @@ from jobs.conf import conf
 from jobs.engine import finish
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.executors import process, run
-from jobs.engine.executors.context import Context
+from jobs.engine.executors.run import Context
 from jobs.engine.finish import End, Verdict
 from jobs.engine.worker.running_jobs import RunningJob
 from jobs.models import Job

@@ -15,7 +15,7 @@ import pytest
 from pydantic import Field
 
 from jobs.errors import InvalidParams
-from jobs.signature import Signature
+from jobs.registry import Signature
 
 if TYPE_CHECKING:
     from nowhere import Context, Story  # type: ignore[import-not-found]

@@ -15,8 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from jobs import job, tracing
 from jobs.actors import worker
 from jobs.engine.claim import Claim, Claimer, Serves
-from jobs.engine.executors.context import Context
-from jobs.engine.executors.run import run, run_async
+from jobs.engine.executors.run import Context, run, run_async
 from jobs.engine.finish import End, finish
 from jobs.models import Job
 from jobs.outcomes import Outcome

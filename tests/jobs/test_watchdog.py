@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.executors.context import Context
+from jobs.engine.executors.run import Context
 from jobs.engine.worker import Options, Worker
 from jobs.engine.worker.heartbeat import Watchdog
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs

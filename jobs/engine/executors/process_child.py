@@ -13,8 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from jobs import tracing
-from jobs.engine.executors.context import CaptureLogs, Context
-from jobs.engine.executors.run import run, run_async
+from jobs.engine.executors.run import CaptureLogs, Context, run, run_async
 from jobs.outcomes import Outcome
 from jobs.registry import registry
 from jobs.states import StopMode

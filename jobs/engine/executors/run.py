@@ -1,28 +1,35 @@
-"""Call the handler, return an outcome. Touches no row."""
+"""Call a handler with its `ctx`, return its outcome. Touches no row: the worker writes what the handler reports."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import math
 import random
+import threading
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from jobs import tracing
 from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
-from jobs.engine.executors.context import Context, current
 from jobs.errors import InvalidInput, JobCancelled, Skip, TokenLimitExceeded
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.policies.retry import RetryFacts
 from jobs.registry import registry
-from jobs.states import Cause
+from jobs.states import Cause, StopMode
+from jobs.validation.fields import json_value
 from jobs.validation.sanitize import salvage_exit_code, salvage_json, salvage_text
 
 ERROR_LENGTH = 64_000
 LONGEST_DELAY_SEC = 100.0 * YEAR_SEC
 logger = logging.getLogger("jobs.engine.executors.run")
+current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("jobs_context", default=None)
+log = logging.getLogger("jobs.run")
 
 
 def run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
@@ -158,3 +165,157 @@ def _reason(error: BaseException) -> str:
 
 def _exit_code(error: BaseException) -> int:
     return (salvage_exit_code(error.code, 1) or 1) if isinstance(error, SystemExit) else 1
+
+
+class Context:
+    """What a handler gets as `ctx`. It reads and writes memory; the worker writes it to the database."""
+
+    def __init__(
+        self,
+        *,
+        job_id: UUID | None,
+        params: dict[str, Any],
+        attempt: int = 1,
+        fence: int = 1,
+        resume_from: Any = None,
+        artifacts: dict[str, Any] | None = None,
+        token_limit: int | None = None,
+        tokens_used: int = 0,
+        resource: str = "default",
+        traceparent: str | None = None,
+        on_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.job_id = job_id
+        self.params = params
+        self.attempt = attempt
+        self.fence = fence
+        self.resume_from = resume_from
+        self.artifacts = dict(artifacts or {})
+        self.exit_code = 0
+        self.token_limit = token_limit
+        self.tokens_used = tokens_used
+        self.resource = resource
+        self.traceparent = traceparent
+        self.log = log
+        self.stop_mode: StopMode | None = None
+        self.writes = Writes()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._on_write = on_write
+        self._lines = 0
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the handler should stop: somebody asked, the worker shuts down, or the lease is lost."""
+        return self._stop.is_set()
+
+    def check_cancelled(self) -> None:
+        """Raise JobCancelled once the handler should stop. Reads memory; costs nothing."""
+        if self._stop.is_set():
+            raise JobCancelled("the job was asked to stop")
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep that ends early when the handler should stop; says whether it should."""
+        return self._stop.wait(seconds)
+
+    def progress(self, done: float, total: float = 1.0, message: str = "") -> None:
+        """Say how far the work is. Written with the next beat; the last word counts."""
+        share = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
+        with self._lock:
+            self.writes.progress = (share, salvage_text(message, 500))
+        self._on_write()
+
+    def checkpoint(self, data: Any) -> None:
+        """Keep what a later stretch needs to go on from here: it arrives there as `ctx.resume_from`."""
+        clean = json_value(data, "checkpoint")
+        with self._lock:
+            self.writes.checkpoint = (clean,)
+            self.writes.urgent = True
+        self._on_write()
+
+    def use_tokens(self, n: int) -> None:
+        """Count tokens; past the job's limit the job ends FAILED."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise ValueError("use_tokens takes a whole number of tokens, 0 or more")
+        with self._lock:
+            self.tokens_used += n
+            self.writes.tokens = self.tokens_used
+            self.writes.urgent = True
+        self._on_write()
+        if self.over_token_limit:
+            raise TokenLimitExceeded(f"{self.tokens_used} tokens used, {self.token_limit} allowed")
+
+    @property
+    def over_token_limit(self) -> bool:
+        return self.token_limit is not None and self.tokens_used > self.token_limit
+
+    def artifact(self, name: str, value: Any) -> None:
+        """Keep a value with the run under a name."""
+        self.artifacts[salvage_text(name, 200)] = json_value(value, "artifact")
+
+    def add_line(self, level: str, message: str) -> None:
+        """A line for the job's log; past the cap lines are counted, not kept."""
+        with self._lock:
+            self._lines += 1
+            if self._lines <= conf.LOG_LINES_PER_JOB:
+                self.writes.lines.append((level, salvage_text(message, 10_000)))
+            elif self._lines == conf.LOG_LINES_PER_JOB + 1:
+                self.writes.lines.append(("WARNING", f"only the first {conf.LOG_LINES_PER_JOB} lines are kept"))
+        self._on_write()
+
+    def request_stop(self, mode: StopMode | None) -> None:
+        self.stop_mode = mode
+        self._stop.set()
+
+    def take_writes(self) -> Writes:
+        """What has not been written yet; the caller writes it."""
+        with self._lock:
+            taken, self.writes = self.writes, Writes()
+        return taken
+
+    def give_back(self, writes: Writes) -> None:
+        """They could not be written: keep them, unless newer ones came meanwhile."""
+        with self._lock:
+            now = self.writes
+            now.progress = now.progress or writes.progress
+            now.checkpoint = now.checkpoint or writes.checkpoint
+            now.tokens = writes.tokens if now.tokens is None else now.tokens
+            now.lines[:0] = writes.lines
+
+    def relay(self, writes: Writes) -> None:
+        """Take over what the same handler wrote in its own process."""
+        with self._lock:
+            now = self.writes
+            now.progress = writes.progress or now.progress
+            now.checkpoint = writes.checkpoint or now.checkpoint
+            now.tokens = now.tokens if writes.tokens is None else writes.tokens
+            now.lines += writes.lines
+            now.urgent = now.urgent or writes.urgent
+        self._on_write()
+
+
+@dataclass(slots=True, eq=False)
+class Writes:
+    """What a handler has reported and the worker has not written yet."""
+
+    progress: tuple[float, str] | None = None
+    checkpoint: tuple[Any] | None = None
+    tokens: int | None = None
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    urgent: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.lines) or (self.progress, self.checkpoint, self.tokens) != (None, None, None)
+
+
+class CaptureLogs(logging.Handler):
+    """Copies what a handler logs, through any logger, into its job's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        ctx = current.get()
+        if ctx is not None and not record.name.startswith("jobs.engine") and not hasattr(record, "captured"):
+            record.captured = True  # it may reach us by two ways
+            try:
+                ctx.add_line(record.levelname, self.format(record))
+            except Exception:  # noqa: BLE001 — logging never breaks the handler
+                self.handleError(record)

@@ -17,10 +17,10 @@ from django.utils import timezone
 from pydantic_core import to_json
 
 from jobs import db
+from jobs.engine.database import NOW, execute, execute_together, to_array
 from jobs.engine.sql import Statement, to_datetime, to_stored, to_uuid
 from jobs.engine.sql.claim import Claim, Claimant, Served, claim_next, claim_next_statement, parse_claim
 from jobs.engine.sql.columns import BLANK, SUBMISSION
-from jobs.engine.sql.prepared import NOW, execute, execute_together, to_array
 from jobs.engine.sql.rollup import ADD_UP, INTO, KEY, SUMS
 from jobs.models.rollup import BUCKETS_SEC
 

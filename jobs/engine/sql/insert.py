@@ -24,9 +24,9 @@ from pydantic_core import to_json
 from jobs import db
 from jobs.actors import Actor
 from jobs.engine import notifications
+from jobs.engine.database import execute
 from jobs.engine.job_spec import COLUMNS, JobSpec, row_of
 from jobs.engine.sql.columns import BLANK, SUBMISSION
-from jobs.engine.sql.prepared import execute
 from jobs.models import Gate
 
 CLOSED, TIME, LANE, READY = (gate.value for gate in (Gate.CLOSED, Gate.TIME, Gate.LANE, Gate.READY))

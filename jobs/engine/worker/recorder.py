@@ -17,7 +17,6 @@ from jobs.engine.database import is_rejection
 from jobs.engine.executors.run import decide_retry
 from jobs.engine.executors.thread import retry_facts
 from jobs.engine.finish import End, Verdict
-from jobs.engine.worker.progress_writer import write_progress
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.states import Cause
@@ -53,7 +52,7 @@ class Recorder:
         for job in list(self.returned) if jobs is None else jobs:
             outcome = self.returned[job]
             if not job.stuck:
-                write_progress(job)  # or wait for the writer, which may have taken the last of it just now
+                job.write_progress()  # or wait for the writer, which may have taken the last of it just now
             if job.stuck:
                 logger.warning("job %s returned at last; its slot is free again", job.id)
                 self._release(job, Verdict.DONE)

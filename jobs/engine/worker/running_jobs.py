@@ -7,10 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 from uuid import UUID
 
+from django.db.models import F
+
+from jobs import db
 from jobs.engine.claim import Claim, batch_size
-from jobs.engine.executors.context import Context
+from jobs.engine.executors.run import Context, Writes
+from jobs.models import Job, JobLog
 from jobs.states import StopMode
 
 SLOT_NUMBERS = 64  # for each slot: see `RunningJobs.pick_slots`
@@ -76,6 +81,38 @@ class RunningJob:
         self.request_stop(None)
         if self.kill is not None:
             self.kill()
+
+    def write_progress(self) -> None:
+        """Write what the handler has reported since, if the lease is still ours; else stop the handler."""
+        with self.writing:
+            if self.lost or not self.ctx.writes:
+                return
+            writes = self.ctx.take_writes()
+            try:
+                is_ours = self._store(writes)
+            except Exception:
+                self.ctx.give_back(writes)
+                raise
+            if not is_ours:
+                self.mark_lost()
+
+    def _store(self, writes: Writes) -> bool:
+        fields: dict[str, Any] = {}
+        if writes.progress is not None:
+            fields["progress"], fields["progress_message"] = writes.progress
+        if writes.checkpoint is not None:
+            fields["checkpoint"] = writes.checkpoint[0]
+        if writes.tokens is not None:
+            fields["tokens_used"] = writes.tokens
+        with db.atomic():
+            row = Job.objects.filter(pk=self.id, lease_token=self.claim.lease_token)
+            # Without a field to write, the row is still touched: the lock keeps a successor from claiming meanwhile.
+            if not row.update(**fields or {"tokens_used": F("tokens_used")}):
+                return False
+            JobLog.objects.bulk_create(
+                [JobLog(job_id=self.id, level=level[:16], message=message) for level, message in writes.lines]
+            )
+        return True
 
     def is_unresponsive(self, now: float, grace_sec: float) -> bool:
         """Whether its time is up, it was told to stop long ago, and nothing can end it by force."""

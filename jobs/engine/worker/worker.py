@@ -21,7 +21,7 @@ from jobs import actors, db
 from jobs.conf import conf
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.database import Outage, is_rolled_back, prefer_indexes, read_committed, short_timeouts
-from jobs.engine.executors.context import CaptureLogs
+from jobs.engine.executors.run import CaptureLogs
 from jobs.engine.executors.thread import Executor, ThreadExecutor
 from jobs.engine.maintenance import recovery
 from jobs.engine.maintenance.runner import Housekeeper
