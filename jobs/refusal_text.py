@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 
 from jobs.errors import Conflict, JobSchedulerError, NotFound
-from jobs.models.job import STATUS_WORDS
+from jobs.models.job import STATUS_IN_SENTENCE
 from jobs.states import WAITING, Refusal, RefusalReason, Status
 
 
@@ -22,7 +22,7 @@ def short_reason(refusal: Refusal) -> str:
         case RefusalReason.FROZEN:
             return _("%s cannot be changed after the first dispatch") % refusal.field
     text = _("still %s") if refusal.status in WAITING else _("already %s")
-    return text % STATUS_WORDS[refusal.status]
+    return text % STATUS_IN_SENTENCE[refusal.status]
 
 
 def short_error(error: JobSchedulerError) -> str:
@@ -34,4 +34,4 @@ def short_error(error: JobSchedulerError) -> str:
 
 
 def followed_by(status: Status) -> str:
-    return _("already followed by a job that is %s") % STATUS_WORDS[status]
+    return _("already followed by a job that is %s") % STATUS_IN_SENTENCE[status]

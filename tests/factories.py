@@ -235,7 +235,7 @@ class SystemSnapshotFactory(DjangoModelFactory[SystemSnapshot]):
         model = SystemSnapshot
         django_get_or_create = ("id",)
 
-    id = SystemSnapshot.ONLY
+    id = SystemSnapshot.SINGLETON_ID
 
 
 class ShareAccountFactory(DjangoModelFactory[ShareAccount]):

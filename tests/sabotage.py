@@ -143,7 +143,7 @@ def unlocked_admission() -> None:
     def unlocked() -> Any:
         from django.db.models.functions import Now
 
-        SystemSnapshot.objects.get_or_create(pk=SystemSnapshot.ONLY)
+        SystemSnapshot.objects.get_or_create(pk=SystemSnapshot.SINGLETON_ID)
         return SystemSnapshot.objects.annotate(now=Now()).get()
 
     def counted() -> Any:

@@ -31,8 +31,8 @@ from jobs.admin.formatting import ICONS, first_line, link, list_url, short_id
 from jobs.admin.screens import APP, render, screen, url_of
 from jobs.errors import JobSchedulerError
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker
-from jobs.models.expressions import literals
-from jobs.models.job import RARE, STATUS_LABELS
+from jobs.models.expressions import sql_literals
+from jobs.models.job import RARE_STATUSES, STATUS_LABELS
 from jobs.registry import registry
 from jobs.services import limits
 from jobs.services.limits import LimitState
@@ -219,7 +219,7 @@ class Alike:
 
 def recent_failures() -> list[Alike]:
     """Of the last 100 failures that nobody has retried or resolved, in one statement along their own index."""
-    failed = Job.objects.filter(status__in=literals(RARE), status=Status.FAILED)
+    failed = Job.objects.filter(status__in=sql_literals(RARE_STATUSES), status=Status.FAILED)
     open_ones = failed.filter(resolved_at__isnull=True, retried_by__isnull=True)
     tail = Coalesce(Right("run__error", TAIL), F("status_reason"), output_field=CharField())
     rows = open_ones.order_by("-pk").values_list("pk", "job_type", "status_reason", "run__finished_at", tail)

@@ -18,9 +18,9 @@ from django.utils.translation import pgettext_lazy
 from jobs import clock, db
 from jobs.admin.base import CAP, CappedInt, capped_count
 from jobs.models import Gate, Job, JobEvent, JobRun
-from jobs.models.expressions import Literal, literals
-from jobs.models.job import RARE, STATUS_CHOICES
-from jobs.models.run import RARE_ENDS
+from jobs.models.expressions import SqlLiteral, sql_literals
+from jobs.models.job import RARE_STATUSES, STATUS_CHOICES
+from jobs.models.run import RARE_END_KINDS
 from jobs.registry import registry
 from jobs.states import ACTIVE, LIVE, TERMINAL, Status
 from jobs.stats.cache import Kept
@@ -145,9 +145,9 @@ class StatusFilter(KnownValues):
 
 
 def of_status(queryset: QuerySet[Any], status: str) -> QuerySet[Any]:
-    for part in (RARE, [Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
+    for part in (RARE_STATUSES, [Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
         if status in part:
-            return _among(queryset, status__in=literals(part), status=status)
+            return _among(queryset, status__in=sql_literals(part), status=status)
     # Completed, from the newest that ran: those that wait are newer, and may be many.
     ran = JobRun.objects.using(queryset.db).filter(status=Status.COMPLETED).order_by("-pk")
     return queryset.filter(status=Status.COMPLETED, pk__lte=Subquery(ran.values("pk")[:1]))
@@ -170,11 +170,11 @@ class AttentionFilter(KnownValues):
             return _among(queryset, holds_lane=True, status__in=[Status.PAUSED, Status.FAILED])
         if value == "stuck":
             over = {"status": Status.RUNNING, "lease_expires_at__lt": Now()}
-            return _among(queryset, status__in=literals(sorted(ACTIVE)), **over)
+            return _among(queryset, status__in=sql_literals(sorted(ACTIVE)), **over)
         if value == "timed":
-            return _among(queryset, gate=Literal(Gate.TIME))
+            return _among(queryset, gate=SqlLiteral(Gate.TIME))
         late = {"remote": False, "created_at__lt": clock.now() - timedelta(minutes=1)}
-        return _among(queryset, gate=Literal(Gate.READY), **late)
+        return _among(queryset, gate=SqlLiteral(Gate.READY), **late)
 
 
 def _among(queryset: QuerySet[Any], **condition: Any) -> QuerySet[Any]:
@@ -205,8 +205,10 @@ def jobs_ended(moment: datetime, status: str = "", job_type: str = "") -> Any:
     ends = JobEvent.objects.filter(at__gte=moment)
     if job_type:
         ends = ends.filter(job__job_type=job_type)
-    if status in RARE_ENDS:
-        return ends.filter(kind__in=literals(RARE_ENDS), kind=status).order_by("-at").values("job_id")[: CAP + 1]
+    if status in RARE_END_KINDS:
+        return (
+            ends.filter(kind__in=sql_literals(RARE_END_KINDS), kind=status).order_by("-at").values("job_id")[: CAP + 1]
+        )
     ends = ends.filter(kind__in=[status] if status else sorted(TERMINAL)).order_by("-pk")
 
     def walk() -> Walk:

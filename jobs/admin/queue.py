@@ -20,7 +20,7 @@ from jobs.admin.formatting import first_line, link, short_id
 from jobs.admin.screens import APP, latest_event, render, screen, url_of
 from jobs.errors import JobSchedulerError
 from jobs.models import Job
-from jobs.models.expressions import literals
+from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.services import jobs as job_services
 from jobs.states import Status
@@ -81,7 +81,7 @@ def move(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
 
 
 def _waiting() -> JobQuerySet:
-    return Job.objects.filter(status__in=literals([Status.PENDING, Status.QUEUED]))
+    return Job.objects.filter(status__in=sql_literals([Status.PENDING, Status.QUEUED]))
 
 
 _kept: Kept[list[dict[str, Any]]] = Kept()
@@ -111,7 +111,7 @@ def _number(text: str, default: int, most: int) -> int:
 def _jobs(asked: dict[str, Any]) -> JobQuerySet:
     if not asked["target"]:
         return _waiting().filter(tenant=asked["tenant"], priority=asked["priority"])
-    in_lane = Job.objects.filter(gate__in=literals(queries.IN_LANE))
+    in_lane = Job.objects.filter(gate__in=sql_literals(queries.IN_LANE))
     return in_lane.filter(lane_id=ids.lane_id(asked["tenant"], asked["target"]))
 
 

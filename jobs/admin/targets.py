@@ -34,7 +34,7 @@ from jobs.admin.object_actions import Button, ButtonAdmin
 from jobs.admin.screens import APP, latest_event
 from jobs.errors import Conflict
 from jobs.models import Job, Target
-from jobs.models.expressions import literals
+from jobs.models.expressions import sql_literals
 from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.services.targets import TargetState
@@ -70,7 +70,7 @@ class BlockedFilter(KnownValues):
     known = (("1", _("Yes")),)
 
     def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        shut = Job.objects.filter(holds_lane=True, status__in=literals([Status.FAILED, Status.PAUSED])).order_by()
+        shut = Job.objects.filter(holds_lane=True, status__in=sql_literals([Status.FAILED, Status.PAUSED])).order_by()
         return queryset.filter(pk__in=shut.values("lane_id"))
 
 
@@ -130,7 +130,7 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
             target.lane_state = state
 
     def sections(self, request: HttpRequest, row: Target) -> dict[str, Any]:
-        lane = Job.objects.filter(lane_id=row.pk, gate__in=literals(queries.IN_LANE)).in_dispatch_order()
+        lane = Job.objects.filter(lane_id=row.pk, gate__in=sql_literals(queries.IN_LANE)).in_dispatch_order()
         jobs = list(lane.defer("params", "checkpoint")[:WAITING])
         listed = self.admin_site.is_registered(Job)
         waiting = {

@@ -27,7 +27,7 @@ from jobs.admin.screens import APP, latest_event
 from jobs.conf import conf
 from jobs.engine.process_identity import Identity
 from jobs.models import Job, Worker, WorkerState
-from jobs.models.expressions import literals
+from jobs.models.expressions import sql_literals
 from jobs.services import workers
 from jobs.states import Status
 from jobs.stats import queries
@@ -45,7 +45,7 @@ def in_hand(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
             lives[identity.incarnation] = row.pk
     if not lives:
         return {}
-    active = Job.objects.filter(status__in=literals(queries.AT_WORK), status=Status.RUNNING).select_related("run")
+    active = Job.objects.filter(status__in=sql_literals(queries.AT_WORK), status=Status.RUNNING).select_related("run")
     narrow = active.only("id", "job_type", "lease_owner", "target", "progress", "run__started_at", "run__job_id")
     found: dict[Any, list[Job]] = defaultdict(list)
     for job in sorted(narrow.order_by()[:MOST], key=lambda job: job.pk):  # in order by itself, it would walk all jobs

@@ -27,8 +27,8 @@ from jobs.api.request_params import each, gated, key, one_of
 from jobs.api.schemas import ID_SCHEMA, SHOWN_STATUSES, words
 from jobs.errors import InvalidInput, NotFound
 from jobs.models import DISPATCH_ORDER, Job, JobRun
-from jobs.models.expressions import has_tag, has_tag_prefix, literals
-from jobs.models.job import RARE, JobQuerySet
+from jobs.models.expressions import has_tag, has_tag_prefix, sql_literals
+from jobs.models.job import RARE_STATUSES, JobQuerySet
 from jobs.states import ACTIVE, Status
 from jobs.validation import fields
 
@@ -111,10 +111,10 @@ def _selective(asked: JobFilters) -> Q | None:
 
 
 def _walk_of_status(status: str, rows: JobQuerySet, asked: JobFilters, also: Q) -> Walk:
-    if status in RARE:
-        return Walk(rows.filter(status__in=literals(RARE), status=status), also)
+    if status in RARE_STATUSES:
+        return Walk(rows.filter(status__in=sql_literals(RARE_STATUSES), status=status), also)
     if status in ACTIVE:
-        return Walk(rows.filter(status__in=literals(sorted(ACTIVE)), status=status), also, few=True)
+        return Walk(rows.filter(status__in=sql_literals(sorted(ACTIVE)), status=status), also, few=True)
     if status == Status.COMPLETED:  # whose runs are not buried under whatever waits
         runs = _created_between(JobRun.objects.all(), asked)
         jobs = _created_between(Job.objects.all(), asked, "run__pk").filter(run__isnull=False)
@@ -208,7 +208,7 @@ def queue_page(caller: Caller, asked: JobFilters, place: Place | None) -> tuple[
         raise InvalidInput(["query", "order"], _("the queue has QUEUED jobs only"), "order")
     if asked.tenant is not None and not caller.sees(asked.tenant):
         return [], None
-    tenant, waiting = caller.tenant or asked.tenant, literals((Status.PENDING, Status.QUEUED))
+    tenant, waiting = caller.tenant or asked.tenant, sql_literals((Status.PENDING, Status.QUEUED))
     tenants = _tenants() if tenant is None else [tenant]
     every = Job.objects.filter(status__in=waiting)
     queues = [every.filter(tenant=name) for name in tenants] if len(tenants) <= MOST_QUEUES else [every]

@@ -14,7 +14,7 @@ from django.db.models import Max, Min, Q
 from jobs import db
 from jobs.engine.sql.chains import LATEST_ATTEMPTS
 from jobs.models import Gate, GroupMode, Job
-from jobs.models.expressions import literals
+from jobs.models.expressions import sql_literals
 from jobs.states import LIVE, TERMINAL, JobFacts, LatestAttempt, Status, StopMode
 
 COLUMNS = (
@@ -68,7 +68,7 @@ def waiting_in_group(members: Iterable[Job]) -> set[UUID]:
     if not members:
         return set()
     sequential = Job.objects.filter(group_id__in={job.group_id for job in members}, group__mode=GroupMode.SEQUENTIAL)
-    live = sequential.filter(status__in=literals(sorted(LIVE))).order_by().values("group_id")
+    live = sequential.filter(status__in=sql_literals(sorted(LIVE))).order_by().values("group_id")
     is_active = ~Q(status=Status.PENDING)
     places = {
         row["group_id"]: (row["first"], row["first_active"], row["last_active"])

@@ -19,7 +19,7 @@ from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import copy_of
 from jobs.engine.transitions import add_event, jobs, queued_gate, take
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
-from jobs.models.expressions import literals
+from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.groups import GroupFailureFacts
 from jobs.states import ENDED_WELL, LIVE, TERMINAL, EventKind, Status
@@ -135,4 +135,4 @@ def _waiting(group: JobGroup) -> JobQuerySet:
 
 
 def live(group: JobGroup) -> JobQuerySet:
-    return jobs().filter(group=group, status__in=literals(sorted(LIVE)))
+    return jobs().filter(group=group, status__in=sql_literals(sorted(LIVE)))

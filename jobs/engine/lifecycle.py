@@ -33,7 +33,7 @@ from jobs.engine.transitions import (
 )
 from jobs.errors import NotFound, WrongState
 from jobs.models import Gate, Job, JobGroup, JobRun
-from jobs.models.expressions import literals
+from jobs.models.expressions import sql_literals
 from jobs.states import ALWAYS_EDITABLE_FIELDS, TERMINAL, EventKind, Status, StopMode
 
 PAUSED_BY_DEFAULT = "Job was interrupted by user"
@@ -255,6 +255,6 @@ def _head_position(job: Job) -> int:
     """Before everything of its priority that waits in the job's lane."""
     if job.lane_id is None:
         return job.position
-    waiting = jobs().filter(lane_id=job.lane_id, gate__in=literals([Gate.LANE, Gate.READY]))
+    waiting = jobs().filter(lane_id=job.lane_id, gate__in=sql_literals([Gate.LANE, Gate.READY]))
     first = waiting.filter(priority=job.base_priority).order_by("position").values_list("position", flat=True).first()
     return job.position if first is None else min(job.position, first - 1024)

@@ -14,7 +14,7 @@ from jobs.engine.sql.spread import spread_positions
 from jobs.engine.transitions import add_event, get, jobs, lock, mark_lanes, require_allowed
 from jobs.errors import InvalidInput, WrongState
 from jobs.models import Job
-from jobs.models.expressions import literals
+from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.states import WAITING, EventKind
 
@@ -105,7 +105,7 @@ def _movable(job_id: UUID) -> Job:
 
 
 def _peers(job: Job) -> JobQuerySet:
-    return jobs().filter(tenant=job.tenant, priority=job.priority, status__in=literals(sorted(WAITING)))
+    return jobs().filter(tenant=job.tenant, priority=job.priority, status__in=sql_literals(sorted(WAITING)))
 
 
 def _earlier(job: Job) -> Q:

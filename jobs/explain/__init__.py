@@ -22,7 +22,7 @@ from jobs.explain import reasons
 from jobs.explain.facts import Facts, as_limit, gather, in_force, serves, waiting_calls, working
 from jobs.explain.reasons import NEEDS_A_PERSON, Reason, its_limits, its_time, its_workers
 from jobs.models import ConcurrencyLimit, Gate, Job, JobMinute, Lease, Target, Worker
-from jobs.models.job import STATUS_WORDS
+from jobs.models.job import STATUS_IN_SENTENCE
 from jobs.policies.concurrency import InUse
 from jobs.serializers import moment
 from jobs.states import ACTIVE, Status
@@ -60,7 +60,7 @@ def explain(job_id: UUID) -> Explanation:
     facts = gather(job_id)
     job = facts.job
     if job.status == Status.RUNNING or job.is_terminal:
-        return Explanation(_("It is %s.") % STATUS_WORDS[Status(job.status)])
+        return Explanation(_("It is %s.") % STATUS_IN_SENTENCE[Status(job.status)])
     found = reasons.of(facts)
     outlook = forecast(facts, found)
     if found:
@@ -120,7 +120,7 @@ class _Scene:
             return _("its target is paused")
         if holder is not None and holder.pk not in (job.pk, job.retry_of_id):
             if holder.blocks_target:
-                return _("its target is blocked by a job that is %s") % STATUS_WORDS[Status(holder.status)]
+                return _("its target is blocked by a job that is %s") % STATUS_IN_SENTENCE[Status(holder.status)]
             return _("its target is busy") if holder.status in ACTIVE else _("another job of its target goes first")
         return _("others of its target go first") if job.gate == Gate.LANE else ""
 

@@ -14,7 +14,7 @@ from jobs.conf import conf
 from jobs.engine.remote import offers
 from jobs.errors import NotFound
 from jobs.models import ConcurrencyLimit, Gate, GroupMode, Job, JobEvent, Lease, LeaseKind, Target, Worker, WorkerState
-from jobs.models.expressions import literals
+from jobs.models.expressions import sql_literals
 from jobs.policies.concurrency import Flow, InUse, Limit
 from jobs.states import LIVE, EventKind, Status
 from jobs.stats import queries
@@ -93,7 +93,7 @@ def _predecessor(job: Job) -> Job | None:
     """The place that this one waits for: the first one before it that has not ended, or a later one at work."""
     if job.group is None or job.group.mode != GroupMode.SEQUENTIAL:
         return None
-    others = _jobs().filter(group_id=job.group_id, status__in=literals(sorted(LIVE))).exclude(pk=job.pk)
+    others = _jobs().filter(group_id=job.group_id, status__in=sql_literals(sorted(LIVE))).exclude(pk=job.pk)
     waited_for = others.filter(Q(group_index__lt=job.group_index) | ~Q(status=Status.PENDING))
     return waited_for.order_by("group_index").first()
 
@@ -106,7 +106,7 @@ def _lane(job: Job) -> list[Job]:
 
 _OF_LANE = Job.objects.filter(lane_id=OuterRef("lane_id"))
 _HOLDER = _OF_LANE.filter(holds_lane=True).order_by("-pk").values("pk")[:1]
-_HEAD = _OF_LANE.filter(gate__in=literals([Gate.LANE, Gate.READY])).in_dispatch_order().values("pk")[:1]
+_HEAD = _OF_LANE.filter(gate__in=sql_literals([Gate.LANE, Gate.READY])).in_dispatch_order().values("pk")[:1]
 
 
 def in_force() -> list[ConcurrencyLimit]:

@@ -1,4 +1,4 @@
-"""Jobs that belong together, and presets an operator can start."""
+"""Groups of jobs, and job templates that an operator can run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
-from jobs.models.job import PRIORITY
+from jobs.models.job import PRIORITY_VALIDATORS
 from jobs.models.routing import RoutedManager
 
 
@@ -33,7 +33,7 @@ class OnFailure(models.TextChoices):
     SKIP = "skip", pgettext_lazy("on failure", "Skip")
 
 
-OPEN_GROUP = (GroupStatus.PENDING, GroupStatus.RUNNING)
+OPEN_GROUP_STATUSES = (GroupStatus.PENDING, GroupStatus.RUNNING)
 
 
 class JobGroup(models.Model):
@@ -62,8 +62,8 @@ class JobGroup(models.Model):
             models.CheckConstraint(name="jobgroup_on_failure_known", condition=Q(on_failure__in=OnFailure.values)),
             models.CheckConstraint(
                 name="jobgroup_open_until_finished",
-                condition=Q(status__in=OPEN_GROUP, finished_at__isnull=True)
-                | (~Q(status__in=OPEN_GROUP) & Q(finished_at__isnull=False)),
+                condition=Q(status__in=OPEN_GROUP_STATUSES, finished_at__isnull=True)
+                | (~Q(status__in=OPEN_GROUP_STATUSES) & Q(finished_at__isnull=False)),
             ),
         ]
 
@@ -72,7 +72,7 @@ class JobGroup(models.Model):
 
     @property
     def is_terminal(self) -> bool:
-        return self.status not in OPEN_GROUP
+        return self.status not in OPEN_GROUP_STATUSES
 
 
 class JobTemplate(models.Model):
@@ -82,7 +82,7 @@ class JobTemplate(models.Model):
     job_type = models.CharField(_("job type"), max_length=200)
     params = models.JSONField(_("params"), default=dict, blank=True)
     retry_policy = models.JSONField(_("retry policy"), default=dict, blank=True)
-    priority = models.SmallIntegerField(_("priority"), null=True, blank=True, validators=PRIORITY)
+    priority = models.SmallIntegerField(_("priority"), null=True, blank=True, validators=PRIORITY_VALIDATORS)
     resource = models.CharField(_("resource"), max_length=200, default="", blank=True)
     target = models.CharField(_("target"), max_length=200, null=True, blank=True)
     max_runtime_sec = models.FloatField(_("maximum runtime (s)"), null=True, blank=True)

@@ -1,4 +1,4 @@
-"""The Job: an intent to run one handler once with fixed params."""
+"""The job, a request to run one handler once with fixed params, and its run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
-from jobs.models.expressions import Literal, literals
+from jobs.models.expressions import SqlLiteral, sql_literals
 from jobs.models.routing import RoutedManager
 from jobs.states import ACTIVE, LIVE, RUN_STATUSES, TERMINAL, Status, StopMode
 
@@ -27,7 +27,7 @@ STATUS_LABELS = {
     Status.SKIPPED: pgettext_lazy("job status", "Skipped"),
     Status.CANCELLED: pgettext_lazy("job status", "Cancelled"),
 }
-STATUS_WORDS = {  # within a sentence, which a language may write otherwise than alone
+STATUS_IN_SENTENCE = {  # a language may spell a status within a sentence differently, e.g. in lower case
     Status.PENDING: pgettext_lazy("job status within a sentence", "pending"),
     Status.QUEUED: pgettext_lazy("job status within a sentence", "queued"),
     Status.DISPATCHING: pgettext_lazy("job status within a sentence", "dispatching"),
@@ -43,13 +43,13 @@ STOP_CHOICES = [
     (str(StopMode.CANCEL), pgettext_lazy("stop request", "Cancel")),
     (str(StopMode.PAUSE), pgettext_lazy("stop request", "Pause")),
 ]
-PRIORITY = [MinValueValidator(0), MaxValueValidator(100)]
-RARE = [str(s) for s in (Status.CANCELLED, Status.FAILED, Status.PAUSED, Status.PENDING, Status.SKIPPED)]
+PRIORITY_VALIDATORS = [MinValueValidator(0), MaxValueValidator(100)]
+RARE_STATUSES = [str(s) for s in (Status.CANCELLED, Status.FAILED, Status.PAUSED, Status.PENDING, Status.SKIPPED)]
 DISPATCH_ORDER = ("-priority", "position", "created_at", "id")
 
 
 class Gate(models.IntegerChoices):
-    """What a QUEUED job waits behind. Only READY jobs stand in the index that a claim walks."""
+    """The wait state of a QUEUED job. Only READY jobs are in the index that a claim scans."""
 
     CLOSED = 0, _("not queued")
     TIME = 1, _("waits for its time")
@@ -62,19 +62,17 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(status=Status.QUEUED)
 
     def ready(self) -> JobQuerySet:
-        """What a worker of ours may claim."""
-        return self.filter(gate=Literal(Gate.READY), remote=False)  # a parameter would not find the partial index
+        """Return the jobs that a local worker may claim."""
+        return self.filter(gate=SqlLiteral(Gate.READY), remote=False)  # a parameter would not match the partial index
 
     def running(self) -> JobQuerySet:
         return self.filter(status=Status.RUNNING)
 
     def active(self) -> JobQuerySet:
-        return self.filter(status__in=literals(sorted(ACTIVE)))
+        return self.filter(status__in=sql_literals(sorted(ACTIVE)))
 
-    def ended(self) -> JobQuerySet:
-        return self.filter(status__in=sorted(TERMINAL))
-
-    def tails(self) -> JobQuerySet:
+    def latest_attempts(self) -> JobQuerySet:
+        """Return the last job of each retry chain."""
         return self.filter(retried_by__isnull=True)
 
     def in_dispatch_order(self) -> JobQuerySet:
@@ -84,7 +82,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 class Job(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
 
-    # what
+    # work
     job_type = models.CharField(_("job type"), max_length=200)
     template = models.ForeignKey(
         "JobTemplate",
@@ -104,7 +102,7 @@ class Job(models.Model):
         models.DO_NOTHING,
         null=True,
         blank=True,
-        db_constraint=False,  # the promoter makes the row; an enqueue must not
+        db_constraint=False,  # the promoter creates the row later; an insert of a job must not
         db_index=False,
         related_name="jobs",
         verbose_name=_("lane"),
@@ -115,9 +113,9 @@ class Job(models.Model):
     remote = models.BooleanField(_("for remote workers"), default=False)
     flow_id = models.BigIntegerField(editable=False, help_text=_("Derived from tenant, job type, resource and addon."))
 
-    # when
-    priority = models.SmallIntegerField(_("priority"), default=50, validators=PRIORITY)
-    base_priority = models.SmallIntegerField(_("base priority"), default=50, validators=PRIORITY)
+    # order and times
+    priority = models.SmallIntegerField(_("priority"), default=50, validators=PRIORITY_VALIDATORS)
+    base_priority = models.SmallIntegerField(_("base priority"), default=50, validators=PRIORITY_VALIDATORS)
     position = models.BigIntegerField(_("position"))
     created_at = models.DateTimeField(_("created"), db_default=Now())
     not_before = models.DateTimeField(_("not before"), null=True, blank=True)
@@ -128,7 +126,7 @@ class Job(models.Model):
     max_runtime_sec = models.FloatField(_("maximum runtime (s)"), null=True, blank=True)
     dispatched_at = models.DateTimeField(_("first dispatched"), null=True, blank=True)
 
-    # how much
+    # costs and limits
     cost_units = models.SmallIntegerField(_("cost units"), default=1)
     constraints = models.JSONField(_("constraints"), default=dict, blank=True)
     token_limit = models.BigIntegerField(_("token limit"), null=True, blank=True)
@@ -151,13 +149,13 @@ class Job(models.Model):
     lease_token = models.UUIDField(_("lease token"), null=True, blank=True)
     lease_expires_at = models.DateTimeField(_("lease expires"), null=True, blank=True)
     heartbeat_at = models.DateTimeField(_("last heartbeat"), null=True, blank=True)
-    beat_clock = models.CharField(  # only where the database's clock is the host's: boot id and monotonic seconds
+    beat_clock = models.CharField(  # SQLite only, whose clock is the host's: boot id and monotonic seconds
         max_length=100, null=True, blank=True, editable=False
     )
     fence = models.BigIntegerField(_("fence"), default=0, help_text=_("Grows with every claim along a retry chain."))
     reserved_until = models.DateTimeField(_("reserved until"), null=True, blank=True)
 
-    # lineage
+    # origin: retry chain, group, schedule, submission
     retry_of = models.OneToOneField(
         "self", models.PROTECT, null=True, blank=True, related_name="retried_by", verbose_name=_("retry of")
     )
@@ -181,7 +179,7 @@ class Job(models.Model):
     fire_time = models.DateTimeField(_("fire time"), null=True, blank=True)
     idempotency_key = models.CharField(_("idempotency key"), max_length=255, null=True, blank=True)
     idempotency_hash = models.CharField(max_length=64, default="", blank=True, editable=False)
-    traceparent = models.CharField(max_length=55, null=True, blank=True, editable=False)  # of who submitted it
+    traceparent = models.CharField(max_length=55, null=True, blank=True, editable=False)  # of the submitting request
 
     objects = RoutedManager.from_queryset(JobQuerySet)()
 
@@ -233,8 +231,8 @@ class Job(models.Model):
             models.Index(fields=("schedule", "id"), condition=Q(schedule__isnull=False), name="job_schedule"),
             models.Index(
                 fields=("status", "id"),
-                condition=Q(status__in=RARE),
-                name="job_of_rare_status",  # what most jobs never become: costs an ordinary job nothing
+                condition=Q(status__in=RARE_STATUSES),
+                name="job_of_rare_status",  # a job that just completes is never written to this index
             ),
             models.Index(
                 fields=("deadline_at",),
@@ -246,7 +244,7 @@ class Job(models.Model):
             models.Index(
                 fields=("tenant", "id"),
                 condition=~Q(tenant="default"),
-                name="job_of_tenant",  # who has one tenant only pays nothing; the default one has the primary key
+                name="job_of_tenant",  # costs nothing with one tenant; the default tenant uses the primary key
             ),
         ]
         constraints = [
@@ -329,12 +327,15 @@ class Job(models.Model):
 
     @property
     def blocks_target(self) -> bool:
-        """Stopped in a way that only a person can mend: paused, or failed and neither retried nor resolved."""
+        """Whether the target waits for an operator: the job is paused, or failed and neither retried nor resolved."""
         return self.holds_lane and self.status in (Status.PAUSED, Status.FAILED)
 
     @property
     def permanently_failed(self) -> bool:
-        """A retry is made in the transaction of the failure, so a failed tail is one that will not be retried."""
+        """Whether the job failed and has no retry.
+
+        A retry is inserted in the transaction of the failure, so the last job of a chain will not be retried.
+        """
         return self.status == Status.FAILED and not hasattr(self, "retried_by")
 
 
@@ -344,7 +345,7 @@ class JobRunQuerySet(models.QuerySet["JobRun"]):
 
 
 class JobRun(models.Model):
-    """The one execution of a Job; it shares the job's id. An audit record: see INV-002."""
+    """The one execution of a job, with the job's id as primary key. It is an audit record: see INV-002."""
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="run", verbose_name=_("job"))
     status = models.CharField(

@@ -1,4 +1,4 @@
-"""What bounds concurrency: limits an operator can edit, and leases that are not a job's."""
+"""Concurrency limits that an operator can edit, and slot leases without a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LimitScope(models.TextChoices):
 
 
 class ConcurrencyLimit(models.Model):
-    """The row a claim locks before it counts. Without an override its maximum is what the settings say."""
+    """A limit, locked by a claim before it counts. Without an override the maximum comes from the settings."""
 
     scope = models.CharField(_("scope"), max_length=8, choices=LimitScope.choices)
     key = models.CharField(_("key"), max_length=200, default="", blank=True)
@@ -60,10 +60,11 @@ class LeaseKind(models.TextChoices):
 
 
 class Lease(models.Model):
-    """A runtime contract without a job: granted once, heartbeated, ended or expired.
+    """A slot lease without a job: granted once, kept by heartbeats, ended or expired.
 
-    DIRECT: the slot of a direct call; until it is granted it waits, and the queue waits behind it. ADMISSION: a share
-    of the machine's capacity; one that was not granted is a denial, remembered until `expires_at`.
+    DIRECT: the slot of a direct call. Until it is granted it is a reservation, and takes the next free slot before
+    the queue does. ADMISSION: a part of the machine's capacity. One that was not granted is a denial, kept until
+    `expires_at`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -78,14 +79,14 @@ class Lease(models.Model):
     constraints = models.JSONField(_("constraints"), default=dict, blank=True)
     expected_duration_sec = models.FloatField(_("expected duration (s)"), null=True, blank=True)
     owner = models.CharField(_("owner"), max_length=300)
-    process = models.CharField(  # the process that waits or works: once it is gone, nobody does
+    process = models.CharField(  # the process that waits or runs: once it has ended, the lease can be released
         max_length=300, default="", blank=True, editable=False
     )
     requested_at = models.DateTimeField(_("requested"), db_default=Now())
     granted_at = models.DateTimeField(_("granted"), null=True, blank=True)
     expires_at = models.DateTimeField(_("expires"))
     heartbeat_at = models.DateTimeField(_("last heartbeat"), null=True, blank=True)
-    beat_clock = models.CharField(  # only where the database's clock is the host's: see `Job.beat_clock`
+    beat_clock = models.CharField(  # SQLite only: see `Job.beat_clock`
         max_length=100, null=True, blank=True, editable=False
     )
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)

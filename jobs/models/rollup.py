@@ -1,4 +1,4 @@
-"""Counts and durations per minute, written with the end of a job and summed on read."""
+"""Counts and durations per minute, written when a job finishes and summed on read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ BUCKETS_SEC = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 1800, 7200)  # upper bounds; o
 
 
 class JobMinute(models.Model):
-    """Keyed by who wrote it, so that no two writers ever share a row, and by the buckets its durations fall in."""
+    """A rollup row of one minute and one writer, so that two writers never update the same row.
+
+    The key also has the buckets of waiting and running time, from which percentiles are read.
+    """
 
     minute = models.DateTimeField(_("minute"))
     worker = models.CharField(_("written by"), max_length=300)

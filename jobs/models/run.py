@@ -1,4 +1,4 @@
-"""What happened to a job (append-only), and what its handler logged."""
+"""Events of a job (append-only), and the log lines of its handler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs.models.job import STATUS_CHOICES, Job
 from jobs.models.routing import RoutedManager
 from jobs.states import EventKind
 
-RARE_ENDS = [str(kind) for kind in (EventKind.CANCELLED, EventKind.FAILED, EventKind.SKIPPED)]
+RARE_END_KINDS = [str(kind) for kind in (EventKind.CANCELLED, EventKind.FAILED, EventKind.SKIPPED)]
 ACTOR_CHOICES = [
     (str(ActorKind.USER), pgettext_lazy("actor", "user")),
     (str(ActorKind.TOKEN), pgettext_lazy("actor", "API token")),
@@ -49,12 +49,12 @@ class JobEvent(models.Model):
             models.Index(
                 fields=("token",),
                 condition=Q(kind=EventKind.RUNNING, token__isnull=False),
-                name="jobevent_of_lease",  # only the start of a remote worker has both
+                name="jobevent_of_lease",  # only a start by a remote worker has a token
             ),
             models.Index(
                 fields=("kind", "at"),
-                condition=Q(kind__in=RARE_ENDS),
-                name="jobevent_rare_end",  # an ordinary job, which completes, pays nothing for it
+                condition=Q(kind__in=RARE_END_KINDS),
+                name="jobevent_rare_end",  # a job that completes is never written to this index
             ),
         ]
 
@@ -80,4 +80,4 @@ class JobLog(models.Model):
         indexes = [models.Index(fields=("job", "id"), name="joblog_of_job")]
 
     def __str__(self) -> str:
-        return f"{self.level} {self.job_id}"  # titles show this to people who may not read the message
+        return f"{self.level} {self.job_id}"  # page titles show this to users without permission to read the message

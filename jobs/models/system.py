@@ -1,4 +1,4 @@
-"""What dispatching knows of the machine, and of who had which share of it: read and written under one row's lock."""
+"""The system load for admission, and the usage of fair shares: read and written under the lock of one row."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ STATE_LABELS = {
 
 
 class SystemSnapshot(models.Model):
-    """How the machine is doing, in one row: whoever decides on admission locks it, so that all decide in turn.
+    """The system load, in one row, which every admission decision locks, so that decisions are made one by one.
 
-    The holder of the housekeeping lease writes it. `share_clock` is the virtual time of fair shares.
+    The holder of the maintenance lease writes it. `share_clock` is the virtual time of fair shares.
     """
 
-    ONLY = 1
+    SINGLETON_ID = 1
 
-    id = models.SmallIntegerField(primary_key=True, default=ONLY, editable=False)
+    id = models.SmallIntegerField(primary_key=True, default=SINGLETON_ID, editable=False)
     holder = models.CharField(_("measured by"), max_length=300, default="", blank=True)
     held_until = models.DateTimeField(_("housekeeping lease until"), null=True, blank=True)
     taken_at = models.DateTimeField(_("measured"), null=True, blank=True)
@@ -57,7 +57,7 @@ class SystemSnapshot(models.Model):
 
 
 class ShareAccount(models.Model):
-    """How much of its share a tenant or an addon has had, in virtual time. Kept only while it is ahead of the clock."""
+    """The usage of one tenant's or addon's fair share, in virtual time; deleted once it is not ahead of the clock."""
 
     key = models.CharField(_("key"), max_length=220, primary_key=True)
     served = models.FloatField(_("served"), default=0)

@@ -1,4 +1,4 @@
-"""Targets are serial lanes; a mark says that a lane must be looked at again."""
+"""Targets, which are serial queues, and the marks of targets that the promoter must check again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Target(models.Model):
 
 
 class LaneMark(models.Model):
-    """Left by every change of a lane, in the transaction of that change; consumed by the promoter."""
+    """The mark of a dirty target: inserted with every change of its jobs, deleted by the promoter."""
 
     lane_id = models.UUIDField()
 

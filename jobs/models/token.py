@@ -1,4 +1,4 @@
-"""Bearer tokens of the API: only their digest is kept."""
+"""Bearer tokens of the API; only their digest is stored."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Worker processes as the console shows them, and addons that ask for remote jobs.
+"""Worker processes, as the console shows them, and addons that poll for remote jobs.
 
-Recovery never looks here: it looks at leases.
+Recovery does not read these tables: it reads leases.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class WorkerState(models.TextChoices):
 
 
 class Worker(models.Model):
-    """One life of one worker process: a restart under the same name is a new row."""
+    """One worker process; a restart under the same name is a new row."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(_("name"), max_length=200)
@@ -60,9 +60,9 @@ class Worker(models.Model):
 
 
 class Poller(models.Model):
-    """An addon that asked what it may start: offers are made only to those who are there to start them.
+    """An addon's last poll. Offers are made only to addons that poll.
 
-    The tenant is empty for a caller of all tenants.
+    The tenant is empty for a token of all tenants.
     """
 
     tenant = models.CharField(_("tenant"), max_length=64, default="", blank=True)

@@ -113,13 +113,13 @@ def of(tenant: str | None) -> QuerySet[JobGroup]:
 
 def tails(group_id: UUID) -> JobQuerySet:
     """The job that counts in each place: the last of its retries."""
-    return Job.objects.filter(group_id=group_id).tails().order_by("group_index")
+    return Job.objects.filter(group_id=group_id).latest_attempts().order_by("group_index")
 
 
 def progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
     """Of each group, how many places there are and how many of them are in which state, in one query."""
     found: dict[UUID, dict[str, Any]] = {group_id: {"total": 0, "by_status": {}} for group_id in group_ids}
-    counted = Job.objects.filter(group_id__in=list(found)).tails().order_by()
+    counted = Job.objects.filter(group_id__in=list(found)).latest_attempts().order_by()
     for group_id, status, jobs in counted.values_list("group_id", "status").annotate(Count("pk")):
         found[group_id]["total"] += jobs
         found[group_id]["by_status"][status] = jobs

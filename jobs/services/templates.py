@@ -17,8 +17,8 @@ from jobs.actors import PYTHON, Actor
 from jobs.conf.rules import YEAR_SEC
 from jobs.errors import Conflict, InvalidInput, InvalidParams, NotFound
 from jobs.models import Job, JobTemplate
-from jobs.models.expressions import literals
-from jobs.models.job import RARE
+from jobs.models.expressions import sql_literals
+from jobs.models.job import RARE_STATUSES
 from jobs.redaction import restore
 from jobs.registry import registry
 from jobs.services import job_spec
@@ -105,9 +105,9 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
     with db.atomic():
         template = _find(of(tenant).select_for_update(no_key=True), template_id)
         made = Job.objects.filter(template_id=template.pk)
-        waiting = made.filter(status__in=literals([Status.PENDING, Status.QUEUED]))
-        at_work = made.filter(status__in=literals(sorted(ACTIVE)))
-        paused = made.filter(status__in=literals(RARE), status=Status.PAUSED)
+        waiting = made.filter(status__in=sql_literals([Status.PENDING, Status.QUEUED]))
+        at_work = made.filter(status__in=sql_literals(sorted(ACTIVE)))
+        paused = made.filter(status__in=sql_literals(RARE_STATUSES), status=Status.PAUSED)
         if waiting.exists() or at_work.exists() or paused.exists():
             raise InUse(_("Jobs that were made from “%s” have not ended.") % template.name)
         try:

@@ -16,16 +16,16 @@ from django.db.models.functions import Cast, Coalesce, Greatest
 
 from jobs import clock, db
 from jobs.models import Gate, Job, JobMinute
-from jobs.models.expressions import literals
-from jobs.models.job import RARE
+from jobs.models.expressions import sql_literals
+from jobs.models.job import RARE_STATUSES
 from jobs.states import ACTIVE, LIVE, Status
 from jobs.stats.cache import Kept
 
 # The conditions of partial indexes; all live states at once would be a walk over history.
 PARTS: tuple[dict[str, Any], ...] = (
-    {"status__in": literals([Status.PENDING, Status.QUEUED])},
-    {"status__in": literals(sorted(ACTIVE))},
-    {"status__in": literals(RARE), "status": Status.PAUSED},
+    {"status__in": sql_literals([Status.PENDING, Status.QUEUED])},
+    {"status__in": sql_literals(sorted(ACTIVE))},
+    {"status__in": sql_literals(RARE_STATUSES), "status": Status.PAUSED},
 )
 STEPS_A_SEC = 2**16  # a power of two, so that a float holds every step exactly
 

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from jobs.conf import conf
 from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
-from jobs.models.expressions import literals
+from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow, InUse
 from jobs.states import ACTIVE, Status
@@ -38,7 +38,7 @@ class Workforce:
 def oldest_waiting() -> Job | None:
     """Of the jobs that wait for a slot or their lane (not for their time), the one that has waited longest."""
     ready = Job.objects.filter(gate=Gate.READY)
-    in_lanes = Job.objects.filter(gate__in=literals(IN_LANE), lane__isnull=False)
+    in_lanes = Job.objects.filter(gate__in=sql_literals(IN_LANE), lane__isnull=False)
     oldest: list[tuple[datetime, UUID]] = []
     for waiting in (ready.filter(remote=False), ready.filter(remote=True), in_lanes):  # an index each
         oldest += waiting.order_by("created_at", "id").values_list("created_at", "id")[:1]
@@ -67,7 +67,7 @@ def present_workers() -> QuerySet[Worker]:
 
 def in_use() -> InUse:
     """What counts against the limits, as a claim counts it: active jobs, and leases of direct executions."""
-    active = Job.objects.filter(status__in=literals(AT_WORK)).order_by().values_list(*FLOW).annotate(Count("pk"))
+    active = Job.objects.filter(status__in=sql_literals(AT_WORK)).order_by().values_list(*FLOW).annotate(Count("pk"))
     direct = Lease.objects.filter(kind=LeaseKind.DIRECT)
     leases = direct.filter(ended_at__isnull=True, granted_at__isnull=False)
     held = leases.order_by().values_list(*FLOW).annotate(Count("pk"))
@@ -85,7 +85,7 @@ def recovered(within: timedelta, tenant: str | None = None) -> int:
 
 def expired_leases(tenant: str | None = None) -> int:
     """Running jobs whose holder has not renewed its lease; recovery takes them when the grace is over, too."""
-    over = Job.objects.filter(status__in=literals(AT_WORK), status=Status.RUNNING, lease_expires_at__lt=Now())
+    over = Job.objects.filter(status__in=sql_literals(AT_WORK), status=Status.RUNNING, lease_expires_at__lt=Now())
     return (over if tenant is None else over.filter(tenant=tenant)).count()
 
 

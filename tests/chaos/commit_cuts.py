@@ -108,7 +108,7 @@ def cut_many(wire: CommitWire, fleet: Fleet, chance: random.Random, cuts: int) -
 
 def judge(verdict: Verdict, fleet: Fleet) -> None:
     status = dict(Job.objects.values_list("pk", "status"))
-    tails = Job.objects.tails()
+    tails = Job.objects.latest_attempts()
     verdict.note(jobs=len(status), retries=Job.objects.filter(retry_of__isnull=False).count())
     verdict.broken += [f"{each} is {each.status}: {each.status_reason}" for each in tails.exclude(status="COMPLETED")]
     reasons = Counter(Job.objects.filter(status=Status.FAILED).values_list("job_type", "status_reason"))

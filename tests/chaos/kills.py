@@ -106,7 +106,7 @@ class Storm:
 
 
 def judge_chains(verdict: Verdict, jobs: int) -> None:
-    tails = Job.objects.tails()
+    tails = Job.objects.latest_attempts()
     verdict.require(tails.count() == jobs, f"{tails.count()} chains, {jobs} were submitted")
     verdict.broken += [f"{each} ended {each.status}" for each in tails.exclude(status=Status.COMPLETED)]
     known = {"lease expired", "Scheduler crash recovery"}

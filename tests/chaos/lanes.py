@@ -138,7 +138,9 @@ def let_everything_go() -> None:
     for _ in range(50):
         for job_id in Job.objects.filter(status=Status.PAUSED).values_list("pk", flat=True):
             job_services.resume(job_id)
-        for job_id in Job.objects.filter(status=Status.FAILED, resolved_at=None).tails().values_list("pk", flat=True):
+        for job_id in (
+            Job.objects.filter(status=Status.FAILED, resolved_at=None).latest_attempts().values_list("pk", flat=True)
+        ):
             job_services.resolve(job_id)
         for job_id in Job.objects.filter(status=Status.QUEUED, gate=1).values_list("pk", flat=True):
             job_services.retry(job_id)

@@ -220,7 +220,7 @@ def judge_nothing_lost(verdict: Verdict, fleet: Fleet, workers: list[WorkerProce
     until(lambda: not live.exists(), 60, lambda: f"{live.count()} jobs end\n{fleet.logs()[-5000:]}", forgiving=True)
     known = dict(Job.objects.values_list("pk", "status"))
     verdict.broken += [f"job {each} was acknowledged and is gone" for each in acknowledged if each not in known]
-    tails = Job.objects.tails().exclude(status=Status.COMPLETED)
+    tails = Job.objects.latest_attempts().exclude(status=Status.COMPLETED)
     verdict.broken += [f"job {each.pk} is {each.status}: {each.status_reason}" for each in tails]
     expired = Job.objects.filter(status=Status.FAILED)
     verdict.note(leases_lost=expired.count())

@@ -119,7 +119,7 @@ def test_a_chain_stays_linear_whichever_job_is_named() -> None:
         assert retry.retry_of_id == chain[-1].pk
         chain.append(executor.fail(executor.take(retry)))
     assert [job.attempt for job in chain] == [1, 2, 3, 4, 5, 6]
-    assert [job.pk for job in Job.objects.tails()] == [chain[-1].pk]
+    assert [job.pk for job in Job.objects.latest_attempts()] == [chain[-1].pk]
 
 
 @pytest.mark.parametrize("status", [Status.QUEUED, Status.DISPATCHING, Status.RUNNING, Status.PAUSED, Status.PENDING])

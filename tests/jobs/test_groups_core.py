@@ -54,7 +54,7 @@ def _parallel(places: int = 3) -> list[Job]:
 
 
 def _tails(jobs: list[Job]) -> list[str]:
-    tails = _group(jobs).jobs.tails().order_by("group_index")
+    tails = _group(jobs).jobs.latest_attempts().order_by("group_index")
     return [tail.status for tail in tails]
 
 
@@ -218,7 +218,7 @@ def test_a_retry_reopens_a_group_that_had_ended(verb: Any, finished: Received) -
     retry = verb(failed.pk)
     group = _group(jobs)
     assert (group.status, group.round, group.finished_at) == (GroupStatus.RUNNING, 2, None)
-    tails = list(group.jobs.tails().order_by("group_index"))
+    tails = list(group.jobs.latest_attempts().order_by("group_index"))
     assert [tail.status for tail in tails] == ["QUEUED", "PENDING", "PENDING"]
     assert [tail.retry_of_id for tail in tails] == [job.pk for job in jobs]
     assert tails[0] == retry

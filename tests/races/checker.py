@@ -12,7 +12,7 @@ from django.db.models import Sum
 from jobs.actors import ActorKind
 from jobs.engine.finish import Verdict
 from jobs.models import GroupMode, GroupStatus, Job, JobEvent, JobGroup, JobMinute, JobRun
-from jobs.models.group import OPEN_GROUP
+from jobs.models.group import OPEN_GROUP_STATUSES
 from jobs.states import ACTIVE, ARROWS, TERMINAL, EventKind, Status
 
 STEPS = {(arrow.source or "", arrow.target, arrow.event) for arrow in ARROWS}
@@ -169,7 +169,7 @@ def groups(world: World) -> Iterator[str]:
     for group in JobGroup.objects.all():
         live = [job for job in members[group.pk] if job["status"] not in TERMINAL]
         tails = Counter(job["status"] for job in members[group.pk] if job["id"] not in world.successor)
-        if (group.status in OPEN_GROUP) != bool(live):
+        if (group.status in OPEN_GROUP_STATUSES) != bool(live):
             yield f"group {group.pk}: is {group.status} with {len(live)} live members"
         elif not live and group.status != _status_of(tails):
             yield f"group {group.pk}: is {group.status}, its tails are {dict(tails)}"

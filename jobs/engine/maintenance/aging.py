@@ -18,7 +18,7 @@ from jobs.actors import SCHEDULER
 from jobs.conf import conf
 from jobs.engine.transitions import jobs, mark_lanes
 from jobs.models import Gate, Job, JobEvent
-from jobs.models.expressions import Literal, literals
+from jobs.models.expressions import SqlLiteral, sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow
 from jobs.policies.fairness import Waiting
@@ -63,14 +63,14 @@ class Ager:
     def _lines(self) -> Iterator[JobQuerySet]:
         """Every line that jobs stand in: the queue, each addon's remote jobs, and each lane's."""
         yield jobs().ready()
-        remote = jobs().filter(gate=Literal(Gate.READY), remote=True)
+        remote = jobs().filter(gate=SqlLiteral(Gate.READY), remote=True)
         for _ in range(LINES_AT_ONCE):
             addon = remote.filter(addon_id__gt=self._addon).order_by("addon_id").values_list("addon_id", flat=True)
             self._addon = addon.first() or ""
             yield remote.filter(addon_id=self._addon)
             if not self._addon:
                 break
-        in_lane = jobs().filter(gate__in=literals([Gate.LANE, Gate.READY]))
+        in_lane = jobs().filter(gate__in=sql_literals([Gate.LANE, Gate.READY]))
         for _ in range(LINES_AT_ONCE):
             lane = in_lane.filter(lane_id__gt=self._lane).order_by("lane_id").values_list("lane_id", flat=True).first()
             self._lane = lane or FIRST_LANE

@@ -12,7 +12,7 @@ from jobs.actors import SCHEDULER
 from jobs.engine import lifecycle
 from jobs.errors import JobSchedulerError
 from jobs.models import Job, JobRun
-from jobs.models.expressions import literals
+from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.states import Status
 
@@ -69,5 +69,5 @@ def _until_first(jobs: JobQuerySet) -> float:
 
 
 def _waiting() -> JobQuerySet:
-    waiting = literals([str(Status.PENDING), str(Status.QUEUED)])
+    waiting = sql_literals([str(Status.PENDING), str(Status.QUEUED)])
     return Job.objects.filter(status__in=waiting, time_sensitive=True)

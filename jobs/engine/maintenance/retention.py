@@ -22,7 +22,7 @@ from jobs import clock, db
 from jobs.conf import conf
 from jobs.engine.maintenance import rollup_compaction
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Worker
-from jobs.models.group import OPEN_GROUP
+from jobs.models.group import OPEN_GROUP_STATUSES
 from jobs.states import TERMINAL
 
 logger = logging.getLogger("jobs.engine.maintenance.retention")
@@ -118,7 +118,7 @@ class Pruning:
         return chains
 
     def _groups(self) -> bool:
-        ended = JobGroup.objects.exclude(status__in=OPEN_GROUP).filter(finished_at__lt=self.before)
+        ended = JobGroup.objects.exclude(status__in=OPEN_GROUP_STATUSES).filter(finished_at__lt=self.before)
         found = list(self._after(ended, self._last_group).values_list("pk", flat=True)[:GROUPS])
         for group in found:
             try:

@@ -75,10 +75,10 @@ def lock() -> SystemSnapshot:
     """The row, locked until the transaction ends; `row.now` is the database's clock. Made if it is not there."""
     rows = SystemSnapshot.objects.all()
     locked = rows.select_for_update(no_key=True).annotate(now=Now())
-    row = locked.filter(pk=SystemSnapshot.ONLY).first()
+    row = locked.filter(pk=SystemSnapshot.SINGLETON_ID).first()
     if row is None:
         rows.bulk_create([SystemSnapshot()], ignore_conflicts=True)
-        row = locked.get(pk=SystemSnapshot.ONLY)
+        row = locked.get(pk=SystemSnapshot.SINGLETON_ID)
     return row
 
 

@@ -28,7 +28,7 @@ from jobs.engine.remote.starts import Holder, Start
 from jobs.engine.transitions import from_now, get, jobs, lock, require
 from jobs.errors import LeaseLost, NotAsked, SlotBusy
 from jobs.models import Job, JobEvent, JobLog, JobRun
-from jobs.models.expressions import Literal
+from jobs.models.expressions import SqlLiteral
 from jobs.outcomes import Completed, Failed, Skipped, Stopped
 from jobs.states import TERMINAL, Cause, EventKind, Status, StopMode
 from jobs.validation.sanitize import salvage_json
@@ -146,7 +146,7 @@ def actor_of(holder: Holder) -> Actor:
 
 
 def _require_free(holder: Holder) -> None:
-    if jobs().filter(status=Literal(str(Status.RUNNING)), lease_owner=holder.owner).exists():
+    if jobs().filter(status=SqlLiteral(str(Status.RUNNING)), lease_owner=holder.owner).exists():
         raise SlotBusy(f"Slot {holder.slot} of worker {holder.worker} has another job.")
 
 

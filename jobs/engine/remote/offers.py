@@ -24,7 +24,7 @@ from jobs.engine.sql.candidates import Filter
 from jobs.engine.transitions import jobs
 from jobs.errors import WrongState
 from jobs.models import Gate, Job, JobEvent, Poller
-from jobs.models.expressions import Literal
+from jobs.models.expressions import SqlLiteral
 from jobs.models.job import JobQuerySet
 from jobs.states import EventKind, Status
 
@@ -128,5 +128,5 @@ def _asked_lately() -> QuerySet[Poller]:
 
 
 def _ready(addon_id: str, tenant: str | None) -> JobQuerySet:
-    found = jobs().filter(gate=Literal(Gate.READY), remote=True, addon_id=addon_id)
+    found = jobs().filter(gate=SqlLiteral(Gate.READY), remote=True, addon_id=addon_id)
     return found if tenant is None else found.filter(tenant=tenant)

@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from jobs import clock, db
 from jobs.engine.process_identity import beat_clock, seconds_since
 from jobs.models import Job, JobEvent
-from jobs.models.expressions import Literal
+from jobs.models.expressions import SqlLiteral
 from jobs.states import EventKind
 
 
@@ -84,7 +84,7 @@ def is_overdue(job: Job, start: Start, now: datetime) -> bool:
 
 def _events() -> QuerySet[JobEvent]:
     # A parameter in place of the word would not find the partial index.
-    return JobEvent.objects.filter(kind=Literal(str(EventKind.RUNNING))).order_by()
+    return JobEvent.objects.filter(kind=SqlLiteral(str(EventKind.RUNNING))).order_by()
 
 
 def _start(event: JobEvent) -> Start:
