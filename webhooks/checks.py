@@ -14,7 +14,7 @@ from jobs.checks import TAG
 from jobs.conf import conf
 from jobs.management.doctor import Finding, Findings, Level
 from webhooks.models import WebhookEndpoint, WebhookMessage
-from webhooks.secret_encryption import UndecryptableSecret, decrypt_secret
+from webhooks.secrets import UndecryptableSecret, decrypt_secret
 
 MOST = 1000  # endpoints that are looked at
 

@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce, Now
 from jobs import db
 from jobs.conf import conf
 from jobs.validation.sanitize import salvage_text
-from webhooks import circuit_breaker, secret_encryption, subscriptions
+from webhooks import circuit_breaker, secrets, subscriptions
 from webhooks.fanout import DISABLED
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
@@ -149,8 +149,8 @@ class _Endpoint(NamedTuple):
     def decrypt_keys(self) -> tuple[bytes, ...] | None:
         tokens = [self.secret, *([self.old_secret] if self.old_secret and self.signs_twice else [])]
         try:
-            return tuple(secret_encryption.decrypt_secret(bytes(token), as_uuid(self.key)) for token in tokens)
-        except secret_encryption.UndecryptableSecret:
+            return tuple(secrets.decrypt_secret(bytes(token), as_uuid(self.key)) for token in tokens)
+        except secrets.UndecryptableSecret:
             return None
 
 

@@ -22,7 +22,7 @@ from jobs.conf import conf
 from jobs.errors import Conflict, InvalidInput, NotFound
 from jobs.validation import fields
 from webhooks import deliveries as leases
-from webhooks import events, payloads, secret_encryption, sender, subscriptions, url_guard
+from webhooks import events, payloads, secrets, sender, subscriptions, url_guard
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.services")
@@ -43,21 +43,21 @@ def create(
     url: Any, event_names: Any, *, tenant: str = "default", enabled: Any = True, actor: Actor = PYTHON
 ) -> tuple[WebhookEndpoint, str]:
     """A new endpoint, and its secret: this is the only time that it is shown."""
-    secret = secret_encryption.new_secret()
+    secret = secrets.new_secret()
     endpoint = WebhookEndpoint(
         tenant=fields.tenant(tenant),
         url=_url(url),
         events=events.parse(event_names),
         enabled=fields.boolean(enabled, "enabled"),
     )
-    endpoint.secret = secret_encryption.encrypt_secret(secret, endpoint.pk)
+    endpoint.secret = secrets.encrypt_secret(secret, endpoint.pk)
     with db.atomic():
         if of(endpoint.tenant).count() >= MOST_ENDPOINTS:
             raise TooMany(_("A tenant may have no more than %d endpoints.") % MOST_ENDPOINTS)
         endpoint.save(using=db.alias(), force_insert=True)
         subscriptions.write(endpoint)
     _log(endpoint, "made", actor)
-    return get(endpoint.pk), secret_encryption.format_secret(secret)
+    return get(endpoint.pk), secrets.format_secret(secret)
 
 
 def of(tenant: str | None) -> QuerySet[WebhookEndpoint]:
@@ -113,16 +113,16 @@ def rotate_secret(
     endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON
 ) -> tuple[WebhookEndpoint, str]:
     """A new secret, shown once. The former one signs along for a day, so that the receiver can change over."""
-    secret = secret_encryption.new_secret()
+    secret = secrets.new_secret()
     with db.atomic():
         endpoint = _lock(endpoint_id, tenant)
         of(tenant).filter(pk=endpoint.pk).update(
-            secret=secret_encryption.encrypt_secret(secret, endpoint.pk),
+            secret=secrets.encrypt_secret(secret, endpoint.pk),
             old_secret=endpoint.secret,
             old_secret_until=Now() + BOTH_SIGN,
         )
     _log(endpoint, "given a new secret", actor)
-    return get(endpoint.pk), secret_encryption.format_secret(secret)
+    return get(endpoint.pk), secrets.format_secret(secret)
 
 
 def send_test(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> WebhookDelivery:

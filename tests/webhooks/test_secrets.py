@@ -15,7 +15,7 @@ from tests.webhooks.conftest import Settings
 from tests.webhooks.scenes import ANYWHERE
 from webhooks import attempt, deliveries, services
 from webhooks.models import WebhookEndpoint
-from webhooks.secret_encryption import (
+from webhooks.secrets import (
     UndecryptableSecret,
     decrypt_secret,
     encrypt_secret,
