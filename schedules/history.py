@@ -18,7 +18,7 @@ from jobs.validation import fields as parsing
 from schedules import validation
 from schedules.cron import Cron, zone
 from schedules.describe import clock_note
-from schedules.firing import tails
+from schedules.fire_plan import tails
 from schedules.models import Schedule, ScheduleFire
 from schedules.triggers import Trigger, from_on, trigger_of
 from schedules.validation import refusing_nonsense

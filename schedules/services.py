@@ -26,7 +26,8 @@ from jobs.services.jobs import REASON_LENGTH, submit_spec
 from jobs.services.templates import NameTaken
 from jobs.validation import fields as parsing
 from schedules import validation
-from schedules.firing import build_job, settle
+from schedules.fire_plan import build_job
+from schedules.firing import settle
 from schedules.models import Schedule
 from schedules.validation import first_due, next_due, refusing_nonsense, require_sense, rule
 

@@ -16,7 +16,7 @@ from jobs.redaction import restore
 from jobs.services import job_spec
 from jobs.validation import fields
 from schedules.cron import LENGTH, CronError, UnknownZone, fields_of, zone
-from schedules.firing import build_job
+from schedules.fire_plan import build_job
 from schedules.models import CatchUp, Overlap, Schedule
 from schedules.triggers import BUSY, Once, trigger_of
 

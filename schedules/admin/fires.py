@@ -34,7 +34,7 @@ from jobs.admin.formatting import (
 from jobs.models import Job
 from jobs.models.job import STATUS_LABELS
 from jobs.states import Status
-from schedules.firing import tails
+from schedules.fire_plan import tails
 from schedules.models import Schedule, ScheduleFire
 
 PAST, COMING = 30, 10  # fires that are shown

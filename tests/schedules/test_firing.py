@@ -88,7 +88,7 @@ def test_jitter_moves_the_start_and_never_the_due_time() -> None:
 
 
 def test_jitter_is_the_same_whoever_fires() -> None:
-    from schedules.firing import jitter
+    from schedules.fire_plan import jitter
 
     row = schedule()
     assert jitter(row.pk, NOON, 60) == jitter(row.pk, NOON, 60) != jitter(row.pk, NOON + timedelta(minutes=1), 60)
