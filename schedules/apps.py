@@ -28,12 +28,12 @@ class SchedulesConfig(AppConfig):
 
     def pass_time(self, begin: datetime, end: datetime) -> None:
         """For `jobs.testing`: what falls due in between is fired."""
-        from schedules.ticker import fire_between
+        from schedules.testing import fire_between
 
         fire_between(begin, end)
 
     def examine(self) -> Iterator[Any]:
         """For `manage.py doctor`."""
-        from schedules.checks import examine
+        from schedules.doctor import examine
 
         return examine()

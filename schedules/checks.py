@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
-from django.db.models.functions import Now
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from jobs.checks import TAG
-from jobs.management.doctor import Finding, Findings, Level
 from schedules import declared
-from schedules.firing import BROKEN
-from schedules.models import Schedule
 
 RETRY_SEC = 60  # django-q2's own default
 
@@ -46,22 +39,3 @@ def check_django_q(**kwargs: Any) -> list[CheckMessage]:
         f"Q_CLUSTER: retry ({retry}) must be more than timeout ({timeout}): a task that is running would start again."
     )
     return [checks.Warning(message, hint="Set timeout, and a retry that is larger.", id="jobs.W004")]
-
-
-LATE_SEC = 60
-
-
-def examine() -> Findings:
-    rows = Schedule.objects.all()
-    late = rows.filter(enabled=True, next_fire_at__lt=Now() - timedelta(seconds=LATE_SEC)).count()
-    broken = rows.filter(enabled=False, disabled_reason__startswith=BROKEN).count()
-    if late:
-        message = ngettext("%d is overdue by more than a minute", "%d are overdue by more than a minute", late) % late
-        yield Finding(
-            "schedules", Level.ERROR, message, _("Start a worker with housekeeping, or run `manage.py tick`.")
-        )
-    if broken:
-        message = ngettext("%d is broken and was disabled", "%d are broken and were disabled", broken) % broken
-        yield Finding("schedules", Level.WARNING, message, _("See `manage.py schedules list`."))
-    if not late and not broken:
-        yield Finding("schedules", Level.OK, _("none is overdue"))

@@ -79,16 +79,3 @@ def _next_due() -> tuple[float, datetime | None]:
 
 
 ticker = Ticker()
-
-
-def fire_between(begin: datetime, end: datetime) -> int:
-    """For tests: fire what falls due until `end`, one due time after the other, as a scheduler would have.
-
-    Returns how many jobs were made.
-    """
-    declared.sync()
-    made, moment = fire_due(begin), begin
-    due_times = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False).order_by("next_fire_at")
-    while (due := due_times.values_list("next_fire_at", flat=True).first()) is not None and moment < due <= end:
-        made, moment = made + fire_due(due), due
-    return made

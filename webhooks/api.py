@@ -9,106 +9,29 @@ from uuid import UUID
 
 from django.http import HttpResponse
 from ninja import Router
-from pydantic import Field, WithJsonSchema
 
-from jobs.api import fields as f
 from jobs.api.auth import ApiRequest
 from jobs.api.operations import action, operation
-from jobs.api.pagination import Order, Paged, page
-from jobs.api.request_params import Asked, Document, Optional, Said, example, gated, one_of
+from jobs.api.pagination import Order, page
+from jobs.api.request_params import Asked, Document, Optional
 from jobs.api.responses import answer, nothing, tagged
-from jobs.api.schemas import Id, Out, Page, Time, words
+from jobs.api.schemas import Id, Out
 from jobs.serializers import moment
-from jobs.validation import fields as parsing
 from webhooks import services
-from webhooks.events import PATTERNS
-from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
-from webhooks.url_guard import LONGEST_URL
-
-URL = {"type": "string", "format": "uri", "maxLength": LONGEST_URL}
-EVENTS = {"type": "array", "items": words(PATTERNS), "minItems": 1}
-EXAMPLE: dict[str, Any] = {"url": "https://example.org/hooks/jobs", "events": ["job.completed", "job.failed"]}
-
-
-class ListedEndpointOut(Out):
-    id: Id
-    tenant: str
-    url: str
-    events: Annotated[list[str], WithJsonSchema(EVENTS)]
-    enabled: bool
-    disabled_reason: str
-    failures: int = Field(description="In a row. After five the receiver is left alone for a while.")
-    open_until: Time | None = Field(description="Until when the receiver is left alone.")
-    old_secret_until: Time | None = Field(description="Until when the former secret signs along.")
-    created_at: Time
-
-
-class EndpointOut(ListedEndpointOut):
-    secret: str = Field(description="Shown this once. `whsec_` and base64, as Standard Webhooks has it.")
-
-
-class DeliveryOut(Out):
-    """One event to one endpoint. Its `id` is the `webhook-id` of every try."""
-
-    id: Id
-    endpoint_id: Id
-    event: str
-    job_id: Id | None
-    group_id: Id | None
-    status: Annotated[str, WithJsonSchema(words(DeliveryStatus.values))]
-    attempts: int
-    next_try_at: Time | None
-    response_status: int | None
-    error: str
-    created_at: Time
-    delivered_at: Time | None
-
-
-class EndpointEdits(Said):
-    """`enabled: true` gives a fresh start; `false` ends what is pending as FAILED."""
-
-    model_config = example(enabled=False)
-
-    url: Annotated[Any, WithJsonSchema(URL)] = Field(default=None)
-    events: Annotated[Any, WithJsonSchema(EVENTS)] = Field(default=None)
-    enabled: f.Flag = Field(default=None)
-
-
-class EndpointIn(EndpointEdits):
-    """The URL must be http or https, without a user name, at an allowed port of a public address."""
-
-    model_config = example(**EXAMPLE)
-
-    url: Annotated[Any, WithJsonSchema(URL)]
-    events: Annotated[Any, WithJsonSchema(EVENTS)]
-    tenant: f.Tenant | None = None
-
-
-class ResendIn(Said):
-    model_config = example(since="2030-01-31T12:00:00Z")
-
-    since: f.Moment | None = Field(default=None, description="Only what was made since then.")
-
-
-class ResentOut(Out):
-    count: int
-
-
-class EndpointFilters(Paged):
-    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
-    enabled: Annotated[str | None, *gated(one_of("true", "false"), {"type": "boolean"})] = None
-
-
-class DeliveryFilters(Paged):
-    status: Annotated[str | None, *gated(one_of(*DeliveryStatus.values), words(DeliveryStatus.values))] = None
-
-
-class EndpointPage(Page[ListedEndpointOut]):
-    pass
-
-
-class DeliveryPage(Page[DeliveryOut]):
-    pass
+from webhooks.models import WebhookDelivery, WebhookEndpoint
+from webhooks.schemas import (
+    DeliveryFilters,
+    DeliveryOut,
+    DeliveryPage,
+    EndpointEdits,
+    EndpointFilters,
+    EndpointIn,
+    EndpointOut,
+    EndpointPage,
+    ListedEndpointOut,
+    ResendIn,
+    ResentOut,
+)
 
 
 def serialize(schema: type[Out], row: WebhookEndpoint | WebhookDelivery) -> dict[str, Any]:

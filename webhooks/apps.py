@@ -28,6 +28,6 @@ class WebhooksConfig(AppConfig):
 
     def examine(self) -> Iterator[Any]:
         """For `manage.py doctor`."""
-        from webhooks.checks import examine
+        from webhooks.doctor import examine
 
         yield from examine()

@@ -1,0 +1,101 @@
+"""Endpoints and deliveries as documents of the API: request bodies, query parameters and responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from jobs.api import fields as f
+from jobs.api.pagination import Paged
+from jobs.api.request_params import Said, example, gated, one_of
+from jobs.api.schemas import Id, Out, Page, Time, words
+from jobs.validation import fields as parsing
+from webhooks.events import PATTERNS
+from webhooks.models import DeliveryStatus
+from webhooks.url_guard import LONGEST_URL
+
+URL = {"type": "string", "format": "uri", "maxLength": LONGEST_URL}
+EVENTS = {"type": "array", "items": words(PATTERNS), "minItems": 1}
+EXAMPLE: dict[str, Any] = {"url": "https://example.org/hooks/jobs", "events": ["job.completed", "job.failed"]}
+
+
+class ListedEndpointOut(Out):
+    id: Id
+    tenant: str
+    url: str
+    events: Annotated[list[str], WithJsonSchema(EVENTS)]
+    enabled: bool
+    disabled_reason: str
+    failures: int = Field(description="In a row. After five the receiver is left alone for a while.")
+    open_until: Time | None = Field(description="Until when the receiver is left alone.")
+    old_secret_until: Time | None = Field(description="Until when the former secret signs along.")
+    created_at: Time
+
+
+class EndpointOut(ListedEndpointOut):
+    secret: str = Field(description="Shown this once. `whsec_` and base64, as Standard Webhooks has it.")
+
+
+class DeliveryOut(Out):
+    """One event to one endpoint. Its `id` is the `webhook-id` of every try."""
+
+    id: Id
+    endpoint_id: Id
+    event: str
+    job_id: Id | None
+    group_id: Id | None
+    status: Annotated[str, WithJsonSchema(words(DeliveryStatus.values))]
+    attempts: int
+    next_try_at: Time | None
+    response_status: int | None
+    error: str
+    created_at: Time
+    delivered_at: Time | None
+
+
+class EndpointEdits(Said):
+    """`enabled: true` gives a fresh start; `false` ends what is pending as FAILED."""
+
+    model_config = example(enabled=False)
+
+    url: Annotated[Any, WithJsonSchema(URL)] = Field(default=None)
+    events: Annotated[Any, WithJsonSchema(EVENTS)] = Field(default=None)
+    enabled: f.Flag = Field(default=None)
+
+
+class EndpointIn(EndpointEdits):
+    """The URL must be http or https, without a user name, at an allowed port of a public address."""
+
+    model_config = example(**EXAMPLE)
+
+    url: Annotated[Any, WithJsonSchema(URL)]
+    events: Annotated[Any, WithJsonSchema(EVENTS)]
+    tenant: f.Tenant | None = None
+
+
+class ResendIn(Said):
+    model_config = example(since="2030-01-31T12:00:00Z")
+
+    since: f.Moment | None = Field(default=None, description="Only what was made since then.")
+
+
+class ResentOut(Out):
+    count: int
+
+
+class EndpointFilters(Paged):
+    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
+    enabled: Annotated[str | None, *gated(one_of("true", "false"), {"type": "boolean"})] = None
+
+
+class DeliveryFilters(Paged):
+    status: Annotated[str | None, *gated(one_of(*DeliveryStatus.values), words(DeliveryStatus.values))] = None
+
+
+class EndpointPage(Page[ListedEndpointOut]):
+    pass
+
+
+class DeliveryPage(Page[DeliveryOut]):
+    pass
