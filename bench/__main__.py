@@ -30,7 +30,7 @@ PARTS = {
     "webhooks": "bench.webhooks",
     "api": "bench.api",
     "console": "bench.console",
-    "peers": "bench.peers.race",
+    "peers": "bench.peers.comparison",
 }
 RESULTS = Path(__file__).parent / "results"
 

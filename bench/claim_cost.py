@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from bench import filling
+from bench import bulk_insert
 from bench.databases import on
 from bench.jobs import NOOP
 from bench.measure import Bar, Calibration, Rates, interleaved, per_second, ratio, spread, table
@@ -46,15 +46,15 @@ def measure(calibration: Calibration, rounds: int | None) -> Rates:
 
 
 def _deep(connection: Any) -> None:
-    filling.insert(connection, NOOP, scaled(DEEP))
+    bulk_insert.insert(connection, NOOP, scaled(DEEP))
 
 
 def _blocked_lanes(connection: Any) -> None:
     """Every lane is held by a job that failed for good; ten more wait behind it."""
     lanes = scaled(LANES)
     held = {"status": "'FAILED'", "gate": "0", "holds_lane": "true", "dispatched_at": "statement_timestamp()"}
-    filling.insert(connection, NOOP, lanes, **filling.in_lanes(lanes, **held))
-    filling.insert(connection, NOOP, lanes * JOBS_A_LANE, **filling.in_lanes(lanes, gate="2"), **AHEAD)
+    bulk_insert.insert(connection, NOOP, lanes, **bulk_insert.in_lanes(lanes, **held))
+    bulk_insert.insert(connection, NOOP, lanes * JOBS_A_LANE, **bulk_insert.in_lanes(lanes, gate="2"), **AHEAD)
 
 
 def _full_type(connection: Any) -> None:
@@ -62,12 +62,12 @@ def _full_type(connection: Any) -> None:
     from jobs.models import ConcurrencyLimit
 
     ConcurrencyLimit.objects.create(scope="job_type", key=BUSY, max=1)
-    filling.insert(connection, BUSY, 1, **filling.RUNNING)
+    bulk_insert.insert(connection, BUSY, 1, **bulk_insert.RUNNING)
 
 
 def _full_type_ahead(connection: Any) -> None:
     _full_type(connection)
-    filling.insert(connection, BUSY, scaled(DEEP), **AHEAD)
+    bulk_insert.insert(connection, BUSY, scaled(DEEP), **AHEAD)
 
 
 QUEUES: dict[str, Callable[[Any], None]] = {
@@ -111,7 +111,7 @@ def _fill_up(connection: Any) -> None:
 
     missing = SHALLOW - Job.objects.ready().filter(job_type=NOOP)[:SHALLOW].count()
     if missing > 0:
-        filling.insert(connection, NOOP, missing)
+        bulk_insert.insert(connection, NOOP, missing)
 
 
 def _create(database: str, template: str = "template1") -> None:

@@ -9,7 +9,7 @@ from django.views.decorators.cache import never_cache
 
 from jobs import metrics
 from jobs.api.auth import needs
-from jobs.api.responses import MethodNotAllowed, Unauthorized, answer_to
+from jobs.api.problems import MethodNotAllowed, Unauthorized, answer_to
 from jobs.conf import conf
 from jobs.db import non_atomic
 

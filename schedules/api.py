@@ -10,11 +10,12 @@ from ninja import Router
 
 from jobs.api import serializers
 from jobs.api.auth import ApiRequest, Caller
+from jobs.api.job_schemas import JobOut, VerbIn
 from jobs.api.operations import action, operation
 from jobs.api.pagination import Order, Paged, page
 from jobs.api.request_params import Asked, Document, Optional
 from jobs.api.responses import answer, nothing, tagged
-from jobs.api.schemas import Id, JobOut, VerbIn
+from jobs.api.schemas import Id
 from schedules import history, services
 from schedules import serializers as shapes
 from schedules.models import Schedule, ScheduleFire

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from jobs.api import fields as f
+from jobs.api import field_schemas as f
+from jobs.api.job_schemas import SHOWN_STATUSES
 from jobs.api.pagination import Paged
 from jobs.api.request_params import Question, Said, example, gated, one_of, whole
-from jobs.api.schemas import SHOWN_STATUSES, Id, JsonObject, Out, Page, Time, words
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time, words
 from jobs.conf.rules import YEAR_SEC
 from jobs.validation import fields
 from schedules import cron, history

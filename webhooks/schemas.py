@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from jobs.api import fields as f
+from jobs.api import field_schemas as f
 from jobs.api.pagination import Paged
 from jobs.api.request_params import Said, example, gated, one_of
 from jobs.api.schemas import Id, Out, Page, Time, words

@@ -17,8 +17,8 @@ from ninja.utils import check_csrf
 
 from jobs import actors
 from jobs.actors import Actor
+from jobs.api.problems import CsrfFailed, Forbidden, TooManyRequests, Unauthorized
 from jobs.api.request_params import refuse_forms
-from jobs.api.responses import CsrfFailed, Forbidden, TooManyRequests, Unauthorized
 from jobs.errors import NotFound
 from jobs.models import Job
 from jobs.models.job import JobQuerySet

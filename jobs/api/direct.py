@@ -9,7 +9,7 @@ from ninja import Router
 from pydantic import Field, WithJsonSchema
 
 from jobs import direct
-from jobs.api import fields as f
+from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest
 from jobs.api.operations import operation
 from jobs.api.request_params import Optional, Said, example

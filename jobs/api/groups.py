@@ -9,14 +9,15 @@ from ninja import Router
 from pydantic import Field, SkipValidation, WithJsonSchema
 
 from jobs import serializers
-from jobs.api import fields as f
+from jobs.api import field_schemas as f
 from jobs.api import serializers as shaping
 from jobs.api.auth import ApiRequest, Caller
+from jobs.api.job_schemas import EXAMPLE, JobIn, JobOut, VerbIn
 from jobs.api.operations import action, operation, submission
 from jobs.api.pagination import Order, Paged, page
 from jobs.api.request_params import Asked, Bulk, Optional, Said, example, gated, one_of
 from jobs.api.responses import answer, tagged
-from jobs.api.schemas import EXAMPLE, Id, JobIn, JobOut, Out, Page, Time, VerbIn, words
+from jobs.api.schemas import Id, Out, Page, Time, words
 from jobs.conf import conf
 from jobs.models import GroupMode, GroupStatus, JobGroup, OnFailure
 from jobs.services import groups

@@ -8,7 +8,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
-from jobs.api import fields, serializers
+from jobs.api import field_schemas, serializers
 from jobs.api.auth import ApiRequest
 from jobs.api.responses import answer
 from jobs.errors import InvalidInput
@@ -22,7 +22,7 @@ REPLAYED = {
     "schema": {"type": "string", "enum": ["true"]},
 }
 KEYED: dict[str, Any] = {  # for `operation(...)` of whatever honours the header
-    "headers": {HEADER: {"schema": fields.KEY, "description": DESCRIPTION}},
+    "headers": {HEADER: {"schema": field_schemas.KEY, "description": DESCRIPTION}},
     "openapi_extra": {"responses": {201: {"headers": {"Idempotent-Replayed": REPLAYED}}}},
 }
 

@@ -12,20 +12,16 @@ from django.utils.translation import gettext as _
 from ninja import Router
 
 from jobs import serializers
-from jobs.api import fields as f
+from jobs.api import field_schemas as f
 from jobs.api import serializers as shaping
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.idempotency import KEYED, submit
-from jobs.api.job_lists import JobFilters, NotDefault, Walk, newest_page, queue_page, walks
-from jobs.api.operations import action, operation, submission
-from jobs.api.pagination import Order, Paged, Place, page, page_of_ids
-from jobs.api.request_params import Asked, Bulk, Document, Optional, each, gated, one_of
-from jobs.api.responses import Forbidden, answer, tagged
-from jobs.api.schemas import (
+from jobs.api.index_scan import Walk, newest_page
+from jobs.api.job_filters import JobFilters, NotDefault, queue_page, walks
+from jobs.api.job_schemas import (
     BulkOut,
     EventPage,
     ExplanationOut,
-    Id,
     JobEdits,
     JobIn,
     JobOut,
@@ -37,8 +33,13 @@ from jobs.api.schemas import (
     MoveIn,
     RetryIn,
     VerbIn,
-    words,
 )
+from jobs.api.operations import action, operation, submission
+from jobs.api.pagination import Order, Paged, Place, page, page_of_ids
+from jobs.api.problems import Forbidden
+from jobs.api.request_params import Asked, Bulk, Document, Optional, each, gated, one_of
+from jobs.api.responses import answer, tagged
+from jobs.api.schemas import Id, words
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain

@@ -17,13 +17,14 @@ from pydantic import WithJsonSchema
 from jobs.api import serializers
 from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import KEYED, submit
-from jobs.api.job_lists import JobFilters
+from jobs.api.job_filters import JobFilters
+from jobs.api.job_schemas import JobIn, JobOut, VerbIn
 from jobs.api.jobs import page_of_jobs
 from jobs.api.operations import action, operation, submission
 from jobs.api.pagination import Paged
 from jobs.api.request_params import Asked, Document, Optional, each, one_of
 from jobs.api.responses import answer, tagged
-from jobs.api.schemas import Id, JobIn, JobOut, Page, VerbIn, words
+from jobs.api.schemas import Id, Page, words
 from jobs.conf import conf
 from jobs.services import jobs as job_services
 from jobs.states import Status

@@ -21,8 +21,9 @@ from ninja.errors import AuthenticationError, ValidationError, ValidationErrorCo
 from ninja.openapi.docs import Swagger, render_template
 
 from jobs import db
+from jobs.api.problems import PROBLEM, MethodNotAllowed, answer_to
 from jobs.api.request_params import parameters
-from jobs.api.responses import PROBLEM, MethodNotAllowed, answer_to, tagged
+from jobs.api.responses import tagged
 from jobs.errors import InvalidInput
 
 View = Callable[..., HttpResponseBase]

@@ -18,7 +18,8 @@ from django.utils.translation import gettext as _
 from ninja.params.models import BodyModel, Param, ParamModel, QueryModel
 from pydantic import BaseModel, ConfigDict, PlainValidator, WithJsonSchema
 
-from jobs.api.responses import JSON, BodyTooLarge, UnsupportedMediaType
+from jobs.api.problems import BodyTooLarge, UnsupportedMediaType
+from jobs.api.responses import JSON
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
 from jobs.validation import fields as parsing

@@ -10,7 +10,7 @@ from ninja import Router
 from pydantic import Field, WithJsonSchema
 
 from jobs import serializers
-from jobs.api import fields as f
+from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest
 from jobs.api.operations import operation
 from jobs.api.pagination import Order, Paged, page, page_in_memory

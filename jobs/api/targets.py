@@ -11,12 +11,13 @@ from pydantic import Field, WithJsonSchema
 from jobs import serializers
 from jobs.api import serializers as shaping
 from jobs.api.auth import ApiRequest, Caller
-from jobs.api.fields import TARGET, TENANT
+from jobs.api.field_schemas import TARGET, TENANT
+from jobs.api.job_schemas import JobOut, VerbIn
 from jobs.api.operations import action, operation
 from jobs.api.pagination import Order, Paged, page
 from jobs.api.request_params import Asked, Optional, Question, gated
 from jobs.api.responses import answer, tagged
-from jobs.api.schemas import Id, JobOut, Out, Page, Time, VerbIn
+from jobs.api.schemas import Id, Out, Page, Time
 from jobs.errors import NotFound
 from jobs.models import Target
 from jobs.services import jobs as job_services

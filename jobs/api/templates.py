@@ -9,14 +9,15 @@ from ninja import Router
 from pydantic import Field, WithJsonSchema
 
 from jobs import serializers
-from jobs.api import fields as f
+from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest, Caller
 from jobs.api.idempotency import KEYED, submit
+from jobs.api.job_schemas import JobOut, RunIn
 from jobs.api.operations import operation
 from jobs.api.pagination import Order, Paged, page
 from jobs.api.request_params import Asked, Document, Optional, Said, example, gated
 from jobs.api.responses import answer, nothing, tagged
-from jobs.api.schemas import Id, JobOut, JsonObject, Out, Page, RunIn, Time
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time
 from jobs.conf.rules import YEAR_SEC
 from jobs.models import JobTemplate
 from jobs.services import templates

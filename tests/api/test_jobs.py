@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import override_settings
 
-from jobs.api.schemas import JobOut, JobRunOut, LeaseOut
+from jobs.api.job_schemas import JobOut, JobRunOut, LeaseOut
 from jobs.models import Job, JobEvent
 from jobs.redaction import MASK
 from jobs.states import Status

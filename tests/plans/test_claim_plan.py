@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, transaction
 from pytest_django import DjangoDbBlocker
 
-from bench import filling
+from bench import bulk_insert
 from jobs.actors import worker
 from jobs.engine import promoter
 from jobs.engine.claim import Claimer, Serves, foreign_work
@@ -41,8 +41,8 @@ def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
         return
     with django_db_blocker.unblock():
         for job_type in TYPES:
-            filling.insert(connection, job_type, JOBS // len(TYPES))
-        filling.insert(connection, TYPES[0], 100, **filling.RUNNING)
+            bulk_insert.insert(connection, job_type, JOBS // len(TYPES))
+        bulk_insert.insert(connection, TYPES[0], 100, **bulk_insert.RUNNING)
         ask("ANALYZE")
         yield
         ask(f"TRUNCATE {TABLE} CASCADE")

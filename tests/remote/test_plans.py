@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
-from bench import filling
+from bench import bulk_insert
 from jobs import ids
 from jobs.engine.remote import offers, starts
 from jobs.models import ConcurrencyLimit, JobEvent
@@ -34,7 +34,7 @@ def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
             for job_type in TYPES:
                 flow = str(ids.flow_id("default", job_type, "default", addon))
                 there = {"addon_id": f"'{addon}'", "remote": "true", "flow_id": flow}
-                filling.insert(connection, job_type, JOBS // 4, **there)
+                bulk_insert.insert(connection, job_type, JOBS // 4, **there)
         ask("ANALYZE")
         yield
         ask(f"TRUNCATE {TABLE} CASCADE")

@@ -1,0 +1,262 @@
+"""Bodies that the API takes for jobs, and documents that it answers with.
+
+Answers are made by `jobs.serializers`; the schemas document them, and tests compare the two.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
+
+from jobs.actors import ActorKind
+from jobs.api import field_schemas as f
+from jobs.api.request_params import Said, example
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time, words
+from jobs.states import RUN_STATUSES, EventKind, Status, StopMode
+
+REASON_CODES = (
+    *("not_before", "backoff", "held", "predecessor", "paused", "target_busy", "target_blocked", "target_paused"),
+    *("limit", "scope_paused", "admission_denied", "reservation", "dispatching", "no_worker"),
+)
+
+SHOWN_STATUSES = [str(status) for status in Status if status != Status.DISPATCHING]
+EXAMPLE: dict[str, Any] = {
+    "job_type": "story.generate",
+    "params": {"topic": "sea"},
+    "target": "book-1",
+    "priority": "HIGH",
+}
+
+
+class LeaseOut(Out):
+    """Who executes the job. A slot executes one job at a time (INV-003)."""
+
+    owner: str
+    expires_at: Time
+    heartbeat_at: Time | None
+
+
+class JobRunOut(Out):
+    """The one execution of a job (DEC-001). Once ended it never changes (INV-002)."""
+
+    id: Id
+    job_id: Id
+    status: Annotated[str, WithJsonSchema(words(RUN_STATUSES))]
+    started_at: Time
+    finished_at: Time | None
+    exit_code: int | None
+    error: str
+    artifacts: JsonObject | None = Field(description="Null where the caller may not see payloads.")
+    worker: str
+
+
+class WebhooksOut(Out):
+    """Deliveries of this job's events to endpoints."""
+
+    pending: int
+    delivered: int
+    failed: int
+
+
+class JobOut(Out):
+    """An intent to run one handler once. `params`, `job_type`, `tenant` and `target` are frozen once it was
+    dispatched (INV-001); a started job has exactly one run (DEC-001)."""
+
+    id: Id
+    job_type: str
+    template: str | None = Field(description="The name of the template it was made from.")
+    status: Annotated[str, WithJsonSchema(words(SHOWN_STATUSES))] = Field(
+        description="The same word as in its run, in events and in webhooks (DEC-006)."
+    )
+    status_reason: str
+    params: JsonObject | None = Field(description="Secrets masked. Null where the caller may not see payloads.")
+    tenant: str
+    target: str | None
+    addon_id: str
+    resource: str
+    tags: list[str]
+    priority: int = Field(description="0 to 100. Dispatch order is priority, then position (INV-004).")
+    position: int = Field(description="The place within its priority, lowest first (DEC-005).")
+    cost_units: int
+    constraints: JsonObject
+    not_before: Time | None
+    deadline_at: Time | None
+    time_sensitive: bool
+    expected_duration_sec: float | None
+    max_runtime_sec: float | None
+    hold: bool
+    token_limit: int | None
+    tokens_used: int
+    max_retries: int = Field(description="How often a failure is followed by a new job by itself (DEC-007).")
+    idempotency_key: str | None
+    created_at: Time
+    dispatched_at: Time | None
+    resolved_at: Time | None
+    cancel_requested: bool
+    cancel_mode: Annotated[str, WithJsonSchema(words(["", *StopMode]))]
+    progress: float | None = Field(ge=0, le=1)
+    progress_message: str
+    attempt: int
+    retry_of: Id | None
+    retried_by: Id | None
+    permanently_failed: bool
+    group_id: Id | None
+    group_index: int | None
+    schedule_id: Id | None
+    blocks_target: bool
+    lease: LeaseOut | None
+    run: JobRunOut | None
+    webhooks: WebhooksOut
+
+
+class ActorOut(Out):
+    kind: Annotated[str, WithJsonSchema(words(ActorKind))]
+    name: str
+
+
+class EventOut(Out):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    id: int
+    at: Time
+    kind: Annotated[str, WithJsonSchema(words(EventKind))]
+    from_: Annotated[str, WithJsonSchema(words(["", *Status]))] = Field(alias="from")
+    to: Annotated[str, WithJsonSchema(words(["", *Status]))]
+    reason: str
+    actor: ActorOut
+    data: Any
+
+
+class LogOut(Out):
+    id: int
+    at: Time
+    level: str
+    message: str
+
+
+class ReasonOut(Out):
+    code: Annotated[str, WithJsonSchema(words(REASON_CODES))]
+    message: str
+    blocking_job_id: Id | None = None
+    since: Time | None = None
+    until: Time | None = None
+    by: str | None = None
+
+
+class ExplanationOut(Out):
+    summary: str
+    reasons: list[ReasonOut]
+    ahead: int | None = Field(description="How many jobs go first, counted up to 10000; null if it is not queued.")
+    predicted_start_at: Time | None = Field(description="Null where nobody can say, or a person has to act first.")
+
+
+class BulkOut(Out):
+    count: int
+    ids: list[Id]
+
+
+class JobPage(Page[JobOut]):
+    pass
+
+
+class JobRunPage(Page[JobRunOut]):
+    pass
+
+
+class EventPage(Page[EventOut]):
+    pass
+
+
+class LogPage(Page[LogOut]):
+    pass
+
+
+class SubmissionIn(Said):
+    """What every submission can say, in whichever words it says the rest."""
+
+    target: f.Target | None = None
+    addon_id: f.Name | None = None
+    priority: f.Priority | None = None
+    deadline_at: f.Moment | None = None
+    time_sensitive: f.Flag | None = None
+    expected_duration_sec: f.Duration | None = None
+    max_runtime_sec: f.Duration | None = None
+    cost_units: f.CostUnits | None = None
+    constraints: f.Constraints | None = None
+    resource: f.Name | None = None
+    token_limit: f.Tokens | None = None
+    max_retries: f.Retries | None = None
+    tags: f.Tags | None = None
+    idempotency_key: f.Key | None = None
+
+
+class RunIn(SubmissionIn):
+    """What this one job has otherwise than the template; params are merged key by key."""
+
+    model_config = example(params={"pages": 5})
+
+    params: f.Params | None = None
+    position: f.Position | None = None
+    not_before: f.Moment | None = None
+    hold: f.Flag | None = None
+
+
+class JobIn(RunIn):
+    """Exactly one of `job_type` and `template` (a template's name). Null is as good as not said."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "anyOf": [{"required": ["job_type"]}, {"required": ["template"]}],
+            "examples": [EXAMPLE],
+        },
+    )
+
+    job_type: f.Name | None = None
+    template: f.Name | None = None
+    tenant: f.Tenant | None = None
+
+
+class JobsIn(Said):
+    """Many jobs, all or none."""
+
+    model_config = example(jobs=[EXAMPLE])
+
+    jobs: Annotated[list[JobIn], SkipValidation]  # documented as such; each entry passes its gates in the service
+
+
+class JobEdits(Said):
+    """Null clears. Once the job was dispatched only `tags` can be changed (INV-001)."""
+
+    model_config = example(priority="URGENT", not_before=None)
+
+    priority: f.Priority | None = None
+    not_before: f.Moment | None = None
+    deadline_at: f.Moment | None = None
+    time_sensitive: f.Flag | None = None
+    expected_duration_sec: f.Duration | None = None
+    max_runtime_sec: f.Duration | None = None
+    tags: f.Tags | None = None
+    params: f.Params = None
+    target: f.Target | None = None
+
+
+class VerbIn(Said):
+    model_config = example(reason="not needed any more")
+
+    reason: f.Reason = None
+
+
+class RetryIn(VerbIn):
+    fresh: f.Flag | None = None
+
+
+class MoveIn(VerbIn):
+    """Exactly one of `before`, `after` and `to`."""
+
+    model_config = example(to="top")
+
+    before: f.JobId | None = None
+    after: f.JobId | None = None
+    to: Annotated[Any, WithJsonSchema({"type": "string", "enum": ["top", "bottom"]})] | None = None
