@@ -80,14 +80,14 @@ def _rate(filled: Filled, path: str, seconds: float, *, anew: bool = False) -> f
     from jobs.stats import live_counts
 
     with on(filled.name):
-        live_counts.forget()
+        live_counts.clear_cache()
         ask = partial(filled.client.get, path.format_map(filled.values))
         if ask().status_code != 200:
             raise RuntimeError(f"{path} is not answered")
         began, answers = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
             if anew:
-                live_counts.forget()
+                live_counts.clear_cache()
             ask()
             answers += 1
         return answers / (time.perf_counter() - began)

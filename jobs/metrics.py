@@ -1,11 +1,11 @@
 """Expose the queue to Prometheus, in its text format or as OpenMetrics.
 
 Live jobs are counted along partial indexes, the rest is summed from the rollup. A counter never decreases: it is read
-from the database alone, and neither pruning nor folding changes its sum. Every declared series starts at 0: a counter
-that appears with its first step does not show that step.
+from the database alone, and neither retention nor compaction of the rollup changes its sum. Every declared series
+starts at 0: a counter that appears with its first increment does not show that increment.
 
-Only declared names have a series of their own, so their number stays bounded. Declared is what the code and the
-settings name: a series changes its label with a deployment, not by itself.
+Only declared names have a series of their own, so their number stays bounded. Names in the code and in the settings
+are declared: a series changes its label with a deployment, not by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jobs.models.rollup import BUCKETS_SEC
 from jobs.registry import registry
 from jobs.states import LIVE, TERMINAL, Status
 from jobs.stats import live_counts, queries
-from jobs.stats.live_counts import Census
+from jobs.stats.live_counts import JobCounts
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
@@ -68,23 +68,23 @@ class JobsCollector(Collector):
     format_bound: Callable[[float], str] = format_plain
 
     def collect(self) -> Iterator[Metric]:
-        counted = live_counts.take(self.tenant)
-        # Count live and ended jobs together: one statement read both.
+        counts = live_counts.count_jobs(self.tenant)
+        # Add up live and finished jobs: one statement read both.
         values = _zeros(declared_types())
         types, resources = job_type_names(), declared_resources()
-        for kind in counted.ever:
-            values[_known(kind.resource, resources), _known(types.get(kind.job_type), types)] += kind.jobs
+        for row in counts.all_rows:
+            values[_label(row.resource, resources), _label(types.get(row.job_type), types)] += row.jobs
         yield _counter("jobs_enqueued_total", "Jobs submitted, retries too.", ["resource", "job_type"], values)
-        yield from self._ended(counted)
-        yield from _live(counted)
-        expired = "Running jobs whose worker was not heard of in time."
-        yield GaugeMetricFamily("jobs_expired_leases", expired, value=queries.expired_leases(self.tenant))
-        blocked = f"Targets that a paused or failed job blocks; up to {queries.MANY} are counted."
-        yield GaugeMetricFamily("jobs_blocked_targets", blocked, value=queries.blocked_targets(self.tenant))
-        yield from _workers()
-        yield _gauge("jobs_build_info", "The version that answers.", ["version"], {(version.__version__,): 1})
+        yield from self._collect_finished(counts)
+        yield from _collect_live(counts)
+        expired = "Running jobs whose worker has missed its heartbeat."
+        yield GaugeMetricFamily("jobs_expired_leases", expired, value=queries.count_expired_leases(self.tenant))
+        blocked = f"Targets that a paused or failed job blocks; up to {queries.BLOCKED_TARGETS_LIMIT} are counted."
+        yield GaugeMetricFamily("jobs_blocked_targets", blocked, value=queries.count_blocked_targets(self.tenant))
+        yield from _collect_workers()
+        yield _gauge("jobs_build_info", "The version of this process.", ["version"], {(version.__version__,): 1})
 
-    def _ended(self, counted: Census) -> Iterator[Metric]:
+    def _collect_finished(self, counts: JobCounts) -> Iterator[Metric]:
         finished, retries, recovered = _zeros(), _zeros(), _zeros([()])
         for resource, job_type in declared_types():
             retries[job_type,] = 0
@@ -93,24 +93,26 @@ class JobsCollector(Collector):
         waited: defaultdict[Labels, Observations] = defaultdict(Observations)
         ran: defaultdict[Labels, Observations] = defaultdict(Observations)
         types, resources = job_type_names(), declared_resources()
-        for row in counted.ended:
-            job_type = _known(types.get(row.job_type), types)
-            finished[_known(row.resource, resources), job_type, row.status] += row.jobs
+        for row in counts.finished:
+            job_type = _label(types.get(row.job_type), types)
+            finished[_label(row.resource, resources), job_type, row.status] += row.jobs
             retries[job_type,] += row.retried
             recovered[()] += row.recovered
             if row.wait_bucket >= 0:
                 waited[job_type,].add(row.wait_bucket, row.jobs, row.wait_sec)
                 ran[job_type,].add(row.run_bucket, row.jobs, row.run_sec)
-        yield _counter("jobs_finished_total", "Jobs ended.", ["resource", "job_type", "outcome"], finished)
+        yield _counter("jobs_finished_total", "Finished jobs.", ["resource", "job_type", "outcome"], finished)
         yield _counter("jobs_retries_total", "Failed jobs that were retried automatically.", ["job_type"], retries)
-        yield _counter("jobs_recovered_total", "Jobs that failed because their worker was gone.", [], recovered)
+        yield _counter(
+            "jobs_recovered_total", "Jobs that failed because their worker stopped sending heartbeats.", [], recovered
+        )
         yield self._histogram("jobs_wait_seconds", "From submission to start.", waited)
-        yield self._histogram("jobs_attempt_duration_seconds", "From start to end.", ran)
+        yield self._histogram("jobs_attempt_duration_seconds", "From start to finish.", ran)
 
-    def _histogram(self, name: str, documentation: str, found: Mapping[Labels, Observations]) -> Metric:
+    def _histogram(self, name: str, documentation: str, series: Mapping[Labels, Observations]) -> Metric:
         family = HistogramMetricFamily(name, documentation, labels=["job_type"])
         bounds = [self.format_bound(bound) for bound in (*BUCKETS_SEC, math.inf)]
-        for labels, observations in sorted(found.items()):
+        for labels, observations in sorted(series.items()):
             counts = accumulate(observations.counts)
             family.add_metric(labels, list(zip(bounds, counts, strict=True)), observations.total_sec)
         return family
@@ -123,43 +125,45 @@ class Observations:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_SEC) + 1))
     total_sec: float = 0.0
 
-    def add(self, bucket: int, times: int, total_sec: float) -> None:
-        self.counts[bucket] += times
+    def add(self, bucket: int, count: int, total_sec: float) -> None:
+        self.counts[bucket] += count
         self.total_sec += total_sec
 
 
-def _live(counted: Census) -> Iterator[Metric]:
+def _collect_live(counts: JobCounts) -> Iterator[Metric]:
     resources = declared_resources()
     statuses = _zeros((str(status),) for status in LIVE)
     ready, oldest_sec, running = (_zeros((resource,) for resource in resources) for _ in range(3))
-    queued_kinds = [kind for kind in counted.live if kind.is_queued]
-    addons = {"", *declared_addons(kind.addon_id for kind in queued_kinds if kind.addon_id)}
+    queued_rows = [row for row in counts.live if row.is_queued]
+    addons = {"", *declared_addons(row.addon_id for row in queued_rows if row.addon_id)}
     queued = _zeros((addon,) for addon in addons)
-    for kind in counted.live:
-        resource = _known(kind.resource, resources)
-        statuses[kind.status,] += kind.jobs
-        if kind.is_ready:
-            ready[resource,] += kind.jobs
-            oldest_sec[resource,] = max(oldest_sec[resource,], counted.age_sec(kind.since))
-        if kind.status == Status.RUNNING:
-            running[resource,] += kind.jobs
-    for kind in queued_kinds:
-        queued[_known(kind.addon_id, addons),] += kind.jobs
-    yield _gauge("jobs_live", "Jobs that have not ended.", ["status"], statuses)
+    for row in counts.live:
+        resource = _label(row.resource, resources)
+        statuses[row.status,] += row.jobs
+        if row.is_ready:
+            ready[resource,] += row.jobs
+            oldest_sec[resource,] = max(oldest_sec[resource,], counts.age_sec(row.since))
+        if row.status == Status.RUNNING:
+            running[resource,] += row.jobs
+    for row in queued_rows:
+        queued[_label(row.addon_id, addons),] += row.jobs
+    yield _gauge("jobs_live", "Jobs that have not finished.", ["status"], statuses)
     yield _gauge("jobs_ready", "Jobs that could start now.", ["resource"], ready)
-    waiting = "For how long the first of them could have."
+    waiting = "How long the oldest ready job has been ready."
     yield _gauge("jobs_oldest_ready_age_seconds", waiting, ["resource"], oldest_sec)
-    yield _gauge("jobs_running", "Jobs that run.", ["resource"], running)
+    yield _gauge("jobs_running", "Running jobs.", ["resource"], running)
     yield _gauge("jobs_queued", "Jobs that have not started.", ["addon"], queued)
 
 
-def _workers() -> Iterator[Metric]:
-    workers = queries.workforce()
+def _collect_workers() -> Iterator[Metric]:
+    workers = queries.count_workers()
     states: dict[Labels, float] = {(state,): count for state, count in workers.states.items()}
-    yield _gauge("jobs_workers", "Workers; SILENT: not heard of for a lease.", ["state"], states)
-    yield GaugeMetricFamily("jobs_worker_slots", "Slots of the workers that were heard of.", value=workers.slots)
-    yield GaugeMetricFamily("jobs_worker_slots_busy", "Slots that have a job.", value=workers.busy)
-    yield GaugeMetricFamily("jobs_worker_slots_stuck", "Slots whose handler cannot be stopped.", value=workers.stuck)
+    yield _gauge("jobs_workers", "Workers; SILENT: no heartbeat for LEASE_SEC.", ["state"], states)
+    yield GaugeMetricFamily("jobs_worker_slots", "Slots of the workers that send heartbeats.", value=workers.slots)
+    yield GaugeMetricFamily("jobs_worker_slots_busy", "Slots with a running job.", value=workers.busy)
+    yield GaugeMetricFamily(
+        "jobs_worker_slots_stuck", "Slots whose handler ignores its stop request.", value=workers.stuck
+    )
 
 
 def _zeros(series: Iterable[Labels] = ()) -> Values:
@@ -180,14 +184,15 @@ def _add_values(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping
     return family
 
 
-def _known(name: str | None, names: Container[str]) -> str:
+def _label(name: str | None, names: Container[str]) -> str:
+    """Return the name if it is declared, else OTHER."""
     return name if name is not None and name in names else OTHER
 
 
 def job_type_names() -> dict[str, str]:
-    """Map every name of a job type that this process knows, aliases too, to its present name."""
+    """Map every name of a job type that this process knows, aliases too, to its current name."""
     handlers = [registry.get(name) for name in registry.names()]
-    return {name: each.name for each in handlers for name in (each.name, *each.options.aliases)}
+    return {name: handler.name for handler in handlers for name in (handler.name, *handler.options.aliases)}
 
 
 def declared_resources() -> set[str]:
@@ -200,8 +205,8 @@ def declared_types() -> set[tuple[str, str]]:
     return {(registry.get(name).options.resource, name) for name in registry.names()}
 
 
-def declared_addons(found: Iterable[str]) -> set[str]:
+def declared_addons(names: Iterable[str]) -> set[str]:
     """Return at most MAX_ADDONS addons, those with a limit first: addons are declared nowhere else."""
     limited = set(conf.LIMITS.addon)
-    others = sorted(set(found) - limited)
+    others = sorted(set(names) - limited)
     return {*limited, *others[: max(MAX_ADDONS - len(limited), 0)]}

@@ -23,8 +23,8 @@ from jobs.models import ConcurrencyLimit, Job, Worker, WorkerState
 from jobs.roles import OURS
 from jobs.states import Status
 from jobs.stats import queries
-from jobs.stats.live_counts import Census, Kind
-from jobs.stats.queries import Workforce
+from jobs.stats.live_counts import JobCounts, LiveCount
+from jobs.stats.queries import WorkerCounts
 
 LATE = timedelta(minutes=5)  # for a job that could start at once
 FEW, TWICE = 10, 2
@@ -49,7 +49,12 @@ def alert_from(source: Source) -> None:
 
 
 def alerts(
-    site: AdminSite, request: HttpRequest, counted: Census, force: Workforce, hour: Counter[str], day: Counter[str]
+    site: AdminSite,
+    request: HttpRequest,
+    counted: JobCounts,
+    force: WorkerCounts,
+    hour: Counter[str],
+    day: Counter[str],
 ) -> Iterator[Alert]:
     jobs = list_url(site, Job)
     for problem in read(configured())[1][:3]:
@@ -59,10 +64,10 @@ def alerts(
         told = {"n": len(missing), "names": names}
         yield Alert(_("The database lacks %(n)d migrations (%(names)s): run migrate.") % told)
     yield from _workers(site, counted, force)
-    if late := queries.expired_leases():
+    if late := queries.count_expired_leases():
         message = ngettext("%d job runs without a sign of life.", "%d jobs run without a sign of life.", late) % late
         yield Alert(message, f"{jobs}?attention=stuck", _("Show"))
-    if blocked := queries.blocked_targets():
+    if blocked := queries.count_blocked_targets():
         message = ngettext("%d target is blocked by a job that needs you.", "%d targets are blocked.", blocked)
         yield Alert(message % blocked, f"{jobs}?attention=blocking", _("Show"), is_bad=False)
     yield from _late(jobs, counted)
@@ -87,7 +92,7 @@ def _applied_migrations() -> set[tuple[str, str]]:
         return set(_known_migrations())
 
 
-def _workers(site: AdminSite, counted: Census, force: Workforce) -> Iterator[Alert]:
+def _workers(site: AdminSite, counted: JobCounts, force: WorkerCounts) -> Iterator[Alert]:
     url = list_url(site, Worker) if site.is_registered(Worker) else ""
     waits = sum(kind.jobs for kind in counted.live if kind.is_due)
     if waits and not force.states[WorkerState.RUNNING]:
@@ -99,7 +104,7 @@ def _workers(site: AdminSite, counted: Census, force: Workforce) -> Iterator[Ale
         yield Alert(_("%d slots of workers hang in jobs that do not stop.") % force.stuck, url, _("Workers"))
 
 
-def _late(jobs: str, counted: Census) -> Iterator[Alert]:
+def _late(jobs: str, counted: JobCounts) -> Iterator[Alert]:
     paused = set(ConcurrencyLimit.objects.filter(paused=True).values_list("scope", "key"))
     ready = [kind.since for kind in counted.live if kind.is_ready and not _scopes(kind) & paused]
     age = timedelta(seconds=counted.age_sec(min(ready))) if ready else timedelta(0)
@@ -108,7 +113,7 @@ def _late(jobs: str, counted: Census) -> Iterator[Alert]:
         yield Alert(told, f"{jobs}?attention=late", _("Show"), is_bad=False)
 
 
-def _scopes(kind: Kind) -> set[tuple[str, str]]:
+def _scopes(kind: LiveCount) -> set[tuple[str, str]]:
     """What a person may have paused, so that it waits as it should."""
     return {("global", ""), ("job_type", kind.job_type), ("resource", kind.resource), ("addon", kind.addon_id)}
 

@@ -38,7 +38,7 @@ from jobs.services import limits
 from jobs.services.limits import LimitState
 from jobs.states import ACTIVE, Status
 from jobs.stats import live_counts, queries
-from jobs.stats.live_counts import Census
+from jobs.stats.live_counts import JobCounts
 
 CHANGE_LIMITS = f"{APP}.change_limits"
 RESOURCES, FAILURES = 50, 10  # shown at most
@@ -65,7 +65,7 @@ def dashboard(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
 
 def _context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     window = WINDOWS.get(request.GET.get("window", ""), WINDOWS["1h"])
-    now, counted, force = timezone.now(), live_counts.take(), queries.workforce()
+    now, counted, force = timezone.now(), live_counts.count_jobs(), queries.count_workers()
     hour, day, site = charts.ended(HOUR, now), charts.ended(DAY, now), admin.admin_site
     may_see_workers = site.is_registered(Worker) and request.user.has_perm(f"{APP}.view_worker")
     slots = charts.slots(window, now)
@@ -78,7 +78,7 @@ def _context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         "may_pause": request.user.has_perm(CHANGE_LIMITS),
         "pause_url": url_of(site, "resource", "pause"),
         "resume_url": url_of(site, "resource", "resume"),
-        "is_new": not counted.ever,
+        "is_new": not counted.all_rows,
         "window": window.name,
         "windows": list(WINDOWS),
         "throughput": charts.throughput(slots, _deploys(slots[0].start)),
@@ -93,9 +93,9 @@ def _context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _cards(admin: ModelAdmin, counted: Census, day: Any) -> list[dict[str, Any]]:
+def _cards(admin: ModelAdmin, counted: JobCounts, day: Any) -> list[dict[str, Any]]:
     """Each number is a link to the list that it counts."""
-    statuses, jobs = counted.statuses(), list_url(admin.admin_site, Job)
+    statuses, jobs = counted.by_status(), list_url(admin.admin_site, Job)
     timed = sum(kind.jobs for kind in counted.live if kind.gate == Gate.TIME)
     live_ones = (Status.QUEUED, Status.RUNNING, Status.PAUSED, Status.PENDING)
     cards = [
@@ -103,7 +103,7 @@ def _cards(admin: ModelAdmin, counted: Census, day: Any) -> list[dict[str, Any]]
         for each in live_ones
     ]
     cards.insert(1, {"title": _("Wait for their time"), "icon": "◷", "count": timed, "url": f"{jobs}?attention=timed"})
-    blocking = queries.blocked_targets()
+    blocking = queries.count_blocked_targets()
     cards.append({"title": _("Block a target"), "icon": "⊗", "count": blocking, "url": f"{jobs}?attention=blocking"})
     for each in (Status.COMPLETED, Status.FAILED):
         title = _("%s (24 h)") % STATUS_LABELS[each]
@@ -144,7 +144,7 @@ class Row:
     reason: str  # why it is paused
 
 
-def resource_rows(admin: ModelAdmin, counted: Census, recent: Mapping[str, Sequence[int]]) -> list[Row]:
+def resource_rows(admin: ModelAdmin, counted: JobCounts, recent: Mapping[str, Sequence[int]]) -> list[Row]:
     """Every resource that has work, a limit or a handler; those with the most work first."""
     states = {state.key: state for state in limits.listing() if state.scope == "resource"}
     handled = {registry.get(name).options.resource or "default" for name in registry.names()}

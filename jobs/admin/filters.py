@@ -23,7 +23,7 @@ from jobs.models.job import RARE_STATUSES, STATUS_CHOICES
 from jobs.models.run import RARE_END_KINDS
 from jobs.registry import registry
 from jobs.states import ACTIVE, LIVE, TERMINAL, Status
-from jobs.stats.cache import Kept
+from jobs.stats.cache import RateLimitedCache
 
 FEW = 500  # ids that a statement may name
 LEEWAY = timedelta(minutes=10)  # numbers are given before a commit, and times may be of another clock
@@ -193,7 +193,7 @@ class Walk(NamedTuple):
     jobs: list[UUID]
 
 
-_walks: Kept[Walk] = Kept()
+_walks: RateLimitedCache[Walk] = RateLimitedCache()
 
 
 def jobs_ended(moment: datetime, status: str = "", job_type: str = "") -> Any:

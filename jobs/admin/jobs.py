@@ -47,7 +47,7 @@ from jobs.models import ConcurrencyLimit, Gate, Job, JobRun, Target
 from jobs.models.job import STATUS_LABELS
 from jobs.states import TERMINAL, Status
 from jobs.stats import live_counts
-from jobs.stats.cache import Kept
+from jobs.stats.cache import RateLimitedCache
 
 SMALL = 2000  # bytes of params that a list still reads
 _folded = partial(fieldset, folded=True)
@@ -268,8 +268,8 @@ def counts(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         return {str(status): capped_count(of_status(Job.objects.all(), status)) for status in sorted(TERMINAL)}
 
     ended = _kept.get(db.alias(), count_ended, lambda found: sum(map(int, found.values())))
-    found = {**live_counts.take().statuses(), **ended}
+    found = {**live_counts.count_jobs().by_status(), **ended}
     return JsonResponse({status: grouped(count) for status, count in found.items()})
 
 
-_kept: Kept[dict[str, int]] = Kept()
+_kept: RateLimitedCache[dict[str, int]] = RateLimitedCache()

@@ -140,7 +140,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
         return super().has_view_permission(request, obj) or self.has_change_permission(request, obj)
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        active = queries.in_use()
+        active = queries.count_in_use()
         for row in rows:
             row.used = active.of(as_limit(row))
 
@@ -170,7 +170,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
         if limit._state.adding:
             return None
         known = getattr(limit, "used", None)
-        used = queries.in_use().of(as_limit(limit)) if known is None else known
+        used = queries.count_in_use().of(as_limit(limit)) if known is None else known
         if limit.max is None:
             return str(used)
         gauge = '<meter class="jc-meter" min="0" max="{}" value="{}">{}</meter> {} / {}'

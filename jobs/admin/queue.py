@@ -25,7 +25,7 @@ from jobs.models.job import JobQuerySet
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.stats import queries
-from jobs.stats.cache import Kept
+from jobs.stats.cache import RateLimitedCache
 
 SHOWN, DEEPEST, FARTHEST = 100, 10_000, 20
 REORDER = f"{APP}.reorder_job"
@@ -84,7 +84,7 @@ def _waiting() -> JobQuerySet:
     return Job.objects.filter(status__in=sql_literals([Status.PENDING, Status.QUEUED]))
 
 
-_kept: Kept[list[dict[str, Any]]] = Kept()
+_kept: RateLimitedCache[list[dict[str, Any]]] = RateLimitedCache()
 
 
 def _count_queues() -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ def _number(text: str, default: int, most: int) -> int:
 def _jobs(asked: dict[str, Any]) -> JobQuerySet:
     if not asked["target"]:
         return _waiting().filter(tenant=asked["tenant"], priority=asked["priority"])
-    in_lane = Job.objects.filter(gate__in=sql_literals(queries.IN_LANE))
+    in_lane = Job.objects.filter(gate__in=sql_literals(queries.LANE_GATES))
     return in_lane.filter(lane_id=ids.lane_id(asked["tenant"], asked["target"]))
 
 

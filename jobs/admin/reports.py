@@ -23,7 +23,7 @@ from jobs.models import Job, JobEvent, JobMinute
 from jobs.models.run import ACTOR_CHOICES
 from jobs.registry import registry
 from jobs.states import EventKind, Status
-from jobs.stats.cache import Kept
+from jobs.stats.cache import RateLimitedCache
 
 WHO = (ActorKind.USER, ActorKind.TOKEN, ActorKind.CLI)  # all others are the scheduler itself
 SHOWN = 100
@@ -97,7 +97,7 @@ class Kind:
         return "-" if bucket is None else bound(bucket)
 
 
-_kept: Kept[list[Kind]] = Kept()
+_kept: RateLimitedCache[list[Kind]] = RateLimitedCache()
 
 
 def _kinds(window: Window, now: datetime) -> list[Kind]:

@@ -130,7 +130,7 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
             target.lane_state = state
 
     def sections(self, request: HttpRequest, row: Target) -> dict[str, Any]:
-        lane = Job.objects.filter(lane_id=row.pk, gate__in=sql_literals(queries.IN_LANE)).in_dispatch_order()
+        lane = Job.objects.filter(lane_id=row.pk, gate__in=sql_literals(queries.LANE_GATES)).in_dispatch_order()
         jobs = list(lane.defer("params", "checkpoint")[:WAITING])
         listed = self.admin_site.is_registered(Job)
         waiting = {

@@ -45,7 +45,9 @@ def in_hand(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
             lives[identity.incarnation] = row.pk
     if not lives:
         return {}
-    active = Job.objects.filter(status__in=sql_literals(queries.AT_WORK), status=Status.RUNNING).select_related("run")
+    active = Job.objects.filter(status__in=sql_literals(queries.ACTIVE_STATUSES), status=Status.RUNNING).select_related(
+        "run"
+    )
     narrow = active.only("id", "job_type", "lease_owner", "target", "progress", "run__started_at", "run__job_id")
     found: dict[Any, list[Job]] = defaultdict(list)
     for job in sorted(narrow.order_by()[:MOST], key=lambda job: job.pk):  # in order by itself, it would walk all jobs
@@ -65,7 +67,7 @@ class PresentFilter(KnownValues):
     known = (("1", _("Yes")),)
 
     def narrowed(self, queryset: Any, value: str) -> Any:
-        return queryset.filter(pk__in=queries.present_workers().values("pk"))
+        return queryset.filter(pk__in=queries.online_workers().values("pk"))
 
 
 class WorkerAdmin(ButtonAdmin, StateAdmin):

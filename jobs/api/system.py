@@ -68,7 +68,7 @@ class WorkerOut(Out):
 def workers_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpResponse:
     """Workers that live, and those that fell silent within the hour. Needs a token of all tenants."""
     request.auth.require_all_tenants()
-    rows = queries.present_workers()
+    rows = queries.online_workers()
     return answer(page(request.auth, "workers_list", asked, rows, NEWEST_FIRST, serializers.worker))
 
 
@@ -119,14 +119,14 @@ def stats_get(request: ApiRequest, asked: Annotated[StatsFilters, Asked()]) -> H
     if asked.tenant is not None and not request.auth.sees(asked.tenant):
         request.auth.require_all_tenants()
     tenant = asked.tenant or request.auth.tenant
-    counted, force = live_counts.take(tenant), queries.workforce()
+    counted, force = live_counts.count_jobs(tenant), queries.count_workers()
     document = {
-        "jobs": counted.statuses(),
-        "by_type": counted.work("job_type"),
-        "by_addon": counted.work("addon_id"),
+        "jobs": counted.by_status(),
+        "by_type": counted.by_column("job_type"),
+        "by_addon": counted.by_column("addon_id"),
         "oldest_queued_age_sec": counted.oldest_queued_age_sec(),
-        "expired_leases": queries.expired_leases(tenant),
-        "recovered_24h": queries.recovered(timedelta(days=1), tenant),
+        "expired_leases": queries.count_expired_leases(tenant),
+        "recovered_24h": queries.count_recovered(timedelta(days=1), tenant),
         "workers": force.states,
         "slots": {"total": force.slots, "busy": force.busy, "stuck": force.stuck},
         "as_of": serializers.moment(counted.at),

@@ -95,7 +95,7 @@ class _Scene:
         holding = Job.objects.filter(lane_id__in=lanes, holds_lane=True).only("lane_id", "holds_lane", "status")
         self.holders = {each.lane_id: each for each in (holding if lanes else ())}
         self.limits: list[ConcurrencyLimit] = in_force()
-        self.in_use: InUse = queries.in_use()
+        self.in_use: InUse = queries.count_in_use()
         self.calls: list[Lease] = waiting_calls()
         self.workers: list[Worker] = working()
 

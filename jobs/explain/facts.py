@@ -66,7 +66,7 @@ def gather(job_id: UUID) -> Facts:
         facts.target = job.lane  # None where it has not been used yet
         facts.lane = _lane(job)
     facts.limits = [each for each in in_force() if each.key == facts.flow.key(each.scope)]
-    facts.in_use = queries.in_use()
+    facts.in_use = queries.count_in_use()
     facts.reservations = [each for each in waiting_calls() if facts.shares_a_limit(each)]
     if job.remote:
         facts.is_asked_for = offers.is_asked_for(job)

@@ -19,7 +19,7 @@ from jobs.engine.selection.limits import configured
 from jobs.errors import Conflict, InvalidInput
 from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import InUse, Limit
-from jobs.stats.queries import in_use
+from jobs.stats.queries import count_in_use
 from jobs.validation import fields as parsing
 
 logger = logging.getLogger("jobs.services.limits")
@@ -43,7 +43,7 @@ class LimitState:
 
 def listing() -> list[LimitState]:
     """Every limit that the settings or an operator set, by scope and key."""
-    active = in_use()
+    active = count_in_use()
     rows = ConcurrencyLimit.objects.all()
     found = {(row.scope, row.key): _state_of(row, active) for row in rows}
     for (scope, key), most in configured().items():
@@ -113,7 +113,7 @@ def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
 
 def state(scope: str, key: str = "") -> LimitState:
     """One limit as it is now; unlimited if nobody set it."""
-    active, most = in_use(), conf.LIMITS.of(scope, key)
+    active, most = count_in_use(), conf.LIMITS.of(scope, key)
     row = ConcurrencyLimit.objects.filter(scope=scope, key=key).first()
     return _state_of(row, active) if row else LimitState(scope, key, most, active.of(Limit(scope, key, most)))
 

@@ -84,7 +84,7 @@ def bring_in() -> None:
     new = list(marks.values_list("lane_id", flat=True).distinct()[:AT_ONCE])
     if not new:
         return
-    waiting = Job.objects.filter(lane_id__in=new, gate__in=sql_literals(queries.IN_LANE)).order_by()
+    waiting = Job.objects.filter(lane_id__in=new, gate__in=sql_literals(queries.LANE_GATES)).order_by()
     rows = sorted(waiting.values_list("lane_id", "tenant", "target").distinct())
     targets = [Target(id=lane, tenant=tenant, key=key or "") for lane, tenant, key in rows]
     with db.atomic():
@@ -96,7 +96,7 @@ def states(targets: Sequence[Target]) -> list[TargetState]:
     lanes = [target.pk for target in targets]
     jobs = Job.objects.filter(lane_id__in=lanes).defer("params", "checkpoint")
     holders: dict[UUID, Job] = {job.lane_id: job for job in jobs.filter(holds_lane=True) if job.lane_id}
-    waiting = jobs.filter(gate__in=sql_literals(queries.IN_LANE)).order_by().values_list("lane_id")
+    waiting = jobs.filter(gate__in=sql_literals(queries.LANE_GATES)).order_by().values_list("lane_id")
     counts = {lane: (n, oldest) for lane, n, oldest in waiting.annotate(Count("pk"), Min("created_at"))}
     return [TargetState(each, holders.get(each.pk), *counts.get(each.pk, (0, None))) for each in targets]
 

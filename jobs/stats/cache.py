@@ -1,4 +1,4 @@
-"""What takes long to count is counted anew for a tenth of the time at most, whoever asks how often."""
+"""Cache slow counts. Recomputing takes at most 10 % of wall time."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Callable, Hashable
 from time import monotonic
 from typing import Generic, TypeVar
 
-FEW = 10_000  # so many jobs are counted anew for every answer
-SHARE, LONGEST_SEC = 0.1, 5.0  # of all time, counting takes; and how old an answer may get
+SMALL_COUNT = 10_000  # a result about at most so many jobs is not cached
+MAX_TIME_SHARE, MAX_AGE_SEC = 0.1, 5.0  # the part of wall time spent on recomputing, and the age of a cached result
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
-    """Answers of this process, each under the question that it answers."""
+class RateLimitedCache(Generic[T]):
+    """Results of this process, by key; a result is cached for ten times as long as it took, at most MAX_AGE_SEC."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[T, float]] = {}
+        self._entries: dict[Hashable, tuple[T, float]] = {}
 
-    def get(self, question: Hashable, count: Callable[[], T], size: Callable[[T], int]) -> T:
-        """`size`: how many jobs an answer is about."""
+    def get(self, key: Hashable, compute: Callable[[], T], size: Callable[[T], int]) -> T:
+        """Return the cached result of `key`, or compute it. `size` returns the number of jobs in a result."""
         now = monotonic()
-        known = self._known.get(question)
-        if known is not None and now < known[1]:
-            return known[0]
-        answer = count()
-        if size(answer) > FEW:
-            self._known = {each: kept for each, kept in self._known.items() if now < kept[1]}
-            self._known[question] = answer, now + min((monotonic() - now) / SHARE, LONGEST_SEC)
-        return answer
+        entry = self._entries.get(key)
+        if entry is not None and now < entry[1]:
+            return entry[0]
+        result = compute()
+        if size(result) > SMALL_COUNT:
+            self._entries = {other: entry for other, entry in self._entries.items() if now < entry[1]}
+            self._entries[key] = result, now + min((monotonic() - now) / MAX_TIME_SHARE, MAX_AGE_SEC)
+        return result
 
-    def forget(self) -> None:
-        self._known = {}
+    def clear(self) -> None:
+        self._entries = {}

@@ -1,4 +1,4 @@
-"""The queue in figures, read along partial indexes. `census` counts all jobs by kind."""
+"""Queries on the queue and the workers, along partial indexes. `live_counts` counts all jobs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow, InUse
 from jobs.states import ACTIVE, Status
 
-SILENT_SEC = 3600  # how long a worker that says nothing is still worth showing
-FLOW = ("tenant", "job_type", "resource", "addon_id")
-AT_WORK = tuple(sorted(ACTIVE))  # the condition of a partial index
-IN_LANE = (Gate.LANE, Gate.READY)
-MANY = 1000  # blocked targets are counted up to here: more than any person looks at
-SILENT = "SILENT"  # a worker that was not heard of for a lease, whatever it said last
+SHOW_SILENT_SEC = 3600  # how long a worker without heartbeats is still shown
+FLOW_COLUMNS = ("tenant", "job_type", "resource", "addon_id")
+ACTIVE_STATUSES = tuple(sorted(ACTIVE))  # the condition of a partial index
+LANE_GATES = (Gate.LANE, Gate.READY)
+BLOCKED_TARGETS_LIMIT = 1000  # the count of blocked targets stops here
+SILENT = "SILENT"  # the state of a worker without a heartbeat for LEASE_SEC, whatever its row says
 
 
 @dataclass(frozen=True)
-class Workforce:
-    """How many workers there are by state, and the slots of those that were heard of."""
+class WorkerCounts:
+    """The number of workers by state, and the slots of those that send heartbeats."""
 
     states: dict[str, int]
     slots: int
@@ -35,72 +35,80 @@ class Workforce:
     stuck: int
 
 
-def oldest_waiting() -> Job | None:
-    """Of the jobs that wait for a slot or their lane (not for their time), the one that has waited longest."""
+def get_oldest_waiting_job() -> Job | None:
+    """Return the oldest of the jobs that wait for a slot or for their target, not for their time."""
     ready = Job.objects.filter(gate=Gate.READY)
-    in_lanes = Job.objects.filter(gate__in=sql_literals(IN_LANE), lane__isnull=False)
+    in_lanes = Job.objects.filter(gate__in=sql_literals(LANE_GATES), lane__isnull=False)
     oldest: list[tuple[datetime, UUID]] = []
-    for waiting in (ready.filter(remote=False), ready.filter(remote=True), in_lanes):  # an index each
+    for waiting in (ready.filter(remote=False), ready.filter(remote=True), in_lanes):  # one index for each
         oldest += waiting.order_by("created_at", "id").values_list("created_at", "id")[:1]
     return Job.objects.filter(pk=min(oldest)[1]).first() if oldest else None
 
 
-def running() -> JobQuerySet:
-    """What runs, the longest first."""
+def running_jobs() -> JobQuerySet:
+    """Return the running jobs, the one that started first at the top."""
     return Job.objects.running().select_related("run").order_by("run__started_at")
 
 
-def blocking() -> JobQuerySet:
-    """Jobs that shut their lane until a person mends them."""
+def blocking_jobs() -> JobQuerySet:
+    """Return the jobs that block their target until an operator acts."""
     return Job.objects.filter(holds_lane=True, status__in=[Status.PAUSED, Status.FAILED]).order_by("lane_id")
 
 
-def workers() -> list[Worker]:
-    """Workers that live, and those that fell silent not long ago."""
-    return list(present_workers().order_by("name", "-id"))
+def list_workers() -> list[Worker]:
+    """Return the workers that have not stopped, those without recent heartbeats too, by name."""
+    return list(online_workers().order_by("name", "-id"))
 
 
-def present_workers() -> QuerySet[Worker]:
-    heard = Now() - timedelta(seconds=max(SILENT_SEC, 2 * conf.LEASE_SEC))
-    return Worker.objects.filter(heartbeat_at__gt=heard).exclude(state=WorkerState.STOPPED)
+def online_workers() -> QuerySet[Worker]:
+    """Return the workers that have not stopped and sent a heartbeat within SHOW_SILENT_SEC."""
+    oldest_shown = Now() - timedelta(seconds=max(SHOW_SILENT_SEC, 2 * conf.LEASE_SEC))
+    return Worker.objects.filter(heartbeat_at__gt=oldest_shown).exclude(state=WorkerState.STOPPED)
 
 
-def in_use() -> InUse:
-    """What counts against the limits, as a claim counts it: active jobs, and leases of direct executions."""
-    active = Job.objects.filter(status__in=sql_literals(AT_WORK)).order_by().values_list(*FLOW).annotate(Count("pk"))
+def count_in_use() -> InUse:
+    """Count what uses the limits, as a claim does: active jobs, and granted leases of direct calls."""
+    active = (
+        Job.objects.filter(status__in=sql_literals(ACTIVE_STATUSES))
+        .order_by()
+        .values_list(*FLOW_COLUMNS)
+        .annotate(Count("pk"))
+    )
     direct = Lease.objects.filter(kind=LeaseKind.DIRECT)
     leases = direct.filter(ended_at__isnull=True, granted_at__isnull=False)
-    held = leases.order_by().values_list(*FLOW).annotate(Count("pk"))
-    return InUse([(Flow(*row[:4]), row[4]) for row in active.union(held, all=True).order_by()])
+    calls = leases.order_by().values_list(*FLOW_COLUMNS).annotate(Count("pk"))
+    return InUse([(Flow(*row[:4]), row[4]) for row in active.union(calls, all=True).order_by()])
 
 
-def recovered(within: timedelta, tenant: str | None = None) -> int:
-    """How many jobs recovery ended of late."""
-    lately = JobMinute.objects.filter(minute__gt=Now() - within)
+def count_recovered(within: timedelta, tenant: str | None = None) -> int:
+    """Count the jobs that lease recovery failed within this time."""
+    minutes = JobMinute.objects.filter(minute__gt=Now() - within)
     if tenant is not None:
-        lately = lately.filter(tenant=tenant)
-    count: int | None = lately.aggregate(found=Sum("recovered"))["found"]
+        minutes = minutes.filter(tenant=tenant)
+    count: int | None = minutes.aggregate(total=Sum("recovered"))["total"]
     return count or 0
 
 
-def expired_leases(tenant: str | None = None) -> int:
-    """Running jobs whose holder has not renewed its lease; recovery takes them when the grace is over, too."""
-    over = Job.objects.filter(status__in=sql_literals(AT_WORK), status=Status.RUNNING, lease_expires_at__lt=Now())
-    return (over if tenant is None else over.filter(tenant=tenant)).count()
+def count_expired_leases(tenant: str | None = None) -> int:
+    """Count the running jobs whose lease has expired; recovery acts GRACE_SEC later."""
+    expired = Job.objects.filter(
+        status__in=sql_literals(ACTIVE_STATUSES), status=Status.RUNNING, lease_expires_at__lt=Now()
+    )
+    return (expired if tenant is None else expired.filter(tenant=tenant)).count()
 
 
-def blocked_targets(tenant: str | None = None) -> int:
-    """How many targets wait for a person, up to MANY."""
-    blocked = blocking() if tenant is None else blocking().filter(tenant=tenant)
-    return blocked[:MANY].count()
+def count_blocked_targets(tenant: str | None = None) -> int:
+    """Count the targets that wait for an operator, up to BLOCKED_TARGETS_LIMIT."""
+    blocking = blocking_jobs() if tenant is None else blocking_jobs().filter(tenant=tenant)
+    return blocking[:BLOCKED_TARGETS_LIMIT].count()
 
 
-def workforce() -> Workforce:
-    """The workers that live, and those that fell silent not long ago, in one query."""
-    heard = Now() - timedelta(seconds=conf.LEASE_SEC)
-    speaks = Case(When(heartbeat_at__gt=heard, then=F("state")), default=Value(SILENT))
-    rows = present_workers().order_by().annotate(now=speaks).values_list("now", "slots", "busy", "stuck")
+def count_workers() -> WorkerCounts:
+    """Count the workers of `online_workers` by state, and sum their slots, in one query."""
+    last_lease = Now() - timedelta(seconds=conf.LEASE_SEC)
+    state = Case(When(heartbeat_at__gt=last_lease, then=F("state")), default=Value(SILENT))
+    rows = online_workers().order_by().annotate(now=state).values_list("now", "slots", "busy", "stuck")
     names = [*map(str, (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.STOPPING)), SILENT]
     states = Counter(row[0] for row in rows)
-    slots, busy, stuck = (sum(row[place] for row in rows if row[0] != SILENT) for place in (1, 2, 3))
-    return Workforce(dict.fromkeys(names, 0) | states, slots, busy, stuck)
+    slots, busy, stuck = (sum(row[column] for row in rows if row[0] != SILENT) for column in (1, 2, 3))
+    return WorkerCounts(dict.fromkeys(names, 0) | states, slots, busy, stuck)

@@ -13,8 +13,8 @@ from tests.admin.people import logged_in, reader
 @pytest.fixture(autouse=True)
 def counted_anew() -> None:
     """What another test counted is no answer here."""
-    jobs._kept.forget()
-    queue._kept.forget()
+    jobs._kept.clear()
+    queue._kept.clear()
 
 
 @pytest.fixture

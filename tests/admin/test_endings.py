@@ -24,7 +24,7 @@ NOW = timezone.now()
 
 @pytest.fixture(autouse=True)
 def _walked_nowhere() -> None:
-    filters._walks.forget()
+    filters._walks.clear()
 
 
 def ended(status: Status, ago: timedelta, **more: Any) -> Job:
@@ -87,8 +87,8 @@ def test_few_ends_and_many_are_found_alike(boss: Client, monkeypatch: pytest.Mon
 
 def test_a_long_walk_along_events_is_not_made_for_every_answer(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few ends among much that happened: looked for once in a while, not by each statement of each page."""
-    monkeypatch.setattr(cache, "FEW", 3)
-    monkeypatch.setattr(cache, "SHARE", 1e-6)
+    monkeypatch.setattr(cache, "SMALL_COUNT", 3)
+    monkeypatch.setattr(cache, "MAX_TIME_SHARE", 1e-6)
     jobs = {ended(Status.COMPLETED, timedelta(minutes=n)).pk for n in range(1, 6)}
     with CaptureQueriesContext(connection) as captured:
         for _ in range(3):

@@ -46,14 +46,14 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
         made = Crowd(connection, JOBS)
         made.fill()
         yield made
-        live_counts.forget()
+        live_counts.clear_cache()
         clear()
 
 
 def asked(url: str) -> list[dict[str, Any]]:
     client = logged_in(User.objects.create_superuser(f"boss-{User.objects.count()}"))
     client.get(url)
-    live_counts.forget()
+    live_counts.clear_cache()
     with CaptureQueriesContext(connection) as captured:
         assert client.get(url).status_code == 200
     return list(captured)

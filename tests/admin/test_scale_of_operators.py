@@ -59,7 +59,7 @@ def crowded(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterat
             for query in queries
         ]
         yield [*pages, *lists, *screens]
-        live_counts.forget()
+        live_counts.clear_cache()
         _clear()
 
 

@@ -103,7 +103,7 @@ def scene(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
             "group_id": group.pk,
         }
         yield Scene(Values({**objects_of("default"), **known}), everywhere, of_one)
-        live_counts.forget()
+        live_counts.clear_cache()
         _clear()
 
 
@@ -133,14 +133,14 @@ def _clear_sqlite(cursor: Any, tables: list[str]) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> None:
-    live_counts.forget()
+    live_counts.clear_cache()
 
 
 def ask(path: str, token: str) -> list[dict[str, str]]:
     """The statements that one answer took."""
     client, headers = Client(), {"Authorization": f"Bearer {token}"}
     assert client.get(path, headers=headers).status_code in (200, 403, 404)  # some are not for one tenant
-    live_counts.forget()
+    live_counts.clear_cache()
     with CaptureQueriesContext(connection) as queries:
         client.get(path, headers=headers)
     return list(queries)

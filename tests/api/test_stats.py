@@ -154,45 +154,45 @@ def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two live jobs are few; the time is what the test says it is, and counting a job takes a tenth of a second."""
     clock = [1000.0]
-    count_jobs = live_counts._count_jobs
+    count_jobs = live_counts._query_counts
 
-    def slowly(tenant: str | None) -> live_counts.Census:
+    def slowly(tenant: str | None) -> live_counts.JobCounts:
         found = count_jobs(tenant)
         clock[0] += 0.1 * sum(kind.jobs for kind in found.live)
         return found
 
-    monkeypatch.setattr(cache, "FEW", 2)
+    monkeypatch.setattr(cache, "SMALL_COUNT", 2)
     monkeypatch.setattr(cache, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(live_counts, "_count_jobs", slowly)
-    live_counts.forget()
+    monkeypatch.setattr(live_counts, "_query_counts", slowly)
+    live_counts.clear_cache()
     yield clock
-    live_counts.forget()
+    live_counts.clear_cache()
 
 
 def test_few_live_jobs_are_counted_for_every_answer(small: list[float]) -> None:
     JobFactory.create()
-    assert live_counts.take().statuses()["QUEUED"] == 1
+    assert live_counts.count_jobs().by_status()["QUEUED"] == 1
     JobFactory.create()
-    assert live_counts.take().statuses()["QUEUED"] == 2
+    assert live_counts.count_jobs().by_status()["QUEUED"] == 2
 
 
 def test_many_live_jobs_are_counted_once_for_a_while_that_grows_with_them(small: list[float]) -> None:
     JobFactory.create_batch(3)
-    assert live_counts.take().statuses()["QUEUED"] == 3  # good for 3 s from when it was begun
+    assert live_counts.count_jobs().by_status()["QUEUED"] == 3  # good for 3 s from when it was begun
     JobFactory.create(tenant="one")
     small[0] += 2.5
-    assert live_counts.take().statuses()["QUEUED"] == 3
-    assert live_counts.take("one").statuses()["QUEUED"] == 1, "of each tenant its own"
+    assert live_counts.count_jobs().by_status()["QUEUED"] == 3
+    assert live_counts.count_jobs("one").by_status()["QUEUED"] == 1, "of each tenant its own"
     small[0] += 0.2
-    assert live_counts.take().statuses()["QUEUED"] == 4
+    assert live_counts.count_jobs().by_status()["QUEUED"] == 4
 
 
 def test_no_census_gets_old(small: list[float]) -> None:
     JobFactory.create_batch(100)
     began = small[0]
-    assert live_counts.take().statuses()["QUEUED"] == 100
+    assert live_counts.count_jobs().by_status()["QUEUED"] == 100
     job_services.enqueue(NOTE, {"text": "a"})
-    small[0] = began + cache.LONGEST_SEC - 0.1
-    assert live_counts.take().statuses()["QUEUED"] == 100
-    small[0] = began + cache.LONGEST_SEC + 0.1
-    assert live_counts.take().statuses()["QUEUED"] == 101
+    small[0] = began + cache.MAX_AGE_SEC - 0.1
+    assert live_counts.count_jobs().by_status()["QUEUED"] == 100
+    small[0] = began + cache.MAX_AGE_SEC + 0.1
+    assert live_counts.count_jobs().by_status()["QUEUED"] == 101

@@ -62,13 +62,13 @@ def _plan(sql: str, params: Any) -> str:
 @pytest.mark.parametrize(
     "read",
     [
-        queries.in_use,
-        queries.oldest_waiting,
+        queries.count_in_use,
+        queries.get_oldest_waiting_job,
         limits.listing,
-        lambda: list(queries.running()[:10]),
-        lambda: list(queries.blocking()[:10]),
+        lambda: list(queries.running_jobs()[:10]),
+        lambda: list(queries.blocking_jobs()[:10]),
         lambda: targets.states([TargetFactory.create()]),
-        live_counts.take,
+        live_counts.count_jobs,
     ],
     ids=["in use", "oldest waiting", "limits", "running", "blocking", "targets", "census"],
 )

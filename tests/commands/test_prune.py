@@ -44,7 +44,7 @@ def prune(*words: str) -> dict[str, int]:
 
 def totals() -> dict[str, int]:
     """How many jobs ever ended as what."""
-    return {status: jobs for status, jobs in live_counts.take().statuses().items() if status in TERMINAL}
+    return {status: jobs for status, jobs in live_counts.count_jobs().by_status().items() if status in TERMINAL}
 
 
 def left() -> set[UUID]:

@@ -147,7 +147,7 @@ class Progress:
             self.out.write(line(job))
         if job.status == Status.QUEUED and not self._asked_for_workers and self.elapsed > PATIENCE_SEC:
             self._asked_for_workers = True
-            if not queries.workers():
+            if not queries.list_workers():
                 self.close()
                 self.out.write(_("No worker is running; the job waits for one."))
 

@@ -123,7 +123,7 @@ class Command(base.CliCommand):
             self.stdout.write(_("Job %s was moved.") % job.pk)
 
     def _stats(self, given: dict[str, Any]) -> None:
-        counts, oldest = live_counts.take().statuses(), queries.oldest_waiting()
+        counts, oldest = live_counts.count_jobs().by_status(), queries.get_oldest_waiting_job()
         waited = None if oldest is None else max((clock.now() - oldest.created_at).total_seconds(), 0.0)
         if given["json"]:
             self.write_json({"jobs": counts, "oldest_queued_age_sec": waited})

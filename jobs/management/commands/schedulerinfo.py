@@ -61,7 +61,7 @@ class Command(base.CliCommand):
 
 def lines() -> Iterator[str]:
     """Headings end with a colon; what belongs to them is indented."""
-    now, counts, oldest = clock.now(), live_counts.take().statuses(), queries.oldest_waiting()
+    now, counts, oldest = clock.now(), live_counts.count_jobs().by_status(), queries.get_oldest_waiting_job()
     yield f"{_('Job scheduler')}  {now:%Y-%m-%d %H:%M:%S} UTC"
     for title, is_live in ((_("Live:"), True), (_("Ended, all time:"), False)):
         shown = [f"{status} {counts[status]}" for status in Status if (status in LIVE) == is_live]
@@ -77,7 +77,7 @@ def lines() -> Iterator[str]:
 
 def _running(now: datetime) -> list[str]:
     rows = []
-    for job in queries.running()[: ROWS + 1]:
+    for job in queries.running_jobs()[: ROWS + 1]:
         run, owner = getattr(job, "run", None), Identity.of_owner(job.lease_owner or "")
         elapsed = base.age(None if run is None else (now - run.started_at).total_seconds())
         holder = base.shortened(owner.name if owner else job.lease_owner or "", 20)
@@ -95,7 +95,7 @@ def _limits() -> list[str]:
 
 def _workers(now: datetime) -> list[str]:
     rows = []
-    for worker in queries.workers():
+    for worker in queries.list_workers():
         silent_sec = (now - worker.heartbeat_at).total_seconds()
         state = f"{worker.state} ({worker.stuck} stuck)" if worker.stuck else worker.state
         state = _("silent") if silent_sec > conf.LEASE_SEC else state
@@ -106,7 +106,8 @@ def _workers(now: datetime) -> list[str]:
 
 def _blocked() -> list[str]:
     rows: list[Sequence[Any]] = [
-        (base.shortened(job.target or "", 24), job.status, job.pk, note(job)) for job in queries.blocking()[: ROWS + 1]
+        (base.shortened(job.target or "", 24), job.status, job.pk, note(job))
+        for job in queries.blocking_jobs()[: ROWS + 1]
     ]
     paused = Target.objects.filter(paused=True).order_by("tenant", "key")[: ROWS + 1]
     rows += [(base.shortened(target.key, 24), _("target paused"), target.paused_by, target.reason) for target in paused]

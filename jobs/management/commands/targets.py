@@ -60,7 +60,7 @@ class Command(base.CliCommand):
         if given["paused"]:
             found = found.filter(paused=True)
         if given["blocked"]:
-            found = found.filter(pk__in=queries.blocking().order_by().values("lane_id"))
+            found = found.filter(pk__in=queries.blocking_jobs().order_by().values("lane_id"))
         return list(found[: base.limit(given)])
 
 
