@@ -29,7 +29,8 @@ from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
 from jobs.engine.executors.run import Context, current
 from jobs.engine.slots import leases, reservations
-from jobs.engine.slots.reservations import Ear, keeper
+from jobs.engine.slots.heartbeat import keeper
+from jobs.engine.slots.reservations import Ear
 from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded
 from jobs.policies.admission import Candidate
 from jobs.registry import Handler, registry
