@@ -29,8 +29,8 @@ from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
 from jobs.engine.executors.run import Context, current
 from jobs.engine.slots import leases, reservations
-from jobs.engine.slots.heartbeat import keeper
-from jobs.engine.slots.reservations import Ear
+from jobs.engine.slots.heartbeat import lease_heartbeat
+from jobs.engine.slots.reservations import SlotWaiter
 from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded
 from jobs.policies.admission import Candidate
 from jobs.registry import Handler, registry
@@ -133,22 +133,21 @@ def slot(job_type: str, *, wait: float | None = None, tenant: str = "default", a
 def _acquire(candidate: Candidate, actor: Actor, patience: float) -> Slot:
     """A granted slot; or NoSlot, and nothing is left behind."""
     began = time.monotonic()
-    lease = reservations.reserve(candidate, actor.name or str(actor.kind))
+    lease = reservations.reserve_slot(candidate, actor.name or str(actor.kind))
     mine = Slot(lease.pk)
-    keeper.keep(lease.pk, mine.lose)
+    lease_heartbeat.add(lease.pk, mine.lose)
     try:
         if lease.granted_at is None:
-            with Ear() as ear:
-                while (obstacle := reservations.try_grant(lease)) is not None:
-                    if obstacle.for_good:
-                        raise NoSlot(obstacle.message)
+            with SlotWaiter() as waiter:
+                while (reason := reservations.try_grant(lease)) is not None:
+                    if reason.is_permanent:
+                        raise NoSlot(reason.message)
                     left = began + patience - time.monotonic()
                     if left <= 0:
                         raise NoSlot(
-                            _("No slot came free within %(sec)g s: %(why)s")
-                            % {"sec": patience, "why": obstacle.message}
+                            _("No slot came free within %(sec)g s: %(why)s") % {"sec": patience, "why": reason.message}
                         )
-                    ear.wait(left)
+                    waiter.wait(left)
     except BaseException as error:
         _leave(lease.pk, _describe_outcome(error))
         raise
@@ -158,9 +157,9 @@ def _acquire(candidate: Candidate, actor: Actor, patience: float) -> Slot:
 
 def _leave(lease_id: UUID, outcome: str) -> None:
     """Free the slot. If the database cannot be told, the lease runs out by itself."""
-    keeper.drop(lease_id)
+    lease_heartbeat.remove(lease_id)
     try:
-        leases.end(lease_id, outcome)
+        leases.end_lease(lease_id, outcome)
     except (DatabaseError, InterfaceError) as error:
         logger.warning("the end of the direct call %s was not recorded, its lease runs out: %s", lease_id, error)
 

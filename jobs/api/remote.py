@@ -43,7 +43,7 @@ from jobs.api.schemas import Id
 from jobs.conf import conf
 from jobs.engine.remote import starts
 from jobs.engine.remote.starts import Start
-from jobs.engine.slots.admission_leases import Granted
+from jobs.engine.slots.admission_leases import GrantedLease
 from jobs.errors import NotFound
 from jobs.models import Job
 from jobs.redaction import redact
@@ -183,7 +183,7 @@ def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, Document()])
     said = body.given_fields()
     tenant = request.auth.tenant_for(said.pop("tenant", None))
     verdict = remote.request(said, _token(request), tenant=tenant)
-    if isinstance(verdict, Granted):
+    if isinstance(verdict, GrantedLease):
         lease = {"lease_id": str(verdict.lease_id), "lease_expires_at": moment(verdict.expires_at)}
         return answer({"approved": True, **lease})
     return answer({"approved": False, "reason": verdict.reason, "retry_after_sec": verdict.retry_after_sec})

@@ -22,7 +22,7 @@ from jobs.engine.remote import leases, offers, starts
 from jobs.engine.remote.leases import Beat, Line, Word
 from jobs.engine.remote.starts import Holder, Start
 from jobs.engine.slots import admission_leases
-from jobs.engine.slots.admission_leases import Granted
+from jobs.engine.slots.admission_leases import GrantedLease
 from jobs.engine.transitions import get
 from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState
 from jobs.models import Job
@@ -118,7 +118,7 @@ def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Kept:
     """Renew a lease: a job's, or one that counts in admission only and has nothing else to say."""
     known, news = parsing.job_id(lease_id), _parse_beat(said)
     if (begun := starts.find(known)) is None:
-        return Kept(admission_leases.heartbeat(known, owner=_applicant(api_token)))
+        return Kept(admission_leases.renew_lease(known, owner=_applicant(api_token)))
     job = leases.beat(_own(begun, api_token), news)
     assert job.lease_expires_at is not None
     if leases.is_over_budget(job):  # then it must stop, whatever else was asked
@@ -149,18 +149,18 @@ def release(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> None:
     """Give a lease up. A job's ends with its job, unless the job is handed back."""
     known, hand_back = parsing.job_id(lease_id), _optional(said, "hand_back", parsing.boolean)
     if (begun := starts.find(known)) is None:
-        return admission_leases.release(known, owner=_applicant(api_token))
+        return admission_leases.release_lease(known, owner=_applicant(api_token))
     mine = _own(begun, api_token)
     if not hand_back:
         raise ReportWithComplete(_("This is the lease of a job: say how the job ended, or hand it back."))
     return leases.hand_back(mine, reason=HANDED_BACK)
 
 
-def request(said: Mapping[str, Any], api_token: UUID, *, tenant: str) -> Granted | Denied:
+def request(said: Mapping[str, Any], api_token: UUID, *, tenant: str) -> GrantedLease | Denied:
     """Ask to do some work that has no job here."""
     fields = {**said, "addon_id": said.get("addon_id") or "", "job_type": said.get("job_type") or ""}
     clean = {name: REQUESTED[name](value, name) for name, value in fields.items() if value is not None}
-    return admission_leases.request(owner=_applicant(api_token), tenant=tenant, **clean)
+    return admission_leases.request_lease(owner=_applicant(api_token), tenant=tenant, **clean)
 
 
 def _applicant(api_token: UUID) -> str:

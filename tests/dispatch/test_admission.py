@@ -17,7 +17,7 @@ from jobs.engine.maintenance import system_load
 from jobs.engine.maintenance.system_load import Measured
 from jobs.engine.selection import limits
 from jobs.engine.slots import admission_leases, leases
-from jobs.engine.slots.admission_leases import Granted
+from jobs.engine.slots.admission_leases import GrantedLease
 from jobs.errors import LeaseLost, NoSlot, NotFound
 from jobs.models import Gate, Job, Lease, SystemSnapshot
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot, State
@@ -89,7 +89,7 @@ def test_a_job_that_fits_passes_one_that_does_not(capacity: None) -> None:
 
 
 def test_what_is_reserved_counts_as_much_as_what_runs(capacity: None) -> None:
-    assert isinstance(admission_leases.request(owner="addon", job_type="x", cost_units=80), Granted)
+    assert isinstance(admission_leases.request_lease(owner="addon", job_type="x", cost_units=80), GrantedLease)
     blocked = enqueue(30)
     assert executor.take_next() is None
     executor.take(enqueue(20))
@@ -229,46 +229,46 @@ def test_a_crowd_that_is_denied_is_not_written_all_at_once(sulking: type[Sulking
 
 
 def test_a_lease_is_asked_for_kept_and_given_back(capacity: None) -> None:
-    got = admission_leases.request(owner="a", job_type="index", cost_units=60, constraints={"cpu_heavy": False})
-    assert isinstance(got, Granted)
-    refused = admission_leases.request(owner="b", job_type="index", cost_units=60)
+    got = admission_leases.request_lease(owner="a", job_type="index", cost_units=60, constraints={"cpu_heavy": False})
+    assert isinstance(got, GrantedLease)
+    refused = admission_leases.request_lease(owner="b", job_type="index", cost_units=60)
     assert isinstance(refused, Denied)
     assert refused.retry_after_sec >= 1
-    until = admission_leases.heartbeat(got.lease_id, owner="a")
+    until = admission_leases.renew_lease(got.lease_id, owner="a")
     assert until >= got.expires_at
     for _ in range(2):
-        admission_leases.release(got.lease_id, owner="a")
+        admission_leases.release_lease(got.lease_id, owner="a")
     assert Lease.objects.get(pk=got.lease_id).outcome == "released"
     with pytest.raises(LeaseLost):
-        admission_leases.heartbeat(got.lease_id, owner="a")
+        admission_leases.renew_lease(got.lease_id, owner="a")
 
 
 def test_a_denial_is_the_same_until_it_is_time_to_ask_again(capacity: None) -> None:
-    held = admission_leases.request(owner="a", job_type="index", cost_units=60)
-    assert isinstance(held, Granted)
-    first = admission_leases.request(owner="b", job_type="index", cost_units=60)
-    admission_leases.release(held.lease_id, owner="a")
-    assert admission_leases.request(owner="b", job_type="index", cost_units=60) == first
-    assert isinstance(admission_leases.request(owner="c", job_type="index", cost_units=20), Granted), (
+    held = admission_leases.request_lease(owner="a", job_type="index", cost_units=60)
+    assert isinstance(held, GrantedLease)
+    first = admission_leases.request_lease(owner="b", job_type="index", cost_units=60)
+    admission_leases.release_lease(held.lease_id, owner="a")
+    assert admission_leases.request_lease(owner="b", job_type="index", cost_units=60) == first
+    assert isinstance(admission_leases.request_lease(owner="c", job_type="index", cost_units=20), GrantedLease), (
         "another's question"
     )
     Lease.objects.filter(granted_at=None).update(expires_at=timezone.now() - timedelta(seconds=1))
-    assert isinstance(admission_leases.request(owner="b", job_type="index", cost_units=60), Granted)
+    assert isinstance(admission_leases.request_lease(owner="b", job_type="index", cost_units=60), GrantedLease)
     assert not Lease.objects.filter(granted_at=None).exists(), "nothing is left of a denial"
 
 
 def test_a_foreign_or_guessed_lease_is_not_there(capacity: None) -> None:
-    got = admission_leases.request(owner="a", job_type="index")
-    assert isinstance(got, Granted)
+    got = admission_leases.request_lease(owner="a", job_type="index")
+    assert isinstance(got, GrantedLease)
     for lease_id, owner in ((got.lease_id, "b"), (uuid4(), "a")):
-        for verb in (admission_leases.heartbeat, admission_leases.release):
+        for verb in (admission_leases.renew_lease, admission_leases.release_lease):
             with pytest.raises(NotFound):
                 verb(lease_id, owner=owner)
 
 
 def test_a_lease_that_nobody_renews_frees_what_it_had(capacity: None) -> None:
-    got = admission_leases.request(owner="a", job_type="index", cost_units=100)
-    assert isinstance(got, Granted)
+    got = admission_leases.request_lease(owner="a", job_type="index", cost_units=100)
+    assert isinstance(got, GrantedLease)
     job = enqueue(30)
     assert executor.take_next() is None
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1), beat_clock=None)
@@ -277,7 +277,10 @@ def test_a_lease_that_nobody_renews_frees_what_it_had(capacity: None) -> None:
 
 
 def test_without_a_policy_every_lease_is_granted() -> None:
-    assert all(isinstance(admission_leases.request(owner="a", job_type="x", cost_units=100), Granted) for _ in range(3))
+    assert all(
+        isinstance(admission_leases.request_lease(owner="a", job_type="x", cost_units=100), GrantedLease)
+        for _ in range(3)
+    )
 
 
 # ---------------------------------------------------------------------- the snapshot

@@ -180,7 +180,7 @@ def test_a_handler_whose_lease_is_lost_is_told_to_stop() -> None:
     limits.sync()
     with calling("direct.until_lost") as answers:
         until(lambda: Lease.objects.filter(granted_at__isnull=False).exists())
-        leases.end(lease().pk, leases.EXPIRED)
+        leases.end_lease(lease().pk, leases.EXPIRED)
     assert answers == [True]
     assert lease().outcome == leases.EXPIRED, "what was recorded stands"
 

@@ -31,7 +31,7 @@ def rows() -> None:
 
 def reserve(resource: str = "default", job_type: str = TYPE, **facts: object) -> Lease:
     candidate = Candidate(job_type=job_type, resource=resource, **facts)  # type: ignore[arg-type]
-    return reservations.reserve(candidate, "somebody")
+    return reservations.reserve_slot(candidate, "somebody")
 
 
 def is_granted(lease: Lease) -> bool:
@@ -50,7 +50,7 @@ def test_what_runs_goes_on_then_the_direct_call_then_the_queue() -> None:
     assert executor.take_next() is None, "the slot that came free is the direct call's"
     assert reservations.try_grant(direct) is None
     assert executor.take_next() is None, "and so it is while that runs"
-    leases.end(direct.pk, "completed")
+    leases.end_lease(direct.pk, "completed")
     executor.take(queued)
 
 
@@ -63,11 +63,11 @@ def test_direct_calls_keep_their_order() -> None:
     running = executor.take(job_services.enqueue(TYPE))
     first, second = reserve(), reserve()
     executor.complete(running)
-    obstacle = reservations.try_grant(second)
-    assert obstacle is not None
+    reason = reservations.try_grant(second)
+    assert reason is not None
     assert reservations.try_grant(first) is None
     assert reservations.try_grant(second) is not None
-    leases.end(first.pk, "completed")
+    leases.end_lease(first.pk, "completed")
     assert reservations.try_grant(second) is None
 
 
@@ -119,9 +119,9 @@ def test_a_lease_that_runs_out_frees_its_slot_at_the_next_claim() -> None:
 def test_a_lease_that_was_ended_cannot_be_renewed() -> None:
     lease = reserve()
     past(lease)
-    assert leases.end_dead() == 1
-    assert leases.beat([lease.pk]) == (set(), {lease.pk})
-    assert not leases.end(lease.pk, "completed")
+    assert leases.end_dead_leases() == 1
+    assert leases.renew_slot_leases([lease.pk]) == (set(), {lease.pk})
+    assert not leases.end_lease(lease.pk, "completed")
     lease.refresh_from_db()
     assert lease.outcome == leases.EXPIRED
 
@@ -129,8 +129,8 @@ def test_a_lease_that_was_ended_cannot_be_renewed() -> None:
 def test_a_renewed_lease_lives_on() -> None:
     lease = reserve()
     past(lease)
-    assert leases.beat([lease.pk]) == ({lease.pk}, set())
-    assert leases.end_dead() == 0
+    assert leases.renew_slot_leases([lease.pk]) == ({lease.pk}, set())
+    assert leases.end_dead_leases() == 0
 
 
 def test_a_caller_that_is_proven_gone_is_not_waited_for() -> None:
@@ -138,14 +138,14 @@ def test_a_caller_that_is_proven_gone_is_not_waited_for() -> None:
     me = Identity.mine()
     gone = Identity(me.name, me.host, me.boot_id, me.namespace, me.pid, "1")  # this pid, started at another time
     Lease.objects.filter(pk=lease.pk).update(process=gone.slot(0))
-    assert leases.end_dead() == 1
+    assert leases.end_dead_leases() == 1
 
 
 @pytest.mark.sqlite_only
 def test_a_clock_that_jumps_ends_nothing_that_is_still_renewed() -> None:
     lease = reserve()
     Lease.objects.filter(pk=lease.pk).update(expires_at=timezone.now() - timedelta(hours=1))
-    assert leases.end_dead() == 0, "its last beat was a moment ago by the steady clock"
+    assert leases.end_dead_leases() == 0, "its last beat was a moment ago by the steady clock"
     assert executor.take_next() is None
 
 
@@ -155,9 +155,9 @@ def test_a_paused_scope_refuses_at_once_and_later_too() -> None:
     operator.pause("job_type", TYPE)
     with pytest.raises(NoSlot, match="paused"):
         reserve()
-    obstacle = reservations.try_grant(waiting)
-    assert obstacle is not None
-    assert obstacle.for_good
+    reason = reservations.try_grant(waiting)
+    assert reason is not None
+    assert reason.is_permanent
     executor.complete(running)
 
 

@@ -136,7 +136,9 @@ duty("lanes", lambda: promoter.wake_due() + promoter.promote(), every_sec=lambda
 duty("retention", retention.one_round, every_sec=retention.pause_sec)
 duty("folding", rollup_compaction.one_round, every_sec=lambda: 600.0)
 duty("deadlines", _late.skip_late, every_sec=_late.pause_sec)
-duty("leases", leases.end_dead, every_sec=lambda: conf.LEASE_SEC / 2)  # whoever finds a limit full does so at once
+duty(
+    "leases", leases.end_dead_leases, every_sec=lambda: conf.LEASE_SEC / 2
+)  # whoever finds a limit full does so at once
 duty("snapshot", system_load.one_round, every_sec=lambda: system_load.EVERY_SEC)
 duty("aging", _ager.age, every_sec=_ager.pause_sec)
 duty("shares", fair_share.forget_idle, every_sec=lambda: 60.0)

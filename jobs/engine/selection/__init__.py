@@ -38,7 +38,7 @@ class SelectionRound:
         self._index = index or Filter()
         self._wanted = self._index & wanted
         self.limits, self._in_use = limits.lock_limits()
-        leases.call_next(self.limits, self._in_use)
+        leases.notify_waiting_calls(self.limits, self._in_use)
         self._admission = None if admission.is_open() else admission.AdmissionRound()
         self._fair_share = (
             fair_share.FairShareRound(connection, self._wanted, remote=remote) if fair_share.is_on() else None

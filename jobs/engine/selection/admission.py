@@ -147,7 +147,7 @@ def costs() -> Counter[str]:
     """Return the cost units in use or reserved, by addon: of jobs, leases and direct calls, even waiting ones."""
     connection = db.connection()
     rows = read_costs(connection)
-    if any(row.expired for row in rows) and leases.end_dead():
+    if any(row.expired for row in rows) and leases.end_dead_leases():
         rows = read_costs(connection)
     found: Counter[str] = Counter()
     for row in rows:

@@ -82,7 +82,7 @@ def survey(*, lock: bool = True) -> Survey:
     """Read limits and what is active, with the waiting direct calls by themselves. Without the lock: only a look."""
     connection = db.connection()
     rows, active = read_limits(connection, all_rows=not has_builtin_policy(), lock=lock)
-    if lock and any(row.expired for row in active) and leases.end_dead():
+    if lock and any(row.expired for row in active) and leases.end_dead_leases():
         active = count_active(connection)
     limits = [Limit(row.scope, row.key, row.max, bool(row.paused)) for row in rows]
     running = [(_flow(row), row.active) for row in active if not row.waits]

@@ -1,4 +1,7 @@
-"""Leases that count in admission only, for work that has no job: asked for, heartbeated, released."""
+"""Admission leases: they count in admission only, for work that has no job. Requested, renewed, released.
+
+Not in `leases`, because selection counts leases and this module asks selection's admission round.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.engine.selection.admission import AdmissionRound, is_open
-from jobs.engine.slots import leases as contracts
+from jobs.engine.slots import leases
 from jobs.engine.transitions import from_now
 from jobs.errors import LeaseLost, NotFound
 from jobs.models import Lease, LeaseKind
@@ -20,12 +23,12 @@ from jobs.policies.admission import Candidate, Denied
 
 
 @dataclass(frozen=True)
-class Granted:
+class GrantedLease:
     lease_id: UUID
     expires_at: datetime
 
 
-def request(
+def request_lease(
     *,
     owner: str,
     job_type: str,
@@ -36,10 +39,10 @@ def request(
     priority: int = 50,
     constraints: Mapping[str, bool] | None = None,
     expected_duration_sec: float | None = None,
-) -> Granted | Denied:
-    """Ask for a lease that counts in admission only. Values have passed their gates.
+) -> GrantedLease | Denied:
+    """Ask for a lease that counts in admission only. The values have been validated.
 
-    It lives LEASE_SEC unless it is heartbeated. A denial is the same one until its time to ask again has come.
+    It lives LEASE_SEC unless it is renewed. A repeated request gets the same denial until its retry time has come.
     """
     candidate = Candidate(
         tenant=tenant,
@@ -48,31 +51,30 @@ def request(
         addon_id=addon_id,
         cost_units=cost_units,
         priority=priority,
-        constraints=frozenset(name for name, value in (constraints or {}).items() if value),
+        constraints=frozenset(name for name, is_set in (constraints or {}).items() if is_set),
         expected_duration_sec=expected_duration_sec,
     )
     with db.atomic(read_committed=True):
-        lease = contracts.lease_for(candidate, LeaseKind.ADMISSION, owner)
-        return _granted(lease) if is_open() else _decided(lease, candidate)
+        lease = leases.build_lease(candidate, LeaseKind.ADMISSION, owner)
+        return _grant(lease) if is_open() else _decide(lease, candidate)
 
 
-def heartbeat(lease_id: UUID, *, owner: str) -> datetime:
-    """Renew a lease of one's own; returns until when. Nobody else's is known here."""
-    lease = _own(lease_id, owner)
-    if not contracts.live().filter(pk=lease.pk).update(**contracts.renewed()):
+def renew_lease(lease_id: UUID, *, owner: str) -> datetime:
+    """Renew a lease of this owner; return until when. Raise NotFound for a lease of another owner."""
+    lease = _get_own_lease(lease_id, owner)
+    if not leases.live_leases().filter(pk=lease.pk).update(**leases.renewal_fields()):
         raise LeaseLost(f"The lease {lease.pk} is over.")
-    return _own(lease_id, owner).expires_at
+    return _get_own_lease(lease_id, owner).expires_at
 
 
-def release(lease_id: UUID, *, owner: str) -> None:
-    """Give it back. Repeating that changes nothing."""
-    contracts.end(_own(lease_id, owner).pk, "released")
+def release_lease(lease_id: UUID, *, owner: str) -> None:
+    """End a lease of this owner. Repeating it changes nothing."""
+    leases.end_lease(_get_own_lease(lease_id, owner).pk, "released")
 
 
-def _decided(lease: Lease, candidate: Candidate) -> Granted | Denied:
-    asking = AdmissionRound()
-    # The last time that the same was asked by the same, and denied.
-    same = contracts.live().filter(
+def _decide(lease: Lease, candidate: Candidate) -> GrantedLease | Denied:
+    admission_round = AdmissionRound()
+    denials = leases.live_leases().filter(
         kind=LeaseKind.ADMISSION,
         granted_at__isnull=True,
         flow_id=lease.flow_id,
@@ -80,28 +82,29 @@ def _decided(lease: Lease, candidate: Candidate) -> Granted | Denied:
         cost_units=lease.cost_units,
         priority=lease.priority,
     )
-    before = next((each for each in same if each.constraints == lease.constraints), None)
-    if before is not None and before.expires_at > asking.now:
-        left = (before.expires_at - asking.now).total_seconds()
-        return Denied(before.outcome, float(math.ceil(left)))
-    if before is not None:
-        before.delete(using=db.alias())
-    verdict = asking.decide(candidate)
+    # The owner's last request for the same, if it was denied.
+    last_denial = next((denial for denial in denials if denial.constraints == lease.constraints), None)
+    if last_denial is not None and last_denial.expires_at > admission_round.now:
+        retry_sec = (last_denial.expires_at - admission_round.now).total_seconds()
+        return Denied(last_denial.outcome, float(math.ceil(retry_sec)))
+    if last_denial is not None:
+        last_denial.delete(using=db.alias())
+    verdict = admission_round.decide(candidate)
     if not isinstance(verdict, Denied):
-        return _granted(lease)
+        return _grant(lease)
     lease.outcome, lease.expires_at = verdict.reason, from_now(verdict.retry_after_sec)
     lease.save(using=db.alias(), force_insert=True)
     return verdict
 
 
-def _granted(lease: Lease) -> Granted:
-    stored = contracts.store(lease, granted_at=Now())
-    return Granted(stored.pk, stored.expires_at)
+def _grant(lease: Lease) -> GrantedLease:
+    row = leases.insert_lease(lease, granted_at=Now())
+    return GrantedLease(row.pk, row.expires_at)
 
 
-def _own(lease_id: UUID, owner: str) -> Lease:
-    leases = Lease.objects.filter(kind=LeaseKind.ADMISSION, granted_at__isnull=False)
-    lease = leases.filter(pk=lease_id, owner=owner).first()
+def _get_own_lease(lease_id: UUID, owner: str) -> Lease:
+    granted = Lease.objects.filter(kind=LeaseKind.ADMISSION, granted_at__isnull=False)
+    lease = granted.filter(pk=lease_id, owner=owner).first()
     if lease is None:
         raise NotFound(f"There is no lease {lease_id}.")
     return lease

@@ -1,4 +1,4 @@
-"""Keep the leases of this process's direct calls."""
+"""Renew the leases of this process's direct calls, on one thread and one connection for all of them."""
 
 from __future__ import annotations
 
@@ -13,93 +13,94 @@ from jobs import db
 from jobs.conf import conf
 from jobs.engine.database import Outage, short_timeouts
 from jobs.engine.slots import leases
-from jobs.engine.worker.heartbeat import margin
+from jobs.engine.worker.heartbeat import lease_margin_sec
 
 logger = logging.getLogger("jobs.engine.slots.heartbeat")
 
 
 @dataclass
-class Kept:
+class HeldLease:
     on_lost: Callable[[], None]
-    deadline: float  # the lease is sure to be ours until then, by the steady clock
+    deadline: float  # the lease is certain to be ours until then (monotonic)
 
 
-class Keeper:
-    """Keeps the leases of this process's direct calls, on one thread and one connection for all of them.
+class LeaseHeartbeat:
+    """Renews leases from the first `add` to the last `remove`.
 
-    It starts with the first lease and ends with the last. A lease that cannot be renewed in time is lost before it
-    runs out, and its callback stops the call.
+    A lease that cannot be renewed in time is lost before it runs out, and its callback stops the call.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[UUID, Kept] = {}
+        self._held: dict[UUID, HeldLease] = {}
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def keep(self, lease_id: UUID, on_lost: Callable[[], None]) -> None:
+    def add(self, lease_id: UUID, on_lost: Callable[[], None]) -> None:
+        """Renew this lease from now on."""
         with self._lock:
-            self._kept[lease_id] = Kept(on_lost, _deadline())
+            self._held[lease_id] = HeldLease(on_lost, _renewed_until())
             if self._thread is None or not self._thread.is_alive():  # a forked child has none
                 self._changed.clear()
-                self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="lease-heartbeat", daemon=True)
                 self._thread.start()
 
-    def drop(self, lease_id: UUID) -> None:
+    def remove(self, lease_id: UUID) -> None:
+        """Stop renewing this lease."""
         with self._lock:
-            self._kept.pop(lease_id, None)
-            if not self._kept:
+            self._held.pop(lease_id, None)
+            if not self._held:
                 self._changed.set()
 
     def _run(self) -> None:
         outage = Outage(logger, "leases of direct calls", self._changed)
         try:
-            while not self._is_over():
+            while self._wait_for_beat():
                 with outage.survive():
                     short_timeouts(conf.LEASE_SEC / 3)
                     self._beat()
                 with self._lock:
-                    late = [(key, kept) for key, kept in self._kept.items() if time.monotonic() > kept.deadline]
-                for lease_id, kept in late:
-                    self._lose(lease_id, kept)
+                    overdue = [(key, held) for key, held in self._held.items() if time.monotonic() > held.deadline]
+                for lease_id, held in overdue:
+                    self._report_lost(lease_id, held)
         finally:
             db.connection().close()
 
-    def _is_over(self) -> bool:
-        """Waits for the next beat, or until there is nothing left to keep."""
+    def _wait_for_beat(self) -> bool:
+        """Wait until the next heartbeat is due; return False as soon as no lease is left."""
         due = time.monotonic() + conf.HEARTBEAT_SEC
         while (left := due - time.monotonic()) > 0:
             self._changed.wait(left)
             with self._lock:
-                if not self._kept:
+                if not self._held:
                     self._thread = None
-                    return True
-                self._changed.clear()  # what was left is kept by now: another one came
-        return False
+                    return False
+                self._changed.clear()  # the last lease was removed, and another one added since
+        return True
 
     def _beat(self) -> None:
         with self._lock:
-            ids = list(self._kept)
-        until = _deadline()
-        renewed, over = leases.beat(ids) if ids else (set(), set())
-        for lease_id in renewed | over:
+            lease_ids = list(self._held)
+        deadline = _renewed_until()
+        renewed, ended = leases.renew_slot_leases(lease_ids) if lease_ids else (set(), set())
+        for lease_id in renewed | ended:
             with self._lock:
-                kept = self._kept.get(lease_id)
-            if kept is None:
+                held = self._held.get(lease_id)
+            if held is None:
                 continue
             if lease_id in renewed:
-                kept.deadline = until
+                held.deadline = deadline
             else:
-                self._lose(lease_id, kept)
+                self._report_lost(lease_id, held)
 
-    def _lose(self, lease_id: UUID, kept: Kept) -> None:
-        logger.warning("the lease %s of a direct call is lost", lease_id)
-        self.drop(lease_id)
-        kept.on_lost()
-
-
-def _deadline() -> float:
-    return time.monotonic() + conf.LEASE_SEC - margin()
+    def _report_lost(self, lease_id: UUID, held: HeldLease) -> None:
+        logger.warning("lease %s of a direct call was lost", lease_id)
+        self.remove(lease_id)
+        held.on_lost()
 
 
-keeper = Keeper()
+def _renewed_until() -> float:
+    return time.monotonic() + conf.LEASE_SEC - lease_margin_sec()
+
+
+lease_heartbeat = LeaseHeartbeat()

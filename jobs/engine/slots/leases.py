@@ -1,7 +1,7 @@
-"""Leases that are not a job's: kept by heartbeats, ended by their holder, or by whoever finds that it is gone.
+"""Slot leases: leases that are not a job's. Heartbeats renew them; their holder ends them, or maintenance does.
 
-An expired lease counts until somebody has ended it: its holder may be renewing it at this very moment, and only the
-row's lock can tell.
+An expired lease counts until it is ended: its holder may be renewing it at this very moment, and only the row's lock
+can tell.
 """
 
 from __future__ import annotations
@@ -26,109 +26,116 @@ from jobs.policies.concurrency import InUse, Limit
 
 logger = logging.getLogger("jobs.engine.slots.leases")
 EXPIRED = "lease expired"
-FLOW = ("tenant", "job_type", "resource", "addon_id")  # of a candidate and of its lease alike, and so are:
-COSTS = ("cost_units", "priority", "expected_duration_sec")
-ROOM = "room"  # for direct calls that wait: there may be a slot now
+FLOW_FIELDS = ("tenant", "job_type", "resource", "addon_id")  # the same names in a candidate and in its lease
+COST_FIELDS = ("cost_units", "priority", "expected_duration_sec")
+SLOT_FREE = "room"  # the notification for waiting direct calls: a slot may be free
 
-notifications.hear(ROOM, lambda: None)  # workers listen to the same channel, and have no use for it
+notifications.hear(SLOT_FREE, lambda: None)  # workers listen to the same channel, and have no use for it
 
 
-def live() -> QuerySet[Lease]:
+def live_leases() -> QuerySet[Lease]:
+    """Return the leases that have not been ended, expired ones included."""
     return Lease.objects.filter(ended_at__isnull=True)
 
 
-def renewed() -> dict[str, Any]:
-    """What a lease says when it has just been heard of."""
+def renewal_fields() -> dict[str, Any]:
+    """Return the values that a heartbeat writes into a lease."""
     return {"expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **beat_fields()}
 
 
-def lease_for(candidate: Candidate, kind: LeaseKind, owner: str) -> Lease:
+def build_lease(candidate: Candidate, kind: LeaseKind, owner: str) -> Lease:
     """Build a lease that is not stored yet."""
-    fields = {name: getattr(candidate, name) for name in (*FLOW, *COSTS)}
+    fields = {name: getattr(candidate, name) for name in (*FLOW_FIELDS, *COST_FIELDS)}
     return Lease(
         kind=kind,
-        flow_id=flow_id(*(fields[name] for name in FLOW)),
+        flow_id=flow_id(*(fields[name] for name in FLOW_FIELDS)),
         constraints=dict.fromkeys(sorted(candidate.constraints), True),
         owner=owner[:300],
         **fields,
     )
 
 
-def candidate_of(lease: Lease) -> Candidate:
-    fields = {name: getattr(lease, name) for name in (*FLOW, *COSTS)}
+def build_candidate(lease: Lease) -> Candidate:
+    """Build the candidate that the admission policy decides about."""
+    fields = {name: getattr(lease, name) for name in (*FLOW_FIELDS, *COST_FIELDS)}
     return Candidate(constraints=frozenset(lease.constraints), **fields)
 
 
-def store(lease: Lease, **fields: Any) -> Lease:
-    """Insert it as one that has just been heard of; as it is in the database then."""
-    for name, value in {**renewed(), **fields}.items():
+def insert_lease(lease: Lease, **fields: Any) -> Lease:
+    """Insert a renewed lease; return it as the database has it."""
+    for name, value in {**renewal_fields(), **fields}.items():
         setattr(lease, name, value)
     lease.save(using=db.alias(), force_insert=True)
     return Lease.objects.get(pk=lease.pk)
 
 
-def beat(ids: Sequence[UUID]) -> tuple[set[UUID], set[UUID]]:
-    """Renew these leases. Returns those that were, and those that are over; the rest is in somebody's hand just now."""
+def renew_slot_leases(lease_ids: Sequence[UUID]) -> tuple[set[UUID], set[UUID]]:
+    """Renew these leases. Return the renewed ones and the ended ones; other transactions have the rest locked."""
     with db.atomic():
-        rows = live().filter(pk__in=ids).order_by("pk").select_for_update(no_key=True, skip_locked=True)
-        kept = set(rows.values_list("pk", flat=True))
-        live().filter(pk__in=kept).update(**renewed())
-    missing = set(ids) - kept
-    return kept, missing - set(live().filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
+        rows = live_leases().filter(pk__in=lease_ids).order_by("pk").select_for_update(no_key=True, skip_locked=True)
+        renewed = set(rows.values_list("pk", flat=True))
+        live_leases().filter(pk__in=renewed).update(**renewal_fields())
+    missing = set(lease_ids) - renewed
+    ended = missing - set(live_leases().filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
+    return renewed, ended
 
 
-def end(lease_id: UUID, outcome: str) -> bool:
-    """Say how it ended, once; wakes who waits for what it held. Whether it was still live."""
+def end_lease(lease_id: UUID, outcome: str) -> bool:
+    """End a lease with this outcome and wake direct calls that wait. Return whether it was still live."""
     with db.atomic():
-        ended = bool(live().filter(pk=lease_id).update(ended_at=Now(), outcome=outcome))
-        if ended:
-            _announce()
-    return ended
+        was_live = bool(live_leases().filter(pk=lease_id).update(ended_at=Now(), outcome=outcome))
+        if was_live:
+            _notify_slot_free()
+    return was_live
 
 
-def end_dead() -> int:
-    """End leases that nobody renews any more; a denial that has run its time is forgotten. Returns how many ended."""
-    suspects = _dead(live())
+def end_dead_leases() -> int:
+    """End leases that are no longer renewed, and delete denials whose time is over. Return how many leases ended."""
+    suspects = _find_dead(live_leases())
     if not suspects:
         return 0
     with db.atomic():
-        free = live().filter(pk__in=[row.pk for row in suspects]).order_by("pk")
-        dead = _dead(free.select_for_update(no_key=True, skip_locked=True))  # it may have been renewed since we looked
-        forgotten = {row.pk for row in dead if row.kind == LeaseKind.ADMISSION and row.granted_at is None}
-        live().filter(pk__in=forgotten).delete()
-        ended = [row for row in dead if row.pk not in forgotten]
-        live().filter(pk__in=[row.pk for row in ended]).update(ended_at=Now(), outcome=EXPIRED)
+        rows = live_leases().filter(pk__in=[lease.pk for lease in suspects]).order_by("pk")
+        # Look again under the lock: a lease may have been renewed since.
+        dead = _find_dead(rows.select_for_update(no_key=True, skip_locked=True))
+        denials = {lease.pk for lease in dead if lease.kind == LeaseKind.ADMISSION and lease.granted_at is None}
+        live_leases().filter(pk__in=denials).delete()
+        ended = [lease for lease in dead if lease.pk not in denials]
+        live_leases().filter(pk__in=[lease.pk for lease in ended]).update(ended_at=Now(), outcome=EXPIRED)
         if ended:
-            _announce()
-    for row in ended:
-        facts = (row.pk, row.kind, row.job_type, row.owner)
-        logger.warning("lease %s (%s, %s) of %s is over: nobody renews it", *facts)
+            _notify_slot_free()
+    for lease in ended:
+        facts = (lease.pk, lease.kind, lease.job_type, lease.owner)
+        logger.warning("lease %s (%s, %s) of %s expired: it was not renewed", *facts)
     return len(ended)
 
 
-def _dead(leases: QuerySet[Lease]) -> list[Lease]:
-    over = Q(expires_at__lt=Now()) | ~Q(process="")
-    return [row for row in leases.filter(over).annotate(now=Now()) if _is_dead(row)]
+def notify_waiting_calls(limits: Sequence[Limit], in_use: InUse) -> None:
+    """Notify waiting direct calls if the limits reserved for them have room.
 
-
-def call_next(limits: Sequence[Limit], in_use: InUse) -> None:
-    """Tell direct calls that wait if there is room: who found the limits shut for the queue has counted anyway."""
+    Called by a claim that found these limits closed to the queue: it has counted what is in use already.
+    """
     reserved = [limit for limit in limits if limit.reserved]
     if reserved and all(limit.max is None or in_use.of(limit) < limit.max for limit in reserved):
-        notifications.notify(ROOM)
+        notifications.notify(SLOT_FREE)
+
+
+def _find_dead(leases: QuerySet[Lease]) -> list[Lease]:
+    may_be_dead = Q(expires_at__lt=Now()) | ~Q(process="")
+    return [lease for lease in leases.filter(may_be_dead).annotate(now=Now()) if _is_dead(lease)]
 
 
 def _is_dead(lease: Lease) -> bool:
-    """Expired, or its process is proven gone. SQLite's clock may jump: there a steady clock must agree."""
+    """Return whether it expired, or its process is proven gone. SQLite's clock may jump: a steady clock must agree."""
     process = Identity.of_owner(lease.process)
     if process is not None and process.life() == Life.GONE:
         return True
     if lease.expires_at >= lease.now:  # type: ignore[attr-defined]
         return False
-    beaten = seconds_since(lease.beat_clock) if lease.granted_at is not None or lease.process else None
-    return beaten is None or beaten > conf.LEASE_SEC
+    seconds = seconds_since(lease.beat_clock) if lease.granted_at is not None or lease.process else None
+    return seconds is None or seconds > conf.LEASE_SEC
 
 
-def _announce() -> None:
+def _notify_slot_free() -> None:
     notifications.notify(notifications.READY)
-    notifications.notify(ROOM)
+    notifications.notify(SLOT_FREE)

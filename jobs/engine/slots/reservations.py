@@ -1,7 +1,7 @@
-"""The next slot for a direct call: what runs goes on, the queue waits, direct calls keep their order.
+"""Reserve the next free slot for a direct call: running jobs go on, the queue waits, direct calls keep their order.
 
-A reservation is a lease. While it waits, the limits its type falls under have no room for the queue; it is granted
-under the same lock that claims count under, so limits hold exactly.
+A reservation is a lease. While it waits, the limits of its type have no room for the queue; it is granted under the
+same lock that claims count under, so limits hold exactly.
 """
 
 from __future__ import annotations
@@ -22,149 +22,154 @@ from jobs.engine.notifications import CHANNEL, Listener
 from jobs.engine.process_identity import Identity
 from jobs.engine.selection import admission, limits
 from jobs.engine.slots import leases
-from jobs.engine.slots.leases import ROOM
+from jobs.engine.slots.leases import SLOT_FREE
 from jobs.errors import InvalidOperationError, NoSlot
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate, Denied
 from jobs.policies.concurrency import Flow, Limit
 
-FIRST_LOOK_SEC, LAST_LOOK_SEC = 0.02, 0.5
+FIRST_POLL_SEC, LONGEST_POLL_SEC = 0.02, 0.5
 
 
 @dataclass(frozen=True)
-class Obstacle:
-    """What a direct call waits for, in words; `for_good` if waiting will not help."""
+class WaitReason:
+    """Why a direct call waits, as a sentence; `is_permanent` if waiting will not help."""
 
     message: str
-    for_good: bool = False
+    is_permanent: bool = False
 
 
-def reserve(candidate: Candidate, owner: str) -> Lease:
-    """Stand in line, or take a slot at once. Others must see it: not inside a transaction."""
-    with _durable():
+def reserve_slot(candidate: Candidate, owner: str) -> Lease:
+    """Take a slot at once, or a position in the queue of direct calls. Not inside a transaction: others must see it.
+
+    Raise NoSlot if waiting will not help.
+    """
+    with _open_transaction():
         limits.ensure()
-        lease = leases.lease_for(candidate, LeaseKind.DIRECT, owner)
+        lease = leases.build_lease(candidate, LeaseKind.DIRECT, owner)
         lease.process = Identity.mine().slot(0)[:300]
-        obstacle = _obstacle(lease, lock=True)
-        if obstacle is not None and obstacle.for_good:
-            raise NoSlot(obstacle.message)
-        return leases.store(lease, **({"granted_at": Now()} if obstacle is None else {}))
+        reason = _find_wait_reason(lease, lock=True)
+        if reason is not None and reason.is_permanent:
+            raise NoSlot(reason.message)
+        return leases.insert_lease(lease, **({"granted_at": Now()} if reason is None else {}))
 
 
-def try_grant(lease: Lease) -> Obstacle | None:
-    """Take the slot if it is this one's turn; else what it waits for. Looks before it locks."""
-    obstacle = _obstacle(lease, lock=False)
-    if obstacle is not None:
-        return obstacle
-    with _durable():
-        obstacle = _obstacle(lease, lock=True)
-        if obstacle is None and not leases.live().filter(pk=lease.pk).update(granted_at=Now()):
-            return Obstacle(_("The reservation was lost: it was not renewed in time."), for_good=True)
-    return obstacle
+def try_grant(lease: Lease) -> WaitReason | None:
+    """Take the slot if this lease is next, else return why it waits. Looks without locks first."""
+    reason = _find_wait_reason(lease, lock=False)
+    if reason is not None:
+        return reason
+    with _open_transaction():
+        reason = _find_wait_reason(lease, lock=True)
+        if reason is None and not leases.live_leases().filter(pk=lease.pk).update(granted_at=Now()):
+            return WaitReason(_("The reservation was lost: it was not renewed in time."), is_permanent=True)
+    return reason
 
 
-def flow_of(lease: Lease) -> Flow:
-    return Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
+class SlotWaiter:
+    """Waits until a slot may be free: for a notification where the database sends them, and for the next poll.
 
-
-def _obstacle(lease: Lease, *, lock: bool) -> Obstacle | None:
-    found = limits.survey(lock=lock)
-    mine = flow_of(lease)
-    for limit in found.limits:
-        if limit.paused and limit.names(mine):
-            return Obstacle(_("“%s” is paused.") % _named(limit), for_good=True)
-    line = list(takewhile(lambda other: other.pk != lease.pk, _waiting())) if found.waiting else []
-    blocked = _walk([*map(flow_of, line), mine], found)
-    if blocked is not None:
-        return blocked
-    return _not_admitted(lease, line) if lock else None
-
-
-def _walk(line: Sequence[Flow], found: limits.Survey) -> Obstacle | None:
-    """Let those in line take their slots in order, in thought; what stands in the way of the last one."""
-    policy = conf.policy("CONCURRENCY_POLICY")
-    bounds = [limit for limit in found.limits if limit.max is not None]
-    held_back: list[Flow] = []
-    obstacle: Obstacle | None = None
-    for flow in line:
-        blocked = policy.blocked(flow, found.limits, found.in_use)
-        behind = any(limit.names(flow) and limit.names(other) for limit in bounds for other in held_back)
-        obstacle = None
-        if blocked is not None:
-            obstacle = Obstacle(_("“%s” has no free slot.") % _named(blocked.limit))
-        elif behind:
-            obstacle = Obstacle(_("Another direct call goes first."))
-        if obstacle is None:
-            found.in_use.add(flow)
-        else:
-            held_back.append(flow)
-    return obstacle
-
-
-def _not_admitted(lease: Lease, line: Sequence[Lease]) -> Obstacle | None:
-    """Ask admission, where it is not open to all. What waits is counted as reserved: one's own, and what is behind."""
-    if admission.is_open():
-        return None
-    asking = admission.AdmissionRound()
-    ahead = {other.pk for other in line}
-    for other in _waiting():
-        if other.pk not in ahead:
-            asking.forgive(other.addon_id, other.cost_units)
-    verdict = asking.decide(leases.candidate_of(lease))
-    return Obstacle(verdict.reason) if isinstance(verdict, Denied) else None
-
-
-def _waiting() -> Sequence[Lease]:
-    waiting = leases.live().filter(kind=LeaseKind.DIRECT, granted_at__isnull=True)
-    return list(waiting.order_by("requested_at", "pk"))
-
-
-def _named(limit: Limit) -> str:
-    return f"{limit.scope} {limit.key}".strip()
-
-
-def _durable() -> AbstractContextManager[Any]:
-    connection = db.connection()
-    inside = [each for each in connection.atomic_blocks if not getattr(each, "_from_testcase", False)]
-    if inside:
-        raise InvalidOperationError(_("A direct call cannot wait for its turn inside a transaction of its caller."))
-    return db.atomic(read_committed=True)
-
-
-class Ear:
-    """How a direct call waits for its turn: it listens where the database tells, and looks again now and then anyway.
-
-    On the caller's own connection, if it is in no transaction; elsewhere it only waits, longer each time.
+    It listens on the caller's own connection, unless that is in a transaction; then it polls, with growing pauses.
     """
 
     def __init__(self) -> None:
         self._connection: Any = db.connection()
         self._listens = Listener.is_possible() and not self._connection.in_atomic_block
-        self._pause = FIRST_LOOK_SEC
+        self._pause = FIRST_POLL_SEC
 
-    def __enter__(self) -> Ear:
-        self._say("LISTEN")
+    def __enter__(self) -> SlotWaiter:
+        if self._listens:
+            self._execute(f"LISTEN {CHANNEL}")
         return self
 
     def __exit__(self, *raised: object) -> None:
         if self._listens and self._connection.connection is not None and self._connection.is_usable():
-            self._say("UNLISTEN")
+            self._execute(f"UNLISTEN {CHANNEL}")
 
     def wait(self, seconds: float) -> None:
-        """Until there may be room, or it is time to look."""
+        """Wait until a slot may be free, or until the next poll is due."""
         seconds = min(seconds, conf.POLL_SEC)
         if not self._listens:
             time.sleep(min(seconds, self._pause))
-            self._pause = min(self._pause * 1.5, LAST_LOOK_SEC)
+            self._pause = min(self._pause * 1.5, LONGEST_POLL_SEC)
             return
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
             with self._connection.wrap_database_errors:
-                for note in self._connection.connection.notifies(timeout=left, stop_after=1):
-                    if note.payload == ROOM:
+                for notification in self._connection.connection.notifies(timeout=left, stop_after=1):
+                    if notification.payload == SLOT_FREE:
                         return
 
-    def _say(self, verb: str) -> None:
-        if self._listens:
-            with self._connection.cursor() as cursor:
-                cursor.execute(f"{verb} {CHANNEL}")
+    def _execute(self, sql: str) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+
+
+def _find_wait_reason(lease: Lease, *, lock: bool) -> WaitReason | None:
+    survey = limits.survey(lock=lock)
+    flow = _flow_of(lease)
+    for limit in survey.limits:
+        if limit.paused and limit.names(flow):
+            return WaitReason(_("“%s” is paused.") % _format_limit(limit), is_permanent=True)
+    ahead = list(takewhile(lambda other: other.pk != lease.pk, _waiting_leases())) if survey.waiting else []
+    reason = _simulate_grants([*map(_flow_of, ahead), flow], survey)
+    if reason is not None:
+        return reason
+    return _check_admission(lease, ahead) if lock else None
+
+
+def _simulate_grants(queue: Sequence[Flow], survey: limits.Survey) -> WaitReason | None:
+    """Grant slots to the queue of direct calls in order, on paper only; return why the last one must wait."""
+    policy = conf.policy("CONCURRENCY_POLICY")
+    maxima = [limit for limit in survey.limits if limit.max is not None]
+    waiting: list[Flow] = []
+    reason: WaitReason | None = None
+    for flow in queue:
+        blocked = policy.blocked(flow, survey.limits, survey.in_use)
+        reason = None
+        if blocked is not None:
+            reason = WaitReason(_("“%s” has no free slot.") % _format_limit(blocked.limit))
+        elif any(limit.names(flow) and limit.names(other) for limit in maxima for other in waiting):
+            reason = WaitReason(_("Another direct call goes first."))
+        if reason is None:
+            survey.in_use.add(flow)
+        else:
+            waiting.append(flow)
+    return reason
+
+
+def _check_admission(lease: Lease, ahead: Sequence[Lease]) -> WaitReason | None:
+    """Ask the admission policy, unless it admits everything.
+
+    Waiting calls are counted as reserved: release the cost of this call and of those behind it first.
+    """
+    if admission.is_open():
+        return None
+    admission_round = admission.AdmissionRound()
+    ahead_ids = {other.pk for other in ahead}
+    for other in _waiting_leases():
+        if other.pk not in ahead_ids:
+            admission_round.forgive(other.addon_id, other.cost_units)
+    verdict = admission_round.decide(leases.build_candidate(lease))
+    return WaitReason(verdict.reason) if isinstance(verdict, Denied) else None
+
+
+def _waiting_leases() -> Sequence[Lease]:
+    waiting = leases.live_leases().filter(kind=LeaseKind.DIRECT, granted_at__isnull=True)
+    return list(waiting.order_by("requested_at", "pk"))
+
+
+def _flow_of(lease: Lease) -> Flow:
+    return Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
+
+
+def _format_limit(limit: Limit) -> str:
+    return f"{limit.scope} {limit.key}".strip()
+
+
+def _open_transaction() -> AbstractContextManager[Any]:
+    """Open a transaction that commits at its end. Raise InvalidOperationError inside a transaction of the caller."""
+    blocks = [block for block in db.connection().atomic_blocks if not getattr(block, "_from_testcase", False)]
+    if blocks:
+        raise InvalidOperationError(_("A direct call cannot wait for its turn inside a transaction of its caller."))
+    return db.atomic(read_committed=True)

@@ -71,7 +71,7 @@ class Heartbeat(threading.Thread):
                 answers = renew_leases(connection, leases, conf.LEASE_SEC, process_identity.beat_clock())
             for job in jobs:
                 if job.id in answers:
-                    job.deadline = sent + conf.LEASE_SEC - margin()
+                    job.deadline = sent + conf.LEASE_SEC - lease_margin_sec()
                     _obey(job, *answers[job.id])
             self._check_missing([job for job in jobs if job.id not in answers])
             logger.debug("renewed %d of %d leases", len(answers), len(jobs))
@@ -144,7 +144,7 @@ class Watchdog(threading.Thread):
             job.kill()
 
 
-def margin() -> float:
+def lease_margin_sec() -> float:
     """How long before the end of its lease a handler is stopped."""
     return max(conf.LEASE_SEC * 0.1, min(1.0, conf.LEASE_SEC / 4))
 

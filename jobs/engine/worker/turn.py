@@ -26,7 +26,7 @@ from jobs.engine.finish import End, Verdict
 from jobs.engine.sql.claim import Claimant
 from jobs.engine.sql.finish import finish_and_claim
 from jobs.engine.worker.claim_schedule import ClaimSchedule, Pace
-from jobs.engine.worker.heartbeat import margin
+from jobs.engine.worker.heartbeat import lease_margin_sec
 from jobs.engine.worker.recorder import Recorder, log_jobs
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, make_context
 from jobs.models import Job
@@ -55,7 +55,7 @@ class Turns:
         self.start = start
         self.on_write = on_write
         self.is_notified = is_notified
-        self._lease_sec = conf.LEASE_SEC - margin()  # how long a handler may run without a heartbeat
+        self._lease_sec = conf.LEASE_SEC - lease_margin_sec()  # how long a handler may run without a heartbeat
         self._unknown_until = 0.0  # claims of a failed turn may appear until then
         self._unknown_at = 0.0  # when to look for them again
 
