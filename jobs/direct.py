@@ -36,7 +36,7 @@ from jobs.policies.admission import Candidate
 from jobs.registry import Handler, registry
 from jobs.services.job_spec import NORMAL
 from jobs.validation import fields
-from jobs.validation.sanitize import salvage_text
+from jobs.validation.sanitize import sanitize_text
 
 logger = logging.getLogger("jobs.direct")
 OUTCOME_LENGTH = 2000
@@ -92,7 +92,7 @@ def execute(
             result = _call(handler, given, mine)
         except Skip as skip:
             mine.outcome = _describe_outcome(skip)
-            skipped = salvage_text(str(skip), OUTCOME_LENGTH)
+            skipped = sanitize_text(str(skip), OUTCOME_LENGTH)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -109,17 +109,17 @@ def slot(job_type: str, *, wait: float | None = None, tenant: str = "default", a
 
     Outside of any transaction of the caller's: others must see the reservation.
     """
-    handler = registry.get(fields.identifier(job_type, "job_type"))
+    handler = registry.get(fields.parse_identifier(job_type, "job_type"))
     options = handler.options
     candidate = Candidate(
-        tenant=fields.tenant(tenant),
+        tenant=fields.parse_tenant(tenant),
         job_type=handler.name,
         resource=options.resource,
         cost_units=1 if options.cost_units is None else options.cost_units,
         priority=NORMAL if options.priority is None else options.priority,
         constraints=frozenset(name for name, is_set in (options.constraints or {}).items() if is_set),
     )
-    patience = conf.DIRECT_WAIT_SEC if wait is None else fields.number(wait, "wait", minimum=0, maximum=YEAR_SEC)
+    patience = conf.DIRECT_WAIT_SEC if wait is None else fields.parse_number(wait, "wait", minimum=0, maximum=YEAR_SEC)
     mine = _acquire(candidate, actor, patience)
     try:
         yield mine
@@ -165,10 +165,10 @@ def _leave(lease_id: UUID, outcome: str) -> None:
 
 
 def _parse_call(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str, Any]]:
-    handler = registry.get(fields.identifier(job_type, "job_type"))
+    handler = registry.get(fields.parse_identifier(job_type, "job_type"))
     if handler.options.remote:
         raise InvalidInput("job_type", _("runs on remote workers only"), "remote_job_type")
-    given = fields.json_object({} if params is None else params, "params")
+    given = fields.parse_json_object({} if params is None else params, "params")
     handler.signature.validate(given)
     return handler, given
 
@@ -197,12 +197,12 @@ def _call(handler: Handler[..., Any], params: dict[str, Any], mine: Slot) -> Any
 
 def _describe_outcome(error: BaseException) -> str:
     if isinstance(error, Skip):
-        return salvage_text(f"skipped: {error}", OUTCOME_LENGTH)
+        return sanitize_text(f"skipped: {error}", OUTCOME_LENGTH)
     if isinstance(error, NoSlot):
         return "gave up waiting"
-    return salvage_text(f"failed: {_describe_error(error)}", OUTCOME_LENGTH)
+    return sanitize_text(f"failed: {_describe_error(error)}", OUTCOME_LENGTH)
 
 
 def _describe_error(error: BaseException) -> str:
-    lines = salvage_text(str(error), 500).splitlines()
+    lines = sanitize_text(str(error), 500).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 from jobs.conf import configured, read
 from jobs.conf.rules import YEAR_SEC
 from jobs.errors import InvalidInput, InvalidParams, UnknownJobType
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 
 if TYPE_CHECKING:
     from jobs.models import Job
@@ -77,23 +77,23 @@ def _retry_on(value: Any, where: str) -> tuple[type[Exception], ...]:
 def _aliases(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise InvalidInput(where, _("must be a list"), "list_type")
-    return tuple(parsing.identifier(alias, where) for alias in value)
+    return tuple(validation.parse_identifier(alias, where) for alias in value)
 
 
 _GATES: dict[str, Callable[[Any, str], Any]] = {
-    "resource": parsing.identifier,
-    "priority": parsing.priority,
-    "max_retries": functools.partial(parsing.integer, minimum=0, maximum=1000),
+    "resource": validation.parse_identifier,
+    "priority": validation.parse_priority,
+    "max_retries": functools.partial(validation.parse_integer, minimum=0, maximum=1000),
     "retry_on": _retry_on,
-    "max_runtime_sec": functools.partial(parsing.number, above=0, maximum=YEAR_SEC),
-    "token_limit": functools.partial(parsing.integer, minimum=0),
-    "cost_units": functools.partial(parsing.integer, minimum=0, maximum=100),
-    "constraints": parsing.constraints,
-    "tags": lambda value, where: tuple(parsing.tags(value, where)),
-    "remote": parsing.boolean,
+    "max_runtime_sec": functools.partial(validation.parse_number, above=0, maximum=YEAR_SEC),
+    "token_limit": functools.partial(validation.parse_integer, minimum=0),
+    "cost_units": functools.partial(validation.parse_integer, minimum=0, maximum=100),
+    "constraints": validation.parse_constraints,
+    "tags": lambda value, where: tuple(validation.parse_tags(value, where)),
+    "remote": validation.parse_boolean,
     "aliases": _aliases,
-    "cron": parsing.identifier,  # whether it makes sense is for the app `schedules` to say
-    "timezone": parsing.identifier,
+    "cron": validation.parse_identifier,  # whether it makes sense is for the app `schedules` to say
+    "timezone": validation.parse_identifier,
 }
 
 
@@ -141,7 +141,7 @@ class Handler(Generic[P, R]):
         if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
             raise TypeError(f"{func.__module__}.{func.__qualname__} yields: calling it would run nothing")
         functools.update_wrapper(self, func)
-        self.name = parsing.identifier(self.place if name is None else name, "name")
+        self.name = validation.parse_identifier(self.place if name is None else name, "name")
         self.options = options
         self.signature = Signature(func)
         self.takes_ctx = self.signature.takes_ctx

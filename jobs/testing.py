@@ -33,7 +33,7 @@ from jobs.outcomes import Completed, Failed, Outcome, Skipped
 from jobs.registry import Handler, registry
 from jobs.services import jobs as job_services
 from jobs.states import LIVE
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 
 if TYPE_CHECKING:
     from jobs.contrib.tasks.compat import Task
@@ -163,7 +163,7 @@ def enqueued(job_type: JobType | None = None, params: dict[str, Any] | None = No
         raise TypeError(f"a job has no field {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}")
     name = None if job_type is None else name_of(job_type)
     if "priority" in fields:
-        fields["priority"] = parsing.priority(fields["priority"], "priority")
+        fields["priority"] = validation.parse_priority(fields["priority"], "priority")
     found = Job.objects.filter(retry_of__isnull=True).order_by("id")
     return [job for job in found if _fits(job, name, params, fields)]
 

@@ -18,7 +18,7 @@ from jobs.contrib.django_q import Source
 from jobs.errors import JobSchedulerError
 from jobs.registry import CONTEXT, Handler, registry
 from jobs.serializers import moment
-from jobs.validation import fields as parsing
+from jobs.validation import fields
 from schedules import services, validation
 from schedules.cron import change_between, zone
 from schedules.models import CatchUp, Schedule
@@ -156,7 +156,7 @@ def bring_over(
     *, tenant: str = "default", dry_run: bool = False, disable_source: bool = False, actor: Actor = PYTHON
 ) -> list[Imported]:
     """Import each in a transaction of its own, in which its source is disabled too if `disable_source`."""
-    tenant = parsing.tenant(tenant)
+    tenant = fields.parse_tenant(tenant)
     zone_name = validation.timezone(django_q.time_zone(), "Q_CLUSTER")
     known = set(Schedule.objects.filter(source__startswith="q2:").values_list("source", flat=True))
     imported = []

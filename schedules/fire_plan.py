@@ -91,7 +91,7 @@ def tails(job_ids: Iterable[UUID]) -> dict[UUID, Job]:
 
 def build_job(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> JobSpec:
     """Build one new job, or raise InvalidInput. A job that a person triggers has no fire time and no jitter."""
-    params = parsing.json_object(schedule.params, "params")
+    params = parsing.parse_json_object(schedule.params, "params")
     if schedule.fire_time_param:
         params[schedule.fire_time_param] = serializers.moment(due)
     fields = {

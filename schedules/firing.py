@@ -22,7 +22,7 @@ from jobs.engine.database import MISSING
 from jobs.engine.insert import insert_jobs
 from jobs.errors import InvalidInput
 from jobs.services.jobs import REASON_LENGTH
-from jobs.validation import fields as parsing
+from jobs.validation.sanitize import sanitize_text
 from schedules.cron import CronError, UnknownZone
 from schedules.fire_plan import Fire, Plan, plan_fires, skip_overlaps
 from schedules.models import Schedule, ScheduleFire
@@ -108,7 +108,7 @@ def _plan_or_disable(schedule: Schedule, now: datetime) -> Plan | None:
         logger.error(message, schedule.name, schedule.pk, error, exc_info=not is_expected)
         text = f"cron {error}" if isinstance(error, CronError) else str(error) or type(error).__name__
         rows = Schedule.objects.filter(pk=schedule.pk, next_fire_at=schedule.next_fire_at)
-        reason = parsing.salvage_text(f"{BROKEN}{text}", REASON_LENGTH)
+        reason = sanitize_text(f"{BROKEN}{text}", REASON_LENGTH)
         rows.update(enabled=False, next_fire_at=None, disabled_reason=reason)
         return None
 

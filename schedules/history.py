@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from jobs import clock
 from jobs.conf import conf
 from jobs.models import Job
-from jobs.validation import fields as parsing
+from jobs.validation import fields
 from schedules import validation
 from schedules.cron import Cron, zone
 from schedules.describe import clock_note
@@ -71,7 +71,7 @@ class Upcoming:
 
 def of_schedule(schedule: Schedule, count: int = DEFAULT) -> list[Upcoming]:
     """What comes next; of a disabled schedule, what would come if it were enabled now."""
-    most = parsing.integer(count, "count", FEWEST, MOST)
+    most = fields.parse_integer(count, "count", FEWEST, MOST)
     if schedule.fires_left is not None:
         most = min(most, schedule.fires_left)
     with refusing_nonsense():
@@ -82,7 +82,7 @@ def of_schedule(schedule: Schedule, count: int = DEFAULT) -> list[Upcoming]:
 
 def of_cron(cron: Any, timezone: Any = "UTC", count: int = DEFAULT) -> list[Upcoming]:
     """Preview an expression that is not saved."""
-    most = parsing.integer(count, "count", FEWEST, MOST)
+    most = fields.parse_integer(count, "count", FEWEST, MOST)
     trigger = Cron(validation.cron(cron), zone(validation.timezone(timezone)))
     return _describe_due_times(trigger, trigger.zone, islice(from_on(trigger, trigger.after(clock.now())), most))
 

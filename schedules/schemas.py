@@ -147,9 +147,9 @@ class ScheduleIn(ScheduleEdits):
 
 
 class ScheduleFilters(Paged):
-    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
-    name: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
-    job_type: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
+    tenant: Annotated[str | None, *gated(fields.parse_tenant, f.TENANT)] = None
+    name: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
+    job_type: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
     enabled: Annotated[str | None, *gated(one_of("true", "false"), words(["true", "false"]))] = None
 
 

@@ -24,7 +24,7 @@ from jobs.models import Job, JobTemplate
 from jobs.services import job_spec
 from jobs.services.jobs import REASON_LENGTH, submit_spec
 from jobs.services.templates import NameTaken
-from jobs.validation import fields as parsing
+from jobs.validation import fields
 from schedules import validation
 from schedules.fire_plan import build_job
 from schedules.firing import settle
@@ -45,7 +45,7 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
         raise InvalidInput("name", _("must be said"), "missing")
     clean = validation.clean(values, {})
     with db.atomic():
-        schedule = Schedule(tenant=parsing.tenant(tenant), source=source)
+        schedule = Schedule(tenant=fields.parse_tenant(tenant), source=source)
         apply(schedule, clean, clock.now())
         save(schedule)
     _log(schedule, "made", actor)
@@ -58,7 +58,7 @@ def get(schedule_id: UUID | str, *, tenant: str | None = None) -> Schedule:
 
 def get_by_name(name: str, *, tenant: str = "default") -> Schedule:
     """By its name in a tenant; or by its id."""
-    found = of(parsing.tenant(tenant)).filter(name=name).first()
+    found = of(fields.parse_tenant(tenant)).filter(name=name).first()
     return found if found is not None else get(name)
 
 
@@ -84,7 +84,7 @@ def update(
 def require_sense_of(values: Mapping[str, Any], *, tenant: str, schedule_id: UUID | None = None) -> None:
     """InvalidInput for what `create` (or `update`, of this schedule) would refuse. Changes nothing."""
     with db.atomic():
-        known = Schedule(tenant=parsing.tenant(tenant)) if schedule_id is None else get(schedule_id)
+        known = Schedule(tenant=fields.parse_tenant(tenant)) if schedule_id is None else get(schedule_id)
         apply(known, validation.clean(values, known.params), clock.now())
 
 
@@ -155,7 +155,7 @@ def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor =
 
 
 def _reason(reason: Any) -> str:
-    return parsing.text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason is not None else ""
+    return fields.parse_text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason is not None else ""
 
 
 def _log(schedule: Schedule, what: str, actor: Actor) -> None:
@@ -183,7 +183,7 @@ def changing(schedule_id: UUID | str, tenant: str | None) -> Iterator[Schedule]:
 def _find(schedules: QuerySet[Schedule], schedule_id: UUID | str) -> Schedule:
     found = None
     with suppress(NotFound):  # of an id that is none
-        found = schedules.filter(pk=parsing.job_id(schedule_id)).first()
+        found = schedules.filter(pk=fields.parse_id(schedule_id)).first()
     if found is None:
         raise _not_found()
     return found

@@ -27,7 +27,7 @@ MOST_FIRES = 2**31 - 1
 
 
 def cron(value: Any, field: fields.Field = "cron") -> str:
-    written = fields.text(value, field, max_length=LENGTH)
+    written = fields.parse_text(value, field, max_length=LENGTH)
     try:
         fields_of(written)
     except CronError as error:
@@ -36,7 +36,7 @@ def cron(value: Any, field: fields.Field = "cron") -> str:
 
 
 def timezone(value: Any, field: fields.Field = "timezone") -> str:
-    name = fields.text(value, field, allow_empty=True)
+    name = fields.parse_text(value, field, allow_empty=True)
     try:
         return zone(name).key
     except UnknownZone as error:
@@ -45,7 +45,7 @@ def timezone(value: Any, field: fields.Field = "timezone") -> str:
 
 def seconds(value: Any, field: fields.Field, minimum: int, maximum: int) -> int:
     """Whole ones; 60.0 is one of them."""
-    number = fields.number(value, field, minimum, maximum)
+    number = fields.parse_number(value, field, minimum, maximum)
     if number != int(number):
         raise InvalidInput(field, _("must be a whole number of seconds"), "int_from_float")
     return int(number)
@@ -59,23 +59,23 @@ def one_of(words: Iterable[str], value: Any, field: fields.Field) -> str:
 
 
 GATES: dict[str, Callable[[Any, Any], Any]] = {
-    "name": fields.identifier,
+    "name": fields.parse_identifier,
     "cron": cron,
     "every_sec": partial(seconds, minimum=1, maximum=LONGEST_EVERY_SEC),
-    "anchor_at": fields.moment,
-    "run_at": fields.moment,
+    "anchor_at": fields.parse_time,
+    "run_at": fields.parse_time,
     "timezone": timezone,
-    "max_fires": partial(fields.integer, minimum=1, maximum=MOST_FIRES),
-    "enabled": fields.boolean,
-    "template": fields.identifier,
-    "job_type": fields.identifier,
-    "params": fields.json_object,
-    "fire_time_param": fields.identifier,
+    "max_fires": partial(fields.parse_integer, minimum=1, maximum=MOST_FIRES),
+    "enabled": fields.parse_boolean,
+    "template": fields.parse_identifier,
+    "job_type": fields.parse_identifier,
+    "params": fields.parse_json_object,
+    "fire_time_param": fields.parse_identifier,
     "priority": job_spec.GATES["priority"],
     "target": job_spec.GATES["target"],
     "resource": job_spec.GATES["resource"],
     "catch_up": partial(one_of, CatchUp.values),
-    "catch_up_max": partial(fields.integer, minimum=1, maximum=MOST_CATCH_UP),
+    "catch_up_max": partial(fields.parse_integer, minimum=1, maximum=MOST_CATCH_UP),
     "overlap": partial(one_of, Overlap.values),
     "misfire_grace_sec": partial(seconds, minimum=0, maximum=YEAR_SEC),
     "jitter_sec": partial(seconds, minimum=0, maximum=LONGEST_JITTER_SEC),

@@ -15,7 +15,7 @@ from django.db.models.functions import Coalesce, Now
 
 from jobs import db
 from jobs.conf import conf
-from jobs.validation.sanitize import salvage_text
+from jobs.validation.sanitize import sanitize_text
 from webhooks import circuit_breaker, secrets, subscriptions
 from webhooks.fanout import DISABLED
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint
@@ -94,9 +94,9 @@ def record(outcomes: Sequence[Outcome]) -> None:
                 delivery_id=outcome.task.id,
                 took_ms=outcome.took_ms,
                 response_status=outcome.status,
-                response_head=salvage_text(outcome.head, HEAD_LENGTH),
-                response_body=salvage_text(outcome.body, len(outcome.body) or 1),
-                error=salvage_text(outcome.error, ERROR_LENGTH),
+                response_head=sanitize_text(outcome.head, HEAD_LENGTH),
+                response_body=sanitize_text(outcome.body, len(outcome.body) or 1),
+                error=sanitize_text(outcome.error, ERROR_LENGTH),
             )
             for outcome in kept
         )
@@ -322,7 +322,7 @@ def _record_deliveries(outcomes: Sequence[Outcome], enabled: Collection[UUID]) -
             lease_expires_at=None,
             probe=False,
             response_status=status,
-            error=salvage_text(error, ERROR_LENGTH),
+            error=sanitize_text(error, ERROR_LENGTH),
             **then,
         )
 

@@ -85,7 +85,7 @@ class ResentOut(Out):
 
 
 class EndpointFilters(Paged):
-    tenant: Annotated[str | None, *gated(parsing.tenant, f.TENANT)] = None
+    tenant: Annotated[str | None, *gated(parsing.parse_tenant, f.TENANT)] = None
     enabled: Annotated[str | None, *gated(one_of("true", "false"), {"type": "boolean"})] = None
 
 

@@ -45,10 +45,10 @@ def create(
     """A new endpoint, and its secret: this is the only time that it is shown."""
     secret = secrets.new_secret()
     endpoint = WebhookEndpoint(
-        tenant=fields.tenant(tenant),
+        tenant=fields.parse_tenant(tenant),
         url=_url(url),
         events=events.parse(event_names),
-        enabled=fields.boolean(enabled, "enabled"),
+        enabled=fields.parse_boolean(enabled, "enabled"),
     )
     endpoint.secret = secrets.encrypt_secret(secret, endpoint.pk)
     with db.atomic():
@@ -214,7 +214,7 @@ def resend_failed(
         endpoint = _lock_enabled(endpoint_id, tenant)
         failed = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk, status=DeliveryStatus.FAILED)
         if since is not None:
-            failed = failed.filter(pk__gte=clock.first_id(fields.moment(since, "since")))
+            failed = failed.filter(pk__gte=clock.first_id(fields.parse_time(since, "since")))
         ids = list(failed.order_by("pk").values_list("pk", flat=True)[: conf.API_BULK_LIMIT])
         resent = _again(ids, probes=ids[:1])
     db.after_commit(sender.wake_senders)
@@ -240,7 +240,7 @@ def _again(ids: Sequence[UUID], *, probes: Sequence[UUID]) -> int:
 
 
 def _url(value: Any) -> str:
-    url = fields.text(value, "url", max_length=url_guard.LONGEST_URL, single_line=True)
+    url = fields.parse_text(value, "url", max_length=url_guard.LONGEST_URL, single_line=True)
     try:
         url_guard.destination(url)
     except url_guard.Refused as refusal:
@@ -251,7 +251,7 @@ def _url(value: Any) -> str:
 GATES: dict[str, Any] = {
     "url": _url,
     "events": events.parse,
-    "enabled": lambda value: fields.boolean(value, "enabled"),
+    "enabled": lambda value: fields.parse_boolean(value, "enabled"),
 }
 
 
@@ -267,7 +267,7 @@ def _lock_enabled(endpoint_id: UUID | str, tenant: str | None) -> WebhookEndpoin
 
 
 def _found(rows: QuerySet[Any], pk: UUID | str) -> Any:
-    found = rows.filter(pk=fields.job_id(pk)).first()
+    found = rows.filter(pk=fields.parse_id(pk)).first()
     if found is None:
         raise NotFound(_("There is no such object."))
     return found

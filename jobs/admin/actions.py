@@ -308,5 +308,5 @@ def with_priority(request: HttpRequest, verb: Verb) -> Verb:
     text = request.POST.get("priority", "")
     if not (text.isascii() and text.isdigit() and len(text) < 5):
         raise InvalidInput("priority", _("must be a whole number from 0 to 100"))
-    priority = fields.integer(int(text), "priority", 0, 100)
+    priority = fields.parse_integer(int(text), "priority", 0, 100)
     return replace(verb, call=lambda job_id, **by: job_services.update(job_id, {"priority": priority}, **by))

@@ -72,7 +72,7 @@ class JsonField(forms.Field):
     def to_python(self, value: Any) -> Any:
         if value in self.empty_values:
             return None
-        return through(lambda text: fields.json_value(fields.decode_json(text, "json"), "json"), value)
+        return through(lambda text: fields.parse_json_value(fields.decode_json(text, "json"), "json"), value)
 
 
 class TextField(forms.CharField):
@@ -112,7 +112,7 @@ def parse_params(handler: Handler[..., Any], form: forms.BaseForm, preset: Mappi
         if name.startswith(PREFIX) and name in form.changed_data and form.cleaned_data.get(name) not in (None, "")
     }
     more = form.cleaned_data.get(MORE) or "{}"
-    further = fields.json_object(fields.decode_json(more, MORE), MORE)
+    further = fields.parse_json_object(fields.decode_json(more, MORE), MORE)
     typed = {**further, **handler.signature.coerce_text(written)}
     restored: dict[str, Any] = restore(typed, preset, "params")
     return restored

@@ -24,11 +24,11 @@ from jobs.models import Job, JobTemplate
 from jobs.redaction import restore
 from jobs.registry import registry
 from jobs.services import job_spec
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 
 
 def retry_policy(value: Any, field: str) -> dict[str, Any]:
-    policy = parsing.json_object(value, field)
+    policy = validation.parse_json_object(value, field)
     for name, given in policy.items():
         if name not in RETRY_GATES:
             raise InvalidInput([field, name], _now("is not one of %s") % ", ".join(RETRY_GATES), "extra_forbidden")
@@ -37,14 +37,14 @@ def retry_policy(value: Any, field: str) -> dict[str, Any]:
 
 
 RETRY_GATES: dict[str, Callable[[Any, Any], Any]] = {
-    "max_attempts": partial(parsing.integer, minimum=0, maximum=1000),
-    "base_sec": partial(parsing.number, minimum=0, maximum=YEAR_SEC),
-    "max_sec": partial(parsing.number, minimum=0, maximum=YEAR_SEC),
-    "jitter": partial(parsing.number, minimum=0, maximum=1),
+    "max_attempts": partial(validation.parse_integer, minimum=0, maximum=1000),
+    "base_sec": partial(validation.parse_number, minimum=0, maximum=YEAR_SEC),
+    "max_sec": partial(validation.parse_number, minimum=0, maximum=YEAR_SEC),
+    "jitter": partial(validation.parse_number, minimum=0, maximum=1),
 }
 TEMPLATE_GATES: dict[str, Callable[[Any, Any], Any]] = {
-    "name": parsing.identifier,
-    "params": parsing.json_object,
+    "name": validation.parse_identifier,
+    "params": validation.parse_json_object,
     "retry_policy": retry_policy,
     **{
         name: job_spec.GATES[name]

@@ -28,7 +28,7 @@ from jobs.explain.facts import as_limit
 from jobs.models import ConcurrencyLimit, LeaseKind, LimitScope
 from jobs.services import limits
 from jobs.stats import queries
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 
 CHANGE = f"{APP}.change_limits"
 
@@ -56,7 +56,7 @@ class LimitForm(forms.ModelForm):
             self.add_error("key", _("The global limit has no key."))
         elif "key" in self.fields and scope and scope != LimitScope.GLOBAL:
             try:
-                (parsing.tenant if scope == LimitScope.TENANT else parsing.identifier)(key, "key")
+                (validation.parse_tenant if scope == LimitScope.TENANT else validation.parse_identifier)(key, "key")
             except InvalidInput as error:
                 self.add_error("key", error.errors[0]["msg"])
         if "overridden" not in cleaned or "max" not in cleaned:

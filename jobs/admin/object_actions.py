@@ -83,7 +83,7 @@ class ButtonAdmin(VerbAdmin):
             return self._ask(request, button, rows)
         try:
             text = request.POST.get("reason", "").strip()
-            reason = fields.text(text, "reason", max_length=REASON_LENGTH, allow_empty=True)
+            reason = fields.parse_text(text, "reason", max_length=REASON_LENGTH, allow_empty=True)
         except InvalidInput as error:
             self.message_user(request, str(error), messages.ERROR)
             return None

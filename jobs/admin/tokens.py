@@ -28,7 +28,7 @@ from jobs.errors import Conflict
 from jobs.models import ApiToken
 from jobs.models.token import SCOPES
 from jobs.services import tokens
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 
 LONGEST_DAYS = 36_500
 # What a person needs to give a scope away: one cannot hand out more than one has.
@@ -71,11 +71,11 @@ class TokenForm(forms.ModelForm):
             scopes.choices = [(scope, scope) for scope in self.granted]
 
     def clean_name(self) -> str:
-        return str(through(parsing.identifier, self.cleaned_data["name"], "name"))
+        return str(through(validation.parse_identifier, self.cleaned_data["name"], "name"))
 
     def clean_tenant(self) -> str | None:
         tenant = self.cleaned_data["tenant"]
-        return str(through(parsing.tenant, tenant, "tenant")) if tenant else None
+        return str(through(validation.parse_tenant, tenant, "tenant")) if tenant else None
 
 
 def _revoke(token: ApiToken, *, reason: str, actor: Actor) -> None:

@@ -49,7 +49,7 @@ class Caller:
 
     def job_id(self, written: Any) -> UUID:
         """The id of a job that this caller may know of. Its tenant never changes, so it stays theirs."""
-        known = fields.job_id(written)
+        known = fields.parse_id(written)
         if not self.jobs().filter(pk=known).exists():
             raise NotFound(_("There is no such object."))
         return known
@@ -58,7 +58,7 @@ class Caller:
         """The tenant of something new: the caller's own, unless one who has them all says which."""
         if said is None:
             return "default" if self.tenant is None else self.tenant
-        named = fields.tenant(said)
+        named = fields.parse_tenant(said)
         if not self.sees(named):
             raise Forbidden(_("This token is of another tenant."))
         return named

@@ -19,7 +19,7 @@ from jobs.conf import conf
 from jobs.errors import UnknownJobType
 from jobs.redaction import redact
 from jobs.validation import fields
-from jobs.validation.sanitize import salvage_json
+from jobs.validation.sanitize import sanitize_json
 
 router = Router(tags=["direct"])
 
@@ -62,11 +62,11 @@ def direct_run(
     order, then the queue (DEC-004). No slot in time: 503 `no_slot`. The handler raised: 502 `handler_failed`."""
     caller, wait = request.auth, float(conf.DIRECT_WAIT_SEC)
     if body.wait_sec is not None:
-        wait = min(fields.number(body.wait_sec, "wait_sec", minimum=0), wait)
+        wait = min(fields.parse_number(body.wait_sec, "wait_sec", minimum=0), wait)
     try:
         done = direct.execute(job_type, body.params, wait=wait, tenant=caller.tenant_for(None), actor=caller.actor)
     except UnknownJobType as error:
         raise error.under("path") from None
-    result = redact(salvage_json(done.result)) if caller.payload else None
+    result = redact(sanitize_json(done.result)) if caller.payload else None
     skipped = {} if done.skipped is None else {"skipped": done.skipped}
     return answer({"result": result, "waited_ms": done.waited_ms, "ran_ms": done.ran_ms, **skipped})

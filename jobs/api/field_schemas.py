@@ -35,7 +35,7 @@ DURATION = {"type": "number", "exclusiveMinimum": 0, "maximum": YEAR_SEC}
 
 def _reason(value: Any, field: Any) -> str | None:
     """Judged here: to the services, whatever is empty is no reason given."""
-    return None if value is None else fields.text(value, field, max_length=REASON_LENGTH, allow_empty=True)
+    return None if value is None else fields.parse_text(value, field, max_length=REASON_LENGTH, allow_empty=True)
 
 
 def _any_case(word: str) -> str:

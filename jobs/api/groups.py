@@ -74,7 +74,7 @@ class GroupIn(Said):
 
 
 class GroupFilters(Paged):
-    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
+    tenant: Annotated[str | None, *gated(fields.parse_tenant, f.TENANT)] = None
     status: Annotated[str | None, *gated(one_of(*GroupStatus.values), words(GroupStatus.values))] = None
 
 

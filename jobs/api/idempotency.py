@@ -13,7 +13,7 @@ from jobs.api.auth import ApiRequest
 from jobs.api.responses import answer
 from jobs.errors import InvalidInput
 from jobs.services import jobs as job_services
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 
 HEADER = "Idempotency-Key"
 DESCRIPTION = "The same as `idempotency_key`: one key and body make one job, however often they are sent."
@@ -32,7 +32,7 @@ def with_key(request: ApiRequest, said: dict[str, Any]) -> dict[str, Any]:
     header = request.headers.get(HEADER)
     if header is None:
         return said
-    key = parsing.idempotency_key(header, ["header", HEADER])
+    key = validation.parse_idempotency_key(header, ["header", HEADER])
     if said.get("idempotency_key") not in (None, key):
         raise InvalidInput(["header", HEADER], _("is not the idempotency_key of the body"), "contradiction")
     return {**said, "idempotency_key": key}

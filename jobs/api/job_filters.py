@@ -31,24 +31,24 @@ MOST_WALKS = 2
 PLAIN = ("job_type", "addon_id", "resource")
 CLOCK_SLACK = timedelta(hours=1)  # an id has its time from the host that submitted, created_at from the database
 Q_SCHEMA = {**f.NAME, "description": "An id, or how a job type, a target or a tag begins."}
-TAG = partial(fields.text, max_length=fields.TAG_LENGTH, single_line=True)
+TAG = partial(fields.parse_text, max_length=fields.TAG_LENGTH, single_line=True)
 ORDERS = ("newest", "queue")
 ORDER_SCHEMA = {**words(ORDERS), "description": "`queue`: QUEUED jobs in the order in which they start (INV-004)."}
 
 
 class JobFilters(Paged):
     status: Annotated[list[str] | None, *each(one_of(*SHOWN_STATUSES), words(SHOWN_STATUSES))] = None
-    job_type: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
-    target: Annotated[str | None, *gated(fields.target, f.TARGET)] = None
-    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
+    job_type: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
+    target: Annotated[str | None, *gated(fields.parse_target, f.TARGET)] = None
+    tenant: Annotated[str | None, *gated(fields.parse_tenant, f.TENANT)] = None
     tag: Annotated[list[str] | None, *each(TAG, f.TAG)] = None
     group: Annotated[UUID | None, *gated(key, ID_SCHEMA)] = None
     schedule: Annotated[UUID | None, *gated(key, ID_SCHEMA)] = None
-    addon_id: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
-    resource: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
-    q: Annotated[str | None, *gated(fields.identifier, Q_SCHEMA)] = None
-    created_after: Annotated[datetime | None, *gated(fields.moment, f.MOMENT)] = None
-    created_before: Annotated[datetime | None, *gated(fields.moment, f.MOMENT)] = None
+    addon_id: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
+    resource: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
+    q: Annotated[str | None, *gated(fields.parse_identifier, Q_SCHEMA)] = None
+    created_after: Annotated[datetime | None, *gated(fields.parse_time, f.MOMENT)] = None
+    created_before: Annotated[datetime | None, *gated(fields.parse_time, f.MOMENT)] = None
     order: Annotated[str, *gated(one_of(*ORDERS), ORDER_SCHEMA)] = "newest"
 
 
@@ -136,7 +136,7 @@ class NotDefault(Func):
 
 def _as_id(text: str) -> UUID | None:
     try:
-        return fields.job_id(text)
+        return fields.parse_id(text)
     except NotFound:
         return None
 

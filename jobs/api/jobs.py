@@ -97,7 +97,7 @@ def jobs_create_many(request: ApiRequest, body: Annotated[JobsIn, Bulk()]) -> Ht
 
 @router.get("/jobs/{job_id}", **operation("jobs_get", JobOut, problems=[404], summary="Look at a job", cached=True))
 def jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
-    return tagged(request, shaping.one(fields.job_id(job_id), request.auth))
+    return tagged(request, shaping.one(fields.parse_id(job_id), request.auth))
 
 
 @router.patch(
@@ -123,7 +123,7 @@ def jobs_update(request: ApiRequest, job_id: Id, body: Annotated[JobEdits, Docum
         if not caller.payload:
             raise Forbidden(_("Params that you may not see you may not overwrite either."))
         params = caller.jobs().filter(pk=known).values_list("params", flat=True).first()
-        edits["params"] = restore(fields.json_object(edits["params"], "params"), params, "params")
+        edits["params"] = restore(fields.parse_json_object(edits["params"], "params"), params, "params")
     job_services.update(known, edits, actor=caller.actor)
     return answer(shaping.one(known, caller))
 
@@ -191,7 +191,7 @@ def jobs_move(request: ApiRequest, job_id: Id, body: Annotated[MoveIn, Optional(
     known = caller.job_id(job_id)
     for name in ("before", "after"):
         if said.get(name) is not None:
-            said[name] = caller.job_id(fields.text(said[name], name))
+            said[name] = caller.job_id(fields.parse_text(said[name], name))
     job_services.move(known, **said, actor=caller.actor)
     return answer(shaping.one(known, caller))
 
@@ -245,8 +245,8 @@ def jobs_explain(request: ApiRequest, job_id: Id) -> HttpResponse:
 
 class RunFilters(Paged):
     status: Annotated[list[str] | None, *each(one_of(*map(str, RUN_STATUSES)), words(RUN_STATUSES))] = None
-    job_type: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
-    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
+    job_type: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
+    tenant: Annotated[str | None, *gated(fields.parse_tenant, f.TENANT)] = None
 
 
 @runs_router.get("/job-runs", **operation("job_runs_list", JobRunPage, summary="List runs"))

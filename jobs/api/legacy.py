@@ -86,7 +86,7 @@ def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) 
 )
 def legacy_jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     """Use `GET /api/jobs/{job_id}`."""
-    return tagged(request, use_old_words(serializers.one(fields.job_id(job_id), request.auth)))
+    return tagged(request, use_old_words(serializers.one(fields.parse_id(job_id), request.auth)))
 
 
 @router.post(

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from jobs.api.auth import Caller
 from jobs.api.request_params import Question, gated, whole
 from jobs.errors import InvalidInput
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 
 DEFAULT, MOST = 50, 500
 LONGEST_CURSOR = 1000
@@ -38,7 +38,10 @@ class Paged(Question):
     limit: Annotated[int, *page_limit(DEFAULT)] = DEFAULT
     cursor: Annotated[
         str | None,
-        *gated(parsing.text, {"type": "string", "minLength": 1, "description": "`next_cursor` of the page before."}),
+        *gated(
+            validation.parse_text,
+            {"type": "string", "minLength": 1, "description": "`next_cursor` of the page before."},
+        ),
     ] = None
 
 

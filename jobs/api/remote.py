@@ -97,7 +97,7 @@ def queue_list(request: ApiRequest, asked: Annotated[IntentFilters, Asked()]) ->
     **operation("queue_get", IntentOut, problems=[404], summary="Look at a job intent", cached=True),
 )
 def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
-    return tagged(request, _intent(fields.job_id(job_id), request.auth))
+    return tagged(request, _intent(fields.parse_id(job_id), request.auth))
 
 
 @router.post(

@@ -194,9 +194,9 @@ class ReleaseOut(Out):
 
 class IntentFilters(Paged):
     state: Annotated[str | None, *gated(one_of(*STATE_WORDS), words(STATE_WORDS))] = None
-    addon_id: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
+    addon_id: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
 
 
 class Poll(Question):
-    addon_id: Annotated[str, *gated(fields.identifier, ADDON)] = ""
+    addon_id: Annotated[str, *gated(fields.parse_identifier, ADDON)] = ""
     limit: Annotated[int, *page_limit(DEFAULT)] = DEFAULT

@@ -22,7 +22,8 @@ from jobs.api.problems import BodyTooLarge, UnsupportedMediaType
 from jobs.api.responses import JSON
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
+from jobs.validation.sanitize import sanitize_text
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 CHUNK = 65_536
@@ -100,7 +101,7 @@ class DocumentModel(BodyModel):
             require_json(request)
         absent = not content and cls.may_be_absent
         (name,) = cls.model_fields
-        return {name: {} if absent else parsing.decode_json(content, "body")}
+        return {name: {} if absent else validation.decode_json(content, "body")}
 
 
 class OptionalModel(DocumentModel):
@@ -172,8 +173,8 @@ def parameters(request: HttpRequest, known: Iterable[str], repeatable: Iterable[
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name not in known:
-            raise InvalidInput(["query", parsing.salvage_text(name, 100)], _("is not a parameter"), "extra_forbidden")
-        parsing.text(value, ["query", name], allow_empty=True)
+            raise InvalidInput(["query", sanitize_text(name, 100)], _("is not a parameter"), "extra_forbidden")
+        validation.parse_text(value, ["query", name], allow_empty=True)
         if name in repeatable:
             found.setdefault(name, []).append(value)
         elif name in found:
@@ -184,7 +185,7 @@ def parameters(request: HttpRequest, known: Iterable[str], repeatable: Iterable[
 
 
 def gated(gate: Callable[..., Any], schema: dict[str, Any]) -> tuple[Any, Any]:
-    """For `Annotated[str, *gated(parsing.tenant, {...})]`: how a parameter is judged, and how it is documented."""
+    """For `Annotated[str, *gated(validation.tenant, {...})]`: how a parameter is judged, and how it is documented."""
     return PlainValidator(lambda value: gate(value, [])), WithJsonSchema(schema)
 
 
@@ -209,7 +210,7 @@ def one_of(*words: str) -> Callable[[Any, Any], str]:
 def whole(minimum: int, maximum: int) -> Callable[[Any, Any], int]:
     def gate(value: str, field: Any) -> int:
         plain = value.isascii() and value.isdigit() and len(value) <= 18
-        return parsing.integer(int(value) if plain else value, field, minimum, maximum)
+        return validation.parse_integer(int(value) if plain else value, field, minimum, maximum)
 
     return gate
 
@@ -217,6 +218,6 @@ def whole(minimum: int, maximum: int) -> Callable[[Any, Any], int]:
 def key(value: Any, field: Any) -> UUID:
     """The id of a group, a schedule: one that cannot be one is a wrong value here."""
     try:
-        return parsing.job_id(value)
+        return validation.parse_id(value)
     except NotFound:
         raise InvalidInput(field, _("is not an id"), "uuid_parsing") from None

@@ -110,7 +110,7 @@ class StatsOut(Out):
 
 
 class StatsFilters(Question):
-    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
+    tenant: Annotated[str | None, *gated(fields.parse_tenant, f.TENANT)] = None
 
 
 @router.get("/stats", **operation("stats_get", StatsOut, summary="Figures", tags=["stats"]))

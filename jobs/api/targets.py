@@ -27,7 +27,7 @@ from jobs.validation import fields
 router = Router(tags=["targets"])
 BY_NAME = Order(Target, ("tenant", "key"))
 Key = Annotated[str, WithJsonSchema(TARGET)]
-Tenant = Annotated[str | None, *gated(fields.tenant, TENANT)]
+Tenant = Annotated[str | None, *gated(fields.parse_tenant, TENANT)]
 
 
 class TargetOut(Out):
@@ -97,7 +97,7 @@ def targets_unpause(request: ApiRequest, key: Key, asked: Which, body: Why) -> H
 
 def targets_resume(request: ApiRequest, key: Key, job_id: Id, asked: Which, body: Why) -> HttpResponse:
     """Continues a paused job of this target (200), or follows a failed one with a new job at its head (201)."""
-    caller, known = request.auth, fields.job_id(job_id)
+    caller, known = request.auth, fields.parse_id(job_id)
     if not caller.jobs().filter(pk=known, target=key, tenant=_tenant(caller, asked)).exists():
         raise NotFound("")
     job = job_services.resume(known, reason=body.reason or "", actor=caller.actor)

@@ -89,9 +89,9 @@ class TemplateIn(TemplateEdits):
 
 
 class TemplateFilters(Paged):
-    tenant: Annotated[str | None, *gated(fields.tenant, f.TENANT)] = None
-    name: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
-    job_type: Annotated[str | None, *gated(fields.identifier, f.NAME)] = None
+    tenant: Annotated[str | None, *gated(fields.parse_tenant, f.TENANT)] = None
+    name: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
+    job_type: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
 
 
 @router.get("/job-templates", **operation("templates_list", Page[TemplateOut], summary="List templates"))

@@ -117,12 +117,12 @@ def moment(text: str, field: str) -> datetime:
     """A time with its offset, or a duration from now, such as `+10m`."""
     if text.startswith("+"):
         return clock.now() + duration(text[1:], field)
-    return fields.moment(text, field)
+    return fields.parse_time(text, field)
 
 
 def whole_number(text: str, field: str, minimum: int, maximum: int) -> int:
     try:
-        return fields.integer(int(text), field, minimum, maximum)
+        return fields.parse_integer(int(text), field, minimum, maximum)
     except ValueError:
         limits = {"minimum": minimum, "maximum": maximum, "text": escape_unprintable(text)[:50]}
         message = _("must be a whole number from %(minimum)d to %(maximum)d, not “%(text)s”") % limits
@@ -136,7 +136,7 @@ def priority(text: str) -> int | str:
 
 def read_params(pairs: Iterable[str], document: str | None, option: str) -> tuple[dict[str, Any], dict[str, str]]:
     """The params of a JSON document, and those that are written key=value, which win over it and have no type yet."""
-    params = {} if document is None else fields.json_object(fields.decode_json(document, option), option)
+    params = {} if document is None else fields.parse_json_object(fields.decode_json(document, option), option)
     written: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

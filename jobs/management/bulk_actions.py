@@ -76,11 +76,11 @@ class Selection:
         if resources := base.names(given.get("resource"), "--resource"):
             condition &= Q(resource__in=resources)
         if given.get("tenant"):
-            condition &= Q(tenant=fields.tenant(given["tenant"], "--tenant"))
+            condition &= Q(tenant=fields.parse_tenant(given["tenant"], "--tenant"))
         if given.get("target"):
-            condition &= Q(target=fields.target(given["target"], "--target"))
+            condition &= Q(target=fields.parse_target(given["target"], "--target"))
         for tag in given.get("tag") or ():
-            condition &= has_tag(fields.text(tag, "--tag", max_length=fields.TAG_LENGTH))
+            condition &= has_tag(fields.parse_text(tag, "--tag", max_length=fields.TAG_LENGTH))
         statuses = {name.upper() for name in base.names(given.get("status"), "--status")}
         if statuses - set(Status):
             raise InvalidInput("--status", _("must be one of %s") % ", ".join(Status))
@@ -165,10 +165,10 @@ def by_ids(verb: str, job_ids: Iterable[str], *, dry_run: bool, reason: str, act
     for given in job_ids:
         with _skip_refused(tally, given):
             if dry_run:
-                facts = facts_of(get(fields.job_id(given)))
+                facts = facts_of(get(fields.parse_id(given)))
                 _foretell(tally, facts, foreseen.refusal(facts))
             else:
-                _perform(tally, fields.job_id(given), reason, actor)
+                _perform(tally, fields.parse_id(given), reason, actor)
     return tally
 
 

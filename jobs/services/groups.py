@@ -63,8 +63,8 @@ def create(
     Members may have idempotency keys: the same group submitted again is the group that the first one made.
     """
     new = JobGroup(
-        tenant=fields.tenant(tenant),
-        name=fields.text(name, "name", max_length=200, allow_empty=True) if name else "",
+        tenant=fields.parse_tenant(tenant),
+        name=fields.parse_text(name, "name", max_length=200, allow_empty=True) if name else "",
         mode=_one_of(GroupMode.values, mode, "mode"),
         on_failure=_one_of(OnFailure.values, on_failure, "on_failure"),
     )
@@ -87,17 +87,17 @@ def create(
 
 
 def cancel(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
-    return lifecycle.cancel_group(get(group_id, tenant=tenant).pk, actor=actor, reason=fields.reason(reason))
+    return lifecycle.cancel_group(get(group_id, tenant=tenant).pk, actor=actor, reason=fields.parse_reason(reason))
 
 
 def retry(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
     """Run again, in order, every place that did not end well."""
-    return lifecycle.retry_group(get(group_id, tenant=tenant).pk, actor=actor, reason=fields.reason(reason))
+    return lifecycle.retry_group(get(group_id, tenant=tenant).pk, actor=actor, reason=fields.parse_reason(reason))
 
 
 def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:
     try:
-        found = of(tenant).filter(pk=fields.job_id(group_id)).first()
+        found = of(tenant).filter(pk=fields.parse_id(group_id)).first()
     except NotFound:  # an id that cannot be one
         found = None
     if found is None:
@@ -180,7 +180,7 @@ def _is_the_same(new: JobGroup, known: JobGroup, keys: dict[str, JobSpec], taken
 
 
 def _one_of(words: Sequence[str], value: Any, field: str) -> str:
-    word = fields.text(value, field)
+    word = fields.parse_text(value, field)
     if word not in words:
         raise InvalidInput(field, _("must be one of %s") % ", ".join(words), "enum")
     return word

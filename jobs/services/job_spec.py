@@ -23,7 +23,7 @@ from jobs.errors import InvalidInput
 from jobs.models import JobTemplate
 from jobs.registry import Handler, registry
 from jobs.states import Status
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 
 
 class Fields(TypedDict, total=False):
@@ -50,28 +50,28 @@ class Fields(TypedDict, total=False):
 
 
 FARTHEST = 2**62  # half of what the column holds, so that others can always be moved past either end
-DURATION = partial(parsing.number, above=0, maximum=YEAR_SEC)
+DURATION = partial(validation.parse_number, above=0, maximum=YEAR_SEC)
 GATES: dict[str, Callable[[Any, str], Any]] = {
-    "tenant": parsing.tenant,
-    "target": parsing.target,
-    "addon_id": parsing.identifier,
-    "priority": parsing.priority,
-    "position": partial(parsing.integer, minimum=-FARTHEST, maximum=FARTHEST),
-    "not_before": parsing.moment,
-    "deadline_at": parsing.moment,
-    "time_sensitive": parsing.boolean,
+    "tenant": validation.parse_tenant,
+    "target": validation.parse_target,
+    "addon_id": validation.parse_identifier,
+    "priority": validation.parse_priority,
+    "position": partial(validation.parse_integer, minimum=-FARTHEST, maximum=FARTHEST),
+    "not_before": validation.parse_time,
+    "deadline_at": validation.parse_time,
+    "time_sensitive": validation.parse_boolean,
     "expected_duration_sec": DURATION,
     "max_runtime_sec": DURATION,
-    "cost_units": partial(parsing.integer, minimum=0, maximum=100),
-    "constraints": parsing.constraints,
-    "resource": parsing.identifier,
-    "token_limit": partial(parsing.integer, minimum=0),
-    "max_retries": partial(parsing.integer, minimum=0, maximum=1000),
-    "tags": parsing.tags,
-    "idempotency_key": parsing.idempotency_key,
-    "hold": parsing.boolean,
+    "cost_units": partial(validation.parse_integer, minimum=0, maximum=100),
+    "constraints": validation.parse_constraints,
+    "resource": validation.parse_identifier,
+    "token_limit": partial(validation.parse_integer, minimum=0),
+    "max_retries": partial(validation.parse_integer, minimum=0, maximum=1000),
+    "tags": validation.parse_tags,
+    "idempotency_key": validation.parse_idempotency_key,
+    "hold": validation.parse_boolean,
 }
-NORMAL = parsing.PRIORITIES["NORMAL"]
+NORMAL = validation.PRIORITIES["NORMAL"]
 
 
 class SpecBuilder:
@@ -93,7 +93,7 @@ class SpecBuilder:
         preset = _template_fields(template) if template is not None else {}
         self._preset_params: dict[str, Any] = template.params if template is not None else {}
         self._handler = handler or registry.get(
-            parsing.identifier(template.job_type if template else job_type, "job_type")
+            validation.parse_identifier(template.job_type if template else job_type, "job_type")
         )
         self._origin = template.pk if template else self._handler.name
         merged = {**preset, **self._given}
@@ -105,13 +105,13 @@ class SpecBuilder:
         self._spec = _apply(_default_spec(self._handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES), merged, placement)
 
     def build(self, params: Any, key: Any = None, job_id: UUID | None = None) -> JobSpec:
-        given = parsing.json_object({} if params is None else params, "params")
+        given = validation.parse_json_object({} if params is None else params, "params")
         merged = {**self._preset_params, **given} if self._preset_params else given
         spec = self._spec.copy()
         spec.params = dump(merged)
         self._handler.signature.validate(merged, spec.params)
         if key is not None:
-            spec.idempotency_key = parsing.idempotency_key(key)
+            spec.idempotency_key = validation.parse_idempotency_key(key)
             spec.idempotency_hash = fingerprint(self._origin, given, self._given)
         spec.id = ids.uuid7() if job_id is None else job_id
         return spec
@@ -155,7 +155,9 @@ def _builder(item: Mapping[str, Any]) -> SpecBuilder:
     fields = {name: value for name, value in item.items() if name not in _NO_FIELDS}
     if name is None:
         return SpecBuilder(job_type, fields)
-    return SpecBuilder(None, fields, template=find_template(name, parsing.tenant(fields.get("tenant") or "default")))
+    return SpecBuilder(
+        None, fields, template=find_template(name, validation.parse_tenant(fields.get("tenant") or "default"))
+    )
 
 
 VARYING = frozenset({"params", "idempotency_key"})
@@ -171,7 +173,7 @@ def clean(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_template(name: Any, tenant: str) -> JobTemplate:
-    known = parsing.identifier(name, "template")
+    known = validation.parse_identifier(name, "template")
     template = JobTemplate.objects.filter(tenant=tenant, name=known).first()
     if template is None:
         raise InvalidInput("template", _("There is no template “%s”.") % known, "unknown_template")

@@ -24,10 +24,10 @@ from jobs.errors import IdempotencyKeyReused, InvalidInput
 from jobs.models import Job
 from jobs.registry import registry
 from jobs.services import job_spec
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 
 JobId = UUID | str
-REASON_LENGTH = parsing.REASON_LENGTH
+REASON_LENGTH = validation.REASON_LENGTH
 KEYS_AT_ONCE = 500
 
 
@@ -65,7 +65,7 @@ def submit(item: Mapping[str, Any], *, actor: Actor = PYTHON, reason: str = "") 
 
 def submit_spec(spec: JobSpec, *, actor: Actor, reason: str = "") -> SubmitResult:
     """As `submit`, for a job that is validated already."""
-    inserted = insert_job(spec, actor=actor, reason=parsing.reason(reason))
+    inserted = insert_job(spec, actor=actor, reason=validation.parse_reason(reason))
     if inserted is None:
         job = jobs().get(tenant=spec.tenant, idempotency_key=spec.idempotency_key)
         _require_same_body(job.idempotency_hash, spec)
@@ -85,19 +85,19 @@ def enqueue_many(
     if limit is not None and len(listed) > limit:
         raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
     specs = job_spec.build_specs(listed)
-    return _submit_specs(specs, actor, parsing.reason(reason)) if specs else []
+    return _submit_specs(specs, actor, validation.parse_reason(reason)) if specs else []
 
 
 def cancel(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    return lifecycle.cancel(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason))
+    return lifecycle.cancel(validation.parse_id(job_id), actor=actor, reason=validation.parse_reason(reason))
 
 
 def pause(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    return lifecycle.pause(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason))
+    return lifecycle.pause(validation.parse_id(job_id), actor=actor, reason=validation.parse_reason(reason))
 
 
 def resume(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    return lifecycle.resume(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason))
+    return lifecycle.resume(validation.parse_id(job_id), actor=actor, reason=validation.parse_reason(reason))
 
 
 def retry(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor = PYTHON) -> Job:
@@ -107,16 +107,18 @@ def retry(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor 
 
 def retried(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor = PYTHON) -> tuple[Job, bool]:
     """As `retry`, and whether the job was made now."""
-    parsing.boolean(fresh, "fresh")
-    return lifecycle.retry(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason), fresh=fresh)
+    validation.parse_boolean(fresh, "fresh")
+    return lifecycle.retry(
+        validation.parse_id(job_id), actor=actor, reason=validation.parse_reason(reason), fresh=fresh
+    )
 
 
 def resolve(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    return lifecycle.resolve(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason))
+    return lifecycle.resolve(validation.parse_id(job_id), actor=actor, reason=validation.parse_reason(reason))
 
 
 def release(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    return lifecycle.release(parsing.job_id(job_id), actor=actor, reason=parsing.reason(reason))
+    return lifecycle.release(validation.parse_id(job_id), actor=actor, reason=validation.parse_reason(reason))
 
 
 def move(
@@ -129,21 +131,21 @@ def move(
     actor: Actor = PYTHON,
 ) -> Job:
     """Put a waiting job before or after another one, or first or last, within its tenant and priority."""
-    job, why = parsing.job_id(job_id), parsing.reason(reason)
+    job, why = validation.parse_id(job_id), validation.parse_reason(reason)
     if sum(each is not None for each in (before, after, to)) != 1:
         raise InvalidInput([], _("say exactly one of before, after and to"))
     if to is not None:
         if to not in ("top", "bottom"):
             raise InvalidInput("to", _("must be “top” or “bottom”"), "enum")
         return ordering.move_to_end(job, top=to == "top", actor=actor, reason=why)
-    beside = parsing.job_id(before if after is None else after)
+    beside = validation.parse_id(before if after is None else after)
     return ordering.move_beside(job, beside, after=after is not None, actor=actor, reason=why)
 
 
 def update(job_id: JobId, changes: Mapping[str, Any], *, reason: str = "", actor: Actor = PYTHON) -> Job:
     """Edit a job that waits; params and target only before its first dispatch, tags of any job. None clears a field."""
-    job = get(parsing.job_id(job_id))
-    return lifecycle.update(job.pk, _edits(job, changes), actor=actor, reason=parsing.reason(reason))
+    job = get(validation.parse_id(job_id))
+    return lifecycle.update(job.pk, _edits(job, changes), actor=actor, reason=validation.parse_reason(reason))
 
 
 @cache
@@ -212,7 +214,7 @@ def _edits(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
         if name not in lifecycle.EDITABLE:
             raise InvalidInput(str(name)[:100], _("cannot be changed"), "extra_forbidden")
         if name == "params":
-            edits[name] = registry.get(job.job_type).signature.validate(parsing.json_object(value, "params"))
+            edits[name] = registry.get(job.job_type).signature.validate(validation.parse_json_object(value, "params"))
         else:
             edits[name] = cleared.get(name) if value is None else job_spec.GATES[name](value, name)
     if "priority" in edits:

@@ -20,7 +20,7 @@ from jobs.errors import Conflict, InvalidInput
 from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import InUse, Limit
 from jobs.stats.queries import count_in_use
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 
 logger = logging.getLogger("jobs.services.limits")
 LARGEST = 2**31 - 1
@@ -77,14 +77,14 @@ def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
     """Change one limit: `scope`, `key`, and some of `max` (None: unlimited), `paused` and `reason`; what is not given
     stays as it is. Or `reset`, which stands alone. A row that says nothing of its own afterwards is removed."""
     scope, key = place(fields.get("scope"), fields.get("key") or "")
-    paused = None if fields.get("paused") is None else parsing.boolean(fields["paused"], "paused")
-    if is_reset := fields.get("reset") is not None and parsing.boolean(fields["reset"], "reset"):
+    paused = None if fields.get("paused") is None else validation.parse_boolean(fields["paused"], "paused")
+    if is_reset := fields.get("reset") is not None and validation.parse_boolean(fields["reset"], "reset"):
         if "max" in fields or paused is not None:
             raise InvalidInput("reset", _("stands alone, without max or paused"))
     elif "max" not in fields and paused is None:
         raise InvalidInput([], _("say max, paused or reset"), "missing")
-    maximum = None if fields.get("max") is None else parsing.integer(fields["max"], "max", 1, LARGEST)
-    reason, configured_max = parsing.reason(fields.get("reason")), conf.LIMITS.of(scope, key)
+    maximum = None if fields.get("max") is None else validation.parse_integer(fields["max"], "max", 1, LARGEST)
+    reason, configured_max = validation.parse_reason(fields.get("reason")), conf.LIMITS.of(scope, key)
     with db.atomic():
         rows = ConcurrencyLimit.objects.all()
         new = ConcurrencyLimit(scope=scope, key=key, max=configured_max, overridden=False)
@@ -126,7 +126,7 @@ def place(scope: Any, key: Any) -> tuple[str, str]:
         if key:
             raise InvalidInput("key", _("the global limit has no key"))
         return scope, ""
-    gate = parsing.tenant if scope == LimitScope.TENANT else parsing.identifier
+    gate = validation.parse_tenant if scope == LimitScope.TENANT else validation.parse_identifier
     return scope, gate(key, "key")
 
 

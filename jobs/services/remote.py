@@ -32,9 +32,9 @@ from jobs.registry import Handler, Options, registry
 from jobs.services import job_spec
 from jobs.services import jobs as job_services
 from jobs.states import Status, StopMode, allowed_actions
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 from jobs.validation.json import INT_MAX
-from jobs.validation.sanitize import salvage_json, salvage_text
+from jobs.validation.sanitize import sanitize_json, sanitize_text
 
 # Their names of our states: three of them differ.
 OTHER_NAMES = {Status.PENDING: "QUEUED", Status.COMPLETED: "DONE", Status.CANCELLED: "CANCELED"}
@@ -44,7 +44,7 @@ WANTED = {"CANCELED": StopMode.CANCEL, "PAUSED": StopMode.PAUSE}
 MOST_LINES = 1000
 LINE_LENGTH, MESSAGE_LENGTH, LEVEL_LENGTH = 10_000, 500, 16
 INT32 = 2**31
-LONG_TEXT = partial(parsing.text, max_length=INT_MAX, allow_empty=True)  # the body has a limit of its own
+LONG_TEXT = partial(validation.parse_text, max_length=INT_MAX, allow_empty=True)  # the body has a limit of its own
 OUR_WORDS = {"payload": "params", "earliest_start_at": "not_before"}
 THEIR_WORDS = {ours: theirs for theirs, ours in OUR_WORDS.items()}
 NOT_STARTED = (Status.PENDING, Status.QUEUED, Status.DISPATCHING)
@@ -53,8 +53,8 @@ MOST_PID = 2**32
 HANDED_BACK = "handed back by its worker"
 ASKED = ("cost_units", "priority", "constraints", "expected_duration_sec")
 REQUESTED = {
-    "addon_id": parsing.identifier,
-    "job_type": parsing.identifier,
+    "addon_id": validation.parse_identifier,
+    "job_type": validation.parse_identifier,
     **{name: job_spec.GATES[name] for name in ASKED},
 }
 
@@ -70,8 +70,8 @@ class Kept(NamedTuple):
 def submit(said: Mapping[str, Any], *, actor: Actor) -> job_services.SubmitResult:
     """Keep a job intent. A type that is not registered here is for remote workers: its payload is theirs to judge."""
     fields = {OUR_WORDS.get(name, name): value for name, value in said.items()}
-    name = parsing.identifier(fields.pop("job_type", None), "job_type")
-    parsing.identifier(fields.get("addon_id"), "addon_id")
+    name = validation.parse_identifier(fields.pop("job_type", None), "job_type")
+    validation.parse_identifier(fields.get("addon_id"), "addon_id")
     params, key = fields.pop("params", None), fields.pop("idempotency_key", None)
     try:
         handler = registry.get(name)
@@ -106,17 +106,17 @@ def kick(*, tenant: str | None) -> int:
 def start(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> Job:
     holder = Holder(
         api_token,
-        parsing.identifier(said.get("worker_id"), "worker_id"),
-        _optional(said, "slot", partial(parsing.integer, minimum=0, maximum=MOST_SLOTS - 1)) or 0,
+        validation.parse_identifier(said.get("worker_id"), "worker_id"),
+        _optional(said, "slot", partial(validation.parse_integer, minimum=0, maximum=MOST_SLOTS - 1)) or 0,
     )
-    pid = _optional(said, "pid", partial(parsing.integer, minimum=1, maximum=MOST_PID))
-    host = _optional(said, "host", parsing.identifier)
+    pid = _optional(said, "pid", partial(validation.parse_integer, minimum=1, maximum=MOST_PID))
+    host = _optional(said, "host", validation.parse_identifier)
     return leases.start(job_id, holder, pid=pid, host=host)
 
 
 def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Kept:
     """Renew a lease: a job's, or one that counts in admission only and has nothing else to say."""
-    known, news = parsing.job_id(lease_id), _parse_beat(said)
+    known, news = validation.parse_id(lease_id), _parse_beat(said)
     if (begun := starts.find(known)) is None:
         return Kept(admission_leases.renew_lease(known, owner=_applicant(api_token)))
     job = leases.beat(_own(begun, api_token), news)
@@ -129,7 +129,7 @@ def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Kept:
 def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
     """Say how a job ended; said again, nothing changes."""
     try:
-        begun = starts.find(parsing.job_id(parsing.text(said.get("lease_id"), "lease_id")))
+        begun = starts.find(validation.parse_id(validation.parse_text(said.get("lease_id"), "lease_id")))
         if begun is None or begun.job_id != job_id:
             raise NotFound(_("There is no such lease."))
         begun = _own(begun, api_token)
@@ -147,7 +147,7 @@ def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
 
 def release(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> None:
     """Give a lease up. A job's ends with its job, unless the job is handed back."""
-    known, hand_back = parsing.job_id(lease_id), _optional(said, "hand_back", parsing.boolean)
+    known, hand_back = validation.parse_id(lease_id), _optional(said, "hand_back", validation.parse_boolean)
     if (begun := starts.find(known)) is None:
         return admission_leases.release_lease(known, owner=_applicant(api_token))
     mine = _own(begun, api_token)
@@ -205,10 +205,10 @@ def _optional(said: Mapping[str, Any], name: str, gate: Callable[..., Any]) -> A
 def _parse_beat(said: Mapping[str, Any]) -> Beat:
     message = _optional(said, "message", LONG_TEXT)
     return Beat(
-        progress=_optional(said, "progress", partial(parsing.number, minimum=0, maximum=1)),
-        message=None if message is None else salvage_text(message, MESSAGE_LENGTH),
-        tokens_used=_optional(said, "tokens_used", partial(parsing.integer, minimum=0)),
-        checkpoint=_optional(said, "checkpoint", parsing.json_value),
+        progress=_optional(said, "progress", partial(validation.parse_number, minimum=0, maximum=1)),
+        message=None if message is None else sanitize_text(message, MESSAGE_LENGTH),
+        tokens_used=_optional(said, "tokens_used", partial(validation.parse_integer, minimum=0)),
+        checkpoint=_optional(said, "checkpoint", validation.parse_json_value),
         lines=_optional(said, "logs", _parse_lines) or (),
     )
 
@@ -225,10 +225,13 @@ def _parse_lines(value: Any, field: str) -> list[Line]:
                 raise InvalidInput([], _("must be an object"), "dict_type")
             for name in each:
                 if name not in ("level", "message", "at"):
-                    raise InvalidInput(salvage_text(name, 100), _("is not a field here"), "extra_forbidden")
-            level = _optional(each, "level", partial(parsing.text, max_length=LEVEL_LENGTH, single_line=True)) or "INFO"
+                    raise InvalidInput(sanitize_text(name, 100), _("is not a field here"), "extra_forbidden")
+            level = (
+                _optional(each, "level", partial(validation.parse_text, max_length=LEVEL_LENGTH, single_line=True))
+                or "INFO"
+            )
             message = LONG_TEXT(each.get("message"), "message")
-            lines.append((level, salvage_text(message, LINE_LENGTH), _optional(each, "at", parsing.moment)))
+            lines.append((level, sanitize_text(message, LINE_LENGTH), _optional(each, "at", validation.parse_time)))
     except InvalidInput as error:
         raise error.under(field, len(lines)) from None
     return lines
@@ -236,18 +239,18 @@ def _parse_lines(value: Any, field: str) -> list[Line]:
 
 def _parse_word(state: str, said: Mapping[str, Any]) -> Word:
     """Parse a result. As with handlers, what is odd or too long is made storable: no end gets lost over it."""
-    error = salvage_text(_optional(said, "error", LONG_TEXT) or "", ERROR_LENGTH)
-    exit_code = _optional(said, "exit_code", partial(parsing.integer, minimum=-INT32, maximum=INT32 - 1))
+    error = sanitize_text(_optional(said, "error", LONG_TEXT) or "", ERROR_LENGTH)
+    exit_code = _optional(said, "exit_code", partial(validation.parse_integer, minimum=-INT32, maximum=INT32 - 1))
     artifacts = said.get("artifacts")
     if artifacts is not None and not isinstance(artifacts, dict):
         raise InvalidInput("artifacts", _("must be an object"), "dict_type")
-    artifacts = salvage_json(artifacts or {})
+    artifacts = sanitize_json(artifacts or {})
     if state == "DONE":
         return Completed(artifacts, exit_code or 0)
     if state == "SKIPPED":
-        return Skipped(salvage_text(error, parsing.REASON_LENGTH), artifacts)
+        return Skipped(sanitize_text(error, validation.REASON_LENGTH), artifacts)
     if state == "FAILED":
         reason = next(iter(error.strip().splitlines()), "") or "failed"
         code = 1 if exit_code is None else exit_code
-        return Failed(error or reason, salvage_text(reason, MESSAGE_LENGTH), exit_code=code, artifacts=artifacts)
+        return Failed(error or reason, sanitize_text(reason, MESSAGE_LENGTH), exit_code=code, artifacts=artifacts)
     return Stopped(artifacts)

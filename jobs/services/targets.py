@@ -43,7 +43,7 @@ class TargetState:
 
 def pause(key: str, *, tenant: str = "default", reason: str = "", actor: Actor = PYTHON) -> Target:
     """Nothing of this target starts until it is unpaused. It need not have been used before."""
-    why = fields.reason(reason)
+    why = fields.parse_reason(reason)
     with db.atomic():
         target = _lock_target(key, tenant, make=True)
         changes: dict[str, Any] = {"reason": why} if why else {}
@@ -68,7 +68,7 @@ def of(tenant: str | None) -> QuerySet[Target]:
 def find(key: str, *, tenant: str = "default") -> Target:
     """A target that was paused or used. One whose row is still on its way is shown as it will be."""
     try:
-        lane = ids.lane_id(fields.tenant(tenant), fields.target(key))
+        lane = ids.lane_id(fields.parse_tenant(tenant), fields.parse_target(key))
     except InvalidInput:  # a key that cannot be one is the key of no target
         raise _absent(key, tenant) from None
     target = of(tenant).filter(pk=lane).first()
@@ -102,7 +102,7 @@ def states(targets: Sequence[Target]) -> list[TargetState]:
 
 
 def _lock_target(key: str, tenant: str, *, make: bool) -> Target:
-    key, tenant = fields.target(key), fields.tenant(tenant)
+    key, tenant = fields.parse_target(key), fields.parse_tenant(tenant)
     targets = Target.objects.all()
     if make:
         targets.bulk_create([Target(id=ids.lane_id(tenant, key), tenant=tenant, key=key)], ignore_conflicts=True)

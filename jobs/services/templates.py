@@ -38,7 +38,7 @@ class InUse(Conflict):
 
 def retry_policy(value: Any, field: fields.Field = "retry_policy") -> dict[str, Any]:
     """Some of `max_attempts`, `base_sec`, `max_sec` and `jitter`; what is not said is as in the settings."""
-    policy = fields.json_object(value, field)
+    policy = fields.parse_json_object(value, field)
     place = [field] if isinstance(field, str) else list(field)
     for name in policy:
         if name not in RETRY_GATES:
@@ -47,16 +47,16 @@ def retry_policy(value: Any, field: fields.Field = "retry_policy") -> dict[str, 
 
 
 RETRY_GATES: dict[str, Callable[[Any, Any], Any]] = {
-    "max_attempts": partial(fields.integer, minimum=0, maximum=1000),
-    "base_sec": partial(fields.number, minimum=0, maximum=YEAR_SEC),
-    "max_sec": partial(fields.number, minimum=0, maximum=YEAR_SEC),
-    "jitter": partial(fields.number, minimum=0, maximum=1),
+    "max_attempts": partial(fields.parse_integer, minimum=0, maximum=1000),
+    "base_sec": partial(fields.parse_number, minimum=0, maximum=YEAR_SEC),
+    "max_sec": partial(fields.parse_number, minimum=0, maximum=YEAR_SEC),
+    "jitter": partial(fields.parse_number, minimum=0, maximum=1),
 }
 PRESET = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
 GATES: dict[str, Callable[[Any, Any], Any]] = {
-    "name": fields.identifier,
-    "job_type": fields.identifier,
-    "params": fields.json_object,
+    "name": fields.parse_identifier,
+    "job_type": fields.parse_identifier,
+    "params": fields.parse_json_object,
     "retry_policy": retry_policy,
     **{name: job_spec.GATES[name] for name in PRESET},
 }
@@ -69,7 +69,7 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
     for name in REQUIRED:
         if values.get(name) is None:
             raise InvalidInput(name, _("must be said"), "missing")
-    template = JobTemplate(tenant=fields.tenant(tenant), **_clean(values, {}))
+    template = JobTemplate(tenant=fields.parse_tenant(tenant), **_clean(values, {}))
     _fit(template)
     _save(template)
     _log(template, "made", actor)
@@ -119,7 +119,7 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
 
 
 def _find(templates: QuerySet[JobTemplate], template_id: UUID | str) -> JobTemplate:
-    found = templates.filter(pk=fields.job_id(template_id)).first()
+    found = templates.filter(pk=fields.parse_id(template_id)).first()
     if found is None:
         raise NotFound(_("There is no template with this id."))
     return found

@@ -43,8 +43,8 @@ def create(
     """A new token and its text, which nobody can ever ask for again. Tenant None is every tenant."""
     written = MARK + secrets.token_urlsafe(32)
     token = ApiToken(
-        name=fields.identifier(name, "name"),
-        tenant=None if tenant is None else fields.tenant(tenant),
+        name=fields.parse_identifier(name, "name"),
+        tenant=None if tenant is None else fields.parse_tenant(tenant),
         scopes=clean_scopes(scopes),
         prefix=written[:SHOWN],
         digest=digest(written),

@@ -43,7 +43,7 @@ def is_heard(worker: Worker) -> bool:
 
 
 def _ask(worker_id: UUID, wish: str, reason: str, actor: Actor) -> Worker:
-    why = fields.reason(reason)
+    why = fields.parse_reason(reason)
     with db.atomic():
         worker = Worker.objects.select_for_update(no_key=True).filter(pk=worker_id).first()
         if worker is None:

@@ -1,6 +1,6 @@
-"""The one gate for input: API, CLI, admin, services and remote results all come through here.
+"""Parse single input values; API, CLI, admin, services and remote results all use these functions.
 
-Each function returns the clean value or raises InvalidInput naming the field; `salvage_*` never raise.
+Each function returns the clean value or raises InvalidInput, which names the field.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
-from jobs.validation.json import INT_MAX, INT_MIN, Refused, Room, stored_size, strict_copy, utc
-from jobs.validation.sanitize import salvage_json as salvage_json
-from jobs.validation.sanitize import salvage_text as salvage_text
+from jobs.validation.json import INT_MAX, INT_MIN, ByteBudget, ValueRejected, copy_as_json, measure_text, to_utc
+from jobs.validation.sanitize import sanitize_text
 
 Field = str | Sequence[str | int]
 
@@ -35,13 +34,14 @@ _ID = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 _MOMENT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
-# Only an escape can bring a NUL or half a surrogate pair into a string of well-formed JSON.
+# In well-formed JSON, a string can contain a NUL or half a surrogate pair only as an escape.
 _SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
-def text(
+def parse_text(
     value: Any, field: Field, *, max_length: int = 10_000, allow_empty: bool = False, single_line: bool = False
 ) -> str:
+    """Return text that both databases can store."""
     if not isinstance(value, str):
         raise InvalidInput(field, _("must be text"), "string_type")
     if len(value) > max_length:
@@ -51,13 +51,13 @@ def text(
     if single_line and _CONTROL.search(value):
         raise InvalidInput(field, _("contains a control character"), "string_control")
     try:
-        stored_size(value)
-    except Refused as refusal:
-        raise _invalid(refusal, field) from None
+        measure_text(value)
+    except ValueRejected as rejection:
+        raise _build_error(rejection, field) from None
     return str.__str__(value)
 
 
-def integer(value: Any, field: Field, minimum: int = INT_MIN, maximum: int = INT_MAX) -> int:
+def parse_integer(value: Any, field: Field, minimum: int = INT_MIN, maximum: int = INT_MAX) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(field, _("must be a whole number"), "int_type")
     if not minimum <= value <= maximum:
@@ -66,7 +66,7 @@ def integer(value: Any, field: Field, minimum: int = INT_MIN, maximum: int = INT
     return int.__int__(value)
 
 
-def number(
+def parse_number(
     value: Any,
     field: Field,
     minimum: float | None = None,
@@ -74,7 +74,7 @@ def number(
     *,
     above: float | None = None,
 ) -> float:
-    """A finite number; `above` is a minimum that is itself too small."""
+    """Return a finite number; `above` is an exclusive minimum."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(field, _("must be a number"), "number_type")
     if (isinstance(value, int) and not INT_MIN <= value <= INT_MAX) or not math.isfinite(value):
@@ -88,54 +88,54 @@ def number(
     return value
 
 
-def boolean(value: Any, field: Field) -> bool:
+def parse_boolean(value: Any, field: Field) -> bool:
     if not isinstance(value, bool):
         raise InvalidInput(field, _("must be true or false"), "bool_type")
     return value
 
 
-def moment(value: Any, field: Field) -> datetime:
-    """A time in UTC, from an aware datetime or ISO 8601 text with an offset."""
+def parse_time(value: Any, field: Field) -> datetime:
+    """Return a time in UTC, from an aware datetime or ISO 8601 text with an offset."""
     try:
-        return utc(value if isinstance(value, datetime) else _parse_iso(value))
-    except Refused as refusal:
-        raise _invalid(refusal, field) from None
+        return to_utc(value if isinstance(value, datetime) else _parse_iso(value))
+    except ValueRejected as rejection:
+        raise _build_error(rejection, field) from None
 
 
-def json_value(value: Any, field: Field, *, max_depth: int | None = None, max_bytes: int | None = None) -> Any:
-    """A copy of plain JSON types; the limits are MAX_PARAMS_DEPTH and MAX_BODY_BYTES unless given."""
+def parse_json_value(value: Any, field: Field, *, max_depth: int | None = None, max_bytes: int | None = None) -> Any:
+    """Return a copy made of plain JSON types; the limits are MAX_PARAMS_DEPTH and MAX_BODY_BYTES unless given."""
     depth = conf.MAX_PARAMS_DEPTH if max_depth is None else max_depth
-    room = Room(conf.MAX_BODY_BYTES if max_bytes is None else max_bytes)
+    budget = ByteBudget(conf.MAX_BODY_BYTES if max_bytes is None else max_bytes)
     try:
-        return strict_copy(value, depth, room)
-    except Refused as refusal:
-        raise _invalid(refusal, field) from None
+        return copy_as_json(value, depth, budget)
+    except ValueRejected as rejection:
+        raise _build_error(rejection, field) from None
     except RecursionError:
         raise InvalidInput(field, _("is nested too deeply"), "too_deep") from None
 
 
-def json_object(
+def parse_json_object(
     value: Any, field: Field, *, max_depth: int | None = None, max_bytes: int | None = None
 ) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput(field, _("must be an object"), "dict_type")
-    copy: dict[str, Any] = json_value(value, field, max_depth=max_depth, max_bytes=max_bytes)
+    copy: dict[str, Any] = parse_json_value(value, field, max_depth=max_depth, max_bytes=max_bytes)
     return copy
 
 
 def decode_json(data: bytes | str, field: Field = "body") -> Any:
-    """Strict JSON text. The error's type is `json_invalid` where the text is not JSON at all."""
+    """Return the value of strict JSON text. The error's type is `json_invalid` if the text is not JSON at all."""
     try:
-        written = data.decode() if isinstance(data, bytes) else data.encode().decode()  # either refuses surrogates
+        text = data.decode() if isinstance(data, bytes) else data.encode().decode()  # both raise on surrogates
     except UnicodeError:
         raise InvalidInput(field, _("is not valid UTF-8"), "json_invalid") from None
-    if written.startswith("\ufeff"):
+    if text.startswith("\ufeff"):
         raise InvalidInput(field, _("begins with a byte order mark"), "json_invalid")
     try:
-        value = _DECODER.decode(written)
-        return strict_copy(value, 1000, Room(4 * len(written) + 2)) if _SUSPECT_ESCAPE.search(written) else value
-    except Refused as refusal:
-        raise _invalid(refusal, field) from None
+        value = _DECODER.decode(text)
+        return copy_as_json(value, 1000, ByteBudget(4 * len(text) + 2)) if _SUSPECT_ESCAPE.search(text) else value
+    except ValueRejected as rejection:
+        raise _build_error(rejection, field) from None
     except RecursionError:
         raise InvalidInput(field, _("is nested too deeply"), "too_deep") from None
     except json.JSONDecodeError as error:
@@ -144,68 +144,68 @@ def decode_json(data: bytes | str, field: Field = "body") -> Any:
         raise InvalidInput(field, message, "json_invalid") from None
 
 
-def priority(value: Any, field: Field = "priority") -> int:
+def parse_priority(value: Any, field: Field = "priority") -> int:
     if isinstance(value, str):
         known = PRIORITIES.get(value.upper())
         if known is None:
             raise InvalidInput(field, _("must be 0 to 100, LOW, NORMAL, HIGH or URGENT"), "priority")
         return known
-    return integer(value, field, 0, 100)
+    return parse_integer(value, field, 0, 100)
 
 
-def tenant(value: Any, field: Field = "tenant") -> str:
+def parse_tenant(value: Any, field: Field = "tenant") -> str:
     if not isinstance(value, str) or not _TENANT.fullmatch(value):
         message = _("must be 1 to 64 letters, digits, dots, dashes or underscores")
         raise InvalidInput(field, message, "string_pattern")
     return str.__str__(value)
 
 
-def target(value: Any, field: Field = "target") -> str:
-    key = identifier(value, field)
+def parse_target(value: Any, field: Field = "target") -> str:
+    key = parse_identifier(value, field)
     if "/" in key:
         raise InvalidInput(field, _("must not contain a slash"), "string_pattern")
     return key
 
 
-def identifier(value: Any, field: Field) -> str:
-    """The name of a job type, a resource, an addon."""
-    return text(value, field, max_length=NAME_LENGTH, single_line=True)
+def parse_identifier(value: Any, field: Field) -> str:
+    """Return the name of a job type, a resource or an addon."""
+    return parse_text(value, field, max_length=NAME_LENGTH, single_line=True)
 
 
-def reason(value: Any) -> str:
-    """Why somebody did something, in their words; none given is empty."""
-    return "" if value is None else text(value, "reason", max_length=REASON_LENGTH, allow_empty=True)
+def parse_reason(value: Any) -> str:
+    """Return the reason that an operator gives for an action; empty if there is none."""
+    return "" if value is None else parse_text(value, "reason", max_length=REASON_LENGTH, allow_empty=True)
 
 
-def tags(value: Any, field: Field = "tags") -> list[str]:
+def parse_tags(value: Any, field: Field = "tags") -> list[str]:
     if not isinstance(value, list | tuple):
         raise InvalidInput(field, _("must be a list"), "list_type")
     if len(value) > MAX_TAGS:
         raise InvalidInput(field, _("has more than %d entries") % MAX_TAGS, "too_long")
-    place = _place(field)
-    clean = [text(tag, [*place, i], max_length=TAG_LENGTH, single_line=True) for i, tag in enumerate(value)]
+    path = _as_path(field)
+    clean = [parse_text(tag, [*path, i], max_length=TAG_LENGTH, single_line=True) for i, tag in enumerate(value)]
     return list(dict.fromkeys(clean))
 
 
-def idempotency_key(value: Any, field: Field = "idempotency_key") -> str:
+def parse_idempotency_key(value: Any, field: Field = "idempotency_key") -> str:
     if not isinstance(value, str) or not _PRINTABLE.fullmatch(value):
         raise InvalidInput(field, _("must be 1 to 255 printable ASCII characters"), "string_pattern")
     return str.__str__(value)
 
 
-def constraints(value: Any, field: Field = "constraints") -> dict[str, bool]:
+def parse_constraints(value: Any, field: Field = "constraints") -> dict[str, bool]:
     if not isinstance(value, dict):
         raise InvalidInput(field, _("must be an object"), "dict_type")
-    place = _place(field)
+    path = _as_path(field)
     for name in value:
         if name not in CONSTRAINTS:
             known = ", ".join(CONSTRAINTS)
-            raise InvalidInput([*place, _describe_step(name)], _("is not one of %s") % known, "extra_forbidden")
-    return {str(name): boolean(item, [*place, name]) for name, item in value.items()}
+            raise InvalidInput([*path, _describe_step(name)], _("is not one of %s") % known, "extra_forbidden")
+    return {str(name): parse_boolean(item, [*path, name]) for name, item in value.items()}
 
 
-def job_id(value: Any) -> UUID:
-    """A malformed id is the id of no job."""
+def parse_id(value: Any) -> UUID:
+    """Return a row's id. A malformed id belongs to no row: raise NotFound."""
     if isinstance(value, UUID):
         return value
     if not isinstance(value, str) or not _ID.fullmatch(value):
@@ -213,56 +213,61 @@ def job_id(value: Any) -> UUID:
     return UUID(value)
 
 
-def _invalid(refusal: Refused, field: Field) -> InvalidInput:
-    inner = [_describe_step(step) for step in reversed(refusal.path)]
-    return InvalidInput([*_place(field), *inner], refusal.message, refusal.kind)
+def _build_error(rejection: ValueRejected, field: Field) -> InvalidInput:
+    inner = [_describe_step(step) for step in reversed(rejection.path)]
+    return InvalidInput([*_as_path(field), *inner], rejection.message, rejection.kind)
 
 
-def _place(field: Field) -> list[str | int]:
+def _as_path(field: Field) -> list[str | int]:
     return [field] if isinstance(field, str) else list(field)
 
 
 def _describe_step(step: Any) -> str | int:
-    """A key of somebody's document as part of our answer, which must itself be storable and short."""
-    return step if type(step) is int else salvage_text(step, 100)
+    """Return a key of the rejected document as part of an error, which must be storable and short."""
+    return step if type(step) is int else sanitize_text(step, 100)
 
 
 def _parse_iso(value: Any) -> datetime:
     if not isinstance(value, str):
-        raise Refused(_lazy("must be a time such as 2030-01-31T12:00:00Z"), "datetime_type")
+        raise ValueRejected(_lazy("must be a time such as 2030-01-31T12:00:00Z"), "datetime_type")
     try:
-        # The pattern is narrower than fromisoformat, which takes week dates, any separator and, later, 24:00.
+        # fromisoformat accepts more than the pattern: week dates, any separator and, in later versions, 24:00.
         if _MOMENT.fullmatch(value):
             return datetime.fromisoformat(value)
     except ValueError:
         pass
-    raise Refused(_lazy("is not a time such as 2030-01-31T12:00:00Z"), "datetime_parsing")
+    raise ValueRejected(_lazy("is not a time such as 2030-01-31T12:00:00Z"), "datetime_parsing")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        refusal = Refused(_lazy("appears twice"), "duplicate_key")
-        refusal.path.append(Counter(name for name, _item in pairs).most_common(1)[0][0])
-        raise refusal
-    return found
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        rejection = ValueRejected(_lazy("appears twice"), "duplicate_key")
+        rejection.path.append(Counter(name for name, _item in pairs).most_common(1)[0][0])
+        raise rejection
+    return document
 
 
-def _int(digits: str) -> int:
+def _parse_json_int(digits: str) -> int:
     if len(digits) > 20 or not INT_MIN <= int(digits) <= INT_MAX:
-        raise Refused(_lazy("contains a whole number beyond 64 bits"), "int_size")
+        raise ValueRejected(_lazy("contains a whole number beyond 64 bits"), "int_size")
     return int(digits)
 
 
-def _float(digits: str) -> float:
+def _parse_json_float(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise Refused(_lazy("contains a number too large for JSON"), "finite_number")
+        raise ValueRejected(_lazy("contains a number too large for JSON"), "finite_number")
     return value
 
 
-def _constant(name: str) -> Any:
-    raise Refused(_lazy("is not valid JSON: %s"), "json_invalid", name)
+def _reject_constant(name: str) -> Any:
+    raise ValueRejected(_lazy("is not valid JSON: %s"), "json_invalid", name)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_int, parse_float=_float, parse_constant=_constant)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_reject_duplicate_keys,
+    parse_int=_parse_json_int,
+    parse_float=_parse_json_float,
+    parse_constant=_reject_constant,
+)

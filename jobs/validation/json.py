@@ -1,4 +1,4 @@
-"""A copy of a value as plain JSON, made only of what both databases can store; anything else is refused."""
+"""Copy values as plain JSON that both databases can store; raise ValueRejected for any other value."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-# A day from either end of the calendar: every time zone can still show it.
+# One day from either end of the calendar, so that every time zone can display the time.
 EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
 LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
-class Refused(Exception):
-    """Why a value is not taken. `path` leads to the place, gathered from the leaf upwards."""
+class ValueRejected(Exception):
+    """A value that cannot be stored, and why. `path` lists the keys and indexes from the leaf upwards."""
 
     def __init__(self, reason: StrPromise, kind: str, detail: object = None) -> None:
         super().__init__(kind)
@@ -32,117 +32,118 @@ class Refused(Exception):
 
     @property
     def message(self) -> str:
-        """Translated when somebody reads it, and not while a value is salvaged."""
+        """The reason, translated on demand: sanitizing a value discards it."""
         return str(self.reason) if self.detail is None else str(self.reason) % self.detail
 
 
-class Room:
-    """The bytes a tree may still take, at the least that JSON needs for it.
+class ByteBudget:
+    """The bytes that the rest of a tree may take, as the minimum that JSON needs for it.
 
-    A node that is shared counts wherever it appears, so that no small graph unfolds into a huge tree.
+    A shared node counts each time it appears, so that a small graph cannot expand into a huge tree.
     """
 
-    __slots__ = ("left", "size")
+    __slots__ = ("remaining", "size")
 
     def __init__(self, size: int) -> None:
-        self.size = self.left = size
+        self.size = self.remaining = size
 
-    def take(self, amount: int) -> None:
-        self.left -= amount
-        if self.left < 0:
-            raise Refused(_("is larger than %d bytes"), "too_large", self.size)
+    def spend(self, amount: int) -> None:
+        self.remaining -= amount
+        if self.remaining < 0:
+            raise ValueRejected(_("is larger than %d bytes"), "too_large", self.size)
 
 
-def strict_copy(value: Any, depth: int, room: Room) -> Any:
-    """The copy, or Refused. `depth` says how many containers may be nested here.
+def copy_as_json(value: Any, depth: int, budget: ByteBudget) -> Any:
+    """Return a copy, or raise ValueRejected. `depth` is the number of containers that may be nested here.
 
-    Bulk submission runs every value through this and the next two functions: they look at exact types, treat
-    text in place, and leave all that is rare to the functions below them.
+    Bulk submission calls this and the next two functions for every value: they compare exact types, handle text
+    inline, and leave rare types to the functions below.
     """
     kind = type(value)
     if kind is dict:
-        return _copy_dict(value, depth, room)
+        return _copy_dict(value, depth, budget)
     if kind is list or kind is tuple:
-        return _copy_list(value, depth, room)
+        return _copy_list(value, depth, budget)
     if value is None or kind is bool:
         return value
     if kind is str:
-        room.take(stored_size(value))
+        budget.spend(measure_text(value))
         return value
     if kind is int:
         if not INT_MIN <= value <= INT_MAX:
-            raise Refused(_("is a whole number beyond 64 bits"), "int_size")
+            raise ValueRejected(_("is a whole number beyond 64 bits"), "int_size")
         return value
     if kind is float:
         if not math.isfinite(value):
-            raise Refused(_("is not a finite number"), "finite_number")
+            raise ValueRejected(_("is not a finite number"), "finite_number")
         return value
     if isinstance(value, Enum):
-        return strict_copy(value.value, depth, room)
+        return copy_as_json(value.value, depth, budget)
     if isinstance(value, dict):
-        return _copy_dict(value, depth, room)
+        return _copy_dict(value, depth, budget)
     if isinstance(value, list | tuple):
-        return _copy_list(value, depth, room)
-    return strict_copy(_plain(value), depth, room)
+        return _copy_list(value, depth, budget)
+    return copy_as_json(_to_scalar(value), depth, budget)
 
 
-def _copy_dict(value: dict[Any, Any], depth: int, room: Room) -> dict[str, Any]:
+def _copy_dict(value: dict[Any, Any], depth: int, budget: ByteBudget) -> dict[str, Any]:
     if depth <= 0:
-        raise _too_deep()
+        raise _build_depth_error()
     copy: dict[str, Any] = {}
     size = 2
     key: Any = None
     try:
         for key, item in value.items():
-            name = key if type(key) is str else _plain_key(key)
-            size += len(name) + 4 if name.isascii() and "\0" not in name else stored_size(name)
+            name = key if type(key) is str else _to_key(key)
+            size += len(name) + 4 if name.isascii() and "\0" not in name else measure_text(name)
             if type(item) is str and item.isascii() and "\0" not in item:
                 size += len(item) + 2
                 copy[name] = item
             else:
-                copy[name] = strict_copy(item, depth - 1, room)
-    except Refused as refusal:
-        refusal.path.append(key)
+                copy[name] = copy_as_json(item, depth - 1, budget)
+    except ValueRejected as rejection:
+        rejection.path.append(key)
         raise
-    room.take(size)
+    budget.spend(size)
     return copy
 
 
-def _copy_list(value: Any, depth: int, room: Room) -> list[Any]:
+def _copy_list(value: Any, depth: int, budget: ByteBudget) -> list[Any]:
     if depth <= 0:
-        raise _too_deep()
+        raise _build_depth_error()
     copy: list[Any] = []
     try:
         for item in value:
-            copy.append(strict_copy(item, depth - 1, room))  # noqa: PERF401  its length is the index of a refused item
-    except Refused as refusal:
-        refusal.path.append(len(copy))
+            copy.append(copy_as_json(item, depth - 1, budget))  # noqa: PERF401  its length is the index of a rejected item
+    except ValueRejected as rejection:
+        rejection.path.append(len(copy))
         raise
-    room.take(2 * len(copy) + 2)
+    budget.spend(2 * len(copy) + 2)
     return copy
 
 
-def stored_size(text: str) -> int:
-    """The bytes of a string, or Refused if a database cannot store it."""
+def measure_text(text: str) -> int:
+    """Return the size of a JSON string in bytes, or raise ValueRejected if a database cannot store it."""
     if UNSTORABLE.search(text):
-        raise Refused(_("contains a NUL character or half of a surrogate pair"), "string_unicode")
+        raise ValueRejected(_("contains a NUL character or half of a surrogate pair"), "string_unicode")
     return len(text.encode()) + 2
 
 
-def utc(value: datetime) -> datetime:
+def to_utc(value: datetime) -> datetime:
+    """Return an aware time in UTC, or raise ValueRejected."""
     try:
         moment = value.astimezone(UTC) if value.utcoffset() is not None else None
     except (OverflowError, ValueError):
-        raise _out_of_calendar() from None
+        raise _build_year_error() from None
     if moment is None:
-        raise Refused(_("must say its offset from UTC, such as Z or +02:00"), "timezone_aware")
+        raise ValueRejected(_("must say its offset from UTC, such as Z or +02:00"), "timezone_aware")
     if not EARLIEST <= moment <= LATEST:
-        raise _out_of_calendar()
+        raise _build_year_error()
     return moment
 
 
-def _plain(value: Any) -> str | int | float:
-    """What Python says with a type of its own and JSON says with text; and subclasses as what they stand for."""
+def _to_scalar(value: Any) -> str | int | float:
+    """Return times, decimals and ids as text, and instances of subclasses as their base type."""
     match value:
         case str():
             return str.__str__(value)
@@ -151,25 +152,25 @@ def _plain(value: Any) -> str | int | float:
         case float():
             return float.__float__(value)
         case datetime():
-            return utc(value).isoformat().replace("+00:00", "Z")
+            return to_utc(value).isoformat().replace("+00:00", "Z")
         case date() | time():
             return value.isoformat()
         case Decimal() if value.is_finite():
             return str(value)
         case UUID():
             return str(value)
-    raise Refused(_("is not a JSON value: %s"), "json_type", type(value).__name__)
+    raise ValueRejected(_("is not a JSON value: %s"), "json_type", type(value).__name__)
 
 
-def _plain_key(key: Any) -> str:
+def _to_key(key: Any) -> str:
     if not isinstance(key, str):
-        raise Refused(_("has a key that is not text"), "json_type")
+        raise ValueRejected(_("has a key that is not text"), "json_type")
     return str.__str__(key)
 
 
-def _too_deep() -> Refused:
-    return Refused(_("is nested too deeply"), "too_deep")
+def _build_depth_error() -> ValueRejected:
+    return ValueRejected(_("is nested too deeply"), "too_deep")
 
 
-def _out_of_calendar() -> Refused:
-    return Refused(_("is outside the years 1 to 9999"), "datetime_range")
+def _build_year_error() -> ValueRejected:
+    return ValueRejected(_("is outside the years 1 to 9999"), "datetime_range")

@@ -1,4 +1,4 @@
-"""What handlers return and raise, made storable at any price: a finish is never lost to an odd value."""
+"""Make any value storable: a result is never lost because a handler returned or raised an unusual value."""
 
 from __future__ import annotations
 
@@ -7,70 +7,70 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from jobs.validation.json import UNSTORABLE, Refused, Room, strict_copy
+from jobs.validation.json import UNSTORABLE, ByteBudget, ValueRejected, copy_as_json
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 32
-NODE_BYTES = 8  # more than JSON needs: it bounds the time spent on an odd tree of tiny nodes
+NODE_BYTES = 8  # more than JSON needs; bounds the time spent on a tree of many tiny nodes
 PREVIEW_LENGTH = 1000
-EXIT_CODES = 2**31  # to either side
+EXIT_CODE_LIMIT = 2**31  # positive and negative
 ELLIPSIS = "…"
 
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = _short.maxlong = 200
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = 200
 
 
-def salvage_text(value: object, max_length: int = 10_000) -> str:
-    """The text of anything, at most `max_length` characters. Never raises."""
-    text = _text(value)
+def sanitize_text(value: object, max_length: int = 10_000) -> str:
+    """Return any value as text of at most `max_length` characters. Never raises."""
+    text = _to_text(value)
     if len(text) > max_length:
         text = (text[: max(max_length - 1, 0)] + ELLIPSIS)[:max_length]
     return UNSTORABLE.sub("\ufffd", text)
 
 
-def salvage_exit_code(value: object, otherwise: int) -> int:
-    """`value`, if it is a number that a run can keep. Never raises."""
-    return int(value) if isinstance(value, int) and -EXIT_CODES <= value < EXIT_CODES else otherwise
+def sanitize_exit_code(value: object, default: int) -> int:
+    """Return `value` if the column can store it, else `default`. Never raises."""
+    return int(value) if isinstance(value, int) and -EXIT_CODE_LIMIT <= value < EXIT_CODE_LIMIT else default
 
 
-def salvage_json(value: object, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
-    """The JSON value nearest to it; what JSON cannot say becomes its repr. Never raises."""
-    for copy in (strict_copy, _rescue):
+def sanitize_json(value: object, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
+    """Return the nearest JSON value; objects that JSON cannot represent become their repr. Never raises."""
+    for copy in (copy_as_json, _sanitize_node):
         try:
-            return copy(value, max_depth, Room(max_bytes))
-        except Exception as error:  # noqa: BLE001  any odd object may be in there
-            if isinstance(error, Refused) and error.kind == "too_large":
+            return copy(value, max_depth, ByteBudget(max_bytes))
+        except Exception as error:  # noqa: BLE001  an object in it may raise anything
+            if isinstance(error, ValueRejected) and error.kind == "too_large":
                 break
-    kind = salvage_text(type(value).__name__, 200)
-    return {"truncated": True, "type": kind, "preview": salvage_text(_short_repr(value), PREVIEW_LENGTH)}
+    kind = sanitize_text(type(value).__name__, 200)
+    return {"truncated": True, "type": kind, "preview": sanitize_text(_short_repr(value), PREVIEW_LENGTH)}
 
 
-def _rescue(value: Any, depth: int, room: Room, above: tuple[int, ...] = ()) -> Any:
-    """`above` holds the containers on the way here: one that contains itself ends as text."""
+def _sanitize_node(value: Any, depth: int, budget: ByteBudget, ancestors: tuple[int, ...] = ()) -> Any:
+    """Copy one node; a container that contains itself becomes text."""
     if isinstance(value, Enum):
         value = value.value
-    if depth > 0 and id(value) not in above:
-        inside = (*above, id(value))
+    if depth > 0 and id(value) not in ancestors:
+        path = (*ancestors, id(value))
         if isinstance(value, Mapping):
             entries = list(value.items())
-            return {_rescue_key(key, room): _rescue(item, depth - 1, room, inside) for key, item in entries}
+            return {_sanitize_key(key, budget): _sanitize_node(item, depth - 1, budget, path) for key, item in entries}
         if isinstance(value, list | tuple | set | frozenset):
-            return [_rescue(item, depth - 1, room, inside) for item in list(value)]
+            return [_sanitize_node(item, depth - 1, budget, path) for item in list(value)]
     try:
-        leaf = value if isinstance(value, str) else strict_copy(value, 0, room)
+        leaf = value if isinstance(value, str) else copy_as_json(value, 0, budget)
     except Exception:  # noqa: BLE001
         leaf = _short_repr(value)
-    room.take(NODE_BYTES)
-    return _rescue_key(leaf, room) if isinstance(leaf, str) else leaf
+    budget.spend(NODE_BYTES)
+    return _sanitize_key(leaf, budget) if isinstance(leaf, str) else leaf
 
 
-def _rescue_key(key: Any, room: Room) -> str:
-    text = salvage_text(key, room.size)
-    room.take(len(text.encode()) + 2)
+def _sanitize_key(key: Any, budget: ByteBudget) -> str:
+    text = sanitize_text(key, budget.size)
+    budget.spend(len(text.encode()) + 2)
     return text
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     try:
         return str.__str__(value if isinstance(value, str) else str(value))
     except Exception:  # noqa: BLE001
@@ -78,15 +78,15 @@ def _text(value: object) -> str:
 
 
 def _short_repr(value: object) -> str:
-    """Its repr, bounded before it is made where the value is a container."""
+    """Return the repr of a value; the items of a container are limited before their repr is made."""
     try:
-        return _short.repr(value)
+        return _repr.repr(value)
     except Exception:  # noqa: BLE001
         return f"<{type(value).__name__}>"
 
 
 def escape_unprintable(text: str) -> str:
-    """Escape what is not printable: a value from outside must not start a line of its own or move the cursor."""
+    """Escape unprintable characters: input must not start a new line in a log or move a terminal's cursor."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -15,7 +15,7 @@ from django.test import override_settings
 from django.utils.safestring import mark_safe
 
 from jobs.errors import InvalidInput, NotFound
-from jobs.validation import fields
+from jobs.validation import fields, sanitize
 
 pytestmark = pytest.mark.once
 
@@ -82,78 +82,78 @@ Point = namedtuple("Point", "x y")
 @pytest.mark.parametrize("value", [None, 1, True, b"bytes", ["a"], {}, NAN], ids=named)
 def test_text_is_text_and_nothing_else(value: Any) -> None:
     with pytest.raises(InvalidInput, match="name: must be text"):
-        fields.text(value, "name")
+        fields.parse_text(value, "name")
 
 
 @pytest.mark.parametrize("value", ["a\0b", "\0", SURROGATE, "a\udfff", "é\udc80"], ids=named)
 def test_text_that_no_database_stores_is_refused(value: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        fields.text(value, "name")
+        fields.parse_text(value, "name")
     assert caught.value.errors[0]["loc"] == ["name"]
 
 
 @pytest.mark.parametrize("value", ["", " ", "\n\t"], ids=named)
 def test_empty_text_is_refused_unless_allowed(value: str) -> None:
-    assert fields.text(value, "reason", allow_empty=True) == value
+    assert fields.parse_text(value, "reason", allow_empty=True) == value
     with pytest.raises(InvalidInput, match="must not be empty"):
-        fields.text(value, "reason")
+        fields.parse_text(value, "reason")
 
 
 def test_text_is_measured_in_characters() -> None:
-    assert fields.text("é" * 5, "name", max_length=5) == "é" * 5
+    assert fields.parse_text("é" * 5, "name", max_length=5) == "é" * 5
     with pytest.raises(InvalidInput, match="longer than 5 characters"):
-        fields.text("é" * 6, "name", max_length=5)
+        fields.parse_text("é" * 6, "name", max_length=5)
 
 
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\tb", "\x1b[31mred", "a\x7f", "a\x85b", "a\u2028b"], ids=named)
 def test_a_single_line_has_no_control_characters(value: str) -> None:
-    assert fields.text(value, "name") == value
+    assert fields.parse_text(value, "name") == value
     with pytest.raises(InvalidInput, match="control character"):
-        fields.text(value, "name", single_line=True)
+        fields.parse_text(value, "name", single_line=True)
 
 
 @pytest.mark.parametrize("value", ["plain", "=1+1", "<script>", "naïve 日本 🌊", " padded "], ids=named)
 def test_ordinary_text_passes_unchanged(value: str) -> None:
-    assert fields.text(value, "name", single_line=True) == value
+    assert fields.parse_text(value, "name", single_line=True) == value
 
 
 def test_subclasses_of_text_become_plain_text() -> None:
-    assert type(fields.text(mark_safe("<b>"), "name")) is str
-    assert type(fields.text(Word.SEA, "name")) is str
+    assert type(fields.parse_text(mark_safe("<b>"), "name")) is str
+    assert type(fields.parse_text(Word.SEA, "name")) is str
 
 
 @pytest.mark.parametrize("value", [True, False, None, "1", 1.0, NAN, [1], Decimal(1)], ids=named)
 def test_an_integer_is_neither_a_boolean_nor_a_float(value: Any) -> None:
     with pytest.raises(InvalidInput, match="n: must be a whole number"):
-        fields.integer(value, "n")
+        fields.parse_integer(value, "n")
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**400], ids=named)
 def test_an_integer_stays_within_64_bits(value: int) -> None:
     with pytest.raises(InvalidInput, match="must be from"):
-        fields.integer(value, "n")
+        fields.parse_integer(value, "n")
     with pytest.raises(InvalidInput, match="within 64 bits"):
-        fields.number(value, "n")
+        fields.parse_number(value, "n")
 
 
 def test_an_integer_stays_within_its_own_range() -> None:
-    assert [fields.integer(value, "n", 0, 3) for value in (0, 3)] == [0, 3]
-    assert fields.integer(2**63 - 1, "n") == 2**63 - 1
+    assert [fields.parse_integer(value, "n", 0, 3) for value in (0, 3)] == [0, 3]
+    assert fields.parse_integer(2**63 - 1, "n") == 2**63 - 1
     for value in (-1, 4):
         with pytest.raises(InvalidInput, match="must be from 0 to 3"):
-            fields.integer(value, "n", 0, 3)
+            fields.parse_integer(value, "n", 0, 3)
 
 
 @pytest.mark.parametrize("value", [NAN, INFINITY, -INFINITY], ids=named)
 def test_a_number_is_finite(value: float) -> None:
     with pytest.raises(InvalidInput, match="finite"):
-        fields.number(value, "n")
+        fields.parse_number(value, "n")
 
 
 @pytest.mark.parametrize("value", [True, None, "1.5", [], Decimal(1)], ids=named)
 def test_a_number_is_a_number(value: Any) -> None:
     with pytest.raises(InvalidInput, match="must be a number"):
-        fields.number(value, "n")
+        fields.parse_number(value, "n")
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ def test_a_number_is_a_number(value: Any) -> None:
 )
 def test_a_number_keeps_its_limits(value: float, limits: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        fields.number(value, "n", **limits)
-    assert fields.number(0.5, "n", **limits) == 0.5
+        fields.parse_number(value, "n", **limits)
+    assert fields.parse_number(0.5, "n", **limits) == 0.5
 
 
 @pytest.mark.parametrize("value", [0, 1, "true", None, []], ids=named)
 def test_a_boolean_is_true_or_false(value: Any) -> None:
-    assert fields.boolean(True, "flag") is True
+    assert fields.parse_boolean(True, "flag") is True
     with pytest.raises(InvalidInput, match="true or false"):
-        fields.boolean(value, "flag")
+        fields.parse_boolean(value, "flag")
 
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -196,7 +196,7 @@ NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
     ids=named,
 )
 def test_a_moment_comes_out_in_utc(value: Any) -> None:
-    moment = fields.moment(value, "not_before")
+    moment = fields.parse_time(value, "not_before")
     assert moment == NOON
     assert moment.tzinfo is UTC
 
@@ -231,7 +231,7 @@ def test_a_moment_comes_out_in_utc(value: Any) -> None:
 )
 def test_a_moment_that_is_naive_or_impossible_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
-        fields.moment(value, "not_before")
+        fields.parse_time(value, "not_before")
     assert caught.value.errors[0]["loc"] == ["not_before"]
 
 
@@ -250,12 +250,12 @@ def test_a_moment_that_is_naive_or_impossible_is_refused(value: Any) -> None:
 )
 def test_a_moment_stays_within_the_calendar_in_every_time_zone(value: Any) -> None:
     with pytest.raises(InvalidInput):
-        fields.moment(value, "not_before")
+        fields.parse_time(value, "not_before")
 
 
 def test_a_json_value_is_copied() -> None:
     given = {"a": [1, 2.5, None, True, "x", {"b": "é🌊"}], "": {}, "c": []}
-    copy = fields.json_value(given, "params")
+    copy = fields.parse_json_value(given, "params")
     assert copy == given
     assert copy is not given
     assert copy["a"] is not given["a"]
@@ -285,13 +285,13 @@ def test_a_json_value_is_copied() -> None:
 )
 def test_what_python_says_otherwise_becomes_its_json(value: Any, copy: Any) -> None:
     for given, expected in ((value, copy), ({"k": value}, {"k": copy}), ([value], [copy])):
-        result = fields.json_value(given, "params")
+        result = fields.parse_json_value(given, "params")
         assert result == expected
         assert json.loads(json.dumps(result)) == expected
 
 
 def test_plain_types_come_out_of_subclasses() -> None:
-    copy = fields.json_value({Word.SEA: [Level.ONE, mark_safe("x"), OrderedDict()]}, "params")
+    copy = fields.parse_json_value({Word.SEA: [Level.ONE, mark_safe("x"), OrderedDict()]}, "params")
     assert type(next(iter(copy))) is str
     assert [type(item) for item in copy["sea"]] == [int, str, dict]
 
@@ -332,36 +332,36 @@ NOT_JSON = [
 def test_what_is_no_json_is_refused_wherever_it_hides(value: Any) -> None:
     for given in (value, [value], {"k": value}, {"a": [{"b": (value,)}]}):
         with pytest.raises(InvalidInput) as caught:
-            fields.json_value(given, "params")
+            fields.parse_json_value(given, "params")
         assert caught.value.errors[0]["loc"][0] == "params"
         json.dumps(caught.value.errors, ensure_ascii=False).encode()  # the answer itself can be sent
 
 
 def test_a_refusal_leads_to_the_place() -> None:
     with pytest.raises(InvalidInput) as caught:
-        fields.json_value({"a": [1, {"b": NAN}]}, "params")
+        fields.parse_json_value({"a": [1, {"b": NAN}]}, "params")
     assert caught.value.errors[0]["loc"] == ["params", "a", 1, "b"]
     with pytest.raises(InvalidInput) as caught:
-        fields.json_value({"x\0": 1}, ("jobs", 3, "params"))
+        fields.parse_json_value({"x\0": 1}, ("jobs", 3, "params"))
     assert caught.value.errors[0]["loc"] == ["jobs", 3, "params", "x\ufffd"]
 
 
 def test_depth_is_counted_in_containers_and_bounded_by_the_settings() -> None:
-    assert fields.json_value(nested(32), "params") == nested(32)
+    assert fields.parse_json_value(nested(32), "params") == nested(32)
     with pytest.raises(InvalidInput, match="nested too deeply"):
-        fields.json_value(nested(33), "params")
+        fields.parse_json_value(nested(33), "params")
     with override_settings(JOBSCHEDULER={"MAX_PARAMS_DEPTH": 2}):
-        fields.json_value(nested(2), "params")
+        fields.parse_json_value(nested(2), "params")
         with pytest.raises(InvalidInput, match="nested too deeply"):
-            fields.json_value(nested(3), "params")
+            fields.parse_json_value(nested(3), "params")
     with pytest.raises(InvalidInput, match="nested too deeply"):
-        fields.json_value([[]], "params", max_depth=1)
+        fields.parse_json_value([[]], "params", max_depth=1)
 
 
 @pytest.mark.parametrize("depth", [None, 10**6], ids=named)
 def test_hostile_depth_is_a_clean_refusal(depth: int | None) -> None:
     with pytest.raises(InvalidInput, match="nested too deeply"):
-        fields.json_value(nested(100_000), "params", max_depth=depth)
+        fields.parse_json_value(nested(100_000), "params", max_depth=depth)
 
 
 def test_a_structure_that_contains_itself_is_refused() -> None:
@@ -369,80 +369,80 @@ def test_a_structure_that_contains_itself_is_refused() -> None:
     value["me"] = value
     for given in (value, cyclic()):
         with pytest.raises(InvalidInput):
-            fields.json_value(given, "params")
+            fields.parse_json_value(given, "params")
 
 
 def test_a_small_graph_that_unfolds_into_a_huge_tree_is_refused() -> None:
     with pytest.raises(InvalidInput, match="larger than 1048576 bytes"):
-        fields.json_value(unfolding(31), "params")
+        fields.parse_json_value(unfolding(31), "params")
 
 
 @pytest.mark.parametrize("value", ["x" * 1025, "é" * 513, {"x" * 1025: 1}, ["x" * 100] * 11, [1] * 520], ids=named)
 def test_size_is_bounded(value: Any) -> None:
-    fields.json_value(value, "params")
+    fields.parse_json_value(value, "params")
     with pytest.raises(InvalidInput, match="larger than 1024 bytes"):
-        fields.json_value(value, "params", max_bytes=1024)
+        fields.parse_json_value(value, "params", max_bytes=1024)
 
 
 def test_what_fits_into_a_body_is_never_refused_for_its_size() -> None:
     value = {"a": ["x" * 50, 1, 2.5, None, {"é": [True, False, [], {}]}]}
     size = len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
-    assert fields.json_value(value, "params", max_bytes=size) == value
+    assert fields.parse_json_value(value, "params", max_bytes=size) == value
 
 
 @pytest.mark.parametrize("value", [None, [], "{}", 1, True, [("a", 1)]], ids=named)
 def test_a_json_object_is_an_object(value: Any) -> None:
-    assert fields.json_object({"a": 1}, "params") == {"a": 1}
+    assert fields.parse_json_object({"a": 1}, "params") == {"a": 1}
     with pytest.raises(InvalidInput, match="params: must be an object"):
-        fields.json_object(value, "params")
+        fields.parse_json_object(value, "params")
 
 
 @pytest.mark.parametrize(
     ("value", "number"), [(0, 0), (100, 100), ("LOW", 25), ("normal", 50), ("High", 75), ("URGENT", 100)], ids=named
 )
 def test_a_priority_is_a_number_or_a_name(value: Any, number: int) -> None:
-    assert fields.priority(value) == number
+    assert fields.parse_priority(value) == number
 
 
 @pytest.mark.parametrize("value", [-1, 101, True, 50.0, "50", "", "highest", None, 10**30, "LOW\0"], ids=named)
 def test_any_other_priority_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="priority"):
-        fields.priority(value)
+        fields.parse_priority(value)
 
 
 @pytest.mark.parametrize("value", ["default", "a", "A.b-c_9", "x" * 64], ids=named)
 def test_a_tenant_is_a_short_plain_name(value: str) -> None:
-    assert fields.tenant(value) == value
+    assert fields.parse_tenant(value) == value
 
 
 @pytest.mark.parametrize("value", ["", "x" * 65, "a b", "a/b", "é", "a\n", "a\0", "１", None, 1, True], ids=named)
 def test_any_other_tenant_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="tenant"):
-        fields.tenant(value)
+        fields.parse_tenant(value)
 
 
 @pytest.mark.parametrize("value", ["book-1", "x" * 200, "Büro 5 – 日本", "a:b?c#d%2F"], ids=named)
 def test_a_target_is_a_line_of_text(value: str) -> None:
-    assert fields.target(value) == value
+    assert fields.parse_target(value) == value
 
 
 @pytest.mark.parametrize("value", ["", " ", "x" * 201, "a/b", "a\nb", "a\0", SURROGATE, "\x7f", None, 5], ids=named)
 def test_any_other_target_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="target"):
-        fields.target(value)
+        fields.parse_target(value)
 
 
 @pytest.mark.parametrize("value", ["", "x" * 201, "a\nb", "a\0", SURROGATE, None, 5], ids=named)
 def test_an_identifier_is_a_line_of_text(value: Any) -> None:
-    assert fields.identifier("reports/daily", "job_type") == "reports/daily"
+    assert fields.parse_identifier("reports/daily", "job_type") == "reports/daily"
     with pytest.raises(InvalidInput, match="job_type"):
-        fields.identifier(value, "job_type")
+        fields.parse_identifier(value, "job_type")
 
 
 def test_tags_keep_their_order_and_lose_their_doubles() -> None:
-    assert fields.tags(["b", "a", "b"]) == ["b", "a"]
-    assert fields.tags(()) == []
-    assert len(fields.tags([f"{i:064}" for i in range(32)])) == 32
+    assert fields.parse_tags(["b", "a", "b"]) == ["b", "a"]
+    assert fields.parse_tags(()) == []
+    assert len(fields.parse_tags([f"{i:064}" for i in range(32)])) == 32
 
 
 @pytest.mark.parametrize(
@@ -463,24 +463,24 @@ def test_tags_keep_their_order_and_lose_their_doubles() -> None:
 )
 def test_any_other_tags_are_refused_with_their_place(value: Any, place: list[Any]) -> None:
     with pytest.raises(InvalidInput) as caught:
-        fields.tags(value)
+        fields.parse_tags(value)
     assert caught.value.errors[0]["loc"] == place
 
 
 @pytest.mark.parametrize("value", ["a", " ", "x" * 255, "!~ {}"], ids=named)
 def test_an_idempotency_key_is_printable_ascii(value: str) -> None:
-    assert fields.idempotency_key(value) == value
+    assert fields.parse_idempotency_key(value) == value
 
 
 @pytest.mark.parametrize("value", ["", "x" * 256, "é", "a\n", "a\0", "\x7f", "\t", SURROGATE, None, 1, b"a"], ids=named)
 def test_any_other_idempotency_key_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="idempotency_key"):
-        fields.idempotency_key(value)
+        fields.parse_idempotency_key(value)
 
 
 def test_constraints_are_known_booleans() -> None:
-    assert fields.constraints({}) == {}
-    assert fields.constraints({"cpu_heavy": True, "network_heavy": False}) == {
+    assert fields.parse_constraints({}) == {}
+    assert fields.parse_constraints({"cpu_heavy": True, "network_heavy": False}) == {
         "cpu_heavy": True,
         "network_heavy": False,
     }
@@ -501,13 +501,13 @@ def test_constraints_are_known_booleans() -> None:
 )
 def test_any_other_constraint_is_refused(value: Any, place: list[Any]) -> None:
     with pytest.raises(InvalidInput) as caught:
-        fields.constraints(value)
+        fields.parse_constraints(value)
     assert caught.value.errors[0]["loc"] == place
 
 
 def test_a_job_id_is_a_uuid_in_either_spelling() -> None:
     known = uuid.uuid4()
-    assert [fields.job_id(value) for value in (known, str(known), known.hex, str(known).upper())] == [known] * 4
+    assert [fields.parse_id(value) for value in (known, str(known), known.hex, str(known).upper())] == [known] * 4
 
 
 @pytest.mark.parametrize(
@@ -536,7 +536,7 @@ def test_a_job_id_is_a_uuid_in_either_spelling() -> None:
 )
 def test_a_malformed_job_id_is_the_id_of_no_job(value: Any) -> None:
     with pytest.raises(NotFound):
-        fields.job_id(value)
+        fields.parse_id(value)
 
 
 @pytest.mark.parametrize(
@@ -625,16 +625,16 @@ def test_a_duplicate_among_very_many_keys_is_found_quickly() -> None:
     ],
     ids=named,
 )
-def test_text_is_salvaged_within_its_length(value: Any, text: str) -> None:
-    assert fields.salvage_text(value, max(len(text), 10)) == text
+def test_text_is_sanitized_within_its_length(value: Any, text: str) -> None:
+    assert sanitize.sanitize_text(value, max(len(text), 10)) == text
 
 
-def test_no_length_is_too_short_to_salvage_into() -> None:
-    assert [fields.salvage_text("abc", length) for length in (0, 1, 2)] == ["", "…", "a…"]
+def test_no_length_is_too_short_for_sanitized_text() -> None:
+    assert [sanitize.sanitize_text("abc", length) for length in (0, 1, 2)] == ["", "…", "a…"]
 
 
 @pytest.mark.parametrize(
-    ("value", "salvaged"),
+    ("value", "sanitized"),
     [
         (None, None),
         ({"a": [1, 2.5, True]}, {"a": [1, 2.5, True]}),
@@ -651,11 +651,11 @@ def test_no_length_is_too_short_to_salvage_into() -> None:
     ],
     ids=named,
 )
-def test_json_is_salvaged_value_by_value(value: Any, salvaged: Any) -> None:
-    result = fields.salvage_json(value)
-    if salvaged is not None or value is None:
-        assert result == salvaged
-    assert fields.json_value(result, "result") == result
+def test_json_is_sanitized_value_by_value(value: Any, sanitized: Any) -> None:
+    result = sanitize.sanitize_json(value)
+    if sanitized is not None or value is None:
+        assert result == sanitized
+    assert fields.parse_json_value(result, "result") == result
 
 
 @pytest.mark.parametrize(
@@ -682,19 +682,19 @@ def test_json_is_salvaged_value_by_value(value: Any, salvaged: Any) -> None:
     ids=named,
 )
 def test_whatever_a_handler_returns_is_storable_and_bounded(value: Any) -> None:
-    result = fields.salvage_json(value)
-    assert fields.json_value(result, "result") == result
+    result = sanitize.sanitize_json(value)
+    assert fields.parse_json_value(result, "result") == result
     assert len(json.dumps(result, ensure_ascii=False).encode()) < 2 * 2**20
 
 
 def test_what_is_too_large_says_so() -> None:
-    result = fields.salvage_json(["x" * 2_000_000])
+    result = sanitize.sanitize_json(["x" * 2_000_000])
     assert result["truncated"] is True
     assert result["type"] == "list"
     assert len(result["preview"]) <= 1000
 
 
 def test_a_container_that_contains_itself_ends_as_text() -> None:
-    first, second = fields.salvage_json(cyclic())
+    first, second = sanitize.sanitize_json(cyclic())
     assert first == 1
     assert second.startswith("[1, [1, ")

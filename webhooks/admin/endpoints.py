@@ -33,7 +33,7 @@ from jobs.admin.formatting import (
 )
 from jobs.admin.forms import through
 from jobs.admin.object_actions import Button, ServedAdmin, by_key
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 from webhooks import services
 from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
@@ -71,7 +71,7 @@ class EndpointForm(forms.ModelForm):
         fields = FIELDS
 
     def clean_tenant(self) -> str:
-        return str(through(parsing.tenant, self.cleaned_data["tenant"]))
+        return str(through(validation.parse_tenant, self.cleaned_data["tenant"]))
 
     def clean_url(self) -> str:
         return str(through(services.GATES["url"], self.cleaned_data["url"]))

@@ -16,7 +16,7 @@ from jobs.engine.executors.run import decide_retry
 from jobs.engine.executors.thread import Done, retry_facts
 from jobs.outcomes import Failed, Outcome, Stopped
 from jobs.states import Cause
-from jobs.validation.sanitize import salvage_text
+from jobs.validation.sanitize import sanitize_text
 
 if TYPE_CHECKING:
     from jobs.engine.worker.running_jobs import RunningJob
@@ -112,7 +112,7 @@ def _signal_name(number: int) -> str:
 
 def _failed(job: RunningJob, error: str, exit_code: int) -> Failed:
     delay = decide_retry(job.claim.job_type, **retry_facts(job), cause=Cause.ERROR, error=None)
-    error = salvage_text(error, 500)
+    error = sanitize_text(error, 500)
     return Failed(error=error, reason=error, exit_code=exit_code, retry_in=delay)
 
 

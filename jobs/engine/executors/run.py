@@ -22,8 +22,8 @@ from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.policies.retry import RetryFacts
 from jobs.registry import registry
 from jobs.states import Cause, StopMode
-from jobs.validation.fields import json_value
-from jobs.validation.sanitize import salvage_exit_code, salvage_json, salvage_text
+from jobs.validation.fields import parse_json_value
+from jobs.validation.sanitize import sanitize_exit_code, sanitize_json, sanitize_text
 
 ERROR_LENGTH = 64_000
 LONGEST_DELAY_SEC = 100.0 * YEAR_SEC
@@ -93,14 +93,14 @@ def failed(
         reason=reason,
         cause=cause,
         exit_code=_exit_code(error),
-        artifacts=salvage_json(artifacts),
+        artifacts=sanitize_json(artifacts),
         retry_in=decide_retry(job_type, **retry, cause=cause, error=error),
     )
 
 
 def trace(error: BaseException) -> str:
     """The traceback as a run keeps it."""
-    return salvage_text("".join(traceback.format_exception(error)), ERROR_LENGTH)
+    return sanitize_text("".join(traceback.format_exception(error)), ERROR_LENGTH)
 
 
 def _run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
@@ -135,19 +135,19 @@ def _returned(result: Any, ctx: Context) -> Outcome:
         artifacts["result"] = result
     if ctx.over_token_limit:
         reason = "token limit exceeded"
-        return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=salvage_json(artifacts))
-    exit_code = salvage_exit_code(ctx.exit_code, 0) if ctx.exit_code else 0
-    return Completed(artifacts=salvage_json(artifacts) if artifacts else {}, exit_code=exit_code)
+        return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=sanitize_json(artifacts))
+    exit_code = sanitize_exit_code(ctx.exit_code, 0) if ctx.exit_code else 0
+    return Completed(artifacts=sanitize_json(artifacts) if artifacts else {}, exit_code=exit_code)
 
 
 def _ended_by(error: BaseException, job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     if isinstance(error, Skip):
-        return Skipped(salvage_text(str(error), 2000), salvage_json(ctx.artifacts))
+        return Skipped(sanitize_text(str(error), 2000), sanitize_json(ctx.artifacts))
     if isinstance(error, TokenLimitExceeded) or ctx.over_token_limit:
         reason = "token limit exceeded"
-        return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=salvage_json(ctx.artifacts))
+        return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=sanitize_json(ctx.artifacts))
     if isinstance(error, asyncio.CancelledError | JobCancelled) and ctx.cancelled:
-        return Stopped(salvage_json(ctx.artifacts))
+        return Stopped(sanitize_json(ctx.artifacts))
     return failed(job_type, error, Cause.ERROR, retry, ctx.artifacts)
 
 
@@ -159,12 +159,12 @@ def _retry_on(job_type: str) -> tuple[type[BaseException], ...] | None:
 
 
 def _reason(error: BaseException) -> str:
-    lines = salvage_text(str(error), 500).splitlines()
+    lines = sanitize_text(str(error), 500).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _exit_code(error: BaseException) -> int:
-    return (salvage_exit_code(error.code, 1) or 1) if isinstance(error, SystemExit) else 1
+    return (sanitize_exit_code(error.code, 1) or 1) if isinstance(error, SystemExit) else 1
 
 
 class Context:
@@ -222,12 +222,12 @@ class Context:
         """Say how far the work is. Written with the next beat; the last word counts."""
         share = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
         with self._lock:
-            self.writes.progress = (share, salvage_text(message, 500))
+            self.writes.progress = (share, sanitize_text(message, 500))
         self._on_write()
 
     def checkpoint(self, data: Any) -> None:
         """Keep what a later stretch needs to go on from here: it arrives there as `ctx.resume_from`."""
-        clean = json_value(data, "checkpoint")
+        clean = parse_json_value(data, "checkpoint")
         with self._lock:
             self.writes.checkpoint = (clean,)
             self.writes.urgent = True
@@ -251,14 +251,14 @@ class Context:
 
     def artifact(self, name: str, value: Any) -> None:
         """Keep a value with the run under a name."""
-        self.artifacts[salvage_text(name, 200)] = json_value(value, "artifact")
+        self.artifacts[sanitize_text(name, 200)] = parse_json_value(value, "artifact")
 
     def add_line(self, level: str, message: str) -> None:
         """A line for the job's log; past the cap lines are counted, not kept."""
         with self._lock:
             self._lines += 1
             if self._lines <= conf.LOG_LINES_PER_JOB:
-                self.writes.lines.append((level, salvage_text(message, 10_000)))
+                self.writes.lines.append((level, sanitize_text(message, 10_000)))
             elif self._lines == conf.LOG_LINES_PER_JOB + 1:
                 self.writes.lines.append(("WARNING", f"only the first {conf.LOG_LINES_PER_JOB} lines are kept"))
         self._on_write()

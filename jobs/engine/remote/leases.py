@@ -31,7 +31,7 @@ from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.models.expressions import SqlLiteral
 from jobs.outcomes import Completed, Failed, Skipped, Stopped
 from jobs.states import TERMINAL, Cause, EventKind, Status, StopMode
-from jobs.validation.sanitize import salvage_json
+from jobs.validation.sanitize import sanitize_json
 
 OVER_BUDGET = "token limit exceeded"
 
@@ -110,7 +110,7 @@ def complete(start: Start, word: Word, *, wanted: StopMode | None = None) -> Non
         if is_over_budget(job):
             word = Failed(error=OVER_BUDGET, reason=OVER_BUDGET, cause=Cause.TOKEN_LIMIT)
         earlier = JobRun.objects.filter(job_id=job.pk).values_list("artifacts", flat=True).first()  # of the same run
-        actor, artifacts = actor_of(start.holder), salvage_json({**(earlier or {}), **word.artifacts})
+        actor, artifacts = actor_of(start.holder), sanitize_json({**(earlier or {}), **word.artifacts})
         if isinstance(word, Stopped):
             if not job.cancel_requested or job.cancel_mode != wanted:
                 asked = f"to {job.cancel_mode.lower()}, not " if job.cancel_requested else ""

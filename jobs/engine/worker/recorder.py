@@ -20,7 +20,7 @@ from jobs.engine.finish import End, Verdict
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.states import Cause
-from jobs.validation.sanitize import salvage_text
+from jobs.validation.sanitize import sanitize_text
 
 logger = logging.getLogger("jobs.engine.worker")
 LOG_COALESCE_SEC = 1.0  # jobs whose leases were lost share log lines: an outage loses all of them
@@ -97,7 +97,7 @@ class Recorder:
                     raise
                 logger.exception("job %s: the database rejects its result; it fails", job.id)
                 error = f"its end ({type(outcome).__name__}) could not be recorded: {rejection}"
-                self.returned[job] = Failed(salvage_text(error, 2000), "the database refused its end")
+                self.returned[job] = Failed(sanitize_text(error, 2000), "the database refused its end")
 
     def abandon(self, job: RunningJob) -> None:
         """Fail a job whose handler ignores its stop. Its thread cannot be ended: its slot is stuck until it returns."""

@@ -22,7 +22,7 @@ from jobs.services import jobs as job_services
 from jobs.services.job_spec import Fields
 from jobs.states import Status
 from jobs.stats import queries
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 from jobs.validation.sanitize import escape_unprintable
 
 logger = logging.getLogger("jobs.waiting")
@@ -62,7 +62,7 @@ class Command(base.CliCommand):
 
     def handle(self, *args: Any, **given: Any) -> None:
         params, written = base.read_params(given["pairs"], given["json"], "--json")
-        handler = registry.get(parsing.identifier(given["job_type"], "job_type"))
+        handler = registry.get(validation.parse_identifier(given["job_type"], "job_type"))
         params |= handler.signature.coerce_text(written)
         item = {"job_type": given["job_type"], "params": params, **_fields(given)}
         job, _created = job_services.submit(item, actor=base.actor(), reason=given["reason"] or "")

@@ -14,7 +14,7 @@ from jobs.errors import InvalidInput
 from jobs.management import base
 from jobs.models import GroupStatus, JobGroup
 from jobs.services import groups
-from jobs.validation import fields as parsing
+from jobs.validation import fields as validation
 
 HEADINGS = ("ID", "NAME", "TENANT", "MODE", "STATUS", "PLACES", "CREATED")
 PLACES = ("PLACE", "JOB", "TYPE", "STATUS", "ATTEMPT", "REASON")
@@ -56,7 +56,7 @@ class Command(base.CliCommand):
             content = sys.stdin.buffer.read() if given["file"] == "-" else Path(given["file"]).read_bytes()
         except OSError as error:
             raise InvalidInput("FILE", _("cannot be read: %s") % (error.strerror or error)) from None
-        fields = parsing.decode_json(content, "FILE")
+        fields = validation.decode_json(content, "FILE")
         if not isinstance(fields, dict):
             raise InvalidInput("FILE", _("must be an object"), "dict_type")
         for name in set(fields) - FIELDS:
@@ -67,7 +67,7 @@ class Command(base.CliCommand):
         self.stdout.write(str(made.pk))
 
     def _list(self, given: dict[str, Any]) -> None:
-        found = groups.of(parsing.tenant(given["tenant"], "--tenant") if given["tenant"] is not None else None)
+        found = groups.of(validation.parse_tenant(given["tenant"], "--tenant") if given["tenant"] is not None else None)
         if given["status"] is not None:
             if given["status"] not in GroupStatus.values:
                 raise InvalidInput("--status", _("must be one of %s") % ", ".join(GroupStatus.values), "enum")

@@ -81,7 +81,7 @@ class Command(base.CliCommand):
         found, missing = [], []
         for each in given["ids"]:
             try:
-                found.append(get(fields.job_id(each)))
+                found.append(get(fields.parse_id(each)))
             except NotFound:
                 missing.append(each)
         if given["json"]:
@@ -93,7 +93,7 @@ class Command(base.CliCommand):
             raise NotFound(_("There is no job %s.") % ", ".join(missing))
 
     def _explain(self, given: dict[str, Any]) -> None:
-        found = explain(get(fields.job_id(given["id"])).pk)
+        found = explain(get(fields.parse_id(given["id"])).pk)
         if given["json"]:
             self.write_json(found.document())
         else:

@@ -56,7 +56,7 @@ class Command(base.CliCommand):
     def _select(self, given: dict[str, Any]) -> list[Target]:
         found = Target.objects.order_by("tenant", "key")
         if given["tenant"] is not None:
-            found = found.filter(tenant=fields.tenant(given["tenant"], "--tenant"))
+            found = found.filter(tenant=fields.parse_tenant(given["tenant"], "--tenant"))
         if given["paused"]:
             found = found.filter(paused=True)
         if given["blocked"]:

@@ -62,7 +62,7 @@ class Command(BaseCommand):
 
     def _options(self, given: dict[str, Any]) -> Options:
         name = given["name"]
-        if name is not None and set(fields.text(name, "--name", max_length=100, single_line=True)) & set("@#:"):
+        if name is not None and set(fields.parse_text(name, "--name", max_length=100, single_line=True)) & set("@#:"):
             raise InvalidInput("--name", "must not contain @, # or :")
         return Options(
             name=name,
@@ -105,10 +105,10 @@ def serves(types: str | None, resources: str | None, tenant: str | None) -> Serv
     return Serves(
         types=tuple(wanted),
         resources=None if resources is None else tuple(_names(resources, "--resources")),
-        tenant=None if tenant is None else fields.tenant(tenant, "--tenant"),
+        tenant=None if tenant is None else fields.parse_tenant(tenant, "--tenant"),
         choosy=(types, resources, tenant) != (None, None, None),
     )
 
 
 def _names(value: str, field: str) -> list[str]:
-    return [fields.identifier(name, field) for name in base.names([value], field)]
+    return [fields.parse_identifier(name, field) for name in base.names([value], field)]

@@ -72,7 +72,7 @@ class Command(base.CliCommand):
             getattr(self, f"do_{verb}")(given)
 
     def do_list(self, given: dict[str, Any]) -> None:
-        tenant = None if given["tenant"] is None else fields.tenant(given["tenant"], "--tenant")
+        tenant = None if given["tenant"] is None else fields.parse_tenant(given["tenant"], "--tenant")
         found = services.of(tenant).order_by("tenant", "name")
         self._show(list(found[: base.limit(given)]), given["json"])
 
@@ -212,8 +212,8 @@ def parse_options(given: dict[str, Any]) -> dict[str, Any]:
         if job_type is None and given["template"] is None:
             raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
         if job_type is None:
-            job_type = find_template(given["template"], fields.tenant(given["tenant"], "--tenant")).job_type
-        handler = registry.get(fields.identifier(job_type, "job_type"))
+            job_type = find_template(given["template"], fields.parse_tenant(given["tenant"], "--tenant")).job_type
+        handler = registry.get(fields.parse_identifier(job_type, "job_type"))
         values["params"] = params | handler.signature.coerce_text(written)
     if given["disabled"]:
         values["enabled"] = False
