@@ -15,7 +15,7 @@ from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.explain.facts import Facts, as_limit
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
 from jobs.models.limit import LimitScope
-from jobs.policies.concurrency import room
+from jobs.policies.concurrency import count_free
 from jobs.serializers import moment
 from jobs.states import ACTIVE, EventKind, Status
 
@@ -116,7 +116,7 @@ def its_limits(facts: Facts) -> Iterator[Reason]:
         if row.paused:
             message = _("%s is paused") % _describe_limit(row) + _by(row.paused_by, row.paused_at, row.reason)
             yield Reason("scope_paused", message, since=row.paused_at, by=row.paused_by or None)
-        elif room(as_limit(row), facts.in_use) == 0:
+        elif count_free(as_limit(row), facts.in_use) == 0:
             told = {"scope": _describe_limit(row), "in_use": facts.in_use.of(as_limit(row)), "max": row.max}
             yield Reason("limit", _("%(scope)s is full: %(in_use)d of %(max)d at work") % told)
     for lease in facts.reservations[:1]:

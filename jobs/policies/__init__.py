@@ -1,1 +1,1 @@
-"""Decisions: facts in, decision out. Pure and injectable by a dotted path in the settings."""
+"""Policies: pure functions of facts, without the database. The settings name them by dotted path."""

@@ -1,4 +1,4 @@
-"""Whether a job may start now, given how the machine is doing and what is at work on it."""
+"""Decide whether a job may start now, given the system load and the cost of the running jobs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-BUSY_SHARE = 0.25  # the part of the capacity that is left when the machine is busy
-FULL_MEMORY = 0.95  # from here on the machine counts as busy, whatever its load
+BUSY_SHARE = 0.25  # the part of the capacity that is available while the machine is busy
+FULL_MEMORY = 0.95  # from this memory use on the machine counts as busy, whatever its load
 SOON_SEC, LATER_SEC = 2.0, 10.0
 
 
@@ -20,8 +20,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A job, or a lease that is asked for. `constraints` are those that were said to be true; `deadline_in_sec` is
-    None unless it is time-sensitive."""
+    """A job, or a requested slot lease.
+
+    `constraints`: the names of those that are true. `deadline_in_sec`: None unless the job is time-sensitive.
+    """
 
     tenant: str = "default"
     job_type: str
@@ -36,9 +38,9 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The machine as it was measured last, and the cost units of all that is active or reserved.
+    """The last measured system load, and the cost units of all active jobs and reservations.
 
-    Load is per core, cpu and memory are fractions. The parameters are those of the setting ADMISSION.
+    `load` is per core, `cpu` and `memory` are fractions. The parameters are those of the setting ADMISSION.
     """
 
     state: State = State.QUIET
@@ -63,7 +65,7 @@ class Approved:
 
 @dataclass(frozen=True)
 class Denied:
-    """The reason is the same as long as nothing has changed: a new one is a new decision, and is recorded."""
+    """A denial. Each change of the reason is recorded, so it must not contain figures that always change."""
 
     reason: str
     retry_after_sec: float
@@ -74,45 +76,45 @@ class AdmissionPolicy(Protocol):
 
 
 class Open:
-    """Everything is admitted."""
+    """Admit every job."""
 
     def decide(self, job: Candidate, snapshot: Snapshot) -> Approved | Denied:
         return Approved()
 
 
 class Capacity:
-    """Cost units within a capacity that shrinks as the machine gets busy; heavy jobs wait until it is quiet."""
+    """Admit cost units up to a capacity that shrinks with the load; jobs with constraints wait for a quiet machine."""
 
     def decide(self, job: Candidate, snapshot: Snapshot) -> Approved | Denied:
         if job.cost_units > snapshot.capacity_max:
-            return Denied("it costs more than the whole capacity", LATER_SEC)
-        if snapshot.used + job.cost_units > capacity(snapshot):
-            return Denied("not enough capacity is free", SOON_SEC)
+            return Denied("its cost exceeds the total capacity", LATER_SEC)
+        if snapshot.used + job.cost_units > available_capacity(snapshot):
+            return Denied("not enough free capacity", SOON_SEC)
         used, limit = snapshot.used_by_addon.get(job.addon_id, 0), snapshot.max_cost_per_addon
         if job.addon_id and limit is not None and used + job.cost_units > limit:
-            return Denied("its addon has all it may have", SOON_SEC)
+            return Denied("the cost limit of its addon is reached", SOON_SEC)
         if job.constraints and not _may_run_heavy(job, snapshot):
-            return Denied("heavy work waits until the machine is quiet", LATER_SEC)
+            return Denied("heavy jobs wait until the machine is quiet", LATER_SEC)
         return Approved()
 
 
-def capacity(snapshot: Snapshot) -> int:
-    """Cost units that may be at work: all of them up to the quiet load, a quarter from the busy load on."""
+def available_capacity(snapshot: Snapshot) -> int:
+    """Return the cost units that may run: all of them up to the quiet load, a quarter from the busy load on."""
     span = snapshot.busy_load - snapshot.quiet_load
-    strain = (pressure(snapshot.load, snapshot.cpu) - snapshot.quiet_load) / span if span > 0 else 0.0
+    strain = (effective_load(snapshot.load, snapshot.cpu) - snapshot.quiet_load) / span if span > 0 else 0.0
     strain = 1.0 if snapshot.memory >= FULL_MEMORY else min(max(strain, 0.0), 1.0)
     return int(snapshot.capacity_max * (1 - strain * (1 - BUSY_SHARE)))
 
 
-def state_of(load: float, cpu: float, memory: float, *, quiet_load: float, busy_load: float) -> State:
-    now = pressure(load, cpu)
-    if now >= busy_load or memory >= FULL_MEMORY:
+def classify_load(load: float, cpu: float, memory: float, *, quiet_load: float, busy_load: float) -> State:
+    current = effective_load(load, cpu)
+    if current >= busy_load or memory >= FULL_MEMORY:
         return State.BUSY
-    return State.QUIET if now <= quiet_load else State.NORMAL
+    return State.QUIET if current <= quiet_load else State.NORMAL
 
 
-def pressure(load: float, cpu: float) -> float:
-    """The load says how many wait for a core, over a minute; the use of the cores says it at once."""
+def effective_load(load: float, cpu: float) -> float:
+    """Return the higher of both: the load is an average over a minute, the use of the cores is current."""
     return max(load, cpu)
 
 

@@ -1,7 +1,7 @@
-"""How many jobs may run at once, by what they are.
+"""Decide how many jobs may run at once: in total, and by job type, resource, tenant and addon.
 
-Policies are asked under the lock of the limits, so whatever they say holds exactly. `Limits` is the built-in one; the
-others can be combined: `CONCURRENCY_POLICY` may name a function that returns `GlobalLimit() & PerTypeLimit(default=2)`.
+A policy is called under the lock of the limits, so its decision holds exactly. `Limits` is the built-in one; the others
+can be combined: `CONCURRENCY_POLICY` may name a function that returns `GlobalLimit() & PerTypeLimit(default=2)`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SCOPES = ("global", "job_type", "resource", "tenant", "addon")
 
 @dataclass(frozen=True)
 class Flow:
-    """Jobs of one flow fall under the same limits."""
+    """The fields of a job that limits refer to. Jobs with the same flow have the same limits."""
 
     tenant: str
     job_type: str
@@ -24,7 +24,7 @@ class Flow:
     addon_id: str
 
     def key(self, scope: str) -> str:
-        """What this flow is called within a scope."""
+        """Return the key of this flow within a scope."""
         if scope == "global":
             return ""
         return self.addon_id if scope == "addon" else str(getattr(self, scope))
@@ -32,8 +32,11 @@ class Flow:
 
 @dataclass(frozen=True)
 class Limit:
-    """`max` None: unlimited; `paused`: nothing starts, whatever the maximum; `reserved`: a direct call has the next
-    slot, so the queue finds none."""
+    """One limit.
+
+    `max`: None is unlimited. `paused`: no job starts, whatever the maximum. `reserved`: the next slot is reserved for a
+    direct call, so no job of the queue starts.
+    """
 
     scope: str
     key: str
@@ -42,10 +45,11 @@ class Limit:
     reserved: bool = False
 
     def names(self, flow: Flow) -> bool:
+        """Tell whether jobs of this flow are under this limit."""
         return self.key == flow.key(self.scope)
 
     @property
-    def is_shut(self) -> bool:
+    def is_closed(self) -> bool:
         return self.paused or self.reserved
 
 
@@ -56,7 +60,7 @@ class Blocked:
 
 
 class InUse:
-    """How many jobs are active, counted by every scope at once."""
+    """The number of active jobs for each key of each scope."""
 
     def __init__(self, active: Iterable[tuple[Flow, int]] = ()) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -68,26 +72,27 @@ class InUse:
             self._counts[scope, flow.key(scope)] += jobs
 
     def of(self, limit: Limit) -> int:
+        """Return the number of active jobs under a limit."""
         return self._counts[limit.scope, limit.key]
 
 
 class ConcurrencyPolicy(Protocol):
     def blocked(self, flow: Flow, limits: Sequence[Limit], in_use: InUse) -> Blocked | None:
-        """The limit that stands in the way of one more job of this flow, or None."""
+        """Return the limit that prevents one more job of this flow, or None."""
 
 
 class Limits:
-    """Every limit that names the flow must have room: global, per type, per resource, per tenant, per addon."""
+    """Require a free slot under every limit of the flow: global, per type, per resource, per tenant, per addon."""
 
     def blocked(self, flow: Flow, limits: Sequence[Limit], in_use: InUse) -> Blocked | None:
         for limit in limits:
-            if limit.names(flow) and room(limit, in_use) == 0:
+            if limit.names(flow) and count_free(limit, in_use) == 0:
                 return Blocked(limit, in_use.of(limit))
         return None
 
 
 class Combinable:
-    """Two policies joined by `&`: both must find room."""
+    """A policy that can be combined with another by `&`."""
 
     def __and__(self, other: ConcurrencyPolicy) -> Combined:
         return Combined(self, other)
@@ -97,7 +102,7 @@ class Combinable:
 
 
 class Combined(Combinable):
-    """Every one of its policies must find room."""
+    """Several policies, none of which may block."""
 
     def __init__(self, *policies: ConcurrencyPolicy) -> None:
         self.policies = policies
@@ -110,10 +115,10 @@ class Combined(Combinable):
 
 
 class ScopeLimit(Combinable):
-    """The limits of one scope, as the settings and the operator set them; `default` is for keys that have none.
+    """The limits of one scope, from the settings and the operator; `default` applies to keys without a limit.
 
-    Flows without a key in the scope (jobs of no addon) are not limited by it. The global limit always has a row: one
-    that says nothing leaves it to `default`.
+    Flows without a key in the scope (jobs of no addon) are not limited by it. The global limit always has a row;
+    `default` applies if that row has no maximum.
     """
 
     scope = "global"
@@ -125,11 +130,10 @@ class ScopeLimit(Combinable):
         key = flow.key(self.scope)
         if not key and self.scope != "global":
             return None
-        named = (limit for limit in limits if (limit.scope, limit.key) == (self.scope, key))
-        limit = next(named, None)
-        if limit is None or not (limit.key or limit.max is not None or limit.is_shut):
+        limit = next((limit for limit in limits if (limit.scope, limit.key) == (self.scope, key)), None)
+        if limit is None or not (limit.key or limit.max is not None or limit.is_closed):
             limit = Limit(self.scope, key, self.default)
-        return Blocked(limit, in_use.of(limit)) if room(limit, in_use) == 0 else None
+        return Blocked(limit, in_use.of(limit)) if count_free(limit, in_use) == 0 else None
 
 
 class GlobalLimit(ScopeLimit):
@@ -152,8 +156,8 @@ class PerAddonLimit(ScopeLimit):
     scope = "addon"
 
 
-def room(limit: Limit, in_use: InUse) -> int | None:
-    """How many more may start under this limit; None: any number."""
-    if limit.is_shut:
+def count_free(limit: Limit, in_use: InUse) -> int | None:
+    """Return how many more jobs may start under this limit; None: any number."""
+    if limit.is_closed:
         return 0
     return None if limit.max is None else max(0, limit.max - in_use.of(limit))

@@ -1,6 +1,6 @@
-"""Who goes first, beyond priority and position. Opt-in: without a policy the dispatch order is strict (INV-004).
+"""Priority aging and fair shares. Opt-in: without a policy the dispatch order is strict (INV-004).
 
-`FAIRNESS_POLICY` names a class, or a function that makes one: `def fairness(): return Aging(step=10, every_sec=30)`.
+`FAIRNESS_POLICY` names a class, or a function that returns an instance: `def fairness(): return Aging(step=10)`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Literal, Protocol
 
 from jobs.policies.concurrency import Flow
 
-HIGHEST = 100
-LEAST_WEIGHT = 1e-6
+MAX_PRIORITY = 100
+MIN_WEIGHT = 1e-6
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A job that could run. `waited_sec` counts from its birth, or from its `not_before` if that came later."""
+    """A job that could start. `waited_sec` counts from its insert, or from its `not_before` if that is later."""
 
     flow: Flow
     base_priority: int
@@ -27,26 +27,26 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Share:
-    """Whose turn a job takes. Of two shares that both have work, the one of twice the weight starts twice as many."""
+    """The share that a job is counted for. Of two shares with jobs, one of twice the weight starts twice as many."""
 
     key: str
     weight: float = 1.0
 
 
 class FairnessPolicy(Protocol):
-    """`shares` says whether `share` is worth asking at all: it costs a claim a walk over all flows."""
+    """A policy of both. `shares`: whether `share` is called at all, which costs each claim a scan over all flows."""
 
     shares: bool
 
     def aged(self, waiting: Waiting) -> int:
-        """The priority that this job should have by now; it is never lowered."""
+        """Return the priority that this job should have by now; a lower one is ignored."""
 
     def share(self, flow: Flow) -> Share:
-        """Within one priority, shares take turns."""
+        """Return the share of a flow; within one priority, shares take turns."""
 
 
 class Strict:
-    """Neither ages nor shares: what the others are made from."""
+    """The base class: neither aging nor fair shares."""
 
     shares = False
 
@@ -59,15 +59,15 @@ class Strict:
 
 @dataclass(frozen=True)
 class Aging(Strict):
-    """A waiting job's priority rises by `step` every `every_sec`, up to `ceiling`.
+    """Raise the priority of a waiting job by `step` every `every_sec`, up to `ceiling`.
 
-    A job of priority p is at the ceiling after (ceiling - p) / step x every_sec; from then on only jobs that were
+    A job of priority p reaches the ceiling after (ceiling - p) / step x every_sec; from then on only jobs that were
     submitted before it go first.
     """
 
     step: int = 5
     every_sec: float = 60.0
-    ceiling: int = HIGHEST
+    ceiling: int = MAX_PRIORITY
 
     def aged(self, waiting: Waiting) -> int:
         steps = int(max(waiting.waited_sec, 0.0) / self.every_sec)
@@ -76,7 +76,7 @@ class Aging(Strict):
 
 @dataclass(frozen=True)
 class FairShare(Strict):
-    """Within one priority, addons (or tenants) take turns by their weights; who is not named weighs 1."""
+    """Let addons (or tenants) take turns within one priority, by their weights; the default weight is 1."""
 
     among: Literal["addon", "tenant"] = "addon"
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -85,12 +85,12 @@ class FairShare(Strict):
 
     def share(self, flow: Flow) -> Share:
         key = flow.key(self.among)
-        return Share(f"{self.among}:{key}", max(self.weights.get(key, 1.0), LEAST_WEIGHT))
+        return Share(f"{self.among}:{key}", max(self.weights.get(key, 1.0), MIN_WEIGHT))
 
 
 @dataclass(frozen=True)
 class AgingFairShare(FairShare):
-    """Both: priorities rise, and within one the shares take turns."""
+    """Combine both: priorities rise, and within one priority the shares take turns."""
 
     aging: Aging = field(default_factory=Aging)
 

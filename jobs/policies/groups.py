@@ -1,4 +1,4 @@
-"""What becomes of the rest of a sequential group when one of its places ends badly."""
+"""Decide what happens to the rest of a sequential group when one of its members fails or is cancelled."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ Decision = Literal["stop", "continue", "skip"]
 
 @dataclass(frozen=True, kw_only=True)
 class GroupFailureFacts:
-    """`on_failure` is the group's own word, one of the decisions. `status` is how the place at `index`, counted
-    from 0 among `total`, ended for good, its retries over: FAILED or CANCELLED."""
+    """A member of a sequential group that did not complete.
+
+    `on_failure`: the group's field, one of the decisions. `status`: FAILED (its retries are used up) or CANCELLED.
+    `index`: the member's place, from 0, among `total`.
+    """
 
     on_failure: str
     status: Status
@@ -23,11 +26,11 @@ class GroupFailureFacts:
 
 class GroupFailurePolicy(Protocol):
     def decide(self, facts: GroupFailureFacts) -> Decision:
-        """stop: the rest is CANCELLED; skip: the rest is SKIPPED; continue: the next place is released."""
+        """Return stop: the rest is CANCELLED; skip: the rest is SKIPPED; or continue: the next member is released."""
 
 
 class OnFailure:
-    """What the group was submitted with."""
+    """Decide by the `on_failure` that the group was submitted with."""
 
     def decide(self, facts: GroupFailureFacts) -> Decision:
         return cast(Decision, facts.on_failure)

@@ -1,4 +1,4 @@
-"""Whether a failed job is tried again, and after how long."""
+"""Decide whether a failed job is retried, and after which delay."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Protocol
 from jobs.errors import NoRetry, TokenLimitExceeded
 from jobs.states import Cause
 
-_MOST_DOUBLINGS = 64  # past any sensible cap, and far from overflowing a float
+_MAX_DOUBLINGS = 64  # above any sensible cap, and far below a float's overflow
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryFacts:
     """One failure. The numbers are already resolved: submission over template over handler over settings.
 
-    `attempt` is 1 for the original, so `attempt - 1` retries, manual ones included, lie behind it.
-    `exception` is what the handler raised, if it did; `random` is a number from 0 to 1, drawn by the caller.
+    `attempt` is 1 for the original, so there were `attempt - 1` retries, manual ones included.
+    `exception`: the one that the handler raised, if any. `random`: a number from 0 to 1, drawn by the caller.
     """
 
     attempt: int
@@ -32,27 +32,27 @@ class RetryFacts:
 
 class RetryPolicy(Protocol):
     def decide(self, facts: RetryFacts) -> float | None:
-        """The delay in seconds until the retry; None: the failure is permanent."""
+        """Return the delay in seconds until the retry; None: the failure is permanent."""
 
 
 class ExponentialBackoff:
-    """10 s, 20 s, 40 s, …, up to the cap; jitter comes on top, so that capped retries spread too."""
+    """Retry after 10 s, 20 s, 40 s, …, up to the cap; jitter is added on top, so that capped retries spread too."""
 
     def decide(self, facts: RetryFacts) -> float | None:
         if facts.attempt > facts.max_retries or not is_worth_retrying(facts):
             return None
-        doublings = min(facts.attempt - 1, _MOST_DOUBLINGS)
+        doublings = min(facts.attempt - 1, _MAX_DOUBLINGS)
         delay = min(facts.base_sec * 2.0**doublings, facts.max_sec)
         return delay * (1 + facts.jitter * facts.random)
 
 
 def is_worth_retrying(facts: RetryFacts) -> bool:
-    """False where the same would only happen again. `retry_on` judges exceptions, not timeouts or lost workers."""
+    """Tell whether a retry could succeed. `retry_on` applies to exceptions, not to timeouts or lost workers."""
     if facts.cause == Cause.TOKEN_LIMIT:
         return False
     if facts.exception is None:
         return True
-    kind = facts.exception if isinstance(facts.exception, type) else type(facts.exception)
-    if issubclass(kind, (NoRetry, TokenLimitExceeded)):
+    exception = facts.exception if isinstance(facts.exception, type) else type(facts.exception)
+    if issubclass(exception, (NoRetry, TokenLimitExceeded)):
         return False
-    return facts.retry_on is None or issubclass(kind, facts.retry_on)
+    return facts.retry_on is None or issubclass(exception, facts.retry_on)

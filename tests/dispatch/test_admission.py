@@ -101,7 +101,7 @@ def test_an_addon_is_capped(capacity: None) -> None:
         executor.take(enqueue(30, addon_id="visuals"))
         waits, passes = enqueue(30, addon_id="visuals"), enqueue(30, addon_id="sounds")
         executor.take(passes)
-        assert fresh(waits).status_reason == "its addon has all it may have"
+        assert fresh(waits).status_reason == "the cost limit of its addon is reached"
 
 
 def test_heavy_jobs_wait_until_the_machine_is_quiet(capacity: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from jobs.policies.admission import (
     Open,
     Snapshot,
     State,
-    capacity,
-    state_of,
+    available_capacity,
+    classify_load,
 )
 
 QUIET = Snapshot(state=State.QUIET, held_sec=60)
@@ -54,9 +54,9 @@ def test_who_costs_more_than_there_will_ever_be_hears_so() -> None:
 
 def test_the_capacity_shrinks_from_the_quiet_to_the_busy_load_and_is_never_gone() -> None:
     loads = [0.0, 0.3, 0.55, 0.8, 5.0]
-    assert [capacity(replace(QUIET, load=load)) for load in loads] == [100, 100, 62, 25, 25]
-    assert capacity(replace(QUIET, cpu=0.8)) == 25, "the processors count as much as the load"
-    assert capacity(replace(QUIET, memory=0.96)) == 25
+    assert [available_capacity(replace(QUIET, load=load)) for load in loads] == [100, 100, 62, 25, 25]
+    assert available_capacity(replace(QUIET, cpu=0.8)) == 25, "the processors count as much as the load"
+    assert available_capacity(replace(QUIET, memory=0.96)) == 25
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_capacity_shrinks_from_the_quiet_to_the_busy_load_and_is_never_gone(
 def test_the_state_follows_the_worst_of_load_and_processors_and_memory(
     load: float, cpu: float, memory: float, state: State
 ) -> None:
-    assert state_of(load, cpu, memory, quiet_load=0.3, busy_load=0.8) == state
+    assert classify_load(load, cpu, memory, quiet_load=0.3, busy_load=0.8) == state
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_near_deadline_never_exceeds_the_capacity() -> None:
 
 def test_an_addon_has_no_more_than_its_cap_and_others_are_not_touched() -> None:
     capped = replace(QUIET, max_cost_per_addon=40, used=20, used_by_addon={"visuals": 20})
-    assert refusal(job(30, addon_id="visuals"), capped) == "its addon has all it may have"
+    assert refusal(job(30, addon_id="visuals"), capped) == "the cost limit of its addon is reached"
     assert refusal(job(20, addon_id="visuals"), capped) is None
     assert refusal(job(40, addon_id="sounds"), capped) is None
     assert refusal(job(70), capped) is None, "work of no addon has no cap"

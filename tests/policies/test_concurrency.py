@@ -16,7 +16,7 @@ from jobs.policies.concurrency import (
     PerResourceLimit,
     PerTenantLimit,
     PerTypeLimit,
-    room,
+    count_free,
 )
 
 STORY = Flow("acme", "story", "ollama", "visuals")
@@ -89,6 +89,6 @@ def test_jobs_of_no_addon_are_not_limited_per_addon() -> None:
 def test_a_limit_that_is_shut_has_no_room_whatever_its_maximum(shut: dict[str, bool]) -> None:
     for most in (None, 9):
         limit = Limit("resource", "ollama", most, **shut)
-        assert room(limit, used()) == 0
+        assert count_free(limit, used()) == 0
         assert blocking(Limits(), STORY, [limit]) == ("resource", "ollama")
         assert blocking(PerResourceLimit(), STORY, [limit]) == ("resource", "ollama")

@@ -17,7 +17,7 @@ from jobs.conf import conf
 from jobs.engine import notifications
 from jobs.engine.process_identity import Identity
 from jobs.models import SystemSnapshot
-from jobs.policies.admission import Open, State, state_of
+from jobs.policies.admission import Open, State, classify_load
 
 logger = logging.getLogger("jobs.engine.maintenance.system_load")
 EVERY_SEC = 2.0
@@ -85,7 +85,7 @@ def lock() -> SystemSnapshot:
 def store(row: SystemSnapshot, found: Measured) -> None:
     """Write what was measured into the locked row, and take the housekeeping lease."""
     bounds = {"quiet_load": conf.ADMISSION.quiet_load, "busy_load": conf.ADMISSION.busy_load}
-    state = state_of(found.load, found.cpu, found.memory, **bounds)
+    state = classify_load(found.load, found.cpu, found.memory, **bounds)
     now = now_of(row)
     changed = state != row.state or row.state_since is None
     row.holder, row.held_until, row.taken_at = me(), now + timedelta(seconds=STALE_SEC), now

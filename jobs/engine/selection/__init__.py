@@ -17,7 +17,7 @@ from jobs.engine.selection import admission, fair_share, limits
 from jobs.engine.slots import leases
 from jobs.engine.sql.candidates import Candidate, Filter, find_in_window, walk_flows
 from jobs.models import JobEvent
-from jobs.policies.concurrency import Limit, room
+from jobs.policies.concurrency import Limit, count_free
 from jobs.states import EventKind, Status
 
 MAX_CONSIDERED = 1000  # jobs that one round asks about
@@ -52,7 +52,7 @@ class SelectionRound:
     @property
     def is_saturated(self) -> bool:
         """Tell whether some limit has no room left, or a job was not admitted."""
-        full = any(room(limit, self._in_use) == 0 for limit in self.limits if not limit.paused)
+        full = any(count_free(limit, self._in_use) == 0 for limit in self.limits if not limit.paused)
         return full or self.has_denied
 
     @property
@@ -62,7 +62,7 @@ class SelectionRound:
 
     def room_for_any(self, count: int) -> int | None:
         """Return how many of the first ready jobs may start, whatever they are; None if that depends on which."""
-        rooms = {limit: room(limit, self._in_use) for limit in self.limits}
+        rooms = {limit: count_free(limit, self._in_use) for limit in self.limits}
         count = min([count, *(left for limit, left in rooms.items() if limit.scope == "global" and left is not None)])
         scoped = (left for limit, left in rooms.items() if limit.scope != "global")
         return count if all(left is None or left >= count for left in scoped) else None
@@ -72,7 +72,7 @@ class SelectionRound:
         policy = conf.policy("CONCURRENCY_POLICY")
         find = self._find_candidates if self._fair_share is None else self._fair_share.find_candidates
         extra = ADMISSION_BATCH if self._admission is not None else 0
-        full = [limit for limit in self.limits if room(limit, self._in_use) == 0]
+        full = [limit for limit in self.limits if count_free(limit, self._in_use) == 0]
         chosen: list[UUID] = []
         considered: set[UUID] = set()
         while len(chosen) < count and len(considered) < MAX_CONSIDERED:

@@ -17,7 +17,7 @@ from jobs.engine.maintenance import system_load
 from jobs.engine.sql.candidates import Candidate, Filter, walk_flows
 from jobs.models import ShareAccount, SystemSnapshot
 from jobs.policies.concurrency import Flow, Limit
-from jobs.policies.fairness import LEAST_WEIGHT, Share
+from jobs.policies.fairness import MIN_WEIGHT, Share
 
 KEY_LENGTH = 220
 MAX_FLOWS = 500
@@ -76,7 +76,7 @@ class FairShareRound:
 
     def _to_ready(self, candidate: Candidate) -> Ready:
         named: Share = self._policy.share(candidate.flow)
-        share = Share(named.key[:KEY_LENGTH], max(named.weight, LEAST_WEIGHT))
+        share = Share(named.key[:KEY_LENGTH], max(named.weight, MIN_WEIGHT))
         return Ready(candidate.id, candidate.flow, candidate.priority, share)
 
 
