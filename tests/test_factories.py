@@ -11,7 +11,7 @@ from factory.django import DjangoModelFactory
 from jobs.states import ACTIVE, TERMINAL, Status
 from tests import factories
 from tests.factories import job_in
-from tests.snapshots import OURS
+from tests.support.snapshots import OURS
 
 pytestmark = pytest.mark.django_db
 

@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from jobs.admin import jobs, queue
-from tests.admin.people import logged_in, reader
+from tests.support.admin_users import logged_in, reader
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,6 @@ from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.services import limits
 from jobs.states import Status
-from tests.admin.pages import list_of, page_of, said
-from tests.admin.people import logged_in, reader
 from tests.factories import (
     JobEventFactory,
     JobMinuteFactory,
@@ -29,7 +27,9 @@ from tests.factories import (
     WorkerFactory,
     job_in,
 )
-from tests.snapshots import everything
+from tests.support.admin_pages import list_of, page_of, said
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import everything
 
 MOST_STATEMENTS = 30
 

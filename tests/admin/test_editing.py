@@ -12,10 +12,10 @@ import tests.sample_jobs  # noqa: F401  templates choose among the types that ar
 from jobs.models import ConcurrencyLimit, JobTemplate
 from jobs.redaction import MASK
 from jobs.services import jobs as job_services
-from tests.admin.pages import list_of, page_of
-from tests.admin.people import logged_in, reader
 from tests.factories import ConcurrencyLimitFactory, JobTemplateFactory
-from tests.snapshots import everything
+from tests.support.admin_pages import list_of, page_of
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import everything
 
 TEMPLATE = {"tenant": "default", "name": "nightly", "job_type": "tests.note", "params": '{"text": "hi"}'}
 

@@ -15,10 +15,10 @@ from jobs.models import Job
 from jobs.redaction import MASK
 from jobs.services import jobs as job_services
 from jobs.states import EventKind
-from tests.admin.pages import page_of
-from tests.admin.people import logged_in, reader
 from tests.factories import JobFactory
-from tests.snapshots import everything
+from tests.support.admin_pages import page_of
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 NOTE = {"priority": "50", "not_before": "", "deadline_at": "", "params": '{"text": "hi"}'}

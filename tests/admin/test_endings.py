@@ -15,9 +15,9 @@ from jobs.admin import filters
 from jobs.models import Job, JobEvent
 from jobs.states import Status
 from jobs.stats import cache
-from tests.admin.pages import list_of
 from tests.factories import JobEventFactory, job_in
 from tests.sample_jobs import note
+from tests.support.admin_pages import list_of
 
 NOW = timezone.now()
 

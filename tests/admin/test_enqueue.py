@@ -16,10 +16,10 @@ from jobs.models import Job
 from jobs.redaction import MASK
 from jobs.registry import job, registry
 from jobs.states import Status
-from tests.admin.pages import page_of
-from tests.admin.people import logged_in, reader
 from tests.factories import JobTemplateFactory
-from tests.snapshots import events_of, everything
+from tests.support.admin_pages import page_of
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import events_of, everything
 
 KIND = "tests.typed"
 

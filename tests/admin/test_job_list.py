@@ -15,10 +15,10 @@ from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.services import limits, targets
 from jobs.states import Status
-from tests.admin.pages import list_of, page_of, said
-from tests.admin.people import logged_in, reader
 from tests.factories import JobFactory, ScheduleFactory, WorkerFactory, job_in
-from tests.snapshots import events_of, everything
+from tests.support.admin_pages import list_of, page_of, said
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import events_of, everything
 
 SERVES = {"types": ["tests.note"]}
 

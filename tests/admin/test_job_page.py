@@ -19,11 +19,11 @@ from jobs.engine.process_identity import Identity
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.admin.pages import list_of, page_of, said
-from tests.admin.people import logged_in, reader
-from tests.admin.rows import one_of_each
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory, WorkerFactory, job_in
-from tests.snapshots import events_of
+from tests.support.admin_pages import list_of, page_of, said
+from tests.support.admin_rows import one_of_each
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import events_of
 
 MOST_STATEMENTS = 30
 

@@ -18,10 +18,10 @@ from jobs.models import Job, JobEvent, JobGroup, JobRun, JobTemplate, Target, Wo
 from jobs.states import Status
 from schedules.models import Schedule
 from tests import factories
-from tests.admin.pages import list_of, page_of
-from tests.admin.people import logged_in, reader
 from tests.admin.test_pages import SHOWN
 from tests.factories import SAMPLE_TYPE, JobFactory, job_in
+from tests.support.admin_pages import list_of, page_of
+from tests.support.admin_users import logged_in, reader
 from webhooks.models import WebhookDelivery
 
 

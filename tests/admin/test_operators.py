@@ -22,11 +22,11 @@ from jobs.models import JobGroup, JobMinute, Worker, WorkerState
 from jobs.services import groups, workers
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.admin.pages import list_of, page_of, said
-from tests.admin.people import logged_in, reader
 from tests.admin.test_lists import queries_of
 from tests.factories import JobEventFactory, JobFactory, JobMinuteFactory, WorkerFactory, job_in
-from tests.snapshots import everything
+from tests.support.admin_pages import list_of, page_of, said
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import everything
 
 ITEM = {"job_type": "sample.noop"}
 

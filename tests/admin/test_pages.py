@@ -10,11 +10,11 @@ from django.urls import reverse
 
 from jobs.models import ApiToken, ConcurrencyLimit, Job, JobEvent, JobLog, JobTemplate, LaneMark, ShareAccount
 from schedules.models import Schedule
-from tests.admin.pages import list_of, page_of
-from tests.admin.people import OURS
-from tests.admin.rows import one_of_each
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory, JobTemplateFactory
-from tests.snapshots import everything
+from tests.support.admin_pages import list_of, page_of
+from tests.support.admin_rows import one_of_each
+from tests.support.admin_users import OURS
+from tests.support.snapshots import everything
 from webhooks.models import WebhookEndpoint
 
 INTERNAL = (LaneMark, ShareAccount)

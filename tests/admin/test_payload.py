@@ -13,10 +13,10 @@ from django.utils import timezone
 from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.redaction import MASK
 from tests import factories
-from tests.admin.pages import choose, list_of, page_of, said
-from tests.admin.people import logged_in, reader
 from tests.factories import JobFactory, JobLogFactory, JobRunFactory
-from tests.snapshots import everything
+from tests.support.admin_pages import choose, list_of, page_of, said
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import everything
 
 PLAIN, SECRET = "plainly-visible", "hunter2"
 PAYLOAD = {"note": PLAIN, "nested": [{"Password": SECRET}]}

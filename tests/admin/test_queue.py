@@ -17,10 +17,10 @@ from jobs.admin import queue as queue_page
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.admin.pages import said
-from tests.admin.people import logged_in, reader
 from tests.factories import JobFactory, job_in
-from tests.snapshots import events_of, everything
+from tests.support.admin_pages import said
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import events_of, everything
 
 QUEUE = "admin:jobscheduler_jobs_queue"
 

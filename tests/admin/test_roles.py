@@ -12,11 +12,11 @@ from django.urls import reverse
 
 from jobs import roles
 from tests import factories
-from tests.admin.pages import list_of, page_of
-from tests.admin.people import logged_in
-from tests.admin.rows import one_of_each
 from tests.admin.test_pages import SHOWN
-from tests.snapshots import everything
+from tests.support.admin_pages import list_of, page_of
+from tests.support.admin_rows import one_of_each
+from tests.support.admin_users import logged_in
+from tests.support.snapshots import everything
 
 OFFERS = ("formaction", 'name="_save"', 'name="action"', 'class="addlink"', 'class="deletelink"', "/add/")
 SECRET = "only-for-some"

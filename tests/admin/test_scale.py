@@ -18,11 +18,11 @@ from jobs.admin.formatting import grouped
 from jobs.models import Job
 from jobs.states import TERMINAL, Status
 from jobs.stats import live_counts
-from tests.admin.pages import list_of
-from tests.admin.people import logged_in
 from tests.api.crowd import Crowd
 from tests.api.test_scale import _clear as clear
 from tests.api.test_scale import walks
+from tests.support.admin_pages import list_of
+from tests.support.admin_users import logged_in
 
 pytestmark = pytest.mark.django_db
 

@@ -17,10 +17,10 @@ from jobs.models import ApiToken, ConcurrencyLimit, JobGroup, JobTemplate, Targe
 from jobs.services import groups
 from jobs.stats import live_counts
 from schedules.models import Schedule
-from tests.admin.pages import list_of, page_of
 from tests.api.crowd import Crowd
 from tests.api.test_scale import _clear, walks
 from tests.factories import ConcurrencyLimitFactory, ScheduleFactory, WorkerFactory
+from tests.support.admin_pages import list_of, page_of
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 
 JOBS = 60_000

@@ -18,10 +18,10 @@ import webhooks.admin
 from jobs.admin import screens
 from jobs.models import Job
 from jobs.states import Status
-from tests.admin.pages import said
-from tests.admin.rows import one_of_each
 from tests.admin.test_pages import SHOWN
 from tests.factories import JobFactory, ScheduleFactory, job_in
+from tests.support.admin_pages import said
+from tests.support.admin_rows import one_of_each
 
 pytestmark = pytest.mark.urls("tests.admin.urls")
 

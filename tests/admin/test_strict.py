@@ -13,7 +13,6 @@ from jobs.models import ConcurrencyLimit, JobGroup, JobTemplate, Target, Worker
 from jobs.services import groups
 from jobs.states import Status
 from schedules.models import Schedule
-from tests.admin.pages import list_of, page_of
 from tests.factories import (
     ConcurrencyLimitFactory,
     JobFactory,
@@ -25,6 +24,7 @@ from tests.factories import (
     WorkerFactory,
     job_in,
 )
+from tests.support.admin_pages import list_of, page_of
 
 INLINE = re.compile(
     r"<style|\sstyle=|\son[a-z]+=|javascript:|<script(?![^>]*\bsrc=)(?![^>]*application/json)[^>]*>", re.I

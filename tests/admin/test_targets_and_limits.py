@@ -12,11 +12,11 @@ from jobs.models import ConcurrencyLimit, Job, Target
 from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.states import Status
-from tests.admin.pages import choose, list_of, page_of, said
-from tests.admin.people import logged_in, reader
 from tests.admin.test_lists import queries_of
 from tests.factories import ConcurrencyLimitFactory, JobFactory, TargetFactory, job_in
-from tests.snapshots import everything
+from tests.support.admin_pages import choose, list_of, page_of, said
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import everything
 
 
 def verb_of(row: Any, verb: str) -> str:

@@ -13,9 +13,9 @@ from django.test import Client
 from jobs.admin.tokens import GRANTED_BY
 from jobs.models import ApiToken
 from jobs.services import tokens
-from tests.admin.pages import choose, list_of, page_of, said
-from tests.admin.people import logged_in, reader
-from tests.snapshots import everything
+from tests.support.admin_pages import choose, list_of, page_of, said
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

@@ -12,10 +12,10 @@ from django.urls import resolve
 
 from jobs.models import Job
 from jobs.states import Status
-from tests.admin.pages import choose, list_of, page_of, said
-from tests.admin.people import logged_in, reader
 from tests.factories import JobFactory, JobGroupFactory, job_in
-from tests.snapshots import events_of, everything, kinds_of
+from tests.support.admin_pages import choose, list_of, page_of, said
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import events_of, everything, kinds_of
 
 # verb → the state it is tried from, and the event that it leaves on that job
 VERBS = {

@@ -12,9 +12,9 @@ from django.test import override_settings
 from jobs.models import Job
 from jobs.states import Status
 from tests import sample_jobs
-from tests.api.calling import Api
 from tests.factories import SAMPLE_TYPE, job_in
-from tests.snapshots import everything
+from tests.support.api_client import Api
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known

@@ -17,8 +17,8 @@ from django.test import override_settings
 
 from jobs.models import Job
 from tests import sample_jobs
-from tests.api.calling import Api
 from tests.factories import SAMPLE_TYPE, JobFactory
+from tests.support.api_client import Api
 
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
 

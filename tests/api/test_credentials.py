@@ -15,7 +15,7 @@ from jobs.models import ApiToken
 from jobs.models.token import SCOPES
 from jobs.services import tokens
 from tests.api.routes import Route, absent, objects_of, routes
-from tests.snapshots import everything
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

@@ -6,8 +6,8 @@ import pytest
 
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.api.calling import Api
 from tests.factories import JobFactory, job_in
+from tests.support.api_client import Api
 
 pytestmark = pytest.mark.django_db
 

@@ -17,8 +17,8 @@ from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.services import tokens
 from tests import sample_jobs
-from tests.api.calling import Api, wrong_fields
 from tests.factories import SAMPLE_TYPE
+from tests.support.api_client import Api, wrong_fields
 
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
 

@@ -8,7 +8,7 @@ import pytest
 
 from jobs.registry import registry
 from tests import sample_jobs
-from tests.api.calling import Api
+from tests.support.api_client import Api
 
 pytestmark = pytest.mark.django_db
 

@@ -13,10 +13,10 @@ from jobs.models import Job, JobEvent
 from jobs.redaction import MASK
 from jobs.states import Status
 from tests import sample_jobs
-from tests.admin.people import logged_in, reader
-from tests.api.calling import Api, wrong_fields
 from tests.factories import SAMPLE_TYPE, JobFactory, JobLogFactory, JobTemplateFactory, job_in
-from tests.snapshots import everything, kinds_of
+from tests.support.admin_users import logged_in, reader
+from tests.support.api_client import Api, wrong_fields
+from tests.support.snapshots import everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known

@@ -13,8 +13,8 @@ from jobs.api.legacy import OLD_WORDS
 from jobs.models import Job
 from jobs.states import Status
 from tests import sample_jobs
-from tests.api.calling import Api
 from tests.factories import SAMPLE_TYPE, JobFactory, job_in
+from tests.support.api_client import Api
 
 pytestmark = pytest.mark.django_db
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known

@@ -8,8 +8,8 @@ import pytest
 from django.test import override_settings
 
 from jobs.models import ConcurrencyLimit
-from tests.api.calling import Api, wrong_fields
 from tests.factories import JobFactory
+from tests.support.api_client import Api, wrong_fields
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("said_in_settings")]
 

@@ -14,7 +14,6 @@ from django.utils import timezone
 from jobs.api import index_scan
 from jobs.models import Job
 from jobs.states import Status
-from tests.api.calling import Api, wrong_fields
 from tests.factories import (
     JobEventFactory,
     JobFactory,
@@ -23,6 +22,7 @@ from tests.factories import (
     ScheduleFactory,
     job_in,
 )
+from tests.support.api_client import Api, wrong_fields
 
 pytestmark = pytest.mark.django_db
 

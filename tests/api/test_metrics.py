@@ -22,8 +22,8 @@ from jobs.models.rollup import BUCKETS_SEC
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, Status
 from tests import sample_jobs
-from tests.api.calling import Api
 from tests.factories import SAMPLE_TYPE, JobFactory, JobMinuteFactory, WorkerFactory, job_in
+from tests.support.api_client import Api
 
 pytestmark = pytest.mark.django_db
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known

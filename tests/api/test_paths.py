@@ -8,9 +8,9 @@ import pytest
 from django.test import Client, override_settings
 from django.urls import reverse
 
-from tests.api.calling import Api
 from tests.api.routes import Route, absent, objects_of, routes
 from tests.factories import JobFactory
+from tests.support.api_client import Api
 
 pytestmark = pytest.mark.django_db
 

@@ -15,9 +15,9 @@ from jobs.models import Job
 from jobs.services import tokens
 from tests import sample_jobs
 from tests.api.breaking_urls import SECRET
-from tests.api.calling import Api
-from tests.commands.saying import CHECKOUT
 from tests.factories import SAMPLE_TYPE
+from tests.support.api_client import Api
+from tests.support.commands import CHECKOUT
 
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
 

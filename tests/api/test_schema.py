@@ -14,7 +14,7 @@ from docs import generate
 from jobscheduler.api import api
 from tests.api.routes import routes
 from tests.chaos import schema
-from tests.worker.harness import Fleet
+from tests.support.worker_processes import Fleet
 
 RULES = ("INV-001", "INV-002", "INV-003", "INV-004", "INV-005", "DEC-001", "DEC-005", "DEC-006", "DEC-007")
 NEEDED = {"401", "403", "422", "429", "500", "503"}

@@ -16,8 +16,8 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.stats import cache, live_counts
 from tests import sample_jobs
-from tests.api.calling import Api, wrong_fields
 from tests.factories import JobFactory, JobMinuteFactory, WorkerFactory, job_in
+from tests.support.api_client import Api, wrong_fields
 
 pytestmark = pytest.mark.django_db
 NOTE = sample_jobs.note.name

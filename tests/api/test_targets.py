@@ -13,8 +13,8 @@ from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.states import Status
 from tests import sample_jobs
-from tests.api.calling import Api, wrong_fields
 from tests.factories import JobFactory, TargetFactory
+from tests.support.api_client import Api, wrong_fields
 
 pytestmark = pytest.mark.django_db
 NOTE = sample_jobs.note.name

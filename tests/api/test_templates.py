@@ -11,8 +11,8 @@ from jobs.models import Job, JobTemplate
 from jobs.redaction import MASK
 from jobs.services import jobs as job_services
 from tests import sample_jobs
-from tests.api.calling import Api, wrong_fields
 from tests.factories import SAMPLE_TYPE, JobFactory, JobTemplateFactory, ScheduleFactory
+from tests.support.api_client import Api, wrong_fields
 
 pytestmark = pytest.mark.django_db
 ANYTHING = sample_jobs.anything.name

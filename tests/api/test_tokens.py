@@ -16,8 +16,8 @@ from django.test.utils import CaptureQueriesContext
 from jobs.errors import InvalidInput, NotFound
 from jobs.models import ApiToken
 from jobs.services import tokens
-from tests.api.calling import Api
 from tests.factories import JobFactory
+from tests.support.api_client import Api
 
 
 @pytest.mark.django_db

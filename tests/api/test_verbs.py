@@ -13,9 +13,9 @@ from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status, allowed_actions
 from tests import sample_jobs
-from tests.api.calling import Api
 from tests.factories import SAMPLE_TYPE, JobFactory, job_in
-from tests.snapshots import events_of, everything
+from tests.support.api_client import Api
+from tests.support.snapshots import events_of, everything
 
 pytestmark = pytest.mark.django_db
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known

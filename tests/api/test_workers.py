@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.api.calling import Api
 from tests.factories import WorkerFactory
+from tests.support.api_client import Api
 
 pytestmark = pytest.mark.django_db
 

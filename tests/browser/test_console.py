@@ -17,13 +17,13 @@ from jobs.models import Job, Worker
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from schedules.models import Schedule
-from tests.admin.pages import list_of, page_of
-from tests.admin.people import reader
-from tests.admin.rows import one_of_each
 from tests.admin.test_pages import SHOWN
 from tests.browser.conftest import Opener
 from tests.factories import job_in
-from tests.worker.harness import STEADY, Fleet, await_status
+from tests.support.admin_pages import list_of, page_of
+from tests.support.admin_rows import one_of_each
+from tests.support.admin_users import reader
+from tests.support.worker_processes import STEADY, Fleet, await_status
 
 pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"

@@ -17,12 +17,12 @@ from jobs.models import Job, JobGroup, Target, Worker
 from jobs.services import targets
 from schedules.models import Schedule
 from tests import factories
-from tests.admin.pages import list_of, page_of
-from tests.admin.people import reader
-from tests.admin.rows import one_of_each
 from tests.admin.test_pages import SHOWN
 from tests.admin.test_payload import hostile_rows
 from tests.browser.conftest import Opener
+from tests.support.admin_pages import list_of, page_of
+from tests.support.admin_rows import one_of_each
+from tests.support.admin_users import reader
 
 pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
 LISTED = [each.name for each in SCREENS.values() if each.listed]

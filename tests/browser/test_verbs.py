@@ -9,11 +9,11 @@ from playwright.sync_api import Page, expect
 from jobs.admin.actions import VERBS
 from jobs.models import Job
 from jobs.states import Status
-from tests.admin.pages import list_of, page_of
 from tests.admin.test_verbs import VERBS as TRIED
 from tests.browser.conftest import Opener
 from tests.factories import job_in
-from tests.snapshots import events_of
+from tests.support.admin_pages import list_of, page_of
+from tests.support.snapshots import events_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
 SCRIPTED = pytest.mark.parametrize("is_scripted", [True, False], ids=["with a script", "without"])

@@ -11,8 +11,8 @@ from jobs.services import jobs as job_services
 from jobs.states import EventKind
 from tests.chaos.crowded import judge_runs, refusals
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import STEADY, Fleet, await_all_ended
-from tests.worker.ledger import most_at_once
+from tests.support.ledger import most_at_once
+from tests.support.worker_processes import STEADY, Fleet, await_all_ended
 
 WORKERS, SLOTS, MOST = 4, 4, 3
 SETTINGS = {

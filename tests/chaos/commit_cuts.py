@@ -24,8 +24,8 @@ from jobs.services.groups import group
 from jobs.states import TERMINAL, EventKind, Status
 from tests.chaos.crashable import Wire
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import SHORT, Fleet, await_all_ended
-from tests.worker.ledger import overlaps
+from tests.support.ledger import overlaps
+from tests.support.worker_processes import SHORT, Fleet, await_all_ended
 
 WORKERS, SLOTS, LANES = 2, 4, 6
 # A lease is so long that a claim nobody hands back is noticed, not recovered.

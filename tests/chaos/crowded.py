@@ -13,8 +13,8 @@ from jobs.models import Job, JobRun
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import STEADY, Fleet, await_all_ended
-from tests.worker.ledger import Stretch, busy_share, by, most_at_once, overlaps
+from tests.support.ledger import Stretch, busy_share, by, most_at_once, overlaps
+from tests.support.worker_processes import STEADY, Fleet, await_all_ended
 
 WORKERS, SLOTS = 4, 4
 GLOBAL, RARE, POOL = 8, 3, 2

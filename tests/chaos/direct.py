@@ -10,8 +10,8 @@ from jobs.models import Lease
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.chaos.verdict import Verdict
-from tests.dispatch.web import Web
-from tests.worker.harness import SHORT, STEADY, Fleet, await_all_ended, await_status, until
+from tests.support.web_process import Web
+from tests.support.worker_processes import SHORT, STEADY, Fleet, await_all_ended, await_status, until
 
 ONE = {**STEADY, "LIMITS": {"global": 1}}
 

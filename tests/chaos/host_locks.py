@@ -23,8 +23,8 @@ from jobs.states import TERMINAL, Status
 from tests.chaos.crowded import refusals
 from tests.chaos.lanes import count_deadlocks
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import STEADY, Fleet, await_all_ended, until
-from tests.worker.ledger import most_at_once
+from tests.support.ledger import most_at_once
+from tests.support.worker_processes import STEADY, Fleet, await_all_ended, until
 
 WORKERS, SLOTS, GLOBAL, LONG = 3, 4, 8, 5
 SETTINGS = {**STEADY, "POLL_SEC": 0.1, "HEARTBEAT_SEC": 0.2}  # on SQLite only heartbeats read stop requests

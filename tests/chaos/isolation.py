@@ -22,10 +22,10 @@ from jobs.services import remote
 from jobs.states import Status
 from tests.chaos.crowded import refusals
 from tests.chaos.verdict import Verdict
-from tests.dispatch.web import Call
-from tests.remote.crew import ADDON, Crew
-from tests.worker.harness import STEADY, Fleet, await_all_ended, until
-from tests.worker.ledger import most_at_once
+from tests.support.ledger import most_at_once
+from tests.support.remote_workers import ADDON, Crew
+from tests.support.web_process import Call
+from tests.support.worker_processes import STEADY, Fleet, await_all_ended, until
 
 LIMIT, WORKERS, SLOTS = 3, 4, 4
 SETTINGS = {**STEADY, "POLL_SEC": 0.05, "LIMITS": {"global": LIMIT}}

@@ -16,8 +16,8 @@ from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, EventKind, Status
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import SHORT, Fleet, WorkerProcess, until
-from tests.worker.ledger import NEVER, Stretch, overlaps
+from tests.support.ledger import NEVER, Stretch, overlaps
+from tests.support.worker_processes import SHORT, Fleet, WorkerProcess, until
 
 WORKERS, SLOTS, LANES = 3, 4, 12
 RECOVERED_SEC = SHORT["LEASE_SEC"] + SHORT["GRACE_SEC"] + SHORT["RECOVERY_SEC"] + 1

@@ -31,7 +31,7 @@ from tests.races.crowd import Meeting
 from tests.races.drain import drain, left_without_a_reason
 from tests.races.hammer import Hammer
 from tests.races.stage import group
-from tests.worker.harness import MANAGE, Fleet
+from tests.support.worker_processes import MANAGE, Fleet
 
 PROCESSES, LANES = 8, 20
 PATIENCE_SEC = 120

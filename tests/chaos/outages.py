@@ -17,7 +17,7 @@ from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos.crashable import Server, Wire
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import SHORT, Fleet, WorkerProcess, event, until
+from tests.support.worker_processes import SHORT, Fleet, WorkerProcess, event, until
 
 BACK_SEC = 5.0  # after the database, the worker is back at its full speed
 PATIENT = {**SHORT, "LEASE_SEC": 10, "HEARTBEAT_SEC": 1, "RECOVERY_SEC": 1}

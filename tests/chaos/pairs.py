@@ -10,7 +10,7 @@ from jobs.models import GroupStatus, JobGroup
 from jobs.services.groups import group
 from tests.chaos.crowded import refusals
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import STEADY, Fleet, await_all_ended
+from tests.support.worker_processes import STEADY, Fleet, await_all_ended
 
 SLOTS = 20
 SIDES = ("sample.left", "sample.right")  # a worker for each: both members of a pair are at work at once

@@ -14,9 +14,9 @@ from jobs.services import jobs as job_services
 from jobs.services import remote
 from tests.chaos.crowded import judge_lanes, judge_runs, refusals
 from tests.chaos.verdict import Verdict
-from tests.remote.crew import ADDON, Crew
-from tests.worker.harness import STEADY, Fleet, await_all_ended
-from tests.worker.ledger import Stretch, most_at_once
+from tests.support.ledger import Stretch, most_at_once
+from tests.support.remote_workers import ADDON, Crew
+from tests.support.worker_processes import STEADY, Fleet, await_all_ended
 
 SLOTS, GLOBAL, RARE = 3, 6, 2
 LIMITS = {"global": GLOBAL, "job_type": {"remote.rare": RARE}}

@@ -13,7 +13,7 @@ from django.db import connection
 from jobs.services import jobs as job_services
 from tests.chaos.outages import cpu_seconds
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import Fleet, await_all_ended
+from tests.support.worker_processes import Fleet, await_all_ended
 
 DEFAULTS: dict[str, Any] = {"LIMITS": {"global": None}}
 SETTLE_SEC = 5.0

@@ -21,7 +21,7 @@ from django.db import connection
 from jobs.models import Job
 from schedules.models import Schedule, ScheduleFire
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import MANAGE, Fleet
+from tests.support.worker_processes import MANAGE, Fleet
 
 BEGIN = datetime(2026, 6, 15, tzinfo=UTC)
 DAY_SEC = 86_400

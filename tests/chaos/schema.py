@@ -23,7 +23,7 @@ from jobs.services import tokens
 from jobs.states import Status
 from tests import factories
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import MANAGE, START_SEC, Fleet, until
+from tests.support.worker_processes import MANAGE, START_SEC, Fleet, until
 
 SERVER = [sys.executable, "-m", "waitress", "--threads=8", "jobscheduler.wsgi:application"]
 NOT_ASKED = "positive_data_acceptance"

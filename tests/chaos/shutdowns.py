@@ -11,7 +11,7 @@ from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos.verdict import Verdict
-from tests.worker.harness import STEADY, Fleet, WorkerProcess, await_all_ended
+from tests.support.worker_processes import STEADY, Fleet, WorkerProcess, await_all_ended
 
 HASTY = {**STEADY, "SHUTDOWN_GRACE_SEC": 0.2}
 JOBS_A_ROUND = 30

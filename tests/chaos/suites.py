@@ -26,7 +26,7 @@ class Suite:
     small: dict[str, Any] | None = None
 
     def run(self, server: Any, home: Path, seed: str, short: bool) -> Any:
-        from tests.worker.harness import Fleet, environment
+        from tests.support.worker_processes import Fleet, environment
 
         scenario: Callable[..., Any] = getattr(import_module(f"tests.chaos.{self.module}"), self.function)
         size = (self.small if short else self.long) or {}

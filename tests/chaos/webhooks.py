@@ -22,9 +22,9 @@ from jobs.services import jobs as jobs
 from jobs.states import TERMINAL
 from tests.chaos.rest import resident_mib
 from tests.chaos.verdict import Verdict
-from tests.webhooks import receiver as manners
-from tests.webhooks.receiver import Handler, Receiver, Seen, receiver
-from tests.worker.harness import SHORT, START_SEC, Fleet, WorkerProcess, until
+from tests.support import webhook_receiver as manners
+from tests.support.webhook_receiver import Handler, Receiver, Seen, receiver
+from tests.support.worker_processes import SHORT, START_SEC, Fleet, WorkerProcess, until
 from webhooks import services
 from webhooks.models import WebhookDelivery, WebhookMessage
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Fleet
+from tests.support.worker_processes import Fleet
 
 
 @pytest.fixture

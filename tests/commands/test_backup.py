@@ -14,7 +14,7 @@ from django.db import connection
 
 from jobs.models import Job
 from jobs.services.jobs import enqueue, enqueue_many
-from tests.commands.saying import call, run
+from tests.support.commands import call, run
 
 
 @pytest.mark.sqlite_only

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import Group, Permission, User
 
-from tests.commands.saying import call
+from tests.support.commands import call
 
 pytestmark = pytest.mark.django_db
 ROLES = ("Job viewer", "Job operator", "Job admin")

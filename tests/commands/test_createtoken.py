@@ -9,7 +9,7 @@ import pytest
 from jobs import clock
 from jobs.models import ApiToken
 from jobs.services import tokens
-from tests.commands.saying import call, run
+from tests.support.commands import call, run
 
 
 @pytest.mark.django_db

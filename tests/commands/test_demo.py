@@ -16,8 +16,8 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from schedules import history
 from schedules.models import Schedule
-from tests.commands.saying import call
-from tests.snapshots import everything
+from tests.support.commands import call
+from tests.support.snapshots import everything
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,8 +9,8 @@ import pytest
 
 from jobs.models import Job
 from jobs.states import Status
-from tests.commands.saying import call, run
-from tests.snapshots import events_of
+from tests.support.commands import call, run
+from tests.support.snapshots import events_of
 
 pytestmark = pytest.mark.django_db
 

@@ -16,8 +16,8 @@ from jobs.engine.maintenance import runner
 from jobs.engine.process_identity import Identity, beat_clock
 from jobs.models import Job
 from jobs.states import Status
-from tests.commands.saying import call, run
 from tests.factories import JobFactory
+from tests.support.commands import call, run
 
 pytestmark = pytest.mark.django_db
 

@@ -13,10 +13,10 @@ from jobs import clock
 from jobs.management import bulk_actions
 from jobs.models import Job
 from jobs.states import Status
-from tests.commands.aging import born, old_job
-from tests.commands.saying import call, run
 from tests.factories import JobFactory, JobGroupFactory, JobLogFactory, JobMinuteFactory, job_in
-from tests.snapshots import events_of, everything
+from tests.support.commands import call, run
+from tests.support.past_jobs import born, old_job
+from tests.support.snapshots import events_of, everything
 
 pytestmark = pytest.mark.django_db
 

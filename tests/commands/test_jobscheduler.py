@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jobs.models import Job
-from tests.commands.saying import call, run
 from tests.factories import JobFactory
+from tests.support.commands import call, run
 
 pytestmark = pytest.mark.django_db
 

@@ -10,9 +10,9 @@ import pytest
 from jobs.engine.selection import limits as engine_limits
 from jobs.models import ConcurrencyLimit
 from jobs.services import jobs as job_services
-from tests.commands.saying import call, run
-from tests.executor import take_next
 from tests.factories import ConcurrencyLimitFactory, JobFactory, LeaseFactory
+from tests.support.commands import call, run
+from tests.support.executor import take_next
 
 pytestmark = pytest.mark.django_db
 

@@ -18,8 +18,6 @@ from jobs.models import GroupStatus, Job, JobEvent, JobGroup, JobLog, JobMinute,
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, Status
 from jobs.stats import live_counts
-from tests.commands.aging import born, ended_job, old_job
-from tests.commands.saying import call, run
 from tests.factories import (
     JobGroupFactory,
     JobMinuteFactory,
@@ -27,7 +25,9 @@ from tests.factories import (
     ScheduleFireFactory,
     WorkerFactory,
 )
-from tests.snapshots import everything
+from tests.support.commands import call, run
+from tests.support.past_jobs import born, ended_job, old_job
+from tests.support.snapshots import everything
 
 OLD, YOUNG = timedelta(days=40), timedelta(days=20)
 MONTH = "--older-than=30d"

@@ -11,8 +11,8 @@ import pytest
 from jobs import clock
 from jobs.engine.process_identity import Identity
 from jobs.states import Status
-from tests.commands.saying import PATIENCE_SEC, call, run, start
 from tests.factories import JobFactory, JobMinuteFactory, TargetFactory, WorkerFactory
+from tests.support.commands import PATIENCE_SEC, call, run, start
 
 pytestmark = pytest.mark.django_db
 

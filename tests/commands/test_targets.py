@@ -11,9 +11,9 @@ from jobs import ids
 from jobs.engine import promoter
 from jobs.models import Gate, Job, LaneMark, Target
 from jobs.services import jobs as job_services
-from tests.commands.saying import call, run
-from tests.executor import fail, take_next
 from tests.factories import JobFactory, TargetFactory
+from tests.support.commands import call, run
+from tests.support.executor import fail, take_next
 
 pytestmark = pytest.mark.django_db
 

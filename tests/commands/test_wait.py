@@ -13,8 +13,8 @@ import pytest
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.commands.saying import PATIENCE_SEC, Said, call, start
-from tests.worker.harness import Fleet, await_status, chain
+from tests.support.commands import PATIENCE_SEC, Said, call, start
+from tests.support.worker_processes import Fleet, await_status, chain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -24,9 +24,9 @@ from jobs.services.jobs import cancel, enqueue
 from jobs.states import Status
 from jobs.testing import drain
 from schedules import services as schedules
-from tests.webhooks.receiver import hang, receiver
-from tests.webhooks.receiver import status as answers
-from tests.worker.harness import Fleet, await_status, until
+from tests.support.webhook_receiver import hang, receiver
+from tests.support.webhook_receiver import status as answers
+from tests.support.worker_processes import Fleet, await_status, until
 from webhooks import jobs as calling
 
 pytestmark = pytest.mark.django_db

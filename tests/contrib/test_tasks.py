@@ -36,7 +36,7 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.testing import drain
 from tests.sample import tasks
-from tests.worker.harness import Fleet, until
+from tests.support.worker_processes import Fleet, until
 
 pytestmark = pytest.mark.django_db
 

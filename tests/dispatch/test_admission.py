@@ -23,9 +23,10 @@ from jobs.models import Gate, Job, Lease, SystemSnapshot
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot, State
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.dispatch import handlers
-from tests.snapshots import events_of, kinds_of
+from tests.support import executor
+from tests.support.snapshots import events_of, kinds_of
 
 pytestmark = pytest.mark.django_db
 TYPE = sample_jobs.anything.name

@@ -10,9 +10,10 @@ from django.test import override_settings
 from jobs.engine.selection import limits
 from jobs.models import Lease
 from jobs.services import jobs as job_services
-from tests import executor, sample_jobs
-from tests.api.calling import Api, wrong_fields
+from tests import sample_jobs
 from tests.dispatch import handlers
+from tests.support import executor
+from tests.support.api_client import Api, wrong_fields
 
 pytestmark = pytest.mark.django_db
 TYPE = sample_jobs.anything.name

@@ -15,9 +15,10 @@ from jobs.models import Job, JobRun
 from jobs.policies.concurrency import Limits
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import ConcurrencyLimitFactory
-from tests.snapshots import events_of
+from tests.support import executor
+from tests.support.snapshots import events_of
 
 pytestmark = pytest.mark.django_db
 TYPE = sample_jobs.anything.name

@@ -18,9 +18,10 @@ from jobs.engine.slots import leases
 from jobs.errors import HandlerFailed, InvalidInput, InvalidOperationError, NoSlot, Skip, TokenLimitExceeded
 from jobs.models import Job, JobEvent, Lease
 from jobs.services import jobs as job_services
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.dispatch import handlers
-from tests.worker.harness import until
+from tests.support import executor
+from tests.support.worker_processes import until
 
 TYPE = sample_jobs.anything.name
 QUICK = {"HEARTBEAT_SEC": 0.1, "LEASE_SEC": 2, "POLL_SEC": 0.05}

@@ -17,8 +17,9 @@ from jobs.engine.maintenance.aging import Ager
 from jobs.engine.selection import fair_share
 from jobs.models import Job, ShareAccount, SystemSnapshot
 from jobs.services import jobs as job_services
-from tests import executor, sample_jobs
-from tests.snapshots import events_of, kinds_of
+from tests import sample_jobs
+from tests.support import executor
+from tests.support.snapshots import events_of, kinds_of
 
 pytestmark = pytest.mark.django_db
 TYPE = sample_jobs.anything.name

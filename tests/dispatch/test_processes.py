@@ -17,8 +17,8 @@ from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos import capacity, direct
-from tests.worker.harness import MANAGE, STEADY, Fleet, await_all_ended, await_status, until
-from tests.worker.ledger import most_at_once
+from tests.support.ledger import most_at_once
+from tests.support.worker_processes import MANAGE, STEADY, Fleet, await_all_ended, await_status, until
 
 HIGH_WAITING = 200  # so many that the flood does not run dry on a loaded machine
 HIGHS = 75

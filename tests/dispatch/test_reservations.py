@@ -17,7 +17,8 @@ from jobs.models import Job, Lease
 from jobs.policies.admission import Candidate
 from jobs.services import jobs as job_services
 from jobs.services import limits as operator
-from tests import executor, sample_jobs
+from tests import sample_jobs
+from tests.support import executor
 
 pytestmark = pytest.mark.django_db
 TYPE = sample_jobs.anything.name

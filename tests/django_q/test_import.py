@@ -13,8 +13,8 @@ from django_q.models import Schedule as Theirs
 from schedules.models import Schedule
 from schedules.triggers import from_on, trigger_of
 from tests import sample_jobs
-from tests.commands.saying import call
-from tests.snapshots import everything
+from tests.support.commands import call
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

@@ -14,7 +14,7 @@ from django_q.scheduler import scheduler
 
 from jobs.contrib import django_q
 from jobs.engine.maintenance import runner
-from tests.commands.saying import call
+from tests.support.commands import call
 
 pytestmark = pytest.mark.django_db
 

@@ -21,10 +21,10 @@ from jobs.engine.process_identity import Identity
 from jobs.models import Job
 from jobs.states import Status
 from schedules.models import Schedule, ScheduleFire
-from tests.commands.saying import call
 from tests.factories import JobFactory
-from tests.schedules.making import every_minute, fired, require_job_iff_fire
-from tests.worker.harness import MANAGE, until
+from tests.support.commands import call
+from tests.support.schedules import every_minute, fired, require_job_iff_fire
+from tests.support.worker_processes import MANAGE, until
 
 STORY_SEC, STOP_SEC = 40.0, 30.0
 GONE = replace(Identity.mine("worker-1"), started="1")  # no such process can live any more

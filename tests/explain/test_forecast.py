@@ -14,8 +14,8 @@ from jobs.models import JobMinute, Worker
 from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.services import limits
-from tests.api.calling import Api
 from tests.factories import JobFactory, WorkerFactory
+from tests.support.api_client import Api
 
 pytestmark = pytest.mark.django_db
 TYPE = "sample.noop"

@@ -17,9 +17,9 @@ from jobs.registry import registry
 from jobs.services import groups, limits, targets
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import executor
-from tests.commands.saying import call
 from tests.factories import JobFactory, LeaseFactory, WorkerFactory
+from tests.support import executor
+from tests.support.commands import call
 
 pytestmark = pytest.mark.django_db
 

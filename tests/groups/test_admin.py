@@ -8,8 +8,8 @@ import pytest
 
 from jobs.models import GroupStatus, JobEvent, JobGroup
 from jobs.services import groups
-from tests.admin.pages import choose, said
-from tests.admin.people import logged_in, reader
+from tests.support.admin_pages import choose, said
+from tests.support.admin_users import logged_in, reader
 
 pytestmark = pytest.mark.django_db
 ITEM = {"job_type": "sample.noop"}

@@ -9,9 +9,9 @@ import pytest
 from jobs.models import JobGroup
 from jobs.services import groups
 from jobs.services import jobs as job_services
-from tests import executor
-from tests.api.calling import Api, wrong_fields
-from tests.snapshots import everything
+from tests.support import executor
+from tests.support.api_client import Api, wrong_fields
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

@@ -10,8 +10,8 @@ import pytest
 
 from jobs.models import GroupStatus, Job, JobGroup
 from jobs.services import groups
-from tests.commands.saying import call
-from tests.snapshots import everything
+from tests.support.commands import call
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

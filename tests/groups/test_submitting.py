@@ -14,7 +14,7 @@ from jobs.models import GroupStatus, Job, JobGroup
 from jobs.services import groups
 from jobs.states import Status
 from tests.sample.jobs import add, noop
-from tests.snapshots import everything, kinds_of
+from tests.support.snapshots import everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 
@@ -139,7 +139,7 @@ def test_a_key_of_a_single_job_cannot_be_a_members() -> None:
 
 def test_progress_counts_the_last_job_of_each_place() -> None:
     from jobs.services import jobs as job_services
-    from tests import executor
+    from tests.support import executor
 
     made = groups.create([ITEM, ITEM, ITEM])
     first, second, _third = groups.tails(made.pk)

@@ -14,9 +14,9 @@ from jobs.services import groups
 from jobs.services import jobs as job_services
 from jobs.signals import group_finished
 from jobs.states import Status
-from tests import executor
-from tests.signals import Received
-from tests.snapshots import everything
+from tests.support import executor
+from tests.support.signals import Received
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

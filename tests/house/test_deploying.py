@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from jobs.conf import RULES, Conf
-from tests.commands.saying import run
 from tests.house import processes
 from tests.house.dockerfile import CHECKOUT, Stage, stages
+from tests.support.commands import run
 
 BUILD, IMAGE = stages((CHECKOUT / "Dockerfile").read_text())
 DEPLOY = CHECKOUT / "docs" / "deploy"

@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 
 from jobscheduler.settings_helpers import parse_log_level, read_or_create_secret
 from jobscheduler.shadow_check import refuse_shadows
-from tests.commands.saying import run
+from tests.support.commands import run
 
 
 @pytest.fixture(autouse=True)

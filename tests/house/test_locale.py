@@ -16,9 +16,6 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.utils import translation
 
-from tests.admin.people import logged_in
-from tests.api.calling import Api
-from tests.commands.saying import call
 from tests.house.messages import (
     ALIASES,
     APPS,
@@ -31,7 +28,10 @@ from tests.house.messages import (
     po_file,
     read_mo,
 )
-from tests.schedules.making import TYPE, schedule
+from tests.support.admin_users import logged_in
+from tests.support.api_client import Api
+from tests.support.commands import call
+from tests.support.schedules import TYPE, schedule
 
 pytestmark = pytest.mark.once
 EACH = [(app, language) for app in APPS for language in LANGUAGES]

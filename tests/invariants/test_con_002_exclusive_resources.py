@@ -10,8 +10,9 @@ from jobs.engine.selection import limits
 from jobs.errors import InvalidInput
 from jobs.models import Job
 from jobs.services import jobs as job_services
-from tests import executor, sample_jobs
-from tests.snapshots import everything
+from tests import sample_jobs
+from tests.support import executor
+from tests.support.snapshots import everything
 
 TYPE = sample_jobs.anything.name
 OLLAMA_ALONE = {"LIMITS": {"global": None, "resource": {"ollama": 1}}}

@@ -8,9 +8,10 @@ from django.db import IntegrityError, transaction
 from jobs.engine import finish
 from jobs.models import Job, JobRun
 from jobs.services import jobs as job_services
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory
-from tests.snapshots import everything
+from tests.support import executor
+from tests.support.snapshots import everything
 
 TYPE = sample_jobs.anything.name
 

@@ -17,8 +17,9 @@ from jobs.engine.sql import candidates, claim, finish, insert, limits, promote
 from jobs.engine.sql.columns import CLAIMED
 from jobs.models import Job
 from jobs.services import jobs as job_services
-from tests import executor, sample_jobs
-from tests.snapshots import everything
+from tests import sample_jobs
+from tests.support import executor
+from tests.support.snapshots import everything
 
 TYPE = sample_jobs.anything.name
 STATEMENTS = (

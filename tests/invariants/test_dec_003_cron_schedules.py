@@ -12,8 +12,8 @@ from schedules import services
 from schedules.cron import CronError, fields_of
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
-from tests.schedules.making import NOON, every_minute, fired, minutes
-from tests.snapshots import everything
+from tests.support.schedules import NOON, every_minute, fired, minutes
+from tests.support.snapshots import everything
 
 
 def test_dec_003_unit_five_fields_and_names_are_understood() -> None:

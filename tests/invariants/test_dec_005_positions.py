@@ -8,8 +8,9 @@ from jobs.engine.ordering import SPACING
 from jobs.errors import InvalidInput, WrongState
 from jobs.models import Job
 from jobs.services import jobs as job_services
-from tests import executor, sample_jobs
-from tests.snapshots import everything
+from tests import sample_jobs
+from tests.support import executor
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

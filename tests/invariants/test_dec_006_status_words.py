@@ -8,8 +8,8 @@ from django.db import IntegrityError, transaction
 from jobs.models import Job, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import RUN_STATUSES, TERMINAL, Status
-from tests import executor
 from tests.factories import JobFactory
+from tests.support import executor
 
 FORMER_WORDS = ("SUCCESS", "DONE", "ERROR", "CANCELED", "DISPATCHED", "RETRYING", "succeeded", "error", "dispatched")
 

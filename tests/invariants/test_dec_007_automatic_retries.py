@@ -12,7 +12,8 @@ from jobs.outcomes import Failed
 from jobs.policies.retry import ExponentialBackoff, RetryFacts
 from jobs.services import jobs as job_services
 from jobs.states import Cause, Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
+from tests.support import executor
 
 TYPE = sample_jobs.anything.name
 

@@ -12,9 +12,10 @@ from jobs.engine.process_identity import Identity, Life
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory
-from tests.snapshots import events_of, everything
+from tests.support import executor
+from tests.support.snapshots import events_of, everything
 
 TYPE = sample_jobs.anything.name
 ME = Identity.mine("worker-1")

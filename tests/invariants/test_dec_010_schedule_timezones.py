@@ -12,8 +12,8 @@ from jobs.models import Job
 from schedules import services
 from schedules.cron import Cron, UnknownZone, zone
 from schedules.firing import fire_due
-from tests.schedules.making import due_at, fired, schedule
-from tests.snapshots import everything
+from tests.support.schedules import due_at, fired, schedule
+from tests.support.snapshots import everything
 
 
 def test_dec_010_unit_an_expression_is_read_in_its_own_zone() -> None:

@@ -12,9 +12,10 @@ from jobs.conf import conf
 from jobs.engine.selection import limits
 from jobs.models import ConcurrencyLimit, Job
 from jobs.services import jobs as job_services
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import ConcurrencyLimitFactory, JobFactory
-from tests.snapshots import everything
+from tests.support import executor
+from tests.support.snapshots import everything
 
 TYPE = sample_jobs.anything.name
 

@@ -9,9 +9,10 @@ from jobs.models import GroupStatus, Job, JobGroup
 from jobs.policies.groups import GroupFailureFacts, OnFailure
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory, JobGroupFactory
-from tests.snapshots import everything
+from tests.support import executor
+from tests.support.snapshots import everything
 
 assert sample_jobs.note.name == "tests.note"  # the type of the factories' jobs can be claimed
 

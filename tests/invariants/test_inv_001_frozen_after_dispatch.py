@@ -13,9 +13,10 @@ from jobs.errors import InvalidOperationError
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import JobFacts, Status, refusal
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory
-from tests.snapshots import everything
+from tests.support import executor
+from tests.support.snapshots import everything
 
 TYPE = sample_jobs.note.name
 CHANGES: list[dict[str, Any]] = [{"params": {}}, {"job_type": "x"}, {"tenant": "x"}, {"dispatched_at": None}]

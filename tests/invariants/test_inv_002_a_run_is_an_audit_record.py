@@ -14,9 +14,10 @@ from jobs.engine import finish
 from jobs.models import JobRun
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory
-from tests.snapshots import everything
+from tests.support import executor
+from tests.support.snapshots import everything
 
 TYPE = sample_jobs.note.name
 

@@ -12,7 +12,7 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import sample_jobs
 from tests.factories import JobFactory
-from tests.snapshots import everything
+from tests.support.snapshots import everything
 
 TYPE = sample_jobs.anything.name
 

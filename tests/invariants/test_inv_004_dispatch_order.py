@@ -13,8 +13,9 @@ from django.utils import timezone
 from jobs.errors import InvalidInput
 from jobs.models import DISPATCH_ORDER, Job
 from jobs.services import jobs as job_services
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory
+from tests.support import executor
 
 pytestmark = pytest.mark.django_db
 

@@ -14,8 +14,8 @@ from schedules.firing import fire_due
 from schedules.models import Schedule
 from tests.factories import JobFactory, ScheduleFactory, ScheduleFireFactory
 from tests.invariants.raw import execute
-from tests.schedules.making import NOON, every_minute, jobs_of
-from tests.snapshots import everything
+from tests.support.schedules import NOON, every_minute, jobs_of
+from tests.support.snapshots import everything
 
 
 def test_inv_005_unit_a_job_has_its_own_params_and_outlives_its_schedule() -> None:

@@ -13,9 +13,10 @@ from jobs.engine import groups
 from jobs.models import GroupStatus, Job, JobGroup
 from jobs.services import jobs as job_services
 from jobs.states import LIVE, Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory, JobGroupFactory, job_in
-from tests.snapshots import everything
+from tests.support import executor
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

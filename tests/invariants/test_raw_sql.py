@@ -17,7 +17,7 @@ from tests.invariants.raw import (
     existing_triggers,
 )
 from tests.invariants.violations import VIOLATIONS, Violation
-from tests.snapshots import everything
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

@@ -14,9 +14,10 @@ from jobs.errors import LiveTail, Superseded, WrongState
 from jobs.models import Gate, Job
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory, JobGroupFactory, JobTemplateFactory, ScheduleFactory, job_in
-from tests.snapshots import events_of, everything, kinds_of
+from tests.support import executor
+from tests.support.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 

@@ -18,10 +18,11 @@ from jobs.policies.groups import GroupFailureFacts
 from jobs.services import jobs as job_services
 from jobs.signals import group_finished
 from jobs.states import TERMINAL, Cause, Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory, JobGroupFactory
-from tests.signals import Received
-from tests.snapshots import events_of, everything, kinds_of
+from tests.support import executor
+from tests.support.signals import Received
+from tests.support.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 

@@ -33,9 +33,10 @@ from jobs.states import (
     allowed_actions,
     arrow,
 )
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import job_in
-from tests.snapshots import events_of, everything
+from tests.support import executor
+from tests.support.snapshots import events_of, everything
 
 pytestmark = pytest.mark.django_db
 

@@ -16,10 +16,10 @@ from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.executor import WORKER
 from tests.factories import SAMPLE_TYPE, JobFactory
-from tests.snapshots import kinds_of
-from tests.worker.harness import until
+from tests.support.executor import WORKER
+from tests.support.snapshots import kinds_of
+from tests.support.worker_processes import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.pg_only]
 

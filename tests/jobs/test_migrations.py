@@ -16,8 +16,9 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from jobs.checks import check_history
 from jobs.services import jobs as job_services
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.invariants.raw import existing_triggers
+from tests.support import executor
 
 LABELS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
 

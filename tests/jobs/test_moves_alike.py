@@ -21,9 +21,9 @@ from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job, JobMinute
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import Cause, StopMode
-from tests.executor import WORKER
 from tests.factories import SAMPLE_TYPE, JobFactory, JobGroupFactory
-from tests.snapshots import everything, kinds_of
+from tests.support.executor import WORKER
+from tests.support.snapshots import everything, kinds_of
 from webhooks import services as webhooks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pg_only]

@@ -20,8 +20,8 @@ from jobs.engine.worker.running_jobs import RunningJob
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed
 from jobs.states import Cause
-from tests.executor import WORKER
 from tests.factories import SAMPLE_TYPE, JobFactory
+from tests.support.executor import WORKER
 
 pytestmark = pytest.mark.django_db
 RETRY: dict[str, Any] = {"attempt": 1, "max_retries": 3, "retry_policy": {}}

@@ -13,9 +13,10 @@ from jobs.errors import InvalidInput, NotFound, WrongState
 from jobs.models import Job, JobEvent, LaneMark
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory, job_in
-from tests.snapshots import events_of, everything
+from tests.support import executor
+from tests.support.snapshots import events_of, everything
 
 pytestmark = pytest.mark.django_db
 

@@ -21,13 +21,14 @@ from jobs.outcomes import Skipped
 from jobs.services import groups
 from jobs.services import jobs as job_services
 from jobs.states import ACTIONS, PERSON_VERBS, LatestAttempt, Status, allowed_actions, is_repeated
-from tests import executor, sample_jobs
-from tests.admin.pages import page_of
-from tests.admin.people import logged_in
-from tests.api.calling import Api
-from tests.commands.saying import call
+from tests import sample_jobs
 from tests.factories import JobFactory
-from tests.snapshots import everything
+from tests.support import executor
+from tests.support.admin_pages import page_of
+from tests.support.admin_users import logged_in
+from tests.support.api_client import Api
+from tests.support.commands import call
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

@@ -15,7 +15,7 @@ from jobs.errors import InvalidInput, InvalidParams, JobSchedulerError, NotFound
 from jobs.services import jobs as job_services
 from tests import sample_jobs
 from tests.factories import JobFactory, JobTemplateFactory
-from tests.snapshots import everything
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

@@ -15,9 +15,9 @@ from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job, JobEvent, JobMinute, LaneMark
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import TERMINAL, Cause, Status
-from tests.executor import WORKER, finish
 from tests.factories import JobFactory
-from tests.snapshots import events_of, everything, kinds_of
+from tests.support.executor import WORKER, finish
+from tests.support.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 

@@ -19,9 +19,10 @@ from jobs.models import Gate, Job, JobEvent, LaneMark
 from jobs.services import jobs as job_services
 from jobs.signals import events_committed, job_enqueued
 from jobs.states import Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobTemplateFactory
-from tests.snapshots import everything, kinds_of
+from tests.support import executor
+from tests.support.snapshots import everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 

@@ -16,10 +16,10 @@ from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import jobs as job_services
 from jobs.states import STOPPED_AS, Cause, Status, StopMode
 from tests import sample_jobs
-from tests.api.calling import Api
-from tests.executor import WORKER, finish, offer, take
 from tests.factories import JobFactory
-from tests.snapshots import events_of, everything, kinds_of
+from tests.support.api_client import Api
+from tests.support.executor import WORKER, finish, offer, take
+from tests.support.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 

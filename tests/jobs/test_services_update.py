@@ -15,9 +15,10 @@ from jobs.ids import lane_id
 from jobs.models import Gate, Job, LaneMark
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory, job_in
-from tests.snapshots import events_of, everything, kinds_of
+from tests.support import executor
+from tests.support.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 

@@ -15,10 +15,11 @@ from jobs.models import Job
 from jobs.outcomes import Completed, Failed
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import executor, sample_jobs
+from tests import sample_jobs
 from tests.factories import JobFactory
-from tests.signals import Received, run_commit_hooks
-from tests.snapshots import everything
+from tests.support import executor
+from tests.support.signals import Received, run_commit_hooks
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

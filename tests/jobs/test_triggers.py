@@ -15,8 +15,8 @@ from django.db.models import Model
 
 from jobs import triggers
 from jobs.models import JobEvent, JobRun
-from tests.commands.saying import call
 from tests.invariants.raw import drop_trigger, existing_triggers
+from tests.support.commands import call
 
 APPS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
 MODELS = [model for label in APPS for model in apps.get_app_config(label).get_models()]

@@ -18,11 +18,11 @@ from jobs.errors import JobSchedulerError
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import jobs as job_services
 from jobs.signals import group_finished
-from tests import executor
 from tests.races import sabotage
 from tests.races.claiming import LEASE_SEC, Taker
 from tests.races.crowd import Meeting
 from tests.races.stage import five_hundred
+from tests.support import executor
 
 SLOTS = 4
 LATER_SEC = 3600

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobs.engine.maintenance import runner
-from tests.remote.working import Remote
+from tests.support.remote_client import Remote
 
 
 @pytest.fixture(autouse=True)

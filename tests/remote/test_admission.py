@@ -11,9 +11,9 @@ from django.db.models.functions import Now
 from jobs.models import Job, JobEvent, Lease
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot
 from jobs.states import EventKind, Status
-from tests.api.calling import Api, wrong_fields
-from tests.remote.working import LEASE, Remote, job
-from tests.snapshots import kinds_of
+from tests.support.api_client import Api, wrong_fields
+from tests.support.remote_client import LEASE, Remote, job
+from tests.support.snapshots import kinds_of
 
 pytestmark = pytest.mark.django_db
 TOTAL = 100

@@ -14,7 +14,7 @@ import pytest
 from jobs.models import Job
 from jobs.services import tokens
 from jobs.states import Status
-from tests.remote.crew import SHELL_TOOLS
+from tests.support.remote_workers import SHELL_TOOLS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "remote-workers.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)

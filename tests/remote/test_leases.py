@@ -14,9 +14,9 @@ from jobs.engine.maintenance.recovery import Sweeper
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.api.calling import Api
-from tests.remote.working import Remote, job
-from tests.snapshots import everything
+from tests.support.api_client import Api
+from tests.support.remote_client import Remote, job
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

@@ -14,10 +14,10 @@ from jobs.registry import job as handler
 from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
-from tests.api.calling import Api, wrong_fields
 from tests.factories import JobGroupFactory
-from tests.remote.working import ADDON, INDEXING, QUEUE, Remote, job
-from tests.snapshots import everything, kinds_of
+from tests.support.api_client import Api, wrong_fields
+from tests.support.remote_client import ADDON, INDEXING, QUEUE, Remote, job
+from tests.support.snapshots import everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 

@@ -22,10 +22,10 @@ from jobs.services import jobs as job_services
 from jobs.services import limits, targets
 from jobs.states import EventKind, Status
 from tests import sample_jobs
-from tests.api.calling import Api
 from tests.factories import SAMPLE_TYPE
-from tests.remote.working import QUEUE, Remote, job
-from tests.snapshots import kinds_of
+from tests.support.api_client import Api
+from tests.support.remote_client import QUEUE, Remote, job
+from tests.support.snapshots import kinds_of
 
 pytestmark = pytest.mark.django_db
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known

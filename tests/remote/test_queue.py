@@ -12,10 +12,10 @@ from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests import sample_jobs
-from tests.api.calling import Api, wrong_fields
 from tests.factories import SAMPLE_TYPE, job_in
-from tests.remote.working import INDEXING, LEASE, QUEUE, Remote, job
-from tests.snapshots import everything
+from tests.support.api_client import Api, wrong_fields
+from tests.support.remote_client import INDEXING, LEASE, QUEUE, Remote, job
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known

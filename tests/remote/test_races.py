@@ -16,11 +16,11 @@ from jobs.actors import PYTHON
 from jobs.models import Job, JobRun
 from jobs.services import remote
 from jobs.states import Status
-from tests.remote.calling import Caller
-from tests.remote.crew import ADDON, Crew
-from tests.remote.working import Remote
+from tests.support.http_client import Caller
+from tests.support.remote_client import Remote
+from tests.support.remote_workers import ADDON, Crew
+from tests.support.worker_processes import STEADY, Fleet, until
 from tests.worker.conftest import fleet as fleet
-from tests.worker.harness import STEADY, Fleet, until
 
 SERVERS, POLLERS, JOBS, LIMIT = 2, 6, 40, 3
 LIMITED = {**STEADY, "LIMITS": {"global": LIMIT}}

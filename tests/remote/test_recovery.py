@@ -20,7 +20,7 @@ from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
 from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE
-from tests.remote.working import Remote, job
+from tests.support.remote_client import Remote, job
 
 pytestmark = pytest.mark.django_db
 assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known

@@ -13,6 +13,6 @@ class SampleConfig(AppConfig):
 
     def ready(self) -> None:
         if wanted := os.environ.get("SABOTAGE"):
-            from tests import sabotage
+            from tests.support import sabotage
 
             sabotage.begin(wanted.split(","))

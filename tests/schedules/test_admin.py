@@ -14,12 +14,12 @@ from jobs.models import Job
 from schedules import services, validation
 from schedules.firing import fire_due
 from schedules.models import CatchUp, Overlap, Schedule, ScheduleFire
-from tests.admin.pages import choose, list_of, page_of, said
-from tests.admin.people import logged_in, reader
 from tests.admin.test_lists import queries_of
 from tests.factories import JobTemplateFactory, ScheduleFactory
-from tests.schedules.making import NOON, TYPE, every_minute, fired, schedule
-from tests.snapshots import everything
+from tests.support.admin_pages import choose, list_of, page_of, said
+from tests.support.admin_users import logged_in, reader
+from tests.support.schedules import NOON, TYPE, every_minute, fired, schedule
+from tests.support.snapshots import everything
 
 ADD = {
     "name": "nightly",

@@ -13,12 +13,12 @@ from django.utils import timezone
 from jobs.models import Job
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
-from tests import executor
-from tests.api.calling import Api, wrong_fields
 from tests.factories import JobTemplateFactory, ScheduleFactory
-from tests.schedules.making import NOON, TYPE, every_minute, jobs_of
 from tests.schedules.test_services import REFUSED
-from tests.snapshots import everything
+from tests.support import executor
+from tests.support.api_client import Api, wrong_fields
+from tests.support.schedules import NOON, TYPE, every_minute, jobs_of
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

@@ -11,9 +11,9 @@ from jobs.models import Job
 from schedules import services
 from schedules.firing import fire_due
 from schedules.models import Schedule
-from tests.commands.saying import call
 from tests.factories import JobTemplateFactory
-from tests.schedules.making import NOON, TYPE, every_minute, jobs_of
+from tests.support.commands import call
+from tests.support.schedules import NOON, TYPE, every_minute, jobs_of
 
 pytestmark = pytest.mark.django_db
 

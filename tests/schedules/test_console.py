@@ -13,12 +13,12 @@ from jobs.states import Status
 from schedules.admin import fires
 from schedules.describe import cron_in_words, every_in_words
 from schedules.models import Schedule, ScheduleFire
-from tests.admin.pages import list_of, page_of
-from tests.admin.people import logged_in, reader
 from tests.admin.test_lists import queries_of
 from tests.factories import JobFactory, ScheduleFactory, job_in
-from tests.schedules.making import NOON, every_minute
-from tests.snapshots import everything
+from tests.support.admin_pages import list_of, page_of
+from tests.support.admin_users import logged_in, reader
+from tests.support.schedules import NOON, every_minute
+from tests.support.snapshots import everything
 
 
 def place() -> str:

@@ -16,7 +16,7 @@ from schedules import declared, services
 from schedules.firing import fire_due
 from schedules.models import Schedule
 from schedules.ticker import Ticker
-from tests.schedules.making import NOON, schedule
+from tests.support.schedules import NOON, schedule
 
 pytestmark = pytest.mark.django_db
 

@@ -14,19 +14,10 @@ from jobs.states import Status
 from schedules import services
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
-from tests import executor
 from tests.factories import JobTemplateFactory, ScheduleFactory
-from tests.schedules.making import (
-    NOON,
-    due_at,
-    every_minute,
-    fired,
-    jobs_of,
-    minutes,
-    require_job_iff_fire,
-    schedule,
-)
-from tests.snapshots import events_of, everything
+from tests.support import executor
+from tests.support.schedules import NOON, due_at, every_minute, fired, jobs_of, minutes, require_job_iff_fire, schedule
+from tests.support.snapshots import events_of, everything
 
 pytestmark = pytest.mark.django_db
 

@@ -13,8 +13,8 @@ from jobs.models import Job
 from schedules import history
 from schedules.firing import fire_due
 from schedules.models import ScheduleFire
-from tests import executor
-from tests.schedules.making import NOON, every_minute, jobs_of
+from tests.support import executor
+from tests.support.schedules import NOON, every_minute, jobs_of
 
 pytestmark = pytest.mark.django_db
 

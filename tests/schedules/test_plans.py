@@ -18,7 +18,7 @@ from schedules.admin.fires import last_fires
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from schedules.ticker import Ticker
-from tests.schedules.making import NOON, TYPE
+from tests.support.schedules import NOON, TYPE
 
 SCHEDULES, BUSY, FIRES = 4_000, 10, 1_000
 # The other tables are empty here, and walking through nothing is the quickest way.

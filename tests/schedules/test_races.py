@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.chaos import schedulers
-from tests.worker.harness import Fleet
+from tests.support.worker_processes import Fleet
 
 
 @pytest.mark.timeout(240)

@@ -16,8 +16,8 @@ from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from schedules.validation import Broken
 from tests.factories import JobTemplateFactory, ScheduleFactory
-from tests.schedules.making import NOON, TYPE, due_at, every_minute, fired, jobs_of, minutes, schedule
-from tests.snapshots import everything
+from tests.support.schedules import NOON, TYPE, due_at, every_minute, fired, jobs_of, minutes, schedule
+from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 

@@ -15,8 +15,8 @@ from jobs.states import EventKind, Status
 from schedules import services
 from schedules.models import Schedule
 from schedules.ticker import Ticker
-from tests.schedules.making import fired, jobs_of, require_job_iff_fire, schedule
-from tests.worker.harness import STEADY, Fleet, await_status, database_now, event, until
+from tests.support.schedules import fired, jobs_of, require_job_iff_fire, schedule
+from tests.support.worker_processes import STEADY, Fleet, await_status, database_now, event, until
 
 SOON_SEC = 6.0  # less than what a scheduler that nobody tells anything would sleep
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from tests.webhooks.receiver import Receiver, receiver
+from tests.support.webhook_receiver import Receiver, receiver
 
 Settings = Callable[..., None]
 

@@ -10,11 +10,11 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client
 
-from tests.admin.pages import list_of, page_of
-from tests.admin.people import logged_in, reader
 from tests.factories import JobFactory, WebhookAttemptFactory, WebhookDeliveryFactory
-from tests.snapshots import everything
-from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint, fan_out, round_of_sending
+from tests.support.admin_pages import list_of, page_of
+from tests.support.admin_users import logged_in, reader
+from tests.support.snapshots import everything
+from tests.support.webhooks import ANYWHERE, completed, deliveries, endpoint, fan_out, round_of_sending
 from webhooks import services
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 

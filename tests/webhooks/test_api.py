@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.api.calling import Api, wrong_fields
 from tests.factories import WebhookDeliveryFactory
+from tests.support.api_client import Api, wrong_fields
+from tests.support.webhooks import completed, deliveries, endpoint, round_of_sending
 from tests.webhooks.conftest import Settings
-from tests.webhooks.scenes import completed, deliveries, endpoint, round_of_sending
 from webhooks import services
 from webhooks.models import WebhookEndpoint
 

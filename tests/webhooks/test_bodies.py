@@ -16,10 +16,10 @@ from jobs.outcomes import Completed
 from jobs.serializers import moment
 from jobs.services import groups
 from jobs.services import jobs as jobs
-from tests import executor
-from tests.api.calling import Api
 from tests.factories import JobTemplateFactory
-from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, enqueued, failed_job, fan_out
+from tests.support import executor
+from tests.support.api_client import Api
+from tests.support.webhooks import TYPE, completed, deliveries, endpoint, enqueued, failed_job, fan_out
 from webhooks import fanout, payloads
 from webhooks.models import WebhookMessage
 

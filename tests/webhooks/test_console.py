@@ -9,10 +9,10 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from jobs import clock
-from tests.admin.pages import list_of, page_of
-from tests.admin.people import logged_in, reader
 from tests.admin.test_lists import queries_of
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookEndpointFactory
+from tests.support.admin_pages import list_of, page_of
+from tests.support.admin_users import logged_in, reader
 from webhooks.admin import endpoints
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 

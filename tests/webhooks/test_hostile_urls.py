@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jobs.errors import InvalidInput
+from tests.support.webhooks import completed, deliveries, endpoint, round_of_sending
 from tests.webhooks.conftest import Settings
-from tests.webhooks.scenes import completed, deliveries, endpoint, round_of_sending
 from webhooks import services, url_guard
 from webhooks.models import WebhookEndpoint
 

@@ -13,10 +13,10 @@ from django.utils import timezone
 
 from jobs import clock
 from tests.factories import WebhookDeliveryFactory
+from tests.support.webhook_receiver import Receiver
+from tests.support.webhooks import completed, deliveries, endpoint, enqueued, fan_out, messages, round_of_sending
+from tests.support.worker_processes import until
 from tests.webhooks.conftest import Settings
-from tests.webhooks.receiver import Receiver
-from tests.webhooks.scenes import completed, deliveries, endpoint, enqueued, fan_out, messages, round_of_sending
-from tests.worker.harness import until
 from webhooks import circuit_breaker, fanout, services
 from webhooks import deliveries as leases
 from webhooks.deliveries import Outcome

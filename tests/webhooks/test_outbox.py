@@ -21,12 +21,12 @@ from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import groups
 from jobs.services import jobs as jobs
 from jobs.states import ARROWS, EventKind, Status
-from tests import executor
 from tests.factories import JobFactory
 from tests.invariants.raw import execute
-from tests.snapshots import everything
-from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, enqueued, fan_out, messages
-from tests.worker.harness import until
+from tests.support import executor
+from tests.support.snapshots import everything
+from tests.support.webhooks import TYPE, completed, deliveries, endpoint, enqueued, fan_out, messages
+from tests.support.worker_processes import until
 from webhooks import events, services
 from webhooks.models import WebhookEndpoint, WebhookMessage, WebhookSubscription
 

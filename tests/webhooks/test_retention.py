@@ -11,10 +11,10 @@ from jobs.engine.maintenance import runner
 from jobs.engine.maintenance.retention import Pruning
 from jobs.models import Job, JobGroup
 from jobs.services import groups
-from tests import executor
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookMessageFactory
+from tests.support import executor
+from tests.support.webhooks import TYPE, completed, deliveries, endpoint, fan_out
 from tests.webhooks.conftest import Settings
-from tests.webhooks.scenes import TYPE, completed, deliveries, endpoint, fan_out
 from webhooks import services
 from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookMessage
 

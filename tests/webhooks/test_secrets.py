@@ -11,8 +11,8 @@ import pytest
 from django.db import connection
 from standardwebhooks import Webhook
 
+from tests.support.webhooks import ANYWHERE
 from tests.webhooks.conftest import Settings
-from tests.webhooks.scenes import ANYWHERE
 from webhooks import attempt, deliveries, services
 from webhooks.models import WebhookEndpoint
 from webhooks.secrets import (

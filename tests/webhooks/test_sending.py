@@ -17,11 +17,11 @@ from standardwebhooks import WebhookVerificationError
 
 from jobs.services import jobs as jobs
 from jobs.signals import events_committed
-from tests.webhooks import receiver as manners
+from tests.support import webhook_receiver as manners
+from tests.support.webhook_receiver import Manner, Receiver
+from tests.support.webhooks import completed, deliveries, endpoint, failed_job, round_of_sending
+from tests.support.worker_processes import until
 from tests.webhooks.conftest import Settings
-from tests.webhooks.receiver import Manner, Receiver
-from tests.webhooks.scenes import completed, deliveries, endpoint, failed_job, round_of_sending
-from tests.worker.harness import until
 from webhooks import deliveries as leases
 from webhooks import sender, services, url_guard
 from webhooks.models import WebhookAttempt, WebhookEndpoint

@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from jobs.errors import InvalidInput, NotFound
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory
+from tests.support.webhooks import ANYWHERE, completed, deliveries, endpoint, fan_out
 from tests.webhooks.conftest import Settings
-from tests.webhooks.scenes import ANYWHERE, completed, deliveries, endpoint, fan_out
 from webhooks import deliveries as leases
 from webhooks import services
 from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.webhook_receiver import Receiver
+from tests.support.webhooks import completed, deliveries, endpoint, round_of_sending
 from tests.webhooks.conftest import Settings
-from tests.webhooks.receiver import Receiver
-from tests.webhooks.scenes import completed, deliveries, endpoint, round_of_sending
 from webhooks import http_client
 
 pytestmark = pytest.mark.django_db

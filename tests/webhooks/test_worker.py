@@ -13,11 +13,11 @@ from django.core.management import call_command
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as jobs
 from jobs.states import Status
-from tests.webhooks import receiver as manners
+from tests.support import webhook_receiver as manners
+from tests.support.webhook_receiver import Receiver
+from tests.support.webhooks import completed, deliveries, endpoint
+from tests.support.worker_processes import SHORT, Fleet, await_all_ended, until
 from tests.webhooks.conftest import Settings
-from tests.webhooks.receiver import Receiver
-from tests.webhooks.scenes import completed, deliveries, endpoint
-from tests.worker.harness import SHORT, Fleet, await_all_ended, until
 from webhooks import services
 from webhooks.models import WebhookDelivery
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.chaos import crowded, kills, lanes
-from tests.worker.harness import STEADY, Fleet
+from tests.support.worker_processes import STEADY, Fleet
 
 
 def test_four_workers_keep_lanes_in_order_and_every_limit(fleet: Fleet, chance: random.Random) -> None:

@@ -9,8 +9,8 @@ import pytest
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
-from tests.snapshots import everything
-from tests.worker.harness import Fleet, WorkerProcess, await_status, event, job, successor, until
+from tests.support.snapshots import everything
+from tests.support.worker_processes import Fleet, WorkerProcess, await_status, event, job, successor, until
 
 HONEST, BLIND, TOKENLESS = "", "blind", "blind,tokenless"
 KEPT = ("Job", "JobRun", "JobEvent", "JobLog", "JobMinute", "Target", "LaneMark")

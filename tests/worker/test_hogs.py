@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
-from tests.worker.harness import SHORT, STORY_SEC, Fleet, await_status, job, until
+from tests.support.worker_processes import SHORT, STORY_SEC, Fleet, await_status, job, until
 
 LEASE = SHORT["LEASE_SEC"]
 

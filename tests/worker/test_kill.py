@@ -7,7 +7,7 @@ import pytest
 from jobs.models import Worker
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
-from tests.worker.harness import SHORT, Fleet, await_status, database_now, event, job, successor, until
+from tests.support.worker_processes import SHORT, Fleet, await_status, database_now, event, job, successor, until
 
 RECOVERED_SEC = SHORT["LEASE_SEC"] + SHORT["GRACE_SEC"] + SHORT["RECOVERY_SEC"] + 1
 

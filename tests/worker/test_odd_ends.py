@@ -6,7 +6,7 @@ import pytest
 
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.worker.harness import STEADY, Fleet, await_status
+from tests.support.worker_processes import STEADY, Fleet, await_status
 
 
 @pytest.mark.parametrize(("code", "kept"), [(2**31, 1), (-(2**31), -(2**31))])

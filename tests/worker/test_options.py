@@ -17,7 +17,7 @@ from jobs.engine.worker.registration import Registration
 from jobs.models import LaneMark, Worker
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.worker.harness import MANAGE, STEADY, Fleet, await_status, job, until
+from tests.support.worker_processes import MANAGE, STEADY, Fleet, await_status, job, until
 
 BAD = (
     (["--concurrency=0"], "--concurrency: must be"),

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.conftest import database_url
-from tests.worker.harness import MANAGE, Fleet, await_status, until
+from tests.support.worker_processes import MANAGE, Fleet, await_status, until
 
 
 @pytest.mark.pg_only

@@ -10,7 +10,7 @@ from django.db import connection, connections
 from jobs import db
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.worker.harness import SHORT, Fleet, await_status, chain
+from tests.support.worker_processes import SHORT, Fleet, await_status, chain
 
 pytestmark = pytest.mark.pg_only
 POOL_SIZE = 4  # psycopg_pool's default

@@ -18,8 +18,8 @@ from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed, Failed
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.snapshots import kinds_of
-from tests.worker.harness import STEADY, Fleet, await_status
+from tests.support.snapshots import kinds_of
+from tests.support.worker_processes import STEADY, Fleet, await_status
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TYPE = "sample.noop"

@@ -7,7 +7,7 @@ import pytest
 from jobs.models import Gate, Job
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
-from tests.worker.harness import STEADY, Fleet, await_status, chain, event, job, until
+from tests.support.worker_processes import STEADY, Fleet, await_status, chain, event, job, until
 
 BASE_SEC = 0.4
 LATE_SEC = 0.5  # a retry may start so much after its time on a busy machine

@@ -11,8 +11,18 @@ from jobs.models import Worker, WorkerState
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos import shutdowns
-from tests.snapshots import kinds_of
-from tests.worker.harness import SHORT, STEADY, Fleet, WorkerProcess, await_status, event, is_running, job, until
+from tests.support.snapshots import kinds_of
+from tests.support.worker_processes import (
+    SHORT,
+    STEADY,
+    Fleet,
+    WorkerProcess,
+    await_status,
+    event,
+    is_running,
+    job,
+    until,
+)
 
 LEASE = SHORT["LEASE_SEC"]
 

@@ -7,8 +7,8 @@ import pytest
 from jobs.models import Job, JobRun
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
-from tests.snapshots import kinds_of
-from tests.worker.harness import SHORT, STEADY, Fleet, await_status, database_now, event, job, until
+from tests.support.snapshots import kinds_of
+from tests.support.worker_processes import SHORT, STEADY, Fleet, await_status, database_now, event, job, until
 
 HEARD_SEC = 1.0  # beyond one heartbeat: for the handler to stop and the end to be written
 

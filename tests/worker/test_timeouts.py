@@ -10,7 +10,7 @@ import pytest
 from jobs.models import Job, Worker
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
-from tests.worker.harness import STEADY, Fleet, await_status, event, is_running, job, successor, until
+from tests.support.worker_processes import STEADY, Fleet, await_status, event, is_running, job, successor, until
 
 QUICK = {**STEADY, "RETRY_BASE_SEC": 0}
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.chaos import commit_cuts, host_locks, isolation
-from tests.worker.harness import Fleet
+from tests.support.worker_processes import Fleet
 
 
 @pytest.mark.pg_only

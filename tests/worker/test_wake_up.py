@@ -16,7 +16,7 @@ from jobs.models import Gate, Job
 from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.states import EventKind, Status
-from tests.worker.harness import STEADY, Fleet, await_status, database_now, event, until
+from tests.support.worker_processes import STEADY, Fleet, await_status, database_now, event, until
 
 SOON_SEC = 6.0  # less than the fallback poll of one that listens
 

@@ -7,7 +7,8 @@ from typing import Any
 from jobs.models import Job
 from jobs.outcomes import Completed
 from jobs.services import jobs as jobs
-from tests import executor, sample_jobs
+from tests import sample_jobs
+from tests.support import executor
 from webhooks import fanout, services
 from webhooks.models import WebhookDelivery, WebhookEndpoint, WebhookMessage
 from webhooks.sender import Sender

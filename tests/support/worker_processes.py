@@ -21,7 +21,7 @@ from django.utils import timezone
 from jobs.models import Job, JobEvent
 from jobs.states import TERMINAL, Status
 from tests.sample import runs
-from tests.worker.ledger import Ledger
+from tests.support.ledger import Ledger
 
 MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
 LOOK_SEC = 0.02

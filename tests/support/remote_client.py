@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from jobs.models import Job
-from tests.api.calling import Api
+from tests.support.api_client import Api
 
 QUEUE, LEASE = "/system/scheduler/queue", "/system/scheduler/lease"
 ADDON = "visuals"

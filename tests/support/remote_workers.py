@@ -17,10 +17,10 @@ from django.db import connection
 
 from jobs.services import tokens
 from tests.postgres import _die_with_parent
-from tests.worker.harness import MANAGE, SHORT, START_SEC, STORY_SEC, Fleet, _as_environ, until
+from tests.support.worker_processes import MANAGE, SHORT, START_SEC, STORY_SEC, Fleet, _as_environ, until
 
 EXAMPLES = MANAGE.parent / "examples"
-HANDLERS = Path(__file__).with_name("handlers.py")
+HANDLERS = Path(__file__).with_name("remote_handlers.py")
 ADDON = "tools"
 POLL_SEC = 0.05
 SHELL_TOOLS = ("curl", "jq")

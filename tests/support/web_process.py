@@ -14,8 +14,8 @@ from typing import Any
 
 from jobs.management.commands.runscheduler import listen
 from jobs.services import tokens
-from tests.worker.harness import MANAGE, SHORT, START_SEC, Fleet, until
-from tests.worker.harness import _as_environ as as_environ
+from tests.support.worker_processes import MANAGE, SHORT, START_SEC, Fleet, until
+from tests.support.worker_processes import _as_environ as as_environ
 
 CALL_SEC = 120
 
