@@ -56,7 +56,7 @@ from webhooks.models import (
     WebhookSubscription,
 )
 
-SAMPLE_TYPE = "tests.note"  # see `tests.sample_jobs`
+SAMPLE_TYPE = "tests.note"  # see `tests.sample_app.job_types`
 HOLDS_ITS_LANE = (*ACTIVE, Status.PAUSED)
 
 

@@ -37,7 +37,7 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = True  # nothing is collected for tests
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.sample"]
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.sample_app"]
 MIDDLEWARE = [*MIDDLEWARE, "tests.browser.csp.strict"]
 JOBSCHEDULER: dict[str, object] = from_environ(os.environ)  # the children of a test may be told shorter times
 TASKS = {

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-import tests.sample_jobs  # noqa: F401  templates choose among the types that are known
+import tests.sample_app.job_types  # noqa: F401  templates choose among the types that are known
 from jobs.models import ConcurrencyLimit, JobTemplate
 from jobs.redaction import MASK
 from jobs.services import jobs as job_services

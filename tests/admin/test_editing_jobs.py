@@ -10,7 +10,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
-import tests.sample_jobs  # noqa: F401  params are checked by the handler's signature
+import tests.sample_app.job_types  # noqa: F401  params are checked by the handler's signature
 from jobs.models import Job
 from jobs.redaction import MASK
 from jobs.services import jobs as job_services

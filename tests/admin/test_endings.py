@@ -16,7 +16,7 @@ from jobs.models import Job, JobEvent
 from jobs.states import Status
 from jobs.stats import cache
 from tests.factories import JobEventFactory, job_in
-from tests.sample_jobs import note
+from tests.sample_app.job_types import note
 from tests.support.admin_pages import list_of
 
 NOW = timezone.now()

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-import tests.sample_jobs  # noqa: F401
+import tests.sample_app.job_types  # noqa: F401
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.services import limits, targets

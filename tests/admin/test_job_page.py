@@ -14,7 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-import tests.sample_jobs  # noqa: F401  what is cloned must be a known type
+import tests.sample_app.job_types  # noqa: F401  what is cloned must be a known type
 from jobs.engine.process_identity import Identity
 from jobs.models import Job
 from jobs.services import jobs as job_services

@@ -188,7 +188,7 @@ def test_every_search_box_says_what_it_finds(boss: Client) -> None:
 
 
 def test_jobs_are_filtered_by_status_type_and_age(boss: Client) -> None:
-    import tests.sample_jobs  # noqa: F401  the filter offers the types that are known
+    import tests.sample_app.job_types  # noqa: F401  the filter offers the types that are known
 
     long_ago = int((timezone.now() - timedelta(hours=2)).timestamp() * 1000)
     old = JobFactory.create(id=UUID(int=(long_ago << 80) | (7 << 76) | (2 << 62)))

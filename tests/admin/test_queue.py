@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.html import strip_tags
 
-import tests.sample_jobs  # noqa: F401
+import tests.sample_app.job_types  # noqa: F401
 from jobs.admin import queue as queue_page
 from jobs.models import Job
 from jobs.services import jobs as job_services

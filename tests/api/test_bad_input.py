@@ -11,13 +11,13 @@ from django.test import override_settings
 
 from jobs.models import Job
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE, job_in
+from tests.sample_app import job_types
 from tests.support.api_client import Api
 from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
-assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 NOTE = {"job_type": "tests.note", "params": {"text": "x"}}
 ABSENT = "01920000-0000-7000-8000-000000000000"

@@ -16,11 +16,11 @@ from django.db import connections
 from django.test import override_settings
 
 from jobs.models import Job
-from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE, JobFactory
+from tests.sample_app import job_types
 from tests.support.api_client import Api
 
-assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 NOTE = {"job_type": "tests.note", "params": {"text": "x"}}
 SMALL = override_settings(JOBSCHEDULER={"MAX_BODY_BYTES": 1024, "BULK_BODY_BYTES": 2048})

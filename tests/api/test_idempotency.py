@@ -16,11 +16,11 @@ from jobs import db
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.services import tokens
-from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE
+from tests.sample_app import job_types
 from tests.support.api_client import Api, wrong_fields
 
-assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 CALLERS = 20
 NOTE = {"job_type": "tests.note", "params": {"text": "x"}}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobs.registry import registry
-from tests import sample_jobs
+from tests.sample_app import job_types
 from tests.support.api_client import Api
 
 pytestmark = pytest.mark.django_db
@@ -22,11 +22,11 @@ def test_every_registered_type_is_listed_by_name() -> None:
 
 
 def test_a_type_says_what_it_takes() -> None:
-    note = shown()[sample_jobs.note.name]
+    note = shown()[job_types.note.name]
     assert note["params_schema"]["properties"]["text"] == {"title": "Text", "type": "string"}
     assert note["params_schema"]["required"] == ["text"]
     assert (note["resource"], note["remote"], note["max_retries"], note["doc"]) == ("default", False, 3, "")
-    attic = shown()[sample_jobs.nothing.name]
+    attic = shown()[job_types.nothing.name]
     assert (attic["resource"], attic["max_retries"]) == ("attic", 1)
 
 

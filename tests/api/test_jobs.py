@@ -12,14 +12,14 @@ from jobs.api.job_schemas import JobOut, JobRunOut, LeaseOut
 from jobs.models import Job, JobEvent
 from jobs.redaction import MASK
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE, JobFactory, JobLogFactory, JobTemplateFactory, job_in
+from tests.sample_app import job_types
 from tests.support.admin_users import logged_in, reader
 from tests.support.api_client import Api, wrong_fields
 from tests.support.snapshots import everything, kinds_of
 
 pytestmark = pytest.mark.django_db
-assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 NOTE: dict[str, Any] = {"job_type": "tests.note", "params": {"text": "x"}}
 

@@ -12,12 +12,12 @@ from django.test import Client, override_settings
 from jobs.api.legacy import OLD_WORDS
 from jobs.models import Job
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE, JobFactory, job_in
+from tests.sample_app import job_types
 from tests.support.api_client import Api
 
 pytestmark = pytest.mark.django_db
-assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 
 def ask(api: Api, method: str, path: str, body: Any = None, **headers: str) -> Any:

@@ -21,12 +21,12 @@ from jobs.models import Job, JobMinute
 from jobs.models.rollup import BUCKETS_SEC
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, Status
-from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE, JobFactory, JobMinuteFactory, WorkerFactory, job_in
+from tests.sample_app import job_types
 from tests.support.api_client import Api
 
 pytestmark = pytest.mark.django_db
-assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 Labels = frozenset[tuple[str, str]]
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -13,13 +13,13 @@ from django.test import Client, override_settings
 
 from jobs.models import Job
 from jobs.services import tokens
-from tests import sample_jobs
 from tests.api.breaking_urls import SECRET
 from tests.factories import SAMPLE_TYPE
+from tests.sample_app import job_types
 from tests.support.api_client import Api
 from tests.support.commands import CHECKOUT
 
-assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 BROKEN = override_settings(ROOT_URLCONF="tests.api.breaking_urls")
 

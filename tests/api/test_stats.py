@@ -15,12 +15,12 @@ from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.stats import cache, live_counts
-from tests import sample_jobs
 from tests.factories import JobFactory, JobMinuteFactory, WorkerFactory, job_in
+from tests.sample_app import job_types
 from tests.support.api_client import Api, wrong_fields
 
 pytestmark = pytest.mark.django_db
-NOTE = sample_jobs.note.name
+NOTE = job_types.note.name
 
 
 def stats(tenant: str | None = None, path: str = "/stats") -> dict[str, Any]:

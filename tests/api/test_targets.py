@@ -12,12 +12,12 @@ from jobs.models import Job, Target
 from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import JobFactory, TargetFactory
+from tests.sample_app import job_types
 from tests.support.api_client import Api, wrong_fields
 
 pytestmark = pytest.mark.django_db
-NOTE = sample_jobs.note.name
+NOTE = job_types.note.name
 
 
 def submit(target: str, tenant: str = "default") -> Job:

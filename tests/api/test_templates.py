@@ -10,12 +10,12 @@ import pytest
 from jobs.models import Job, JobTemplate
 from jobs.redaction import MASK
 from jobs.services import jobs as job_services
-from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE, JobFactory, JobTemplateFactory, ScheduleFactory
+from tests.sample_app import job_types
 from tests.support.api_client import Api, wrong_fields
 
 pytestmark = pytest.mark.django_db
-ANYTHING = sample_jobs.anything.name
+ANYTHING = job_types.anything.name
 FULL: dict[str, Any] = {
     "name": "nightly",
     "job_type": ANYTHING,

@@ -12,13 +12,13 @@ from jobs.engine.facts import facts_of
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status, allowed_actions
-from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE, JobFactory, job_in
+from tests.sample_app import job_types
 from tests.support.api_client import Api
 from tests.support.snapshots import events_of, everything
 
 pytestmark = pytest.mark.django_db
-assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 
 @pytest.fixture

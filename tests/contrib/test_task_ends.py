@@ -20,7 +20,7 @@ from jobs.outcomes import Failed
 from jobs.services import jobs as job_services
 from jobs.states import Cause, Status, StopMode
 from jobs.testing import drain
-from tests.sample import tasks
+from tests.sample_app import tasks
 from tests.support import executor
 
 pytestmark = pytest.mark.django_db

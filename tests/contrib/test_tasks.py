@@ -35,7 +35,7 @@ from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.testing import drain
-from tests.sample import tasks
+from tests.sample_app import tasks
 from tests.support.worker_processes import Fleet, until
 
 pytestmark = pytest.mark.django_db
@@ -44,13 +44,13 @@ pytestmark = pytest.mark.django_db
 def test_a_task_becomes_a_job_of_its_own_type_and_its_result_has_the_jobs_id() -> None:
     result = tasks.add.enqueue(1, b=2)
     job = Job.objects.get()
-    assert (result.id, job.job_type) == (str(job.pk), "tests.sample.tasks.add")
+    assert (result.id, job.job_type) == (str(job.pk), "tests.sample_app.tasks.add")
     assert job.params["args"] == [1]
     assert job.params["kwargs"] == {"b": 2}
     assert (result.status, result.args, result.kwargs) == (TaskResultStatus.READY, [1], {"b": 2})
     assert (result.enqueued_at, result.started_at, result.finished_at) == (job.created_at, None, None)
     assert (result.backend, result.attempts, result.errors, result.is_finished) == ("default", 0, [], False)
-    assert "tests.sample.tasks.add" in registry.names()
+    assert "tests.sample_app.tasks.add" in registry.names()
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_task_of_another_backend_may_be_sent_to_ours() -> None:
 
 
 def test_a_task_may_be_submitted_by_name_and_called_as_it_is() -> None:
-    job = job_services.enqueue("tests.sample.tasks.add", {"args": [1, 1]})
+    job = job_services.enqueue("tests.sample_app.tasks.add", {"args": [1, 1]})
     drain()
     assert tasks.add.get_result(str(job.pk)).return_value == 2
     assert tasks.add.call(2, 3) == tasks.add.func(2, 3) == 5

@@ -28,8 +28,8 @@ from jobs.testing import (
     time_travel,
 )
 from schedules import services as schedules
-from tests.sample import jobs as sample
-from tests.sample import tasks
+from tests.sample_app import jobs as sample
+from tests.sample_app import tasks
 
 pytest_plugins = ["jobscheduler.pytest_plugin"]
 pytestmark = pytest.mark.django_db

@@ -23,13 +23,13 @@ from jobs.models import Gate, Job, Lease, SystemSnapshot
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot, State
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import sample_jobs
 from tests.dispatch import handlers
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import events_of, kinds_of
 
 pytestmark = pytest.mark.django_db
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 CALM = {"quiet_load": 900, "busy_load": 1000, "streak_sec": 0}
 CAPACITY: dict[str, Any] = {
     "LIMITS": {"global": None},

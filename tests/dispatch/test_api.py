@@ -10,13 +10,13 @@ from django.test import override_settings
 from jobs.engine.selection import limits
 from jobs.models import Lease
 from jobs.services import jobs as job_services
-from tests import sample_jobs
 from tests.dispatch import handlers
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.api_client import Api, wrong_fields
 
 pytestmark = pytest.mark.django_db
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 assert handlers  # registers them
 
 

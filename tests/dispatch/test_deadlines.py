@@ -15,13 +15,13 @@ from jobs.models import Job, JobRun
 from jobs.policies.concurrency import Limits
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import ConcurrencyLimitFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import events_of
 
 pytestmark = pytest.mark.django_db
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 LATE = timedelta(seconds=-1)
 
 

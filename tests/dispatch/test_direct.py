@@ -18,12 +18,12 @@ from jobs.engine.slots import leases
 from jobs.errors import HandlerFailed, InvalidInput, InvalidOperationError, NoSlot, Skip, TokenLimitExceeded
 from jobs.models import Job, JobEvent, Lease
 from jobs.services import jobs as job_services
-from tests import sample_jobs
 from tests.dispatch import handlers
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.worker_processes import until
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 QUICK = {"HEARTBEAT_SEC": 0.1, "LEASE_SEC": 2, "POLL_SEC": 0.05}
 
 

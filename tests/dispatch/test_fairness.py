@@ -17,15 +17,15 @@ from jobs.engine.maintenance.aging import Ager
 from jobs.engine.selection import fair_share
 from jobs.models import Job, ShareAccount, SystemSnapshot
 from jobs.services import jobs as job_services
-from tests import sample_jobs
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import events_of, kinds_of
 
 pytestmark = pytest.mark.django_db
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 NO_LIMIT = {"LIMITS": {"global": None}}
 AGING = {**NO_LIMIT, "FAIRNESS_POLICY": "jobs.policies.fairness.Aging"}
-SHARES = {**NO_LIMIT, "FAIRNESS_POLICY": "tests.sample.policies.by_addon"}
+SHARES = {**NO_LIMIT, "FAIRNESS_POLICY": "tests.sample_app.policies.by_addon"}
 
 
 def waited(job: Job, seconds: float) -> Job:

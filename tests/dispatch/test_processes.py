@@ -71,7 +71,7 @@ def test_without_fairness_the_order_is_strict_under_four_workers(fleet: Fleet, c
     assert list(claimed) == expected
 
 
-AGING = {"FAIRNESS_POLICY": "tests.sample.policies.quick_aging"}
+AGING = {"FAIRNESS_POLICY": "tests.sample_app.policies.quick_aging"}
 
 
 @pytest.mark.parametrize("fairness", [AGING, {}], ids=["aging", "strict"])

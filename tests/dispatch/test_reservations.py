@@ -17,11 +17,11 @@ from jobs.models import Job, Lease
 from jobs.policies.admission import Candidate
 from jobs.services import jobs as job_services
 from jobs.services import limits as operator
-from tests import sample_jobs
+from tests.sample_app import job_types
 from tests.support import executor
 
 pytestmark = pytest.mark.django_db
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 PER_RESOURCE = {"LIMITS": {"global": None, "resource": {"ollama": 1, "remote": 2}}}
 
 
@@ -168,7 +168,7 @@ def test_admission_only_leases_take_no_slot() -> None:
 
 
 @override_settings(
-    JOBSCHEDULER={"CONCURRENCY_POLICY": "tests.sample.policies.one_of_each_type", "LIMITS": {"global": None}}
+    JOBSCHEDULER={"CONCURRENCY_POLICY": "tests.sample_app.policies.one_of_each_type", "LIMITS": {"global": None}}
 )
 def test_a_limit_that_only_a_policy_knows_of_gives_way_too() -> None:
     limits.sync()
@@ -176,7 +176,7 @@ def test_a_limit_that_only_a_policy_knows_of_gives_way_too() -> None:
     direct = reserve()
     assert not is_granted(direct)
     job_services.enqueue(TYPE)
-    other = job_services.enqueue(sample_jobs.nothing.name)
+    other = job_services.enqueue(job_types.nothing.name)
     executor.complete(running)
     executor.take(other)
     assert executor.take_next() is None

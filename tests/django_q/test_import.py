@@ -12,13 +12,13 @@ from django_q.models import Schedule as Theirs
 
 from schedules.models import Schedule
 from schedules.triggers import from_on, trigger_of
-from tests import sample_jobs
+from tests.sample_app import job_types
 from tests.support.commands import call
 from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 
-FUNC = f"{sample_jobs.__name__}.{sample_jobs.note.__qualname__}"
+FUNC = f"{job_types.__name__}.{job_types.note.__qualname__}"
 BERLIN = "Europe/Berlin"
 NEXT = datetime(2027, 1, 14, 2, 37, tzinfo=UTC)  # 03:37 in Berlin, a Thursday
 
@@ -167,7 +167,7 @@ def test_hooks_clusters_and_days_that_not_every_month_has_are_warned_of() -> Non
 
 
 def test_the_intended_date_becomes_the_param_for_the_due_time() -> None:
-    theirs(schedule_type="D", func=f"{sample_jobs.__name__}.anything", kwargs=None, intended_date_kwarg="when")
+    theirs(schedule_type="D", func=f"{job_types.__name__}.anything", kwargs=None, intended_date_kwarg="when")
     call("import_django_q")
     assert ours().fire_time_param == "when"
 

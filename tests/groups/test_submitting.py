@@ -13,7 +13,7 @@ from jobs.errors import IdempotencyKeyReused, InvalidInput, UnknownJobType
 from jobs.models import GroupStatus, Job, JobGroup
 from jobs.services import groups
 from jobs.states import Status
-from tests.sample.jobs import add, noop
+from tests.sample_app.jobs import add, noop
 from tests.support.snapshots import everything, kinds_of
 
 pytestmark = pytest.mark.django_db

@@ -10,11 +10,11 @@ from jobs.engine.selection import limits
 from jobs.errors import InvalidInput
 from jobs.models import Job
 from jobs.services import jobs as job_services
-from tests import sample_jobs
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import everything
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 OLLAMA_ALONE = {"LIMITS": {"global": None, "resource": {"ollama": 1}}}
 
 

@@ -8,12 +8,12 @@ from django.db import IntegrityError, transaction
 from jobs.engine import finish
 from jobs.models import Job, JobRun
 from jobs.services import jobs as job_services
-from tests import sample_jobs
 from tests.factories import JobFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import everything
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 
 
 def test_dec_001_unit_a_run_is_its_jobs_and_shares_its_id() -> None:

@@ -17,11 +17,11 @@ from jobs.engine.sql import candidates, claim, finish, insert, limits, promote
 from jobs.engine.sql.columns import CLAIMED
 from jobs.models import Job
 from jobs.services import jobs as job_services
-from tests import sample_jobs
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import everything
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 STATEMENTS = (
     insert.insert_job,
     insert.insert_jobs,

@@ -8,13 +8,13 @@ from jobs.engine.ordering import SPACING
 from jobs.errors import InvalidInput, WrongState
 from jobs.models import Job
 from jobs.services import jobs as job_services
-from tests import sample_jobs
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 
 
 def test_dec_005_unit_positions_are_whole_numbers_with_room_between_them() -> None:

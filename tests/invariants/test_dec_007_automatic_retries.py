@@ -12,10 +12,10 @@ from jobs.outcomes import Failed
 from jobs.policies.retry import ExponentialBackoff, RetryFacts
 from jobs.services import jobs as job_services
 from jobs.states import Cause, Status
-from tests import sample_jobs
+from tests.sample_app import job_types
 from tests.support import executor
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 
 
 def test_dec_007_unit_the_policy_gives_three_retries_with_doubling_delays() -> None:

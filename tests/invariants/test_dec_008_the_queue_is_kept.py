@@ -12,12 +12,12 @@ from jobs.engine.process_identity import Identity, Life
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import JobFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import events_of, everything
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 ME = Identity.mine("worker-1")
 GONE = replace(ME, started="1")  # a process with our pid that began at another time cannot live any more
 

@@ -12,12 +12,12 @@ from jobs.conf import conf
 from jobs.engine.selection import limits
 from jobs.models import ConcurrencyLimit, Job
 from jobs.services import jobs as job_services
-from tests import sample_jobs
 from tests.factories import ConcurrencyLimitFactory, JobFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import everything
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 
 
 def test_dec_011_unit_the_default_is_one_for_all() -> None:

@@ -9,12 +9,12 @@ from jobs.models import GroupStatus, Job, JobGroup
 from jobs.policies.groups import GroupFailureFacts, OnFailure
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import JobFactory, JobGroupFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import everything
 
-assert sample_jobs.note.name == "tests.note"  # the type of the factories' jobs can be claimed
+assert job_types.note.name == "tests.note"  # the type of the factories' jobs can be claimed
 
 
 def _sequence() -> tuple[JobGroup, list[Job]]:

@@ -13,12 +13,12 @@ from jobs.errors import InvalidOperationError
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import JobFacts, Status, refusal
-from tests import sample_jobs
 from tests.factories import JobFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import everything
 
-TYPE = sample_jobs.note.name
+TYPE = job_types.note.name
 CHANGES: list[dict[str, Any]] = [{"params": {}}, {"job_type": "x"}, {"tenant": "x"}, {"dispatched_at": None}]
 
 

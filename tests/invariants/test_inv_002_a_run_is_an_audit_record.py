@@ -14,12 +14,12 @@ from jobs.engine import finish
 from jobs.models import JobRun
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import JobFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import everything
 
-TYPE = sample_jobs.note.name
+TYPE = job_types.note.name
 
 
 def test_inv_002_unit_every_column_of_a_run_is_either_frozen_or_part_of_its_end() -> None:

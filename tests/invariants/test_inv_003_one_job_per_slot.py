@@ -10,11 +10,11 @@ from jobs.engine.claim import Claimer, Serves
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import JobFactory
+from tests.sample_app import job_types
 from tests.support.snapshots import everything
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 
 
 def _claimer() -> Claimer:

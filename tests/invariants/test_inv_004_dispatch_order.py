@@ -13,13 +13,13 @@ from django.utils import timezone
 from jobs.errors import InvalidInput
 from jobs.models import DISPATCH_ORDER, Job
 from jobs.services import jobs as job_services
-from tests import sample_jobs
 from tests.factories import JobFactory
+from tests.sample_app import job_types
 from tests.support import executor
 
 pytestmark = pytest.mark.django_db
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 
 
 def test_inv_004_unit_the_order_is_one_and_the_claims_index_has_it() -> None:

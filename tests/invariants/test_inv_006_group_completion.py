@@ -13,14 +13,14 @@ from jobs.engine import groups
 from jobs.models import GroupStatus, Job, JobGroup
 from jobs.services import jobs as job_services
 from jobs.states import LIVE, Status
-from tests import sample_jobs
 from tests.factories import JobFactory, JobGroupFactory, job_in
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 
-assert sample_jobs.note.name == "tests.note"  # the type of the factories' jobs can be claimed
+assert job_types.note.name == "tests.note"  # the type of the factories' jobs can be claimed
 C, F, S, X = Status.COMPLETED, Status.FAILED, Status.SKIPPED, Status.CANCELLED
 
 

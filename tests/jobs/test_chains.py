@@ -14,15 +14,15 @@ from jobs.errors import LiveTail, Superseded, WrongState
 from jobs.models import Gate, Job
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, Status
-from tests import sample_jobs
 from tests.factories import JobFactory, JobGroupFactory, JobTemplateFactory, ScheduleFactory, job_in
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 
 NEVER_COPIED = ("idempotency_key", "not_before", "hold")
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 
 
 def _fully_described() -> dict[str, Any]:

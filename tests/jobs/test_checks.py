@@ -80,9 +80,9 @@ def test_the_product_as_shipped_has_nothing_to_report() -> None:
         ({"FAIRNESS_POLICY": "no.such.Policy"}, {"jobs.E004"}),
         ({"FAIRNESS_POLICY": f"{__name__}.Undecided"}, {"jobs.E004"}),
         ({"FAIRNESS_POLICY": "jobs.policies.fairness.Aging"}, set()),
-        ({"FAIRNESS_POLICY": "tests.sample.policies.by_addon"}, set()),
+        ({"FAIRNESS_POLICY": "tests.sample_app.policies.by_addon"}, set()),
         ({"ADMISSION_POLICY": "jobs.policies.admission.Capacity"}, set()),
-        ({"CONCURRENCY_POLICY": "tests.sample.policies.one_of_each_type"}, set()),
+        ({"CONCURRENCY_POLICY": "tests.sample_app.policies.one_of_each_type"}, set()),
         ({"RETRY_POLICY": 3, "NOPE": 1}, {"jobs.E001", "jobs.E002"}),
     ],
 )

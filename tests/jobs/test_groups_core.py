@@ -18,15 +18,15 @@ from jobs.policies.groups import GroupFailureFacts
 from jobs.services import jobs as job_services
 from jobs.signals import group_finished
 from jobs.states import TERMINAL, Cause, Status
-from tests import sample_jobs
 from tests.factories import JobFactory, JobGroupFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.signals import Received
 from tests.support.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 
-TYPE = sample_jobs.note.name
+TYPE = job_types.note.name
 
 
 class AlwaysContinue:

@@ -33,8 +33,8 @@ from jobs.states import (
     allowed_actions,
     arrow,
 )
-from tests import sample_jobs
 from tests.factories import job_in
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import events_of, everything
 
@@ -151,7 +151,7 @@ def test_a_stale_token_moves_nothing_from_any_state(verb: str, status: Status) -
 
 @pytest.mark.parametrize("status", Status)
 def test_only_a_queued_job_is_claimed(status: Status) -> None:
-    assert sample_jobs.note.name == "tests.note"
+    assert job_types.note.name == "tests.note"
     job = job_in(status)
     before = everything()
     taken = executor.take_next()

@@ -16,8 +16,8 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from jobs.checks import check_history
 from jobs.services import jobs as job_services
-from tests import sample_jobs
 from tests.invariants.raw import existing_triggers
+from tests.sample_app import job_types
 from tests.support import executor
 
 LABELS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
@@ -75,7 +75,7 @@ def test_everything_goes_to_zero_and_back(whole_again: None) -> None:
         _migrate(label)
     assert existing_triggers() == triggers
     assert _schema() == before
-    job = job_services.enqueue(sample_jobs.note.name, {"text": "a"}, target="book-1")
+    job = job_services.enqueue(job_types.note.name, {"text": "a"}, target="book-1")
     executor.complete(executor.take(job))
 
 

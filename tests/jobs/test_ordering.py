@@ -13,14 +13,14 @@ from jobs.errors import InvalidInput, NotFound, WrongState
 from jobs.models import Job, JobEvent, LaneMark
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import JobFactory, job_in
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import events_of, everything
 
 pytestmark = pytest.mark.django_db
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 ADA = Actor(ActorKind.USER, "ada")
 FARTHEST = 2**62
 

@@ -21,8 +21,8 @@ from jobs.outcomes import Skipped
 from jobs.services import groups
 from jobs.services import jobs as job_services
 from jobs.states import ACTIONS, PERSON_VERBS, LatestAttempt, Status, allowed_actions, is_repeated
-from tests import sample_jobs
 from tests.factories import JobFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.admin_pages import page_of
 from tests.support.admin_users import logged_in
@@ -32,7 +32,7 @@ from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 
-NOTE = sample_jobs.note.name
+NOTE = job_types.note.name
 ITEM: dict[str, Any] = {"job_type": NOTE, "params": {"text": "a"}, "max_retries": 0}
 ALL_FIELDS: dict[str, Any] = {"priority": 90, "params": {"text": "b"}, "target": "book-2", "tags": ["late"]}
 

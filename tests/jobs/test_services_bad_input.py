@@ -13,14 +13,14 @@ from django.utils import timezone
 
 from jobs.errors import InvalidInput, InvalidParams, JobSchedulerError, NotFound, UnknownJobType
 from jobs.services import jobs as job_services
-from tests import sample_jobs
 from tests.factories import JobFactory, JobTemplateFactory
+from tests.sample_app import job_types
 from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 
 NOBODY = UUID("0192f62e-536a-741b-8a96-ab5ca7eee76a")  # the id of no job
-NOTE, ANY, AT = sample_jobs.note.name, sample_jobs.anything.name, sample_jobs.at.name
+NOTE, ANY, AT = job_types.note.name, job_types.anything.name, job_types.at.name
 NUL, LONE = "a\0b", "a\ud800b"
 SOON = timezone.now() + timedelta(hours=1)
 NAIVE = datetime(2031, 1, 1)

@@ -19,14 +19,14 @@ from jobs.models import Gate, Job, JobEvent, LaneMark
 from jobs.services import jobs as job_services
 from jobs.signals import events_committed, job_enqueued
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import JobTemplateFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 ADA = Actor(ActorKind.USER, "ada")
 
 
@@ -67,7 +67,7 @@ def test_the_job_that_enqueue_returns_is_saved() -> None:
 def test_the_three_ways_to_submit_make_the_same_job() -> None:
     made = [
         jobs.enqueue("tests.note", {"text": "a"}, target="book-1"),
-        sample_jobs.note.using(target="book-1").enqueue(text="a"),
+        job_types.note.using(target="book-1").enqueue(text="a"),
         job_services.enqueue("tests.note", {"text": "a"}, target="book-1"),
     ]
     for name in ("job_type", "params", "lane_id", "flow_id", "priority", "max_retries", "resource"):
@@ -75,7 +75,7 @@ def test_the_three_ways_to_submit_make_the_same_job() -> None:
 
 
 def test_what_is_not_said_comes_from_the_handler_and_then_from_the_settings() -> None:
-    quiet = sample_jobs.nothing.enqueue()
+    quiet = job_types.nothing.enqueue()
     assert (quiet.priority, quiet.max_retries, quiet.resource, quiet.cost_units) == (25, 1, "attic", 2)
     assert quiet.tags == ["quiet"]
     plain = job_services.enqueue(TYPE)
@@ -140,7 +140,7 @@ def test_a_job_is_only_there_if_the_callers_transaction_is() -> None:
 
 
 def test_params_are_stored_as_they_were_said_without_defaults() -> None:
-    assert Job.objects.get(pk=sample_jobs.note.enqueue(text="a").pk).params == {"text": "a"}
+    assert Job.objects.get(pk=job_types.note.enqueue(text="a").pk).params == {"text": "a"}
 
 
 def test_times_are_stored_in_utc() -> None:

@@ -12,14 +12,14 @@ from jobs.errors import IdempotencyKeyReused
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import JobTemplateFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 
 
 def test_the_same_key_and_body_give_the_same_job() -> None:

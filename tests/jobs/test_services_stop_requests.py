@@ -15,8 +15,8 @@ from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import jobs as job_services
 from jobs.states import STOPPED_AS, Cause, Status, StopMode
-from tests import sample_jobs
 from tests.factories import JobFactory
+from tests.sample_app import job_types
 from tests.support.api_client import Api
 from tests.support.executor import WORKER, finish, offer, take
 from tests.support.snapshots import events_of, everything, kinds_of
@@ -126,7 +126,7 @@ def test_the_event_of_a_stop_names_who_asked_for_it_and_the_request_is_gone(mode
 
 
 def test_of_two_pauses_the_last_asker_is_named() -> None:
-    job = JobFactory.create(paused=True, job_type=sample_jobs.note.name)
+    job = JobFactory.create(paused=True, job_type=job_types.note.name)
     for name in ("ada", "bob"):
         job_services.resume(job.pk)
         taken = take(job)

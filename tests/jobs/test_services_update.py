@@ -15,14 +15,14 @@ from jobs.ids import lane_id
 from jobs.models import Gate, Job, LaneMark
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import JobFactory, job_in
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import events_of, everything, kinds_of
 
 pytestmark = pytest.mark.django_db
 
-TYPE = sample_jobs.note.name
+TYPE = job_types.note.name
 ADA = Actor(ActorKind.USER, "ada")
 TOMORROW = timezone.now() + timedelta(days=1)
 CHANGES: dict[str, Any] = {

@@ -15,15 +15,15 @@ from jobs.models import Job
 from jobs.outcomes import Completed, Failed
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import JobFactory
+from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.signals import Received, run_commit_hooks
 from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 Receive = Callable[..., Received]
 
 

@@ -21,10 +21,10 @@ from jobs.models import Job
 from jobs.outcomes import Outcome
 from jobs.registry import registry
 from jobs.services import jobs as job_services
-from tests import sample_jobs
+from tests.sample_app import job_types
 
 pytestmark = pytest.mark.django_db
-NOTE = sample_jobs.note.name
+NOTE = job_types.note.name
 
 
 @pytest.fixture

@@ -21,14 +21,14 @@ from jobs.policies.concurrency import Blocked, Flow, InUse, Limit
 from jobs.services import jobs as job_services
 from jobs.services import limits, targets
 from jobs.states import EventKind, Status
-from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE
+from tests.sample_app import job_types
 from tests.support.api_client import Api
 from tests.support.remote_client import QUEUE, Remote, job
 from tests.support.snapshots import kinds_of
 
 pytestmark = pytest.mark.django_db
-assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 
 def claim_local() -> list[Any]:

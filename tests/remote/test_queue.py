@@ -11,14 +11,14 @@ from jobs.api.remote import IntentOut, StartOut
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE, job_in
+from tests.sample_app import job_types
 from tests.support.api_client import Api, wrong_fields
 from tests.support.remote_client import INDEXING, LEASE, QUEUE, Remote, job
 from tests.support.snapshots import everything
 
 pytestmark = pytest.mark.django_db
-assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 SUBMIT = f"{QUEUE}/jobs/submit"
 WORDS = {

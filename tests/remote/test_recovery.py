@@ -18,12 +18,12 @@ from jobs.engine.process_identity import Identity
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
-from tests import sample_jobs
 from tests.factories import SAMPLE_TYPE
+from tests.sample_app import job_types
 from tests.support.remote_client import Remote, job
 
 pytestmark = pytest.mark.django_db
-assert sample_jobs.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 SPOOF = "r@host:0123456789abcdef:4026531836:1:1"  # reads like a worker of ours whose process is gone
 

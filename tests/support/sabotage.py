@@ -1,6 +1,6 @@
 """What a worker process can be made to do wrong (SABOTAGE=one,two): the judges of the tests must notice.
 
-Only children that a test starts are ever told; see `tests.sample.apps`.
+Only children that a test starts are ever told; see `tests.sample_app.apps`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def unlocked_groups() -> None:
 
 def _meet(job: Any) -> None:
     """Wait, in the middle of its end, for the other member of the pair to be in the middle of its own."""
-    from tests.sample.runs import VARIABLE
+    from tests.sample_app.ledger import VARIABLE
 
     beside = f"{os.environ[VARIABLE]}-{job.group_id}"
     mine, other = Path(f"{beside}-{job.group_index}"), Path(f"{beside}-{1 - job.group_index}")
@@ -107,7 +107,7 @@ def _meet(job: Any) -> None:
 def hear_groups() -> None:
     """Nothing wrong: the end of each group is noted in the ledger once it is committed."""
     from jobs.signals import group_finished
-    from tests.sample.runs import note
+    from tests.sample_app.ledger import note
 
     def hear(*, group_id: Any, **facts: Any) -> None:
         note("group.finished", group=str(group_id), round=facts["round"])

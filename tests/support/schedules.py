@@ -9,9 +9,9 @@ from typing import Any
 from jobs.models import Job
 from schedules import services
 from schedules.models import Schedule, ScheduleFire
-from tests import sample_jobs
+from tests.sample_app import job_types
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 NOON = datetime(2026, 6, 15, 12, tzinfo=UTC)
 _numbers = count()
 

@@ -7,13 +7,13 @@ from typing import Any
 from jobs.models import Job
 from jobs.outcomes import Completed
 from jobs.services import jobs as jobs
-from tests import sample_jobs
+from tests.sample_app import job_types
 from tests.support import executor
 from webhooks import fanout, services
 from webhooks.models import WebhookDelivery, WebhookEndpoint, WebhookMessage
 from webhooks.sender import Sender
 
-TYPE = sample_jobs.anything.name
+TYPE = job_types.anything.name
 ANYWHERE = "https://example.org/hook"
 
 

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from jobs.models import Job, JobEvent
 from jobs.states import TERMINAL, Status
-from tests.sample import runs
+from tests.sample_app import ledger
 from tests.support.ledger import Ledger
 
 MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
@@ -117,7 +117,7 @@ class Fleet:
     def __init__(self, env: dict[str, str], home: Path) -> None:
         self.ledger = Ledger(home / "runs.log")
         self.home = home
-        self.env = {**env, runs.VARIABLE: str(self.ledger.path), "PYTHONUNBUFFERED": "1"}
+        self.env = {**env, ledger.VARIABLE: str(self.ledger.path), "PYTHONUNBUFFERED": "1"}
         self.workers: list[WorkerProcess] = []
 
     def __enter__(self) -> Fleet:

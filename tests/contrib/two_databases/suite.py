@@ -14,7 +14,7 @@ from jobs import job
 from jobs.models import Job
 from jobs.states import Status
 from jobs.testing import drain
-from tests.sample import jobs as sample
+from tests.sample_app import jobs as sample
 
 pytest_plugins = ["jobscheduler.pytest_plugin"]
 

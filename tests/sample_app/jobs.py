@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from jobs import NoRetry, Skip, job
-from tests.sample.runs import note, noted
+from tests.sample_app.ledger import note, noted
 
 STEP_SEC = 0.01
 BEAT_SEC = 0.5
-logger = logging.getLogger("tests.sample")
+logger = logging.getLogger("tests.sample_app")
 
 
 @job("sample.noop")

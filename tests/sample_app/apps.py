@@ -8,7 +8,7 @@ from django.apps import AppConfig
 
 
 class SampleConfig(AppConfig):
-    name = "tests.sample"
+    name = "tests.sample_app"
     label = "sample"
 
     def ready(self) -> None:
