@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from schedules.cron import Cron, CronError, UnknownZone, fields_of, zone
-from tests.schedules.debian_cron import due_times, whole_day
+from tests.unit.debian_cron import due_times, whole_day
 
 pytestmark = pytest.mark.once
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.status_writers import writes_of_status
+from tests.unit.status_writers import writes_of_status
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENGINE = ROOT / "jobs" / "engine"

@@ -44,13 +44,13 @@ def generate(ctx: Any, topic: str, words: int = 500) -> dict[str, Any]:
 
 def test_a_bare_job_is_named_by_the_path_of_its_function() -> None:
     handler = job(generate)
-    assert handler.name == "tests.jobs.test_registry.generate"
-    assert registry.get("tests.jobs.test_registry.generate") is handler
+    assert handler.name == "tests.unit.test_registry.generate"
+    assert registry.get("tests.unit.test_registry.generate") is handler
 
 
 def test_job_with_options_and_no_name_is_named_by_the_path_of_its_function() -> None:
     handler = job(priority="HIGH")(generate)
-    assert handler.name == "tests.jobs.test_registry.generate"
+    assert handler.name == "tests.unit.test_registry.generate"
     assert handler.options.priority == 75
 
 
