@@ -178,7 +178,7 @@ def test_a_group_that_a_person_cancelled_is_cancelled_even_if_some_had_completed
     assert _group(jobs).status == GroupStatus.CANCELLED
 
 
-@override_settings(JOBSCHEDULER={"GROUP_FAILURE_POLICY": "tests.jobs.test_groups_core.AlwaysContinue"})
+@override_settings(JOBSCHEDULER={"GROUP_FAILURE_POLICY": "tests.groups.test_completion.AlwaysContinue"})
 def test_the_policy_on_failure_can_be_replaced() -> None:
     jobs = _sequence(on_failure="stop")
     executor.fail(executor.take(jobs[0]))
