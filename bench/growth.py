@@ -60,8 +60,8 @@ def _side_by_side(measures: dict[str, Callable[[], float]]) -> dict[str, Callabl
 def _fill(jobs: int, visitor: Callable[[], Any]) -> Filled:
     from django.core.management import call_command
 
-    from tests.api.crowd import Crowd
     from tests.factories import JobTemplateFactory, WorkerFactory
+    from tests.query_plans.large_tables import Crowd
 
     filled = Filled(_create(f"bench_growth_{jobs}"))
     with on(filled.name) as connection:

@@ -18,9 +18,9 @@ from jobs.admin.formatting import grouped
 from jobs.models import Job
 from jobs.states import TERMINAL, Status
 from jobs.stats import live_counts
-from tests.api.crowd import Crowd
-from tests.api.test_scale import _clear as clear
-from tests.api.test_scale import walks
+from tests.query_plans.large_tables import Crowd
+from tests.query_plans.test_api import _clear as clear
+from tests.query_plans.test_api import walks
 from tests.support.admin_pages import list_of
 from tests.support.admin_users import logged_in
 

@@ -13,7 +13,7 @@ from jobs.engine.maintenance.aging import Ager
 from jobs.engine.maintenance.deadlines import Keeper
 from jobs.models import ConcurrencyLimit
 from tests.factories import LeaseFactory
-from tests.plans.test_claim_plan import SLOTS, TYPES, ask, explain, indexes, queue, require_no_walk, statements
+from tests.query_plans.test_claim import SLOTS, TYPES, ask, explain, indexes, queue, require_no_walk, statements
 
 pytestmark = [pytest.mark.pg_only, pytest.mark.django_db, pytest.mark.usefixtures("queue")]
 assert queue

@@ -17,9 +17,9 @@ from jobs.models import ApiToken, ConcurrencyLimit, JobGroup, JobTemplate, Targe
 from jobs.services import groups
 from jobs.stats import live_counts
 from schedules.models import Schedule
-from tests.api.crowd import Crowd
-from tests.api.test_scale import _clear, walks
 from tests.factories import ConcurrencyLimitFactory, ScheduleFactory, WorkerFactory
+from tests.query_plans.large_tables import Crowd
+from tests.query_plans.test_api import _clear, walks
 from tests.support.admin_pages import list_of, page_of
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 

@@ -14,7 +14,7 @@ from jobs import ids
 from jobs.engine.remote import offers, starts
 from jobs.models import ConcurrencyLimit, JobEvent
 from jobs.services import remote
-from tests.plans.test_claim_plan import TABLE, ask, explain, explain_prepared, indexes, require_no_walk, statements
+from tests.query_plans.test_claim import TABLE, ask, explain, explain_prepared, indexes, require_no_walk, statements
 
 pytestmark = [pytest.mark.pg_only, pytest.mark.django_db]
 

@@ -12,8 +12,8 @@ from django.db import connection
 from jobs.models import Job
 from jobs.services import limits, targets
 from jobs.stats import live_counts, queries
-from tests.api.crowd import Crowd
 from tests.factories import TargetFactory
+from tests.query_plans.large_tables import Crowd
 
 pytestmark = pytest.mark.django_db
 

@@ -22,7 +22,6 @@ from jobs.services import targets, tokens
 from jobs.states import EventKind
 from jobs.stats import live_counts
 from jobscheduler.api import api
-from tests.api.crowd import Crowd
 from tests.api.routes import objects_of, routes
 from tests.factories import (
     JobEventFactory,
@@ -32,6 +31,7 @@ from tests.factories import (
     JobTemplateFactory,
     WorkerFactory,
 )
+from tests.query_plans.large_tables import Crowd
 
 pytestmark = pytest.mark.django_db
 
