@@ -78,7 +78,7 @@ def database_of(kind: str, home: str) -> Iterator[Any]:
         os.environ["DATABASE_URL"] = f"sqlite:///{home}/db.sqlite3"
         yield None
         return
-    from tests.chaos.crashable import server
+    from tests.chaos.crashable_postgres import server
 
     with server() as made:
         os.environ["DATABASE_URL"] = made.url

@@ -9,7 +9,7 @@ from collections import Counter
 from jobs.models import JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind
-from tests.chaos.crowded import judge_runs, refusals
+from tests.chaos.many_workers import judge_runs, refusals
 from tests.chaos.verdict import Verdict
 from tests.support.ledger import most_at_once
 from tests.support.worker_processes import STEADY, Fleet, await_all_ended

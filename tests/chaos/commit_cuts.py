@@ -22,7 +22,7 @@ from jobs.models import GroupStatus, Job, JobEvent, JobGroup, JobMinute, JobRun
 from jobs.services import jobs as job_services
 from jobs.services.groups import group
 from jobs.states import TERMINAL, EventKind, Status
-from tests.chaos.crashable import Wire
+from tests.chaos.crashable_postgres import Wire
 from tests.chaos.verdict import Verdict
 from tests.support.ledger import overlaps
 from tests.support.worker_processes import SHORT, Fleet, await_all_ended

@@ -20,8 +20,8 @@ from jobs.services import jobs as job_services
 from jobs.services import limits
 from jobs.services.groups import group
 from jobs.states import TERMINAL, Status
-from tests.chaos.crowded import refusals
 from tests.chaos.lanes import count_deadlocks
+from tests.chaos.many_workers import refusals
 from tests.chaos.verdict import Verdict
 from tests.support.ledger import most_at_once
 from tests.support.worker_processes import STEADY, Fleet, await_all_ended, until

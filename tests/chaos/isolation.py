@@ -20,7 +20,7 @@ from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.services import remote
 from jobs.states import Status
-from tests.chaos.crowded import refusals
+from tests.chaos.many_workers import refusals
 from tests.chaos.verdict import Verdict
 from tests.support.ledger import most_at_once
 from tests.support.remote_workers import ADDON, Crew

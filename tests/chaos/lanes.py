@@ -27,10 +27,10 @@ from jobs.states import LIVE, Status
 from tests.chaos.verdict import Verdict
 from tests.races import NOOP
 from tests.races.checker import answers_broken, violations
-from tests.races.crowd import Meeting
-from tests.races.drain import drain, left_without_a_reason
-from tests.races.hammer import Hammer
-from tests.races.stage import group
+from tests.races.fixtures import group
+from tests.races.parallel import Meeting
+from tests.races.random_verbs import Hammer
+from tests.races.run_remaining import drain, left_without_a_reason
 from tests.support.worker_processes import MANAGE, Fleet
 
 PROCESSES, LANES = 8, 20
@@ -56,7 +56,7 @@ def run(fleet: Fleet, chance: random.Random, *, seconds: float) -> Verdict:
 
 def gather(fleet: Fleet, plan: dict[str, Any]) -> list[dict[str, Any]]:
     """Run `act` in so many processes; what each of them answered."""
-    command = [sys.executable, "-m", "tests.races.crowd", __name__, json.dumps(plan)]
+    command = [sys.executable, "-m", "tests.races.parallel", __name__, json.dumps(plan)]
     crowd = subprocess.Popen(
         command, env=fleet.env, cwd=MANAGE.parent, stdout=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -15,7 +15,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
-from tests.chaos.crashable import Server, Wire
+from tests.chaos.crashable_postgres import Server, Wire
 from tests.chaos.verdict import Verdict
 from tests.support.worker_processes import SHORT, Fleet, WorkerProcess, event, until
 

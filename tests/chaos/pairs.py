@@ -8,7 +8,7 @@ from collections import Counter
 
 from jobs.models import GroupStatus, JobGroup
 from jobs.services.groups import group
-from tests.chaos.crowded import refusals
+from tests.chaos.many_workers import refusals
 from tests.chaos.verdict import Verdict
 from tests.support.worker_processes import STEADY, Fleet, await_all_ended
 

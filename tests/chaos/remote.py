@@ -12,7 +12,7 @@ from jobs.actors import PYTHON
 from jobs.models import JobRun
 from jobs.services import jobs as job_services
 from jobs.services import remote
-from tests.chaos.crowded import judge_lanes, judge_runs, refusals
+from tests.chaos.many_workers import judge_lanes, judge_runs, refusals
 from tests.chaos.verdict import Verdict
 from tests.support.ledger import Stretch, most_at_once
 from tests.support.remote_workers import ADDON, Crew

@@ -37,17 +37,17 @@ class Suite:
 
 SUITES: dict[str, Suite] = {
     "crowded": Suite(
-        "crowded", long={"jobs": 20_000, "lanes": 200, "longest_sec": 0.02}, small={"jobs": 400, "lanes": 20}
+        "many_workers", long={"jobs": 20_000, "lanes": 200, "longest_sec": 0.02}, small={"jobs": 400, "lanes": 20}
     ),
     "crowded-unlocked": Suite(
-        "crowded",
+        "many_workers",
         databases=POSTGRES,
         must_break=True,
         long={"jobs": 2000, "lanes": 40, "longest_sec": 0.1, "sabotage": "unlocked_limits"},
         small={"jobs": 300, "lanes": 40, "longest_sec": 0.1, "sabotage": "unlocked_limits"},
     ),
     "crowded-backwards": Suite(
-        "crowded",
+        "many_workers",
         must_break=True,
         long={"jobs": 500, "lanes": 10, "sabotage": "backwards"},
         small={"jobs": 60, "lanes": 3, "sabotage": "backwards"},

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.services import jobs as job_services
-from tests.races import NOOP, handlers
-from tests.races.crowd import Meeting
+from tests.races import NOOP, job_types
+from tests.races.parallel import Meeting
 
 
 def stage(plan: dict[str, Any]) -> dict[str, Any]:
-    assert handlers.noop.name == NOOP
+    assert job_types.noop.name == NOOP
     return {}
 
 

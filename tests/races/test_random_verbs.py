@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.races.checker import answers_broken, violations
-from tests.races.crowd import gather
-from tests.races.drain import drain, left_without_a_reason
+from tests.races.parallel import gather
+from tests.races.run_remaining import drain, left_without_a_reason
 
 PROCESSES = 8
 
@@ -25,7 +25,7 @@ def seed() -> str:
 
 
 def test_random_verbs_of_eight_processes_take_only_legal_moves(process_env: dict[str, str], seed: str) -> None:
-    crowd = gather(process_env, "hammer", processes=PROCESSES, turns=350, seed=seed, sabotage=False)
+    crowd = gather(process_env, "random_verbs", processes=PROCESSES, turns=350, seed=seed, sabotage=False)
     show(crowd["answers"])
     broken = [*answers_broken(crowd["answers"]), *violations()]
     assert not broken, listed(broken)
@@ -36,7 +36,9 @@ def test_random_verbs_of_eight_processes_take_only_legal_moves(process_env: dict
 
 def test_random_verbs_break_the_trail_once_a_move_has_no_guard(process_env: dict[str, str], seed: str) -> None:
     for attempt in range(3):  # nearly always the first shows it, but nobody can force two processes to collide
-        crowd = gather(process_env, "hammer", processes=PROCESSES, turns=120, seed=f"{seed}/{attempt}", sabotage=True)
+        crowd = gather(
+            process_env, "random_verbs", processes=PROCESSES, turns=120, seed=f"{seed}/{attempt}", sabotage=True
+        )
         show(crowd["answers"])
         broken = [*answers_broken(crowd["answers"]), *violations()]
         if broken:

@@ -6,7 +6,7 @@ import pytest
 
 from jobs.models import Job, JobEvent
 from jobs.states import EventKind
-from tests.races.crowd import gather
+from tests.races.parallel import gather
 
 
 @pytest.mark.parametrize("first_is_taken_back", [False, True])
@@ -40,13 +40,13 @@ def test_two_bulks_sharing_keys_in_opposite_order_do_not_deadlock(process_env: d
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_job_is_invisible_until_its_caller_commits(process_env: dict[str, str], commits: bool) -> None:
-    submitter, looker = gather(process_env, "unseen", processes=2, commits=commits)["answers"]
+    submitter, looker = gather(process_env, "uncommitted", processes=2, commits=commits)["answers"]
     found = [submitter["job"]] if commits else []
     assert looker == {"before": {"seen": [], "claimed": []}, "after": {"seen": found, "claimed": found}}
 
 
 def test_eight_concurrent_retries_of_one_job_make_one_successor(process_env: dict[str, str]) -> None:
-    crowd = gather(process_env, "retriers", processes=8, target="book-1")
+    crowd = gather(process_env, "retry_at_once", processes=8, target="book-1")
     first = Job.objects.get(pk=crowd["staged"]["job"])
     successor = first.retried_by
     made = [answer["made"] for answer in crowd["answers"] if "made" in answer]

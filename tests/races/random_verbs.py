@@ -19,9 +19,9 @@ from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import jobs as job_services
 from jobs.signals import group_finished
 from tests.races import sabotage
-from tests.races.claiming import LEASE_SEC, Taker
-from tests.races.crowd import Meeting
-from tests.races.stage import five_hundred
+from tests.races.claim import LEASE_SEC, Taker
+from tests.races.fixtures import five_hundred
+from tests.races.parallel import Meeting
 from tests.support import executor
 
 SLOTS = 4

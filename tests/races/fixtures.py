@@ -14,14 +14,14 @@ from jobs.models import GroupMode, JobGroup, OnFailure
 from jobs.services import job_spec
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.races import NOOP, handlers
+from tests.races import NOOP, job_types
 
 LANES = [f"lane-{number}" for number in range(20)]
 ALONE, HELD, IN_LANES, GROUPS, PLACES = 190, 10, 180, 40, 3
 
 
 def five_hundred() -> list[str]:
-    assert handlers.noop.name == NOOP
+    assert job_types.noop.name == NOOP
     lanes = cycle(LANES)
     items: list[dict[str, Any]] = [{"job_type": NOOP} for _ in range(ALONE)]
     items += [{"job_type": NOOP, "hold": True} for _ in range(HELD)]

@@ -10,13 +10,13 @@ from jobs.engine.finish import End, finish
 from jobs.errors import LiveTail, Superseded
 from jobs.outcomes import Failed
 from jobs.services import jobs as job_services
-from tests.races import NOOP, handlers
-from tests.races.claiming import Taker
-from tests.races.crowd import Meeting
+from tests.races import NOOP, job_types
+from tests.races.claim import Taker
+from tests.races.parallel import Meeting
 
 
 def stage(plan: dict[str, Any]) -> dict[str, Any]:
-    job = handlers.noop.using(target=plan["target"]).enqueue()
+    job = job_types.noop.using(target=plan["target"]).enqueue()
     job_services.enqueue(NOOP, target=plan["target"])
     fail_the_first()
     return {"job": str(job.pk)}

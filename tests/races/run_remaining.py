@@ -13,7 +13,7 @@ from jobs.engine.finish import End, finish
 from jobs.models import Gate, GroupMode, Job
 from jobs.outcomes import Completed
 from jobs.states import LIVE, Status
-from tests.races.claiming import Taker
+from tests.races.claim import Taker
 
 BATCH = 50
 DRAINER = actors.worker("drainer")

@@ -9,9 +9,9 @@ from django.db import transaction
 from jobs import db
 from jobs.engine.transitions import jobs
 from jobs.services import jobs as job_services
-from tests.races import NOOP, handlers
-from tests.races.claiming import Taker
-from tests.races.crowd import Meeting
+from tests.races import NOOP, job_types
+from tests.races.claim import Taker
+from tests.races.parallel import Meeting
 
 
 class TakenBack(Exception):
@@ -19,7 +19,7 @@ class TakenBack(Exception):
 
 
 def stage(plan: dict[str, Any]) -> dict[str, Any]:
-    assert handlers.noop.name == NOOP
+    assert job_types.noop.name == NOOP
     return {}
 
 

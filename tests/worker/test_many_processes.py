@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from tests.chaos import crowded, kills, lanes
+from tests.chaos import kills, lanes, many_workers
 from tests.support.worker_processes import STEADY, Fleet
 
 
 def test_four_workers_keep_lanes_in_order_and_every_limit(fleet: Fleet, chance: random.Random) -> None:
-    verdict = crowded.run(fleet, chance, jobs=400, lanes=20)
+    verdict = many_workers.run(fleet, chance, jobs=400, lanes=20)
     print(verdict)
     assert not verdict.broken, str(verdict)
 
@@ -19,7 +19,7 @@ def test_four_workers_keep_lanes_in_order_and_every_limit(fleet: Fleet, chance: 
 @pytest.mark.pg_only  # on SQLite there is only one writer at a time: a count cannot grow old
 def test_limits_that_are_counted_without_a_lock_are_exceeded(fleet: Fleet, chance: random.Random) -> None:
     often = {**STEADY, "POLL_SEC": 0.02}
-    verdict = crowded.run(
+    verdict = many_workers.run(
         fleet, chance, jobs=150, lanes=40, longest_sec=0.1, settings=often, sabotage="unlocked_limits"
     )
     print(verdict)
@@ -27,7 +27,7 @@ def test_limits_that_are_counted_without_a_lock_are_exceeded(fleet: Fleet, chanc
 
 
 def test_lanes_that_run_backwards_are_noticed(fleet: Fleet, chance: random.Random) -> None:
-    verdict = crowded.run(fleet, chance, jobs=60, lanes=3, sabotage="backwards")
+    verdict = many_workers.run(fleet, chance, jobs=60, lanes=3, sabotage="backwards")
     print(verdict)
     assert any("not in the order" in each for each in verdict.broken)
 

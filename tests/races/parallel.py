@@ -1,4 +1,4 @@
-"""Real processes that do one thing at the same time: `python -m tests.races.crowd MODULE PLAN`.
+"""Real processes that do one thing at the same time: `python -m tests.races.parallel MODULE PLAN`.
 
 One interpreter sets Django up and forks, so that a crowd costs one start, not twenty. A scenario is a module with
 `act(index, plan, meeting)`, run by every process, and `stage(plan)`, run once before; both answer with plain JSON.
@@ -35,7 +35,7 @@ class Meeting:
 
 def gather(environment: dict[str, str], scenario: str, **plan: Any) -> dict[str, Any]:
     """Run a crowd on the database that `environment` names: what was staged, and what each process answered."""
-    command = [sys.executable, "-m", "tests.races.crowd", f"tests.races.{scenario}", json.dumps(plan)]
+    command = [sys.executable, "-m", "tests.races.parallel", f"tests.races.{scenario}", json.dumps(plan)]
     crowd = subprocess.Popen(
         command, env=environment, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
