@@ -63,10 +63,10 @@ format: $(DEV)
 	$(PY) -m ruff format .
 
 matrix: $(DEV)
-	nice -n 19 $(PY) -m tests.matrix $(ARGS)
+	nice -n 19 $(PY) -m tests.packaging.matrix $(ARGS)
 
 rehearse: $(DEV)
-	nice -n 19 $(PY) -m tests.house.dockerfile
+	nice -n 19 $(PY) -m tests.packaging.dockerfile
 
 bench: $(DEV)
 	$(PY) -m bench $(ARGS)
@@ -78,7 +78,7 @@ docs: $(DEV)
 	$(PY) docs/generate.py
 
 messages: $(DEV)
-	$(PY) -m tests.house.messages
+	$(PY) -m tests.packaging.messages
 
 clean:
 	rm -rf $(VENV) build dist staticfiles *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -17,7 +17,7 @@ from jobs.models import Job, Worker
 from jobs.services.jobs import enqueue
 from schedules import services as schedules
 from schedules.models import Schedule
-from tests.house.dockerfile import CHECKOUT
+from tests.packaging.dockerfile import CHECKOUT
 from tests.support.commands import Said, call, run
 from tests.support.executor import take
 from webhooks import services as webhooks

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.processes import run
+from tests.packaging.processes import run
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SOURCES = ("jobs", "schedules", "webhooks", "jobscheduler", "templates", "tests")

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.house import guides
-from tests.house.processes import run
+from tests.packaging import doc_examples
+from tests.packaging.processes import run
 
 GUIDE = "existing-site.md"
 HERE = Path(__file__).parent / "foreign_site"
@@ -37,9 +37,9 @@ def sqlite(path: Path) -> dict[str, Any]:
 def settle(place: Path) -> Path:
     """The site in a place of its own, with all that the guide adds to it."""
     site = shutil.copytree(HERE, place, ignore=shutil.ignore_patterns("__pycache__"))
-    for language, text in guides.blocks(GUIDE):
+    for language, text in doc_examples.blocks(GUIDE):
         if language == "python":
-            guides.write(text, site)
+            doc_examples.write(text, site)
     return site
 
 
@@ -61,7 +61,7 @@ def tell(manage: Manage, *, wheel_home: Path) -> str:
 def follow_the_guide(manage: Manage) -> None:
     manage("makemigrations", "accounts", "shop")
     manage("makemigrations", "--check", "--dry-run")
-    for line in guides.commands(GUIDE):
+    for line in doc_examples.commands(GUIDE):
         if line.startswith("python manage.py "):
             manage(*line.split()[2:])
     manage("check", "--fail-level=WARNING")

@@ -13,8 +13,8 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
-from tests.house import guides
-from tests.house.processes import run, until
+from tests.packaging import doc_examples
+from tests.packaging.processes import run, until
 
 GUIDE = "start.md"
 START_SEC = 30
@@ -22,9 +22,9 @@ START_SEC = 30
 
 def follow(home: Path, env: dict[str, str], *, installed: bool = False) -> str:
     """The list of jobs in the admin, as the guide's own superuser sees it."""
-    for language, text in guides.blocks(GUIDE):
+    for language, text in doc_examples.blocks(GUIDE):
         if language == "python":
-            guides.write(text, home)
+            doc_examples.write(text, home)
             continue
         for line in text.splitlines():
             if line.endswith("runserver"):
@@ -67,7 +67,7 @@ def _list_of_jobs(browser: OpenerDirector, admin: str) -> str:
 
 
 def _superuser() -> tuple[str, str]:
-    (line,) = [line for line in guides.commands(GUIDE) if "createsuperuser" in line]
+    (line,) = [line for line in doc_examples.commands(GUIDE) if "createsuperuser" in line]
     said = re.search(r"PASSWORD=(\S+) .*--username (\S+)", line)
     assert said
     return said[2], said[1]

@@ -16,7 +16,7 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.utils import translation
 
-from tests.house.messages import (
+from tests.packaging.messages import (
     ALIASES,
     APPS,
     CHECKOUT,

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from jobs.conf import RULES, Conf
-from tests.house import processes
-from tests.house.dockerfile import CHECKOUT, Stage, stages
+from tests.packaging import processes
+from tests.packaging.dockerfile import CHECKOUT, Stage, stages
 from tests.support.commands import run
 
 BUILD, IMAGE = stages((CHECKOUT / "Dockerfile").read_text())
@@ -128,7 +128,7 @@ def filled(value: str, given: dict[str, str]) -> str:
 def test_the_rehearsal_of_the_image_is_a_target_of_make() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     steps = processes.run(["make", "--dry-run", "rehearse"], cwd=CHECKOUT, env=env)
-    assert "-m tests.house.dockerfile" in steps.splitlines()[-1]
+    assert "-m tests.packaging.dockerfile" in steps.splitlines()[-1]
 
 
 @pytest.mark.parametrize("unit", sorted(DEPLOY.glob("*.service")), ids=lambda path: path.name)

@@ -13,8 +13,8 @@ import pytest
 from django.db import connection
 from pytest_django.plugin import DjangoDbBlocker
 
-from tests.house import foreign
-from tests.house.foreign import Manage
+from tests.packaging import host_site
+from tests.packaging.host_site import Manage
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +23,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 def site_database(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[dict[str, object]]:
     """An empty database for the site, on the engine of this run, with room for a second one."""
     if connection.vendor == "sqlite":
-        yield foreign.sqlite(tmp_path / "site.sqlite3")
+        yield host_site.sqlite(tmp_path / "site.sqlite3")
         return
     name = f"foreign_site_{os.getpid()}"
     credentials = {key: connection.settings_dict[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT")}
@@ -39,7 +39,7 @@ def site_database(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterato
 
 @pytest.fixture
 def manage(foreign_python: Path, site_database: dict[str, object], tmp_path: Path) -> Manage:
-    return foreign.manager(foreign_python, foreign.settle(tmp_path / "site"), site_database)
+    return host_site.manager(foreign_python, host_site.settle(tmp_path / "site"), site_database)
 
 
 def test_the_wheel_ships_our_packages_and_nothing_else(wheel: Path) -> None:
@@ -89,7 +89,7 @@ def test_every_template_static_and_locale_file_of_an_app_is_in_the_wheel(wheel: 
 
 @pytest.mark.timeout(900)  # dozens of processes one after the other: on a loaded machine each takes seconds
 def test_a_foreign_site_that_follows_the_guide_has_all_of_it(manage: Manage, foreign_python: Path) -> None:
-    foreign.tell(manage, wheel_home=foreign_python.parent.parent)
+    host_site.tell(manage, wheel_home=foreign_python.parent.parent)
 
 
 @pytest.mark.once
@@ -102,5 +102,5 @@ def test_the_foreign_site_takes_every_warning_of_ours_for_an_error(
 ) -> None:
     warn = f"warnings.warn_explicit('old', DeprecationWarning, 'x.py', 1, module={module!r})"
     code = f"import warnings, mainsite.strict; {warn}"
-    done = subprocess.run([foreign_python, "-c", code], cwd=foreign.HERE, capture_output=True, check=False)
+    done = subprocess.run([foreign_python, "-c", code], cwd=host_site.HERE, capture_output=True, check=False)
     assert bool(done.returncode) == refused, done.stderr

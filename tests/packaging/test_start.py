@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import guides, start
-from tests.house.foreign import OURS
+from tests.packaging import doc_examples, start_guide
+from tests.packaging.host_site import OURS
 
 
 @pytest.mark.sqlite_only  # the page is about SQLite
@@ -22,12 +22,12 @@ def test_the_five_minute_start_ends_with_a_completed_job_in_the_sites_admin(
 ) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     env["PATH"] = os.pathsep.join([str(foreign_python.parent), str(Path(sys.executable).parent), env["PATH"]])
-    page = start.follow(tmp_path, env, installed=True)
-    assert start.is_completed(page, "shop.greet"), page
+    page = start_guide.follow(tmp_path, env, installed=True)
+    assert start_guide.is_completed(page, "shop.greet"), page
 
 
 def test_the_five_minute_start_takes_at_most_eight_commands() -> None:
-    lines = guides.commands(start.GUIDE)
+    lines = doc_examples.commands(start_guide.GUIDE)
     assert len(lines) <= 8, lines
     assert [line for line in lines if "&&" in line or ";" in line] == []
     assert lines[0] == "pip install django-jobscheduler"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.processes import left_over, marked, until
+from tests.packaging.processes import left_over, marked, until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MANAGE = [sys.executable, str(CHECKOUT / "manage.py")]

@@ -1,7 +1,8 @@
 """The built wheel on every Django and Python that we promise: `make matrix`, one cell at a time.
 
 Each cell is an empty environment in which the five-minute start is followed, a foreign site is told its whole story on
-SQLite and on PostgreSQL (see `tests.house.foreign`), and our tests of the `django.tasks` backend run against the wheel.
+SQLite and on PostgreSQL (see `tests.packaging.host_site`), and our tests of the `django.tasks` backend run against the
+wheel.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from urllib.parse import urlsplit
 import psycopg
 
 from tests import postgres
-from tests.house import foreign, start
-from tests.house.processes import run
+from tests.packaging import host_site, start_guide
+from tests.packaging.processes import run
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parents[2]
 DJANGOS, PYTHONS = ("5.2", "6.0", "6.1"), ("3.11", "3.12", "3.13")
 SUITE = ("tests/contrib/test_tasks.py", "tests/contrib/test_task_ends.py")
 SUITE_NEEDS = ("pytest", "pytest-django", "pytest-timeout")
@@ -69,13 +70,13 @@ def prove(django: str, interpreter: str, wheel: Path, place: Path, server: str) 
     run([interpreter, "-m", "venv", place / "venv"])
     python = place / "venv" / "bin" / "python"
     env = environment(place, django, wheel)
-    page = start.follow(made(place / "start"), env)
-    assert start.is_completed(page, "shop.greet"), page
+    page = start_guide.follow(made(place / "start"), env)
+    assert start_guide.is_completed(page, "shop.greet"), page
     install(python, env, f"{wheel}[tasks,postgres]")
     standard = ""
     for name, database in databases(place, server).items():
-        manage = foreign.manager(python, foreign.settle(place / name), database)
-        standard = foreign.tell(manage, wheel_home=place)
+        manage = host_site.manager(python, host_site.settle(place / name), database)
+        standard = host_site.tell(manage, wheel_home=place)
     return f"start, SQLite, PostgreSQL, {standard}, {suite(python, env, wheel, place, server)}"
 
 
@@ -102,14 +103,14 @@ def databases(place: Path, server: str) -> dict[str, dict[str, Any]]:
             connection.execute(f"CREATE DATABASE {each}")  # type: ignore[call-overload] — a name cannot be a parameter
     account = {"USER": at.username, "PASSWORD": at.password, "HOST": at.hostname, "PORT": at.port}
     postgresql = {"ENGINE": "django.db.backends.postgresql", "NAME": name, **account}
-    return {"sqlite": foreign.sqlite(place / "site.sqlite3"), "postgresql": postgresql}
+    return {"sqlite": host_site.sqlite(place / "site.sqlite3"), "postgresql": postgresql}
 
 
 def environment(place: Path, django: str, wheel: Path) -> dict[str, str]:
     """That of a person who knows nothing of us; `pip` finds this Django, and the wheel where ours is published."""
     constraints = place / "constraints.txt"
     constraints.write_text(f"Django=={django}.*\ndjango-jobscheduler @ {wheel.as_uri()}\n")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign.OURS)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(host_site.OURS)}
     path = os.pathsep.join([str(place / "venv" / "bin"), inherited["PATH"]])
     return {**inherited, "PATH": path, "PIP_CONSTRAINT": str(constraints), "PIP_QUIET": "1"}
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.house.dockerfile import CHECKOUT, health_check, stages
-from tests.house.processes import left_over, marked, until
+from tests.packaging.dockerfile import CHECKOUT, health_check, stages
+from tests.packaging.processes import left_over, marked, until
 
 IMAGE = stages((CHECKOUT / "Dockerfile").read_text())[-1]
 BIN = Path(sys.executable).parent
