@@ -17,7 +17,7 @@ SUITE = ("test_pages.py", "-k", "boss or job_page or trail")
 def test_the_pages_stay_whole_under(theme: str) -> None:
     """Tests of the stock admin, once more."""
     here = Path(__file__).parent
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "--ds=tests.themed_settings"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "--ds=tests.admin.themed_settings"]
     ended = subprocess.run(
         [*command, str(here / SUITE[0]), *SUITE[1:]],
         env={**os.environ, "THEME": theme},

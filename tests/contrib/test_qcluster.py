@@ -33,7 +33,7 @@ GONE = replace(Identity.mine("worker-1"), started="1")  # no such process can li
 @contextmanager
 def qcluster(env: dict[str, str], home: Path) -> Iterator[Path]:
     """Signalled by its own pid only: told as a group, it would hang. It must stop by itself."""
-    told = {**env, "DJANGO_SETTINGS_MODULE": "tests.django_q.cluster_settings"}
+    told = {**env, "DJANGO_SETTINGS_MODULE": "tests.contrib.qcluster_settings"}
     log = home / f"qcluster-{uuid4().hex[:6]}.log"
     with log.open("w") as out:
         process = subprocess.Popen(
