@@ -42,7 +42,7 @@ from jobs.api.responses import answer, tagged
 from jobs.api.schemas import Id
 from jobs.conf import conf
 from jobs.engine.remote import starts
-from jobs.engine.remote.starts import Start
+from jobs.engine.remote.starts import RemoteStart
 from jobs.engine.slots.admission_leases import GrantedLease
 from jobs.errors import NotFound
 from jobs.models import Job
@@ -228,11 +228,11 @@ def _intent(job_id: UUID, caller: Caller, *, bare: bool = False) -> dict[str, An
 
 def _intents(rows: list[Job], caller: Caller, *, bare: bool = False) -> list[dict[str, Any]]:
     """Secrets are masked, except for those who are to work on them."""
-    begun = starts.of(rows)
+    begun = starts.find_starts(rows)
     return [_shape(row, begun.get(row.pk), caller, bare) for row in rows]
 
 
-def _shape(row: Job, begun: Start | None, caller: Caller, bare: bool) -> dict[str, Any]:
+def _shape(row: Job, begun: RemoteStart | None, caller: Caller, bare: bool) -> dict[str, Any]:
     masked = redact(row.params) if caller.payload and not bare else None
     return {
         "job_id": str(row.pk),

@@ -69,7 +69,7 @@ def gather(job_id: UUID) -> Facts:
     facts.in_use = queries.count_in_use()
     facts.reservations = [each for each in waiting_calls() if facts.shares_a_limit(each)]
     if job.remote:
-        facts.is_asked_for = offers.is_asked_for(job)
+        facts.is_asked_for = offers.has_recent_poller(job)
     else:
         facts.workers = [worker for worker in working() if serves(worker, job)]
     return facts

@@ -19,8 +19,8 @@ from jobs.engine.executors.run import ERROR_LENGTH
 from jobs.engine.facts import facts_of
 from jobs.engine.maintenance import runner
 from jobs.engine.remote import leases, offers, starts
-from jobs.engine.remote.leases import Beat, Line, Word
-from jobs.engine.remote.starts import Holder, Start
+from jobs.engine.remote.leases import HeartbeatReport, LogLine, RemoteOutcome
+from jobs.engine.remote.starts import RemoteSlot, RemoteStart
 from jobs.engine.slots import admission_leases
 from jobs.engine.slots.admission_leases import GrantedLease
 from jobs.engine.transitions import get
@@ -91,37 +91,37 @@ def dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
     the addon's workers try for each other's.
     """
     runner.before_offers()
-    offers.note_poll(addon_id, tenant, most)
-    new = offers.offer(addon_id, tenant, most)
-    before = offers.offered(addon_id, tenant).exclude(pk__in=[job.pk for job in new])
+    offers.record_poll(addon_id, tenant, most)
+    new = offers.offer_jobs(addon_id, tenant, most)
+    before = offers.offered_jobs(addon_id, tenant).exclude(pk__in=[job.pk for job in new])
     return [*new, *before[:MOST_BEFORE]]
 
 
 def kick(*, tenant: str | None) -> int:
     """Make offers to every addon that is there, without waiting for its next poll. Returns how many were made."""
     runner.before_offers()
-    return offers.kick(tenant)
+    return offers.offer_to_pollers(tenant)
 
 
 def start(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> Job:
-    holder = Holder(
+    holder = RemoteSlot(
         api_token,
         validation.parse_identifier(said.get("worker_id"), "worker_id"),
         _optional(said, "slot", partial(validation.parse_integer, minimum=0, maximum=MOST_SLOTS - 1)) or 0,
     )
     pid = _optional(said, "pid", partial(validation.parse_integer, minimum=1, maximum=MOST_PID))
     host = _optional(said, "host", validation.parse_identifier)
-    return leases.start(job_id, holder, pid=pid, host=host)
+    return leases.start_job(job_id, holder, pid=pid, host=host)
 
 
 def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Kept:
     """Renew a lease: a job's, or one that counts in admission only and has nothing else to say."""
     known, news = validation.parse_id(lease_id), _parse_beat(said)
-    if (begun := starts.find(known)) is None:
+    if (begun := starts.find_start(known)) is None:
         return Kept(admission_leases.renew_lease(known, owner=_applicant(api_token)))
-    job = leases.beat(_own(begun, api_token), news)
+    job = leases.renew_job_lease(_own(begun, api_token), news)
     assert job.lease_expires_at is not None
-    if leases.is_over_budget(job):  # then it must stop, whatever else was asked
+    if leases.is_over_token_limit(job):  # then it must stop, whatever else was asked
         return Kept(job.lease_expires_at, True, str(StopMode.CANCEL))
     return Kept(job.lease_expires_at, job.cancel_requested, job.cancel_mode)
 
@@ -129,7 +129,7 @@ def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Kept:
 def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
     """Say how a job ended; said again, nothing changes."""
     try:
-        begun = starts.find(validation.parse_id(validation.parse_text(said.get("lease_id"), "lease_id")))
+        begun = starts.find_start(validation.parse_id(validation.parse_text(said.get("lease_id"), "lease_id")))
         if begun is None or begun.job_id != job_id:
             raise NotFound(_("There is no such lease."))
         begun = _own(begun, api_token)
@@ -142,18 +142,18 @@ def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
     state = said.get("state")
     if state not in ENDS:
         raise InvalidInput("state", _("must be one of %s") % ", ".join(ENDS), "enum")
-    leases.complete(begun, _parse_word(state, said), wanted=WANTED.get(state))
+    leases.complete_job(begun, _parse_word(state, said), stop_mode=WANTED.get(state))
 
 
 def release(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> None:
     """Give a lease up. A job's ends with its job, unless the job is handed back."""
     known, hand_back = validation.parse_id(lease_id), _optional(said, "hand_back", validation.parse_boolean)
-    if (begun := starts.find(known)) is None:
+    if (begun := starts.find_start(known)) is None:
         return admission_leases.release_lease(known, owner=_applicant(api_token))
     mine = _own(begun, api_token)
     if not hand_back:
         raise ReportWithComplete(_("This is the lease of a job: say how the job ended, or hand it back."))
-    return leases.hand_back(mine, reason=HANDED_BACK)
+    return leases.hand_back_job(mine, reason=HANDED_BACK)
 
 
 def request(said: Mapping[str, Any], api_token: UUID, *, tenant: str) -> GrantedLease | Denied:
@@ -168,7 +168,7 @@ def _applicant(api_token: UUID) -> str:
     return f"r:{api_token}"
 
 
-def _own(begun: Start, api_token: UUID) -> Start:
+def _own(begun: RemoteStart, api_token: UUID) -> RemoteStart:
     """A lease is nobody's business but the API token's that started with it."""
     if begun.holder.api_token != api_token:
         raise NotFound(_("There is no such lease."))
@@ -202,9 +202,9 @@ def _optional(said: Mapping[str, Any], name: str, gate: Callable[..., Any]) -> A
     return None if value is None else gate(value, name)
 
 
-def _parse_beat(said: Mapping[str, Any]) -> Beat:
+def _parse_beat(said: Mapping[str, Any]) -> HeartbeatReport:
     message = _optional(said, "message", LONG_TEXT)
-    return Beat(
+    return HeartbeatReport(
         progress=_optional(said, "progress", partial(validation.parse_number, minimum=0, maximum=1)),
         message=None if message is None else sanitize_text(message, MESSAGE_LENGTH),
         tokens_used=_optional(said, "tokens_used", partial(validation.parse_integer, minimum=0)),
@@ -213,12 +213,12 @@ def _parse_beat(said: Mapping[str, Any]) -> Beat:
     )
 
 
-def _parse_lines(value: Any, field: str) -> list[Line]:
+def _parse_lines(value: Any, field: str) -> list[LogLine]:
     if not isinstance(value, list):
         raise InvalidInput(field, _("must be a list"), "list_type")
     if len(value) > MOST_LINES:
         raise InvalidInput(field, _("has more than %d entries") % MOST_LINES, "too_long")
-    lines: list[Line] = []
+    lines: list[LogLine] = []
     try:
         for each in value:
             if not isinstance(each, dict):
@@ -237,7 +237,7 @@ def _parse_lines(value: Any, field: str) -> list[Line]:
     return lines
 
 
-def _parse_word(state: str, said: Mapping[str, Any]) -> Word:
+def _parse_word(state: str, said: Mapping[str, Any]) -> RemoteOutcome:
     """Parse a result. As with handlers, what is odd or too long is made storable: no end gets lost over it."""
     error = sanitize_text(_optional(said, "error", LONG_TEXT) or "", ERROR_LENGTH)
     exit_code = _optional(said, "exit_code", partial(validation.parse_integer, minimum=-INT32, maximum=INT32 - 1))

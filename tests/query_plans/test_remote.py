@@ -43,7 +43,7 @@ def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 
 
 def test_an_offer_walks_the_dispatch_order_of_its_addon(queue: None) -> None:
-    asked = statements(lambda: offers.offer(ADDON, "default", 5))
+    asked = statements(lambda: offers.offer_jobs(ADDON, "default", 5))
     require_no_walk(asked)
     (window,) = [each for each in asked if ") first WHERE" in each[0]]
     assert indexes(explain(window)) == {"job_offerable"}
@@ -53,7 +53,7 @@ def test_a_full_type_is_stepped_over_by_the_heads_of_flows(queue: None) -> None:
     def offer() -> None:
         ConcurrencyLimit.objects.create(scope="job_type", key=TYPES[0], max=1)
         ask(f"UPDATE {TABLE} SET position = -1 WHERE job_type = %s AND addon_id = %s", [TYPES[0], ADDON])
-        assert len(offers.offer(ADDON, "default", 5)) == 5
+        assert len(offers.offer_jobs(ADDON, "default", 5)) == 5
 
     asked = [each for each in statements(offer) if "SET position" not in each[0]]
     (heads,) = [each for each in asked if "RECURSIVE head" in each[0]]
@@ -71,5 +71,5 @@ def test_a_lease_is_found_by_its_id(queue: None) -> None:
         + [JobEvent(job_id=uuid4(), kind="COMPLETED", actor_kind="worker", token=uuid4()) for _ in range(5000)]
     )
     ask("ANALYZE jobscheduler_jobevent")
-    sql, params = starts._events().filter(token=uuid4()).query.sql_with_params()
+    sql, params = starts._start_events().filter(token=uuid4()).query.sql_with_params()
     assert indexes(explain((sql, params))) == {"jobevent_of_lease"}

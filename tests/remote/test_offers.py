@@ -299,10 +299,10 @@ def test_a_job_that_nobody_asks_for_says_so(remote: Remote) -> None:
 
 def test_pollers_that_fell_silent_are_forgotten(remote: Remote) -> None:
     remote.poll()
-    offers.forget_silent()
+    offers.delete_silent_pollers()
     assert Poller.objects.count() == 1
     Poller.objects.update(polled_at=Now() - timedelta(days=2))
-    offers.forget_silent()
+    offers.delete_silent_pollers()
     assert Poller.objects.count() == 0
 
 

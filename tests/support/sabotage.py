@@ -119,9 +119,9 @@ def forgetful() -> None:
     """Does not know a remote worker's own start again when it is repeated."""
     from uuid import uuid4
 
-    from jobs.engine.remote.starts import Holder
+    from jobs.engine.remote.starts import RemoteSlot
 
-    Holder.owner = property(lambda self: f"r:{self.api_token}:{self.worker}-{uuid4()}#{self.slot}")  # type: ignore[assignment]
+    RemoteSlot.owner = property(lambda self: f"r:{self.api_token}:{self.worker}-{uuid4()}#{self.slot}")  # type: ignore[assignment]
 
 
 def deaf_to_reservations() -> None:

@@ -72,7 +72,7 @@ class Sweeper:
         if db.clock_may_jump():
             candidates = [job for job in candidates if self._is_surely_over(job, now)]
         self._seen = {pk: seen for pk, seen in self._seen.items() if now - seen.since < FORGET_SEC}
-        late = end_overdue(starts.overdue())
+        late = end_overdue(starts.find_overdue_jobs())
         return late + _end(candidates, _expired, Cause.LEASE_EXPIRED, EXPIRED)
 
     def _is_surely_over(self, job: Job, now: float) -> bool:
@@ -169,7 +169,7 @@ def retry_in(job: Job, cause: Cause) -> float | None:
 
 def _describe_holder(job: Job) -> dict[str, Any]:
     """Log who held the job; return it for the event."""
-    if (start := starts.of([job]).get(job.pk)) is not None:
+    if (start := starts.find_starts([job]).get(job.pk)) is not None:
         holder = {"worker": start.holder.worker, "host": start.host, "pid": start.pid}
     elif (owner := Identity.of_owner(job.lease_owner or "")) is not None:
         holder = {"worker": owner.name, "host": owner.host, "pid": owner.pid}

@@ -129,8 +129,8 @@ class Housekeeper(threading.Thread):
 
 
 duty("recovery", _sweeper.sweep, every_sec=_sweeper.pause_sec)
-duty("withdraw", offers.withdraw_late, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
-duty("pollers", offers.forget_silent, every_sec=lambda: 3600.0)
+duty("withdraw", offers.expire_offers, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
+duty("pollers", offers.delete_silent_pollers, every_sec=lambda: 3600.0)
 # A worker that may claim does this more often.
 duty("lanes", lambda: promoter.wake_due() + promoter.promote(), every_sec=lambda: 30 * conf.POLL_SEC)
 duty("retention", retention.one_round, every_sec=retention.pause_sec)
@@ -178,7 +178,7 @@ def before_offers() -> None:
     """Looks before it writes: a poll that finds nothing to do should not wait for the only writer of SQLite."""
     for occasional in _before_offers:
         occasional()
-    offers.withdraw_late()
+    offers.expire_offers()
     for _round in range(ROUNDS_BEFORE_OFFERS):  # let forward what waited for its time or its lane
         ahead = promoter.look_ahead()
         due = ahead.due_sec is not None and ahead.due_sec <= 0

@@ -1,7 +1,7 @@
-"""Offers to remote workers: what is ready is reserved for whoever asked, in dispatch order, within every limit.
+"""Offer ready jobs to remote workers that poll, in dispatch order, within every limit.
 
-As in a claim, limit rows are locked first and what is active is counted after that; jobs that somebody has in hand are
-passed over. Only those who ask get offers, so nobody who is gone can hold a slot for longer than one reservation.
+As in a claim, limit rows are locked first and active jobs are counted after that; jobs that another transaction has
+locked are skipped. Only addons that poll get offers, so one that is gone holds a slot for one reservation at most.
 """
 
 from __future__ import annotations
@@ -30,103 +30,104 @@ from jobs.states import EventKind, Status
 
 logger = logging.getLogger("jobs.engine.remote.offers")
 LONGEST_BACKOFF_SEC = 600.0
-LATE_AT_ONCE = 500
-FORGET = timedelta(days=1)
+EXPIRE_BATCH_SIZE = 500
+POLLER_RETENTION = timedelta(days=1)
 
 
-def offered(addon_id: str, tenant: str | None) -> JobQuerySet:
-    """What is reserved for an addon and not started yet, in dispatch order."""
+def offered_jobs(addon_id: str, tenant: str | None) -> JobQuerySet:
+    """Return the jobs that are reserved for an addon and not started yet, in dispatch order."""
     reserved = jobs().active().filter(status=Status.DISPATCHING, addon_id=addon_id).in_dispatch_order()
     return reserved if tenant is None else reserved.filter(tenant=tenant)
 
 
-def offer(addon_id: str, tenant: str | None, most: int) -> list[Job]:
-    """Reserve up to so many ready jobs of an addon, in dispatch order."""
-    # Asked in dispatch order: without one the server may look for the first of them among all jobs ever.
-    if most < 1 or not list(_ready(addon_id, tenant).in_dispatch_order().values_list("pk", flat=True)[:1]):
+def offer_jobs(addon_id: str, tenant: str | None, limit: int) -> list[Job]:
+    """Reserve up to `limit` ready jobs of an addon, in dispatch order."""
+    # In dispatch order: without it, the server may search all jobs ever for the first ready one.
+    if limit < 1 or not list(_ready_jobs(addon_id, tenant).in_dispatch_order().values_list("pk", flat=True)[:1]):
         return []
     limits.ensure()
     try:
         with db.atomic(read_committed=True) as connection:
-            # Choose as a claim does, and take what nobody has in hand.
+            # Choose as a claim does, and take the jobs that are not locked.
             of_tenant = Filter() if tenant is None else Filter("tenant = %s", [tenant])
-            selected = SelectionRound(connection, of_tenant, remote=True, index=Filter("addon_id = %s", [addon_id]))
-            chosen = selected.choose(most)
-            free = _ready(addon_id, tenant).filter(deadlines.not_too_late(), pk__in=chosen).in_dispatch_order()
-            taken = list(free.select_for_update(skip_locked=True, of=("self",)))
-            selected.settle([job.pk for job in taken])
+            selection = SelectionRound(connection, of_tenant, remote=True, index=Filter("addon_id = %s", [addon_id]))
+            chosen = selection.choose(limit)
+            ready = _ready_jobs(addon_id, tenant).filter(deadlines.not_too_late(), pk__in=chosen).in_dispatch_order()
+            locked = list(ready.select_for_update(skip_locked=True, of=("self",)))
+            selection.settle([job.pk for job in locked])
             reserve_sec = conf.DISPATCH_TIMEOUT_SEC
-            return [lifecycle.offer(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in taken]
-    except IntegrityError:  # the net under the lanes; whoever asks again gets the rest
-        logger.exception("offers to addon %r were refused by the database", addon_id)
+            return [lifecycle.offer(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in locked]
+    except IntegrityError:  # a constraint guards targets, too; the next poll gets the rest
+        logger.exception("the database rejected offers to addon %r", addon_id)
         return []
 
 
-def forget_silent() -> int:
-    """Forget who has not asked for a long time. Returns how many."""
-    return Poller.objects.filter(polled_at__lt=Now() - FORGET).delete()[0]
+def offer_to_pollers(tenant: str | None) -> int:
+    """Make offers now to every addon that has polled recently. Return how many were made."""
+    count = 0
+    for poller in _recent_pollers().order_by("pk"):
+        if tenant is None or poller.tenant in ("", tenant):
+            poller_tenant = poller.tenant or tenant
+            limit = poller.most - offered_jobs(poller.addon_id, poller_tenant).count()
+            count += len(offer_jobs(poller.addon_id, poller_tenant, limit))
+    return count
 
 
-def withdraw_late() -> int:
-    """Take back offers that nobody has started in time. Each time it takes longer until the job is offered again."""
+def expire_offers() -> int:
+    """Take back offers that were not started in time; return how many. Each time, the job's next offer waits longer."""
     late = jobs().active().filter(status=Status.DISPATCHING, reserved_until__lt=Now())
-    withdrawn = 0
-    for job_id in list(late.values_list("pk", flat=True)[:LATE_AT_ONCE]):
+    count = 0
+    for job_id in list(late.values_list("pk", flat=True)[:EXPIRE_BATCH_SIZE]):
         try:
-            lifecycle.withdraw(job_id, actor=SCHEDULER, again_in=backoff_sec(job_id))
-            withdrawn += 1
-        except WrongState:  # started, or taken back by another housekeeper, since we looked
+            lifecycle.withdraw(job_id, actor=SCHEDULER, again_in=_backoff_sec(job_id))
+            count += 1
+        except WrongState:  # started, or taken back by another process, since the query
             continue
-    return withdrawn
+    return count
 
 
-def backoff_sec(job_id: UUID) -> float:
-    """30 s, 60 s, 120 s, … at most 10 min: counted since somebody started the job last."""
-    kinds = JobEvent.objects.filter(job_id=job_id).order_by("-id").values_list("kind", flat=True)
-    before = 0
-    for kind in kinds:
-        if kind == EventKind.RUNNING:
-            break
-        before += kind == EventKind.WITHDRAWN
-    longest = max(LONGEST_BACKOFF_SEC, conf.DISPATCH_TIMEOUT_SEC)
-    return float(min(conf.DISPATCH_TIMEOUT_SEC * 2.0 ** min(before, 64), longest))
-
-
-def note_poll(addon_id: str, tenant: str | None, most: int) -> None:
-    """Remember that this addon is there. Not with every poll: an idle addon should not have to write."""
+def record_poll(addon_id: str, tenant: str | None, limit: int) -> None:
+    """Record that this addon polls. Not with every poll: an idle addon should not have to write."""
     key = {"tenant": tenant or "", "addon_id": addon_id}
     pollers = Poller.objects.all()
-    lately = Now() - timedelta(seconds=conf.DISPATCH_TIMEOUT_SEC / 4)
-    if pollers.filter(**key, most=most, polled_at__gt=lately).exists():
+    recently = Now() - timedelta(seconds=conf.DISPATCH_TIMEOUT_SEC / 4)
+    if pollers.filter(**key, most=limit, polled_at__gt=recently).exists():
         return
     pollers.bulk_create(
-        [Poller(**key, most=most, polled_at=Now())],
+        [Poller(**key, most=limit, polled_at=Now())],
         update_conflicts=True,
         unique_fields=["tenant", "addon_id"],
         update_fields=["most", "polled_at"],
     )
 
 
-def is_asked_for(job: Job) -> bool:
-    """Whether somebody who could start it has asked lately."""
-    return _asked_lately().filter(addon_id=job.addon_id, tenant__in=["", job.tenant]).exists()
+def has_recent_poller(job: Job) -> bool:
+    """Return whether an addon that could start this job has polled recently."""
+    return _recent_pollers().filter(addon_id=job.addon_id, tenant__in=["", job.tenant]).exists()
 
 
-def kick(tenant: str | None) -> int:
-    """Make offers now to every addon that asked lately. Returns how many were made."""
-    made = 0
-    for poller in _asked_lately().order_by("pk"):
-        if tenant is None or poller.tenant in ("", tenant):
-            theirs = poller.tenant or tenant
-            made += len(offer(poller.addon_id, theirs, poller.most - offered(poller.addon_id, theirs).count()))
-    return made
+def delete_silent_pollers() -> int:
+    """Delete the rows of addons that have not polled for a day. Return how many."""
+    return Poller.objects.filter(polled_at__lt=Now() - POLLER_RETENTION).delete()[0]
 
 
-def _asked_lately() -> QuerySet[Poller]:
-    lately = Now() - timedelta(seconds=conf.DISPATCH_TIMEOUT_SEC)
-    return Poller.objects.filter(polled_at__gt=lately)
+def _backoff_sec(job_id: UUID) -> float:
+    """Return the pause before the next offer: 30 s, 60 s, 120 s, … at most 10 min, counted since the last start."""
+    kinds = JobEvent.objects.filter(job_id=job_id).order_by("-id").values_list("kind", flat=True)
+    expired = 0
+    for kind in kinds:
+        if kind == EventKind.RUNNING:
+            break
+        expired += kind == EventKind.WITHDRAWN
+    longest = max(LONGEST_BACKOFF_SEC, conf.DISPATCH_TIMEOUT_SEC)
+    return float(min(conf.DISPATCH_TIMEOUT_SEC * 2.0 ** min(expired, 64), longest))
 
 
-def _ready(addon_id: str, tenant: str | None) -> JobQuerySet:
-    found = jobs().filter(gate=SqlLiteral(Gate.READY), remote=True, addon_id=addon_id)
-    return found if tenant is None else found.filter(tenant=tenant)
+def _recent_pollers() -> QuerySet[Poller]:
+    recently = Now() - timedelta(seconds=conf.DISPATCH_TIMEOUT_SEC)
+    return Poller.objects.filter(polled_at__gt=recently)
+
+
+def _ready_jobs(addon_id: str, tenant: str | None) -> JobQuerySet:
+    ready = jobs().filter(gate=SqlLiteral(Gate.READY), remote=True, addon_id=addon_id)
+    return ready if tenant is None else ready.filter(tenant=tenant)

@@ -1,6 +1,7 @@
-"""What a remote worker said when it started a job, read back from the event of that start.
+"""Starts by remote workers, read back from the RUNNING event of each.
 
-The event keeps the lease id, so it also answers which job a lease was for, and whose it was, long after its end.
+The event keeps the lease id, so it also tells which job a lease was for, and which worker had it, long after its end.
+Not in `leases`, because recovery reads starts and `leases` calls recovery.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from jobs.states import EventKind
 
 
 @dataclass(frozen=True)
-class Holder:
-    """One slot of one remote worker, known by the API token that it came with."""
+class RemoteSlot:
+    """One slot of one remote worker, identified by the worker's API token."""
 
     api_token: UUID
     worker: str
@@ -34,12 +35,12 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class Start:
-    """`clock` is the host's steady clock at that moment, where the database's clock may jump."""
+class RemoteStart:
+    """`clock` is the host's steady clock at the start, where the database's clock may jump."""
 
     job_id: UUID
     lease_id: UUID
-    holder: Holder
+    holder: RemoteSlot
     at: datetime
     pid: int | None = None
     host: str | None = None
@@ -50,45 +51,46 @@ class Start:
         return (now - self.at).total_seconds() if steady is None else steady
 
 
-def event_data(holder: Holder, pid: int | None, host: str | None) -> dict[str, Any]:
-    """Return what the event of a start keeps."""
+def build_event_data(holder: RemoteSlot, pid: int | None, host: str | None) -> dict[str, Any]:
+    """Build what the event of a start keeps."""
     steady = {"clock": beat_clock()} if db.clock_may_jump() else {}
     facts = {"worker": holder.worker, "slot": holder.slot, "pid": pid, "host": host}
     return {**facts, "api_token_id": str(holder.api_token), **steady}
 
 
-def find(lease_id: UUID) -> Start | None:
-    """The start that this lease was given with, whether or not it still holds."""
-    event = _events().filter(token=lease_id).first()
-    return None if event is None else _start(event)
+def find_start(lease_id: UUID) -> RemoteStart | None:
+    """Return the start that created this lease, whether or not the lease is still held."""
+    event = _start_events().filter(token=lease_id).first()
+    return None if event is None else _parse_event(event)
 
 
-def of(jobs: Iterable[Job]) -> dict[UUID, Start]:
-    """For each of these jobs that a remote worker has, how it was started."""
-    leases = [job.lease_token for job in jobs if job.remote and job.lease_token is not None]
-    return {event.job_id: _start(event) for event in _events().filter(token__in=leases)} if leases else {}
+def find_starts(jobs: Iterable[Job]) -> dict[UUID, RemoteStart]:
+    """Return the start of each of these jobs that a remote worker runs, by job id."""
+    tokens = [job.lease_token for job in jobs if job.remote and job.lease_token is not None]
+    return {event.job_id: _parse_event(event) for event in _start_events().filter(token__in=tokens)} if tokens else {}
 
 
-def overdue() -> list[Job]:
-    """What remote workers have had for longer than it may run. A local worker sees to its own jobs."""
-    held = list(Job.objects.active().running().filter(remote=True, max_runtime_sec__isnull=False))
-    if not held:
+def find_overdue_jobs() -> list[Job]:
+    """Return remote jobs that have run longer than their max_runtime_sec. A local worker stops its own jobs."""
+    running = list(Job.objects.active().running().filter(remote=True, max_runtime_sec__isnull=False))
+    if not running:
         return []
-    started, now = of(held), clock.now()
-    return [job for job in held if job.pk in started and is_overdue(job, started[job.pk], now)]
+    starts, now = find_starts(running), clock.now()
+    return [job for job in running if job.pk in starts and is_overdue(job, starts[job.pk], now)]
 
 
-def is_overdue(job: Job, start: Start, now: datetime) -> bool:
+def is_overdue(job: Job, start: RemoteStart, now: datetime) -> bool:
     return job.max_runtime_sec is not None and start.seconds_ago(now) > job.max_runtime_sec
 
 
-def _events() -> QuerySet[JobEvent]:
-    # A parameter in place of the word would not find the partial index.
+def _start_events() -> QuerySet[JobEvent]:
+    # As a literal: with a parameter, the planner would not use the partial index.
     return JobEvent.objects.filter(kind=SqlLiteral(str(EventKind.RUNNING))).order_by()
 
 
-def _start(event: JobEvent) -> Start:
+def _parse_event(event: JobEvent) -> RemoteStart:
     data: dict[str, Any] = event.data or {}
-    holder = Holder(UUID(data["api_token_id"]), data["worker"], data["slot"])
+    holder = RemoteSlot(UUID(data["api_token_id"]), data["worker"], data["slot"])
     assert event.token is not None
-    return Start(event.job_id, event.token, holder, event.at, data.get("pid"), data.get("host"), data.get("clock"))
+    host, pid, steady = data.get("host"), data.get("pid"), data.get("clock")
+    return RemoteStart(event.job_id, event.token, holder, event.at, pid, host, steady)
