@@ -114,7 +114,7 @@ class JobAdmin(JobVerbs):
         before = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
         died = Job.objects.filter(pk__in=before, status_reason__in=(EXPIRED, CRASHED)) if before else Job.objects.none()
         rescued = set(died.order_by().values_list("pk", flat=True))
-        whys = explain.brief(jobs)
+        whys = explain.explain_briefly(jobs)
         for job in jobs:
             job.is_rescued = job.retry_of_id in rescued
             job.brief = params.get(job.pk, "")

@@ -24,7 +24,7 @@ from jobs.admin.screens import APP
 from jobs.conf import conf
 from jobs.engine import notifications
 from jobs.errors import InvalidInput
-from jobs.explain.facts import as_limit
+from jobs.explain.facts import to_limit
 from jobs.models import ConcurrencyLimit, LeaseKind, LimitScope
 from jobs.services import limits
 from jobs.stats import queries
@@ -142,7 +142,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         active = queries.count_in_use()
         for row in rows:
-            row.used = active.of(as_limit(row))
+            row.used = active.of(to_limit(row))
 
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
         return MaximumForm
@@ -170,7 +170,7 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
         if limit._state.adding:
             return None
         known = getattr(limit, "used", None)
-        used = queries.count_in_use().of(as_limit(limit)) if known is None else known
+        used = queries.count_in_use().of(to_limit(limit)) if known is None else known
         if limit.max is None:
             return str(used)
         gauge = '<meter class="jc-meter" min="0" max="{}" value="{}">{}</meter> {} / {}'

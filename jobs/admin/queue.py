@@ -119,7 +119,7 @@ def _rows(admin: ModelAdmin, asked: dict[str, Any]) -> list[dict[str, Any]]:
     """One page in dispatch order, with one more before and after it: they are the neighbours of its ends."""
     start = max(asked["from"] - 1, 0)
     found = list(_jobs(asked).in_dispatch_order().defer("params", "checkpoint")[start : asked["from"] + SHOWN + 1])
-    whys = explain.brief(found)
+    whys = explain.explain_briefly(found)
     rows = []
     for index, job in enumerate(found):
         before, after = _peer(found, index - 1, job), _peer(found, index + 1, job)

@@ -1,4 +1,4 @@
-"""All that is looked up to explain one job: its row, its lane, its limits, the workers that could take it."""
+"""The facts that explain a job: its row, its target, its limits, the workers that can run it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from jobs.policies.concurrency import Flow, InUse, Limit
 from jobs.states import LIVE, EventKind, Status
 from jobs.stats import queries
 
-TOLD = (EventKind.SUBMITTED, EventKind.HELD, EventKind.PAUSED, EventKind.DENIED, EventKind.ADMITTED)
+EVENT_KINDS = (EventKind.SUBMITTED, EventKind.HELD, EventKind.PAUSED, EventKind.DENIED, EventKind.ADMITTED)
 
 
 @dataclass
 class Facts:
     job: Job
     now: datetime
-    events: dict[str, JobEvent] = field(default_factory=dict)  # the last of each kind in TOLD
+    events: dict[str, JobEvent] = field(default_factory=dict)  # the last of each kind in EVENT_KINDS
     predecessor: Job | None = None
     target: Target | None = None
-    lane: list[Job] = field(default_factory=list)  # who holds the lane, then who stands first in it
+    lane: list[Job] = field(default_factory=list)  # the job that holds the lane, then the first one that waits in it
     limits: list[ConcurrencyLimit] = field(default_factory=list)
     in_use: InUse = field(default_factory=InUse)
     reservations: list[Lease] = field(default_factory=list)
-    workers: list[Worker] = field(default_factory=list)  # those that serve it
-    is_asked_for: bool = True  # by a remote worker, if it is for one
+    workers: list[Worker] = field(default_factory=list)  # those that can run it
+    has_recent_poller: bool = True  # whether a remote worker polls for it, if it is a remote job
 
     @property
     def flow(self) -> Flow:
@@ -44,64 +44,67 @@ class Facts:
     def slots(self) -> int:
         return sum(max(worker.slots - worker.stuck, 0) for worker in self.workers)
 
-    def shares_a_limit(self, lease: Lease) -> bool:
-        theirs = Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
-        return any(limit.key == theirs.key(limit.scope) for limit in self.limits)
+    def has_common_limit(self, lease: Lease) -> bool:
+        """Tell whether a limit applies to both the job and the lease."""
+        flow = Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
+        return any(limit.key == flow.key(limit.scope) for limit in self.limits)
 
 
-def gather(job_id: UUID) -> Facts:
-    told = {"asked_at": Now(), "holder_id": Subquery(_HOLDER), "head_id": Subquery(_HEAD)}
-    job = _jobs().annotate(**told).select_related("group", "lane").filter(pk=job_id).first()
+def load_facts(job_id: UUID) -> Facts:
+    """Read the facts about one job. Raise NotFound if there is none."""
+    extra = {"database_now": Now(), "holder_id": Subquery(_HOLDER), "head_id": Subquery(_HEAD)}
+    job = _jobs().annotate(**extra).select_related("group", "lane").filter(pk=job_id).first()
     if job is None:
         raise NotFound(f"There is no job {job_id}.")
-    facts = Facts(job, job.asked_at)
+    facts = Facts(job, job.database_now)
     if job.status in LIVE and job.status != Status.RUNNING:
-        rows = JobEvent.objects.filter(job_id=job.pk, kind__in=TOLD).order_by("-id")[:50]
+        rows = JobEvent.objects.filter(job_id=job.pk, kind__in=EVENT_KINDS).order_by("-id")[:50]
         facts.events = {row.kind: row for row in reversed(rows)}
     if job.status == Status.PENDING:
-        facts.predecessor = _predecessor(job)
+        facts.predecessor = _find_predecessor(job)
     if job.status != Status.QUEUED:
         return facts
     if job.lane_id is not None:
-        facts.target = job.lane  # None where it has not been used yet
-        facts.lane = _lane(job)
-    facts.limits = [each for each in in_force() if each.key == facts.flow.key(each.scope)]
+        facts.target = job.lane  # None until the promoter has created the row
+        facts.lane = _list_lane(job)
+    facts.limits = [limit for limit in list_limits_in_force() if limit.key == facts.flow.key(limit.scope)]
     facts.in_use = queries.count_in_use()
-    facts.reservations = [each for each in waiting_calls() if facts.shares_a_limit(each)]
+    facts.reservations = [lease for lease in list_waiting_calls() if facts.has_common_limit(lease)]
     if job.remote:
-        facts.is_asked_for = offers.has_recent_poller(job)
+        facts.has_recent_poller = offers.has_recent_poller(job)
     else:
-        facts.workers = [worker for worker in working() if serves(worker, job)]
+        facts.workers = [worker for worker in list_running_workers() if can_run(worker, job)]
     return facts
 
 
-def serves(worker: Worker, job: Job) -> bool:
-    told = worker.serves
-    resources, tenant = told.get("resources"), told.get("tenant")
+def can_run(worker: Worker, job: Job) -> bool:
+    """Tell whether a worker serves the type, the resource and the tenant of a job."""
+    serves = worker.serves
+    resources, tenant = serves.get("resources"), serves.get("tenant")
     return (
-        job.job_type in told.get("types", ())
+        job.job_type in serves.get("types", ())
         and (resources is None or job.resource in resources)
         and (tenant is None or tenant == job.tenant)
     )
 
 
-def as_limit(row: ConcurrencyLimit) -> Limit:
+def to_limit(row: ConcurrencyLimit) -> Limit:
     return Limit(row.scope, row.key, row.max, row.paused)
 
 
-def _predecessor(job: Job) -> Job | None:
-    """The place that this one waits for: the first one before it that has not ended, or a later one at work."""
+def _find_predecessor(job: Job) -> Job | None:
+    """Return the job of its group that it waits for: the first unfinished one before it, or a later active one."""
     if job.group is None or job.group.mode != GroupMode.SEQUENTIAL:
         return None
     others = _jobs().filter(group_id=job.group_id, status__in=sql_literals(sorted(LIVE))).exclude(pk=job.pk)
-    waited_for = others.filter(Q(group_index__lt=job.group_index) | ~Q(status=Status.PENDING))
-    return waited_for.order_by("group_index").first()
+    predecessors = others.filter(Q(group_index__lt=job.group_index) | ~Q(status=Status.PENDING))
+    return predecessors.order_by("group_index").first()
 
 
-def _lane(job: Job) -> list[Job]:
-    ids = [each for each in (job.holder_id, job.head_id) if each is not None]  # type: ignore[attr-defined]
-    found = {each.pk: each for each in _jobs().filter(pk__in=ids)} if ids else {}
-    return [found[each] for each in dict.fromkeys(ids) if each in found]
+def _list_lane(job: Job) -> list[Job]:
+    job_ids = [pk for pk in (job.holder_id, job.head_id) if pk is not None]  # type: ignore[attr-defined]
+    jobs = {job.pk: job for job in _jobs().filter(pk__in=job_ids)} if job_ids else {}
+    return [jobs[pk] for pk in dict.fromkeys(job_ids) if pk in jobs]
 
 
 _OF_LANE = Job.objects.filter(lane_id=OuterRef("lane_id"))
@@ -109,19 +112,21 @@ _HOLDER = _OF_LANE.filter(holds_lane=True).order_by("-pk").values("pk")[:1]
 _HEAD = _OF_LANE.filter(gate__in=sql_literals([Gate.LANE, Gate.READY])).in_dispatch_order().values("pk")[:1]
 
 
-def in_force() -> list[ConcurrencyLimit]:
+def list_limits_in_force() -> list[ConcurrencyLimit]:
     rows = ConcurrencyLimit.objects.filter(Q(max__isnull=False) | Q(paused=True))
     return list(rows.order_by("pk"))
 
 
-def waiting_calls() -> list[Lease]:
+def list_waiting_calls() -> list[Lease]:
+    """Return the reservations of direct calls that wait for a slot."""
     waiting = Lease.objects.filter(ended_at__isnull=True, granted_at__isnull=True)
     return list(waiting.filter(kind=LeaseKind.DIRECT, expires_at__gt=Now()).order_by("pk")[:100])
 
 
-def working() -> list[Worker]:
-    heard = Now() - timedelta(seconds=conf.LEASE_SEC)
-    rows = Worker.objects.filter(heartbeat_at__gt=heard, state=WorkerState.RUNNING, request="")
+def list_running_workers() -> list[Worker]:
+    """Return the workers that claim jobs: running, with recent heartbeats, not asked to stop."""
+    last_lease = Now() - timedelta(seconds=conf.LEASE_SEC)
+    rows = Worker.objects.filter(heartbeat_at__gt=last_lease, state=WorkerState.RUNNING, request="")
     return list(rows)
 
 

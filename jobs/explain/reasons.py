@@ -1,4 +1,4 @@
-"""The reasons that keep a job from running, from what was looked up."""
+"""The reasons why a job is not running, from its facts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from django.utils import formats, timezone
 from django.utils.translation import gettext as _
 
 from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
-from jobs.explain.facts import Facts, as_limit
+from jobs.explain.facts import Facts, to_limit
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
 from jobs.models.limit import LimitScope
 from jobs.policies.concurrency import count_free
 from jobs.serializers import moment
 from jobs.states import ACTIVE, EventKind, Status
 
-NEEDS_A_PERSON = {"held", "paused", "target_paused", "target_blocked", "scope_paused", "no_worker"}
+NEEDS_OPERATOR = {"held", "paused", "target_paused", "target_blocked", "scope_paused", "no_worker"}
 
 
 @dataclass(frozen=True)
@@ -32,104 +32,107 @@ class Reason:
     until: datetime | None = None
 
     def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"code": self.code, "message": self.message}
+        fields: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.blocking_job_id is not None:
-            found["blocking_job_id"] = str(self.blocking_job_id)
-        found |= {name: moment(at) for name in ("since", "until") if (at := getattr(self, name)) is not None}
-        return found | ({"by": self.by} if self.by else {})
+            fields["blocking_job_id"] = str(self.blocking_job_id)
+        fields |= {name: moment(at) for name in ("since", "until") if (at := getattr(self, name)) is not None}
+        return fields | ({"by": self.by} if self.by else {})
 
 
-def of(facts: Facts) -> list[Reason]:
+def find_reasons(facts: Facts) -> list[Reason]:
+    """Return all reasons, in the order in which they must be resolved; none if the job can start."""
     match Status(facts.job.status):
         case Status.PENDING:
-            return [*_pending(facts)]
+            return [*_pending_reasons(facts)]
         case Status.PAUSED:
             event = facts.events.get(EventKind.PAUSED)
             job = facts.job
-            is_bare = job.status_reason == PAUSED_BY_DEFAULT and job.dispatched_at is None  # nothing was begun
-            why = f": {job.status_reason}" if job.status_reason and not is_bare else ""
-            return [Reason("paused", _("it is paused") + _by_whom(event) + why, **_since_and_by(event))]
+            is_bare = job.status_reason == PAUSED_BY_DEFAULT and job.dispatched_at is None  # it had not started
+            suffix = f": {job.status_reason}" if job.status_reason and not is_bare else ""
+            return [Reason("paused", _("it is paused") + _describe_event(event) + suffix, **_since_and_by(event))]
         case Status.DISPATCHING:
             until = facts.job.reserved_until
-            message = _("it is reserved for a remote worker until %s") % _clock(until)
+            message = _("it is reserved for a remote worker until %s") % _format_time(until)
             return [Reason("dispatching", message, until=until)]
         case Status.QUEUED:
-            return [*its_time(facts), *_its_lane(facts), *its_limits(facts), *its_workers(facts)]
+            return [*time_reasons(facts), *_target_reasons(facts), *limit_reasons(facts), *worker_reasons(facts)]
     return []
 
 
-def _pending(facts: Facts) -> Iterator[Reason]:
+def _pending_reasons(facts: Facts) -> Iterator[Reason]:
     if (other := facts.predecessor) is not None:
-        told = {"job": other.pk, "status": other.status, "place": other.group_index}
-        message = _("job %(job)s in place %(place)s of its group is %(status)s") % told
+        values = {"job": other.pk, "status": other.status, "place": other.group_index}
+        message = _("job %(job)s in place %(place)s of its group is %(status)s") % values
         yield Reason("predecessor", message, blocking_job_id=other.pk)
     if facts.job.hold:
         event = facts.events.get(EventKind.HELD)
-        yield Reason("held", _("it is on hold") + _by_whom(event), **_since_and_by(event))
+        yield Reason("held", _("it is on hold") + _describe_event(event), **_since_and_by(event))
 
 
-def its_time(facts: Facts) -> Iterator[Reason]:
+def time_reasons(facts: Facts) -> Iterator[Reason]:
     job = facts.job
     if job.recheck_at is not None and job.recheck_at > facts.now:
         event = facts.events.get(EventKind.DENIED)
-        why = event.reason if event is not None and event.reason else _("the machine has no capacity for it now")
+        cause = event.reason if event is not None and event.reason else _("the machine has no capacity for it now")
         since = None if event is None else event.at
-        yield Reason("admission_denied", _("admission was denied: %s") % why, since=since, until=job.recheck_at)
+        yield Reason("admission_denied", _("admission was denied: %s") % cause, since=since, until=job.recheck_at)
     if job.not_before is not None and job.not_before > facts.now:
-        when = _clock(job.not_before)
+        start = _format_time(job.not_before)
         if job.retry_of_id is not None and job.gate == Gate.TIME:
-            message = _("it is retried at %s") % when
+            message = _("it is retried at %s") % start
             yield Reason("backoff", message, blocking_job_id=job.retry_of_id, until=job.not_before)
         else:
-            yield Reason("not_before", _("its time comes at %s") % when, until=job.not_before)
+            yield Reason("not_before", _("scheduled for %s") % start, until=job.not_before)
 
 
-def _its_lane(facts: Facts) -> Iterator[Reason]:
+def _target_reasons(facts: Facts) -> Iterator[Reason]:
     if facts.job.lane_id is None:
         return
     key, target = facts.job.target, facts.target
     if target is not None and target.paused:
-        message = _("target %s is paused") % key + _by(target.paused_by, target.paused_at, target.reason)
+        message = _("target %s is paused") % key + _describe_actor(target.paused_by, target.paused_at, target.reason)
         yield Reason("target_paused", message, since=target.paused_at, by=target.paused_by or None)
-    other = next((each for each in facts.lane if each.pk != facts.job.pk and each.pk != facts.job.retry_of_id), None)
+    other = next((job for job in facts.lane if job.pk not in (facts.job.pk, facts.job.retry_of_id)), None)
     is_first = bool(facts.lane) and facts.lane[0].pk == facts.job.pk
     if other is not None and not is_first:
-        yield _lane_reason(str(key), other)
+        yield _occupied_target(str(key), other)
 
 
-def _lane_reason(key: str, other: Job) -> Reason:
-    told = {"target": key, "job": other.pk, "status": other.status}
+def _occupied_target(key: str, other: Job) -> Reason:
+    values = {"target": key, "job": other.pk, "status": other.status}
     if other.blocks_target:
-        message = _("target %(target)s is blocked: job %(job)s is %(status)s") % told
+        message = _("target %(target)s is blocked: job %(job)s is %(status)s") % values
         event = other.events.filter(kind=other.status).order_by("-id").first()
         if event is None:
             return Reason("target_blocked", message, other.pk)
-        message += _by(event.actor_name or event.actor_kind, event.at, other.status_reason)
+        message += _describe_actor(event.actor_name or event.actor_kind, event.at, other.status_reason)
         return Reason("target_blocked", message, other.pk, since=event.at)
     if other.status in ACTIVE:
-        return Reason("target_busy", _("target %(target)s is busy: job %(job)s is %(status)s") % told, other.pk)
-    return Reason("target_busy", _("target %(target)s: job %(job)s goes first") % told, other.pk)
+        return Reason("target_busy", _("target %(target)s is busy: job %(job)s is %(status)s") % values, other.pk)
+    return Reason("target_busy", _("target %(target)s: job %(job)s goes first") % values, other.pk)
 
 
-def its_limits(facts: Facts) -> Iterator[Reason]:
+def limit_reasons(facts: Facts) -> Iterator[Reason]:
     for row in facts.limits:
         if row.paused:
-            message = _("%s is paused") % _describe_limit(row) + _by(row.paused_by, row.paused_at, row.reason)
+            message = _("%s is paused") % _describe_limit(row) + _describe_actor(
+                row.paused_by, row.paused_at, row.reason
+            )
             yield Reason("scope_paused", message, since=row.paused_at, by=row.paused_by or None)
-        elif count_free(as_limit(row), facts.in_use) == 0:
-            told = {"scope": _describe_limit(row), "in_use": facts.in_use.of(as_limit(row)), "max": row.max}
-            yield Reason("limit", _("%(scope)s is full: %(in_use)d of %(max)d at work") % told)
+        elif count_free(to_limit(row), facts.in_use) == 0:
+            values = {"scope": _describe_limit(row), "in_use": facts.in_use.of(to_limit(row)), "max": row.max}
+            yield Reason("limit", _("%(scope)s is reached (%(in_use)d of %(max)d running)") % values)
     for lease in facts.reservations[:1]:
         message = _("a direct call of %s has reserved the next slot") % lease.job_type
         yield Reason("reservation", message, since=lease.requested_at, by=lease.owner)
 
 
-def its_workers(facts: Facts) -> Iterator[Reason]:
+def worker_reasons(facts: Facts) -> Iterator[Reason]:
     if not facts.workers and not facts.job.remote:
-        yield Reason("no_worker", _("no live worker serves %s") % facts.job.job_type)
-    if not facts.is_asked_for:
-        whose = _(" of addon %s") % facts.job.addon_id if facts.job.addon_id else ""
-        yield Reason("no_worker", _("no remote worker%s has asked for jobs lately") % whose)
+        yield Reason("no_worker", _("no running worker handles %s") % facts.job.job_type)
+    if not facts.has_recent_poller:
+        addon = _(" of addon %s") % facts.job.addon_id if facts.job.addon_id else ""
+        yield Reason("no_worker", _("no remote worker%s has polled recently") % addon)
 
 
 def _describe_limit(row: ConcurrencyLimit) -> str:
@@ -150,18 +153,18 @@ def _since_and_by(event: JobEvent | None) -> dict[str, Any]:
     return {} if event is None else {"since": event.at, "by": event.actor_name or event.actor_kind}
 
 
-def _by_whom(event: JobEvent | None) -> str:
-    return "" if event is None else _by(event.actor_name or event.actor_kind, event.at)
+def _describe_event(event: JobEvent | None) -> str:
+    return "" if event is None else _describe_actor(event.actor_name or event.actor_kind, event.at)
 
 
-def _by(who: str, since: datetime | None, why: str = "") -> str:
-    parts = [_("since %s") % _clock(since)] if since is not None else []
-    parts += [_("by %s") % who] if who else []
-    told = " " + " ".join(parts) if parts else ""
-    return f"{told}: {why}" if why else told
+def _describe_actor(actor: str, since: datetime | None, reason: str = "") -> str:
+    parts = [_("since %s") % _format_time(since)] if since is not None else []
+    parts += [_("by %s") % actor] if actor else []
+    text = " " + " ".join(parts) if parts else ""
+    return f"{text}: {reason}" if reason else text
 
 
-def _clock(moment: datetime | None) -> str:
+def _format_time(moment: datetime | None) -> str:
     if moment is None:
         return ""
     local = timezone.localtime(moment)

@@ -35,7 +35,7 @@ def act(client: Client, action: str, jobs: list[Job], query: str = "", **data: A
 def test_a_row_says_why_its_job_waits(boss: Client) -> None:
     note: Any = ("tests.note", {"text": "a"})
     no_worker = job_services.enqueue(*note)
-    assert "no live worker serves tests.note" in rows(boss)[no_worker.pk].why
+    assert "no running worker handles tests.note" in rows(boss)[no_worker.pk].why
     WorkerFactory.create(serves=SERVES)
     timed = job_services.enqueue(*note, not_before=timezone.now() + timedelta(hours=2))
     held = job_services.enqueue(*note, hold=True)
@@ -45,9 +45,9 @@ def test_a_row_says_why_its_job_waits(boss: Client) -> None:
     at_paused_target = job_services.enqueue(*note, target="stopped")
     found = rows(boss)
     assert found[no_worker.pk].why == ""
-    assert found[timed.pk].why.startswith("its time comes at")
-    assert found[held.pk].why == "held back by a person"
-    assert found[behind_failure.pk].why == "its target is blocked by a job that is failed"
+    assert found[timed.pk].why.startswith("scheduled for")
+    assert found[held.pk].why == "on hold"
+    assert found[behind_failure.pk].why == "its target is blocked by a failed job"
     assert found[at_paused_target.pk].why == "its target is paused"
     limits.pause("global", reason="stocktaking")
     page = boss.get(list_of(Job))

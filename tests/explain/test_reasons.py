@@ -133,9 +133,14 @@ def test_a_full_limit_says_how_full(scope: str, key: str) -> None:
 @pytest.mark.parametrize(
     ("scope", "key", "english", "german"),
     [
-        ("job_type", TYPE, f"the limit of job type {TYPE} is full", f"die Grenze „Jobtyp {TYPE}“ ist ausgeschöpft"),
-        ("resource", "GPU", "the limit of resource GPU is full", "die Grenze „Ressource GPU“ ist ausgeschöpft"),
-        ("tenant", "default", "the limit of tenant default is full", "die Grenze „Mandant default“ ist ausgeschöpft"),
+        ("job_type", TYPE, f"the limit of job type {TYPE} is reached", f"die Grenze „Jobtyp {TYPE}“ ist ausgeschöpft"),
+        ("resource", "GPU", "the limit of resource GPU is reached", "die Grenze „Ressource GPU“ ist ausgeschöpft"),
+        (
+            "tenant",
+            "default",
+            "the limit of tenant default is reached",
+            "die Grenze „Mandant default“ ist ausgeschöpft",
+        ),
     ],
 )
 def test_a_limit_is_named_as_its_language_writes_it(scope: str, key: str, english: str, german: str) -> None:

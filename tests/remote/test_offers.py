@@ -290,7 +290,7 @@ def test_a_poller_of_all_tenants_is_kicked_within_the_caller_s(remote: Remote) -
 def test_a_job_that_nobody_asks_for_says_so(remote: Remote) -> None:
     job_id = remote.submit()
     (reason,) = explain(job_id).reasons
-    assert (reason.code, reason.message) == ("no_worker", "no remote worker of addon visuals has asked for jobs lately")
+    assert (reason.code, reason.message) == ("no_worker", "no remote worker of addon visuals has polled recently")
     remote.poll()
     job_services.pause(job_id)
     job_services.resume(job_id)
