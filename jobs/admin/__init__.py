@@ -17,7 +17,7 @@ from jobs.admin.history import JobEventAdmin, JobLogAdmin, JobMinuteAdmin, JobRu
 from jobs.admin.job_templates import JobTemplateAdmin
 from jobs.admin.jobs import JobAdmin
 from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin
-from jobs.admin.screens import list_first
+from jobs.admin.screens import add_screens_to_app_list
 from jobs.admin.targets import TargetAdmin
 from jobs.admin.tokens import ApiTokenAdmin
 from jobs.admin.workers import PollerAdmin, SystemSnapshotAdmin, WorkerAdmin
@@ -34,9 +34,9 @@ class Registration:
         for model, model_admin in self.admins.items():
             if not site.is_registered(model):
                 site.register(model, model_admin)
-        list_first(site)
+        add_screens_to_app_list(site)
 
-    def by_itself(self, site: admin.AdminSite) -> None:
+    def autoregister(self, site: admin.AdminSite) -> None:
         found, _problems = read(configured())  # what is wrong with the settings is for the system checks to say
         if found.ADMIN_AUTOREGISTER:
             self(site)
@@ -60,4 +60,4 @@ register = Registration(
         models.ApiToken: ApiTokenAdmin,
     }
 )
-register.by_itself(admin.site)
+register.autoregister(admin.site)

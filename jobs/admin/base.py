@@ -1,4 +1,4 @@
-"""Base classes of our admin pages: lists that stay fast at a million rows, payload for those who may see it."""
+"""Base classes of the admin pages: lists that stay fast at a million rows, and permission checks for payload."""
 
 from __future__ import annotations
 
@@ -25,65 +25,69 @@ from jobs import db
 from jobs.admin import screens
 
 QUOTES = "\"'"
-CAP = 10_000  # counting stops here: a page of a huge list opens as fast as one of a small list
+COUNT_LIMIT = 10_000  # counting stops here, so that a page of a huge list opens as fast as one of a small list
 VIEW_PAYLOAD = "jobscheduler_jobs.view_payload"
-LARGEST_KEY = 2**63 - 1  # of any database
+MAX_KEY = 2**63 - 1  # the largest integer key of any database
 PAYLOAD_HIDDEN = _("Hidden. Seeing it takes the permission “Can see params, artifacts and logs”.")
 
 
-def may_view_payload(request: HttpRequest) -> bool:
+def can_view_payload(request: HttpRequest) -> bool:
     return request.user.has_perm(VIEW_PAYLOAD)
 
 
 class CappedInt(int):
-    """A count that was broken off; prints as "10000+"."""
+    """A count that stopped at its limit; prints as "10000+"."""
 
     def __str__(self) -> str:
-        # Django groups the digits of any int, and would take the plus for one of them ("100,00+").
+        # Django groups the digits of any int, and would count the plus as one of them ("100,00+").
         return int.__repr__(self) + ("" if settings.USE_THOUSAND_SEPARATOR else "+")
 
 
-def capped_count(queryset: QuerySet[Any], cap: int = CAP) -> int:
-    found = queryset.order_by().values("pk")[: cap + 1].count()
-    return CappedInt(cap) if found > cap else found
+def count_capped(queryset: QuerySet[Any], limit: int = COUNT_LIMIT) -> int:
+    """Count the rows up to `limit`; more of them are a CappedInt."""
+    count = queryset.order_by().values("pk")[: limit + 1].count()
+    return CappedInt(limit) if count > limit else count
 
 
 class CappedPaginator(Paginator):
-    cap = CAP
+    """Counts rows up to a limit."""
+
+    limit = COUNT_LIMIT
 
     @cached_property
     def count(self) -> int:
-        return capped_count(self.object_list, self.cap)  # type: ignore[arg-type]
+        return count_capped(self.object_list, self.limit)  # type: ignore[arg-type]
 
 
-def _matches(model: type[Model], name: str, value: str) -> Q | None:
+def _field_condition(model: type[Model], name: str, value: str) -> Q | None:
+    """Return the condition that a field has this value; None if no row can have it."""
     field: Any = model._meta.get_field(name)
     if isinstance(field.target_field if field.is_relation else field, UUIDField):
-        known = _uuid(value)
-        return None if known is None else Q(**{field.attname: known})
+        key = _parse_uuid(value)
+        return None if key is None else Q(**{field.attname: key})
     if value.endswith("*"):
         return Q(**{f"{name}__startswith": value[:-1]})
     return Q(**{name: value})
 
 
-def _uuid(text: str) -> UUID | None:
+def _parse_uuid(text: str) -> UUID | None:
     try:
         return UUID(text)
     except ValueError:
         return None
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     if len(text) > 1 and text[0] in QUOTES and text[-1] == text[0]:
         return unescape_string_literal(text)
     return text
 
 
-class LeanChangeList(ChangeList):
-    """Leaves out the columns that no list shows, such as params of a megabyte; its filters stand above the table."""
+class ConsoleChangeList(ChangeList):
+    """Defers the columns that no list shows, such as params of a megabyte; its filters are above the table."""
 
-    model_admin: LeanAdmin
-    cap = CAP
+    model_admin: ConsoleAdmin
+    count_limit = COUNT_LIMIT
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -92,17 +96,17 @@ class LeanChangeList(ChangeList):
 
     @property
     def filters(self) -> list[Any]:
-        """Those to choose from; what tabs offer is not offered twice."""
+        """The filters that are shown as selects; those that have tabs are left out."""
         return [spec for spec in self.filter_specs if not getattr(spec, "has_tabs", False)]
 
     @property
-    def kept_params(self) -> list[tuple[str, str]]:
-        """What the address says besides, and goes on saying when a filter is chosen."""
-        chosen = {spec.parameter_name for spec in self.filters}
-        return [(name, value) for name, value in self.params.items() if name not in chosen]
+    def other_params(self) -> list[tuple[str, str]]:
+        """The query parameters that stay in the URL when a filter is changed."""
+        filter_names = {spec.parameter_name for spec in self.filters}
+        return [(name, value) for name, value in self.params.items() if name not in filter_names]
 
     @property
-    def is_narrowed(self) -> bool:
+    def is_filtered(self) -> bool:
         return bool(self.query) or any(spec.value() for spec in self.filter_specs)  # type: ignore[attr-defined]
 
     @property
@@ -117,19 +121,22 @@ class LeanChangeList(ChangeList):
         self.model_admin.complete_rows(request, self.result_list)
 
 
-class LeanAdmin(admin.ModelAdmin):
-    """`payload` names what takes a permission of its own to see: on a page, and in a list `payload_columns`.
+class ConsoleAdmin(admin.ModelAdmin):
+    """Base of all admins of the console: capped counts, an indexed search, live lists, permission checks for payload.
 
-    Search without a scan over text: ids, and qualifiers such as `type:mail.*` that name a column. `qualifiers` maps a
-    word to a field, `id_field` is what a bare id means, `name_field` what a bare word begins.
+    `payload` names the fields of a page, and `payload_columns` the columns of a list, that require the permission
+    `view_payload`.
+
+    The search never scans text. It finds ids, and terms such as `type:mail.*` that name a column: `qualifiers` maps a
+    prefix to a field. A bare id is looked up in `id_field`, any other word is the beginning of `name_field`.
     """
 
-    search_fields = ("pk",)  # shows the search box; what is searched is decided here
+    search_fields = ("pk",)  # shows the search box; get_search_results decides on the columns
     qualifiers: Mapping[str, str] = {}
     id_field = "pk"
     name_field = ""
     change_list_template = "jobs/list.html"
-    nothing_yet: Any = ""  # what an empty list says
+    empty_text: Any = ""  # shown in place of an empty list
     paginator = CappedPaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -147,38 +154,41 @@ class LeanAdmin(admin.ModelAdmin):
 
     def __init__(self, model: type[Model], admin_site: admin.AdminSite) -> None:
         super().__init__(model, admin_site)
-        words = " ".join(f"{word}:…" for word in self.qualifiers)
+        prefixes = " ".join(f"{prefix}:…" for prefix in self.qualifiers)
         first = _("the beginning of a name") if self.name_field else _("a whole id")
-        explained = _("Finds {first}; also {words} (a final * stands for anything).") if words else _("Finds {first}.")
-        self.search_help_text = format_lazy(explained, first=first, words=words)  # type: ignore[misc]
+        if prefixes:
+            help_text = _("Finds {first}; also {words} (a final * stands for anything).")
+        else:
+            help_text = _("Finds {first}.")
+        self.search_help_text = format_lazy(help_text, first=first, words=prefixes)  # type: ignore[misc]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        for word in smart_split(search_term):
-            condition = self._condition(word)
+        for term in smart_split(search_term):
+            condition = self._search_condition(term)
             if condition is None:
                 return queryset.none(), False
             queryset = queryset.filter(condition)
         return queryset, False
 
-    def _condition(self, word: str) -> Q | None:
-        """None: this can match nothing."""
-        name, colon, value = word.partition(":")
+    def _search_condition(self, term: str) -> Q | None:
+        """Return the condition for one search term; None if it can match no row."""
+        name, colon, value = term.partition(":")
         if colon and name.lower() in self.qualifiers:
-            return _matches(self.model, self.qualifiers[name.lower()], _unquoted(value))
-        word = _unquoted(word).removeprefix("#")
-        if (known := _uuid(word)) is not None:
-            return Q(**{self.id_field: known})
-        if word.isascii() and word.isdigit() and isinstance(self.model._meta.pk, AutoField):
-            return Q(pk=int(word[:20]))
-        return Q(**{f"{self.name_field}__startswith": word}) if self.name_field else None
+            return _field_condition(self.model, self.qualifiers[name.lower()], _unquote(value))
+        text = _unquote(term).removeprefix("#")
+        if (key := _parse_uuid(text)) is not None:
+            return Q(**{self.id_field: key})
+        if text.isascii() and text.isdigit() and isinstance(self.model._meta.pk, AutoField):
+            return Q(pk=int(text[:20]))
+        return Q(**{f"{self.name_field}__startswith": text}) if self.name_field else None
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return LeanChangeList
+        return ConsoleChangeList
 
-    def live_mark(self) -> str:
-        """What changes with the list, see `console.live_page`; a list without one does not renew itself."""
+    def list_version(self) -> str:
+        """Return a string that changes with the list, see `screens.live_page`; "" for a list without live refresh."""
         return ""
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
@@ -187,34 +197,35 @@ class LeanAdmin(admin.ModelAdmin):
             return view(request, extra_context)
 
         def build(shared: dict[str, Any]) -> Any:
-            return view(request, {**shared, **self.above_list(request), **(extra_context or {})})
+            return view(request, {**shared, **self.list_context(request), **(extra_context or {})})
 
-        return screens.live_page(self.admin_site, request, self.live_mark(), build)
+        return screens.live_page(self.admin_site, request, self.list_version(), build)
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        """Give the rows of a page what its columns show beside their fields, looked up for all of them at once."""
+        """Set the attributes that computed columns show, looked up for all rows of the page at once."""
 
-    def above_list(self, request: HttpRequest) -> dict[str, Any]:
-        """What else the list's page shows."""
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Return further context of the list's template."""
         return {}
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
-        hidden = () if may_view_payload(request) else self.payload_columns
+        hidden = () if can_view_payload(request) else self.payload_columns
         return [name for name in super().get_list_display(request) if name not in hidden]
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         fieldsets = list(super().get_fieldsets(request, obj))
         if not self.payload or obj is None:
             return fieldsets
-        shown = {"fields": self.payload} if may_view_payload(request) else {"fields": (), "description": PAYLOAD_HIDDEN}
-        return [*fieldsets, (_("Payload"), shown)]
+        if can_view_payload(request):
+            return [*fieldsets, (_("Payload"), {"fields": self.payload})]
+        return [*fieldsets, (_("Payload"), {"fields": (), "description": PAYLOAD_HIDDEN})]
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Only our own filters: with any lookup in the URL, params could be guessed letter by letter."""
-        return lookup in {getattr(each, "parameter_name", None) for each in self.list_filter}
+        """Allow only the declared filters: with any lookup in the URL, params could be guessed letter by letter."""
+        return lookup in {getattr(list_filter, "parameter_name", None) for list_filter in self.list_filter}
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
-        """A key that cannot be one selects nothing."""
+        """Ignore selected keys that no row can have, which the database would reject."""
         post = request.POST.copy()
         post.setlist(ACTION_CHECKBOX_NAME, [key for key in post.getlist(ACTION_CHECKBOX_NAME) if self._is_key(key)])
         request.POST = post  # type: ignore[assignment]
@@ -225,96 +236,100 @@ class LeanAdmin(admin.ModelAdmin):
             key = self.model._meta.pk.to_python(text)
         except ValidationError:
             return False
-        return not isinstance(key, int) or abs(key) <= LARGEST_KEY
+        return not isinstance(key, int) or abs(key) <= MAX_KEY
 
 
-def _action(verb: Any) -> Any:
-    def run(self: VerbAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        return self.act(request, verb, queryset)
+def _build_list_action(action: Any) -> Any:
+    def run(self: ActionAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        return self.run_on_selection(request, action, queryset)
 
-    run.__name__ = verb.name
-    return admin.action(permissions=[verb.name], description=verb.action)(run)
+    run.__name__ = action.name
+    return admin.action(permissions=[action.name], description=action.list_label)(run)
 
 
-class VerbAdmin(LeanAdmin):
-    """Verbs on rows, each with its own permission: POST to `<key>/verb/<name>/`, and an action of the list for `many`.
+class ActionAdmin(ConsoleAdmin):
+    """Actions on rows, each with its own permission: POST to `<key>/verb/<name>/`, and a list action if `in_list`.
 
-    A subclass names its `buttons`, and says what they do to a selection (`act`) and to one row (`perform_one`).
+    A subclass sets `object_actions`, and implements how one runs on a selection (`run_on_selection`) and on one row
+    (`run_on_object`).
     """
 
-    buttons: tuple[Any, ...] = ()
+    object_actions: tuple[Any, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "buttons" in cls.__dict__:
-            cls.actions = [_action(button) for button in cls.buttons if button.many]
-            for button in cls.buttons:
-                setattr(cls, f"has_{button.name}_permission", partialmethod(cls._has, button.permission))
+        if "object_actions" in cls.__dict__:
+            cls.actions = [_build_list_action(action) for action in cls.object_actions if action.in_list]
+            for action in cls.object_actions:
+                check = partialmethod(cls._has_action_permission, action.permission)
+                setattr(cls, f"has_{action.name}_permission", check)
 
-    def verbs(self) -> Mapping[str, Any]:
-        return {button.name: button for button in self.buttons}
+    def page_actions(self) -> Mapping[str, Any]:
+        """Return the actions that a row's page may run, by name."""
+        return {action.name: action for action in self.object_actions}
 
-    def may(self, request: HttpRequest, verb: Any) -> bool:
-        return bool(getattr(self, f"has_{verb.name}_permission")(request))
+    def can_run(self, request: HttpRequest, action: Any) -> bool:
+        return bool(getattr(self, f"has_{action.name}_permission")(request))
 
-    def _has(self, permission: str, request: HttpRequest) -> bool:
+    def _has_action_permission(self, permission: str, request: HttpRequest) -> bool:
         return request.user.has_perm(permission)
 
-    def act(self, request: HttpRequest, verb: Any, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def run_on_selection(self, request: HttpRequest, action: Any, queryset: QuerySet[Any]) -> HttpResponse | None:
         raise NotImplementedError
 
-    def perform_one(self, request: HttpRequest, verb: Any, row: Any) -> HttpResponse:
+    def run_on_object(self, request: HttpRequest, action: Any, row: Any) -> HttpResponse:
         raise NotImplementedError
 
-    # A site may wrap requests in a transaction; a verb on thousands of rows must not hold all their locks to the end.
+    # A site may wrap requests in a transaction; an action on thousands of rows must not hold all their locks.
     @db.non_atomic
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         return super().changelist_view(request, extra_context)
 
     @db.non_atomic
-    def verb_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
-        known = self.verbs()
-        if verb not in known:
+    def action_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
+        """Run the action named `verb` on one row."""
+        actions = self.page_actions()
+        if verb not in actions:
             raise Http404
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        if not (self.has_view_permission(request) and self.may(request, known[verb])):
+        if not (self.has_view_permission(request) and self.can_run(request, actions[verb])):
             raise PermissionDenied
         row = self.get_object(request, unquote(object_id))
         if row is None:
             raise Http404
-        return self.perform_one(request, known[verb], row)
+        return self.run_on_object(request, actions[verb], row)
 
-    def verb_url(self, row: Any, name: str) -> str:
+    def action_url(self, row: Any, name: str) -> str:
         route = f"admin:{self.opts.app_label}_{self.opts.model_name}_verb"
         return reverse(route, args=[row.pk, name], current_app=self.admin_site.name)
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.verb_view)
+        view = self.admin_site.admin_view(self.action_view)
         name = f"{self.opts.app_label}_{self.opts.model_name}_verb"
         return [path("<path:object_id>/verb/<slug:verb>/", view, name=name), *super().get_urls()]
 
 
-def never(self: admin.ModelAdmin, request: HttpRequest, obj: Model | None = None) -> bool:
+def deny_permission(self: admin.ModelAdmin, request: HttpRequest, obj: Model | None = None) -> bool:
     """Refuse a permission to every user."""
     return False
 
 
-class StateAdmin(LeanAdmin):
-    """What the scheduler writes and people only read."""
+class ReadOnlyAdmin(ConsoleAdmin):
+    """Base of the admins of rows that only the scheduler writes."""
 
     actions: Any = None
 
-    has_add_permission = has_change_permission = has_delete_permission = never
+    has_add_permission = has_change_permission = has_delete_permission = deny_permission
 
 
 def fieldset(title: Any, *fields: Any, folded: bool = False) -> tuple[Any, Any]:
-    """Describe a part of a page as Django wants it; a field may be a tuple of several that share a line."""
+    """Return a fieldset in Django's form; a field may be a tuple of several that share a line."""
     return title, {"fields": fields, "classes": ("collapse",) if folded else ()}
 
 
 def log_history(request: HttpRequest, rows: Any, message: str, flag: int = CHANGE) -> None:
-    """Write it into Django's own history of these rows."""
+    """Write a message into Django's own history of these rows."""
     user_id: Any = request.user.pk
     if rows:
         LogEntry.objects.log_actions(user_id, rows, flag, message)

@@ -19,7 +19,7 @@ from jobs.models.rollup import BUCKETS_SEC
 from jobs.states import Status
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-WIDTH, HEIGHT, LEFT, BOTTOM = 440, 150, 44, 18
+CHART_WIDTH, CHART_HEIGHT, LEFT_MARGIN, BOTTOM_MARGIN = 440, 150, 44, 18
 TOP_BUCKET = len(BUCKETS_SEC)
 
 
@@ -50,7 +50,7 @@ WINDOWS = {
 
 
 @dataclass
-class Slot:
+class ChartSlot:
     start: datetime
     outcomes: Counter[str] = field(default_factory=Counter)
     waits: Counter[int] = field(default_factory=Counter)
@@ -69,7 +69,7 @@ class Slot:
         return self.outcomes.total() - self.completed - self.failed
 
 
-class Hour(Func):
+class TruncatedHour(Func):
     """The hour of a minute, without asking Python for each row, as Django's own does on SQLite."""
 
     output_field = DateTimeField()
@@ -79,15 +79,15 @@ class Hour(Func):
         return self.as_sql(compiler, connection, template="substr(%(expressions)s, 1, 13) || ':00:00'", **extra)
 
 
-def slot_of(window: Window) -> F | Hour:
+def slot_expression(window: Window) -> F | TruncatedHour:
     """In which slot of the window a row is."""
-    return F("minute") if window.slot == MINUTE else Hour("minute")
+    return F("minute") if window.slot == MINUTE else TruncatedHour("minute")
 
 
-def slots(window: Window, now: datetime) -> list[Slot]:
+def load_slots(window: Window, now: datetime) -> list[ChartSlot]:
     """Every slot of the window, also those in which nothing ended; one statement."""
-    found = {start: Slot(start) for start in window.starts(now)}
-    rows = JobMinute.objects.filter(minute__gte=min(found)).annotate(slot=slot_of(window))
+    found = {start: ChartSlot(start) for start in window.starts(now)}
+    rows = JobMinute.objects.filter(minute__gte=min(found)).annotate(slot=slot_expression(window))
     key = ("slot", "outcome", "wait_bucket", "run_bucket")
     for start, outcome, wait, run, jobs in rows.values_list(*key).annotate(Sum("jobs")).order_by():
         slot = found.get(start)
@@ -98,13 +98,13 @@ def slots(window: Window, now: datetime) -> list[Slot]:
     return list(found.values())
 
 
-def ended(within: timedelta, now: datetime) -> Counter[str]:
+def count_outcomes(within: timedelta, now: datetime) -> Counter[str]:
     """How many jobs ended as what."""
     rows = JobMinute.objects.filter(minute__gte=now - within).order_by().values_list("outcome").annotate(Sum("jobs"))
     return Counter(dict(rows))
 
 
-def per_resource(now: datetime) -> dict[str, list[int]]:
+def count_by_resource(now: datetime) -> dict[str, list[int]]:
     """Of each resource, how many jobs ended in each of the last 60 minutes."""
     starts = {start: index for index, start in enumerate(WINDOWS["1h"].starts(now))}
     found: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
@@ -127,14 +127,14 @@ def percentile(buckets: Mapping[int, int], share: float) -> int | None:
     return None
 
 
-def bound(bucket: int) -> str:
+def format_bucket(bucket: int) -> str:
     """What a bucket says: at most so long."""
     if bucket >= len(BUCKETS_SEC):
-        return f"> {_seconds(BUCKETS_SEC[-1])}"
-    return f"≤ {_seconds(BUCKETS_SEC[bucket])}"
+        return f"> {_format_seconds(BUCKETS_SEC[-1])}"
+    return f"≤ {_format_seconds(BUCKETS_SEC[bucket])}"
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:g} ms"
     if seconds < 60:
@@ -142,21 +142,21 @@ def _seconds(seconds: float) -> str:
     return f"{seconds / 60:g} min" if seconds < 3600 else f"{seconds / 3600:g} h"
 
 
-def throughput(slots: Sequence[Slot], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
+def throughput_chart(slots: Sequence[ChartSlot], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
     """Stacked bars: completed at the bottom, then what was skipped or cancelled, then failed."""
     most = max([slot.outcomes.total() for slot in slots], default=0) or 1
-    width = (WIDTH - LEFT) / max(len(slots), 1)
-    bars = [_bar(slot, LEFT + index * width, width, most) for index, slot in enumerate(slots)]
-    lines = [_deploy(slots, at, word) for at, word in marks]
-    shapes = format_html("{}{}{}", _joined(bars), _joined(lines), _axes(slots, str(most)))
-    return _svg(shapes, _("Jobs that ended, over time"))
+    width = (CHART_WIDTH - LEFT_MARGIN) / max(len(slots), 1)
+    bars = [_bar_shape(slot, LEFT_MARGIN + index * width, width, most) for index, slot in enumerate(slots)]
+    lines = [_deploy_line(slots, at, word) for at, word in marks]
+    shapes = format_html("{}{}{}", _join(bars), _join(lines), _axis_shapes(slots, str(most)))
+    return _wrap_svg(shapes, _("Jobs that ended, over time"))
 
 
-def latency(slots: Sequence[Slot], part: str) -> SafeString:
+def latency_chart(slots: Sequence[ChartSlot], part: str) -> SafeString:
     """p50 and p95 of what the rollup's buckets say; a bucket's step is about as large everywhere."""
-    curves = [_curve(slots, part, share, kind) for share, kind in ((0.5, "jc-curve"), (0.95, "jc-curve-2"))]
-    shapes = format_html("{}{}", _joined(curves), _axes(slots, bound(TOP_BUCKET - 1)))
-    return _svg(shapes, _("Time that jobs waited") if part == "waits" else _("Time that jobs ran"))
+    curves = [_curve_shape(slots, part, share, kind) for share, kind in ((0.5, "jc-curve"), (0.95, "jc-curve-2"))]
+    shapes = format_html("{}{}", _join(curves), _axis_shapes(slots, format_bucket(TOP_BUCKET - 1)))
+    return _wrap_svg(shapes, _("Time that jobs waited") if part == "waits" else _("Time that jobs ran"))
 
 
 def sparkline(numbers: Sequence[int], label: str) -> SafeString:
@@ -175,12 +175,12 @@ def sparkline(numbers: Sequence[int], label: str) -> SafeString:
     )
 
 
-def _joined(shapes: Iterable[SafeString]) -> SafeString:
+def _join(shapes: Iterable[SafeString]) -> SafeString:
     return format_html_join("", "{}", ((each,) for each in shapes))
 
 
-def _bar(slot: Slot, x: float, width: float, most: int) -> SafeString:
-    room, y = HEIGHT - BOTTOM - 10, float(HEIGHT - BOTTOM)
+def _bar_shape(slot: ChartSlot, x: float, width: float, most: int) -> SafeString:
+    room, y = CHART_HEIGHT - BOTTOM_MARGIN - 10, float(CHART_HEIGHT - BOTTOM_MARGIN)
     shapes = []
     for count, kind in ((slot.completed, "jc-ok"), (slot.others, "jc-other"), (slot.failed, "jc-no")):
         height = room * count / most
@@ -190,50 +190,50 @@ def _bar(slot: Slot, x: float, width: float, most: int) -> SafeString:
             shapes.append(format_html('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>', *place))
     if not shapes:
         return SafeString("")
-    told = {"ok": slot.completed, "failed": slot.failed, "others": slot.others, "at": _clock(slot.start)}
+    told = {"ok": slot.completed, "failed": slot.failed, "others": slot.others, "at": _format_clock(slot.start)}
     title = _("%(at)s: %(ok)d completed, %(failed)d failed, %(others)d other") % told
-    return format_html("<g><title>{}</title>{}</g>", title, _joined(shapes))
+    return format_html("<g><title>{}</title>{}</g>", title, _join(shapes))
 
 
-def _deploy(slots: Sequence[Slot], at: datetime, word: str) -> SafeString:
+def _deploy_line(slots: Sequence[ChartSlot], at: datetime, word: str) -> SafeString:
     span = (slots[-1].start - slots[0].start).total_seconds() or 1
     share = min(max((at - slots[0].start).total_seconds() / span, 0), 1)
-    x = f"{LEFT + share * (WIDTH - LEFT):.1f}"
+    x = f"{LEFT_MARGIN + share * (CHART_WIDTH - LEFT_MARGIN):.1f}"
     line = '<g><title>{}</title><line class="jc-axis" x1="{}" x2="{}" y1="0" y2="{}" stroke-dasharray="3 2"/></g>'
-    return format_html(line, word, x, x, HEIGHT - BOTTOM)
+    return format_html(line, word, x, x, CHART_HEIGHT - BOTTOM_MARGIN)
 
 
-def _curve(slots: Sequence[Slot], part: str, share: float, kind: str) -> SafeString:
+def _curve_shape(slots: Sequence[ChartSlot], part: str, share: float, kind: str) -> SafeString:
     """A line, and a dot wherever something was measured: one alone would be no line."""
-    width, room = (WIDTH - LEFT) / max(len(slots) - 1, 1), HEIGHT - BOTTOM - 10
+    width, room = (CHART_WIDTH - LEFT_MARGIN) / max(len(slots) - 1, 1), CHART_HEIGHT - BOTTOM_MARGIN - 10
     found = []
     for index, slot in enumerate(slots):
         bucket = percentile(getattr(slot, part), share)
         if bucket is not None:
-            y = HEIGHT - BOTTOM - room * (bucket + 0.5) / (TOP_BUCKET + 1)
-            found.append((f"{LEFT + index * width:.1f}", f"{y:.1f}"))
+            y = CHART_HEIGHT - BOTTOM_MARGIN - room * (bucket + 0.5) / (TOP_BUCKET + 1)
+            found.append((f"{LEFT_MARGIN + index * width:.1f}", f"{y:.1f}"))
     dots = format_html_join("", '<circle class="{}" cx="{}" cy="{}" r="2"/>', ((kind, *each) for each in found))
     return format_html('<polyline class="{}" points="{}"/>{}', kind, " ".join(map(",".join, found)), dots)
 
 
-def _axes(slots: Sequence[Slot], top: str) -> SafeString:
-    first, last = (_clock(slots[0].start), _clock(slots[-1].start)) if slots else ("", "")
-    base = HEIGHT - BOTTOM
+def _axis_shapes(slots: Sequence[ChartSlot], top: str) -> SafeString:
+    first, last = (_format_clock(slots[0].start), _format_clock(slots[-1].start)) if slots else ("", "")
+    base = CHART_HEIGHT - BOTTOM_MARGIN
     return format_html(
         '<line class="jc-axis" x1="{}" x2="{}" y1="{}" y2="{}"/><text x="0" y="12">{}</text><text x="0" y="{}">0</text>'
         '<text x="{}" y="{}">{}</text><text x="{}" y="{}" text-anchor="end">{}</text>',
-        *(LEFT, WIDTH, base, base, top, base),
-        *(LEFT, HEIGHT - 3, first, WIDTH, HEIGHT - 3, last),
+        *(LEFT_MARGIN, CHART_WIDTH, base, base, top, base),
+        *(LEFT_MARGIN, CHART_HEIGHT - 3, first, CHART_WIDTH, CHART_HEIGHT - 3, last),
     )
 
 
-def _svg(shapes: SafeString, label: str) -> SafeString:
+def _wrap_svg(shapes: SafeString, label: str) -> SafeString:
     return format_html(
         '<svg class="jc-plot" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">{}</svg>',
-        *(label, WIDTH, HEIGHT, WIDTH, HEIGHT, shapes),
+        *(label, CHART_WIDTH, CHART_HEIGHT, CHART_WIDTH, CHART_HEIGHT, shapes),
     )
 
 
-def _clock(moment: datetime) -> str:
+def _format_clock(moment: datetime) -> str:
     local = timezone.localtime(moment)
     return formats.date_format(local, "H:i" if timezone.localdate() == local.date() else "m-d H:i")

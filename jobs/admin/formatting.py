@@ -27,7 +27,7 @@ from jobs.models.job import STATUS_LABELS, Job
 from jobs.redaction import redact
 from jobs.states import TERMINAL, Status
 
-LONGEST = 65_536
+MAX_TEXT_LENGTH = 65_536
 # They reorder what stands around them; in JSON they can be spelled out, since they are only ever inside strings.
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 ICONS = {  # beside the word, for those who do not see the colour; in every font
@@ -43,7 +43,7 @@ ICONS = {  # beside the word, for those who do not see the colour; in every font
 }
 
 
-def shown(description: Any, ordering: str | None = None) -> Callable[[Callable[[Any, Any], Any]], Any]:
+def computed_column(description: Any, ordering: str | None = None) -> Callable[[Callable[[Any, Any], Any]], Any]:
     """A column or read-only field made by a method. None is shown as any empty value is, on pages as in lists."""
 
     def decorate(method: Callable[[Any, Any], Any]) -> Any:
@@ -59,12 +59,12 @@ def shown(description: Any, ordering: str | None = None) -> Callable[[Callable[[
 
 def column(description: Any, field: str, formatter: Callable[[Any], Any]) -> Any:
     """A column or read-only field that shows one attribute of a row."""
-    return shown(description)(lambda admin, row: formatter(getattr(row, field)))
+    return computed_column(description)(lambda admin, row: formatter(getattr(row, field)))
 
 
 def link_column(description: Any, model: type[Model], field: str) -> Any:
     """A column or read-only field that links to the row whose key is in `field`."""
-    return shown(description)(lambda admin, row: link(admin.admin_site, model, getattr(row, field)))
+    return computed_column(description)(lambda admin, row: link(admin.admin_site, model, getattr(row, field)))
 
 
 def pause_column() -> Any:
@@ -73,11 +73,15 @@ def pause_column() -> Any:
     def show(admin: ModelAdmin, row: Any) -> SafeString | None:
         if not row.paused:
             return None
-        parts = (mark("warn", _("paused"), "‖"), isolated(row.paused_by), when(row.paused_at) or "")
-        why = isolated(first_line(row.reason))
+        parts = (
+            badge("warn", _("paused"), "‖"),
+            isolate_text(row.paused_by),
+            format_relative_time(row.paused_at) or "",
+        )
+        why = isolate_text(first_line(row.reason))
         return format_html('{} {} {}<br><span class="jc-small">{}</span>', *parts, why)
 
-    return shown(gettext_lazy("pause"))(show)
+    return computed_column(gettext_lazy("pause"))(show)
 
 
 def change_url(site: AdminSite, model: type[Model], pk: Any) -> str:
@@ -95,16 +99,16 @@ def link(site: AdminSite, model: type[Model], pk: Any, text: str = "") -> SafeSt
     if pk is None:
         return None
     if not site.is_registered(model):
-        return isolated(text or str(pk))
+        return isolate_text(text or str(pk))
     return format_html('<a href="{}"><bdi>{}</bdi></a>', change_url(site, model, pk), text or str(pk))
 
 
-def isolated(text: str) -> SafeString:
+def isolate_text(text: str) -> SafeString:
     """Text that may be in any script and direction, beside other text."""
     return format_html("<bdi>{}</bdi>", text)
 
 
-def reason_of(job: Job) -> str:
+def format_reason(job: Job) -> str:
     """Why it is in its state. What nobody had begun was not interrupted, whatever the words of a bare pause are."""
     if job.status_reason == PAUSED_BY_DEFAULT and job.dispatched_at is None:
         return _("paused before it started")
@@ -116,19 +120,19 @@ def first_line(text: str, length: int = 80) -> str:
     return Truncator(lines[0]).chars(length) if lines else ""
 
 
-def brief(text: str) -> SafeString | None:
-    return isolated(first_line(text)) if text else None
+def format_first_line(text: str) -> SafeString | None:
+    return isolate_text(first_line(text)) if text else None
 
 
 def text_block(text: str) -> SafeString | None:
-    return format_html('<pre class="jc-text">{}</pre>', shortened(text)) if text else None
+    return format_html('<pre class="jc-text">{}</pre>', truncate_text(text)) if text else None
 
 
 def json_block(value: Any) -> SafeString | None:
-    return None if value is None else format_html('<pre class="jc-text">{}</pre>', shortened(pretty(value)))
+    return None if value is None else format_html('<pre class="jc-text">{}</pre>', truncate_text(format_json(value)))
 
 
-def pretty(value: Any, indent: int | None = 2) -> str:
+def format_json(value: Any, indent: int | None = 2) -> str:
     """JSON to read, with its secrets masked; in one line with `indent=None`."""
     written = json.dumps(redact(value), indent=indent, ensure_ascii=False)
     return _DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
@@ -139,7 +143,7 @@ def short_id(pk: Any) -> str:
     return f"…{str(pk)[-12:]}"
 
 
-def json_text(data: Any) -> SafeString | None:
+def json_bytes_block(data: Any) -> SafeString | None:
     """JSON that is stored as bytes. What cannot be read cannot be redacted, and is not shown."""
     try:
         return json_block(json.loads(bytes(data)))
@@ -148,14 +152,14 @@ def json_text(data: Any) -> SafeString | None:
         return format_html("{}", ngettext("%d byte that is not JSON", "%d bytes that are not JSON", size) % size)
 
 
-def shortened(text: str) -> str:
-    if len(text) <= LONGEST:
+def truncate_text(text: str) -> str:
+    if len(text) <= MAX_TEXT_LENGTH:
         return text
-    note = _("… (the first %(shown)d of %(all)d characters)") % {"shown": LONGEST, "all": len(text)}
-    return f"{text[:LONGEST]}\n{note}"
+    note = _("… (the first %(shown)d of %(all)d characters)") % {"shown": MAX_TEXT_LENGTH, "all": len(text)}
+    return f"{text[:MAX_TEXT_LENGTH]}\n{note}"
 
 
-def duration(span: timedelta) -> str:
+def format_duration(span: timedelta) -> str:
     seconds = span.total_seconds()
     if 0 < seconds < 1:
         return _("%d ms") % max(round(seconds * 1000), 1)
@@ -164,44 +168,44 @@ def duration(span: timedelta) -> str:
     return str(timedelta(seconds=int(seconds)))
 
 
-def grouped(number: int) -> str:
+def format_count(number: int) -> str:
     """With its thousands apart, whatever the site does with other numbers; a count that was broken off says so."""
     return number_format(int(number), force_grouping=True) + ("+" if isinstance(number, CappedInt) else "")
 
 
-def badge(status: str, beside: str = "") -> SafeString:
+def status_badge(status: str, beside: str = "") -> SafeString:
     """A status as a sign, a colour and a word; `beside` is a short text such as "2/4"."""
     known = Status(status)
-    return mark(known.lower(), str(STATUS_LABELS[known]), ICONS[known], beside)
+    return badge(known.lower(), str(STATUS_LABELS[known]), ICONS[known], beside)
 
 
-def mark(kind: str, word: str, icon: str, beside: str = "") -> SafeString:
+def badge(kind: str, word: str, icon: str, beside: str = "") -> SafeString:
     """`kind` names the colour: a status in small letters, or good, warn, bad, plain."""
     text = f"{word} {beside}" if beside else word
     return format_html('<span class="jc-badge jc-{}"><span aria-hidden="true">{}</span> {}</span>', kind, icon, text)
 
 
-def when(moment: datetime | None, now: datetime | None = None) -> SafeString | None:
+def format_relative_time(moment: datetime | None, now: datetime | None = None) -> SafeString | None:
     """ "3 s ago" or "in 2 min", with the exact time to point at."""
     if moment is None:
         return None
     exact = formats.date_format(timezone.localtime(moment), "Y-m-d H:i:s T")
-    said = spoken((now or timezone.now()) - moment)
+    said = format_age((now or timezone.now()) - moment)
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, said)
 
 
-def spoken(age: timedelta) -> str:
+def format_age(age: timedelta) -> str:
     """Rounded down to one unit; the future is negative."""
     if abs(age) < timedelta(seconds=1):
         return _("now")
-    return _("in %s") % roughly(-age) if age < timedelta(0) else _("%s ago") % roughly(age)
+    return _("in %s") % format_rough_duration(-age) if age < timedelta(0) else _("%s ago") % format_rough_duration(age)
 
 
-def roughly(span: timedelta) -> str:
+def format_rough_duration(span: timedelta) -> str:
     """A duration in its largest unit that is at least 2: "45 s", "3 min", "26 h", "12 days"."""
     seconds = int(span.total_seconds())
     if seconds < 120:
-        return _("%d s") % seconds if seconds else duration(span)
+        return _("%d s") % seconds if seconds else format_duration(span)
     if seconds < 2 * 3600:
         return _("%d min") % (seconds // 60)
     if seconds < 2 * 86_400:
@@ -210,21 +214,21 @@ def roughly(span: timedelta) -> str:
     return ngettext("%d day", "%d days", days) % days
 
 
-WIDTH, HEIGHT = 200, 10
-ORDER = (
+BAR_WIDTH, BAR_HEIGHT = 200, 10
+BAR_ORDER = (
     *(Status.COMPLETED, Status.SKIPPED, Status.CANCELLED, Status.FAILED, Status.RUNNING),
     *(Status.DISPATCHING, Status.PAUSED, Status.QUEUED, Status.PENDING),
 )
-KINDS = {Status.COMPLETED: "completed", Status.FAILED: "failed", Status.RUNNING: "running"}
-SVG = (
+BAR_CLASSES = {Status.COMPLETED: "completed", Status.FAILED: "failed", Status.RUNNING: "running"}
+BAR_SVG = (
     '<svg class="jc-spark jc-share" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">{}</svg>'
 )
-PART = '<rect class="jc-run-{}" x="{}" y="0" width="{}" height="{}"><title>{}</title></rect>'
+BAR_PART = '<rect class="jc-run-{}" x="{}" y="0" width="{}" height="{}"><title>{}</title></rect>'
 
 
-def share_bar(by_status: Mapping[str, int]) -> SafeString | None:
+def status_bar(by_status: Mapping[str, int]) -> SafeString | None:
     """The bar, and under it the same in words."""
-    counted = {status: by_status[status] for status in ORDER if by_status.get(status)}
+    counted = {status: by_status[status] for status in BAR_ORDER if by_status.get(status)}
     total = sum(counted.values())
     if not total:
         return None
@@ -232,10 +236,10 @@ def share_bar(by_status: Mapping[str, int]) -> SafeString | None:
     told = _("%(ended)d of %(total)d ended") % {"ended": ended, "total": total}
     x, parts = 0.0, []
     for status, count in counted.items():
-        width = WIDTH * count / total
+        width = BAR_WIDTH * count / total
         title = f"{STATUS_LABELS[status]}: {count}"
-        parts.append((KINDS.get(status, "other"), f"{x:.2f}", f"{width:.2f}", HEIGHT, title))
+        parts.append((BAR_CLASSES.get(status, "other"), f"{x:.2f}", f"{width:.2f}", BAR_HEIGHT, title))
         x += width
-    bar = format_html(SVG, WIDTH, HEIGHT, told, format_html_join("", PART, parts))
+    bar = format_html(BAR_SVG, BAR_WIDTH, BAR_HEIGHT, told, format_html_join("", BAR_PART, parts))
     words = [(ICONS[status], count, STATUS_LABELS[status]) for status, count in counted.items()]
     return format_html('{}<span class="jc-small">{} · {}</span>', bar, told, format_html_join(", ", "{} {} {}", words))

@@ -13,19 +13,19 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin.formatting import pretty
+from jobs.admin.formatting import format_json
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.redaction import redact, restore
 from jobs.registry import Handler
 from jobs.services.jobs import REASON_LENGTH
 from jobs.validation import fields
 
-PREFIX = "param-"  # a parameter may have any name, also that of a field of ours
-MORE = "more_params"
-LONGEST = 1_000_000
+PARAM_PREFIX = "param-"  # a parameter may have any name, also that of a field of ours
+EXTRA_PARAMS = "more_params"
+MAX_LENGTH = 1_000_000
 
 
-def through(gate: Callable[..., Any], value: Any, *field: str) -> Any:
+def validate_with(gate: Callable[..., Any], value: Any, *field: str) -> Any:
     """What the API's gate makes of a value; what it refuses is an error of the form."""
     try:
         return gate(value, *field)
@@ -64,7 +64,7 @@ class JsonField(forms.Field):
     def prepare_value(self, value: Any) -> Any:
         if value is None:
             return ""
-        return value if isinstance(value, str) else pretty(value)
+        return value if isinstance(value, str) else format_json(value)
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return super().has_changed(redact(initial), data)
@@ -72,7 +72,7 @@ class JsonField(forms.Field):
     def to_python(self, value: Any) -> Any:
         if value in self.empty_values:
             return None
-        return through(lambda text: fields.parse_json_value(fields.decode_json(text, "json"), "json"), value)
+        return validate_with(lambda text: fields.parse_json_value(fields.decode_json(text, "json"), "json"), value)
 
 
 class TextField(forms.CharField):
@@ -82,7 +82,7 @@ class TextField(forms.CharField):
         return super().to_python(value.replace("\r\n", "\n") if isinstance(value, str) else value)
 
 
-def fields_of(handler: Handler[..., Any], preset: Mapping[str, Any] | None = None) -> dict[str, forms.Field]:
+def build_param_fields(handler: Handler[..., Any], preset: Mapping[str, Any] | None = None) -> dict[str, forms.Field]:
     """A field for each parameter, in their order; `preset` is what a template says, as this person may see it."""
     schema = handler.signature.schema()
     required = set(schema.get("required", ()))
@@ -91,12 +91,12 @@ def fields_of(handler: Handler[..., Any], preset: Mapping[str, Any] | None = Non
     for name, described in schema.get("properties", {}).items():
         reference = described.get("$ref", "").removeprefix("#/$defs/")  # an enum class stands behind one
         resolved = {**schema.get("$defs", {}).get(reference, {}), **described}
-        made[PREFIX + name] = _field(name, resolved, name in required and name not in shown, shown)
+        made[PARAM_PREFIX + name] = _build_field(name, resolved, name in required and name not in shown, shown)
     if schema.get("additionalProperties", False) is not False:
-        made[MORE] = forms.CharField(
+        made[EXTRA_PARAMS] = forms.CharField(
             label=gettext("Further params"),
             required=False,
-            max_length=LONGEST,
+            max_length=MAX_LENGTH,
             widget=AdminTextareaWidget(attrs={"rows": 3}),
             help_text=gettext("An object in JSON: this job type takes params of any name."),
         )
@@ -107,18 +107,18 @@ def parse_params(handler: Handler[..., Any], form: forms.BaseForm, preset: Mappi
     """The params that were typed. A field that stands as it stood says nothing; a mask in one that does not is still
     what it hides in `preset`. InvalidInput for bad JSON."""
     written = {
-        name.removeprefix(PREFIX): form.cleaned_data[name]
+        name.removeprefix(PARAM_PREFIX): form.cleaned_data[name]
         for name in form.fields
-        if name.startswith(PREFIX) and name in form.changed_data and form.cleaned_data.get(name) not in (None, "")
+        if name.startswith(PARAM_PREFIX) and name in form.changed_data and form.cleaned_data.get(name) not in (None, "")
     }
-    more = form.cleaned_data.get(MORE) or "{}"
-    further = fields.parse_json_object(fields.decode_json(more, MORE), MORE)
+    more = form.cleaned_data.get(EXTRA_PARAMS) or "{}"
+    further = fields.parse_json_object(fields.decode_json(more, EXTRA_PARAMS), EXTRA_PARAMS)
     typed = {**further, **handler.signature.coerce_text(written)}
     restored: dict[str, Any] = restore(typed, preset, "params")
     return restored
 
 
-def refuse(form: forms.BaseForm, error: JobSchedulerError) -> None:
+def add_errors(form: forms.BaseForm, error: JobSchedulerError) -> None:
     """Each thing that is wrong beside the field that it is about; what is about none of them, above them all."""
     if not isinstance(error, InvalidInput):
         form.add_error(None, str(error))
@@ -127,22 +127,22 @@ def refuse(form: forms.BaseForm, error: JobSchedulerError) -> None:
         place = [str(step) for step in each["loc"]]
         name, rest = (place[0], place[1:]) if place else ("", [])
         if name == "params" and rest:
-            name, rest = PREFIX + rest[0], rest[1:]
+            name, rest = PARAM_PREFIX + rest[0], rest[1:]
         where = name if name in form.fields else None
         before = rest if where else place
         form.add_error(where, f"{'.'.join(before)}: {each['msg']}" if before else each["msg"])
 
 
-def _field(name: str, schema: dict[str, Any], required: bool, shown: Mapping[str, Any]) -> forms.Field:
+def _build_field(name: str, schema: dict[str, Any], required: bool, shown: Mapping[str, Any]) -> forms.Field:
     told: dict[str, Any] = {
         "label": name,
         "required": required,
-        "initial": _written(shown[name]) if name in shown else None,
-        "help_text": _help(schema),
+        "initial": _to_text(shown[name]) if name in shown else None,
+        "help_text": _build_help_text(schema),
     }
     kind = schema.get("type")
     values = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
-    choices = [(_written(value), _written(value)) for value in values or ()]
+    choices = [(_to_text(value), _to_text(value)) for value in values or ()]
     if kind == "boolean":
         choices = [("true", gettext("Yes")), ("false", gettext("No"))]
     if choices:
@@ -150,12 +150,12 @@ def _field(name: str, schema: dict[str, Any], required: bool, shown: Mapping[str
     if kind in ("integer", "number"):
         return forms.CharField(max_length=400, widget=AdminTextInputWidget(attrs={"inputmode": "decimal"}), **told)
     if kind == "string" and schema.get("maxLength", 1000) <= 200:
-        return TextField(max_length=LONGEST, strip=False, widget=AdminTextInputWidget, **told)
+        return TextField(max_length=MAX_LENGTH, strip=False, widget=AdminTextInputWidget, **told)
     rows = 2 if kind == "string" else 3
-    return TextField(max_length=LONGEST, strip=False, widget=AdminTextareaWidget(attrs={"rows": rows}), **told)
+    return TextField(max_length=MAX_LENGTH, strip=False, widget=AdminTextareaWidget(attrs={"rows": rows}), **told)
 
 
-def _help(schema: dict[str, Any]) -> str:
+def _build_help_text(schema: dict[str, Any]) -> str:
     """What kind of value it takes, and what it is without one."""
     kinds = [schema, *schema.get("anyOf", ())]
     named = [str(each.get("format") or each["type"]) for each in kinds if each.get("type")]
@@ -165,9 +165,13 @@ def _help(schema: dict[str, Any]) -> str:
     if schema.get("description"):
         told.insert(0, str(schema["description"]))
     if "default" in schema:
-        told.append(gettext("Empty: %s") % _written(schema["default"])[:200])
+        told.append(gettext("Empty: %s") % _to_text(schema["default"])[:200])
     return ". ".join(each for each in told if each)
 
 
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else (pretty(value) if isinstance(value, dict | list) else json.dumps(value))
+def _to_text(value: Any) -> str:
+    return (
+        value
+        if isinstance(value, str)
+        else (format_json(value) if isinstance(value, dict | list) else json.dumps(value))
+    )

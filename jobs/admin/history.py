@@ -5,17 +5,17 @@ from __future__ import annotations
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin.base import StateAdmin, fieldset
-from jobs.admin.filters import CreatedFilter, JobTypeFilter, one_of
+from jobs.admin.base import ReadOnlyAdmin, fieldset
+from jobs.admin.filters import CreatedFilter, JobTypeFilter, choice_filter
 from jobs.admin.formatting import (
-    brief,
     column,
-    duration,
+    computed_column,
     first_line,
-    isolated,
+    format_duration,
+    format_first_line,
+    isolate_text,
     json_block,
     link_column,
-    shown,
     text_block,
 )
 from jobs.models import Job, JobEvent, JobRun
@@ -24,11 +24,11 @@ from jobs.models.run import ACTOR_CHOICES
 from jobs.states import RUN_STATUSES, TERMINAL, EventKind
 
 RUN_CHOICES = [(str(status), STATUS_LABELS[status]) for status in RUN_STATUSES]
-OUTCOMES = [(str(status), STATUS_LABELS[status]) for status in sorted(TERMINAL)]
+OUTCOME_CHOICES = [(str(status), STATUS_LABELS[status]) for status in sorted(TERMINAL)]
 EVENT_CHOICES = [(str(kind), str(kind)) for kind in EventKind]
 
 
-class OfJobAdmin(StateAdmin):
+class JobRecordAdmin(ReadOnlyAdmin):
     """A bare id in the search box is the job's."""
 
     id_field = "job_id"
@@ -36,9 +36,9 @@ class OfJobAdmin(StateAdmin):
     job_link = link_column(_("job"), Job, "job_id")
 
 
-class JobRunAdmin(OfJobAdmin):
+class JobRunAdmin(JobRecordAdmin):
     list_display = ("pk", "status", "shown_worker", "started_at", "finished_at", "run_time", "first_error")
-    list_filter = (one_of("status", _("status"), RUN_CHOICES), CreatedFilter)
+    list_filter = (choice_filter("status", _("status"), RUN_CHOICES), CreatedFilter)
     list_defer = ("artifacts",)
     sortable_by = ("pk",)
     qualifiers = {"worker": "worker"}
@@ -51,19 +51,22 @@ class JobRunAdmin(OfJobAdmin):
         ),
     )
 
-    shown_worker = column(_("worker"), "worker", isolated)
-    first_error = column(_("error"), "error", brief)
+    shown_worker = column(_("worker"), "worker", isolate_text)
+    first_error = column(_("error"), "error", format_first_line)
     shown_error = column(_("error"), "error", text_block)
     shown_artifacts = column(_("artifacts"), "artifacts", json_block)
 
-    @shown(_("run time"))
+    @computed_column(_("run time"))
     def run_time(self, run: JobRun) -> str | None:
-        return duration(run.finished_at - run.started_at) if run.finished_at else None
+        return format_duration(run.finished_at - run.started_at) if run.finished_at else None
 
 
-class JobEventAdmin(OfJobAdmin):
+class JobEventAdmin(JobRecordAdmin):
     list_display = ("id", "at", "job_link", "kind", "from_status", "to_status", "shown_actor", "shown_reason")
-    list_filter = (one_of("kind", _("kind"), EVENT_CHOICES), one_of("actor_kind", _("actor kind"), ACTOR_CHOICES))
+    list_filter = (
+        choice_filter("kind", _("kind"), EVENT_CHOICES),
+        choice_filter("actor_kind", _("actor kind"), ACTOR_CHOICES),
+    )
     list_defer = ("data",)
     sortable_by = ("id",)
     qualifiers = {"actor": "actor_name"}
@@ -72,29 +75,29 @@ class JobEventAdmin(OfJobAdmin):
         (_("Who and why"), {"fields": ("shown_actor", "whole_reason", "shown_data")}),
     )
 
-    shown_reason = column(_("reason"), "reason", brief)
+    shown_reason = column(_("reason"), "reason", format_first_line)
     whole_reason = column(_("reason"), "reason", text_block)
     shown_data = column(_("data"), "data", json_block)
 
-    @shown(_("actor"))
+    @computed_column(_("actor"))
     def shown_actor(self, event: JobEvent) -> SafeString:
-        return isolated(f"{event.get_actor_kind_display()} {event.actor_name}".strip())
+        return isolate_text(f"{event.get_actor_kind_display()} {event.actor_name}".strip())
 
 
-class JobLogAdmin(OfJobAdmin):
+class JobLogAdmin(JobRecordAdmin):
     list_display = ("id", "at", "job_link", "level", "first_words")
     sortable_by = ("id",)
     payload = ("shown_message",)
     payload_columns = ("first_words",)
     fieldsets = ((None, {"fields": ("job_link", "at", "level")}),)
 
-    first_words = column(_("message"), "message", lambda text: isolated(first_line(text, 200)))
+    first_words = column(_("message"), "message", lambda text: isolate_text(first_line(text, 200)))
     shown_message = column(_("message"), "message", text_block)
 
 
-class JobMinuteAdmin(StateAdmin):
+class JobMinuteAdmin(ReadOnlyAdmin):
     list_display = ("minute", "shown_type", "outcome", "jobs", "wait_sec", "run_sec", "shown_worker")
-    list_filter = (one_of("outcome", _("outcome"), OUTCOMES), JobTypeFilter)
+    list_filter = (choice_filter("outcome", _("outcome"), OUTCOME_CHOICES), JobTypeFilter)
     ordering = ("-minute", "-pk")
     qualifiers = {"type": "job_type", "worker": "worker"}
     fieldsets = (
@@ -102,5 +105,5 @@ class JobMinuteAdmin(StateAdmin):
         (_("Counted"), {"fields": ("jobs", ("wait_bucket", "wait_sec"), ("run_bucket", "run_sec"))}),
     )
 
-    shown_type = column(_("job type"), "job_type", isolated)
-    shown_worker = column(_("written by"), "worker", isolated)
+    shown_type = column(_("job type"), "job_type", isolate_text)
+    shown_worker = column(_("written by"), "worker", isolate_text)

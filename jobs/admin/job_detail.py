@@ -1,4 +1,4 @@
-"""What a job's page shows beside its fields: facts, why it waits, its way, its payload, its run and its retry chain."""
+"""The context of a job's page: buttons, facts, wait reasons, timeline, payload, error, retry chain and logs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import db
 from jobs.admin import screens
-from jobs.admin.actions import VERBS
-from jobs.admin.base import may_view_payload
-from jobs.admin.dashboard import TAIL, kind_of
+from jobs.admin.actions import JOB_ACTIONS
+from jobs.admin.base import can_view_payload
+from jobs.admin.dashboard import ERROR_TAIL, parse_error
 from jobs.admin.formatting import (
     ICONS,
-    badge,
-    duration,
     first_line,
-    isolated,
+    format_duration,
+    format_json,
+    format_reason,
+    format_relative_time,
+    format_rough_duration,
+    isolate_text,
     link,
     list_url,
-    pretty,
-    reason_of,
-    roughly,
-    shortened,
-    when,
+    status_badge,
+    truncate_text,
 )
 from jobs.engine.facts import facts_of
 from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
@@ -47,113 +47,121 @@ from jobs.states import LIVE, EventKind, Status, StopMode, allowed_actions, is_r
 if TYPE_CHECKING:
     from jobs.admin.jobs import JobAdmin
 
-SHOWN = 50
+ROWS_SHOWN = 50
 ADD_JOB, CHANGE_JOB = f"{screens.APP}.add_job", f"{screens.APP}.change_job"
 Fact = tuple[Any, Any]
-Section = Callable[["JobAdmin", HttpRequest, Job], "SafeString | None"]
-_sections: list[Section] = []
+PageSection = Callable[["JobAdmin", HttpRequest, Job], "SafeString | None"]
+_sections: list[PageSection] = []
 
 
-def show_on_page(section: Section) -> None:
-    """Register what another app shows on a job's page: HTML, or None where there is nothing to show."""
+def show_on_page(section: PageSection) -> None:
+    """Register a section of a job's page for another app; it returns HTML, or None to show nothing."""
     if section not in _sections:
         _sections.append(section)
 
 
-def mark(job_id: Any) -> str:
-    """What changes a job's page, in one statement. Progress and log lines leave no event."""
-    log = JobLog.objects.filter(job_id=OuterRef("pk")).order_by("-pk").values("pk")[:1]
-    last = JobEvent.objects.order_by("-pk").values("pk")[:1]  # of any job: what goes first may have changed
-    told = ("status", "progress", "progress_message", "tokens_used")
-    row = Job.objects.filter(pk=job_id).values_list(*told, Subquery(log), Subquery(last)).first()
+def page_version(job_id: Any) -> str:
+    """Return a string that changes with a job's page, from one statement."""
+    # Progress and log lines write no event. The last event is that of any job: jobs ahead may have changed.
+    last_log = JobLog.objects.filter(job_id=OuterRef("pk")).order_by("-pk").values("pk")[:1]
+    last_event = JobEvent.objects.order_by("-pk").values("pk")[:1]
+    columns = ("status", "progress", "progress_message", "tokens_used")
+    row = Job.objects.filter(pk=job_id).values_list(*columns, Subquery(last_log), Subquery(last_event)).first()
     return repr(row)
 
 
-def page(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
-    """Never more than the last 50 of anything."""
-    now, payload, facts = timezone.now(), may_view_payload(request), facts_of(job)
+def page_context(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
+    """Return the context of a job's page, with at most the last ROWS_SHOWN events and log lines."""
+    now, payload, facts = timezone.now(), can_view_payload(request), facts_of(job)
     run: JobRun | None = getattr(job, "run", None)
     outlook = explain(job.pk) if job.status in LIVE and job.status != Status.RUNNING else None
-    may_edit = refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
+    can_edit = refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
     reasons = outlook.reasons if outlook else []
-    # Those that change something now.
-    verbs = [VERBS[name] for name in VERBS if name in allowed_actions(facts) and not is_repeated(name, facts)]
-    events = list(JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN])
+    allowed = allowed_actions(facts)
+    available_actions = [
+        action
+        for name, action in JOB_ACTIONS.items()
+        if name in allowed and not is_repeated(name, facts) and admin.can_run(request, action)
+    ]
+    events = list(JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:ROWS_SHOWN])
     return {
         "job": job,
         "now": now,
-        "may_view_payload": payload,
-        "verbs": [(verb, admin.verb_url(job, verb.name)) for verb in verbs if admin.may(request, verb)],
-        "clone_url": screens.url_of(admin.admin_site, "clone", job.pk) if request.user.has_perm(ADD_JOB) else "",
-        "edit_url": screens.url_of(admin.admin_site, "edit", job.pk) if may_edit else "",
+        "can_view_payload": payload,
+        "buttons": [(action, admin.action_url(job, action.name)) for action in available_actions],
+        "clone_url": screens.screen_url(admin.admin_site, "clone", job.pk) if request.user.has_perm(ADD_JOB) else "",
+        "edit_url": screens.screen_url(admin.admin_site, "edit", job.pk) if can_edit else "",
         "outlook": outlook,
-        "blockers": [(each.message, link(admin.admin_site, Job, each.blocking_job_id)) for each in reasons],
-        "facts": [fact for fact in _facts(admin, job, run, now) if fact[1] not in (None, "")],
+        "blockers": [(reason.message, link(admin.admin_site, Job, reason.blocking_job_id)) for reason in reasons],
+        "facts": [fact for fact in _list_facts(admin, job, run, now) if fact[1] not in (None, "")],
         "percent": None if job.progress is None else round(job.progress * 100),
         "progress_message": first_line(job.progress_message, 500),
-        "stop_words": _stop_words(job),
-        "steps": steps(job, events[::-1], outlook, now),
-        "is_cut": len(events) == SHOWN,
-        "events_url": _all_of(admin, JobEvent, job),
-        "params": shortened(pretty(job.params)) if payload else "",
-        "checkpoint": shortened(pretty(job.checkpoint)) if payload and job.checkpoint is not None else "",
-        "artifacts": shortened(pretty(run.artifacts)) if payload and run and run.artifacts else "",
-        **_error(run),
-        "chain": retry_chain(admin, job, now),
-        "logs": [*reversed(JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:SHOWN])] if payload else [],
-        "logs_url": _all_of(admin, JobLog, job),
-        "shown": SHOWN,
-        "more": [html for section in _sections if (html := section(admin, request, job)) is not None],
+        "stop_note": _stop_note(job),
+        "steps": build_timeline(job, events[::-1], outlook, now),
+        "has_more_events": len(events) == ROWS_SHOWN,
+        "events_url": _list_of_job_url(admin, JobEvent, job),
+        "params": truncate_text(format_json(job.params)) if payload else "",
+        "checkpoint": truncate_text(format_json(job.checkpoint)) if payload and job.checkpoint is not None else "",
+        "artifacts": truncate_text(format_json(run.artifacts)) if payload and run and run.artifacts else "",
+        **_error_context(run),
+        "chain": load_retry_chain(admin, job, now),
+        "logs": [*reversed(JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:ROWS_SHOWN])] if payload else [],
+        "logs_url": _list_of_job_url(admin, JobLog, job),
+        "rows_shown": ROWS_SHOWN,
+        "sections": [html for section in _sections if (html := section(admin, request, job)) is not None],
     }
 
 
-def _facts(admin: JobAdmin, job: Job, run: JobRun | None, now: datetime) -> Iterator[Fact]:
+def _list_facts(admin: JobAdmin, job: Job, run: JobRun | None, now: datetime) -> Iterator[Fact]:
     site = admin.admin_site
     waited_until = run.started_at if run else None if job.is_terminal else now
-    yield _("Status"), badge(job.status, f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else "")
-    yield _("Reason"), isolated(first_line(reason_of(job), 500)) if job.status_reason else None
-    yield _("Submitted"), when(job.created_at, now)
-    yield _("Waited"), roughly(max(waited_until, job.created_at) - job.created_at) if waited_until else None
-    yield _("Ran"), duration((run.finished_at or now) - run.started_at) if run else None
-    yield _("Finished"), when(run.finished_at, now) if run else None
-    yield _("Not before"), when(job.not_before, now)
-    yield _("Deadline"), when(job.deadline_at, now)
-    yield _("Worker"), _worker(admin, job.lease_owner or (run.worker if run else ""))
+    yield _("Status"), status_badge(job.status, f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else "")
+    yield _("Reason"), isolate_text(first_line(format_reason(job), 500)) if job.status_reason else None
+    yield _("Submitted"), format_relative_time(job.created_at, now)
+    yield (
+        _("Waited"),
+        format_rough_duration(max(waited_until, job.created_at) - job.created_at) if waited_until else None,
+    )
+    yield _("Ran"), format_duration((run.finished_at or now) - run.started_at) if run else None
+    yield _("Finished"), format_relative_time(run.finished_at, now) if run else None
+    yield _("Not before"), format_relative_time(job.not_before, now)
+    yield _("Deadline"), format_relative_time(job.deadline_at, now)
+    yield _("Worker"), _worker_link(admin, job.lease_owner or (run.worker if run else ""))
     yield _("Target"), link(site, Target, job.lane_id, first_line(job.target or "", 200))
-    yield _("Resource"), isolated(job.resource)
+    yield _("Resource"), isolate_text(job.resource)
     yield _("Priority"), str(job.priority)
-    yield _("Tenant"), isolated(job.tenant)
-    yield _("Addon"), isolated(job.addon_id) if job.addon_id else None
+    yield _("Tenant"), isolate_text(job.tenant)
+    yield _("Addon"), isolate_text(job.addon_id) if job.addon_id else None
     yield _("Tokens used"), f"{job.tokens_used} / {job.token_limit}" if job.token_limit else str(job.tokens_used or "")
-    yield _("Idempotency key"), isolated(job.idempotency_key) if job.idempotency_key else None
+    yield _("Idempotency key"), isolate_text(job.idempotency_key) if job.idempotency_key else None
     yield _("Template"), link(site, JobTemplate, job.template_id, str(job.template)) if job.template_id else None
     if job.group_id:
-        place = _("place %d") % job.group_index if job.group_index is not None else ""
-        yield _("Group"), link(site, JobGroup, job.group_id, f"{first_line(str(job.group), 100)}, {place}")
+        position = _("place %d") % job.group_index if job.group_index is not None else ""
+        yield _("Group"), link(site, JobGroup, job.group_id, f"{first_line(str(job.group), 100)}, {position}")
     model = Job._meta.get_field("schedule").related_model
     if job.schedule_id is not None and isinstance(model, type):
         yield _("Schedule"), link(site, model, job.schedule_id, first_line(str(job.schedule), 100))
     yield _("Exit code"), str(run.exit_code) if run and run.exit_code is not None else None
 
 
-def _worker(admin: JobAdmin, holder: str) -> SafeString | None:
-    """The holder of a lease is a slot of a worker; the list is asked for the worker."""
-    if not holder:
+def _worker_link(admin: JobAdmin, lease_owner: str) -> SafeString | None:
+    """Link to the worker in its list. The owner of a lease is a slot of a worker, or a remote worker."""
+    if not lease_owner:
         return None
-    if not admin.admin_site.is_registered(Worker) or is_remote(holder):
-        return isolated(holder)
-    known = Identity.of_owner(holder)
-    name = known.name if known else holder.rpartition("#")[0] or holder
+    if not admin.admin_site.is_registered(Worker) or is_remote(lease_owner):
+        return isolate_text(lease_owner)
+    identity = Identity.of_owner(lease_owner)
+    name = identity.name if identity else lease_owner.rpartition("#")[0] or lease_owner
     return format_html(
         '<a href="{}?q={}" title="{}"><bdi>{}</bdi></a>',
         list_url(admin.admin_site, Worker),
         quote(f'"{name}"'),
-        holder,
+        lease_owner,
         name,
     )
 
 
-def _stop_words(job: Job) -> str:
+def _stop_note(job: Job) -> str:
     if job.cancel_requested:
         return _("It was asked to pause.") if job.cancel_mode == StopMode.PAUSE else _("It was asked to cancel.")
     if job.status == Status.RUNNING:
@@ -164,21 +172,21 @@ def _stop_words(job: Job) -> str:
     return ""
 
 
-def _error(run: JobRun | None) -> dict[str, str]:
-    """The last line of a traceback says what happened, its innermost own frame where; the rest is folded."""
+def _error_context(run: JobRun | None) -> dict[str, str]:
+    """Return the last line of the traceback, the innermost frame of the site's own code, and the whole text."""
     if run is None or not run.error:
         return {}
     lines = [line for line in run.error[-4000:].splitlines() if line.strip()]
-    _class, place = kind_of(run.error[-TAIL:])
-    said = first_line(lines[-1], 300) if lines else ""
-    return {"error_line": said, "error_place": place, "error": shortened(run.error)}
+    _class, location = parse_error(run.error[-ERROR_TAIL:])
+    last_line = first_line(lines[-1], 300) if lines else ""
+    return {"error_line": last_line, "error_location": location, "error": truncate_text(run.error)}
 
 
-def _all_of(admin: JobAdmin, model: type[JobEvent] | type[JobLog], job: Job) -> str:
+def _list_of_job_url(admin: JobAdmin, model: type[JobEvent] | type[JobLog], job: Job) -> str:
     return f"{list_url(admin.admin_site, model)}?q={job.pk}" if admin.admin_site.is_registered(model) else ""
 
 
-WORDS: dict[str, Promise] = {
+EVENT_LABELS: dict[str, Promise] = {
     EventKind.SUBMITTED: pgettext_lazy("event", "Submitted"),
     EventKind.HELD: pgettext_lazy("event", "Held back"),
     EventKind.RELEASED: pgettext_lazy("event", "Released"),
@@ -205,10 +213,13 @@ WORDS: dict[str, Promise] = {
 
 
 @dataclass
-class Step:
-    """`lasted`: until the next step, or until now; None where nothing comes after it."""
+class TimelineStep:
+    """An event of the job, or a time in the future.
 
-    word: Promise | str
+    `lasted` is the time until the next step or until now; None for the last step of a finished job, and in the future.
+    """
+
+    label: Promise | str
     at: datetime
     icon: str = "·"
     actor: str = ""
@@ -217,55 +228,57 @@ class Step:
     is_future: bool = False
 
 
-def steps(job: Job, events: Sequence[JobEvent], outlook: Explanation | None, now: datetime) -> list[Step]:
-    """What happened (`events`, oldest first), and what is planned as far as it is known."""
-    taken = []
+def build_timeline(
+    job: Job, events: Sequence[JobEvent], outlook: Explanation | None, now: datetime
+) -> list[TimelineStep]:
+    """Return the steps of the job's timeline: `events`, oldest first, then expected times."""
+    steps = []
     for event in events:
         icon = ICONS[Status(event.kind)] if event.kind in set(Status) else "·"
         actor = f"{event.get_actor_kind_display()} {event.actor_name}".strip()
-        # A bare pause of what waited interrupted nothing: that it is paused says it all.
-        is_bare = event.reason == PAUSED_BY_DEFAULT and event.from_status != Status.RUNNING
-        reason = "" if is_bare else first_line(event.reason, 500)
-        taken.append(Step(WORDS.get(event.kind, event.kind), event.at, icon, actor, reason))
-    for step, later in pairwise(taken):
-        step.lasted = max(later.at - step.at, timedelta(0))
+        # The default reason speaks of an interruption, which is wrong for a job that was not running.
+        is_default = event.reason == PAUSED_BY_DEFAULT and event.from_status != Status.RUNNING
+        reason = "" if is_default else first_line(event.reason, 500)
+        steps.append(TimelineStep(EVENT_LABELS.get(event.kind, event.kind), event.at, icon, actor, reason))
+    for step, next_step in pairwise(steps):
+        step.lasted = max(next_step.at - step.at, timedelta(0))
     if job.is_terminal:
-        return taken
-    if taken:
-        taken[-1].lasted = max(now - taken[-1].at, timedelta(0))
+        return steps
+    if steps:
+        steps[-1].lasted = max(now - steps[-1].at, timedelta(0))
     if job.not_before is not None and job.not_before > now and job.status == Status.QUEUED:
-        taken.append(Step(gettext_lazy("Due"), job.not_before, is_future=True))
+        steps.append(TimelineStep(gettext_lazy("Due"), job.not_before, is_future=True))
     if outlook is not None and outlook.predicted_start_at is not None:
-        taken.append(Step(gettext_lazy("Running, as it looks now"), outlook.predicted_start_at, is_future=True))
+        steps.append(TimelineStep(gettext_lazy("Running, as it looks now"), outlook.predicted_start_at, is_future=True))
     if job.deadline_at is not None and job.deadline_at > now and job.dispatched_at is None:
-        taken.append(Step(gettext_lazy("Too late to start"), job.deadline_at, is_future=True))
-    return taken
+        steps.append(TimelineStep(gettext_lazy("Too late to start"), job.deadline_at, is_future=True))
+    return steps
 
 
-MOST = 25  # in each direction; the chain's ends are links on the way
+CHAIN_LIMIT = 25  # attempts in each direction; longer chains are followed by their links
 
-CHAIN = f"""
+CHAIN_SQL = f"""
     WITH RECURSIVE back (id, retry_of_id, steps) AS (
         SELECT id, retry_of_id, 0 FROM jobscheduler_job WHERE id = %s
         UNION ALL
         SELECT older.id, older.retry_of_id, back.steps + 1
-        FROM back JOIN jobscheduler_job older ON older.id = back.retry_of_id WHERE back.steps < {MOST}
+        FROM back JOIN jobscheduler_job older ON older.id = back.retry_of_id WHERE back.steps < {CHAIN_LIMIT}
     ),
     forth (id, steps) AS (
         SELECT id, 0 FROM jobscheduler_job WHERE id = %s
         UNION ALL
         SELECT newer.id, forth.steps + 1
-        FROM forth JOIN jobscheduler_job newer ON newer.retry_of_id = forth.id WHERE forth.steps < {MOST}
+        FROM forth JOIN jobscheduler_job newer ON newer.retry_of_id = forth.id WHERE forth.steps < {CHAIN_LIMIT}
     )
     SELECT id FROM back UNION SELECT id FROM forth
-"""  # noqa: S608 — our own number
+"""  # noqa: S608 — a constant
 
 
-def retry_chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:
-    """All attempts, the first one first; empty for a job that is the only one."""
+def load_retry_chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:
+    """Return all attempts, the first one first; [] if there is only one."""
     key: Any = job.pk.hex if db.is_sqlite() else job.pk
     with db.connection().cursor() as cursor:
-        cursor.execute(CHAIN, [key, key])
+        cursor.execute(CHAIN_SQL, [key, key])
         ids = [row[0] for row in cursor.fetchall()]
     if len(ids) < 2:
         return []
@@ -275,7 +288,7 @@ def retry_chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]
     rows = []
     for attempt in attempts.order_by("attempt", "pk"):
         run: JobRun | None = getattr(attempt, "run", None)
-        ran = duration((run.finished_at or now) - run.started_at) if run else ""
+        ran = format_duration((run.finished_at or now) - run.started_at) if run else ""
         name, reason = link(admin.admin_site, Job, attempt.pk), first_line(attempt.status_reason, 200)
         rows.append({"job": attempt, "link": name, "ran": ran, "reason": reason, "is_this": attempt.pk == job.pk})
     return rows

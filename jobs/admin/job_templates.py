@@ -13,11 +13,11 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin.base import LeanAdmin, may_view_payload
+from jobs.admin.base import ConsoleAdmin, can_view_payload
 from jobs.admin.filters import JobTypeFilter
-from jobs.admin.formatting import column, isolated, json_block
+from jobs.admin.formatting import column, isolate_text, json_block
 from jobs.admin.forms import JsonField
-from jobs.admin.screens import APP, url_of
+from jobs.admin.screens import APP, screen_url
 from jobs.conf.rules import YEAR_SEC
 from jobs.errors import InvalidInput, InvalidParams
 from jobs.models import Job, JobTemplate
@@ -27,25 +27,25 @@ from jobs.services import job_spec
 from jobs.validation import fields as validation
 
 
-def retry_policy(value: Any, field: str) -> dict[str, Any]:
+def validate_retry_policy(value: Any, field: str) -> dict[str, Any]:
     policy = validation.parse_json_object(value, field)
     for name, given in policy.items():
-        if name not in RETRY_GATES:
-            raise InvalidInput([field, name], _now("is not one of %s") % ", ".join(RETRY_GATES), "extra_forbidden")
-        RETRY_GATES[name](given, [field, name])
+        if name not in RETRY_VALIDATORS:
+            raise InvalidInput([field, name], _now("is not one of %s") % ", ".join(RETRY_VALIDATORS), "extra_forbidden")
+        RETRY_VALIDATORS[name](given, [field, name])
     return policy
 
 
-RETRY_GATES: dict[str, Callable[[Any, Any], Any]] = {
+RETRY_VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "max_attempts": partial(validation.parse_integer, minimum=0, maximum=1000),
     "base_sec": partial(validation.parse_number, minimum=0, maximum=YEAR_SEC),
     "max_sec": partial(validation.parse_number, minimum=0, maximum=YEAR_SEC),
     "jitter": partial(validation.parse_number, minimum=0, maximum=1),
 }
-TEMPLATE_GATES: dict[str, Callable[[Any, Any], Any]] = {
+TEMPLATE_VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "name": validation.parse_identifier,
     "params": validation.parse_json_object,
-    "retry_policy": retry_policy,
+    "retry_policy": validate_retry_policy,
     **{
         name: job_spec.GATES[name]
         for name in ("tenant", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
@@ -80,11 +80,11 @@ class JobTemplateForm(forms.ModelForm):
             if name in cleaned and cleaned[name] is None:
                 cleaned[name] = empty
         for name in list(cleaned):
-            if name not in TEMPLATE_GATES or cleaned[name] in (None, ""):
+            if name not in TEMPLATE_VALIDATORS or cleaned[name] in (None, ""):
                 continue
             try:
                 value = restore(cleaned[name], self.instance.params, name) if name == "params" else cleaned[name]
-                cleaned[name] = TEMPLATE_GATES[name](value, name)
+                cleaned[name] = TEMPLATE_VALIDATORS[name](value, name)
                 if name == "params" and "job_type" in cleaned:
                     _check_params(cleaned["job_type"], cleaned[name])
             except InvalidInput as error:
@@ -102,7 +102,7 @@ def _check_params(job_type: str, params: dict[str, Any]) -> None:
             raise InvalidParams.of(wrong) from None
 
 
-class JobTemplateAdmin(LeanAdmin):
+class JobTemplateAdmin(ConsoleAdmin):
     form = JobTemplateForm
     change_form_template = "jobs/template_page.html"
     list_display = ("shown_name", "tenant", "job_type", "priority", "resource", "created_at")
@@ -112,13 +112,13 @@ class JobTemplateAdmin(LeanAdmin):
     name_field = "name"
     qualifiers = {"type": "job_type", "tenant": "tenant", "resource": "resource"}
 
-    shown_name = column(_("name"), "name", isolated)
+    shown_name = column(_("name"), "name", isolate_text)
     shown_params = column(_("params"), "params", json_block)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         may_edit = obj is None or self.has_change_permission(request, obj)
         params: tuple[str, ...] = ("params",) if may_edit else ("shown_params",)
-        if obj is not None and not may_view_payload(request):
+        if obj is not None and not can_view_payload(request):
             params = ()  # editing params requires the permission to view them
         return [
             (_("What"), {"fields": ("tenant", "name", "job_type", *params)}),
@@ -131,5 +131,5 @@ class JobTemplateAdmin(LeanAdmin):
     ) -> HttpResponse:
         template = self.get_object(request, unquote(object_id))
         may_run = request.user.has_perm(f"{APP}.run_jobtemplate") and self.admin_site.is_registered(Job)
-        run_url = url_of(self.admin_site, "template-run", template.pk) if template is not None and may_run else ""
+        run_url = screen_url(self.admin_site, "template-run", template.pk) if template is not None and may_run else ""
         return super().change_view(request, object_id, form_url, {"run_url": run_url, **(extra_context or {})})

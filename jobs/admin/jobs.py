@@ -18,28 +18,35 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import db, explain
 from jobs.admin import job_detail, screens
-from jobs.admin.actions import JobVerbs
-from jobs.admin.base import capped_count, fieldset, may_view_payload
-from jobs.admin.filters import AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter, StatusFilter, of_status
+from jobs.admin.base import can_view_payload, count_capped, fieldset
+from jobs.admin.bulk_actions import JobActionAdmin
+from jobs.admin.filters import (
+    AttentionFilter,
+    CreatedFilter,
+    EndedFilter,
+    JobTypeFilter,
+    StatusFilter,
+    filter_by_status,
+)
 from jobs.admin.formatting import (
     ICONS,
-    badge,
     column,
-    duration,
+    computed_column,
     first_line,
-    grouped,
-    isolated,
+    format_count,
+    format_duration,
+    format_json,
+    format_reason,
+    format_relative_time,
+    format_rough_duration,
+    isolate_text,
     json_block,
     link,
     link_column,
     list_url,
-    pretty,
-    reason_of,
-    roughly,
     short_id,
-    shortened,
-    shown,
-    when,
+    status_badge,
+    truncate_text,
 )
 from jobs.admin.screens import screen
 from jobs.engine.maintenance.recovery import CRASHED, EXPIRED
@@ -49,14 +56,14 @@ from jobs.states import TERMINAL, Status
 from jobs.stats import live_counts
 from jobs.stats.cache import RateLimitedCache
 
-SMALL = 2000  # bytes of params that a list still reads
-_folded = partial(fieldset, folded=True)
+MAX_PARAMS_BYTES = 2000  # bytes of params that a list still reads
+_folded_fieldset = partial(fieldset, folded=True)
 
 
-class JobAdmin(JobVerbs):
+class JobAdmin(JobActionAdmin):
     change_form_template = "jobs/job_page.html"
     change_list_template = "jobs/job_list.html"
-    nothing_yet = _("There are no jobs yet: submit one from your code, by the API or with “manage.py enqueue”.")
+    empty_text = _("There are no jobs yet: submit one from your code, by the API or with “manage.py enqueue”.")
     list_display = ("short_id", "work", "shown_target", "shown_status", "when", "run_time")
     list_filter = (StatusFilter, AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter)
     sortable_by = ("short_id",)
@@ -73,25 +80,27 @@ class JobAdmin(JobVerbs):
         "schedule": "schedule",
     }
     fieldsets = (
-        _folded(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
-        _folded(
+        _folded_fieldset(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
+        _folded_fieldset(
             _("State"),
             *("status", "shown_reason", "gate", "hold", "holds_lane", "stop_request", "shown_progress", "resolved_at"),
         ),
-        _folded(
+        _folded_fieldset(
             _("When"),
             ("priority", "base_priority", "position"),
             ("created_at", "not_before", "recheck_at", "dispatched_at"),
             ("deadline_at", "time_sensitive"),
             ("expected_duration_sec", "max_runtime_sec"),
         ),
-        _folded(_("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
-        _folded(
+        _folded_fieldset(
+            _("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")
+        ),
+        _folded_fieldset(
             _("Who runs it"),
             ("remote", "lease_owner", "fence"),
             ("lease_expires_at", "heartbeat_at", "reserved_until"),
         ),
-        _folded(
+        _folded_fieldset(
             _("Where it comes from"),
             ("retry_of_link", "retried_by_link"),
             ("attempt", "max_retries"),
@@ -110,7 +119,7 @@ class JobAdmin(JobVerbs):
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         """Params (`brief`), why they wait (`why`) and whether they follow one whose worker died (`is_rescued`)."""
         jobs = list(rows)
-        params = _params(jobs) if may_view_payload(request) else {}
+        params = _load_params(jobs) if can_view_payload(request) else {}
         before = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
         died = Job.objects.filter(pk__in=before, status_reason__in=(EXPIRED, CRASHED)) if before else Job.objects.none()
         rescued = set(died.order_by().values_list("pk", flat=True))
@@ -120,10 +129,10 @@ class JobAdmin(JobVerbs):
             job.brief = params.get(job.pk, "")
             job.why = whys.get(job.pk, "")
 
-    def live_mark(self) -> str:
-        return screens.latest_event()
+    def list_version(self) -> str:
+        return screens.latest_event_id()
 
-    def above_list(self, request: HttpRequest) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """Tabs by status, and what an operator has paused."""
         url, chosen = list_url(self.admin_site, Job), request.GET.get("status", "")
         # Everything first; all other filters are dropped.
@@ -132,7 +141,7 @@ class JobAdmin(JobVerbs):
             tab = {"name": str(status), "title": label, "icon": ICONS[status], "is_current": chosen == status}
             tabs.append({**tab, "url": f"{url}?status={status}"})
         paused = ConcurrencyLimit.objects.filter(paused=True).order_by("scope", "key")[:10]
-        counts_url = screens.url_of(self.admin_site, "counts")
+        counts_url = screens.screen_url(self.admin_site, "counts")
         return {"tabs": tabs, "paused": list(paused), "counts_url": counts_url}
 
     def change_view(
@@ -143,10 +152,10 @@ class JobAdmin(JobVerbs):
             return view(request, object_id, form_url, extra_context)
 
         def build(shared: dict[str, Any]) -> HttpResponse:
-            context = {**shared, **job_detail.page(self, request, job), **(extra_context or {})}
+            context = {**shared, **job_detail.page_context(self, request, job), **(extra_context or {})}
             return view(request, object_id, form_url, context)
 
-        return screens.live_page(self.admin_site, request, job_detail.mark(job.pk), build)
+        return screens.live_page(self.admin_site, request, job_detail.page_version(job.pk), build)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
         """Once per page, not once for each part of it."""
@@ -155,71 +164,71 @@ class JobAdmin(JobVerbs):
             known[object_id] = super().get_object(request, object_id, from_field)
         return known[object_id]
 
-    @shown(_("target"))
+    @computed_column(_("target"))
     def shown_target(self, job: Job) -> SafeString | None:
-        return isolated(first_line(job.target, 60)) if job.target is not None else None
+        return isolate_text(first_line(job.target, 60)) if job.target is not None else None
 
-    @shown(_("job"), ordering="id")
+    @computed_column(_("job"), ordering="id")
     def short_id(self, job: Job) -> SafeString:
         return format_html('<span class="jc-whole" title="{}">{}</span>', job.pk, short_id(job.pk))
 
-    @shown(_("job type"))
+    @computed_column(_("job type"))
     def work(self, job: Job) -> SafeString:
         """The job type, and under it the params of those who may see them."""
         params = getattr(job, "brief", "")
         if params in ("", "{}"):
-            return isolated(job.job_type)
+            return isolate_text(job.job_type)
         under = '<bdi>{}</bdi><samp class="jc-line jc-small jc-muted"><bdi>{}</bdi></samp>'
         return format_html(under, job.job_type, params)
 
-    @shown(_("status"))
+    @computed_column(_("status"))
     def shown_status(self, job: Job) -> SafeString:
         """The badge, marks, and under them why it waits or what it came to."""
         tries = f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else ""
-        marks = format_html_join("", ' <span class="jc-mark">{}</span>', ((each,) for each in _marks(job)))
+        marks = format_html_join("", ' <span class="jc-mark">{}</span>', ((each,) for each in _list_badges(job)))
         kind = "jc-error" if job.status == Status.FAILED else "jc-muted"
-        told = getattr(job, "why", "") or first_line(reason_of(job))
+        told = getattr(job, "why", "") or first_line(format_reason(job))
         under = format_html('<span class="jc-line jc-small {}"><bdi>{}</bdi></span>', kind, told) if told else ""
-        return format_html("{}{}{}", badge(job.status, tries), marks, under)
+        return format_html("{}{}{}", status_badge(job.status, tries), marks, under)
 
-    @shown(_("when"))
+    @computed_column(_("when"))
     def when(self, job: Job) -> SafeString | None:
         """What time means depends on the state: due in, running for, finished ago."""
         now, run = timezone.now(), getattr(job, "run", None)
         if run is not None and run.finished_at is not None:
-            return when(run.finished_at, now)
+            return format_relative_time(run.finished_at, now)
         if job.status == Status.RUNNING and run is not None:
             exact = formats.date_format(timezone.localtime(run.started_at), "Y-m-d H:i:s T")
-            told = _now("running for %s") % roughly(now - run.started_at)
+            told = _now("running for %s") % format_rough_duration(now - run.started_at)
             return format_html('<span title="{}">{}</span>', exact, told)
         if job.gate == Gate.TIME and job.not_before is not None and job.not_before > now:
-            return format_html("{} {}", _now("due"), when(job.not_before, now) or "")
-        return when(job.created_at, now)
+            return format_html("{} {}", _now("due"), format_relative_time(job.not_before, now) or "")
+        return format_relative_time(job.created_at, now)
 
-    @shown(_("run time"))
+    @computed_column(_("run time"))
     def run_time(self, job: Job) -> str | None:
         run: JobRun | None = getattr(job, "run", None)
-        return None if run is None else duration((run.finished_at or timezone.now()) - run.started_at)
+        return None if run is None else format_duration((run.finished_at or timezone.now()) - run.started_at)
 
-    @shown(_("target"))
+    @computed_column(_("target"))
     def lane_link(self, job: Job) -> SafeString | str | None:
         return link(self.admin_site, Target, job.lane_id, job.target or "")
 
-    @shown(_("reason"))
+    @computed_column(_("reason"))
     def shown_reason(self, job: Job) -> SafeString | None:
-        return isolated(shortened(reason_of(job))) if job.status_reason else None
+        return isolate_text(truncate_text(format_reason(job))) if job.status_reason else None
 
-    @shown(_("stop request"))
+    @computed_column(_("stop request"))
     def stop_request(self, job: Job) -> str | None:
         return job.get_cancel_mode_display() if job.cancel_requested else None
 
-    @shown(_("progress"))
+    @computed_column(_("progress"))
     def shown_progress(self, job: Job) -> SafeString | None:
         if job.progress is None:
-            return isolated(job.progress_message) if job.progress_message else None
-        return format_html("{} % {}", f"{job.progress * 100:.0f}", isolated(job.progress_message))
+            return isolate_text(job.progress_message) if job.progress_message else None
+        return format_html("{} % {}", f"{job.progress * 100:.0f}", isolate_text(job.progress_message))
 
-    @shown(_("retried by"))
+    @computed_column(_("retried by"))
     def retried_by_link(self, job: Job) -> SafeString | str | None:
         newer: Job | None = getattr(job, "retried_by", None)
         return None if newer is None else link(self.admin_site, Job, newer.pk)
@@ -235,15 +244,15 @@ class StoredSize(Func):
         return super().as_sql(compiler, connection, function="length", **context)
 
 
-def _params(jobs: list[Job]) -> dict[UUID, str]:
+def _load_params(jobs: list[Job]) -> dict[UUID, str]:
     """In one line. Large ones are not read, and none is cut before its secrets are masked."""
     rows = Job.objects.filter(pk__in=[job.pk for job in jobs]).order_by()
-    small = rows.annotate(size=StoredSize(F("params"))).filter(size__lte=SMALL)
-    found = {pk: first_line(pretty(params, indent=None), 80) for pk, params in small.values_list("pk", "params")}
+    small = rows.annotate(size=StoredSize(F("params"))).filter(size__lte=MAX_PARAMS_BYTES)
+    found = {pk: first_line(format_json(params, indent=None), 80) for pk, params in small.values_list("pk", "params")}
     return {job.pk: found.get(job.pk, _now("(long params)")) for job in jobs}
 
 
-def _marks(job: Job) -> list[str]:
+def _list_badges(job: Job) -> list[str]:
     now = timezone.now()
     return [
         word
@@ -265,11 +274,11 @@ def counts(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """What the tabs show: live states are exact, of ended ones what their lists count, up to 10,000 and "+"."""
 
     def count_ended() -> dict[str, int]:
-        return {str(status): capped_count(of_status(Job.objects.all(), status)) for status in sorted(TERMINAL)}
+        return {str(status): count_capped(filter_by_status(Job.objects.all(), status)) for status in sorted(TERMINAL)}
 
-    ended = _kept.get(db.alias(), count_ended, lambda found: sum(map(int, found.values())))
+    ended = _count_cache.get(db.alias(), count_ended, lambda found: sum(map(int, found.values())))
     found = {**live_counts.count_jobs().by_status(), **ended}
-    return JsonResponse({status: grouped(count) for status, count in found.items()})
+    return JsonResponse({status: format_count(count) for status, count in found.items()})
 
 
-_kept: RateLimitedCache[dict[str, int]] = RateLimitedCache()
+_count_cache: RateLimitedCache[dict[str, int]] = RateLimitedCache()

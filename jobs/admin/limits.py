@@ -15,11 +15,11 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors
-from jobs.admin.base import StateAdmin, never
-from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, one_of
-from jobs.admin.formatting import column, isolated, pause_column, shown, text_block
+from jobs.admin.base import ReadOnlyAdmin, deny_permission
+from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, choice_filter
+from jobs.admin.formatting import column, computed_column, isolate_text, pause_column, text_block
 from jobs.admin.forms import reason_field
-from jobs.admin.object_actions import Button, ButtonAdmin
+from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin
 from jobs.admin.screens import APP
 from jobs.conf import conf
 from jobs.engine import notifications
@@ -30,7 +30,7 @@ from jobs.services import limits
 from jobs.stats import queries
 from jobs.validation import fields as validation
 
-CHANGE = f"{APP}.change_limits"
+CHANGE_LIMITS = f"{APP}.change_limits"
 
 
 class LimitForm(forms.ModelForm):
@@ -78,48 +78,48 @@ class MaximumForm(forms.ModelForm):
         fields = ("max",)
 
 
-class ConcurrencyLimitAdmin(ButtonAdmin):
+class ConcurrencyLimitAdmin(ObjectActionAdmin):
     """Not deleted but put back: a limit that no longer overrides the settings says what they say."""
 
     form = LimitForm
-    nothing_yet = _(
+    empty_text = _(
         "No limit has a row yet. Those of the settings appear when the first worker starts; add one here to set or "
         "pause a resource, a job type, a tenant or an addon."
     )
-    buttons = (
-        Button(
+    object_actions = (
+        ObjectAction(
             "pause",
             pgettext_lazy("verb", "Pause"),
             _("Pause selected limits: nothing more starts under them"),
             ngettext_lazy("%(count)d limit paused", "%(count)d limits paused", "count"),
-            CHANGE,
+            CHANGE_LIMITS,
             lambda row, *, reason, actor: limits.pause(row.scope, row.key, reason=reason, actor=actor),
             lambda limit: not limit.paused,
-            silent=True,
+            skip_inapplicable=True,
         ),
-        Button(
+        ObjectAction(
             "unpause",
             pgettext_lazy("verb", "Unpause"),
             _("Unpause selected limits"),
             ngettext_lazy("%(count)d limit unpaused", "%(count)d limits unpaused", "count"),
-            CHANGE,
+            CHANGE_LIMITS,
             lambda row, *, reason, actor: limits.unpause(row.scope, row.key, actor=actor),
             lambda limit: limit.paused,
-            silent=True,
+            skip_inapplicable=True,
         ),
-        Button(
+        ObjectAction(
             "reset",
             pgettext_lazy("verb", "Put back to the settings"),
             _("Put selected limits back to the settings"),
             ngettext_lazy("%(count)d limit put back", "%(count)d limits put back", "count"),
-            CHANGE,
+            CHANGE_LIMITS,
             lambda row, *, reason, actor: limits.reset(row.scope, row.key, reason=reason, actor=actor),
             lambda limit: limit.overridden,
         ),
     )
     list_display = ("shown_limit", "max", "in_use", "source", "shown_pause")
     list_editable = ("max",)
-    list_filter = (one_of("scope", _("scope"), LimitScope.choices), PausedFilter)
+    list_filter = (choice_filter("scope", _("scope"), LimitScope.choices), PausedFilter)
     ordering = ("scope", "key")
     name_field = "key"
     readonly_fields = ("paused_by", "paused_at", "in_use")
@@ -128,13 +128,13 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
         (_("Pause"), {"fields": ("paused", "reason", "paused_by", "paused_at")}),
     )
 
-    has_delete_permission = never
+    has_delete_permission = deny_permission
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self.has_change_permission(request)
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return request.user.has_perm(CHANGE)
+        return request.user.has_perm(CHANGE_LIMITS)
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return super().has_view_permission(request, obj) or self.has_change_permission(request, obj)
@@ -161,11 +161,11 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
 
     shown_pause = pause_column()
 
-    @shown(_("limit"))
+    @computed_column(_("limit"))
     def shown_limit(self, limit: ConcurrencyLimit) -> SafeString:
-        return isolated(f"{limit.get_scope_display()} {limit.key}".strip())
+        return isolate_text(f"{limit.get_scope_display()} {limit.key}".strip())
 
-    @shown(_("in use"))
+    @computed_column(_("in use"))
     def in_use(self, limit: ConcurrencyLimit) -> SafeString | str | None:
         if limit._state.adding:
             return None
@@ -176,14 +176,14 @@ class ConcurrencyLimitAdmin(ButtonAdmin):
         gauge = '<meter class="jc-meter" min="0" max="{}" value="{}">{}</meter> {} / {}'
         return format_html(gauge, limit.max, min(used, limit.max), used, used, limit.max)
 
-    @shown(_("set by"))
+    @computed_column(_("set by"))
     def source(self, limit: ConcurrencyLimit) -> str:
         return _now("an operator") if limit.overridden else _now("the settings")
 
 
-class LeaseAdmin(StateAdmin):
+class LeaseAdmin(ReadOnlyAdmin):
     list_display = ("id", "kind", "shown_type", "shown_owner", "granted_at", "expires_at", "ended_at")
-    list_filter = (one_of("kind", _("kind"), LeaseKind.choices), CreatedFilter, JobTypeFilter)
+    list_filter = (choice_filter("kind", _("kind"), LeaseKind.choices), CreatedFilter, JobTypeFilter)
     sortable_by = ("id",)
     qualifiers = {"type": "job_type", "owner": "owner", "tenant": "tenant", "addon": "addon_id"}
     fieldsets = (
@@ -193,6 +193,6 @@ class LeaseAdmin(StateAdmin):
         (_("Outcome"), {"fields": ("shown_outcome",)}),
     )
 
-    shown_type = column(_("job type"), "job_type", isolated)
-    shown_owner = column(_("owner"), "owner", isolated)
+    shown_type = column(_("job type"), "job_type", isolate_text)
+    shown_owner = column(_("owner"), "owner", isolate_text)
     shown_outcome = column(_("how it ended"), "outcome", text_block)

@@ -18,9 +18,9 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from jobs import actors
-from jobs.admin.base import log_history, may_view_payload
+from jobs.admin.base import can_view_payload, log_history
 from jobs.admin.formatting import change_url, link, short_id
-from jobs.admin.forms import JsonField, fields_of, parse_params, reason_field, refuse, text_field
+from jobs.admin.forms import JsonField, add_errors, build_param_fields, parse_params, reason_field, text_field
 from jobs.admin.screens import APP, render, screen
 from jobs.engine.facts import facts_of
 from jobs.errors import InvalidInput, JobSchedulerError
@@ -31,13 +31,13 @@ from jobs.services import jobs as job_services
 from jobs.services.jobs import REASON_LENGTH
 from jobs.states import refusal
 
-BOTH = ("GET", "HEAD", "POST")
+FORM_METHODS = ("GET", "HEAD", "POST")
 PRIORITIES = [("", "---------"), *((name, name) for name in ("LOW", "NORMAL", "HIGH", "URGENT"))]
-KEPT = (
+CLONED_FIELDS = (
     *("tenant", "target", "resource", "cost_units", "constraints", "expected_duration_sec", "max_runtime_sec"),
     *("token_limit", "max_retries", "tags"),
 )
-OURS = ("tenant", "target", "resource", "priority", "not_before", "hold", "tags", "idempotency_key")
+SUBMISSION_FIELDS = ("tenant", "target", "resource", "priority", "not_before", "hold", "tags", "idempotency_key")
 
 
 class SubmissionForm(forms.Form):
@@ -61,16 +61,16 @@ class SubmissionForm(forms.Form):
         """`preset` is what stands in the fields at first, `hidden` the same with the secrets that it masks."""
         super().__init__(*args, **kwargs)
         self.handler, self.hidden = handler, hidden or {}
-        self.fields = {**fields_of(handler, preset), **self.fields}
+        self.fields = {**build_param_fields(handler, preset), **self.fields}
 
     def submission(self) -> dict[str, Any]:
         """What `services.enqueue` takes beside job type or template."""
-        found = {name: self.cleaned_data[name] or None for name in OURS if name in self.fields}
+        found = {name: self.cleaned_data[name] or None for name in SUBMISSION_FIELDS if name in self.fields}
         found["tags"] = [tag.strip() for tag in (found.get("tags") or "").split(",") if tag.strip()] or None
         return {**found, "params": parse_params(self.handler, self, self.hidden), "reason": self.cleaned_data["reason"]}
 
 
-@screen("enqueue", _("New job"), permission=f"{APP}.add_job", methods=BOTH)
+@screen("enqueue", _("New job"), permission=f"{APP}.add_job", methods=FORM_METHODS)
 def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """Without a job type it asks for one; an unknown one is told, never an error page."""
     asked = (request.POST.get("job_type") or request.GET.get("job_type") or "")[:200]
@@ -80,7 +80,7 @@ def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
             handler = registry.get(asked)
         except InvalidInput as error:
             problem = error.errors[0]["msg"]
-    form = None if handler is None else SubmissionForm(handler, posted(request))
+    form = None if handler is None else SubmissionForm(handler, posted_data(request))
     if form is not None and (answer := _submit(admin, request, form, job_type=form.handler.name)) is not None:
         return answer
     context = {"form": form, **_describe_handler(handler), "problem": problem, "types": registry.names()}
@@ -92,7 +92,7 @@ def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     _("Run a template"),
     permission=f"{APP}.run_jobtemplate",
     route="template-run/<uuid:template_id>/",
-    methods=BOTH,
+    methods=FORM_METHODS,
     listed=False,
 )
 def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> HttpResponse:
@@ -109,8 +109,8 @@ def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> 
     except InvalidInput as error:
         context["problem"] = error.errors[0]["msg"]
         return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
-    preset = redact(template.params) if may_view_payload(request) else dict.fromkeys(template.params, "")
-    form = SubmissionForm(handler, posted(request), preset=preset, hidden=template.params)
+    preset = redact(template.params) if can_view_payload(request) else dict.fromkeys(template.params, "")
+    form = SubmissionForm(handler, posted_data(request), preset=preset, hidden=template.params)
     del form.fields["tenant"]
     if (answer := _submit(admin, request, form, template=template.name, tenant=template.tenant)) is not None:
         return answer
@@ -123,7 +123,7 @@ def _describe_handler(handler: Handler[..., Any] | None) -> dict[str, str]:
     return {} if handler is None else {"job_type": handler.name, "doc": handler.doc}
 
 
-def posted(request: HttpRequest) -> Any:
+def posted_data(request: HttpRequest) -> Any:
     return request.POST if request.method == "POST" else None
 
 
@@ -134,7 +134,7 @@ def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **wha
     try:
         job = job_services.enqueue(actor=actors.user(request.user), **{**form.submission(), **what})
     except JobSchedulerError as error:
-        refuse(form, error)
+        add_errors(form, error)
         return None
     message = format_html("{} {}", _now("Submitted:"), link(admin.admin_site, Job, job.pk) or job.pk)
     messages.success(request, message)
@@ -143,7 +143,7 @@ def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **wha
 
 
 @screen("clone", _("Clone"), permission=f"{APP}.add_job", route="<uuid:job_id>/clone/", methods=("POST",), listed=False)
-def clone(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
+def clone_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
     """The same work as a job of its own, at its own priority, from now on: not a retry, and in no group.
 
     A key means one job, so it is not repeated.
@@ -152,7 +152,7 @@ def clone(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse
     if job is None or not admin.has_view_permission(request, job):
         raise Http404
     site, reason = admin.admin_site, request.POST.get("reason", "").strip() or f"clone of {job.pk}"
-    fields: Any = {name: getattr(job, name) for name in KEPT}
+    fields: Any = {name: getattr(job, name) for name in CLONED_FIELDS}
     fields |= {"addon_id": job.addon_id or None, "priority": job.base_priority}
     try:
         made = job_services.enqueue(job.job_type, job.params, actor=actors.user(request.user), reason=reason, **fields)
@@ -207,20 +207,22 @@ class EditForm(forms.Form):
         return changed
 
 
-@screen("edit", _("Edit"), permission=f"{APP}.change_job", route="<uuid:job_id>/edit/", methods=BOTH, listed=False)
-def edit(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
+@screen(
+    "edit", _("Edit"), permission=f"{APP}.change_job", route="<uuid:job_id>/edit/", methods=FORM_METHODS, listed=False
+)
+def edit_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
     job = Job.objects.filter(pk=job_id).first()
     if job is None or not admin.has_view_permission(request, job):
         raise Http404
     facts = facts_of(job)
-    with_params = may_view_payload(request) and refusal("update", facts, ["params"]) is None
-    form = EditForm(job, posted(request), with_params=with_params)
+    with_params = can_view_payload(request) and refusal("update", facts, ["params"]) is None
+    form = EditForm(job, posted_data(request), with_params=with_params)
     if form.is_valid():
         try:
             changes = form.changes()
             job_services.update(job.pk, changes, actor=actors.user(request.user), reason=form.cleaned_data["reason"])
         except JobSchedulerError as error:
-            refuse(form, error)
+            add_errors(form, error)
         else:
             if changes:
                 log_history(request, [job], f"edit {', '.join(sorted(changes))}")

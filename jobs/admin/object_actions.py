@@ -1,6 +1,6 @@
-"""Verbs on things that are no jobs: a button on their page and an action on their list, of one description.
+"""Actions on rows other than jobs: one description gives a button on the row's page and an action of the list.
 
-Each takes its own permission and a POST; what is grave is shown on a page first, and done when a person agrees.
+Each requires its own permission and a POST. An action with `needs_confirmation` shows a confirmation page first.
 """
 
 from __future__ import annotations
@@ -20,107 +20,109 @@ from django.utils.translation import gettext as _
 
 from jobs import actors, db
 from jobs.admin import screens
-from jobs.admin.base import VerbAdmin, log_history
-from jobs.admin.formatting import change_url, isolated, list_url
+from jobs.admin.base import ActionAdmin, log_history
+from jobs.admin.formatting import change_url, isolate_text, list_url
 from jobs.admin.forms import ReasonForm
 from jobs.conf import conf
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.services.jobs import REASON_LENGTH
 from jobs.validation import fields
 
-FEW, SAMPLE = 5, 10
+REFUSALS_SHOWN, SAMPLE_SIZE = 5, 10
 
 
 @dataclass(frozen=True)
-class Button:
-    """`call(row, reason=…, actor=…)` goes through the services; `suits` says whether it makes sense for a row now.
+class ObjectAction:
+    """An action on rows of a model, and how the admin offers it.
 
-    What is for `many` is an action on the list as well; `bulk(rows, actor=…)`, where there is one, does it to all of
-    them at once and says to how many.
+    `call(row, reason=…, actor=…)` goes through the services. `bulk(rows, actor=…)`, if given, replaces it for more than
+    one row and returns how many were changed.
     """
 
     name: str
-    label: Promise | str
-    action: Promise | str
-    done: Any  # how many, in a sentence
+    label: Promise | str  # of the button
+    list_label: Promise | str
+    done_text: Any  # a sentence with %(count)d
     permission: str
     call: Callable[..., object]
-    suits: Callable[[Any], bool] = lambda row: True
-    grave: bool = False
-    many: bool = True
+    is_applicable: Callable[[Any], bool] = lambda row: True
+    needs_confirmation: bool = False
+    in_list: bool = True
     bulk: Callable[..., int] | None = None
-    silent: bool = False  # the service says nothing where there is nothing to do
+    skip_inapplicable: bool = False  # for a service that does not report that it had nothing to do
 
 
-def by_key(service: Callable[..., Any], *, with_reason: bool = True) -> Callable[..., Any]:
-    """A button's `call` for a service that takes a row's key, an actor and mostly a reason."""
+def call_with_key(service: Callable[..., Any], *, with_reason: bool = True) -> Callable[..., Any]:
+    """Return an action's `call` for a service that takes a row's key, an actor and usually a reason."""
     if with_reason:
         return lambda row, *, reason, actor: service(row.pk, reason=reason, actor=actor)
     return lambda row, *, reason, actor: service(row.pk, actor=actor)
 
 
-class ButtonAdmin(VerbAdmin):
-    """A subclass names its `buttons`; what they came to, it may say more about (`told`) or show (`answer`)."""
+class ObjectActionAdmin(ActionAdmin):
+    """A subclass sets `object_actions`; it may add to the report (`result_note`) or replace it (`result_page`)."""
 
-    buttons: tuple[Button, ...] = ()
+    object_actions: tuple[ObjectAction, ...] = ()
     action_form = ReasonForm
     change_form_template = "jobs/page_with_buttons.html"
 
-    def act(self, request: HttpRequest, verb: Button, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def run_on_selection(
+        self, request: HttpRequest, action: ObjectAction, queryset: QuerySet[Any]
+    ) -> HttpResponse | None:
         limit = conf.CONSOLE_BULK_LIMIT
-        found = list(queryset.order_by("pk")[: limit + 1])
-        rows = [row for row in found[:limit] if not verb.silent or verb.suits(row)]
-        if len(found) > limit:
+        selected = list(queryset.order_by("pk")[: limit + 1])
+        rows = [row for row in selected[:limit] if not action.skip_inapplicable or action.is_applicable(row)]
+        if len(selected) > limit:
             message = _("Only the first %d were looked at; narrow the list.") % limit
             self.message_user(request, message, messages.WARNING)
-        if idle := min(len(found), limit) - len(rows):
-            self.message_user(request, _("%d left as they were: nothing to do there.") % idle, messages.WARNING)
-        return self.perform(request, verb, rows) if rows else None
+        if skipped := min(len(selected), limit) - len(rows):
+            self.message_user(request, _("%d left as they were: nothing to do there.") % skipped, messages.WARNING)
+        return self.run_action(request, action, rows) if rows else None
 
-    def perform(self, request: HttpRequest, button: Button, rows: Sequence[Any]) -> HttpResponse | None:
-        """Each row in its own transaction, so that one that cannot does not undo the others."""
-        if button.grave and not request.POST.get("confirmed"):
-            return self._ask(request, button, rows)
+    def run_action(self, request: HttpRequest, action: ObjectAction, rows: Sequence[Any]) -> HttpResponse | None:
+        """Run the action on each row in its own transaction, so that a refusal does not undo the others."""
+        if action.needs_confirmation and not request.POST.get("confirmed"):
+            return self._confirmation_page(request, action, rows)
         try:
             text = request.POST.get("reason", "").strip()
             reason = fields.parse_text(text, "reason", max_length=REASON_LENGTH, allow_empty=True)
         except InvalidInput as error:
             self.message_user(request, str(error), messages.ERROR)
             return None
-        message = f"{button.name}: {reason}" if reason else button.name
-        if button.bulk is not None and len(rows) > 1:
-            count = button.bulk(rows, actor=actors.user(request.user))
-            left = [_("%d could not") % (len(rows) - count)] if count < len(rows) else []
-            self._tell(request, button, count, left, "")
-            log_history(request, rows, message)
+        log_message = f"{action.name}: {reason}" if reason else action.name
+        if action.bulk is not None and len(rows) > 1:
+            count = action.bulk(rows, actor=actors.user(request.user))
+            refusals = [_("%d could not") % (len(rows) - count)] if count < len(rows) else []
+            self._report_result(request, action, count, refusals, "")
+            log_history(request, rows, log_message)
             return None
-        done: list[Any] = []
-        became: list[Any] = []
-        refused: list[str] = []
+        changed: list[Any] = []
+        results: list[Any] = []
+        refusals = []
         for row in rows:
             try:
-                became.append(button.call(row, reason=reason, actor=actors.user(request.user)))
-                done.append(row)
+                results.append(action.call(row, reason=reason, actor=actors.user(request.user)))
+                changed.append(row)
             except JobSchedulerError as error:
-                refused.append(f"{row}: {error}")
-        self._tell(request, button, len(done), refused, self.told(button, became))
-        log_history(request, done, message)
-        return self.answer(request, button, became)
+                refusals.append(f"{row}: {error}")
+        self._report_result(request, action, len(changed), refusals, self.result_note(action, results))
+        log_history(request, changed, log_message)
+        return self.result_page(request, action, results)
 
-    def told(self, button: Button, became: list[Any]) -> Any:
-        """What else there is to say about what it came to."""
+    def result_note(self, action: ObjectAction, results: list[Any]) -> Any:
+        """Return what to append to the report; `results` are the return values of the service."""
         return ""
 
-    def answer(self, request: HttpRequest, button: Button, became: list[Any]) -> HttpResponse | None:
-        """A page of its own, where the page that one came from will not do."""
+    def result_page(self, request: HttpRequest, action: ObjectAction, results: list[Any]) -> HttpResponse | None:
+        """Return a page that shows the results; None to return to the list or the row's page."""
         return None
 
-    def perform_one(self, request: HttpRequest, verb: Button, row: Any) -> HttpResponse:
-        answer = self.perform(request, verb, [row])
-        return answer or HttpResponseRedirect(self.after(row))
+    def run_on_object(self, request: HttpRequest, action: ObjectAction, row: Any) -> HttpResponse:
+        response = self.run_action(request, action, [row])
+        return response or HttpResponseRedirect(self.redirect_url(row))
 
-    def after(self, row: Any) -> str:
-        """Where one is then; a row that went with the deed has no page any more."""
+    def redirect_url(self, row: Any) -> str:
+        """Return the row's page, or the list if the action deleted the row."""
         if not self.model._base_manager.using(db.alias()).filter(pk=row.pk).exists():
             return list_url(self.admin_site, self.model)
         return change_url(self.admin_site, self.model, row.pk)
@@ -129,58 +131,67 @@ class ButtonAdmin(VerbAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         row = self.get_object(request, unquote(object_id))
-        more: dict[str, Any] = {}
+        context: dict[str, Any] = {}
         if row is not None:
-            offered = [each for each in self.buttons if self.may(request, each) and each.suits(row)]
-            more = {"buttons": [(button, self.verb_url(row, button.name)) for button in offered]}
-            more |= {**self.sections(request, row), "places": screens.places(self.admin_site, request)}
-        return super().change_view(request, object_id, form_url, {**more, **(extra_context or {})})
+            available_actions = [
+                action for action in self.object_actions if self.can_run(request, action) and action.is_applicable(row)
+            ]
+            context = {
+                "buttons": [(action, self.action_url(row, action.name)) for action in available_actions],
+                **self.page_context(request, row),
+                "navigation": screens.build_navigation(self.admin_site, request),
+            }
+        return super().change_view(request, object_id, form_url, {**context, **(extra_context or {})})
 
-    def sections(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        """What a page shows beside its fields."""
+    def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        """Return further context of the row's page."""
         return {}
 
-    def _ask(self, request: HttpRequest, button: Button, rows: Sequence[Any]) -> HttpResponse:
+    def _confirmation_page(self, request: HttpRequest, action: ObjectAction, rows: Sequence[Any]) -> HttpResponse:
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        across = request.POST.get("select_across", "0")
-        repeated = [("action", button.name), ("select_across", across), ("index", "0")] if keys else []
+        select_across = request.POST.get("select_across", "0")
+        list_fields = [("action", action.name), ("select_across", select_across), ("index", "0")] if keys else []
         context = {
             "count": len(rows),
-            "sample": [isolated(str(row)) for row in rows[:SAMPLE]],
-            "hidden": [*repeated, *((ACTION_CHECKBOX_NAME, key) for key in keys)],
+            "sample": [isolate_text(str(row)) for row in rows[:SAMPLE_SIZE]],
+            "hidden": [*list_fields, *((ACTION_CHECKBOX_NAME, key) for key in keys)],
             "reason": request.POST.get("reason", "")[:REASON_LENGTH],
             "action_url": request.get_full_path(),
-            "back": list_url(self.admin_site, self.model) if keys or not rows else self.after(rows[0]),
+            "back": list_url(self.admin_site, self.model) if keys or not rows else self.redirect_url(rows[0]),
             "media": self.media,
         }
-        return screens.render(self, request, "jobs/console/agree.html", context, title=button.label)
+        return screens.render(self, request, "jobs/console/agree.html", context, title=action.label)
 
-    def _tell(self, request: HttpRequest, button: Button, count: int, refused: list[str], more: Any) -> None:
-        told = ". ".join([str(button.done % {"count": count}), *refused[:FEW]])
-        if len(refused) > FEW:
-            told += ". " + _("%d more could not") % (len(refused) - FEW)
-        sentence = format_html("{}. {}", told.rstrip("."), more) if more else told.rstrip(".") + "."
-        self.message_user(request, sentence, messages.WARNING if refused else messages.SUCCESS)
+    def _report_result(
+        self, request: HttpRequest, action: ObjectAction, count: int, refusals: list[str], note: Any
+    ) -> None:
+        report = ". ".join([str(action.done_text % {"count": count}), *refusals[:REFUSALS_SHOWN]])
+        if len(refusals) > REFUSALS_SHOWN:
+            report += ". " + _("%d more could not") % (len(refusals) - REFUSALS_SHOWN)
+        message = format_html("{}. {}", report.rstrip("."), note) if note else report.rstrip(".") + "."
+        self.message_user(request, message, messages.WARNING if refusals else messages.SUCCESS)
 
 
-class ServedAdmin(ButtonAdmin):
-    delete_by: Callable[..., object]  # of the services: takes a key and an actor; a subclass says it as a staticmethod
+class ServiceBackedAdmin(ObjectActionAdmin):
+    """Base of the admins that write through the services instead of the model."""
+
+    delete_service: Callable[..., object]  # takes a key and an actor; a subclass sets it as a staticmethod
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        self.delete_by(obj.pk, actor=actors.user(request.user))
+        self.delete_service(obj.pk, actor=actors.user(request.user))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         for key in list(queryset.values_list("pk", flat=True)):
-            self.delete_by(key, actor=actors.user(request.user))
+            self.delete_service(key, actor=actors.user(request.user))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, Any, Any]:
-        """What goes with a row may be a million rows: nobody wants them listed one by one."""
-        listed = [isolated(str(row)) for row in objs]
-        missing = set() if self.has_delete_permission(request) else {str(self.opts.verbose_name)}
-        return listed, {str(self.opts.verbose_name_plural): len(listed)}, missing, []
+        """List only the rows themselves: a million dependent rows may be deleted with them."""
+        names = [isolate_text(str(row)) for row in objs]
+        missing_permissions = set() if self.has_delete_permission(request) else {str(self.opts.verbose_name)}
+        return names, {str(self.opts.verbose_name_plural): len(names)}, missing_permissions, []
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """What only the service can know, or what another request did meanwhile, may still refuse."""
+        """Show errors that the form could not foresee, such as conflicts with another request, as a message."""
         try:
             return super().changeform_view(request, *args, **kwargs)
         except JobSchedulerError as error:

@@ -1,17 +1,18 @@
-"""Screens of the console that are no model's list, on any AdminSite that shows jobs.
+"""Screens: pages of the console that are no model's list, on any AdminSite that shows jobs; and live refresh.
 
-How a screen is added: write a view `(admin, request, **from_the_route) -> HttpResponse`, decorate it, and answer with
-`render`; import its module in `jobs/admin/__init__.py` (or in the `admin` package of another app).
+To add a screen, write a view `(admin, request, **route_arguments) -> HttpResponse`, decorate it and return `render(…)`.
+Import its module in `jobs/admin/__init__.py` (or in the `admin` package of another app).
 
-    @screen("workers-at-work", _("At work"), permission="jobscheduler_jobs.view_worker")
-    def at_work(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-        return render(admin, request, "jobs/console/at_work.html", {"workers": ...}, mark=latest_event())
+    @screen("busy-workers", _("Busy workers"), permission="jobscheduler_jobs.view_worker")
+    def busy_workers(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
+        context = {"workers": ...}
+        return render(admin, request, "jobs/console/busy_workers.html", context, version=latest_event_id())
 
-Its template extends `jobs/console/base.html` and fills the block `console`. It is found under `url_of(site, name)` and
-listed in the navigation of every screen and at the top of the site's app list, unless `listed=False`. What stands in
-an element with `data-live="some-name"` is kept fresh if a `mark` is given: the browser asks for the page again, and is
-told in one small query that nothing happened. What changes a page is its `mark` and the clock's minute, for its ages.
-A form that changes something is a plain POST with a CSRF token to a screen with `methods=("POST",)`.
+Its template extends `jobs/console/base.html` and fills the block `console`. Its URL is `screen_url(site, name)`; it is
+listed in the navigation of every screen and at the top of the site's app list, unless `listed=False`. Elements with
+`data-live="some-name"` are refreshed if a `version` is given: the browser requests the page again and gets a 304 while
+the version and the minute of the clock (for ages such as "3 min ago") are the same. A form that changes something is a
+plain POST with a CSRF token to a screen with `methods=("POST",)`.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from jobs.models import Job, JobEvent
 APP = Job._meta.app_label
 VIEW_JOBS = f"{APP}.view_job"
 View = Callable[..., HttpResponse]
-ASKING = "X-Jobs-Live"  # says that a page is asked for by its own script
+LIVE_HEADER = "X-Jobs-Live"  # sent by the script that refreshes a page
 
 
 @dataclass(frozen=True)
 class Screen:
-    """`route` follows the path of the job list; `permission` is what opening it takes, beside a login."""
+    """`route` is relative to the job list; `permission` is required beside a login."""
 
     name: str
     title: Promise | str
@@ -55,7 +56,7 @@ class Screen:
 
 
 SCREENS: dict[str, Screen] = {}
-LISTS: dict[str, tuple[Promise, str, str]] = {  # by label: an app that is not installed is simply not there
+NAVIGATION_LISTS: dict[str, tuple[Promise, str, str]] = {  # by app label, since an app may not be installed
     "jobs": (_("Jobs"), APP, "job"),
     "schedules": (_("Schedules"), "jobscheduler_schedules", "schedule"),
     "workers": (_("Workers"), APP, "worker"),
@@ -72,6 +73,8 @@ def screen(
     methods: tuple[str, ...] = ("GET", "HEAD"),
     listed: bool = True,
 ) -> Callable[[View], View]:
+    """Register a view as a screen; see the module's docstring."""
+
     def decorate(view: View) -> View:
         SCREENS[name] = Screen(name, title, view, permission, route or f"{name}/", methods, listed)
         return view
@@ -79,13 +82,16 @@ def screen(
     return decorate
 
 
-def urls(admin: ModelAdmin) -> list[URLPattern]:
-    """What the admin of jobs adds to its own."""
-    guarded = {each.name: admin.admin_site.admin_view(_guarded(admin, each)) for each in SCREENS.values()}
-    return [path(each.route, guarded[each.name], name=f"{APP}_{each.name}") for each in SCREENS.values()]
+def build_urls(admin: ModelAdmin) -> list[URLPattern]:
+    """Return the URL patterns of all screens, for the admin of jobs."""
+    site = admin.admin_site
+    return [
+        path(entry.route, site.admin_view(_build_view(admin, entry)), name=f"{APP}_{entry.name}")
+        for entry in SCREENS.values()
+    ]
 
 
-def url_of(site: AdminSite, name: str, *args: Any) -> str:
+def screen_url(site: AdminSite, name: str, *args: Any) -> str:
     return reverse(f"admin:{APP}_{name}", args=args, current_app=site.name)
 
 
@@ -96,9 +102,9 @@ def render(
     context: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
     *,
     title: Promise | str = "",
-    mark: str = "",
+    version: str = "",
 ) -> HttpResponse:
-    """A screen as a page of its site. A `context` that takes long is given as a function: see `live_page`."""
+    """Render a screen as a page of its site. A slow `context` is passed as a function, which a 304 does not call."""
     site = admin.admin_site
     request.current_app = site.name
 
@@ -107,97 +113,99 @@ def render(
         page = {**site.each_context(request), "opts": admin.opts, "title": title, **shared, **own}
         return TemplateResponse(request, template, page)
 
-    return live_page(site, request, mark, build)
+    return live_page(site, request, version, build)
 
 
-def listed(site: AdminSite, request: HttpRequest) -> list[dict[str, Any]]:
-    """The screens that this user may open here, each with its address."""
+def list_screens(site: AdminSite, request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the screens that this user may open on this site, with their URLs."""
     if not site.is_registered(Job) or not getattr(site.get_model_admin(Job), "has_screens", False):
-        return []  # a site with a job list of its own
-    found = []
-    for each in SCREENS.values():
-        if each.listed and request.user.has_perm(each.permission):
-            url = url_of(site, each.name)
-            found.append({"name": each.name, "title": each.title, "url": url, "is_current": request.path == url})
-    return found
+        return []  # a site that registered a job admin of its own
+    entries = []
+    for entry in SCREENS.values():
+        if entry.listed and request.user.has_perm(entry.permission):
+            url = screen_url(site, entry.name)
+            entries.append({"name": entry.name, "title": entry.title, "url": url, "is_current": request.path == url})
+    return entries
 
 
-def places(site: AdminSite, request: HttpRequest) -> list[dict[str, Any]]:
-    """The way through the console: our screens, and the lists that people look at most."""
-    found = {each["name"]: each for each in listed(site, request)}
-    for name, (title, app, model) in LISTS.items():
+def build_navigation(site: AdminSite, request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the entries of the console's navigation: the screens, and the lists in NAVIGATION_LISTS."""
+    entries = {entry["name"]: entry for entry in list_screens(site, request)}
+    for name, (title, app, model) in NAVIGATION_LISTS.items():
         if request.user.has_perm(f"{app}.view_{model}"):
             try:
                 url = reverse(f"admin:{app}_{model}_changelist", current_app=site.name)
             except NoReverseMatch:
                 continue
-            found[name] = {"name": name, "title": title, "url": url, "is_current": request.path == url}
-    first = [found.pop(name) for name in ("dashboard", "jobs", "queue") if name in found]
-    return [*first, *found.values()]
+            entries[name] = {"name": name, "title": title, "url": url, "is_current": request.path == url}
+    first = [entries.pop(name) for name in ("dashboard", "jobs", "queue") if name in entries]
+    return [*first, *entries.values()]
 
 
-def list_first(site: AdminSite) -> None:
-    """Let the site's app list begin, for our app, with our screens: they are no models, so no ModelAdmin can."""
+def add_screens_to_app_list(site: AdminSite) -> None:
+    """Put the screens at the top of this app in the site's app list."""
     if getattr(site, "lists_job_screens", False):
         return
-    # A site has no hook for entries that are no models: the one method that makes its list is wrapped, once.
+    # A site has no hook for entries that are no models, so the method that builds its list is wrapped, once.
     site.lists_job_screens = True  # type: ignore[attr-defined]
-    site.get_app_list = partial(_app_list, site, site.get_app_list)  # type: ignore[method-assign]
+    site.get_app_list = partial(_app_list_with_screens, site, site.get_app_list)  # type: ignore[method-assign]
 
 
-def _app_list(site: AdminSite, known: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> list[Any]:
-    apps: list[Any] = known(request, *args, **kwargs)
-    # As a site describes a model that may only be looked at.
+def _app_list_with_screens(
+    site: AdminSite, get_app_list: Any, request: HttpRequest, *args: Any, **kwargs: Any
+) -> list[Any]:
+    apps: list[Any] = get_app_list(request, *args, **kwargs)
+    # The form in which a site describes a model that the user may only view.
     perms = {"add": False, "change": False, "delete": False, "view": True}
     fixed = {"model": Job, "perms": perms, "add_url": None, "view_only": True}
-    screens = [
-        {**fixed, "name": each["title"], "object_name": each["name"].title().replace("-", ""), "admin_url": each["url"]}
-        for each in listed(site, request)
-    ]
+    screens = []
+    for entry in list_screens(site, request):
+        object_name = entry["name"].title().replace("-", "")
+        screens.append({**fixed, "name": entry["title"], "object_name": object_name, "admin_url": entry["url"]})
     for app in apps:
         if app["app_label"] == APP:
             app["models"] = [*screens, *app["models"]]
     return apps
 
 
-def _guarded(admin: ModelAdmin, each: Screen) -> View:
-    # A site may wrap requests in a transaction; what a screen does to many jobs must not hold all their locks.
+def _build_view(admin: ModelAdmin, entry: Screen) -> View:
+    # A site may wrap requests in a transaction; a screen that changes many jobs must not hold all their locks.
     @db.non_atomic
     def view(request: HttpRequest, **kwargs: Any) -> HttpResponse:
-        if not request.user.has_perm(each.permission):
+        if not request.user.has_perm(entry.permission):
             raise PermissionDenied
-        if request.method not in each.methods:
-            return HttpResponseNotAllowed(each.methods)
-        return each.view(admin, request, **kwargs)
+        if request.method not in entry.methods:
+            return HttpResponseNotAllowed(entry.methods)
+        return entry.view(admin, request, **kwargs)
 
     return view
 
 
-def latest_event() -> str:
-    """The number of the last thing that happened to any job."""
+def latest_event_id() -> str:
+    """Return the id of the latest event of any job, as a version of pages that show jobs."""
     return str(JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0)
 
 
 def live_page(
-    site: AdminSite, request: HttpRequest, mark: str, build: Callable[[dict[str, Any]], HttpResponse]
+    site: AdminSite, request: HttpRequest, version: str, build: Callable[[dict[str, Any]], HttpResponse]
 ) -> HttpResponse:
-    """Build a page with what all pages of the console show, and what it needs to ask for itself if it has a `mark`.
+    """Build a page with the context that all pages of the console share; with a `version` it refreshes itself.
 
-    304 where its own script asks and nothing happened since: a person who reloads a page gets it, with the messages
-    that wait for it. The ETag is never a hash of the content, which would have to be made first.
+    Return 304 if the page's script asks and the version is unchanged. A reload by the user always gets the page, with
+    its pending messages. The ETag is never a hash of the content, which would have to be built first.
     """
-    if not mark:
-        return build({"places": places(site, request)})
-    parts = (mark, str(int(time.time()) // 60), str(request.user.pk), request.get_full_path())
+    if not version:
+        return build({"navigation": build_navigation(site, request)})
+    parts = (version, str(int(time.time()) // 60), str(request.user.pk), request.get_full_path())
     etag = f'W/"{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"'
-    is_polled = ASKING in request.headers
+    is_polled = LIVE_HEADER in request.headers
     response: HttpResponse
     if is_polled and request.headers.get("If-None-Match") == etag:
         response = HttpResponseNotModified()
     else:
-        unread = {"messages": ()} if is_polled else {}  # they wait for a page that a person sees
+        unread = {"messages": ()} if is_polled else {}  # a refresh leaves messages for the next full page
         live = {"live_url": request.get_full_path(), "live_etag": etag, **unread}
-        response = build({"places": places(site, request), **live})
+        response = build({"navigation": build_navigation(site, request), **live})
     if is_polled:
         response["ETag"] = etag
     return response

@@ -13,25 +13,25 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs.actors import Actor
-from jobs.admin.base import StateAdmin
-from jobs.admin.filters import KnownValues, PausedFilter
+from jobs.admin.base import ReadOnlyAdmin
+from jobs.admin.filters import ChoiceFilter, PausedFilter
 from jobs.admin.formatting import (
     badge,
     column,
+    computed_column,
     first_line,
-    isolated,
+    format_reason,
+    format_relative_time,
+    isolate_text,
     link,
     list_url,
-    mark,
     pause_column,
-    reason_of,
     short_id,
-    shown,
+    status_badge,
     text_block,
-    when,
 )
-from jobs.admin.object_actions import Button, ButtonAdmin
-from jobs.admin.screens import APP, latest_event
+from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin
+from jobs.admin.screens import APP, latest_event_id
 from jobs.errors import Conflict
 from jobs.models import Job, Target
 from jobs.models.expressions import sql_literals
@@ -41,10 +41,10 @@ from jobs.services.targets import TargetState
 from jobs.states import Status
 from jobs.stats import queries
 
-WAITING = 20
+JOBS_SHOWN = 20
 
 
-def _state(target: Target) -> TargetState:
+def _target_state(target: Target) -> TargetState:
     """Looked up once, and for a whole page of a list together."""
     known: TargetState | None = getattr(target, "lane_state", None)
     if known is None:
@@ -52,8 +52,8 @@ def _state(target: Target) -> TargetState:
     return known
 
 
-def _is_failed(target: Target) -> bool:
-    holder = _state(target).blocked_by
+def _is_blocked_by_failed_job(target: Target) -> bool:
+    holder = _target_state(target).blocked_by
     return holder is not None and holder.status == Status.FAILED
 
 
@@ -64,23 +64,23 @@ def _resolve(target: Target, *, reason: str, actor: Actor) -> None:
     job_services.resolve(holder.pk, reason=reason, actor=actor)
 
 
-class BlockedFilter(KnownValues):
+class BlockedFilter(ChoiceFilter):
     title = _("blocked")
     parameter_name = "blocked"
-    known = (("1", _("Yes")),)
+    known_choices = (("1", _("Yes")),)
 
-    def narrowed(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
+    def filter_by_choice(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
         shut = Job.objects.filter(holds_lane=True, status__in=sql_literals([Status.FAILED, Status.PAUSED])).order_by()
         return queryset.filter(pk__in=shut.values("lane_id"))
 
 
-class TargetAdmin(ButtonAdmin, StateAdmin):
-    nothing_yet = _(
+class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
+    empty_text = _(
         "No target has been used. Jobs of one target run one after another: submit one with a target, such as a book, "
         "a customer or a device."
     )
-    buttons = (
-        Button(
+    object_actions = (
+        ObjectAction(
             "pause",
             pgettext_lazy("verb", "Pause"),
             _("Pause selected targets"),
@@ -88,9 +88,9 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
             f"{APP}.pause_target",
             lambda row, *, reason, actor: targets.pause(row.key, tenant=row.tenant, reason=reason, actor=actor),
             lambda target: not target.paused,
-            silent=True,
+            skip_inapplicable=True,
         ),
-        Button(
+        ObjectAction(
             "unpause",
             pgettext_lazy("verb", "Unpause"),
             _("Unpause selected targets"),
@@ -98,17 +98,17 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
             f"{APP}.pause_target",
             lambda row, *, reason, actor: targets.unpause(row.key, tenant=row.tenant, actor=actor),
             lambda target: target.paused,
-            silent=True,
+            skip_inapplicable=True,
         ),
-        Button(
+        ObjectAction(
             "resolve",
             pgettext_lazy("verb", "Resolve"),
             _("Resolve what failed and blocks selected targets"),
             ngettext_lazy("%(count)d target opened", "%(count)d targets opened", "count"),
             f"{APP}.resolve_job",
             _resolve,
-            _is_failed,
-            grave=True,
+            _is_blocked_by_failed_job,
+            needs_confirmation=True,
         ),
     )
     list_display = ("shown_key", "shown_holder", "queued", "oldest", "shown_pause")
@@ -129,16 +129,21 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
         for target, state in zip(rows, targets.states(list(rows)), strict=True):
             target.lane_state = state
 
-    def sections(self, request: HttpRequest, row: Target) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, row: Target) -> dict[str, Any]:
         lane = Job.objects.filter(lane_id=row.pk, gate__in=sql_literals(queries.LANE_GATES)).in_dispatch_order()
-        jobs = list(lane.defer("params", "checkpoint")[:WAITING])
+        jobs = list(lane.defer("params", "checkpoint")[:JOBS_SHOWN])
         listed = self.admin_site.is_registered(Job)
         waiting = {
             "id": "target-queue",
             "title": _now("Who waits, in order"),
             "headings": [_now("Job"), _now("Type"), _now("Priority"), _now("Submitted")],
             "rows": [
-                (link(self.admin_site, Job, job.pk), isolated(job.job_type), job.priority, when(job.created_at))
+                (
+                    link(self.admin_site, Job, job.pk),
+                    isolate_text(job.job_type),
+                    job.priority,
+                    format_relative_time(job.created_at),
+                )
                 for job in jobs
             ],
             "empty": _now("Nobody waits."),
@@ -147,40 +152,40 @@ class TargetAdmin(ButtonAdmin, StateAdmin):
         }
         return {"beside": [waiting]}
 
-    @shown(_("target"))
+    @computed_column(_("target"))
     def shown_key(self, target: Target) -> SafeString:
         if target.tenant == "default":
-            return isolated(target.key)
-        return format_html('{} <span class="jc-mark">{}</span>', isolated(target.key), isolated(target.tenant))
+            return isolate_text(target.key)
+        return format_html('{} <span class="jc-mark">{}</span>', isolate_text(target.key), isolate_text(target.tenant))
 
-    @shown(_("lane"))
+    @computed_column(_("lane"))
     def shown_holder(self, target: Target) -> SafeString:
         """Who holds it, and what keeps it shut."""
-        state = _state(target)
+        state = _target_state(target)
         if state.holder is None:
-            return mark("plain", _now("paused") if target.paused else _now("free"), "‖" if target.paused else "○")
+            return badge("plain", _now("paused") if target.paused else _now("free"), "‖" if target.paused else "○")
         holder = link(self.admin_site, Job, state.holder.pk, short_id(state.holder.pk))
-        held = format_html("{} {}", badge(state.holder.status), holder or "")
+        held = format_html("{} {}", status_badge(state.holder.status), holder or "")
         if state.blocked_by is None:
             return held
-        why = isolated(first_line(reason_of(state.holder)))
-        blocked = mark("bad", _now("blocked"), "✗")
+        why = isolate_text(first_line(format_reason(state.holder)))
+        blocked = badge("bad", _now("blocked"), "✗")
         until = _now("until it is resumed, retried or resolved")
         return format_html('{} {} <span class="jc-small">{}<br>{}</span>', blocked, held, until, why)
 
-    @shown(_("queued"))
+    @computed_column(_("queued"))
     def queued(self, target: Target) -> int:
-        return _state(target).queued
+        return _target_state(target).queued
 
-    @shown(_("oldest wait"))
+    @computed_column(_("oldest wait"))
     def oldest(self, target: Target) -> SafeString | None:
-        return when(_state(target).oldest_queued_at)
+        return format_relative_time(_target_state(target).oldest_queued_at)
 
-    def live_mark(self) -> str:
+    def list_version(self) -> str:
         """Jobs, and who is paused: that is no event of any job."""
         paused = Target.objects.filter(paused=True).aggregate(n=Count("pk"), last=Max("paused_at"))
-        return f"{latest_event()} {paused['n']} {paused['last']}"
+        return f"{latest_event_id()} {paused['n']} {paused['last']}"
 
-    def above_list(self, request: HttpRequest) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
         targets.bring_in()  # lanes whose jobs came a moment ago are shown, too
         return {}

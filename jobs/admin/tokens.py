@@ -19,10 +19,10 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors
 from jobs.actors import Actor
-from jobs.admin.base import never
-from jobs.admin.formatting import change_url, column, isolated, mark, shown, when
-from jobs.admin.forms import text_field, through
-from jobs.admin.object_actions import Button, ButtonAdmin
+from jobs.admin.base import deny_permission
+from jobs.admin.formatting import badge, change_url, column, computed_column, format_relative_time, isolate_text
+from jobs.admin.forms import text_field, validate_with
+from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin
 from jobs.admin.screens import APP
 from jobs.errors import Conflict
 from jobs.models import ApiToken
@@ -30,7 +30,7 @@ from jobs.models.token import SCOPES
 from jobs.services import tokens
 from jobs.validation import fields as validation
 
-LONGEST_DAYS = 36_500
+MAX_LIFETIME_DAYS = 36_500
 # What a person needs to give a scope away: one cannot hand out more than one has.
 GRANTED_BY = {
     "read": ("view_job", "view_payload"),
@@ -42,7 +42,7 @@ GRANTED_BY = {
 }
 
 
-def grantable(user: Any) -> list[str]:
+def list_grantable_scopes(user: Any) -> list[str]:
     if user.is_superuser:
         return list(SCOPES)
     return [scope for scope, needed in GRANTED_BY.items() if user.has_perms([f"{APP}.{each}" for each in needed])]
@@ -55,7 +55,7 @@ class TokenForm(forms.ModelForm):
         label=_("Expires after (days)"),
         required=False,
         min_value=1,
-        max_value=LONGEST_DAYS,
+        max_value=MAX_LIFETIME_DAYS,
         help_text=_("Empty: never."),
     )
 
@@ -71,11 +71,11 @@ class TokenForm(forms.ModelForm):
             scopes.choices = [(scope, scope) for scope in self.granted]
 
     def clean_name(self) -> str:
-        return str(through(validation.parse_identifier, self.cleaned_data["name"], "name"))
+        return str(validate_with(validation.parse_identifier, self.cleaned_data["name"], "name"))
 
     def clean_tenant(self) -> str | None:
         tenant = self.cleaned_data["tenant"]
-        return str(through(validation.parse_tenant, tenant, "tenant")) if tenant else None
+        return str(validate_with(validation.parse_tenant, tenant, "tenant")) if tenant else None
 
 
 def _revoke(token: ApiToken, *, reason: str, actor: Actor) -> None:
@@ -84,15 +84,13 @@ def _revoke(token: ApiToken, *, reason: str, actor: Actor) -> None:
     tokens.revoke(token.pk, actor=actor)
 
 
-class ApiTokenAdmin(ButtonAdmin):
+class ApiTokenAdmin(ObjectActionAdmin):
     """Nothing of a token is edited: whoever needs another one makes it and revokes the old one."""
 
     form = TokenForm
-    nothing_yet = _(
-        "There are no tokens. Programs call the API with one: make it here or with “manage.py createtoken”."
-    )
-    buttons = (
-        Button(
+    empty_text = _("There are no tokens. Programs call the API with one: make it here or with “manage.py createtoken”.")
+    object_actions = (
+        ObjectAction(
             "revoke",
             pgettext_lazy("verb", "Revoke"),
             _("Revoke selected tokens"),
@@ -100,7 +98,7 @@ class ApiTokenAdmin(ButtonAdmin):
             f"{APP}.change_apitoken",
             _revoke,
             lambda token: token.revoked_at is None,
-            grave=True,
+            needs_confirmation=True,
         ),
     )
     list_display = ("shown_name", "prefix", "shown_tenant", "shown_scopes", "shown_state", "used", "expires")
@@ -110,22 +108,22 @@ class ApiTokenAdmin(ButtonAdmin):
         (None, {"fields": ("id", "shown_name", "prefix", "tenant", "shown_scopes")}),
         (_("When"), {"fields": ("created_at", "last_used_at", "expires_at", "revoked_at")}),
     )
-    has_change_permission = has_delete_permission = never
+    has_change_permission = has_delete_permission = deny_permission
     add_fieldsets = ((None, {"fields": ("name", "tenant", "scopes", "days")}),)
 
-    shown_name = column(_("name"), "name", isolated)
-    used = column(_("last used"), "last_used_at", when)
-    expires = column(_("expires"), "expires_at", when)
+    shown_name = column(_("name"), "name", isolate_text)
+    used = column(_("last used"), "last_used_at", format_relative_time)
+    expires = column(_("expires"), "expires_at", format_relative_time)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         return list(self.add_fieldsets) if obj is None else super().get_fieldsets(request, obj)
 
     def get_form(self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change, **kwargs)
-        return type(form.__name__, (form,), {"granted": grantable(request.user)})
+        return type(form.__name__, (form,), {"granted": list_grantable_scopes(request.user)})
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        return super().has_add_permission(request) and bool(grantable(request.user))
+        return super().has_add_permission(request) and bool(list_grantable_scopes(request.user))
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
         days = form.cleaned_data["days"]
@@ -153,18 +151,18 @@ class ApiTokenAdmin(ButtonAdmin):
         add_never_cache_headers(response)
         return response
 
-    @shown(_("tenant"))
+    @computed_column(_("tenant"))
     def shown_tenant(self, token: ApiToken) -> SafeString | str:
-        return _now("all") if token.tenant is None else isolated(token.tenant)
+        return _now("all") if token.tenant is None else isolate_text(token.tenant)
 
-    @shown(_("state"))
+    @computed_column(_("state"))
     def shown_state(self, token: ApiToken) -> SafeString:
         if token.revoked_at is not None:
-            return mark("cancelled", _now("revoked"), "⊘")
+            return badge("cancelled", _now("revoked"), "⊘")
         if token.expires_at is not None and token.expires_at <= timezone.now():
-            return mark("warn", _now("expired"), "!")
-        return mark("good", _now("valid"), "✓")
+            return badge("warn", _now("expired"), "!")
+        return badge("good", _now("valid"), "✓")
 
-    @shown(_("scopes"))
+    @computed_column(_("scopes"))
     def shown_scopes(self, token: ApiToken) -> SafeString:
-        return isolated(", ".join(map(str, token.scopes)))
+        return isolate_text(", ".join(map(str, token.scopes)))

@@ -19,11 +19,21 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
-from jobs.admin.base import StateAdmin
-from jobs.admin.filters import KnownValues, one_of
-from jobs.admin.formatting import column, isolated, json_block, link, mark, roughly, shown, spoken, when
-from jobs.admin.object_actions import Button, ButtonAdmin, by_key
-from jobs.admin.screens import APP, latest_event
+from jobs.admin.base import ReadOnlyAdmin
+from jobs.admin.filters import ChoiceFilter, choice_filter
+from jobs.admin.formatting import (
+    badge,
+    column,
+    computed_column,
+    format_age,
+    format_relative_time,
+    format_rough_duration,
+    isolate_text,
+    json_block,
+    link,
+)
+from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
+from jobs.admin.screens import APP, latest_event_id
 from jobs.conf import conf
 from jobs.engine.process_identity import Identity
 from jobs.models import Job, Worker, WorkerState
@@ -32,11 +42,11 @@ from jobs.services import workers
 from jobs.states import Status
 from jobs.stats import queries
 
-MOST, FEW = 1000, 3
+JOBS_READ, JOBS_SHOWN = 1000, 3
 STOP = f"{APP}.stop_worker"
 
 
-def in_hand(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
+def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
     """What each of these works on now, the longest first: one query, along the index of what is active."""
     lives = {}
     for row in shown_workers:
@@ -50,60 +60,62 @@ def in_hand(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
     )
     narrow = active.only("id", "job_type", "lease_owner", "target", "progress", "run__started_at", "run__job_id")
     found: dict[Any, list[Job]] = defaultdict(list)
-    for job in sorted(narrow.order_by()[:MOST], key=lambda job: job.pk):  # in order by itself, it would walk all jobs
+    for job in sorted(
+        narrow.order_by()[:JOBS_READ], key=lambda job: job.pk
+    ):  # in order by itself, it would walk all jobs
         worker = lives.get((job.lease_owner or "").rpartition("#")[0])
         if worker is not None:
             found[worker].append(job)
     return found
 
 
-def _is_open(worker: Worker) -> bool:
+def _accepts_requests(worker: Worker) -> bool:
     return workers.is_heard(worker) and WorkerState.STOPPING not in (worker.request, worker.state)
 
 
-class PresentFilter(KnownValues):
+class PresentFilter(ChoiceFilter):
     title = _("present")
     parameter_name = "present"
-    known = (("1", _("Yes")),)
+    known_choices = (("1", _("Yes")),)
 
-    def narrowed(self, queryset: Any, value: str) -> Any:
+    def filter_by_choice(self, queryset: Any, value: str) -> Any:
         return queryset.filter(pk__in=queries.online_workers().values("pk"))
 
 
-class WorkerAdmin(ButtonAdmin, StateAdmin):
-    nothing_yet = _("No worker has ever started. Start one with “manage.py worker”, and jobs begin to run.")
-    buttons = (
-        Button(
+class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
+    empty_text = _("No worker has ever started. Start one with “manage.py worker”, and jobs begin to run.")
+    object_actions = (
+        ObjectAction(
             "quiet",
             pgettext_lazy("verb", "Quiet"),
             _("Quiet selected workers: they finish, and take no more"),
             ngettext_lazy("%(count)d worker asked to be quiet", "%(count)d workers asked to be quiet", "count"),
             STOP,
-            by_key(workers.quiet),
-            lambda worker: _is_open(worker) and worker.request != WorkerState.QUIET,
+            call_with_key(workers.quiet),
+            lambda worker: _accepts_requests(worker) and worker.request != WorkerState.QUIET,
         ),
-        Button(
+        ObjectAction(
             "wake",
             pgettext_lazy("verb", "Wake"),
             _("Wake selected quiet workers"),
             ngettext_lazy("%(count)d worker asked to go on", "%(count)d workers asked to go on", "count"),
             STOP,
-            by_key(workers.wake),
-            lambda worker: _is_open(worker) and worker.request == WorkerState.QUIET,
+            call_with_key(workers.wake),
+            lambda worker: _accepts_requests(worker) and worker.request == WorkerState.QUIET,
         ),
-        Button(
+        ObjectAction(
             "stop",
             pgettext_lazy("verb", "Stop"),
             _("Stop selected workers"),
             ngettext_lazy("%(count)d worker asked to stop", "%(count)d workers asked to stop", "count"),
             STOP,
-            by_key(workers.stop),
-            _is_open,
-            grave=True,
+            call_with_key(workers.stop),
+            _accepts_requests,
+            needs_confirmation=True,
         ),
     )
     list_display = ("shown_name", "shown_state", "beat", "slots_in_use", "current", "brief_serves", "shown_version")
-    list_filter = (one_of("state", _("state"), WorkerState.choices), PresentFilter)
+    list_filter = (choice_filter("state", _("state"), WorkerState.choices), PresentFilter)
     name_field = "name"
     qualifiers = {"host": "host", "version": "version"}
     fieldsets = (
@@ -114,20 +126,20 @@ class WorkerAdmin(ButtonAdmin, StateAdmin):
 
     shown_serves = column(_("serves"), "serves", lambda value: json_block(value or None))
 
-    def live_mark(self) -> str:
+    def list_version(self) -> str:
         """A beat says all that a worker says of itself."""
         told = ("heartbeat_at", "requested_at", "stopped_at")
         last = Worker.objects.aggregate(*map(Max, told))
-        return " ".join([latest_event(), *map(str, last.values())])
+        return " ".join([latest_event_id(), *map(str, last.values())])
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        busy = in_hand(rows)
+        busy = find_running_jobs(rows)
         versions = {worker.version for worker in rows if worker.state != WorkerState.STOPPED}
         for worker in rows:
             worker.jobs_in_hand = busy.get(worker.pk, [])
             worker.is_mixed = len(versions) > 1
 
-    def sections(self, request: HttpRequest, row: Worker) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, row: Worker) -> dict[str, Any]:
         now = timezone.now()
         hand = {
             "id": "worker-jobs",
@@ -136,44 +148,44 @@ class WorkerAdmin(ButtonAdmin, StateAdmin):
             "rows": [
                 (
                     link(self.admin_site, Job, job.pk),
-                    isolated(job.job_type),
-                    None if job.target is None else isolated(job.target),
+                    isolate_text(job.job_type),
+                    None if job.target is None else isolate_text(job.target),
                     None if job.progress is None else f"{job.progress:.0%}",
-                    roughly(now - job.run.started_at) if hasattr(job, "run") else None,
+                    format_rough_duration(now - job.run.started_at) if hasattr(job, "run") else None,
                 )
-                for job in in_hand([row]).get(row.pk, [])
+                for job in find_running_jobs([row]).get(row.pk, [])
             ],
             "empty": _now("Nothing at the moment."),
         }
         return {"beside": [hand]}
 
-    @shown(_("worker"))
+    @computed_column(_("worker"))
     def shown_name(self, worker: Worker) -> SafeString:
         place = format_html('<span class="jc-small jc-muted"><bdi>{}:{}</bdi></span>', worker.host, worker.pid)
         return format_html("<bdi>{}</bdi><br>{}", worker.name, place)
 
-    @shown(_("state"))
+    @computed_column(_("state"))
     def shown_state(self, worker: Worker) -> SafeString:
         """As it says itself, and what it was asked to become."""
         state = format_html("{}", worker.get_state_display())
         if not worker.request or worker.request == worker.state or worker.state == WorkerState.STOPPED:
             return state
-        asked = spoken(timezone.now() - worker.requested_at) if worker.requested_at else ""
+        asked = format_age(timezone.now() - worker.requested_at) if worker.requested_at else ""
         told = _now("asked to become: %s") % worker.get_request_display()
         return format_html('{}<br><span class="jc-mark">{} {}</span>', state, told, asked)
 
-    @shown(_("heard"))
+    @computed_column(_("heard"))
     def beat(self, worker: Worker) -> SafeString | str:
         """Green, amber, red: by how much of a lease has gone by since."""
         if worker.state == WorkerState.STOPPED:
-            return when(worker.stopped_at) or "-"
+            return format_relative_time(worker.stopped_at) or "-"
         age = (timezone.now() - worker.heartbeat_at).total_seconds()
         kind, icon = (
             ("good", "✓") if age <= conf.LEASE_SEC / 2 else ("warn", "!") if age <= conf.LEASE_SEC else ("bad", "✗")
         )
-        return mark(kind, spoken(timezone.now() - worker.heartbeat_at), icon)
+        return badge(kind, format_age(timezone.now() - worker.heartbeat_at), icon)
 
-    @shown(_("busy"))
+    @computed_column(_("busy"))
     def slots_in_use(self, worker: Worker) -> SafeString:
         stuck = " " + _now("(%d stuck)") % worker.stuck if worker.stuck else ""
         under = ""
@@ -182,20 +194,24 @@ class WorkerAdmin(ButtonAdmin, StateAdmin):
             under = format_html('<span class="jc-line jc-small jc-muted">{}</span>', used)
         return format_html("{}/{}{}{}", worker.busy, worker.slots, stuck, under)
 
-    @shown(_("in hand"))
+    @computed_column(_("in hand"))
     def current(self, worker: Worker) -> SafeString | None:
         jobs, now = getattr(worker, "jobs_in_hand", []), timezone.now()
         if not jobs:
             return None
         lines = [
-            (link(self.admin_site, Job, job.pk, job.job_type), roughly(now - job.run.started_at))
-            for job in jobs[:FEW]
+            (link(self.admin_site, Job, job.pk, job.job_type), format_rough_duration(now - job.run.started_at))
+            for job in jobs[:JOBS_SHOWN]
             if hasattr(job, "run")
         ]
-        rest = ngettext("and %d more", "and %d more", len(jobs) - FEW) % (len(jobs) - FEW) if len(jobs) > FEW else ""
+        rest = (
+            ngettext("and %d more", "and %d more", len(jobs) - JOBS_SHOWN) % (len(jobs) - JOBS_SHOWN)
+            if len(jobs) > JOBS_SHOWN
+            else ""
+        )
         return format_html("{} {}", format_html_join(", ", "{} {}", lines), rest)
 
-    @shown(_("serves"))
+    @computed_column(_("serves"))
     def brief_serves(self, worker: Worker) -> SafeString | None:
         """What is narrowed down; who serves everything says how many job types that is."""
         told = worker.serves if isinstance(worker.serves, dict) else {}
@@ -203,18 +219,18 @@ class WorkerAdmin(ButtonAdmin, StateAdmin):
         parts = [ngettext("%d job type", "%d job types", len(types)) % len(types)] if isinstance(types, list) else []
         parts += [", ".join(map(str, resources))] if isinstance(resources, list) else []
         parts += [_now("tenant %s") % tenant] if tenant else []
-        return isolated("; ".join(parts)) if parts else None
+        return isolate_text("; ".join(parts)) if parts else None
 
-    @shown(_("version"))
+    @computed_column(_("version"))
     def shown_version(self, worker: Worker) -> SafeString | None:
         if not worker.version:
             return None
         if not getattr(worker, "is_mixed", False):
-            return isolated(worker.version)
-        return format_html("{} {}", isolated(worker.version), mark("warn", _now("mixed"), "!"))
+            return isolate_text(worker.version)
+        return format_html("{} {}", isolate_text(worker.version), badge("warn", _now("mixed"), "!"))
 
 
-class SystemSnapshotAdmin(StateAdmin):
+class SystemSnapshotAdmin(ReadOnlyAdmin):
     list_display = ("id", "state", "state_since", "load", "cpu", "memory", "taken_at")
     fieldsets = (
         (None, {"fields": ("id", "state", "state_since")}),
@@ -223,9 +239,9 @@ class SystemSnapshotAdmin(StateAdmin):
     )
 
 
-class PollerAdmin(StateAdmin):
+class PollerAdmin(ReadOnlyAdmin):
     list_display = ("shown_addon", "tenant", "most", "polled_at")
     name_field = "addon_id"
     fieldsets = ((None, {"fields": ("id", "shown_addon", "tenant", "most", "polled_at")}),)
 
-    shown_addon = column(_("addon"), "addon_id", isolated)
+    shown_addon = column(_("addon"), "addon_id", isolate_text)

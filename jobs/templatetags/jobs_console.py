@@ -1,4 +1,4 @@
-"""What the console's templates say in one word: `{{ job.status|badge }}`, `{{ moment|when }}`, `{{ span|roughly }}`."""
+"""Template filters of the console's pages: `{{ job.status|status_badge }}`, `{{ moment|format_relative_time }}`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from django import template
 from jobs.admin import formatting
 
 register = template.Library()
-register.filter("badge", formatting.badge)
-register.filter("when", formatting.when)
-register.filter("roughly", formatting.roughly)
-register.filter("duration", formatting.duration)
-register.filter("grouped", formatting.grouped)
+for function in (
+    formatting.status_badge,
+    formatting.format_relative_time,
+    formatting.format_rough_duration,
+    formatting.format_duration,
+    formatting.format_count,
+):
+    register.filter(function.__name__, function)

@@ -12,6 +12,6 @@ from schedules.admin.schedule import ScheduleAdmin
 from schedules.models import Schedule, ScheduleFire
 
 register = Registration({Schedule: ScheduleAdmin, ScheduleFire: ScheduleFireAdmin})
-register.by_itself(admin.site)
+register.autoregister(admin.site)
 show_on_dashboard(next_fires)
 alert_from(lateness)

@@ -19,16 +19,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs.admin.alerts import Alert
-from jobs.admin.base import StateAdmin
+from jobs.admin.base import ReadOnlyAdmin
 from jobs.admin.formatting import (
-    brief,
     column,
+    computed_column,
     first_line,
+    format_first_line,
+    format_rough_duration,
     link,
     link_column,
     list_url,
-    roughly,
-    shown,
     text_block,
 )
 from jobs.models import Job
@@ -47,7 +47,7 @@ LATE = timedelta(minutes=1)
 VIEW = "jobscheduler_schedules.view_schedule"
 
 
-class ScheduleFireAdmin(StateAdmin):
+class ScheduleFireAdmin(ReadOnlyAdmin):
     list_display = ("id", "schedule_link", "fire_time", "fired_at", "job_link", "first_note")
     list_select_related = ("schedule",)
     list_defer = ("schedule__params",)
@@ -56,16 +56,16 @@ class ScheduleFireAdmin(StateAdmin):
     id_field = "schedule_id"
     fieldsets = ((None, {"fields": ("schedule_link", "fire_time", "fired_at", "job_link", "shown_note")}),)
     job_link = link_column(gettext_lazy("job"), Job, "job_id")
-    first_note = column(gettext_lazy("note"), "note", brief)
+    first_note = column(gettext_lazy("note"), "note", format_first_line)
     shown_note = column(gettext_lazy("note"), "note", text_block)
 
-    @shown(gettext_lazy("schedule"))
+    @computed_column(gettext_lazy("schedule"))
     def schedule_link(self, fire: ScheduleFire) -> SafeString | str | None:
         return link(self.admin_site, Schedule, fire.schedule_id, fire.schedule.name)
 
 
 def last_fires(ids: Sequence[UUID]) -> dict[UUID, list[Fired]]:
-    """Of each schedule its last fires, and what their jobs (retries included) became; None is forgotten."""
+    """Of each schedule its last fires, and what their jobs (retries included) results; None is forgotten."""
     own = ScheduleFire.objects.filter(schedule_id=OuterRef("pk")).values("fire_time")
     # From where on to read, of those that have fired: along the index, so that years of fires cost nothing.
     far = Subquery(own.order_by("-fire_time")[PAST - 1 : PAST])
@@ -124,4 +124,6 @@ def lateness(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
     first = due.order_by("next_fire_at").values_list("next_fire_at", flat=True).first()
     if first is not None and request.user.has_perm(VIEW):
         url = list_url(site, Schedule) if site.is_registered(Schedule) else ""
-        yield Alert(_("Schedules are late: one was due %s ago.") % roughly(now - first), url, _("Schedules"))
+        yield Alert(
+            _("Schedules are late: one was due %s ago.") % format_rough_duration(now - first), url, _("Schedules")
+        )

@@ -15,7 +15,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_http_methods
 
 from jobs import clock
-from jobs.admin.base import LeanAdmin
+from jobs.admin.base import ConsoleAdmin
 from jobs.errors import JobSchedulerError
 from schedules import history, validation
 from schedules.describe import in_words
@@ -68,7 +68,7 @@ def of_schedule(schedule: Schedule, count: int = SHOWN) -> Preview:
     return Preview(in_words(schedule), schedule.timezone, "", history.of_schedule(schedule, count))
 
 
-class Previewing(LeanAdmin):
+class Previewing(ConsoleAdmin):
     class Media:
         js = ("schedules/preview.js",)
 

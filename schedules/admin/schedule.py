@@ -14,24 +14,24 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors, db
-from jobs.admin.base import may_view_payload
+from jobs.admin.base import can_view_payload
 from jobs.admin.filters import EnabledFilter, JobTypeFilter
 from jobs.admin.formatting import (
     badge,
     column,
+    computed_column,
     first_line,
-    isolated,
+    format_relative_time,
+    isolate_text,
     json_block,
     link,
     list_url,
-    mark,
-    shown,
+    status_badge,
     text_block,
-    when,
 )
 from jobs.admin.forms import JsonField
-from jobs.admin.object_actions import Button, ServedAdmin, by_key
-from jobs.admin.screens import latest_event
+from jobs.admin.object_actions import ObjectAction, ServiceBackedAdmin, call_with_key
+from jobs.admin.screens import latest_event_id
 from jobs.errors import InvalidInput
 from jobs.models import Job, JobTemplate
 from jobs.registry import registry
@@ -145,51 +145,51 @@ def _can_skip(schedule: Schedule) -> bool:
     return schedule.enabled and schedule.next_fire_at is not None
 
 
-BUTTONS = (
-    Button(
+OBJECT_ACTIONS = (
+    ObjectAction(
         "trigger",
         pgettext_lazy("verb", "Trigger now"),
         _("Trigger selected schedules now"),
         ngettext_lazy("%(count)d schedule triggered", "%(count)d schedules triggered", "count"),
         f"{APP}.trigger_schedule",
-        by_key(services.trigger),
+        call_with_key(services.trigger),
     ),
-    Button(
+    ObjectAction(
         "skip",
         pgettext_lazy("verb", "Skip the next fire"),
         _("Skip the next fire of selected schedules"),
         ngettext_lazy("%(count)d schedule skips a fire", "%(count)d schedules skip a fire", "count"),
         f"{APP}.skip_schedule",
-        by_key(services.skip_next),
+        call_with_key(services.skip_next),
         _can_skip,
     ),
-    Button(
+    ObjectAction(
         "enable",
         pgettext_lazy("verb", "Enable"),
         _("Enable selected schedules"),
         ngettext_lazy("%(count)d schedule enabled", "%(count)d schedules enabled", "count"),
         f"{APP}.enable_schedule",
-        by_key(services.enable),
+        call_with_key(services.enable),
         lambda schedule: not schedule.enabled,
     ),
-    Button(
+    ObjectAction(
         "disable",
         pgettext_lazy("verb", "Disable"),
         _("Disable selected schedules"),
         ngettext_lazy("%(count)d schedule disabled", "%(count)d schedules disabled", "count"),
         f"{APP}.disable_schedule",
-        by_key(services.disable),
+        call_with_key(services.disable),
         lambda schedule: schedule.enabled,
     ),
 )
 
 
-class ScheduleAdmin(Previewing, ServedAdmin):
-    delete_by = staticmethod(services.delete)
-    buttons = BUTTONS
+class ScheduleAdmin(Previewing, ServiceBackedAdmin):
+    delete_service = staticmethod(services.delete)
+    object_actions = OBJECT_ACTIONS
     form = ScheduleForm
     change_form_template = "schedules/schedule_page.html"
-    nothing_yet = _(
+    empty_text = _(
         'Nothing is scheduled. Add a schedule here, or declare one in code: @job("report", cron="0 9 * * 1-5").'
     )
     list_display = ("shown_name", "what", "shown_rule", "last", "next_fire")
@@ -221,9 +221,9 @@ class ScheduleAdmin(Previewing, ServedAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         if obj is not None and not self.has_change_permission(request, obj):
-            payload = {"fields": ("shown_params",)} if may_view_payload(request) else {"fields": ()}
+            payload = {"fields": ("shown_params",)} if can_view_payload(request) else {"fields": ()}
             return [*self.shown_fieldsets, (_("Payload"), payload)]
-        params = ("params",) if obj is None or may_view_payload(request) else ()
+        params = ("params",) if obj is None or can_view_payload(request) else ()
         what = ("name", *(("tenant",) if obj is None else ()), "enabled", "job_type", "template", *params)
         more = ("fire_time_param", "priority", "target", "resource")
         state = () if obj is None else ((_("State"), {"fields": ("tenant", *STATE), "classes": ("collapse",)}),)
@@ -240,60 +240,64 @@ class ScheduleAdmin(Previewing, ServedAdmin):
             obj.pk = services.create(form.collect_values(), tenant=form.cleaned_data["tenant"], actor=actor).pk
         obj.refresh_from_db(using=db.alias())
 
-    def told(self, button: Button, became: list[Any]) -> Any:
-        made = [job for job in became if isinstance(job, Job)]
+    def result_note(self, action: ObjectAction, results: list[Any]) -> Any:
+        made = [job for job in results if isinstance(job, Job)]
         return format_html("{} {}", _now("It made"), link(self.admin_site, Job, made[0].pk)) if len(made) == 1 else ""
 
-    def live_mark(self) -> str:
+    def list_version(self) -> str:
         """What they fired, and when they will."""
         told = (Count("pk"), Count("pk", filter=Q(enabled=True)), Sum("fire_count"), Max("next_fire_at"))
         found = Schedule.objects.aggregate(**{f"part_{n}": part for n, part in enumerate(told)})
-        return " ".join([latest_event(), *map(str, found.values())])
+        return " ".join([latest_event_id(), *map(str, found.values())])
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         fired = fires.last_fires([schedule.pk for schedule in rows])
         for schedule in rows:
             schedule.recent = fired.get(schedule.pk, [])
 
-    @shown(_("name"))
+    @computed_column(_("name"))
     def shown_name(self, schedule: Schedule) -> SafeString:
         if schedule.tenant == "default":
-            return isolated(schedule.name)
-        return format_html('{} <span class="jc-mark">{}</span>', isolated(schedule.name), isolated(schedule.tenant))
+            return isolate_text(schedule.name)
+        return format_html(
+            '{} <span class="jc-mark">{}</span>', isolate_text(schedule.name), isolate_text(schedule.tenant)
+        )
 
-    @shown(_("job type or template"))
+    @computed_column(_("job type or template"))
     def what(self, schedule: Schedule) -> SafeString | str | None:
         template = schedule.template
         if template is None:
-            return isolated(schedule.job_type)
+            return isolate_text(schedule.job_type)
         return link(self.admin_site, JobTemplate, template.pk, template.name)
 
-    @shown(_("when"))
+    @computed_column(_("when"))
     def shown_rule(self, schedule: Schedule) -> SafeString:
         """In words, and as it is written."""
         if schedule.cron is None:
-            return isolated(in_words(schedule))
-        written = format_html("{} <samp>{}</samp>", isolated(schedule.timezone), isolated(schedule.cron))
+            return isolate_text(in_words(schedule))
+        written = format_html("{} <samp>{}</samp>", isolate_text(schedule.timezone), isolate_text(schedule.cron))
         words = in_words(schedule)
         return format_html('{}<br><span class="jc-small jc-muted">{}</span>', words, written) if words else written
 
-    @shown(_("state"))
+    @computed_column(_("state"))
     def shown_state(self, schedule: Schedule) -> SafeString:
         if schedule.enabled:
-            return mark("good", _now("enabled"), "✓")
-        why = isolated(first_line(schedule.disabled_reason))
-        return format_html("{} {}", mark("plain", _now("disabled"), "⊘"), why)
+            return badge("good", _now("enabled"), "✓")
+        why = isolate_text(first_line(schedule.disabled_reason))
+        return format_html("{} {}", badge("plain", _now("disabled"), "⊘"), why)
 
-    @shown(_("last 30 fires"))
+    @computed_column(_("last 30 fires"))
     def last(self, schedule: Schedule) -> SafeString | None:
-        """When it fired and what became of it, and the fires before."""
+        """When it fired and what results of it, and the fires before."""
         if schedule.last_fire_at is None:
             return None
         status = getattr(schedule, "last_status", None)
         spark = fires.spark(getattr(schedule, "recent", ())) or ""
-        return format_html("{} {}<br>{}", badge(status) if status else "", when(schedule.last_fire_at), spark)
+        return format_html(
+            "{} {}<br>{}", status_badge(status) if status else "", format_relative_time(schedule.last_fire_at), spark
+        )
 
-    @shown(_("next"))
+    @computed_column(_("next"))
     def next_fire(self, schedule: Schedule) -> SafeString | None:
         """With a word if clocks change on that day; of a disabled one, why."""
         if not schedule.enabled:
@@ -304,9 +308,11 @@ class ScheduleAdmin(Previewing, ServedAdmin):
             notes = [coming.note for coming in history.of_schedule(schedule, 1) if coming.note]
         except Broken:
             notes = []
-        return format_html("{} {}", when(schedule.next_fire_at), isolated(notes[0]) if notes else "")
+        return format_html(
+            "{} {}", format_relative_time(schedule.next_fire_at), isolate_text(notes[0]) if notes else ""
+        )
 
-    def sections(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
         try:
             shown_next = preview.of_schedule(row, NEXT)
         except Broken as error:

@@ -13,8 +13,8 @@ from tests.support.admin_users import logged_in, reader
 @pytest.fixture(autouse=True)
 def counted_anew() -> None:
     """What another test counted is no answer here."""
-    jobs._kept.clear()
-    queue._kept.clear()
+    jobs._count_cache.clear()
+    queue._queue_cache.clear()
 
 
 @pytest.fixture

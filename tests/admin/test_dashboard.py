@@ -138,7 +138,7 @@ def test_failures_that_look_alike_stand_together_and_are_retried_together(boss: 
     ]
     post = {"action": "retry", "index": "0", "dry_run": "on", "_selected_action": failures[0].job_ids}
     page = boss.post(list_of(Job), post)
-    assert str(page.context["forecast"]) == "3 jobs: 3 will be retried."
+    assert str(page.context["dry_run"]) == "3 jobs: 3 will be retried."
     assert set(failures[0].job_ids) == {job.pk for job in alike}
 
 

@@ -24,7 +24,7 @@ NOW = timezone.now()
 
 @pytest.fixture(autouse=True)
 def _walked_nowhere() -> None:
-    filters._walks.clear()
+    filters._scan_cache.clear()
 
 
 def ended(status: Status, ago: timedelta, **more: Any) -> Job:
@@ -38,7 +38,7 @@ def listed(client: Client, **asked: str) -> set[Any]:
 
 
 def test_the_first_event_since_a_moment_is_found_by_halving(db: Any) -> None:
-    assert filters.first_event(NOW) == 0
+    assert filters.find_first_event_id(NOW) == 0
     for hours in (9, 7, 7, 4, 2):
         JobEventFactory.create(at=NOW - timedelta(hours=hours))
     for half_hours in range(1, 20):
@@ -46,9 +46,9 @@ def test_the_first_event_since_a_moment_is_found_by_halving(db: Any) -> None:
         later = JobEvent.objects.filter(at__gte=moment).order_by("pk").first()
         last = JobEvent.objects.order_by("-pk").first()
         assert last is not None
-        assert filters.first_event(moment) == (later or last).pk, half_hours
+        assert filters.find_first_event_id(moment) == (later or last).pk, half_hours
     with CaptureQueriesContext(connection) as captured:
-        filters.first_event(NOW)
+        filters.find_first_event_id(NOW)
     assert len(captured) == 1
 
 
@@ -69,8 +69,8 @@ def test_the_list_of_what_ended_lately_goes_by_the_end_and_not_by_the_beginning(
 def test_of_more_than_a_list_counts_those_of_one_type_are_still_found(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filters, "CAP", 2)
-    monkeypatch.setattr(filters, "FEW", 1)
+    monkeypatch.setattr(filters, "COUNT_LIMIT", 2)
+    monkeypatch.setattr(filters, "INLINE_IDS_LIMIT", 1)
     wanted = ended(Status.COMPLETED, timedelta(minutes=9), job_type=note.name)
     newer = [ended(Status.COMPLETED, timedelta(minutes=8 - n), job_type="elsewhere") for n in range(5)]
     assert listed(boss, ended="1h") == {job.pk for job in newer[-3:]}
@@ -79,7 +79,7 @@ def test_of_more_than_a_list_counts_those_of_one_type_are_still_found(
 
 @pytest.mark.parametrize("few", [0, 500], ids=["many", "few"])
 def test_few_ends_and_many_are_found_alike(boss: Client, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(filters, "FEW", few)
+    monkeypatch.setattr(filters, "INLINE_IDS_LIMIT", few)
     jobs = {ended(Status.COMPLETED, timedelta(minutes=n)).pk for n in range(1, 4)}
     assert listed(boss, ended="1h") == listed(boss, ended="1h", status="COMPLETED") == jobs
     assert listed(boss, ended="1h", job_type=note.name) == jobs

@@ -118,7 +118,7 @@ def test_a_grave_verb_on_many_first_says_what_it_would_do(boss: Client) -> None:
     before = everything()
     page = act(boss, "retry", [*ended, *running])
     assert page.status_code == 200
-    assert str(page.context["forecast"]) == "5 jobs: 3 will be retried, 2 skipped because already running."
+    assert str(page.context["dry_run"]) == "5 jobs: 3 will be retried, 2 skipped because already running."
     assert everything() == before
     agreed = act(boss, "retry", [*ended, *running], confirmed="1", reason="as agreed")
     assert said(agreed).startswith("3 jobs retried, 2 skipped: already running")
@@ -159,7 +159,7 @@ def test_any_verb_can_be_tried_dry(boss: Client) -> None:
     jobs = [job_in(Status.QUEUED), job_in(Status.COMPLETED)]
     before = everything()
     page = act(boss, "pause", jobs, dry_run="on")
-    assert str(page.context["forecast"]) == "2 jobs: 1 will be paused, 1 skipped because already completed."
+    assert str(page.context["dry_run"]) == "2 jobs: 1 will be paused, 1 skipped because already completed."
     assert everything() == before
 
 
@@ -172,19 +172,19 @@ def test_what_is_foreseen_is_what_happens(boss: Client) -> None:
         followed = job_in(Status.FAILED)
         JobFactory.create(retry_of=followed, attempt=2)
         jobs.append(followed)
-        foreseen = act(boss, verb, jobs, dry_run="on").context["forecast"]
+        result = act(boss, verb, jobs, dry_run="on").context["dry_run"]
         before = {job.pk: len(events_of(job)) for job in jobs}
         act(boss, verb, jobs, confirmed="1")
         changed = [job for job in jobs if len(events_of(job)) > before[job.pk]]
         asked_before = [job for job in jobs if verb == "cancel" and job.cancel_requested]
-        assert len(changed) + len(asked_before) == foreseen.taken, verb
+        assert len(changed) + len(asked_before) == result.applicable, verb
 
 
 def test_all_that_match_are_taken_up_to_the_limit_and_the_rest_is_told(boss: Client, settings: Any) -> None:
     settings.JOBSCHEDULER = {"CONSOLE_BULK_LIMIT": 3}
     jobs = [job_in(Status.FAILED) for _ in range(5)]
     page = act(boss, "retry", jobs[:1], "?status=FAILED", select_across="1")
-    assert str(page.context["forecast"]) == "3 jobs: 3 will be retried."
+    assert str(page.context["dry_run"]) == "3 jobs: 3 will be retried."
     assert "2 remain for the next time" in page.content.decode()
     assert "2 not looked at" in said(act(boss, "retry", jobs[:1], "?status=FAILED", select_across="1", confirmed="1"))
 
@@ -193,7 +193,7 @@ def test_priority_is_changed_for_many_by_those_who_may_reorder(db: Any) -> None:
     client = logged_in(reader("operator", "reorder_job"))
     jobs = [job_in(Status.QUEUED), job_in(Status.QUEUED), job_in(Status.COMPLETED)]
     page = act(client, "change_priority", jobs)
-    assert str(page.context["forecast"]) == "3 jobs: 2 will be changed, 1 skipped because already completed."
+    assert str(page.context["dry_run"]) == "3 jobs: 2 will be changed, 1 skipped because already completed."
     for wrong in ("", "101", "-1", "x", "9" * 50, "1.5"):
         refused = act(client, "change_priority", jobs, confirmed="1", priority=wrong)
         assert (refused.status_code, bool(refused.context["error"])) == (200, True), wrong

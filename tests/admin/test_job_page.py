@@ -87,7 +87,7 @@ def test_a_job_that_waits_for_its_time_shows_the_steps_ahead(boss: Client) -> No
     now = timezone.now()
     times: Any = {"not_before": now + timedelta(hours=3), "deadline_at": now + timedelta(hours=9)}
     page = boss.get(page_of(job_services.enqueue("tests.note", {"text": "a"}, **times)))
-    assert [str(step.word) for step in page.context["steps"]] == ["Submitted", "Due", "Too late to start"]
+    assert [str(step.label) for step in page.context["steps"]] == ["Submitted", "Due", "Too late to start"]
     assert [step.is_future for step in page.context["steps"]] == [False, True, True]
 
 

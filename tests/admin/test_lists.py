@@ -124,14 +124,14 @@ def test_a_list_loads_no_large_payload_nor_counts_the_whole_table(boss: Client) 
 def test_counting_stops_at_the_cap_and_says_so(db: Any, settings: Any) -> None:
     JobFactory.create_batch(5)
     paginator = CappedPaginator(Job.objects.order_by("-pk"), 2)
-    paginator.cap = 3
+    paginator.limit = 3
     assert (paginator.count, paginator.num_pages, str(paginator.count)) == (3, 2, "3+")
     settings.USE_THOUSAND_SEPARATOR = True
     assert str(CappedInt(10_000)) == "10000"
 
 
 def test_a_capped_list_shows_its_plus(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CappedPaginator, "cap", 3)
+    monkeypatch.setattr(CappedPaginator, "limit", 3)
     JobFactory.create_batch(5)
     assert "3+ jobs" in boss.get(list_of(Job)).content.decode()
 

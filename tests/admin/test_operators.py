@@ -199,8 +199,8 @@ def test_the_audit_shows_what_people_tokens_and_commands_did_and_nothing_of_the_
 
 
 def test_the_audit_goes_back_stretch_by_stretch(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "STRETCH", 10)
-    monkeypatch.setattr(reports, "SHOWN", 3)
+    monkeypatch.setattr(reports, "EVENTS_READ", 10)
+    monkeypatch.setattr(reports, "EVENTS_SHOWN", 3)
     job = JobFactory.create()
     rows = [
         JobEventFactory.create(job=job, actor_kind="user" if number < 8 else "worker", actor_name=f"n{number}.")

@@ -52,8 +52,8 @@ def shown(client: Client, **asked: Any) -> str:
 
 
 def test_it_says_what_is_shown_and_what_is_not(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_page, "SHOWN", 2)
-    monkeypatch.setattr(queue_page, "DEEPEST", 2)
+    monkeypatch.setattr(queue_page, "PAGE_SIZE", 2)
+    monkeypatch.setattr(queue_page, "MAX_OFFSET", 2)
     queued(5), queued(3, target="book", priority=10)
     told = "Places 1 to 2 of 5 that wait with priority 50 in tenant default, in the order in which they start."
     assert (told in shown(boss), "places deep" in shown(boss)) == (True, False)
@@ -61,10 +61,10 @@ def test_it_says_what_is_shown_and_what_is_not(boss: Client, monkeypatch: pytest
     assert ("Places 3 to 4 of 5" in deeper, "This page goes 4 places deep" in deeper) == (True, True)
     assert "Places 1 to 2 of 3 that wait for target book of tenant default" in shown(boss, target="book")
     assert "These are the first" not in shown(boss)
-    for priority in range(queue_page.FARTHEST):
+    for priority in range(queue_page.QUEUES_SHOWN):
         queued(1, priority=priority)
     crowded = boss.get(reverse(QUEUE), {"priority": 0})
-    assert (len(crowded.context["queues"]), crowded.context["total"]) == (queue_page.FARTHEST, 1)
+    assert (len(crowded.context["queues"]), crowded.context["total"]) == (queue_page.QUEUES_SHOWN, 1)
     assert "These are the first 20 that have waiting jobs" in shown(boss)
 
 

@@ -51,10 +51,10 @@ def test_what_a_site_registered_itself_stays() -> None:
 def test_the_default_site_is_left_alone_if_the_settings_say_so(settings: Any) -> None:
     site = AdminSite(name="mine")
     settings.JOBSCHEDULER = {"ADMIN_AUTOREGISTER": False}
-    jobs.admin.register.by_itself(site)
+    jobs.admin.register.autoregister(site)
     assert not site.is_registered(Job)
     settings.JOBSCHEDULER = {"ADMIN_AUTOREGISTER": True, "NONSENSE": 1}
-    jobs.admin.register.by_itself(site)
+    jobs.admin.register.autoregister(site)
     assert site.is_registered(Job)
     assert admin.site.is_registered(Job)
 
@@ -92,7 +92,7 @@ def test_a_site_with_a_job_list_of_its_own_has_no_screens_and_no_broken_links(rf
     jobs.admin.register(site)
     request = rf.get("/")
     request.user = get_user_model().objects.get()
-    assert screens.listed(site, request) == []
+    assert screens.list_screens(site, request) == []
 
 
 def test_verbs_work_on_a_custom_site_and_return_to_it(boss: Client) -> None:

@@ -38,7 +38,7 @@ def offered_actions(client: Client) -> set[str]:
 
 
 def buttons(client: Client, job: Job) -> set[str]:
-    return {verb.name for verb, _url in client.get(page_of(job)).context["verbs"]}
+    return {action.name for action, _url in client.get(page_of(job)).context["buttons"]}
 
 
 @pytest.mark.parametrize("verb", VERBS)

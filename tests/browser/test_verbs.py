@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
-from jobs.admin.actions import VERBS
+from jobs.admin.actions import JOB_ACTIONS
 from jobs.models import Job
 from jobs.states import Status
 from tests.admin.test_verbs import VERBS as TRIED
@@ -43,7 +43,7 @@ def test_a_verb_is_done_from_the_list(open_as: Opener, boss: User, verb: str, is
     job = job_in(status)
     page = open_as(boss, list_of(Job), java_script_enabled=is_scripted)
     act(page, job, verb)
-    expect(page.get_by_text(str(VERBS[verb].done % {"count": 1}))).to_be_visible()
+    expect(page.get_by_text(str(JOB_ACTIONS[verb].done_text % {"count": 1}))).to_be_visible()
     assert last_said(job) == (event, "boss", "by hand")
 
 
@@ -54,8 +54,8 @@ def test_a_verb_is_done_on_the_jobs_page(open_as: Opener, boss: User, verb: str,
     job = job_in(status)
     page = open_as(boss, page_of(job), java_script_enabled=is_scripted)
     page.get_by_label("Reason:").fill("by hand")
-    page.get_by_role("button", name=str(VERBS[verb].button), exact=True).click()
-    expect(page.get_by_text(str(VERBS[verb].done % {"count": 1}))).to_be_visible()
+    page.get_by_role("button", name=str(JOB_ACTIONS[verb].label), exact=True).click()
+    expect(page.get_by_text(str(JOB_ACTIONS[verb].done_text % {"count": 1}))).to_be_visible()
     assert last_said(job) == (event, "boss", "by hand")
 
 

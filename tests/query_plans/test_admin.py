@@ -14,7 +14,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from jobs.admin import filters
-from jobs.admin.formatting import grouped
+from jobs.admin.formatting import format_count
 from jobs.models import Job
 from jobs.states import TERMINAL, Status
 from jobs.stats import live_counts
@@ -74,7 +74,7 @@ def test_the_tabs_count_what_their_lists_show_and_say_where_counting_stopped(cro
     client = logged_in(User.objects.create_superuser("boss"))
     told = client.get(reverse("admin:jobscheduler_jobs_counts")).json()
     lists = {str(status): client.get(list_of(Job), {"status": str(status)}) for status in Status}
-    assert told == {status: grouped(page.context["cl"].result_count) for status, page in lists.items()}
+    assert told == {status: format_count(page.context["cl"].result_count) for status, page in lists.items()}
     assert (told["COMPLETED"], told["FAILED"]) == ("10,000+", "900")
     said = "More than 10,000 match: counting stops there."
     assert (said in lists["COMPLETED"].content.decode(), said in lists["FAILED"].content.decode()) == (True, False)
@@ -82,7 +82,7 @@ def test_the_tabs_count_what_their_lists_show_and_say_where_counting_stopped(cro
 
 def test_where_a_time_begins_among_the_events_is_found_without_a_walk(crowd: Crowd) -> None:
     with CaptureQueriesContext(connection) as captured:
-        filters.first_event(timezone.now())
+        filters.find_first_event_id(timezone.now())
     (sql,) = (each["sql"] for each in captured)
     assert walks(sql) == []
     if connection.vendor == "sqlite":  # which walks an index for min and max, if they are asked for together

@@ -12,7 +12,8 @@ from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from jobs.admin.actions import PRIORITY, VERBS, forecast
+from jobs.admin.actions import CHANGE_PRIORITY, JOB_ACTIONS
+from jobs.admin.bulk_actions import dry_run_action
 from jobs.engine import finish
 from jobs.engine.facts import facts_of, facts_of_many
 from jobs.errors import Conflict
@@ -170,7 +171,9 @@ def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: 
             facts, before = facts_of(job), everything()
             allowed = allowed_actions(facts)
             is_allowed = action in allowed
-            assert _buttons(boss, job) == {each for each in allowed if each in VERBS and not is_repeated(each, facts)}
+            assert _buttons(boss, job) == {
+                each for each in allowed if each in JOB_ACTIONS and not is_repeated(each, facts)
+            }
             assert _is_foreseen(action, job) == is_allowed
             if action in PERSON_VERBS:
                 foretold = call("jobs", action, job.pk, "--dry-run", "--json").json
@@ -263,10 +266,10 @@ def test_the_facts_follow_a_chain_to_its_end() -> None:
 def test_a_dry_run_over_a_whole_chain_tells_what_then_happens(action: str) -> None:
     first = _failed_twice()
     ids = [first.pk, _retry_of(first).pk]
-    foreseen = forecast(VERBS[action], ids)
+    dry_run = dry_run_action(JOB_ACTIONS[action], ids)
     foretold = call("jobs", action, *ids, "--dry-run", "--json").json
     done = call("jobs", action, *ids, "--json").json
-    assert foreseen.taken == len(foretold["changed"]) == len(done["changed"]) == 1
+    assert dry_run.applicable == len(foretold["changed"]) == len(done["changed"]) == 1
     assert (foretold["changed"], foretold["skipped"]) == (done["changed"], done["skipped"])
 
 
@@ -279,10 +282,10 @@ def test_every_status_is_among_the_situations() -> None:
 
 
 def _buttons(client: Client, job: Job) -> set[str]:
-    return {verb.name for verb, _url in client.get(page_of(job)).context["verbs"]}
+    return {action.name for action, _url in client.get(page_of(job)).context["buttons"]}
 
 
 def _is_foreseen(action: str, job: Job) -> bool:
     if action == "move":  # nothing foretells it
         return action in allowed_actions(facts_of(job))
-    return forecast(PRIORITY if action == "update" else VERBS[action], [job.pk]).taken == 1
+    return dry_run_action(CHANGE_PRIORITY if action == "update" else JOB_ACTIONS[action], [job.pk]).applicable == 1

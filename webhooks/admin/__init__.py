@@ -19,6 +19,6 @@ register = Registration(
         models.WebhookAttempt: deliveries.WebhookAttemptAdmin,
     }
 )
-register.by_itself(admin.site)
+register.autoregister(admin.site)
 show_on_page(deliveries.deliveries_of_job)
 alert_from(deliveries.disabled)

@@ -17,22 +17,22 @@ from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs.actors import Actor
 from jobs.admin.alerts import Alert
-from jobs.admin.base import StateAdmin, may_view_payload
-from jobs.admin.filters import CreatedFilter, one_of
+from jobs.admin.base import ReadOnlyAdmin, can_view_payload
+from jobs.admin.filters import CreatedFilter, choice_filter
 from jobs.admin.formatting import (
+    badge,
     column,
+    computed_column,
     first_line,
-    json_text,
+    format_relative_time,
+    json_bytes_block,
     link,
     link_column,
     list_url,
-    mark,
     short_id,
-    shown,
     text_block,
-    when,
 )
-from jobs.admin.object_actions import Button, ButtonAdmin, by_key
+from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
 from jobs.models import Job, JobGroup
 from jobs.version import __version__
 from webhooks import services
@@ -65,33 +65,33 @@ def _request_head(delivery: WebhookDelivery) -> str:
     return "\n".join(lines)
 
 
-class Linked(StateAdmin):
+class Linked(ReadOnlyAdmin):
     job_link = link_column(_("job"), Job, "job_id")
     group_link = link_column(_("group"), JobGroup, "group_id")
 
-    @shown(_("endpoint"))
+    @computed_column(_("endpoint"))
     def endpoint_link(self, row: Any) -> SafeString | str | None:
         return link(self.admin_site, WebhookEndpoint, row.endpoint_id, first_line(row.endpoint.url, 60))
 
 
-class WebhookDeliveryAdmin(ButtonAdmin, Linked):
+class WebhookDeliveryAdmin(ObjectActionAdmin, Linked):
     change_form_template = "webhooks/delivery_page.html"
-    buttons = (
-        Button(
+    object_actions = (
+        ObjectAction(
             "resend",
             pgettext_lazy("verb", "Resend"),
             _("Resend selected deliveries"),
             ngettext_lazy("%(count)d delivery is sent again", "%(count)d deliveries are sent again", "count"),
             f"{WebhookDelivery._meta.app_label}.resend_delivery",
-            by_key(services.resend, with_reason=False),
+            call_with_key(services.resend, with_reason=False),
             bulk=_resend_many,
         ),
     )
-    nothing_yet = _(
+    empty_text = _(
         "Nothing was sent yet. Deliveries appear here once an endpoint listens and something happens to a job."
     )
     list_display = ("short_id", "event", "endpoint_link", "shown_status", "attempts", "took", "next_try")
-    list_filter = (one_of("status", _("status"), DeliveryStatus.choices), CreatedFilter)
+    list_filter = (choice_filter("status", _("status"), DeliveryStatus.choices), CreatedFilter)
     list_select_related = ("endpoint",)
     list_defer = ("error", "endpoint__secret", "endpoint__old_secret")
     sortable_by = ("short_id",)
@@ -105,40 +105,40 @@ class WebhookDeliveryAdmin(ButtonAdmin, Linked):
     took = column(
         _("took"), "last_took_ms", lambda milliseconds: None if milliseconds is None else f"{milliseconds} ms"
     )
-    next_try = column(_("next try"), "next_try_at", when)
+    next_try = column(_("next try"), "next_try_at", format_relative_time)
     shown_error = column(_("error"), "error", text_block)
 
-    def live_mark(self) -> str:
+    def list_version(self) -> str:
         """The last delivery that was made, and the last that was tried."""
         made = WebhookDelivery.objects.order_by("-pk").values_list("pk").first()
         tried = WebhookAttempt.objects.order_by("-pk").values_list("pk").first()
         return f"{made} {tried}"
 
-    def sections(self, request: HttpRequest, row: WebhookDelivery) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, row: WebhookDelivery) -> dict[str, Any]:
         tries = WebhookAttempt.objects.filter(delivery_id=row.pk).order_by("-pk")
-        hidden = () if may_view_payload(request) else ("response_head", "response_body")
+        hidden = () if can_view_payload(request) else ("response_head", "response_body")
         shown_tries = tries.defer(*hidden)[:SHOWN]
-        return {"tries": shown_tries, "may_view_payload": not hidden, "request_head": _request_head(row)}
+        return {"tries": shown_tries, "can_view_payload": not hidden, "request_head": _request_head(row)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WebhookDelivery]:
         last = WebhookAttempt.objects.filter(delivery_id=OuterRef("pk")).order_by("-pk").values("took_ms")
         found: QuerySet[WebhookDelivery] = super().get_queryset(request).annotate(last_took_ms=Subquery(last[:1]))
         return found
 
-    @shown(_("delivery"), ordering="id")
+    @computed_column(_("delivery"), ordering="id")
     def short_id(self, delivery: WebhookDelivery) -> SafeString:
         return format_html('<span title="{}">{}</span>', delivery.pk, short_id(delivery.pk))
 
-    @shown(_("status"))
+    @computed_column(_("status"))
     def shown_status(self, delivery: WebhookDelivery) -> SafeString:
         """With what the receiver answered."""
         kind, icon = SIGNS[DeliveryStatus(delivery.status)]
         answered = "" if delivery.response_status is None else str(delivery.response_status)
-        return mark(kind, delivery.get_status_display(), icon, answered)
+        return badge(kind, delivery.get_status_display(), icon, answered)
 
-    @shown(_("body"))
+    @computed_column(_("body"))
     def shown_body(self, delivery: WebhookDelivery) -> SafeString | None:
-        return json_text(delivery.message.body)
+        return json_bytes_block(delivery.message.body)
 
 
 class WebhookMessageAdmin(Linked):
@@ -150,10 +150,10 @@ class WebhookMessageAdmin(Linked):
     payload = ("shown_body",)
     fieldsets = ((None, {"fields": ("id", "event", "tenant", "job_link", "group_link", "at", "fanned_out_at")}),)
 
-    shown_body = column(_("body"), "body", lambda body: None if body is None else json_text(body))
+    shown_body = column(_("body"), "body", lambda body: None if body is None else json_bytes_block(body))
 
 
-class WebhookAttemptAdmin(StateAdmin):
+class WebhookAttemptAdmin(ReadOnlyAdmin):
     list_display = ("id", "delivery_link", "at", "response_status", "took_ms", "first_error")
     list_defer = ("response_head", "response_body")
     sortable_by = ("id",)

@@ -20,19 +20,19 @@ from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 from jobs import actors, clock, db
 from jobs.admin.filters import EnabledFilter
 from jobs.admin.formatting import (
+    badge,
     change_url,
     column,
+    computed_column,
     first_line,
-    isolated,
+    format_relative_time,
+    isolate_text,
     link,
     list_url,
-    mark,
-    shown,
     text_block,
-    when,
 )
-from jobs.admin.forms import through
-from jobs.admin.object_actions import Button, ServedAdmin, by_key
+from jobs.admin.forms import validate_with
+from jobs.admin.object_actions import ObjectAction, ServiceBackedAdmin, call_with_key
 from jobs.validation import fields as validation
 from webhooks import services
 from webhooks.events import PATTERNS
@@ -71,50 +71,50 @@ class EndpointForm(forms.ModelForm):
         fields = FIELDS
 
     def clean_tenant(self) -> str:
-        return str(through(validation.parse_tenant, self.cleaned_data["tenant"]))
+        return str(validate_with(validation.parse_tenant, self.cleaned_data["tenant"]))
 
     def clean_url(self) -> str:
-        return str(through(services.GATES["url"], self.cleaned_data["url"]))
+        return str(validate_with(services.GATES["url"], self.cleaned_data["url"]))
 
     def changes(self) -> dict[str, Any]:
         """Return what services take to change."""
         return {name: self.cleaned_data[name] for name in services.GATES if name in self.changed_data}
 
 
-class WebhookEndpointAdmin(ServedAdmin):
+class WebhookEndpointAdmin(ServiceBackedAdmin):
     """The secrets are no fields of any page."""
 
     form = EndpointForm
-    nothing_yet = _(
+    empty_text = _(
         "Nobody is told of jobs yet. Add the address of a receiver and the events it wants; its secret is shown once."
     )
     change_form_template = "webhooks/endpoint_page.html"
-    delete_by = staticmethod(services.delete)
-    buttons = (
-        Button(
+    delete_service = staticmethod(services.delete)
+    object_actions = (
+        ObjectAction(
             "test",
             pgettext_lazy("verb", "Send a test"),
             _("Send a test to selected endpoints"),
             ngettext_lazy("%(count)d test is on its way", "%(count)d tests are on their way", "count"),
             f"{APP}.test_webhookendpoint",
-            by_key(services.send_test, with_reason=False),
+            call_with_key(services.send_test, with_reason=False),
         ),
-        Button(
+        ObjectAction(
             "rotate",
             pgettext_lazy("verb", "Replace the secret"),
             "",
             ngettext_lazy("%(count)d secret replaced", "%(count)d secrets replaced", "count"),
             f"{APP}.rotate_webhookendpoint",
-            by_key(services.rotate_secret, with_reason=False),
-            many=False,
+            call_with_key(services.rotate_secret, with_reason=False),
+            in_list=False,
         ),
-        Button(
+        ObjectAction(
             "resend",
             pgettext_lazy("verb", "Resend all that failed"),
             _("Resend all that failed, of selected endpoints"),
             ngettext_lazy("%(count)d endpoint looked through", "%(count)d endpoints looked through", "count"),
             f"{APP}.resend_delivery",
-            by_key(services.resend_failed, with_reason=False),
+            call_with_key(services.resend_failed, with_reason=False),
         ),
     )
     list_display = ("shown_url", "shown_events", "shown_state", "lately", "failures", "rests")
@@ -124,10 +124,12 @@ class WebhookEndpointAdmin(ServedAdmin):
     qualifiers = {"tenant": "tenant"}
     readonly_fields = STATE
 
-    whole_url = column(_("URL"), "url", isolated)
-    shown_events = column(_("events"), "events", lambda events: isolated(", ".join(map(str, events))))
+    whole_url = column(_("URL"), "url", isolate_text)
+    shown_events = column(_("events"), "events", lambda events: isolate_text(", ".join(map(str, events))))
     lately = column(_("received (24 h)"), "received", _format_rate)  # of the last hundred at most
-    rests = column(_("rests until"), "open_until", when)  # after failures in a row nothing is sent for a while
+    rests = column(
+        _("rests until"), "open_until", format_relative_time
+    )  # after failures in a row nothing is sent for a while
     shown_reason = column(_("disabled because"), "disabled_reason", text_block)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
@@ -169,17 +171,17 @@ class WebhookEndpointAdmin(ServedAdmin):
         page["Cache-Control"] = "no-store"
         return page
 
-    def told(self, button: Button, became: list[Any]) -> Any:
-        if button.name == "test" and len(became) == 1:
-            return format_html("{} {}", _now("Delivery:"), link(self.admin_site, WebhookDelivery, became[0].pk))
-        if button.name == "resend":
-            return ngettext("%d delivery is sent again.", "%d deliveries are sent again.", sum(became)) % sum(became)
+    def result_note(self, action: ObjectAction, results: list[Any]) -> Any:
+        if action.name == "test" and len(results) == 1:
+            return format_html("{} {}", _now("Delivery:"), link(self.admin_site, WebhookDelivery, results[0].pk))
+        if action.name == "resend":
+            return ngettext("%d delivery is sent again.", "%d deliveries are sent again.", sum(results)) % sum(results)
         return ""
 
-    def answer(self, request: HttpRequest, button: Button, became: list[Any]) -> HttpResponse | None:
-        return self.secret_page(request, *became[0]) if button.name == "rotate" and became else None
+    def result_page(self, request: HttpRequest, action: ObjectAction, results: list[Any]) -> HttpResponse | None:
+        return self.secret_page(request, *results[0]) if action.name == "rotate" and results else None
 
-    def sections(self, request: HttpRequest, row: WebhookEndpoint) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, row: WebhookEndpoint) -> dict[str, Any]:
         is_shown = self.admin_site.is_registered(WebhookDelivery)
         url = f"{list_url(self.admin_site, WebhookDelivery)}?q=endpoint:{row.pk}" if is_shown else ""
         return {"deliveries_url": url}
@@ -189,21 +191,21 @@ class WebhookEndpointAdmin(ServedAdmin):
         for endpoint in rows:
             endpoint.received = found.get(endpoint.pk)
 
-    @shown(_("URL"))
+    @computed_column(_("URL"))
     def shown_url(self, endpoint: WebhookEndpoint) -> SafeString:
         if endpoint.tenant == "default":
-            return isolated(first_line(endpoint.url))
-        tenant = isolated(endpoint.tenant)
-        return format_html('{} <span class="jc-mark">{}</span>', isolated(first_line(endpoint.url)), tenant)
+            return isolate_text(first_line(endpoint.url))
+        tenant = isolate_text(endpoint.tenant)
+        return format_html('{} <span class="jc-mark">{}</span>', isolate_text(first_line(endpoint.url)), tenant)
 
-    @shown(_("state"))
+    @computed_column(_("state"))
     def shown_state(self, endpoint: WebhookEndpoint) -> SafeString:
         if endpoint.enabled:
-            return mark("good", _now("enabled"), "✓")
-        why = isolated(first_line(endpoint.disabled_reason))
-        return format_html("{} {}", mark("bad", _now("disabled"), "⊘"), why)
+            return badge("good", _now("enabled"), "✓")
+        why = isolate_text(first_line(endpoint.disabled_reason))
+        return format_html("{} {}", badge("bad", _now("disabled"), "⊘"), why)
 
-    @shown(_("delivered within 24 hours"))
+    @computed_column(_("delivered within 24 hours"))
     def success(self, endpoint: WebhookEndpoint) -> str | None:
         """Of the last ones; a receiver of millions is not counted through."""
         return _format_rate(lately([endpoint.pk], LATELY).get(endpoint.pk))

@@ -1,0 +1,205 @@
+"""Run an action on selected jobs: select them, show a dry run where a confirmation is needed, then run and report.
+
+Each job is changed by one service call in its own transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from jobs import actors
+from jobs.admin import screens
+from jobs.admin.actions import CHANGE_PRIORITY, JOB_ACTIONS, ActionResult, JobAction
+from jobs.admin.base import COUNT_LIMIT, ActionAdmin, CappedInt, ReadOnlyAdmin, count_capped, log_history
+from jobs.admin.formatting import change_url, link, list_url
+from jobs.admin.forms import DryRunForm
+from jobs.conf import conf
+from jobs.engine.facts import COLUMNS, facts_of_many
+from jobs.errors import InvalidInput, JobSchedulerError
+from jobs.models import Job
+from jobs.refusal_text import short_error, short_reason
+from jobs.services import jobs as job_services
+from jobs.states import DryRun
+from jobs.validation import fields
+
+BATCH_SIZE = 500
+SAMPLE_SIZE = 10
+SAMPLE_FIELDS = ("job_type", "target", "created_at")
+IRREVERSIBLE = ("cancel", "resolve", "retry")  # confirmed for more than one job: a single retry does no harm
+
+
+@dataclass
+class DryRunResult:
+    """How many jobs the action would change, and why it would skip the others; as a string, the sentence on it."""
+
+    action: JobAction
+    jobs: int = 0
+    applicable: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    sample: list[Job] = field(default_factory=list)
+    left: int = 0  # selected jobs beyond the limit of one action
+
+    def __str__(self) -> str:
+        count = ngettext("%d job", "%d jobs", self.jobs) % self.jobs
+        parts = [str(self.action.will_text % {"count": self.applicable})]
+        parts += [
+            _("%(count)d skipped because %(why)s") % {"count": n, "why": why} for why, n in self.skipped.most_common()
+        ]
+        return f"{count}: {', '.join(parts)}."
+
+
+def dry_run_action(action: JobAction, job_ids: Sequence[UUID]) -> DryRunResult:
+    """Apply the rules of the action to each job, and change nothing."""
+    result = DryRunResult(action)
+    dry_run = DryRun("update", ["priority"]) if action is CHANGE_PRIORITY else DryRun(action.name)
+    for start in range(0, len(job_ids), BATCH_SIZE):
+        batch = Job.objects.filter(pk__in=job_ids[start : start + BATCH_SIZE])
+        jobs = list(batch.only("pk", *SAMPLE_FIELDS, *COLUMNS).order_by("pk"))
+        facts = facts_of_many(jobs)
+        for job in jobs:
+            result.jobs += 1
+            if len(result.sample) < SAMPLE_SIZE:
+                result.sample.append(job)
+            refusal = dry_run.refusal(facts[job.pk])
+            if refusal is None:
+                result.applicable += 1
+            else:
+                result.skipped[short_reason(refusal)] += 1
+    return result
+
+
+class JobActionAdmin(ActionAdmin, ReadOnlyAdmin):
+    """Each action requires its own permission, and goes through the services with the user as its actor."""
+
+    object_actions = (*JOB_ACTIONS.values(), CHANGE_PRIORITY)
+    action_form = DryRunForm
+    has_screens = True
+
+    def page_actions(self) -> dict[str, JobAction]:
+        """Return the actions of a job's page; the priority is changed in the edit form."""
+        return JOB_ACTIONS
+
+    def run_on_selection(self, request: HttpRequest, action: JobAction, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Run the action, or first show what it would do."""
+        jobs, left = select_jobs(request, queryset)
+        if not is_confirmed(request, action, len(jobs)):
+            return self.confirmation_page(request, action, jobs, left)
+        if action is CHANGE_PRIORITY:
+            try:
+                action = bind_priority(request, action)
+            except InvalidInput as error:
+                return self.confirmation_page(request, action, jobs, left, error.errors[0]["msg"])
+        self.run_action(request, action, jobs, left)
+        return None
+
+    def confirmation_page(
+        self, request: HttpRequest, action: JobAction, jobs: list[Job], left: int, error: str = ""
+    ) -> HttpResponse:
+        """Return a page with the dry run, a sample of the jobs, and the form that runs the action."""
+        result = dry_run_action(action, [job.pk for job in jobs])
+        result.left = left
+        is_all_selected = selects_all(request)
+        # Repeats the fields of the list's form; to select all that match, the list sends one key as well.
+        keys = [(ACTION_CHECKBOX_NAME, job.pk) for job in (jobs[:1] if is_all_selected else jobs)]
+        context = {
+            "dry_run": result,
+            "selects_all": is_all_selected,
+            "limit": conf.CONSOLE_BULK_LIMIT,
+            "sample": [(link(self.admin_site, Job, job.pk), job) for job in result.sample],
+            "hidden": [
+                ("action", action.name),
+                ("index", "0"),
+                ("select_across", "1" if is_all_selected else "0"),
+                *keys,
+            ],
+            "action_url": request.get_full_path(),
+            "list_url": list_url(self.admin_site, Job),
+            "reason": request.POST.get("reason", "")[: job_services.REASON_LENGTH],
+            "needs_priority": action is CHANGE_PRIORITY,
+            "priority": request.POST.get("priority", "50")[:4],
+            "error": error,
+        }
+        return screens.render(self, request, "jobs/console/confirm.html", context, title=action.list_label)
+
+    def run_action(self, request: HttpRequest, action: JobAction, jobs: list[Job], left: int = 0) -> None:
+        """Run the action on each job in its own transaction, so that a refusal does not undo the others."""
+        result, reason = ActionResult(action, left=left), request.POST.get("reason", "").strip()
+        for start in range(0, len(jobs), BATCH_SIZE):
+            changed = []
+            for job in jobs[start : start + BATCH_SIZE]:
+                try:
+                    result.add(job.pk, action.call(job.pk, actor=actors.user(request.user), reason=reason))
+                    changed.append(job)
+                except JobSchedulerError as error:
+                    result.skipped.setdefault(short_error(error), []).append(job.pk)
+            log_history(request, changed, f"{action.name}: {reason}" if reason else action.name)
+        message = str(result)
+        if len(result.created) == 1:
+            retry = link(self.admin_site, Job, result.created[0].pk)
+            message = format_html("{} {} {}", message, _("It is followed by"), retry)
+        is_complete = not result.skipped and not result.left
+        self.message_user(request, message, messages.SUCCESS if is_complete else messages.WARNING)
+
+    def run_on_object(self, request: HttpRequest, action: JobAction, row: Job) -> HttpResponse:
+        self.run_action(request, action, [row])
+        return HttpResponseRedirect(change_url(self.admin_site, Job, row.pk))
+
+    def get_urls(self) -> list[URLPattern]:
+        return [*screens.build_urls(self), *super().get_urls()]
+
+
+def select_jobs(request: HttpRequest, queryset: QuerySet[Job]) -> tuple[list[Job], int]:
+    """Return the selected jobs, oldest first and at most CONSOLE_BULK_LIMIT, and how many are left.
+
+    They are read before any of them is changed. A ticked job that has left the list since is included, so that the
+    report names it.
+    """
+    limit = conf.CONSOLE_BULK_LIMIT
+    selected_queryset = queryset
+    if not selects_all(request):
+        keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        selected_queryset = Job.objects.using(queryset.db).filter(pk__in=keys)
+    rows = selected_queryset.order_by("pk").values_list("pk", "job_type")[:limit]
+    selected_jobs = [Job(id=pk, job_type=job_type) for pk, job_type in rows]
+    if len(selected_jobs) < limit:
+        return selected_jobs, 0
+    count = count_capped(selected_queryset, limit + COUNT_LIMIT)
+    return selected_jobs, CappedInt(COUNT_LIMIT) if isinstance(count, CappedInt) else count - limit
+
+
+def is_confirmed(request: HttpRequest, action: JobAction, count: int) -> bool:
+    """Return True for a confirmed request, and for one that needs no confirmation.
+
+    One job needs none, and neither do reversible actions on ticked rows.
+    """
+    if request.POST.get("confirmed"):
+        return True
+    if request.POST.get("dry_run") or action is CHANGE_PRIORITY:
+        return False
+    return count <= 1 or (action.name not in IRREVERSIBLE and not selects_all(request))
+
+
+def selects_all(request: HttpRequest) -> bool:
+    """Return whether all rows of the list are selected, in any spelling that Django accepts as true."""
+    return request.POST.get("select_across", "").strip().lower() not in ("", "0", "false")
+
+
+def bind_priority(request: HttpRequest, action: JobAction) -> JobAction:
+    """Return the action with the posted priority. Raise InvalidInput for anything but 0 to 100."""
+    text = request.POST.get("priority", "")
+    if not (text.isascii() and text.isdigit() and len(text) < 5):
+        raise InvalidInput("priority", _("must be a whole number from 0 to 100"))
+    priority = fields.parse_integer(int(text), "priority", 0, 100)
+    return replace(action, call=lambda job_id, **by: job_services.update(job_id, {"priority": priority}, **by))
