@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import random
+import secrets
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from django.db import connection
 from django.utils import translation
+
+if TYPE_CHECKING:
+    from django.test import Client
+
+    from tests.support.worker_processes import Fleet
 
 logging.getLogger("factory").setLevel(logging.WARNING)  # it spells everything that it makes, asked or not
 # The many processes that tests start need not compile everything anew, each time.
@@ -60,3 +69,39 @@ def database_url() -> str:
     if connection.vendor == "sqlite":
         return f"sqlite:///{named['NAME']}"
     return f"postgres://{named['USER']}:{named['PASSWORD']}@{named['HOST']}:{named['PORT']}/{named['NAME']}"
+
+
+@pytest.fixture
+def fleet(process_env: dict[str, str], tmp_path: Path) -> Iterator[Fleet]:
+    """Start worker processes on the test's database; what they printed is shown if the test fails."""
+    from tests.support.worker_processes import Fleet  # only here: some runs of this suite have other settings
+
+    with Fleet(process_env, tmp_path) as fleet:
+        yield fleet
+        print(fleet.logs())
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """Return the random choices of a test; SEED repeats those of an earlier run."""
+    seed = os.environ.get("SEED") or secrets.token_hex(4)
+    print(f"SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def boss(db: None) -> Client:
+    """Return the browser of a superuser."""
+    from django.contrib.auth.models import User
+
+    from tests.support.admin_users import logged_in
+
+    return logged_in(User.objects.create_superuser("boss"))
+
+
+@pytest.fixture
+def looker(db: None) -> Client:
+    """Return the browser of a user who may view everything and change nothing."""
+    from tests.support.admin_users import logged_in, reader
+
+    return logged_in(reader("looker"))

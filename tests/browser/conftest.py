@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
-
-from tests.support.worker_processes import Fleet
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_MS = 20_000
@@ -79,9 +76,3 @@ def open_as(browser: Browser, live_server: Any) -> Iterator[Opener]:
 def _is_wrong(said: ConsoleMessage) -> bool:
     """A browser asks for a site's icon by itself."""
     return said.type == "error" and not str(said.location.get("url", "")).endswith("/favicon.ico")
-
-
-@pytest.fixture
-def fleet(process_env: dict[str, str], tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(process_env, tmp_path) as made:
-        yield made

@@ -8,7 +8,6 @@ import pytest
 
 from tests.chaos import pairs
 from tests.support.worker_processes import Fleet
-from tests.worker.conftest import *  # noqa: F403 — fleets of real workers
 
 
 def test_two_members_that_end_at_once_end_their_group_once(fleet: Fleet, chance: random.Random) -> None:

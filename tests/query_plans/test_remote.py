@@ -15,6 +15,8 @@ from jobs.engine.remote import offers, starts
 from jobs.models import ConcurrencyLimit, JobEvent
 from jobs.services import remote
 from tests.query_plans.test_claim import TABLE, ask, explain, explain_prepared, indexes, require_no_walk, statements
+from tests.remote.conftest import first_request as first_request
+from tests.remote.conftest import unlimited as unlimited
 
 pytestmark = [pytest.mark.pg_only, pytest.mark.django_db]
 

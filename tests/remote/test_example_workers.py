@@ -23,8 +23,6 @@ from tests.support.http_client import Caller
 from tests.support.lossy_proxy import LossyProxy, first_answer_to
 from tests.support.remote_workers import ADDON, SHELL_TOOLS, Crew, Program
 from tests.support.worker_processes import SHORT, Fleet, await_all_ended, await_status, event, job, successor, until
-from tests.worker.conftest import chance as chance
-from tests.worker.conftest import fleet as fleet
 
 needs_shell_tools = pytest.mark.skipif(
     not all(map(shutil.which, SHELL_TOOLS)), reason=f"the shell example needs {' and '.join(SHELL_TOOLS)}"

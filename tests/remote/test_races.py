@@ -20,7 +20,6 @@ from tests.support.http_client import Caller
 from tests.support.remote_client import Remote
 from tests.support.remote_workers import ADDON, Crew
 from tests.support.worker_processes import STEADY, Fleet, until
-from tests.worker.conftest import fleet as fleet
 
 SERVERS, POLLERS, JOBS, LIMIT = 2, 6, 40, 3
 LIMITED = {**STEADY, "LIMITS": {"global": LIMIT}}

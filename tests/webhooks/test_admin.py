@@ -22,16 +22,6 @@ pytestmark = pytest.mark.django_db
 FORM = {"tenant": "default", "url": ANYWHERE, "events": ["job.completed", "job.failed"], "enabled": "on"}
 
 
-@pytest.fixture
-def boss() -> Client:
-    return logged_in(User.objects.create_superuser("boss"))
-
-
-@pytest.fixture
-def looker() -> Client:
-    return logged_in(reader("looker"))
-
-
 def button(row: Any, verb: str) -> str:
     return page_of(row).replace("/change/", f"/verb/{verb}/")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 
 from jobs import clock
@@ -17,11 +16,6 @@ from webhooks.admin import endpoints
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def boss() -> Client:
-    return logged_in(User.objects.create_superuser("boss"))
 
 
 def test_a_list_of_endpoints_says_how_well_they_received_of_late(boss: Client) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,12 +29,6 @@ QUICK = {
     "WEBHOOK_BACKOFF_SEC": 0.2,
     "POLL_SEC": 0.2,
 }
-
-
-@pytest.fixture
-def fleet(process_env: dict[str, str], tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(process_env, tmp_path) as made:
-        yield made
 
 
 def all_delivered(number: int) -> Callable[[], bool]:
