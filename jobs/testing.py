@@ -236,7 +236,7 @@ def name_of(job_type: Any) -> str:
 def path_of(job: Job) -> str:
     """Its job type, or the path of a task that has none of its own."""
     handlers = _task_handlers()
-    if handlers is None or job.job_type != handlers.ANYWHERE:
+    if handlers is None or job.job_type != handlers.GENERIC_JOB_TYPE:
         return job.job_type
     return str(job.params.get("path", job.job_type))
 
@@ -262,10 +262,10 @@ def _is_a_tasks(job: Job) -> bool:
     handlers = _task_handlers()
     if handlers is None:
         return False
-    if job.job_type == handlers.ANYWHERE:
+    if job.job_type == handlers.GENERIC_JOB_TYPE:
         return True
     try:
-        handlers.known(job.job_type)
+        handlers.get_task(job.job_type)
     except LookupError:
         return False
     return True

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from jobs import db
 from jobs.actors import PYTHON, Actor
 from jobs.contrib import django_q
-from jobs.contrib.django_q import Source
+from jobs.contrib.django_q import DjangoQSchedule
 from jobs.errors import JobSchedulerError
 from jobs.registry import CONTEXT, Handler, registry
 from jobs.serializers import moment
@@ -33,7 +33,7 @@ class Unreadable(JobSchedulerError):
     """This one cannot be brought over, and why."""
 
 
-def translate(source: Source, zone_name: str, warnings: list[str]) -> dict[str, Any]:
+def translate(source: DjangoQSchedule, zone_name: str, warnings: list[str]) -> dict[str, Any]:
     """Return what `services.create` takes, or raise. `zone_name` is where django-q2 reads its times."""
     if source.hook:
         warnings.append(_("its hook “%s” is not called: use a webhook, or make it a job") % source.hook[:100])
@@ -55,7 +55,7 @@ def translate(source: Source, zone_name: str, warnings: list[str]) -> dict[str, 
     if twice := given.keys() & named.keys():
         raise Unreadable(_("it passes “%s” twice") % min(twice))
     params = {name: _plain(value) for name, value in {**given, **named}.items()}
-    makes_up = django_q.makes_up_for_missed() and source.schedule_type != "C"  # its crons count from now
+    makes_up = django_q.is_catching_up() and source.schedule_type != "C"  # its crons count from now
     return {
         "name": (source.name or source.func)[:200],
         "job_type": handler.name,
@@ -68,7 +68,7 @@ def translate(source: Source, zone_name: str, warnings: list[str]) -> dict[str, 
     }
 
 
-def _rule(source: Source, zone_name: str, warnings: list[str]) -> dict[str, Any]:
+def _rule(source: DjangoQSchedule, zone_name: str, warnings: list[str]) -> dict[str, Any]:
     kind = source.schedule_type
     if kind == "C":
         return {"cron": validation.cron(source.cron or ""), "timezone": zone_name}
@@ -157,10 +157,10 @@ def bring_over(
 ) -> list[Imported]:
     """Import each in a transaction of its own, in which its source is disabled too if `disable_source`."""
     tenant = fields.parse_tenant(tenant)
-    zone_name = validation.timezone(django_q.time_zone(), "Q_CLUSTER")
+    zone_name = validation.timezone(django_q.get_time_zone(), "Q_CLUSTER")
     known = set(Schedule.objects.filter(source__startswith="q2:").values_list("source", flat=True))
     imported = []
-    for source in django_q.sources():
+    for source in django_q.list_schedules():
         row = Imported(f"q2:{source.id}", source.name or source.func, fires_twice=source.repeats != 0)
         imported.append(row)
         try:
@@ -169,7 +169,7 @@ def bring_over(
                     row.result = "known"
                 else:
                     _create(row, source, zone_name, tenant, dry_run, actor)
-                if disable_source and not dry_run and django_q.disable([source.id]):
+                if disable_source and not dry_run and django_q.disable_schedules([source.id]):
                     row.warnings.append(_("its source was disabled"))
                     row.fires_twice = False
         except JobSchedulerError as error:
@@ -177,7 +177,7 @@ def bring_over(
     return imported
 
 
-def _create(row: Imported, source: Source, zone_name: str, tenant: str, dry_run: bool, actor: Actor) -> None:
+def _create(row: Imported, source: DjangoQSchedule, zone_name: str, tenant: str, dry_run: bool, actor: Actor) -> None:
     warnings: list[str] = []
     values = translate(source, zone_name, warnings)
     row.warnings += warnings

@@ -1,7 +1,7 @@
-"""django-q2 as a guest: its cluster may drive our housekeeping, and its schedules can be read. Nobody else imports it.
+"""Integrate django-q2: its cluster may run our maintenance, and its schedules can be read.
 
-What a cluster is given is the name of `tick`, never arguments: a tick is bounded, changes nothing that is not due, and
-may be delivered twice or cut off anywhere.
+No other module imports django-q2. A cluster gets the name of `tick`, never arguments: a tick is bounded in time, does
+only what is due, and may be delivered twice or interrupted at any point.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from jobs.errors import Conflict
 logger = logging.getLogger("jobs.contrib.django_q")
 TICK = "jobs.contrib.django_q.tick"
 TICK_NAME = "jobscheduler:tick"
-TICK_SEC = 10.0  # then the rest of the round is left to the next one
-OPTIONS = {"ack_failure": True, "save": False, "timeout": 20}
+TICK_SEC = 10.0  # the tasks that have not started by then are left to the next tick
+TICK_OPTIONS = {"ack_failure": True, "save": False, "timeout": 20}
 
 
-class NotInstalled(Conflict):
+class DjangoQNotInstalled(Conflict):
     code = "django_q_not_installed"
 
 
 @dataclass(frozen=True)
-class Source:
-    """A schedule of django-q2, as it stands in its table."""
+class DjangoQSchedule:
+    """A row of django-q2's table of schedules."""
 
     id: int
     name: str | None
@@ -52,30 +52,30 @@ class Source:
 
 
 def tick() -> None:
-    """One round of our housekeeping, as far as it goes in a few seconds; what is left is due again next time."""
+    """Run the maintenance tasks once, for at most TICK_SEC; the rest is due again at the next tick."""
     end = time.monotonic() + TICK_SEC
-    # Our duties, beginning with another one each minute: none is always the one that is left.
+    # Begin with another task each minute, so that a slow one does not always keep the same others from running.
     duties = runner.duties()
     start = int(time.time() // 60) % max(len(duties), 1)
-    for each in [*duties[start:], *duties[:start]]:
+    for task in [*duties[start:], *duties[:start]]:
         if time.monotonic() > end:
-            logger.warning("a tick was not done in %d s; the rest waits for the next", TICK_SEC)
+            logger.warning("a tick exceeded %d s; the remaining tasks are left to the next tick", TICK_SEC)
             return
         try:
-            each.run()
+            task.run()
         except MISSING:
             raise
         except Exception:
-            logger.exception("duty %s failed", each.name)
+            logger.exception("maintenance task %s failed", task.name)
 
 
 def install(*, minutes: int = 1, cluster: str | None = None) -> bool:
-    """Let a running cluster call `tick`; again changes what was said before. Whether it was new."""
-    model = _model()
+    """Let a running cluster call `tick`, or change how it does. Return whether the schedule is new."""
+    model = _schedule_model()
     row = {
         "func": TICK,
         "args": None,
-        "kwargs": repr({"q_options": OPTIONS}),
+        "kwargs": repr({"q_options": TICK_OPTIONS}),
         "hook": None,
         "schedule_type": model.MINUTES,
         "minutes": minutes,
@@ -84,42 +84,45 @@ def install(*, minutes: int = 1, cluster: str | None = None) -> bool:
         "intended_date_kwarg": None,
     }
     with transaction.atomic(using=router.db_for_write(model)):
-        known = list(model.objects.filter(name=TICK_NAME).order_by("pk").values_list("pk", flat=True))
-        model.objects.filter(pk__in=known[1:]).delete()  # its names are not unique; two of ours would tick twice
+        existing = list(model.objects.filter(name=TICK_NAME).order_by("pk").values_list("pk", flat=True))
+        model.objects.filter(pk__in=existing[1:]).delete()  # names are not unique there; two rows would tick twice
         model.objects.update_or_create(name=TICK_NAME, defaults=row)
-    return not known
+    return not existing
 
 
 def uninstall() -> bool:
-    """Whether there was something to take away."""
-    return bool(_model().objects.filter(name=TICK_NAME).delete()[0])
+    """Remove the schedule of `tick`. Return whether there was one."""
+    return bool(_schedule_model().objects.filter(name=TICK_NAME).delete()[0])
 
 
-def sources() -> list[Source]:
-    """Its schedules, but for our own tick."""
-    names = list(Source.__dataclass_fields__)
-    return [Source(**row) for row in _model().objects.exclude(func=TICK).order_by("pk").values(*names)]
+def list_schedules() -> list[DjangoQSchedule]:
+    """Return the schedules of django-q2, except that of `tick`."""
+    names = list(DjangoQSchedule.__dataclass_fields__)
+    return [
+        DjangoQSchedule(**row) for row in _schedule_model().objects.exclude(func=TICK).order_by("pk").values(*names)
+    ]
 
 
-def disable(ids: list[int]) -> int:
-    """Its own way of keeping a schedule that fires no more. Returns how many had fired until now."""
-    model = _model()
+def disable_schedules(ids: list[int]) -> int:
+    """Set `repeats` to 0, which django-q2 never runs. Return how many were enabled."""
+    model = _schedule_model()
     return int(model.objects.filter(pk__in=ids).exclude(repeats=0).update(repeats=0))
 
 
-def time_zone() -> str:
-    """Where its schedules are read."""
+def get_time_zone() -> str:
+    """Return the time zone of its schedules."""
     cluster = getattr(settings, "Q_CLUSTER", {})
     return str(cluster.get("time_zone") or settings.TIME_ZONE)
 
 
-def makes_up_for_missed() -> bool:
+def is_catching_up() -> bool:
+    """Tell whether its cluster runs what it missed while it was stopped."""
     return bool(getattr(settings, "Q_CLUSTER", {}).get("catch_up", True))
 
 
-def _model() -> Any:
+def _schedule_model() -> Any:
     if not apps.is_installed("django_q"):
-        raise NotInstalled(_("django-q2 is not part of this site: “django_q” is not in INSTALLED_APPS."))
+        raise DjangoQNotInstalled(_("django-q2 is not part of this site: “django_q” is not in INSTALLED_APPS."))
     from django_q.models import Schedule
 
     return Schedule

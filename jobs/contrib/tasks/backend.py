@@ -1,4 +1,4 @@
-"""The backend: a task that is enqueued becomes a job, and a chain of jobs is read as its result."""
+"""The task backend: an enqueued task becomes a job, and the job's retry chain is read as its result."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from jobs.contrib.tasks.compat import (
     normalize_json,
     task_enqueued,
 )
-from jobs.contrib.tasks.task import EXTRAS, JobsTask
+from jobs.contrib.tasks.task import JOB_FIELDS, JobsTask
 from jobs.errors import InvalidInput
 
 signals.job_finished.connect(handlers.send_task_finished, dispatch_uid="jobs.contrib.tasks")
 
 
 class JobsBackend(BaseTaskBackend):
-    """OPTIONS may say, for all its tasks, what a `JobsTask` may say for one."""
+    """The backend for TASKS. OPTIONS are defaults, for all its tasks, of the fields of `JobsTask`."""
 
     task_class = JobsTask
     supports_defer = True
@@ -38,36 +38,36 @@ class JobsBackend(BaseTaskBackend):
     supports_priority = True
 
     def validate_task(self, task: Task[..., Any]) -> None:
-        """Called for every task as it is declared, which is how a worker learns of them."""
+        """Validate a task and register its job type; Django calls this for every task that is declared."""
         super().validate_task(task)
-        handlers.job_type(task)
+        handlers.register_task(task)
 
     def enqueue(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskResult[Any]:
         from jobs.contrib.tasks import results
         from jobs.services.jobs import submit
 
         self.validate_task(task)
-        job_type = handlers.job_type(task)
+        job_type = handlers.register_task(task)
         try:
-            params = self._params(task, job_type, args, kwargs)
-            said = {name: getattr(task, name, None) for name in EXTRAS}
+            params = self._build_params(task, job_type, args, kwargs)
+            task_fields = {name: getattr(task, name, None) for name in JOB_FIELDS}
             fields = {"resource": task.queue_name, **self.options}
-            fields |= {name: value for name, value in said.items() if value is not None}
-            moment = task.run_after
-            if moment is not None and not settings.USE_TZ:
-                moment = timezone.make_aware(moment)
+            fields |= {name: value for name, value in task_fields.items() if value is not None}
+            run_after = task.run_after
+            if run_after is not None and not settings.USE_TZ:
+                run_after = timezone.make_aware(run_after)
             submitted = submit(
                 {
                     "job_type": job_type,
                     "params": params,
                     **fields,
                     "priority": 50 + task.priority // 2,
-                    "not_before": moment,
+                    "not_before": run_after,
                 }
             )
         except InvalidInput as error:
             raise InvalidTask(str(error)) from error
-        result = results.of_new(submitted.job)
+        result = results.build_new_result(submitted.job)
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -75,9 +75,9 @@ class JobsBackend(BaseTaskBackend):
         from jobs.contrib.tasks import results
 
         try:
-            chain = results.chain_of(UUID(str(result_id)))
+            chain = results.load_chain(UUID(str(result_id)))
             if chain:
-                return results.of(chain)
+                return results.build_result(chain)
         except (ValueError, LookupError) as error:
             raise TaskResultDoesNotExist(result_id) from error
         raise TaskResultDoesNotExist(result_id)
@@ -85,14 +85,18 @@ class JobsBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
         if not apps.is_installed("jobs"):
             hint = 'Add "jobs" to INSTALLED_APPS.'
-            yield checks.Error(f"TASKS[{self.alias!r}] runs tasks as jobs, without the app.", hint=hint, id="jobs.E010")
-        for name in sorted(self.options.keys() - set(EXTRAS)):
-            hint = f"It knows {', '.join(EXTRAS)}."
-            yield checks.Error(f"TASKS[{self.alias!r}]: OPTIONS has no {name!r}.", hint=hint, id="jobs.E011")
+            yield checks.Error(
+                f"TASKS[{self.alias!r}] needs the app “jobs”, which is not installed.", hint=hint, id="jobs.E010"
+            )
+        for name in sorted(self.options.keys() - set(JOB_FIELDS)):
+            hint = f"Allowed: {', '.join(JOB_FIELDS)}."
+            yield checks.Error(
+                f"TASKS[{self.alias!r}]: OPTIONS has the unknown key {name!r}.", hint=hint, id="jobs.E011"
+            )
 
-    def _params(self, task: Task[..., Any], job_type: str, args: Any, kwargs: Any) -> dict[str, Any]:
-        said = {"priority": task.priority, "queue_name": task.queue_name, "backend": self.alias}
-        params = {**normalize_json({"args": args, "kwargs": kwargs}), "task": said}
-        if job_type != handlers.ANYWHERE:
+    def _build_params(self, task: Task[..., Any], job_type: str, args: Any, kwargs: Any) -> dict[str, Any]:
+        task_fields = {"priority": task.priority, "queue_name": task.queue_name, "backend": self.alias}
+        params = {**normalize_json({"args": args, "kwargs": kwargs}), "task": task_fields}
+        if job_type != handlers.GENERIC_JOB_TYPE:
             return params
-        return {"path": task.module_path, "signature": handlers.signature(task.module_path), **params}
+        return {"path": task.module_path, "signature": handlers.sign_path(task.module_path), **params}

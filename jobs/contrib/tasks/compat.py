@@ -1,4 +1,4 @@
-"""The words of the standard, from Django where it has them and from the package `django-tasks` where not."""
+"""The names of Django's task framework: from Django 6, else from the package `django-tasks`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that may say what only a job can: its lane, its retries, its time. And what its function gets as context."""
+"""`JobsTask`, a task with the fields of a job (target, retries, deadline, …), and the context of its function."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from jobs.contrib.tasks.compat import Task, TaskContext, task_backends
 if TYPE_CHECKING:
     from jobs.engine.executors.run import Context
 
-STANDARD = ("priority", "backend", "queue_name", "takes_context")
+STANDARD_OPTIONS = ("priority", "backend", "queue_name", "takes_context")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsTask(Task):
-    """None leaves it to the backend's OPTIONS, then to the settings. `resource` wins over `queue_name`."""
+    """A task with fields of its job.
+
+    A field that is None is taken from the backend's OPTIONS, then from the settings. `resource` takes precedence over
+    `queue_name`.
+    """
 
     tenant: str | None = None
     target: str | None = None
@@ -31,30 +35,31 @@ class JobsTask(Task):
     idempotency_key: str | None = None
 
     def using(self, **changes: Any) -> JobsTask:
-        """As the standard's, for every field of ours, too."""
-        unknown = changes.keys() - {*STANDARD[:3], "run_after", *EXTRAS}
+        """Return a copy with these changes, as Django's `using` does, for the fields of the job too."""
+        unknown = changes.keys() - {*STANDARD_OPTIONS[:3], "run_after", *JOB_FIELDS}
         if unknown:
             raise TypeError(f"using() has no option {', '.join(map(repr, sorted(unknown)))}")
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
 
-EXTRAS = tuple(each.name for each in fields(JobsTask) if each.name not in {f.name for f in fields(Task)})
+_TASK_FIELDS = {standard.name for standard in fields(Task)}
+JOB_FIELDS = tuple(own.name for own in fields(JobsTask) if own.name not in _TASK_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsContext(TaskContext):
-    """What a function with `takes_context` gets. `job` is the handler's own context: stop checks, progress, log."""
+    """The context of a function with `takes_context`. `job` is the handler's context: stop checks, progress, log."""
 
     job: Context = field(repr=False)
 
 
 def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """The standard's `@task` with the options of `JobsTask`; on Django 6.0 its own decorator takes none."""
+    """Declare a task, with the options of `JobsTask`; on Django 6.0 the decorator of Django accepts none."""
     if "run_after" in options:
         raise TypeError("run_after belongs to one call: task.using(run_after=…)")
 
     def decorate(func: Callable[..., Any]) -> Any:
-        said = {"priority": 0, "queue_name": "default", "backend": "default", "takes_context": False, **options}
-        return task_backends[str(said["backend"])].task_class(func=func, run_after=None, **said)
+        task_fields = {"priority": 0, "queue_name": "default", "backend": "default", "takes_context": False, **options}
+        return task_backends[str(task_fields["backend"])].task_class(func=func, run_after=None, **task_fields)
 
     return decorate if function is None else decorate(function)
