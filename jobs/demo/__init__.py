@@ -1,6 +1,6 @@
-"""A living picture for the console, in a tenant of its own; `manage.py demo` fills it and takes it away.
+"""Demo data for the console, in a tenant of its own; `manage.py demo` creates and removes it.
 
-Each of our apps that is installed adds its part: a module `demo` with `prepare`, `finish` and `clear`.
+The apps `schedules` and `webhooks`, if installed, add their part: a module `demo` with `prepare`, `finish` and `clear`.
 """
 
 from __future__ import annotations
@@ -17,53 +17,59 @@ from jobs.models import Job, JobTemplate
 from jobs.services import templates
 
 TENANT = "demo"
-MARK = "demo: a short nap"  # the template by which the command knows its own tenant again
-NEIGHBOURS = ("jobscheduler_schedules", "jobscheduler_webhooks")
+MARKER_TEMPLATE = "demo: a short nap"  # its presence shows that the tenant holds the demo
+APP_LABELS = ("jobscheduler_schedules", "jobscheduler_webhooks")
 
 
-class AlreadyThere(Conflict):
+class DemoExists(Conflict):
     code = "demo_is_there"
 
 
-class NotTheDemo(Conflict):
+class DemoTenantInUse(Conflict):
     code = "not_the_demo"
 
 
 def fill(*, actor: Actor) -> int:
-    """Make all of it, some of it by working. Returns how many jobs there are then."""
+    """Create the demo, and run the jobs of its history. Return the number of jobs."""
     from jobs.demo import content, handlers
 
-    if is_there():
-        raise AlreadyThere(_("The demo is there already; “demo --clear” removes it."))
+    if exists():
+        raise DemoExists(_("The demo already exists; “demo --clear” removes it."))
     if Job.objects.filter(tenant=TENANT).exists():
-        raise NotTheDemo(_("The tenant “%s” has jobs of its own; the demo leaves it alone.") % TENANT)
-    handlers.make_known()
-    nap = {"name": MARK, "job_type": "system.sleep", "params": {"seconds": 5}, "priority": "LOW", "tags": ["demo"]}
-    templates.create(nap, tenant=TENANT, actor=actor)
-    for part in _parts():
-        part.prepare(actor)
-    content.live_through(actor)
-    for part in _parts():
-        part.finish(actor)
-    content.arrange(actor)
+        raise DemoTenantInUse(_("The tenant “%s” already has other jobs; the demo needs an empty tenant.") % TENANT)
+    handlers.register_handlers()
+    template = {
+        "name": MARKER_TEMPLATE,
+        "job_type": "system.sleep",
+        "params": {"seconds": 5},
+        "priority": "LOW",
+        "tags": ["demo"],
+    }
+    templates.create(template, tenant=TENANT, actor=actor)
+    for module in _load_app_modules():
+        module.prepare(actor)
+    content.create_history(actor)
+    for module in _load_app_modules():
+        module.finish(actor)
+    content.create_waiting_jobs(actor)
     return Job.objects.filter(tenant=TENANT).count()
 
 
-def clear(*, actor: Actor, patience_sec: float) -> int:
-    """Remove all of it, and whatever else is in its tenant by now. Returns how many jobs went."""
+def clear(*, actor: Actor, timeout_sec: float) -> int:
+    """Remove the demo, and everything else in its tenant. Return the number of removed jobs."""
     from jobs.demo import content
 
-    if not is_there():
+    if not exists():
         raise NotFound(_("There is no demo to remove."))
-    for part in _parts():
-        part.clear(actor)
-    return content.clear(actor, patience_sec)
+    for module in _load_app_modules():
+        module.clear(actor)
+    return content.clear(actor, timeout_sec)
 
 
-def is_there() -> bool:
-    return JobTemplate.objects.filter(tenant=TENANT, name=MARK).exists()
+def exists() -> bool:
+    return JobTemplate.objects.filter(tenant=TENANT, name=MARKER_TEMPLATE).exists()
 
 
-def _parts() -> list[Any]:
-    found = [config for config in apps.get_app_configs() if config.label in NEIGHBOURS]
-    return [import_module(f"{config.name}.demo") for config in found]
+def _load_app_modules() -> list[Any]:
+    configs = [config for config in apps.get_app_configs() if config.label in APP_LABELS]
+    return [import_module(f"{config.name}.demo") for config in configs]

@@ -1,6 +1,6 @@
-"""What the demo shows: a past that a worker of this process has really run, jobs that wait, and how all of it goes.
+"""The content of the demo: a history that a worker in this process has run, waiting jobs, and their removal.
 
-What waits is of types that every worker knows; its low priority lets a site's own jobs go first.
+Waiting jobs are of types that every worker handles; their low priority lets the site's own jobs go first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.utils.translation import ngettext
 
 from jobs import clock, db
 from jobs.actors import Actor
-from jobs.demo import MARK, TENANT, NotTheDemo, handlers
+from jobs.demo import MARKER_TEMPLATE, TENANT, DemoTenantInUse, handlers
 from jobs.engine.claim import Serves
 from jobs.engine.maintenance import retention
 from jobs.engine.maintenance.rollup_compaction import MINUTES_KEPT
@@ -33,11 +33,11 @@ from jobs.states import LIVE, Status
 
 WORKER = "demo"
 GPU, PLOTTER = "demo-gpu", "demo-plotter"
-BATCH = 500
-LOOK_SEC = 0.5
+BATCH_SIZE = 500
+POLL_SEC = 0.5
 STEP, WEEK = timedelta(minutes=5), timedelta(days=7)
-# Job type, its resource, jobs an hour, how many of a hundred fail, usual wait and run in seconds.
-USUAL = (
+# Job type, its resource, jobs per hour, failures in percent, typical wait and run time in seconds.
+TYPICAL_LOAD = (
     ("demo.mail", "demo-mail", 120, 4, 0.4, 0.3),
     ("demo.report", "demo-cpu", 18, 1, 3.0, 40.0),
     ("demo.import", "demo-cpu", 6, 0, 20.0, 240.0),
@@ -49,39 +49,42 @@ class StillRunning(Conflict):
     code = "still_running"
 
 
-def live_through(actor: Actor) -> None:
-    JobMinute.objects.bulk_create(_minutes(clock.now()), batch_size=500)
+def create_history(actor: Actor) -> None:
+    """Insert a week of the rollup, submit jobs and groups, and run them in this process."""
+    JobMinute.objects.bulk_create(_build_minutes(clock.now()), batch_size=BATCH_SIZE)
     reports = [("demo.report", {"month": f"2026-{month:02d}"}) for month in range(1, 10)]
     mails = [("demo.mail", {"to": f"reader-{number}@open.example", "token": "secret"}) for number in range(12)]
     closed = [("demo.mail", {"to": f"reader-{number}@closed.example"}) for number in range(3)]
     files = [("demo.import", {"path": f"orders-{number}.csv", "rows": number % 3 * 100}) for number in range(6)]
     prints = [("demo.print", {"copies": number + 1, "burns": number == 3}) for number in range(6)]
     plain: list[dict[str, Any]] = [
-        {"job_type": kind, "params": params} for kind, params in (*reports, *mails, *closed, *files, *prints)
+        {"job_type": job_type, "params": params} for job_type, params in (*reports, *mails, *closed, *files, *prints)
     ]
-    stuck: dict[str, Any] = {
+    blocking: dict[str, Any] = {
         "job_type": "demo.mail",
         "params": {"to": "editor@closed.example"},
         "target": "demo-book-2",
     }
-    job_services.enqueue_many([{**each, "tenant": TENANT, "tags": ["demo"]} for each in (*plain, stuck)], actor=actor)
-    fine = [{"job_type": "demo.mail", "params": {"to": f"chapter-{number}@open.example"}} for number in range(5)]
-    groups.create(fine, name="demo: five chapters", tenant=TENANT, actor=actor)
-    mixed = [*fine[:3], {"job_type": "demo.mail", "params": {"to": "chapter-4@closed.example"}}]
+    job_services.enqueue_many(
+        [{**spec, "tenant": TENANT, "tags": ["demo"]} for spec in (*plain, blocking)], actor=actor
+    )
+    completing = [{"job_type": "demo.mail", "params": {"to": f"chapter-{number}@open.example"}} for number in range(5)]
+    groups.create(completing, name="demo: five chapters", tenant=TENANT, actor=actor)
+    mixed = [*completing[:3], {"job_type": "demo.mail", "params": {"to": "chapter-4@closed.example"}}]
     groups.create(mixed, name="demo: one chapter lost", on_failure="continue", tenant=TENANT, actor=actor)
-    work(burst=True)
+    run_worker(burst=True)
 
 
-def work(*, burst: bool, housekeeping: bool = False, concurrency: int = 1) -> int:
-    """Run the demo's jobs in this process; without `burst` until it is told to stop."""
-    handlers.make_known()
+def run_worker(*, burst: bool, housekeeping: bool = False, concurrency: int = 1) -> int:
+    """Run the demo's jobs in this process; without `burst` until a signal stops it."""
+    handlers.register_handlers()
     serves = Serves(tuple(registry.local_names()), tenant=TENANT, choosy=True)
     options = Options(None, concurrency, serves, burst=burst, housekeeping=housekeeping)
     worker = Worker(options)
     if not burst:
         worker.listen_to_signals()
         return worker.run()
-    # What a worker says of each job, and of each that fails on purpose, is not news here.
+    # Some of these jobs fail on purpose: the worker's log lines would be misleading.
     logger = logging.getLogger("jobs")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -91,32 +94,32 @@ def work(*, burst: bool, housekeeping: bool = False, concurrency: int = 1) -> in
         logger.setLevel(level)
 
 
-def _minutes(now: datetime) -> Iterator[JobMinute]:
-    """A week of ups and downs. What is older than a day stands by the hour, as housekeeping would have folded it."""
-    dice = random.Random(7)  # noqa: S311 — the same picture every time
+def _build_minutes(now: datetime) -> Iterator[JobMinute]:
+    """Build rows of the rollup for a week; those older than a day by the hour, as compaction would leave them."""
+    rng = random.Random(7)  # noqa: S311 — the same figures every time
     hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    folded = hour - MINUTES_KEPT
+    compacted_before = hour - MINUTES_KEPT
     moment = hour - WEEK
     while moment < now - STEP:
-        is_folded = moment < folded
-        span = timedelta(hours=1) if is_folded else STEP
-        tide = 1.2 + sin(moment.timestamp() / 86_400 * tau)
-        for kind, resource, hourly, failing, wait, run in USUAL:
-            jobs = round(hourly * tide * (span / timedelta(hours=1)) * dice.uniform(0.6, 1.4))
-            failed = sum(dice.random() * 100 < failing for _ in range(jobs))
+        is_compacted = moment < compacted_before
+        span = timedelta(hours=1) if is_compacted else STEP
+        daily_factor = 1.2 + sin(moment.timestamp() / 86_400 * tau)
+        for job_type, resource, hourly, failing, wait, run in TYPICAL_LOAD:
+            jobs = round(hourly * daily_factor * (span / timedelta(hours=1)) * rng.uniform(0.6, 1.4))
+            failed = sum(rng.random() * 100 < failing for _ in range(jobs))
             for outcome, number in ((Status.COMPLETED, jobs - failed), (Status.FAILED, failed)):
                 if not number:
                     continue
-                waited, ran = wait * dice.uniform(0.5, 4), run * dice.uniform(0.5, 2)
+                waited, ran = wait * rng.uniform(0.5, 4), run * rng.uniform(0.5, 2)
                 yield JobMinute(
                     minute=moment,
-                    worker=HOUR if is_folded else WORKER,
+                    worker=HOUR if is_compacted else WORKER,
                     tenant=TENANT,
                     resource=resource,
-                    job_type=kind,
+                    job_type=job_type,
                     outcome=str(outcome),
-                    wait_bucket=_bucket(waited),
-                    run_bucket=_bucket(ran),
+                    wait_bucket=_find_bucket(waited),
+                    run_bucket=_find_bucket(ran),
                     jobs=number,
                     wait_sec=number * waited,
                     run_sec=number * ran,
@@ -124,11 +127,11 @@ def _minutes(now: datetime) -> Iterator[JobMinute]:
         moment += span
 
 
-def _bucket(seconds: float) -> int:
+def _find_bucket(seconds: float) -> int:
     return sum(seconds > bound for bound in BUCKETS_SEC)
 
 
-def arrange(actor: Actor) -> None:
+def create_waiting_jobs(actor: Actor) -> None:
     """Submit a job for each reason to wait, and some that any worker will run."""
     limits.set_maximum("resource", GPU, maximum=1, reason="demo: there is only one", actor=actor)
     limits.pause("resource", PLOTTER, reason="demo: out of paper", actor=actor)
@@ -139,63 +142,63 @@ def arrange(actor: Actor) -> None:
     ]
     groups.create(steps, mode="sequential", name="demo: step by step", tenant=TENANT, actor=actor)
     for _ in range(3):
-        _nap(actor, 20, resource=GPU)
+        _enqueue_sleep(actor, 20, resource=GPU)
     for chapter in range(3):
-        _nap(actor, 15 + chapter, target="demo-book-1")
+        _enqueue_sleep(actor, 15 + chapter, target="demo-book-1")
     for _ in range(4):
-        _nap(actor, 12)
-    _nap(actor, 5, resource=PLOTTER)
-    _nap(actor, 5, target="demo-book-2")  # behind a failed one
-    _nap(actor, 5, target="demo-book-3")
-    _nap(actor, 5, not_before=clock.now() + timedelta(hours=18))
-    _nap(actor, 5, hold=True)
-    job_services.pause(_nap(actor, 30).pk, reason="demo: not now", actor=actor)
-    job_services.cancel(_nap(actor, 30).pk, reason="demo: not wanted any more", actor=actor)
+        _enqueue_sleep(actor, 12)
+    _enqueue_sleep(actor, 5, resource=PLOTTER)
+    _enqueue_sleep(actor, 5, target="demo-book-2")  # behind a failed job
+    _enqueue_sleep(actor, 5, target="demo-book-3")
+    _enqueue_sleep(actor, 5, not_before=clock.now() + timedelta(hours=18))
+    _enqueue_sleep(actor, 5, hold=True)
+    job_services.pause(_enqueue_sleep(actor, 30).pk, reason="demo: not now", actor=actor)
+    job_services.cancel(_enqueue_sleep(actor, 30).pk, reason="demo: not wanted any more", actor=actor)
     mail = {"to": "reader@open.example"}
     job_services.enqueue(
         "demo.mail", mail, tenant=TENANT, priority="LOW", tags=["demo"], actor=actor
-    )  # nobody serves it
+    )  # no worker handles it
 
 
-def _nap(actor: Actor, seconds: float, **fields: Any) -> Any:
+def _enqueue_sleep(actor: Actor, seconds: float, **fields: Any) -> Any:
     fields = {"tenant": TENANT, "priority": "LOW", "tags": ["demo"], **fields}
     return job_services.enqueue("system.sleep", {"seconds": seconds}, actor=actor, **fields)
 
 
-def clear(actor: Actor, patience_sec: float) -> int:
-    """First nothing more may start, then what runs must end, then everything goes."""
+def clear(actor: Actor, timeout_sec: float) -> int:
+    """Cancel all jobs of the demo, wait until none is running, then delete everything. Return the number of jobs."""
     for job_id in list(_jobs().filter(status__in=sorted(LIVE)).values_list("pk", flat=True)):
         try:
             job_services.cancel(job_id, reason="the demo is over", actor=actor)
-        except Conflict:  # it has ended meanwhile
+        except Conflict:  # it has finished meanwhile
             continue
-    deadline = time.monotonic() + patience_sec
+    deadline = time.monotonic() + timeout_sec
     while running := _jobs().filter(status=Status.RUNNING).count():
         if time.monotonic() > deadline:
             message = ngettext(
                 "%d job was asked to stop and still runs", "%d jobs were asked to stop and still run", running
             )
             raise StillRunning(f"{message % running}; try again.")
-        time.sleep(LOOK_SEC)
-    # The newest first: a retry refers to what it retries.
-    gone = 0
-    while ids := list(_jobs().order_by("-pk").values_list("pk", flat=True)[:BATCH]):
-        if _jobs().filter(pk__in=ids, status__in=sorted(LIVE)).exists():
-            raise NotTheDemo(f"Somebody goes on submitting jobs to the tenant {TENANT}; try again.")
+        time.sleep(POLL_SEC)
+    # The newest first: a retry refers to the job that it retries.
+    deleted = 0
+    while job_ids := list(_jobs().order_by("-pk").values_list("pk", flat=True)[:BATCH_SIZE]):
+        if _jobs().filter(pk__in=job_ids, status__in=sorted(LIVE)).exists():
+            raise DemoTenantInUse(f"Jobs are still being submitted to the tenant {TENANT}; stop that, and try again.")
         with db.atomic():
-            retention.delete_jobs(ids)
-        gone += len(ids)
+            retention.delete_jobs(job_ids)
+        deleted += len(job_ids)
     for model in (JobGroup, Target, JobMinute):
         model._base_manager.using(db.alias()).filter(tenant=TENANT).delete()
     for key in (GPU, PLOTTER):
         if ConcurrencyLimit.objects.filter(scope="resource", key=key).exists():
             limits.unpause("resource", key, actor=actor)
             limits.reset("resource", key, actor=actor)
-    # The mark goes last: what is interrupted can be begun again.
-    for template in JobTemplate.objects.filter(tenant=TENANT).exclude(name=MARK):
+    # The marker is deleted last, so that an interrupted removal can be repeated.
+    for template in JobTemplate.objects.filter(tenant=TENANT).exclude(name=MARKER_TEMPLATE):
         templates.delete(template.pk, actor=actor)
-    JobTemplate.objects.filter(tenant=TENANT, name=MARK).delete()
-    return gone
+    JobTemplate.objects.filter(tenant=TENANT, name=MARKER_TEMPLATE).delete()
+    return deleted
 
 
 def _jobs() -> Any:

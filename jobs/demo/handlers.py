@@ -1,4 +1,4 @@
-"""Job types of the demo's past: some do well, some do not. A process knows them once it has asked to."""
+"""Job types of the demo's history, some of which fail. A process handles them after `register_handlers`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ logger = logging.getLogger("demo")
 
 
 class PrinterOnFire(Exception):
-    """What nobody expects of a printer."""
+    """The demo's printer has failed."""
 
 
 def report(ctx: Any, month: str, pages: int = 4) -> dict[str, int]:
-    """Writes a report page by page."""
+    """Write a report page by page."""
     for page in range(1, pages + 1):
         ctx.check_cancelled()
         ctx.progress(page, pages, f"page {page} of {pages}")
@@ -26,22 +26,22 @@ def report(ctx: Any, month: str, pages: int = 4) -> dict[str, int]:
 
 
 def mail(ctx: Any, to: str, token: str = "") -> dict[str, bool]:
-    """Sends a mail, unless the post office is closed on that street."""
+    """Send a mail, unless the address is of a closed post office."""
     if to.endswith("@closed.example"):
         raise ConnectionRefusedError(f"the post office of {to.partition('@')[2]} is closed")
     logger.info("a mail is on its way")
     return {"sent": True}
 
 
-def bring_in(path: str, rows: int = 0) -> dict[str, int]:
-    """Reads a file; an empty one is skipped."""
+def import_file(path: str, rows: int = 0) -> dict[str, int]:
+    """Read a file; an empty one is skipped."""
     if not rows:
         raise Skip(f"{path} has nothing new")
     return {"rows": rows}
 
 
-def print_out(copies: int = 1, burns: bool = False) -> dict[str, int]:
-    """Prints, and is tried again if it burns."""
+def print_copies(copies: int = 1, burns: bool = False) -> dict[str, int]:
+    """Print; raise if the printer is on fire, which is retried."""
     if burns:
         raise PrinterOnFire("lp0 on fire")
     return {"copies": copies}
@@ -50,11 +50,11 @@ def print_out(copies: int = 1, burns: bool = False) -> dict[str, int]:
 TYPES: tuple[tuple[str, Any, dict[str, Any]], ...] = (
     ("demo.report", report, {"resource": "demo-cpu", "max_retries": 0}),
     ("demo.mail", mail, {"resource": "demo-mail", "max_retries": 0}),
-    ("demo.import", bring_in, {"resource": "demo-cpu"}),
-    ("demo.print", print_out, {"resource": "demo-printer"}),
+    ("demo.import", import_file, {"resource": "demo-cpu"}),
+    ("demo.print", print_copies, {"resource": "demo-printer"}),
 )
 
 
-def make_known() -> None:
+def register_handlers() -> None:
     for name, function, options in TYPES:
         job(name, **options)(function)

@@ -42,7 +42,7 @@ def test_it_shows_every_side_of_the_console_and_goes_without_a_trace() -> None:
     said = call("demo", "--force")
     assert (said.code, "--clear" in said.out) == (0, True), said.err
     shows_everything()
-    assert "is there already" in call("demo", "--force").err
+    assert "already exists" in call("demo", "--force").err
     assert call("demo", "--clear").code == 0
     assert rows() == before
     assert not ConcurrencyLimit.objects.filter(scope="resource").exists()
@@ -95,4 +95,4 @@ def test_a_tenant_that_it_did_not_make_is_left_alone() -> None:
 
 def test_each_app_of_ours_adds_its_part() -> None:
     assert {part.__name__ for part in demo._parts()} == {"schedules.demo", "webhooks.demo"}
-    assert {apps.get_app_config(label).label for label in demo.NEIGHBOURS} == set(demo.NEIGHBOURS)
+    assert {apps.get_app_config(label).label for label in demo.APP_LABELS} == set(demo.APP_LABELS)
