@@ -21,8 +21,8 @@ class SchedulesConfig(AppConfig):
         from schedules import checks, declared, history, services  # noqa: F401  `checks` registers the system checks
         from schedules.ticker import ticker
 
-        runner.duty("schedules", ticker.tick, every_sec=ticker.pause_sec)
-        runner.duty("fires", history.forget_old, every_sec=lambda: retention.BUSY_SEC)
+        runner.register_task("schedules", ticker.tick, every_sec=ticker.pause_sec)
+        runner.register_task("fires", history.forget_old, every_sec=lambda: retention.BUSY_SEC)
         notifications.hear(services.CHANGED, ticker.hasten)
         post_migrate.connect(declared.sync_after_migrate, sender=self, dispatch_uid="jobscheduler_schedules.declared")
 

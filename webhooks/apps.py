@@ -16,15 +16,15 @@ class WebhooksConfig(AppConfig):
     def ready(self) -> None:
         from jobs import serializers, triggers
         from jobs.engine.maintenance import runner
-        from jobs.engine.maintenance.retention import goes_along, keep
+        from jobs.engine.maintenance.retention import register_cascade, register_veto
         from webhooks import checks, outbox, retention, sender, services  # noqa: F401  `checks` registers a system check
 
         triggers.register(self, outbox.TRIGGERS)
         serializers.add_extra("webhooks", services.count_deliveries)
-        keep(retention.keep)
-        goes_along(retention.go_along)
-        runner.duty("webhooks", sender.one_round, thread=sender.Sender)
-        runner.duty("webhook tests", retention.forget_tests, every_sec=lambda: 3600.0)
+        register_veto(retention.keep)
+        register_cascade(retention.go_along)
+        runner.register_task("webhooks", sender.one_round, thread=sender.Sender)
+        runner.register_task("webhook tests", retention.forget_tests, every_sec=lambda: 3600.0)
 
     def examine(self) -> Iterator[Any]:
         """For `manage.py doctor`."""

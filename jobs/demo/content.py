@@ -20,7 +20,7 @@ from jobs.actors import Actor
 from jobs.demo import MARKER_TEMPLATE, TENANT, DemoTenantInUse, handlers
 from jobs.engine.claim import Serves
 from jobs.engine.maintenance import retention
-from jobs.engine.maintenance.rollup_compaction import MINUTES_KEPT
+from jobs.engine.maintenance.rollup_compaction import MINUTE_RETENTION
 from jobs.engine.sql.rollup import HOUR
 from jobs.engine.worker import Options, Worker
 from jobs.errors import Conflict
@@ -98,7 +98,7 @@ def _build_minutes(now: datetime) -> Iterator[JobMinute]:
     """Build rows of the rollup for a week; those older than a day by the hour, as compaction would leave them."""
     rng = random.Random(7)  # noqa: S311 — the same figures every time
     hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    compacted_before = hour - MINUTES_KEPT
+    compacted_before = hour - MINUTE_RETENTION
     moment = hour - WEEK
     while moment < now - STEP:
         is_compacted = moment < compacted_before

@@ -127,7 +127,7 @@ def foreign_work(serves: Serves) -> bool:
 
 
 def _lock_ready(job_ids: Sequence[UUID]) -> list[UUID]:
-    ready = Job.objects.ready().filter(deadlines.in_time(), pk__in=job_ids).in_dispatch_order()
+    ready = Job.objects.ready().filter(deadlines.can_be_claimed(), pk__in=job_ids).in_dispatch_order()
     return list(ready.select_for_update(skip_locked=True).values_list("pk", flat=True)) if job_ids else []
 
 

@@ -90,7 +90,7 @@ def dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
     In this order, because those before are somebody's who is about to start them; only if nothing else is there do
     the addon's workers try for each other's.
     """
-    runner.before_offers()
+    runner.run_before_offers()
     offers.record_poll(addon_id, tenant, most)
     new = offers.offer_jobs(addon_id, tenant, most)
     before = offers.offered_jobs(addon_id, tenant).exclude(pk__in=[job.pk for job in new])
@@ -99,7 +99,7 @@ def dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
 
 def kick(*, tenant: str | None) -> int:
     """Make offers to every addon that is there, without waiting for its next poll. Returns how many were made."""
-    runner.before_offers()
+    runner.run_before_offers()
     return offers.offer_to_pollers(tenant)
 
 

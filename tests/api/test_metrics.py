@@ -177,7 +177,7 @@ def test_counters_survive_folding_and_pruning(counters: list[Any]) -> None:
     job = job_services.enqueue(SAMPLE_TYPE, {"text": "a"})
     job_services.cancel(job.pk)
     counters.append(counted())
-    while rollup_compaction.fold_oldest_day(datetime.now(UTC)):
+    while rollup_compaction.compact_oldest_day(datetime.now(UTC)):
         counters.append(counted())
     Job.objects.filter(pk=job.pk).update(retry_of=None)
     Job.objects.filter(pk=job.pk)._raw_delete("default")
@@ -192,9 +192,9 @@ def test_old_minutes_become_hours_and_then_days_whatever_is_forgotten(counters: 
             at = now - age + timedelta(minutes=minute)
             JobMinuteFactory(minute=at, worker=f"w{number}", jobs=2, wait_sec=1 / 3, run_sec=1 / 7, recovered=1)
     counters.append(counted())
-    assert rollup_compaction.one_round() == "3 hours, 1 days"
+    assert rollup_compaction.run_round() == "3 hours, 1 days"
     counters.append(counted())
-    assert rollup_compaction.one_round() == "0 hours, 0 days"
+    assert rollup_compaction.run_round() == "0 hours, 0 days"
 
     kept = [(row.worker, row.jobs) for row in JobMinute.objects.order_by("-minute", "worker")]
     assert kept[:4] == [("w0", 2), ("w0", 2), ("w1", 2), ("w1", 2)]

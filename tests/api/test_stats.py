@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.engine.maintenance.recovery import Sweeper
+from jobs.engine.maintenance.recovery import LeaseReaper
 from jobs.engine.process_identity import boot_id
 from jobs.models import Job
 from jobs.services import jobs as job_services
@@ -92,7 +92,7 @@ def test_a_recovery_is_counted_when_it_happens() -> None:
     over = datetime.now(UTC) - timedelta(hours=1)
     long_ago = f"{boot_id()}/-10000"  # by the steady clock, which is what counts where the database has none
     JobFactory.create(running=True, lease_expires_at=over, beat_clock=long_ago, max_retries=3)
-    assert Sweeper().sweep() == 1
+    assert LeaseReaper().run_round() == 1
     found = stats()
     assert (found["recovered_24h"], found["jobs"]["FAILED"], found["jobs"]["QUEUED"]) == (1, 1, 1)
 

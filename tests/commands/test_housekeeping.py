@@ -83,9 +83,9 @@ def broken_duty() -> Iterator[None]:
     def fail() -> None:
         raise OperationalError("the disk is full\nand more")
 
-    runner.duty("broken", fail, every_sec=lambda: 1.0)
+    runner.register_task("broken", fail, every_sec=lambda: 1.0)
     yield
-    del runner._duties["broken"]
+    del runner._tasks["broken"]
 
 
 def test_a_duty_that_fails_is_one_line_and_exit_code_1_and_the_others_run(

@@ -165,14 +165,14 @@ def test_a_group_stays_as_a_whole_while_one_of_it_must(reason: str) -> None:
 
 @contextmanager
 def kept(*ids: UUID) -> Iterator[None]:
-    def keeper(asked: Sequence[UUID]) -> Iterable[UUID]:
+    def veto(asked: Sequence[UUID]) -> Iterable[UUID]:
         return [each for each in asked if each in ids]
 
-    retention.keep(keeper)
+    retention.register_veto(veto)
     try:
         yield
     finally:
-        retention.forget(keeper)
+        retention.unregister_veto(veto)
 
 
 def test_a_keeper_keeps_the_whole_chain_and_the_whole_group() -> None:
@@ -271,8 +271,8 @@ def test_a_dry_run_foretells_what_the_real_run_then_does_and_changes_nothing() -
 
 
 def test_many_batches_prune_all_and_only_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "BATCH", 2)
-    monkeypatch.setattr(retention, "GROUPS", 1)
+    monkeypatch.setattr(retention, "BATCH_SIZE", 2)
+    monkeypatch.setattr(retention, "GROUP_BATCH_SIZE", 1)
     stays = {old_job(age=OLD).pk}
     for number in range(7):
         ended_job(age=OLD)
@@ -350,15 +350,15 @@ def test_the_duty_is_off_unless_the_settings_want_it(settings: Any) -> None:
 def test_a_round_of_the_duty_is_bounded_and_the_next_goes_on(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}
     monkeypatch.setattr(retention, "ROUND_SEC", -1.0)
-    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr(retention, "BATCH_SIZE", 2)
     for _ in range(5):
         ended_job(age=OLD)
     counts = []
     while not counts or retention.pause_sec() == retention.BUSY_SEC:
-        retention.one_round()
+        retention.run_round()
         counts.append(Job.objects.count())
     assert counts[:3] == [3, 1, 0]
-    assert {"retention"} <= {each.name for each in runner.duties()}
+    assert {"retention"} <= {each.name for each in runner.list_tasks()}
 
 
 def test_as_a_process_it_prunes_and_says_what(process_env: dict[str, str]) -> None:

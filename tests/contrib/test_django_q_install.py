@@ -64,23 +64,23 @@ def test_only_a_name_travels() -> None:
 def test_a_tick_runs_every_duty_each_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
-    def duty(name: str) -> runner.Duty:
+    def duty(name: str) -> runner.MaintenanceTask:
         def run() -> None:
             done.append(name)
             if name == "b":
                 raise RuntimeError("boom")
 
-        return runner.Duty(name, run, lambda: 1.0)
+        return runner.MaintenanceTask(name, run, lambda: 1.0)
 
-    monkeypatch.setattr(runner, "duties", lambda: [duty(name) for name in "abc"])
+    monkeypatch.setattr(runner, "list_tasks", lambda: [duty(name) for name in "abc"])
     django_q.tick()
     assert sorted(done) == ["a", "b", "c"]
 
 
 def test_a_tick_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
-    duties = [runner.Duty("slow", lambda: done.append(1), lambda: 1.0)] * 3
-    monkeypatch.setattr(runner, "duties", lambda: duties)
+    duties = [runner.MaintenanceTask("slow", lambda: done.append(1), lambda: 1.0)] * 3
+    monkeypatch.setattr(runner, "list_tasks", lambda: duties)
     monkeypatch.setattr(django_q, "TICK_SEC", -1.0)
     django_q.tick()
     assert done == []

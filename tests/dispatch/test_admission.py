@@ -14,7 +14,7 @@ from django.utils import timezone
 from jobs import direct
 from jobs.conf import conf
 from jobs.engine.maintenance import system_load
-from jobs.engine.maintenance.system_load import Measured
+from jobs.engine.maintenance.system_load import Measurement
 from jobs.engine.selection import limits
 from jobs.engine.slots import admission_leases, leases
 from jobs.engine.slots.admission_leases import GrantedLease
@@ -107,12 +107,12 @@ def test_an_addon_is_capped(capacity: None) -> None:
 
 def test_heavy_jobs_wait_until_the_machine_is_quiet(capacity: None, monkeypatch: pytest.MonkeyPatch) -> None:
     heavy, light = enqueue(5, constraints={"cpu_heavy": True}), enqueue(5)
-    monkeypatch.setattr(system_load, "measure", lambda: Measured(950.0, 0.0, 0.0))
+    monkeypatch.setattr(system_load, "measure", lambda: Measurement(950.0, 0.0, 0.0))
     executor.take(light)
     assert SystemSnapshot.objects.get().state == State.NORMAL
     assert executor.take_next() is None
-    monkeypatch.setattr(system_load, "measure", lambda: Measured(0.1, 0.0, 0.0))
-    assert system_load.write()
+    monkeypatch.setattr(system_load, "measure", lambda: Measurement(0.1, 0.0, 0.0))
+    assert system_load.write_measurement()
     executor.take(heavy)
 
 
@@ -290,25 +290,25 @@ def test_without_a_policy_every_lease_is_granted() -> None:
 def test_one_holder_measures_and_another_takes_over_when_it_falls_silent(
     capacity: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert system_load.write()
+    assert system_load.write_measurement()
     mine = SystemSnapshot.objects.get()
     assert mine.taken_at is not None
-    monkeypatch.setattr(system_load, "me", lambda: "another")
-    assert not system_load.write()
+    monkeypatch.setattr(system_load, "_holder_name", lambda: "another")
+    assert not system_load.write_measurement()
     assert SystemSnapshot.objects.get().holder == mine.holder
     SystemSnapshot.objects.update(held_until=timezone.now() - timedelta(seconds=1))
-    assert system_load.write()
+    assert system_load.write_measurement()
     assert SystemSnapshot.objects.get().holder == "another"
 
 
 def test_a_state_is_as_old_as_its_last_change(capacity: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_load, "measure", lambda: Measured(0.0, 0.0, 0.0))
-    system_load.write()
+    monkeypatch.setattr(system_load, "measure", lambda: Measurement(0.0, 0.0, 0.0))
+    system_load.write_measurement()
     since = SystemSnapshot.objects.get().state_since
-    system_load.write()
+    system_load.write_measurement()
     assert SystemSnapshot.objects.get().state_since == since
-    monkeypatch.setattr(system_load, "measure", lambda: Measured(5000.0, 0.0, 0.0))
-    system_load.write()
+    monkeypatch.setattr(system_load, "measure", lambda: Measurement(5000.0, 0.0, 0.0))
+    system_load.write_measurement()
     changed = SystemSnapshot.objects.get()
     assert (changed.state, changed.state_since == since) == (State.BUSY, False)
 
@@ -331,5 +331,5 @@ def test_real_figures_are_measured() -> None:
 
 def test_nobody_measures_where_everything_is_admitted() -> None:
     assert type(conf.policy("ADMISSION_POLICY")).__name__ == "Open"
-    assert system_load.one_round() == "off"
+    assert system_load.run_round() == "off"
     assert not SystemSnapshot.objects.exists()

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.maintenance import runner
-from jobs.engine.maintenance.deadlines import PASSED, Keeper
+from jobs.engine.maintenance.deadlines import DEADLINE_PASSED, DeadlineCheck
 from jobs.models import Job, JobRun
 from jobs.policies.concurrency import Limits
 from jobs.services import jobs as job_services
@@ -41,18 +41,18 @@ def status(job: Job) -> str:
 def test_what_is_late_ends_skipped_with_the_reason_and_without_a_run() -> None:
     late, in_time = enqueue(LATE), enqueue(timedelta(minutes=1))
     careless = enqueue(LATE, time_sensitive=False)
-    assert Keeper().skip_late() == 1
+    assert DeadlineCheck().skip_late_jobs() == 1
     found = Job.objects.get(pk=late.pk)
-    assert (found.status, found.status_reason) == (Status.SKIPPED, PASSED)
+    assert (found.status, found.status_reason) == (Status.SKIPPED, DEADLINE_PASSED)
     assert not JobRun.objects.exists()
     last = events_of(late)[-1]
-    assert (last.kind, last.reason, last.actor_kind) == ("SKIPPED", PASSED, "scheduler")
+    assert (last.kind, last.reason, last.actor_kind) == ("SKIPPED", DEADLINE_PASSED, "scheduler")
     assert (status(in_time), status(careless)) == (Status.QUEUED, Status.QUEUED)
 
 
 def test_it_is_a_duty_of_the_housekeeping() -> None:
     late = enqueue(LATE)
-    runner.tick()
+    runner.run_tasks()
     assert status(late) == Status.SKIPPED
 
 
@@ -84,7 +84,7 @@ def test_a_job_that_was_started_in_time_goes_on() -> None:
     assert job.lease_token is not None
     finish.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="shut down")
     Job.objects.filter(pk=job.pk).update(deadline_at=timezone.now() + LATE)
-    assert Keeper().skip_late() == 0
+    assert DeadlineCheck().skip_late_jobs() == 0
     executor.take(job)
 
 
@@ -92,17 +92,17 @@ def test_a_job_that_was_started_in_time_goes_on() -> None:
 def test_whatever_it_waits_for_it_is_too_late(held: dict[str, Any]) -> None:
     late = job_services.enqueue(TYPE, time_sensitive=True, **held)
     Job.objects.filter(pk=late.pk).update(deadline_at=timezone.now() + LATE)
-    assert Keeper().skip_late() == 1
+    assert DeadlineCheck().skip_late_jobs() == 1
     assert status(late) == Status.SKIPPED
 
 
 def test_the_keeper_looks_again_when_the_next_deadline_passes() -> None:
-    keeper = Keeper()
-    keeper.skip_late()
-    assert keeper.pause_sec() == 15.0
+    check = DeadlineCheck()
+    check.skip_late_jobs()
+    assert check.pause_sec() == 15.0
     enqueue(timedelta(seconds=2))
-    keeper.skip_late()
-    assert 0.5 <= keeper.pause_sec() <= 2.0
+    check.skip_late_jobs()
+    assert 0.5 <= check.pause_sec() <= 2.0
     enqueue(LATE)
-    keeper.skip_late()
-    assert keeper.pause_sec() == 0.5
+    check.skip_late_jobs()
+    assert check.pause_sec() == 0.5

@@ -13,7 +13,7 @@ from django.utils import timezone
 from jobs.engine import promoter
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.maintenance import runner
-from jobs.engine.maintenance.aging import Ager
+from jobs.engine.maintenance.aging import PriorityAging
 from jobs.engine.selection import fair_share
 from jobs.models import Job, ShareAccount, SystemSnapshot
 from jobs.services import jobs as job_services
@@ -43,17 +43,17 @@ def priority(job: Job) -> int:
 @override_settings(JOBSCHEDULER=AGING)
 def test_a_waiting_job_rises_and_the_event_says_from_where_to_where() -> None:
     old, new = waited(job_services.enqueue(TYPE, priority="LOW"), 130), job_services.enqueue(TYPE, priority="LOW")
-    assert Ager().age() == 1
+    assert PriorityAging().run_round() == 1
     found = Job.objects.get(pk=old.pk)
     assert (found.priority, found.base_priority, priority(new)) == (35, 25, 25)
     last = events_of(old)[-1]
     assert (last.kind, last.reason, last.data) == ("AGED", "has waited 130 s", {"from": 25, "to": 35})
-    assert Ager().age() == 0, "once per step"
+    assert PriorityAging().run_round() == 0, "once per step"
     waited(old, 400)
-    assert Ager().age() == 1
+    assert PriorityAging().run_round() == 1
     assert priority(old) == 55
     waited(old, 1e6)
-    Ager().age()
+    PriorityAging().run_round()
     assert priority(old) == 100
 
 
@@ -62,7 +62,7 @@ def test_it_overtakes_what_came_later() -> None:
     low = waited(job_services.enqueue(TYPE, priority="LOW"), 900)
     for _ in range(5):
         job_services.enqueue(TYPE, priority="URGENT")
-    runner.tick()
+    runner.run_tasks()
     executor.take(low)
 
 
@@ -72,7 +72,7 @@ def test_the_time_until_its_own_time_is_no_waiting(not_before: float) -> None:
     job = job_services.enqueue(TYPE, priority="LOW", not_before=timezone.now() + timedelta(seconds=not_before))
     waited(job, 3600)
     promoter.wake_due()
-    Ager().age()
+    PriorityAging().run_round()
     assert priority(job) == (25 if not_before > 0 else 30)
 
 
@@ -84,7 +84,7 @@ def test_jobs_rise_in_lanes_and_for_remote_workers_too() -> None:
     for job in (in_lane[0], remote):
         waited(job, 900)
     promoter.promote()
-    assert Ager().age() == 2
+    assert PriorityAging().run_round() == 2
     assert (priority(in_lane[0]), priority(remote)) == (100, 100)
     executor.take(in_lane[0])
 
@@ -93,14 +93,14 @@ def test_jobs_rise_in_lanes_and_for_remote_workers_too() -> None:
 def test_one_round_raises_only_so_many_of_each_priority() -> None:
     ids = job_services.enqueue_many([{"job_type": TYPE, "priority": "LOW"}] * 130)
     Job.objects.filter(pk__in=ids).update(created_at=timezone.now() - timedelta(seconds=61))
-    assert Ager().age() == 100
-    assert Ager().age() == 30
+    assert PriorityAging().run_round() == 100
+    assert PriorityAging().run_round() == 30
 
 
 @override_settings(JOBSCHEDULER=AGING)
 def test_a_retry_begins_where_the_job_began() -> None:
     old = waited(job_services.enqueue(TYPE, priority="LOW"), 900)
-    Ager().age()
+    PriorityAging().run_round()
     failed = executor.fail(executor.take(old), retry_in=0)
     assert (failed.priority, Job.objects.get(retry_of=failed).priority) == (100, 25)
 
@@ -108,7 +108,7 @@ def test_a_retry_begins_where_the_job_began() -> None:
 def test_without_a_policy_nothing_rises() -> None:
     old = waited(job_services.enqueue(TYPE, priority="LOW"), 1e6)
     high = job_services.enqueue(TYPE, priority="HIGH")
-    assert Ager().age() == 0
+    assert PriorityAging().run_round() == 0
     executor.take(high)
     assert (priority(old), kinds_of(old)) == (25, ["SUBMITTED"])
 

@@ -35,7 +35,7 @@ def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
     lost = JobFactory.create(running=True, job_type=TYPE, lease_owner=GONE.slot(0))
     before = list(Job.objects.queued().in_dispatch_order())
     connection.close()
-    assert recovery.recover_former_life(ME) == 1
+    assert recovery.recover_previous_process(ME) == 1
     waiting = Job.objects.queued().exclude(retry_of=lost)
     assert list(waiting.in_dispatch_order()) == before
     lost.refresh_from_db()
@@ -54,5 +54,5 @@ def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
 def test_dec_008_error_what_is_not_proven_gone_is_left_alone(owner: Identity) -> None:
     JobFactory.create(running=True, lease_owner=owner.slot(0))
     before = everything()
-    assert recovery.recover_former_life(ME) == 0
+    assert recovery.recover_previous_process(ME) == 0
     assert everything() == before

@@ -18,7 +18,7 @@ from jobs.actors import worker
 from jobs.engine import promoter
 from jobs.engine.claim import Claimer, Serves, foreign_work
 from jobs.engine.finish import End, finish
-from jobs.engine.maintenance.recovery import Sweeper
+from jobs.engine.maintenance.recovery import LeaseReaper
 from jobs.engine.sql.claim import renew_leases
 from jobs.models import ConcurrencyLimit
 from jobs.outcomes import Completed
@@ -94,7 +94,7 @@ def test_looking_for_foreign_work_steps_from_flow_to_flow(queue: None) -> None:
 
 
 def test_a_sweep_reads_only_what_runs(queue: None) -> None:
-    asked = statements(Sweeper().sweep)
+    asked = statements(LeaseReaper().run_round)
     assert asked
     require_no_walk(asked)
 

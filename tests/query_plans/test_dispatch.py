@@ -9,8 +9,8 @@ import pytest
 from django.test import override_settings
 
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.maintenance.aging import Ager
-from jobs.engine.maintenance.deadlines import Keeper
+from jobs.engine.maintenance.aging import PriorityAging
+from jobs.engine.maintenance.deadlines import DeadlineCheck
 from jobs.models import ConcurrencyLimit
 from tests.factories import LeaseFactory
 from tests.query_plans.test_claim import SLOTS, TYPES, ask, explain, indexes, queue, require_no_walk, statements
@@ -35,12 +35,12 @@ def late() -> None:
     ahead = "SELECT id FROM jobscheduler_job WHERE gate = 3 LIMIT 20"
     sql = f"UPDATE jobscheduler_job SET time_sensitive = true, deadline_at = now() WHERE id IN ({ahead})"
     ask(sql)
-    Keeper().skip_late()
+    DeadlineCheck().skip_late_jobs()
 
 
 @pytest.mark.parametrize(
     ("settings", "work"),
-    [(CAPACITY, claim), (SHARES, claim), (AGING, lambda: Ager().age()), (OPEN, late)],
+    [(CAPACITY, claim), (SHARES, claim), (AGING, lambda: PriorityAging().run_round()), (OPEN, late)],
     ids=["admission", "fair shares", "aging", "deadlines"],
 )
 def test_nothing_is_read_but_what_is_needed(settings: dict[str, Any], work: Callable[[], object]) -> None:

@@ -23,4 +23,4 @@ def remote(db: None) -> Remote:
 @pytest.fixture(autouse=True)
 def first_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has just started: nothing was looked after yet."""
-    monkeypatch.setattr(runner, "_before_offers", runner.duties_before_offers())
+    monkeypatch.setattr(runner, "_offer_tasks", runner.build_offer_tasks())

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from django.db.models.functions import Now
 
-from jobs.engine.maintenance.recovery import Sweeper
+from jobs.engine.maintenance.recovery import LeaseReaper
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import Status
@@ -63,9 +63,9 @@ def recovered(remote: Remote) -> tuple[Remote, Lease]:
     lease = remote.begin()
     long_ago = Now() - timedelta(days=1)
     Job.objects.filter(pk=lease["job_id"]).update(lease_expires_at=long_ago, beat_clock=None)
-    sweeper = Sweeper()
-    sweeper._is_surely_over = lambda *_: True  # type: ignore[method-assign]
-    assert sweeper.sweep() == 1
+    reaper = LeaseReaper()
+    reaper._is_surely_expired = lambda *_: True  # type: ignore[method-assign]
+    assert reaper.run_round() == 1
     return remote, lease
 
 

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs.engine.claim import Claimer, Serves
-from jobs.engine.maintenance.runner import tick
+from jobs.engine.maintenance.runner import run_tasks
 from jobs.engine.remote import offers
 from jobs.explain import explain
 from jobs.models import Gate, Job, JobEvent, Poller
@@ -225,7 +225,7 @@ def test_a_tick_takes_offers_back_too(remote: Remote) -> None:
     job_id = remote.submit()
     remote.poll()
     let_time_pass(job_id)
-    assert tick()["withdraw"] == 1
+    assert run_tasks()["withdraw"] == 1
     assert job(job_id).status == Status.QUEUED
     shown = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
     assert (shown["state"], shown["next_earliest_start_at"] is not None) == ("QUEUED", True)

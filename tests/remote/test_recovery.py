@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from jobs import direct
 from jobs.engine import process_identity
-from jobs.engine.maintenance.deadlines import PASSED
-from jobs.engine.maintenance.recovery import Sweeper
+from jobs.engine.maintenance.deadlines import DEADLINE_PASSED
+from jobs.engine.maintenance.recovery import LeaseReaper
 from jobs.engine.process_identity import Identity
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
@@ -45,7 +45,7 @@ def test_a_lease_that_nobody_keeps_is_recovered_like_a_local_one(remote: Remote)
     lease = remote.begin()
     remote.beat(lease, checkpoint={"page": 7})
     silent(lease, 60)
-    assert Sweeper().sweep() == 1
+    assert LeaseReaper().run_round() == 1
     ended = job(lease)
     assert (ended.status, ended.status_reason, ended.run.error) == (Status.FAILED, "lease expired", "lease expired")
     event = JobEvent.objects.get(job_id=ended.pk, kind=EventKind.FAILED)
@@ -59,7 +59,7 @@ def test_who_held_it_is_told_as_it_said_itself(remote: Remote) -> None:
     remote.poll()
     lease = remote.start(job_id, pid=4711, host="box-3")
     silent(lease, 60)
-    Sweeper().sweep()
+    LeaseReaper().run_round()
     data = JobEvent.objects.get(job_id=job_id, kind=EventKind.FAILED).data
     assert (data["worker"], data["host"], data["pid"]) == ("indexer-1", "box-3", 4711)
 
@@ -67,7 +67,7 @@ def test_who_held_it_is_told_as_it_said_itself(remote: Remote) -> None:
 def test_a_lease_within_its_grace_is_left_alone(remote: Remote) -> None:
     lease = remote.begin()
     silent(lease, 35)
-    assert Sweeper().sweep() == 0
+    assert LeaseReaper().run_round() == 0
     assert remote.beat(lease).status_code == 200
 
 
@@ -78,7 +78,7 @@ def test_a_stop_request_outlives_the_worker(remote: Remote, verb: Any, ended: St
     lease = remote.begin()
     verb(lease["job_id"])
     silent(lease, 60)
-    assert Sweeper().sweep() == 1
+    assert LeaseReaper().run_round() == 1
     assert job(lease).status == ended
     assert not Job.objects.filter(retry_of_id=lease["job_id"]).exists()
 
@@ -95,7 +95,7 @@ def test_a_poll_recovers_what_others_left_where_no_worker_runs(remote: Remote, m
 
     lease = remote.begin()
     silent(lease, 60)
-    monkeypatch.setattr(runner, "_before_offers", runner.duties_before_offers())
+    monkeypatch.setattr(runner, "_offer_tasks", runner.build_offer_tasks())
     remote.poll()
     assert job(lease).status == Status.FAILED
 
@@ -106,7 +106,7 @@ def test_a_clock_that_jumps_ahead_ends_no_lease_and_no_runtime(remote: Remote, m
     later = timezone.now() + timedelta(days=1)
     monkeypatch.setattr(timezone, "now", lambda: later)
     Job.objects.filter(pk=lease["job_id"]).update(lease_expires_at=later - timedelta(hours=1))
-    assert Sweeper().sweep() == 0
+    assert LeaseReaper().run_round() == 0
     assert remote.beat(lease).status_code == 200
     assert job(lease).status == Status.RUNNING
 
@@ -123,9 +123,9 @@ def running_since(lease: dict[str, Any], seconds: float) -> None:
 
 def test_past_its_runtime_a_job_fails_and_its_lease_is_void(remote: Remote) -> None:
     lease = remote.begin(max_runtime_sec=600)
-    assert Sweeper().sweep() == 0
+    assert LeaseReaper().run_round() == 0
     running_since(lease, 601)
-    assert Sweeper().sweep() == 1
+    assert LeaseReaper().run_round() == 1
     ended = job(lease)
     assert (ended.status, ended.status_reason) == (Status.FAILED, "timeout")
     assert JobEvent.objects.get(job_id=ended.pk, kind=EventKind.FAILED).data["cause"] == Cause.TIMEOUT
@@ -152,7 +152,7 @@ def test_the_runtime_is_counted_anew_after_a_pause(remote: Remote) -> None:
     begun = JobEvent.objects.filter(job_id=lease["job_id"], kind=EventKind.RUNNING)
     assert begun.count() == 2
     assert begun.get(token=again["lease_id"]).at == begun.latest("id").at
-    assert Sweeper().sweep() == 0
+    assert LeaseReaper().run_round() == 0
 
 
 # ---------------------------------------------------------------------- what a worker says of itself is not believed
@@ -165,7 +165,7 @@ def test_a_remote_worker_cannot_pass_for_one_of_ours(remote: Remote) -> None:
     assert owner is not None
     assert Identity.of_owner(owner) is None
     silent(lease, 35)
-    assert Sweeper().sweep() == 0
+    assert LeaseReaper().run_round() == 0
 
 
 # ---------------------------------------------------------------------- with everything else
@@ -175,7 +175,7 @@ def test_a_time_sensitive_job_is_not_offered_too_late_and_ends_skipped(remote: R
     late = remote.submit(time_sensitive=True, deadline_at="2031-01-01T00:00:00Z")
     Job.objects.filter(pk=late).update(deadline_at=Now() - timedelta(seconds=1))
     assert remote.polled() == []
-    assert (job(late).status, job(late).status_reason) == (Status.SKIPPED, PASSED)
+    assert (job(late).status, job(late).status_reason) == (Status.SKIPPED, DEADLINE_PASSED)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.engine.maintenance.retention import Pruning
+from jobs.engine.maintenance.retention import PrunePass
 from jobs.models import Job
 from schedules import history
 from schedules.firing import fire_due
@@ -38,7 +38,7 @@ def test_a_fire_outlives_its_job_for_as_long_as_is_said(settings: Any) -> None:
     row = every_minute(misfire_grace_sec=3600)
     fire_due(NOON + timedelta(minutes=1))
     executor.complete(executor.take(jobs_of(row)[0]))
-    assert Pruning(timedelta(0)).go()
+    assert PrunePass(timedelta(0)).run()
     assert [past.outcome for past in history.with_outcomes(history.fires_of(row))] == ["QUEUED", None]
     assert history.forget_old() == 0
     settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}

@@ -151,7 +151,7 @@ def unlocked_admission() -> None:
         time.sleep(0.1)  # what it counted grows old, also on a machine with other things to do
         return found
 
-    system_load.lock = unlocked
+    system_load.lock_row = unlocked
     costs, admission.costs = admission.costs, counted
 
 

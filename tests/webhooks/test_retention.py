@@ -8,7 +8,7 @@ import pytest
 
 from jobs import clock
 from jobs.engine.maintenance import runner
-from jobs.engine.maintenance.retention import Pruning
+from jobs.engine.maintenance.retention import PrunePass
 from jobs.models import Job, JobGroup
 from jobs.services import groups
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookMessageFactory
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 
 def prune() -> None:
     """As if all that has happened were long ago."""
-    Pruning(timedelta(days=-1)).go()
+    PrunePass(timedelta(days=-1)).run()
 
 
 def test_a_job_with_a_message_or_delivery_that_waits_is_never_pruned() -> None:
@@ -69,7 +69,7 @@ def test_tests_go_by_their_own_age(told: Settings) -> None:
     old = WebhookMessageFactory.create(at=clock.now() - timedelta(days=40), event="webhook.test")
     WebhookDeliveryFactory.create(endpoint=made, message=old)
     services.send_test(made.pk)
-    duty = next(each for each in runner.duties() if each.name == "webhook tests")
+    duty = next(each for each in runner.list_tasks() if each.name == "webhook tests")
     assert duty.run() == "off"
     told(RETENTION_DAYS=30)
     assert duty.run() == 0  # still pending

@@ -1,7 +1,7 @@
-"""Aging: what waits long rises, step by step. A duty, and only where a fairness policy is set.
+"""Raise the priority of jobs that have waited long, step by step. Only where a fairness policy is set.
 
-Looks at the first jobs of every priority, along the indexes that claims walk: who stands further back waits behind
-them anyway, and is reached when they have gone.
+Looks at the first jobs of every priority, along the indexes that claims scan: jobs further back wait behind them
+anyway, and are reached once these have started.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from jobs.policies.fairness import Waiting
 from jobs.states import EventKind, Status
 
 logger = logging.getLogger("jobs.engine.maintenance.aging")
-OF_EACH_PRIORITY = 100
-LINES_AT_ONCE = 100  # lanes, and addons with remote jobs; the next round goes on behind them
-SOONEST_SEC, LATEST_SEC = 0.2, 5.0
+JOBS_PER_PRIORITY = 100
+QUEUES_PER_ROUND = 100  # targets, and addons with remote jobs; the next round continues behind them
+SHORTEST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.2, 5.0
 FACTS = (
     "tenant",
     "job_type",
@@ -42,36 +42,36 @@ FACTS = (
 FIRST_LANE = UUID(int=0)
 
 
-class Ager:
-    """The duty. It remembers where it was among the lanes."""
+class PriorityAging:
+    """The maintenance task. It remembers its position among addons and targets."""
 
     def __init__(self) -> None:
         self._lane, self._addon = FIRST_LANE, ""
 
     def pause_sec(self) -> float:
-        """Twice a step, where the policy says how long one is."""
+        """Return the pause between rounds: half a step, where the policy has the length of one."""
         step = getattr(conf.policy("FAIRNESS_POLICY"), "every_sec", None)
-        return LATEST_SEC if step is None else min(max(float(step) / 2, SOONEST_SEC), LATEST_SEC)
+        return LONGEST_PAUSE_SEC if step is None else min(max(float(step) / 2, SHORTEST_PAUSE_SEC), LONGEST_PAUSE_SEC)
 
-    def age(self) -> int:
-        """One round. Returns how many jobs rose."""
+    def run_round(self) -> int:
+        """Raise what is due. Return how many jobs were raised."""
         if conf.policy("FAIRNESS_POLICY") is None:
             return 0
         now = clock.now()
-        return sum(_age_line(line, now) for line in self._lines())
+        return sum(_age_queue(queue, now) for queue in self._queues())
 
-    def _lines(self) -> Iterator[JobQuerySet]:
-        """Every line that jobs stand in: the queue, each addon's remote jobs, and each lane's."""
+    def _queues(self) -> Iterator[JobQuerySet]:
+        """Yield every queue: the local one, that of each addon's remote jobs, and that of each target."""
         yield jobs().ready()
         remote = jobs().filter(gate=SqlLiteral(Gate.READY), remote=True)
-        for _ in range(LINES_AT_ONCE):
+        for _ in range(QUEUES_PER_ROUND):
             addon = remote.filter(addon_id__gt=self._addon).order_by("addon_id").values_list("addon_id", flat=True)
             self._addon = addon.first() or ""
             yield remote.filter(addon_id=self._addon)
             if not self._addon:
                 break
         in_lane = jobs().filter(gate__in=sql_literals([Gate.LANE, Gate.READY]))
-        for _ in range(LINES_AT_ONCE):
+        for _ in range(QUEUES_PER_ROUND):
             lane = in_lane.filter(lane_id__gt=self._lane).order_by("lane_id").values_list("lane_id", flat=True).first()
             self._lane = lane or FIRST_LANE
             if lane is None:
@@ -79,38 +79,39 @@ class Ager:
             yield in_lane.filter(lane_id=lane)
 
 
-def _age_line(line: JobQuerySet, now: datetime) -> int:
-    aged = 0
-    highest = line.order_by().aggregate(found=Max("priority"))["found"]
-    while highest is not None:
-        first = line.filter(priority=highest).order_by("position", "created_at", "id").only("id", "status", *FACTS)
-        aged += _raise([job for job in first[:OF_EACH_PRIORITY] if _risen(job, now) > job.priority], now)
-        highest = line.filter(priority__lt=highest).order_by().aggregate(found=Max("priority"))["found"]
-    return aged
+def _age_queue(queue: JobQuerySet, now: datetime) -> int:
+    raised = 0
+    priority = queue.order_by().aggregate(highest=Max("priority"))["highest"]
+    while priority is not None:
+        first = queue.filter(priority=priority).order_by("position", "created_at", "id").only("id", "status", *FACTS)
+        due = [job for job in first[:JOBS_PER_PRIORITY] if _aged_priority(job, now) > job.priority]
+        raised += _raise_priorities(due, now)
+        priority = queue.filter(priority__lt=priority).order_by().aggregate(highest=Max("priority"))["highest"]
+    return raised
 
 
-def _raise(found: Sequence[Job], now: datetime) -> int:
-    """Those that nobody has in hand, and that are still what was seen."""
-    if not found:
+def _raise_priorities(due: Sequence[Job], now: datetime) -> int:
+    """Raise those of these jobs that are not locked and still have the priority that was read."""
+    if not due:
         return 0
     with db.atomic():
-        same = Q()
-        for job in found:
-            same |= Q(pk=job.pk, priority=job.priority)
-        held = jobs().filter(same, status=Status.QUEUED).select_for_update(no_key=True, skip_locked=True)
-        rows = list(held.only("id", "status", *FACTS))
+        unchanged = Q()
+        for job in due:
+            unchanged |= Q(pk=job.pk, priority=job.priority)
+        locked = jobs().filter(unchanged, status=Status.QUEUED).select_for_update(no_key=True, skip_locked=True)
+        rows = list(locked.only("id", "status", *FACTS))
         for job in rows:
-            jobs().filter(pk=job.pk).update(priority=_risen(job, now))
+            jobs().filter(pk=job.pk).update(priority=_aged_priority(job, now))
         JobEvent.objects.bulk_create(
             JobEvent(
                 job_id=job.pk,
                 kind=EventKind.AGED,
                 from_status=job.status,
                 to_status=job.status,
-                reason=f"has waited {_waited(job, now):.0f} s",
+                reason=f"has waited {_waited_sec(job, now):.0f} s",
                 actor_kind=SCHEDULER.kind,
                 actor_name=SCHEDULER.name,
-                data={"from": job.priority, "to": _risen(job, now)},
+                data={"from": job.priority, "to": _aged_priority(job, now)},
             )
             for job in rows
         )
@@ -118,12 +119,12 @@ def _raise(found: Sequence[Job], now: datetime) -> int:
     return len(rows)
 
 
-def _risen(job: Job, now: datetime) -> int:
+def _aged_priority(job: Job, now: datetime) -> int:
     flow = Flow(job.tenant, job.job_type, job.resource, job.addon_id)
-    waiting = Waiting(flow, job.base_priority, job.priority, _waited(job, now))
+    waiting = Waiting(flow, job.base_priority, job.priority, _waited_sec(job, now))
     return min(max(int(conf.policy("FAIRNESS_POLICY").aged(waiting)), job.priority), 100)
 
 
-def _waited(job: Job, now: datetime) -> float:
+def _waited_sec(job: Job, now: datetime) -> float:
     since = job.created_at if job.not_before is None else max(job.created_at, job.not_before)
     return (now - since).total_seconds()

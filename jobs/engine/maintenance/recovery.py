@@ -1,4 +1,4 @@
-"""Ends runs whose holder is gone: expired leases, and what a former life of a worker left behind.
+"""End runs whose worker is gone: expired leases, and jobs that a worker's previous process left running.
 
 Looks at leases alone. Safe to run anywhere, any number at once: every end re-tests its condition under the row's lock.
 """
@@ -29,134 +29,95 @@ from jobs.models.job import JobQuerySet
 from jobs.states import Cause
 
 logger = logging.getLogger("jobs.engine.maintenance.recovery")
-BATCH = 200
-FORGET_SEC = 86_400
-EXPIRED, CRASHED = "lease expired", "Scheduler crash recovery"  # what a rescued job is said to have died of
+BATCH_SIZE = 200
+SEEN_RETENTION_SEC = 86_400
+EXPIRED, CRASHED = "lease expired", "Scheduler crash recovery"  # the errors of recovered jobs
 
 
 @dataclass(frozen=True)
-class Sighting:
-    """What an expired lease looked like when it was first seen, by our own steady clock."""
+class FirstSeen:
+    """An expired lease as it was first seen; `since` is our own steady clock."""
 
     token: UUID | None
-    beat: object
+    heartbeat_at: object
     since: float
 
 
-class Sweeper:
-    """Expires leases that are over. Keep one per process: on SQLite its memory guards against clock jumps."""
+class LeaseReaper:
+    """Ends runs whose lease has expired. Keep one per process: on SQLite its memory guards against clock jumps."""
 
     def __init__(self) -> None:
-        self._seen: dict[UUID, Sighting] = {}
-        self._swept: float | None = None
-        self._spared = False
-        self._quiet = False
+        self._first_seen: dict[UUID, FirstSeen] = {}
+        self._last_round: float | None = None
+        self._skipped_round = False
+        self._nothing_runs = False
 
     def pause_sec(self) -> float:
-        """Until the next round. What is claimed after we saw nothing running keeps its lease for longer than this."""
-        return max(conf.RECOVERY_SEC, conf.LEASE_SEC / 2) if self._quiet else conf.RECOVERY_SEC
+        """Return the pause until the next round. A lease that begins after an idle round lasts longer than this."""
+        return max(conf.RECOVERY_SEC, conf.LEASE_SEC / 2) if self._nothing_runs else conf.RECOVERY_SEC
 
-    def sweep(self) -> int:
-        """One round. Returns how many jobs it ended."""
+    def run_round(self) -> int:
+        """End runs whose lease has expired. Return how many."""
         now = time.monotonic()
-        gap = now - self._swept if self._swept is not None else 0.0
-        self._swept = now
-        slept, self._spared = gap > conf.LEASE_SEC, gap > conf.LEASE_SEC and not self._spared
-        if slept and self._spared:  # suspend or SIGSTOP, and maybe of everyone: let the others beat first
-            logger.warning("nothing was swept for %.0f s; leases get one more round", gap)
+        gap = now - self._last_round if self._last_round is not None else 0.0
+        self._last_round = now
+        was_suspended = gap > conf.LEASE_SEC
+        self._skipped_round = was_suspended and not self._skipped_round
+        if self._skipped_round:  # suspend or SIGSTOP, and maybe of every worker: let them renew their leases first
+            logger.warning("recovery did not run for %.0f s; it skips one round, so that leases can be renewed", gap)
             return 0
-        self._quiet = not Job.objects.running().exists()
-        if self._quiet:
+        self._nothing_runs = not Job.objects.running().exists()
+        if self._nothing_runs:
             return 0
-        candidates = list(_expired()[: BATCH * 50])
+        expired = list(_expired_jobs()[: BATCH_SIZE * 50])
         if db.clock_may_jump():
-            candidates = [job for job in candidates if self._is_surely_over(job, now)]
-        self._seen = {pk: seen for pk, seen in self._seen.items() if now - seen.since < FORGET_SEC}
-        late = end_overdue(starts.find_overdue_jobs())
-        return late + _end(candidates, _expired, Cause.LEASE_EXPIRED, EXPIRED)
+            expired = [job for job in expired if self._is_surely_expired(job, now)]
+        self._first_seen = {pk: seen for pk, seen in self._first_seen.items() if now - seen.since < SEEN_RETENTION_SEC}
+        overdue_count = end_overdue_jobs(starts.find_overdue_jobs())
+        return overdue_count + _end_jobs(expired, _expired_jobs, Cause.LEASE_EXPIRED, EXPIRED)
 
-    def _is_surely_over(self, job: Job, now: float) -> bool:
-        """The database's clock is the host's and may jump; believe a steady clock, or a dead process, instead."""
+    def _is_surely_expired(self, job: Job, now: float) -> bool:
+        """The database's clock is the host's and may jump: rely on a steady clock, or on a dead process, instead."""
         owner = Identity.of_owner(job.lease_owner or "")
         if owner is not None and owner.life() == Life.GONE:
             return True
-        beaten = seconds_since(job.beat_clock)
-        if beaten is not None:
-            return beaten > conf.LEASE_SEC + conf.GRACE_SEC
-        seen = self._seen.get(job.pk)
-        if seen is None or (seen.token, seen.beat) != (job.lease_token, job.heartbeat_at):
-            self._seen[job.pk] = Sighting(job.lease_token, job.heartbeat_at, now)
+        seconds = seconds_since(job.beat_clock)
+        if seconds is not None:
+            return seconds > conf.LEASE_SEC + conf.GRACE_SEC
+        seen = self._first_seen.get(job.pk)
+        if seen is None or (seen.token, seen.heartbeat_at) != (job.lease_token, job.heartbeat_at):
+            self._first_seen[job.pk] = FirstSeen(job.lease_token, job.heartbeat_at, now)
             return False
         return now - seen.since >= conf.LEASE_SEC
 
 
-def recover_former_life(me: Identity) -> int:
-    """A worker came back under its name: end at once what its dead predecessors on this host held."""
-    gone = []
-    for job in Job.objects.running().filter(lease_owner__startswith=f"{me.name}@"):
+def recover_previous_process(identity: Identity) -> int:
+    """End at once the runs of dead processes of this worker name on this host. Return how many."""
+    abandoned = []
+    for job in Job.objects.running().filter(lease_owner__startswith=f"{identity.name}@"):
         owner = Identity.of_owner(job.lease_owner or "")
-        if owner is not None and (owner.name, owner.host) == (me.name, me.host) and owner.life() == Life.GONE:
-            gone.append(job)
+        worker = (identity.name, identity.host)
+        if owner is not None and (owner.name, owner.host) == worker and owner.life() == Life.GONE:
+            abandoned.append(job)
 
-    def still() -> JobQuerySet:
-        return Job.objects.running().filter(lease_owner__in=[job.lease_owner for job in gone])
+    def still_abandoned() -> JobQuerySet:
+        return Job.objects.running().filter(lease_owner__in=[job.lease_owner for job in abandoned])
 
-    return _end(gone, still, Cause.CRASH_RECOVERY, CRASHED)
-
-
-def end_overdue(late: Sequence[Job]) -> int:
-    """Void the leases of remote workers under which a job has run for longer than it may."""
-    leases = [job.lease_token for job in late]
-
-    def still() -> JobQuerySet:  # a lease that was overdue once always will be
-        return Job.objects.running().filter(lease_token__in=leases)
-
-    return _end(late, still, Cause.TIMEOUT, "timeout")
+    return _end_jobs(abandoned, still_abandoned, Cause.CRASH_RECOVERY, CRASHED)
 
 
-def _expired() -> JobQuerySet:
-    over = Now() - timedelta(seconds=conf.GRACE_SEC)
-    return Job.objects.running().filter(lease_expires_at__lt=over)
+def end_overdue_jobs(overdue: Sequence[Job]) -> int:
+    """End remote jobs that have run longer than their max_runtime_sec. Return how many."""
+    tokens = [job.lease_token for job in overdue]
+
+    def still_overdue() -> JobQuerySet:  # a lease that was overdue once always will be
+        return Job.objects.running().filter(lease_token__in=tokens)
+
+    return _end_jobs(overdue, still_overdue, Cause.TIMEOUT, "timeout")
 
 
-def _end(found: Sequence[Job], still: Callable[[], JobQuerySet], cause: Cause, error: str) -> int:
-    """End the found jobs that are still in that condition; a job whose end fails does not keep the others waiting."""
-    plain = [job.pk for job in found if job.group_id is None and not job.cancel_requested]
-    single = [(job.pk, job.group_id) for job in found if job.group_id is not None or job.cancel_requested]
-    ended = 0
-    for start in range(0, len(plain), BATCH):
-        ids = plain[start : start + BATCH]
-        try:
-            plain_still = Q(pk__in=ids, group__isnull=True, cancel_requested=False)
-            ended += _end_locked(still().filter(plain_still), None, cause, error)
-        except MISSING:
-            raise
-        except DatabaseError:
-            logger.exception("a batch of %d jobs could not be recovered together; trying one by one", len(ids))
-            single += [(job_id, None) for job_id in ids]
-    for job_id, group_id in single:
-        try:
-            ended += _end_locked(still().filter(pk=job_id), group_id, cause, error)
-        except MISSING:
-            raise
-        except DatabaseError:
-            logger.exception("job %s could not be recovered; it is tried again each round", job_id)
-    return ended
-
-
-def _end_locked(jobs: JobQuerySet, group_id: UUID | None, cause: Cause, error: str) -> int:
-    """End these jobs, except those that another transaction has locked; members under the lock of their group."""
-    with db.atomic():
-        if group_id is not None:
-            JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
-        locked = list(jobs.select_for_update(skip_locked=True))
-        return finish.expire(
-            locked, cause=cause, error=error, tell=_describe_holder, retry_in=lambda job: retry_in(job, cause)
-        )
-
-
-def retry_in(job: Job, cause: Cause) -> float | None:
-    """Seconds until the retry of a job that ended without an exception of its own; None for none."""
+def decide_retry_delay(job: Job, cause: Cause) -> float | None:
+    """Return the seconds until the retry of a job that ended without an exception of its own; None for none."""
     return decide_retry(
         job.job_type,
         attempt=job.attempt,
@@ -167,8 +128,49 @@ def retry_in(job: Job, cause: Cause) -> float | None:
     )
 
 
-def _describe_holder(job: Job) -> dict[str, Any]:
-    """Log who held the job; return it for the event."""
+def _expired_jobs() -> JobQuerySet:
+    latest = Now() - timedelta(seconds=conf.GRACE_SEC)
+    return Job.objects.running().filter(lease_expires_at__lt=latest)
+
+
+def _end_jobs(jobs: Sequence[Job], still: Callable[[], JobQuerySet], cause: Cause, error: str) -> int:
+    """End those of these jobs that `still` matches; a job whose end fails does not stop the others."""
+    batched = [job.pk for job in jobs if job.group_id is None and not job.cancel_requested]
+    single = [(job.pk, job.group_id) for job in jobs if job.group_id is not None or job.cancel_requested]
+    count = 0
+    for start in range(0, len(batched), BATCH_SIZE):
+        job_ids = batched[start : start + BATCH_SIZE]
+        try:
+            still_plain = Q(pk__in=job_ids, group__isnull=True, cancel_requested=False)
+            count += _end_locked(still().filter(still_plain), None, cause, error)
+        except MISSING:
+            raise
+        except DatabaseError:
+            logger.exception("a batch of %d jobs could not be recovered; recovering one by one", len(job_ids))
+            single += [(job_id, None) for job_id in job_ids]
+    for job_id, group_id in single:
+        try:
+            count += _end_locked(still().filter(pk=job_id), group_id, cause, error)
+        except MISSING:
+            raise
+        except DatabaseError:
+            logger.exception("job %s could not be recovered; the next round tries again", job_id)
+    return count
+
+
+def _end_locked(jobs: JobQuerySet, group_id: UUID | None, cause: Cause, error: str) -> int:
+    """End these jobs, except those that another transaction has locked; members under the lock of their group."""
+    with db.atomic():
+        if group_id is not None:
+            JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
+        locked = list(jobs.select_for_update(skip_locked=True))
+        return finish.expire(
+            locked, cause=cause, error=error, tell=_log_holder, retry_in=lambda job: decide_retry_delay(job, cause)
+        )
+
+
+def _log_holder(job: Job) -> dict[str, Any]:
+    """Log which worker held the job; return the same facts for the event."""
     if (start := starts.find_starts([job]).get(job.pk)) is not None:
         holder = {"worker": start.holder.worker, "host": start.host, "pid": start.pid}
     elif (owner := Identity.of_owner(job.lease_owner or "")) is not None:

@@ -1,7 +1,7 @@
-"""Forgets what ended long ago: whole retry chains and whole groups, never a part of one.
+"""Delete jobs and groups that finished long ago: whole retry chains and whole groups, never a part of one.
 
-Old is what nothing has happened to since: a job that waited for months and ended today is young. Stays, however old:
-what is live, what blocks a target, what somebody keeps (`keep`, or a row of another app that does not let go).
+A job's age counts from its last event: one that waited for months and finished today is young. Never deleted: live
+jobs, jobs that block a target, and jobs with a veto (`register_veto`, or a row of another app that refers to them).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from jobs.models.group import OPEN_GROUP_STATUSES
 from jobs.states import TERMINAL
 
 logger = logging.getLogger("jobs.engine.maintenance.retention")
-BATCH, GROUPS = 500, 20
+BATCH_SIZE, GROUP_BATCH_SIZE = 500, 20
 ROUND_SEC, BUSY_SEC, IDLE_SEC = 10.0, 60.0, 3600.0
-NOBODY = UUID(int=0)
+BEFORE_ALL = UUID(int=0)
 
 
 @dataclass
-class Pruned:
-    """How many rows went (minutes: were folded into days)."""
+class PruneCounts:
+    """How many rows were deleted (minutes: compacted into days)."""
 
     jobs: int = 0
     groups: int = 0
@@ -45,234 +45,237 @@ class Pruned:
         return ", ".join(f"{count} {name}" for name, count in vars(self).items())
 
 
-class Pruning:
-    """One pass over what is old. It may be stopped in between and goes on where it was."""
+class PrunePass:
+    """One pass over everything that is old. It may be interrupted, and continues where it was."""
 
     def __init__(self, older_than: timedelta, *, dry_run: bool = False) -> None:
         self.before = clock.now() - older_than
         self.dry_run = dry_run
-        self.done = Pruned()
+        self.counts = PruneCounts()
         self._horizon = clock.first_id(self.before)
-        self._last_job = self._last_group = NOBODY
+        self._last_job = self._last_group = BEFORE_ALL
 
-    def go(self, seconds: float | None = None) -> bool:
-        """Works for about so long. Returns whether the pass is over."""
+    def run(self, seconds: float | None = None) -> bool:
+        """Work for about so many seconds, or to the end. Return whether the pass is complete."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        for step in (self._chains, self._groups, self._minutes):
-            while step():
+        for prune_batch in (self._prune_chains, self._prune_groups, self._compact_day):
+            while prune_batch():
                 if deadline is not None and time.monotonic() > deadline:
                     return False
         silent = Worker.objects.filter(heartbeat_at__lt=self.before)
         ended = Lease.objects.filter(pk__lt=self._horizon, ended_at__lt=self.before)
-        self.done.workers += silent.count() if self.dry_run else silent.delete()[0]
-        self.done.leases += ended.count() if self.dry_run else ended.delete()[0]
+        self.counts.workers += silent.count() if self.dry_run else silent.delete()[0]
+        self.counts.leases += ended.count() if self.dry_run else ended.delete()[0]
         return True
 
     # Each step is one batch in one transaction, and returns whether there may be more.
 
-    def _chains(self) -> bool:
-        # Judged here, row by row: a condition would lure SQLite away from the primary key.
+    def _prune_chains(self) -> bool:
+        # The condition is tested here, row by row: in the query it would lure SQLite away from the primary key.
         columns = ("pk", "retry_of_id", "group_id", "status", "holds_lane")
-        found = list(self._after(_jobs(), self._last_job).values_list(*columns)[:BATCH])
-        ended = [
-            pk for pk, *origin, status, holds in found if origin == [None, None] and status in TERMINAL and not holds
+        rows = list(self._next_old(_all_jobs(), self._last_job).values_list(*columns)[:BATCH_SIZE])
+        roots = [
+            pk
+            for pk, *origin, status, holds_lane in rows
+            if origin == [None, None] and status in TERMINAL and not holds_lane
         ]
         try:
-            self.done.jobs += self._end_chains(ended)
-        except IntegrityError:  # somebody's constraint that we know nothing of: it must not keep the others
-            for root in ended:
+            self.counts.jobs += self._delete_chains(roots)
+        except IntegrityError:  # a constraint of another app: it must not keep the other chains
+            for root in roots:
                 try:
-                    self.done.jobs += self._end_chains([root])
+                    self.counts.jobs += self._delete_chains([root])
                 except IntegrityError as error:
                     logger.warning("job %s and its retries cannot be deleted: %s", root, error)
-        self._last_job = found[-1][0] if found else self._last_job
-        return bool(found)
+        self._last_job = rows[-1][0] if rows else self._last_job
+        return bool(rows)
 
-    def _end_chains(self, roots: Sequence[UUID]) -> int:
+    def _delete_chains(self, roots: Sequence[UUID]) -> int:
         with self._transaction():
-            chains = self._whole_chains(self._locked(Job, roots))
-            kept = self._kept(list(chain.from_iterable(chains.values())))
-            ids = [each for members in chains.values() if kept.isdisjoint(members) for each in members]
+            chains = self._find_finished_chains(self._lock_rows(Job, roots))
+            retained = self._find_retained(list(chain.from_iterable(chains.values())))
+            job_ids = [job_id for members in chains.values() if retained.isdisjoint(members) for job_id in members]
             if not self.dry_run:
-                delete_jobs(ids)
-        return len(ids)
+                delete_jobs(job_ids)
+        return len(job_ids)
 
-    def _whole_chains(self, roots: Iterable[UUID]) -> dict[UUID, list[UUID]]:
-        """Each root with all that followed it, if all of that has ended and nobody else is busy with it."""
+    def _find_finished_chains(self, roots: Iterable[UUID]) -> dict[UUID, list[UUID]]:
+        """Return each root with all its retries, if all of them have finished and none is locked elsewhere."""
         chains = {root: [root] for root in roots}
         tails = {root: root for root in chains}
         while tails:
-            # A successor needs a lock on its predecessor to be born: behind a locked tail, none can appear.
+            # A retry is inserted under a lock on its predecessor: behind a locked tail, none can appear.
             columns = ("pk", "retry_of_id", "status", "holds_lane")
-            found = list(_jobs().filter(retry_of_id__in=list(tails)).values_list(*columns))
-            ours = set(self._locked(Job, [row[0] for row in found]))
-            following = {}
-            for pk, predecessor, status, holds_lane in found:
+            rows = list(_all_jobs().filter(retry_of_id__in=list(tails)).values_list(*columns))
+            locked = set(self._lock_rows(Job, [row[0] for row in rows]))
+            next_tails = {}
+            for pk, predecessor, status, holds_lane in rows:
                 root = tails[predecessor]
-                if pk in ours and status in TERMINAL and not holds_lane:
+                if pk in locked and status in TERMINAL and not holds_lane:
                     chains[root].append(pk)
-                    following[pk] = root
+                    next_tails[pk] = root
                 else:
                     del chains[root]
-            tails = following
+            tails = next_tails
         return chains
 
-    def _groups(self) -> bool:
-        ended = JobGroup.objects.exclude(status__in=OPEN_GROUP_STATUSES).filter(finished_at__lt=self.before)
-        found = list(self._after(ended, self._last_group).values_list("pk", flat=True)[:GROUPS])
-        for group in found:
+    def _prune_groups(self) -> bool:
+        finished = JobGroup.objects.exclude(status__in=OPEN_GROUP_STATUSES).filter(finished_at__lt=self.before)
+        group_ids = list(self._next_old(finished, self._last_group).values_list("pk", flat=True)[:GROUP_BATCH_SIZE])
+        for group_id in group_ids:
             try:
-                self._end_group(group)
+                self._delete_group(group_id)
             except IntegrityError as error:
-                logger.warning("group %s cannot be deleted: %s", group, error)
-        self._last_group = found[-1] if found else self._last_group
-        return bool(found)
+                logger.warning("group %s cannot be deleted: %s", group_id, error)
+        self._last_group = group_ids[-1] if group_ids else self._last_group
+        return bool(group_ids)
 
-    def _end_group(self, group: UUID) -> None:
+    def _delete_group(self, group_id: UUID) -> None:
         with self._transaction():
-            if not self._locked(JobGroup, [group]):
+            if not self._lock_rows(JobGroup, [group_id]):
                 return
-            # Whoever changes a member locks its group first, so the members need no locks of their own.
-            members = list(_jobs().filter(group_id=group).values_list("pk", "status", "holds_lane"))
-            ids = [pk for pk, _, _ in members]
+            # A change of a member locks its group first, so the members need no locks of their own.
+            members = list(_all_jobs().filter(group_id=group_id).values_list("pk", "status", "holds_lane"))
+            job_ids = [pk for pk, _, _ in members]
             if any(status not in TERMINAL or holds_lane for _, status, holds_lane in members):
                 return
-            if self._kept(ids) or kept_by_others(JobGroup, [group]):
+            if self._find_retained(job_ids) or find_vetoed(JobGroup, [group_id]):
                 return
             if not self.dry_run:
-                delete_jobs(ids)
-                let_go(JobGroup, [group])
-                take_along([group])
-                JobGroup.objects.filter(pk=group)._raw_delete(db.alias())
-        self.done.jobs += len(ids)
-        self.done.groups += 1
+                delete_jobs(job_ids)
+                detach_references(JobGroup, [group_id])
+                _run_cascades([group_id])
+                JobGroup.objects.filter(pk=group_id)._raw_delete(db.alias())
+        self.counts.jobs += len(job_ids)
+        self.counts.groups += 1
 
-    def _minutes(self) -> bool:
+    def _compact_day(self) -> bool:
         if self.dry_run:
-            self.done.minutes = rollup_compaction.foldable(self.before).count()
+            self.counts.minutes = rollup_compaction.compactable_rows(self.before).count()
             return False
-        folded = rollup_compaction.fold_oldest_day(self.before)
-        self.done.minutes += folded
-        return bool(folded)
+        compacted = rollup_compaction.compact_oldest_day(self.before)
+        self.counts.minutes += compacted
+        return bool(compacted)
 
-    def _after(self, rows: Any, last: UUID) -> Any:
-        """The next old ones along the primary key, whose ids tell their age."""
+    def _next_old(self, rows: Any, last: UUID) -> Any:
+        """Return the next old rows along the primary key: ids begin with their time."""
         return rows.filter(pk__gt=last, pk__lt=self._horizon).order_by("pk")
 
     def _transaction(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.dry_run else db.atomic()
 
-    def _locked(self, model: type[Job] | type[JobGroup], ids: Sequence[UUID]) -> list[UUID]:
+    def _lock_rows(self, model: type[Job] | type[JobGroup], ids: Sequence[UUID]) -> list[UUID]:
+        """Lock these rows, except in a dry run; return the ids of those that exist and were not locked elsewhere."""
         rows: Any = model._base_manager.using(db.alias()).filter(pk__in=ids).order_by("pk")
         if not self.dry_run:
             rows = rows.select_for_update(skip_locked=True)
         return list(rows.values_list("pk", flat=True))
 
-    def _kept(self, ids: Sequence[UUID]) -> set[UUID]:
-        """Jobs that must stay: something has happened to them lately, or somebody keeps them."""
-        kept: set[UUID] = set()
-        for part in _parts(ids):
-            lately = JobEvent.objects.filter(job_id__in=part, at__gte=self.before)
-            kept.update(lately.values_list("job_id", flat=True))
-            kept |= kept_by_others(Job, part)
-        return kept
+    def _find_retained(self, job_ids: Sequence[UUID]) -> set[UUID]:
+        """Return the jobs that must stay: they have a recent event, or a veto."""
+        retained: set[UUID] = set()
+        for chunk in _chunks(job_ids):
+            recent = JobEvent.objects.filter(job_id__in=chunk, at__gte=self.before)
+            retained.update(recent.values_list("job_id", flat=True))
+            retained |= find_vetoed(Job, chunk)
+        return retained
 
 
-_under_way: Pruning | None = None
+_current_pass: PrunePass | None = None
 
 
-def one_round() -> object:
-    """The housekeeping duty: a bounded part of a pass, if the site wants to forget at all."""
-    global _under_way
+def run_round() -> object:
+    """Run a bounded part of a pass, if RETENTION_DAYS is set; return a summary."""
+    global _current_pass
     if conf.RETENTION_DAYS is None:
-        _under_way = None
+        _current_pass = None
         return "off"
-    _under_way = _under_way or Pruning(timedelta(days=conf.RETENTION_DAYS))
-    pruned = _under_way.done
-    if _under_way.go(ROUND_SEC):
-        _under_way = None
-    return str(pruned)
+    _current_pass = _current_pass or PrunePass(timedelta(days=conf.RETENTION_DAYS))
+    counts = _current_pass.counts
+    if _current_pass.run(ROUND_SEC):
+        _current_pass = None
+    return str(counts)
 
 
 def pause_sec() -> float:
-    """Once an hour is enough, unless a round was too short for all there was."""
-    return BUSY_SEC if _under_way is not None else IDLE_SEC
+    """Return the pause until the next round: an hour, unless the last one did not complete its pass."""
+    return BUSY_SEC if _current_pass is not None else IDLE_SEC
 
 
-def delete_jobs(ids: Sequence[UUID]) -> None:
-    """Set by set, what refers to jobs first. `_raw_delete`, because `delete` would load and collect each row."""
+def delete_jobs(job_ids: Sequence[UUID]) -> None:
+    """Delete jobs and the rows that refer to them. `_raw_delete`: `delete` would load and collect each row."""
     using = db.alias()
-    for part in _parts(ids):
-        take_along(part)  # other apps may find what is theirs by a job's events
+    for chunk in _chunks(job_ids):
+        _run_cascades(chunk)  # first: other apps may find their rows by a job's events
         for model in (JobEvent, JobLog, JobRun):
-            rows: Any = model._base_manager.using(using).filter(job_id__in=part)
+            rows: Any = model._base_manager.using(using).filter(job_id__in=chunk)
             rows._raw_delete(using)
-        let_go(Job, part)
-    for part in _parts(ids):  # a foreign key along a chain is looked at when the transaction ends
-        _jobs().filter(pk__in=part)._raw_delete(using)
+        detach_references(Job, chunk)
+    for chunk in _chunks(job_ids):  # the foreign key along a chain is checked when the transaction ends
+        _all_jobs().filter(pk__in=chunk)._raw_delete(using)
 
 
-def _parts(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
-    return (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
+def _chunks(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+    return (ids[start : start + BATCH_SIZE] for start in range(0, len(ids), BATCH_SIZE))
 
 
-def _jobs() -> Any:
+def _all_jobs() -> Any:
     return Job.objects.all()
 
 
-Keeper = Callable[[Sequence[UUID]], Iterable[UUID]]
-Follower = Callable[[Sequence[UUID]], None]
-_keepers: list[Keeper] = []
-_followers: list[Follower] = []
+Veto = Callable[[Sequence[UUID]], Iterable[UUID]]
+Cascade = Callable[[Sequence[UUID]], None]
+_vetoes: list[Veto] = []
+_cascades: list[Cascade] = []
 
 
-def keep(keeper: Keeper) -> Keeper:
-    """Register a keeper: it gets ids of jobs, or of groups, and says which of them must stay. Twice is once."""
-    if keeper not in _keepers:
-        _keepers.append(keeper)
-    return keeper
+def register_veto(veto: Veto) -> Veto:
+    """Register a veto: it gets ids of jobs, or of groups, and returns those that must stay. Twice is once."""
+    if veto not in _vetoes:
+        _vetoes.append(veto)
+    return veto
 
 
-def forget(keeper: Keeper) -> None:
-    if keeper in _keepers:
-        _keepers.remove(keeper)
+def unregister_veto(veto: Veto) -> None:
+    if veto in _vetoes:
+        _vetoes.remove(veto)
 
 
-def goes_along(follower: Follower) -> Follower:
-    """Register what goes with jobs, or groups, that are deleted: it gets their ids in the same transaction."""
-    if follower not in _followers:
-        _followers.append(follower)
-    return follower
+def register_cascade(cascade: Cascade) -> Cascade:
+    """Register a cascade: it gets the ids of jobs, or of groups, that are being deleted, in the same transaction."""
+    if cascade not in _cascades:
+        _cascades.append(cascade)
+    return cascade
 
 
-def take_along(ids: Sequence[UUID]) -> None:
-    for follower in _followers:
-        follower(ids)
+def _run_cascades(ids: Sequence[UUID]) -> None:
+    for cascade in _cascades:
+        cascade(ids)
 
 
-def kept_by_others(model: type[models.Model], ids: Sequence[UUID]) -> set[UUID]:
-    """What a keeper names stays, and what rows of other apps refer to, which are theirs to delete or to let go."""
-    kept = set(chain.from_iterable(keeper(ids) for keeper in _keepers))
-    for relation in _foreign(model):
+def find_vetoed(model: type[models.Model], ids: Sequence[UUID]) -> set[UUID]:
+    """Return the ids that a veto names or that rows of other apps refer to: those apps delete or detach their rows."""
+    vetoed = set(chain.from_iterable(veto(ids) for veto in _vetoes))
+    for relation in _foreign_relations(model):
         if relation.on_delete is not models.SET_NULL:
-            kept.update(_referring(relation, ids).values_list(relation.field.attname, flat=True))
-    return kept
+            vetoed.update(_referring_rows(relation, ids).values_list(relation.field.attname, flat=True))
+    return vetoed
 
 
-def let_go(model: type[models.Model], ids: Sequence[UUID]) -> None:
-    """What Django does for SET_NULL when it deletes row by row."""
-    for relation in _foreign(model):
+def detach_references(model: type[models.Model], ids: Sequence[UUID]) -> None:
+    """Set references of other apps to NULL, as Django does for SET_NULL when it deletes row by row."""
+    for relation in _foreign_relations(model):
         if relation.on_delete is models.SET_NULL:
-            _referring(relation, ids).update(**{relation.field.name: None})
+            _referring_rows(relation, ids).update(**{relation.field.name: None})
 
 
-def _foreign(model: type[models.Model]) -> Iterator[Any]:
-    """Foreign keys of other apps to this model, those behind many-to-many fields too."""
+def _foreign_relations(model: type[models.Model]) -> Iterator[Any]:
+    """Yield foreign keys of other apps to this model, those behind many-to-many fields too."""
     for field in model._meta.get_fields(include_hidden=True):
         is_reverse = field.auto_created and not field.concrete and (field.one_to_one or field.one_to_many)
         if is_reverse and field.related_model._meta.app_label != model._meta.app_label:  # type: ignore[union-attr]
             yield field
 
 
-def _referring(relation: Any, ids: Sequence[UUID]) -> Any:
+def _referring_rows(relation: Any, ids: Sequence[UUID]) -> Any:
     return relation.related_model._base_manager.using(db.alias()).filter(**{f"{relation.field.name}__in": ids})

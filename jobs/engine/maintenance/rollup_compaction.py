@@ -1,7 +1,7 @@
-"""Old minutes of the rollup become hours, and then days: totals stay, to the job, while the rows grow few.
+"""Compact old minutes of the rollup into hours, and hours into days: totals stay exact, rows get fewer.
 
-A folded row stands at the beginning (UTC) of its hour or day, written by HOUR or FOLDED, with all that minutes tell
-apart but their writer.
+A compacted row is dated at the start (UTC) of its hour or day, its writer is HOUR or FOLDED, and it keeps every other
+dimension of the minutes.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ from jobs import clock, db
 from jobs.engine.sql.rollup import FOLDED, HOUR, fold_rows
 from jobs.models import JobMinute
 
-MINUTES_KEPT = timedelta(hours=26)  # the figures of the last day are exact to the minute
-HOURS_KEPT = timedelta(days=35)  # whatever is forgotten meanwhile; a plot of a month has its hours
-AT_ONCE = 100  # hours or days that one round folds
+MINUTE_RETENTION = timedelta(hours=26)  # figures of the last day are exact to the minute
+HOUR_RETENTION = timedelta(days=35)  # whatever is deleted meanwhile: a chart of a month has its hours
+BUCKETS_PER_ROUND = 100  # hours or days that one round compacts
 
 
-def foldable(before: datetime) -> Any:
-    """The minutes of whole days that were over by then."""
+def compactable_rows(before: datetime) -> Any:
+    """Return the rows of whole days that ended before this time and are not compacted to days yet."""
     return JobMinute.objects.filter(minute__lt=_midnight(before)).exclude(worker=FOLDED)
 
 
-def fold_oldest_day(before: datetime) -> int:
-    """Returns how many minutes it folded; zero: there is no such day."""
-    oldest = foldable(before).order_by("minute").values_list("minute", flat=True).first()
+def compact_oldest_day(before: datetime) -> int:
+    """Compact the oldest such day. Return how many rows it had; zero: there is no such day."""
+    oldest = compactable_rows(before).order_by("minute").values_list("minute", flat=True).first()
     if oldest is None:
         return 0
     day = _midnight(oldest)
     with db.atomic() as connection:
-        minutes = foldable(before).filter(minute__lt=day + timedelta(days=1)).count()
+        count = compactable_rows(before).filter(minute__lt=day + timedelta(days=1)).count()
         fold_rows(connection, day, day + timedelta(days=1), FOLDED)
-    return int(minutes)
+    return int(count)
 
 
-def one_round() -> str:
-    """The housekeeping duty: without it, whoever sums the rollup would read more of it every minute."""
+def run_round() -> str:
+    """Compact what is old enough; return a summary. Without it, sums over the rollup would read more every minute."""
     now = clock.now()
-    hours = _repeated(lambda: _fold_oldest_hour(now - MINUTES_KEPT))
-    days = _repeated(lambda: fold_oldest_day(now - HOURS_KEPT) > 0)
+    hours = _repeat(lambda: _compact_oldest_hour(now - MINUTE_RETENTION))
+    days = _repeat(lambda: compact_oldest_day(now - HOUR_RETENTION) > 0)
     return f"{hours} hours, {days} days"
 
 
-def _repeated(step: Callable[[], bool]) -> int:
-    done = 0
-    while done < AT_ONCE and step():
-        done += 1
-    return done
+def _repeat(step: Callable[[], bool]) -> int:
+    count = 0
+    while count < BUCKETS_PER_ROUND and step():
+        count += 1
+    return count
 
 
-def _fold_oldest_hour(before: datetime) -> bool:
-    over = before.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    unfolded = JobMinute.objects.filter(minute__lt=over).exclude(worker__in=[HOUR, FOLDED])
-    oldest = unfolded.order_by("minute").values_list("minute", flat=True).first()
+def _compact_oldest_hour(before: datetime) -> bool:
+    end = before.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    minutes = JobMinute.objects.filter(minute__lt=end).exclude(worker__in=[HOUR, FOLDED])
+    oldest = minutes.order_by("minute").values_list("minute", flat=True).first()
     if oldest is None:
         return False
     hour = oldest.astimezone(UTC).replace(minute=0, second=0, microsecond=0)

@@ -1,10 +1,10 @@
-"""Periodic duties, each on its own: one that fails is logged and never stops the others.
+"""Register maintenance tasks and run them, each on its own: one that fails is logged and never stops the others.
 
-Other apps register theirs with `duty`. A worker runs the duties that are due; `manage.py tick` runs all of them once.
-A duty that waits for others than the database has a thread of its own in a worker, so that it delays nobody.
+Other apps register theirs with `register_task`. A worker runs the tasks that are due; `manage.py tick` runs all of
+them once. A task that waits for more than the database has a thread of its own in a worker, and delays no other.
 
-Remote workers need no local one: a request for offers first recovers dead leases, then handles deadlines, late
-offers, due times and lanes, as far as that costs a request little.
+Remote workers need no local one: a request for offers first recovers dead leases, then handles deadlines, expired
+offers, due times and targets, as far as that costs a request little.
 """
 
 from __future__ import annotations
@@ -26,164 +26,166 @@ from jobs.engine.selection import fair_share
 from jobs.engine.slots import leases
 
 logger = logging.getLogger("jobs.engine.maintenance.runner")
-LAST_WORDS_SEC = 1.5
-ROUNDS_BEFORE_OFFERS = 4  # of lanes and of due times: the rest is for the next request
+THREAD_JOIN_SEC = 1.5
+ROUNDS_BEFORE_OFFERS = 4  # of due times and targets: the rest is left to the next request
 
 
-class Companion(Protocol):
-    """A thread beside the housekeeper."""
+class TaskThread(Protocol):
+    """A thread that runs one task beside the maintenance thread."""
 
     def start(self) -> None: ...
 
     def end(self) -> None:
-        """Asks it to end; it must not keep the process from ending."""
+        """Ask the thread to end. It must not keep the process from ending."""
 
     def join(self, timeout: float | None = None) -> None: ...
 
 
 @dataclass(frozen=True)
-class Duty:
+class MaintenanceTask:
     name: str
     run: Callable[[], object]
     every_sec: Callable[[], float]
-    thread: Callable[[], Companion] | None = None
+    thread: Callable[[], TaskThread] | None = None
 
 
-_duties: dict[str, Duty] = {}
-_sweeper = recovery.Sweeper()
-_ager = aging.Ager()
-_late = deadlines.Keeper()
+_tasks: dict[str, MaintenanceTask] = {}
+_lease_reaper = recovery.LeaseReaper()
+_priority_aging = aging.PriorityAging()
+_deadline_check = deadlines.DeadlineCheck()
 
 
-def duty(
+def register_task(
     name: str,
     run: Callable[[], object],
     *,
     every_sec: Callable[[], float] = lambda: 1.0,
-    thread: Callable[[], Companion] | None = None,
+    thread: Callable[[], TaskThread] | None = None,
 ) -> None:
-    """Register a duty; the same name again replaces it. In a worker its `thread`, if it has one, runs instead."""
-    _duties[name] = Duty(name, run, every_sec, thread)
+    """Register a task; the same name again replaces it. In a worker its `thread`, if it has one, runs instead."""
+    _tasks[name] = MaintenanceTask(name, run, every_sec, thread)
 
 
-def duties() -> list[Duty]:
-    return list(_duties.values())
+def list_tasks() -> list[MaintenanceTask]:
+    return list(_tasks.values())
 
 
-def tick() -> dict[str, object]:
-    """One round of every duty. Returns what each said, or the exception it raised."""
+def run_tasks() -> dict[str, object]:
+    """Run every task once. Return by name what each returned, or the exception it raised."""
     results: dict[str, object] = {}
-    for each in duties():
+    for task in list_tasks():
         try:
-            results[each.name] = each.run()
+            results[task.name] = task.run()
         except Exception as error:
-            logger.exception("duty %s failed", each.name)
-            results[each.name] = error
+            logger.exception("maintenance task %s failed", task.name)
+            results[task.name] = error
     return results
 
 
-class Housekeeper(threading.Thread):
-    """Runs each duty when it is due, on a thread and connection of its own."""
+class MaintenanceThread(threading.Thread):
+    """Runs each task when it is due, on a thread and connection of its own."""
 
     def __init__(self) -> None:
-        super().__init__(name="housekeeping", daemon=True)
+        super().__init__(name="maintenance", daemon=True)
         self._end = threading.Event()
-        self._outage = Outage(logger, "housekeeping", self._end, patience=10.0)
-        self._next: dict[str, float] = {}
-        self._duties = [each for each in duties() if each.thread is None]
-        self._companions = [each.thread() for each in duties() if each.thread is not None]
+        self._outage = Outage(logger, "maintenance", self._end, patience=10.0)
+        self._due_at: dict[str, float] = {}
+        self._tasks = [task for task in list_tasks() if task.thread is None]
+        self._task_threads = [task.thread() for task in list_tasks() if task.thread is not None]
 
     def start(self) -> None:
         super().start()
-        for each in self._companions:
-            each.start()
+        for thread in self._task_threads:
+            thread.start()
 
     def run(self) -> None:
-        while not self._end.wait(self._pause()):
+        while not self._end.wait(self._pause_sec()):
             with self._outage.survive():
-                self._turn()
+                self._run_due_tasks()
         db.connection().close()
-        for each in self._companions:
-            each.join(LAST_WORDS_SEC)
+        for thread in self._task_threads:
+            thread.join(THREAD_JOIN_SEC)
 
     def end(self) -> None:
         self._end.set()
-        for each in self._companions:
-            each.end()
+        for thread in self._task_threads:
+            thread.end()
 
-    def _turn(self) -> None:
-        for each in self._duties:
-            if time.monotonic() >= self._next.get(each.name, 0.0):
-                self._next[each.name] = time.monotonic() + each.every_sec()
+    def _run_due_tasks(self) -> None:
+        for task in self._tasks:
+            if time.monotonic() >= self._due_at.get(task.name, 0.0):
+                self._due_at[task.name] = time.monotonic() + task.every_sec()
                 try:
-                    each.run()
+                    task.run()
                 except MISSING:
-                    self._next[each.name] = 0.0
+                    self._due_at[task.name] = 0.0
                     raise
                 except Exception:
-                    logger.exception("duty %s failed; it is tried again in its turn", each.name)
+                    logger.exception("maintenance task %s failed; it runs again when it is due", task.name)
 
-    def _pause(self) -> float:
-        due = min((self._next.get(each.name, 0.0) for each in self._duties), default=0.0)
-        return min(max(due - time.monotonic(), 0.05), 1.0)
+    def _pause_sec(self) -> float:
+        due_at = min((self._due_at.get(task.name, 0.0) for task in self._tasks), default=0.0)
+        return min(max(due_at - time.monotonic(), 0.05), 1.0)
 
 
-duty("recovery", _sweeper.sweep, every_sec=_sweeper.pause_sec)
-duty("withdraw", offers.expire_offers, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
-duty("pollers", offers.delete_silent_pollers, every_sec=lambda: 3600.0)
+register_task("recovery", _lease_reaper.run_round, every_sec=_lease_reaper.pause_sec)
+register_task("withdraw", offers.expire_offers, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
+register_task("pollers", offers.delete_silent_pollers, every_sec=lambda: 3600.0)
 # A worker that may claim does this more often.
-duty("lanes", lambda: promoter.wake_due() + promoter.promote(), every_sec=lambda: 30 * conf.POLL_SEC)
-duty("retention", retention.one_round, every_sec=retention.pause_sec)
-duty("folding", rollup_compaction.one_round, every_sec=lambda: 600.0)
-duty("deadlines", _late.skip_late, every_sec=_late.pause_sec)
-duty(
-    "leases", leases.end_dead_leases, every_sec=lambda: conf.LEASE_SEC / 2
-)  # whoever finds a limit full does so at once
-duty("snapshot", system_load.one_round, every_sec=lambda: system_load.EVERY_SEC)
-duty("aging", _ager.age, every_sec=_ager.pause_sec)
-duty("shares", fair_share.forget_idle, every_sec=lambda: 60.0)
+register_task("lanes", lambda: promoter.wake_due() + promoter.promote(), every_sec=lambda: 30 * conf.POLL_SEC)
+register_task("retention", retention.run_round, every_sec=retention.pause_sec)
+register_task("folding", rollup_compaction.run_round, every_sec=lambda: 600.0)
+register_task("deadlines", _deadline_check.skip_late_jobs, every_sec=_deadline_check.pause_sec)
+# A claim that finds a limit full ends dead leases at once.
+register_task("leases", leases.end_dead_leases, every_sec=lambda: conf.LEASE_SEC / 2)
+register_task("snapshot", system_load.run_round, every_sec=lambda: system_load.INTERVAL_SEC)
+register_task("aging", _priority_aging.run_round, every_sec=_priority_aging.pause_sec)
+register_task("shares", fair_share.forget_idle, every_sec=lambda: 60.0)
 
 
-class Occasional:
-    """A duty that is done as often as one worker would do it, however many requests there are."""
+class ThrottledTask:
+    """Runs a task as often as one worker would, however many requests call it."""
 
     def __init__(self, run: Callable[[], object], pause_sec: Callable[[], float]) -> None:
         self._run, self._pause_sec = run, pause_sec
         self._busy = threading.Lock()
-        self._next = 0.0
+        self._due_at = 0.0
 
     def __call__(self) -> None:
-        if time.monotonic() < self._next or not self._busy.acquire(blocking=False):
+        if time.monotonic() < self._due_at or not self._busy.acquire(blocking=False):
             return
         try:
             self._run()
-            self._next = time.monotonic() + self._pause_sec()
+            self._due_at = time.monotonic() + self._pause_sec()
         finally:
             self._busy.release()
 
 
-def duties_before_offers() -> list[Occasional]:
-    """Recovery as `manage.py recover` does it, without a memory: between two requests any time may pass."""
-    late = deadlines.Keeper()
+def build_offer_tasks() -> list[ThrottledTask]:
+    """Build the tasks that run before offers.
+
+    Recovery has no memory here, as in `manage.py recover`: between two requests any time may pass.
+    """
+    deadline_check = deadlines.DeadlineCheck()
     return [
-        Occasional(lambda: recovery.Sweeper().sweep(), lambda: conf.RECOVERY_SEC),
-        Occasional(late.skip_late, late.pause_sec),
+        ThrottledTask(lambda: recovery.LeaseReaper().run_round(), lambda: conf.RECOVERY_SEC),
+        ThrottledTask(deadline_check.skip_late_jobs, deadline_check.pause_sec),
     ]
 
 
-_before_offers = duties_before_offers()
+_offer_tasks = build_offer_tasks()
 
 
-def before_offers() -> None:
-    """Looks before it writes: a poll that finds nothing to do should not wait for the only writer of SQLite."""
-    for occasional in _before_offers:
-        occasional()
+def run_before_offers() -> None:
+    """Do what must precede offers. Looks before it writes: an idle poll should not wait for SQLite's only writer."""
+    for task in _offer_tasks:
+        task()
     offers.expire_offers()
-    for _round in range(ROUNDS_BEFORE_OFFERS):  # let forward what waited for its time or its lane
-        ahead = promoter.look_ahead()
-        due = ahead.due_sec is not None and ahead.due_sec <= 0
-        if due:
+    for _round in range(ROUNDS_BEFORE_OFFERS):
+        state = promoter.look_ahead()
+        is_due = state.due_sec is not None and state.due_sec <= 0
+        if is_due:
             promoter.wake_due()
-        if not due and not ahead.marked:
+        if not is_due and not state.marked:
             return
         promoter.promote_round()

@@ -1,6 +1,6 @@
-"""How the machine is doing, as one row that everybody reads: hosts that share a queue decide by the same figures.
+"""Measure the load of the machine into one row: hosts that share a queue decide by the same figures.
 
-The holder of the housekeeping lease measures; if nobody has for a while, whoever needs the figures does.
+The process that holds the measuring lease measures; if the row is stale, the process that needs the figures does.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from jobs.models import SystemSnapshot
 from jobs.policies.admission import Open, State, classify_load
 
 logger = logging.getLogger("jobs.engine.maintenance.system_load")
-EVERY_SEC = 2.0
-FIRST_LOOK_SEC = 0.05
-STALE_SEC = 5 * EVERY_SEC  # also how long the housekeeping lease lasts
+INTERVAL_SEC = 2.0
+FIRST_CPU_SAMPLE_SEC = 0.05
+STALE_SEC = 5 * INTERVAL_SEC  # also the length of the measuring lease
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """Load per core; processor and memory use as fractions."""
 
     load: float
@@ -34,45 +34,47 @@ class Measured:
     memory: float
 
 
-def measure() -> Measured:
-    import psutil  # only where somebody asks
+def measure() -> Measurement:
+    """Measure this machine now."""
+    import psutil  # only processes that measure need it
 
     cores = psutil.cpu_count() or os.cpu_count() or 1
     load, memory = psutil.getloadavg()[0] / cores, psutil.virtual_memory().percent / 100
-    # Since the last call of this process; the first one has nothing to compare with, and looks for a moment.
-    global _looked
-    looked, _looked = _looked, True
-    return Measured(load, float(psutil.cpu_percent(interval=None if looked else FIRST_LOOK_SEC)) / 100, memory)
+    # CPU use since the last call of this process; the first call has no last one, and samples for a moment.
+    global _has_sampled
+    interval = None if _has_sampled else FIRST_CPU_SAMPLE_SEC
+    _has_sampled = True
+    return Measurement(load, float(psutil.cpu_percent(interval=interval)) / 100, memory)
 
 
-_looked = False
+_has_sampled = False
 
 
 def is_needed() -> bool:
-    """Whether anybody asks how the machine is doing."""
+    """Return whether the admission policy uses the figures."""
     return type(conf.policy("ADMISSION_POLICY")) is not Open
 
 
-def one_round() -> str:
-    """The duty. Says what it did."""
+def run_round() -> str:
+    """Measure if needed; return what was done."""
     if not is_needed():
         return "off"
-    return "measured" if write() else "measured by another"
+    return "measured" if write_measurement() else "measured by another"
 
 
-def write() -> bool:
-    """Measure, if the housekeeping lease is ours or nobody's. Says whether it was."""
-    found = measure()
+def write_measurement() -> bool:
+    """Measure and write, if the measuring lease is ours or free. Return whether it was."""
+    measurement = measure()
     with db.atomic():
-        row = lock()
-        if row.holder != me() and not (row.held_until is None or row.held_until <= now_of(row)):
+        row = lock_row()
+        if row.holder != _holder_name() and not (row.held_until is None or row.held_until <= get_now(row)):
             return False
-        store(row, found)
+        store_measurement(row, measurement)
     return True
 
 
-def lock() -> SystemSnapshot:
-    """The row, locked until the transaction ends; `row.now` is the database's clock. Made if it is not there."""
+def lock_row() -> SystemSnapshot:
+    """Lock the row until the transaction ends, and create it if missing; `row.now` is the database's clock."""
     rows = SystemSnapshot.objects.all()
     locked = rows.select_for_update(no_key=True).annotate(now=Now())
     row = locked.filter(pk=SystemSnapshot.SINGLETON_ID).first()
@@ -82,42 +84,44 @@ def lock() -> SystemSnapshot:
     return row
 
 
-def store(row: SystemSnapshot, found: Measured) -> None:
-    """Write what was measured into the locked row, and take the housekeeping lease."""
+def store_measurement(row: SystemSnapshot, measurement: Measurement) -> None:
+    """Write a measurement into the locked row, and take the measuring lease."""
     bounds = {"quiet_load": conf.ADMISSION.quiet_load, "busy_load": conf.ADMISSION.busy_load}
-    state = classify_load(found.load, found.cpu, found.memory, **bounds)
-    now = now_of(row)
-    changed = state != row.state or row.state_since is None
-    row.holder, row.held_until, row.taken_at = me(), now + timedelta(seconds=STALE_SEC), now
-    row.load, row.cpu, row.memory = found.load, found.cpu, found.memory
-    if changed:
-        logger.info("the system is %s (load %.2f, cpu %.2f, memory %.2f)", state, found.load, found.cpu, found.memory)
+    state = classify_load(measurement.load, measurement.cpu, measurement.memory, **bounds)
+    now = get_now(row)
+    has_changed = state != row.state or row.state_since is None
+    row.holder, row.held_until, row.taken_at = _holder_name(), now + timedelta(seconds=STALE_SEC), now
+    row.load, row.cpu, row.memory = measurement.load, measurement.cpu, measurement.memory
+    if has_changed:
+        figures = (measurement.load, measurement.cpu, measurement.memory)
+        logger.info("the system is %s (load %.2f, cpu %.2f, memory %.2f)", state, *figures)
         row.state, row.state_since = str(state), now
-        notifications.notify(notifications.READY)  # what was denied may be admitted now
-    row.save(using=db.alias(), update_fields=_MEASURED)
+        notifications.notify(notifications.READY)  # denied jobs may be admitted now
+    row.save(using=db.alias(), update_fields=_MEASURED_FIELDS)
 
 
-_MEASURED = ("holder", "held_until", "taken_at", "load", "cpu", "memory", "state", "state_since")
+_MEASURED_FIELDS = ("holder", "held_until", "taken_at", "load", "cpu", "memory", "state", "state_since")
 
 
-def refreshed(row: SystemSnapshot) -> SystemSnapshot:
-    """The locked row, measured anew if nobody has for a while."""
-    now = now_of(row)
+def refresh_if_stale(row: SystemSnapshot) -> SystemSnapshot:
+    """Return the locked row, measured anew if its figures are stale."""
+    now = get_now(row)
     if row.taken_at is None or (now - row.taken_at).total_seconds() > STALE_SEC:
-        store(row, measure())
+        store_measurement(row, measure())
     return row
 
 
-def state(row: SystemSnapshot) -> tuple[State, float]:
-    """The state, and for how many seconds it has held."""
-    since = row.state_since or now_of(row)
-    return State(row.state), max((now_of(row) - since).total_seconds(), 0.0)
+def get_state(row: SystemSnapshot) -> tuple[State, float]:
+    """Return the state, and for how many seconds it has held."""
+    since = row.state_since or get_now(row)
+    return State(row.state), max((get_now(row) - since).total_seconds(), 0.0)
 
 
-def now_of(row: SystemSnapshot) -> datetime:
+def get_now(row: SystemSnapshot) -> datetime:
+    """Return the database's time at which the row was read."""
     now: datetime = row.now  # type: ignore[attr-defined]
     return now
 
 
-def me() -> str:
+def _holder_name() -> str:
     return Identity.mine().incarnation[:300]

@@ -96,7 +96,7 @@ def renew_job_lease(start: RemoteStart, report: HeartbeatReport) -> Job:
         job = get(start.job_id)
         _write_log_lines(job, report.lines)
     if starts.is_overdue(job, start, clock.now()):
-        recovery.end_overdue([job])
+        recovery.end_overdue_jobs([job])
         raise _lease_lost()
     return job
 
@@ -118,7 +118,7 @@ def complete_job(start: RemoteStart, outcome: RemoteOutcome, *, stop_mode: StopM
             finish.stop(job.pk, start.lease_id, actor=actor, artifacts=artifacts)
             return None
         if isinstance(outcome, Failed) and outcome.cause == Cause.ERROR:
-            outcome = replace(outcome, retry_in=recovery.retry_in(job, Cause.ERROR))
+            outcome = replace(outcome, retry_in=recovery.decide_retry_delay(job, Cause.ERROR))
         end = End(job.pk, start.lease_id, replace(outcome, artifacts=artifacts), job.group_id)
         verdict = finish.finish([end], actor=actor)[job.pk]
         assert verdict == Verdict.DONE, verdict  # the row is locked, and its token was compared

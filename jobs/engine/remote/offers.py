@@ -52,7 +52,7 @@ def offer_jobs(addon_id: str, tenant: str | None, limit: int) -> list[Job]:
             of_tenant = Filter() if tenant is None else Filter("tenant = %s", [tenant])
             selection = SelectionRound(connection, of_tenant, remote=True, index=Filter("addon_id = %s", [addon_id]))
             chosen = selection.choose(limit)
-            ready = _ready_jobs(addon_id, tenant).filter(deadlines.not_too_late(), pk__in=chosen).in_dispatch_order()
+            ready = _ready_jobs(addon_id, tenant).filter(deadlines.can_be_offered(), pk__in=chosen).in_dispatch_order()
             locked = list(ready.select_for_update(skip_locked=True, of=("self",)))
             selection.settle([job.pk for job in locked])
             reserve_sec = conf.DISPATCH_TIMEOUT_SEC

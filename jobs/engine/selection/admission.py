@@ -42,8 +42,8 @@ class AdmissionRound:
     """One round of decisions, in the transaction that starts what was admitted."""
 
     def __init__(self) -> None:
-        row = system_load.refreshed(system_load.lock())
-        self.now = system_load.now_of(row)
+        row = system_load.refresh_if_stale(system_load.lock_row())
+        self.now = system_load.get_now(row)
         self.denied: dict[UUID, Denied] = {}
         self._policy = conf.policy("ADMISSION_POLICY")
         self._by_addon = costs()
@@ -106,7 +106,7 @@ class AdmissionRound:
         """Capacity that comes free is not given away to lower priorities while somebody needs it in time."""
         if self._urgent is None or candidate.priority >= self._urgent:
             return None
-        return Denied(AFTER_THE_URGENT, system_load.EVERY_SEC)
+        return Denied(AFTER_THE_URGENT, system_load.INTERVAL_SEC)
 
     def _record_denied(self) -> None:
         news = [pk for pk, verdict in self.denied.items() if self._is_news(self._known[pk], verdict)]
@@ -156,7 +156,7 @@ def costs() -> Counter[str]:
 
 
 def _machine(row: Any) -> Snapshot:
-    state, held_sec = system_load.state(row)
+    state, held_sec = system_load.get_state(row)
     said = conf.ADMISSION
     return Snapshot(
         state=state,

@@ -41,7 +41,7 @@ class FairShareRound:
     def __init__(self, connection: Any, wanted: Filter, *, remote: bool = False) -> None:
         self._policy = conf.policy("FAIRNESS_POLICY")
         self._connection, self._wanted, self._remote = connection, wanted, remote
-        self._row = system_load.lock()
+        self._row = system_load.lock_row()
         self._found: list[Ready] = []
 
     def find_candidates(self, count: int, full: Sequence[Limit]) -> list[Candidate]:

@@ -24,7 +24,7 @@ from jobs.engine.database import Outage, is_rolled_back, prefer_indexes, read_co
 from jobs.engine.executors.run import CaptureLogs
 from jobs.engine.executors.thread import Executor, ThreadExecutor
 from jobs.engine.maintenance import recovery
-from jobs.engine.maintenance.runner import Housekeeper
+from jobs.engine.maintenance.runner import MaintenanceThread
 from jobs.engine.notifications import Listener
 from jobs.engine.process_identity import Identity
 from jobs.engine.selection import limits
@@ -77,7 +77,7 @@ class Worker:
         self.heartbeat = Heartbeat(self.running, on_beat=self._on_beat)
         self.watchdog = Watchdog(self.running, on_timeout=self._on_timeout, on_unresponsive=self._turn_now)
         self.listener = Listener(on_ready=self.wake, on_stop=self.heartbeat.wake)
-        self.housekeeper = Housekeeper()
+        self.housekeeper = MaintenanceThread()
         self.executor: Executor = make_executor(options.executor, self._on_return)
         self.schedule = ClaimSchedule(checks_unserved=not options.serves.choosy)
         actor = actors.worker(self.me.name)
@@ -136,7 +136,7 @@ class Worker:
             with self._outage.survive(refusals=False):  # a busy SQLite may keep a newcomer waiting
                 limits.sync()
                 limits.warn_of_idle_slots(self.options.concurrency, self.options.serves)
-                recovered = recovery.recover_former_life(self.me)
+                recovered = recovery.recover_previous_process(self.me)
                 if recovered:
                     logger.warning("recovered %d jobs of a former life of worker %s", recovered, self.me.name)
                 self.registration.register()

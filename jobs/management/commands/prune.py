@@ -9,7 +9,7 @@ from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 
 from jobs.conf import conf
-from jobs.engine.maintenance.retention import Pruning
+from jobs.engine.maintenance.retention import PrunePass
 from jobs.errors import InvalidInput
 from jobs.management import base
 
@@ -32,10 +32,10 @@ class Command(base.CliCommand):
             age = timedelta(days=conf.RETENTION_DAYS)
         else:
             raise InvalidInput("--older-than", _("must be said, as RETENTION_DAYS is not set"))
-        pruning = Pruning(age, dry_run=given["dry_run"])
-        pruning.go()
+        pruning = PrunePass(age, dry_run=given["dry_run"])
+        pruning.run()
         if given["json"]:
-            self.write_json({"dry_run": given["dry_run"], **vars(pruning.done)})
+            self.write_json({"dry_run": given["dry_run"], **vars(pruning.counts)})
         else:
             would = _("Would delete or fold: %s.") if given["dry_run"] else _("Deleted or folded: %s.")
-            self.stdout.write(would % pruning.done)
+            self.stdout.write(would % pruning.counts)

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils.translation import ngettext
 
-from jobs.engine.maintenance.recovery import Sweeper
+from jobs.engine.maintenance.recovery import LeaseReaper
 from jobs.management import base
 
 
@@ -14,5 +14,5 @@ class Command(base.CliCommand):
     help = "Ends jobs whose lease is over, as each worker does regularly, and retries those that may be."
 
     def handle(self, *args: Any, **given: Any) -> None:
-        ended = Sweeper().sweep()
+        ended = LeaseReaper().run_round()
         self.stdout.write(ngettext("%d job recovered.", "%d jobs recovered.", ended) % ended)

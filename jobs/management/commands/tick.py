@@ -22,7 +22,7 @@ class Command(base.CliCommand):
 
         runner.logger.addFilter(drop_traceback)  # at a terminal the line that we print is enough
         try:
-            results = runner.tick()
+            results = runner.run_tasks()
         finally:
             runner.logger.removeFilter(drop_traceback)
         failed = [name for name, result in results.items() if isinstance(result, Exception)]
