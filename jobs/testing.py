@@ -1,9 +1,9 @@
-"""For the test suites of sites: run what was enqueued, look at it, and let time pass.
+"""Helpers for the test suites of sites: run enqueued jobs, inspect them, and let time pass.
 
 from jobs.testing import assert_enqueued, drain, inline, time_travel
 
-Jobs run in the test's thread and, if it has one, in its transaction: the engine's own claim, handler and end. No clock
-is touched: what waits is moved nearer, what falls due is fired.
+Jobs run in the test's thread and, if it has one, in its transaction, with the engine's own claim and finish. Clocks are
+not changed: `time_travel` moves the times of waiting jobs and fires due schedules.
 """
 
 from __future__ import annotations
@@ -48,64 +48,68 @@ TASK_CALL: dict[str, Any] = {"args": [], "kwargs": {}}
 
 
 class JobFailed(AssertionError):
-    """A job failed that was expected to end well. Its message is the handler's traceback."""
+    """A job failed that was expected to complete. The message is the handler's traceback."""
 
     def __init__(self, job: Job, error: str) -> None:
         super().__init__(f"{job.job_type} {job.pk} failed:\n{error}")
         self.job = job
 
 
-def drain(*, raise_failures: bool = False, most: int = 10_000) -> list[Job]:
-    """Run all that is ready, in dispatch order, and what becomes ready by that. The jobs that ran, as they ended.
+def drain(*, raise_failures: bool = False, limit: int = 10_000) -> list[Job]:
+    """Run all ready jobs in dispatch order, and those that become ready by it. Return them as they are afterwards.
 
-    What waits for its time goes on waiting: see `time_travel`.
+    Jobs that are scheduled for later do not run: see `time_travel`.
     """
     limits.sync()
     claimer = Claimer(NAME, Serves(tuple(registry.local_names())), life=f"{NAME}@{uuid4()}")
     ran: list[Job] = []
     with _capture_logs():
-        while len(ran) < most and (claim := _claim_next(claimer)) is not None:
+        while len(ran) < limit and (claim := _claim_next(claimer)) is not None:
             ran.append(_run(claim, raise_failures))
     return ran
 
 
 @contextmanager
 def inline(*, raise_failures: bool = False) -> Iterator[list[Job]]:
-    """Within the block a job that is enqueued runs before `enqueue` returns. The list has the jobs that ran."""
+    """Run each job before its `enqueue` returns, within the block. Yield the list of the jobs that ran."""
     ran: list[Job] = []
-    busy: list[bool] = []
+    is_running = False
 
     def run_now() -> None:
-        if not busy:  # a handler that enqueues: the loop that runs it takes that, too
-            busy.append(True)
+        nonlocal is_running
+        if not is_running:  # a job that a handler enqueues is run by the same loop
+            is_running = True
             try:
                 ran.extend(drain(raise_failures=raise_failures))
             finally:
-                busy.clear()
+                is_running = False
 
-    before = job_services.submit_spec, job_services._submit_specs
-    job_services.submit_spec, job_services._submit_specs = _then(before[0], run_now), _then(before[1], run_now)
+    submit_one, submit_many = job_services.submit_spec, job_services._submit_specs
+    job_services.submit_spec = _call_after(submit_one, run_now)
+    job_services._submit_specs = _call_after(submit_many, run_now)
     try:
         yield ran
-        run_now()  # what came in by other doors: groups, retries, schedules
+        run_now()  # jobs that were not inserted by these functions: groups, retries, schedules
     finally:
-        job_services.submit_spec, job_services._submit_specs = before
+        job_services.submit_spec, job_services._submit_specs = submit_one, submit_many
 
 
-def context(**given: Any) -> Context:
-    """A `ctx` to call a handler with, directly: `generate(context(), topic="sea")`."""
-    return Context(**{"job_id": uuid4(), "params": {}, **given})
+def context(**fields: Any) -> Context:
+    """Return a `ctx` with which a handler can be called directly: `generate(context(), topic="sea")`."""
+    return Context(**{"job_id": uuid4(), "params": {}, **fields})
 
 
-def _then(submit: Callable[..., Any], follow: Callable[[], None]) -> Any:
-    def submitted(*args: Any, **kwargs: Any) -> Any:
+def _call_after(submit: Callable[..., Any], callback: Callable[[], None]) -> Any:
+    """Wrap a function that submits, so that the callback is called after it."""
+
+    def submit_and_call(*args: Any, **kwargs: Any) -> Any:
         result = submit(*args, **kwargs)
-        follow()
+        callback()
         if isinstance(result, job_services.SubmitResult):
             result.job.refresh_from_db()
         return result
 
-    return submitted
+    return submit_and_call
 
 
 def _claim_next(claimer: Claimer) -> Claim | None:
@@ -119,15 +123,15 @@ def _claim_next(claimer: Claimer) -> Claim | None:
 
 def _run(claim: Claim, raise_failures: bool) -> Job:
     running = RunningJob(claim, make_context(claim), deadline=float("inf"))
-    # In a test's transactions a handler that fails must not break the rest of it: its writes are taken back.
-    using = [each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block]
+    # A handler that fails must not break the test's transactions: its writes are rolled back to a savepoint.
+    aliases = [connection.alias for connection in connections.all(initialized_only=True) if connection.in_atomic_block]
     with ExitStack() as savepoints:
-        for alias in using:
+        for alias in aliases:
             savepoints.enter_context(transaction.atomic(using=alias))
         call: Callable[..., Outcome] = async_to_sync(run_async) if registry.get(claim.job_type).is_async else run
         outcome = call(claim.job_type, running.ctx, retry_facts(running))
         if isinstance(outcome, Failed):
-            for alias in using:
+            for alias in aliases:
                 transaction.set_rollback(True, using=alias)
     running.write_progress()
     if isinstance(outcome, Completed | Skipped | Failed):
@@ -143,20 +147,19 @@ def _run(claim: Claim, raise_failures: bool) -> Job:
 @contextmanager
 def _capture_logs() -> Iterator[None]:
     capture, loggers = CaptureLogs(), (logging.getLogger(), logging.getLogger("jobs.run"))
-    for each in loggers:
-        each.addHandler(capture)
+    for logger in loggers:
+        logger.addHandler(capture)
     try:
         yield
     finally:
-        for each in loggers:
-            each.removeHandler(capture)
+        for logger in loggers:
+            logger.removeHandler(capture)
 
 
 def enqueued(job_type: JobType | None = None, params: dict[str, Any] | None = None, **fields: Any) -> list[Job]:
-    """List the jobs of this type, with these very params and these fields, in the order of their submission.
+    """List the jobs of this type with exactly these params and these fields, in the order of their submission.
 
-    Retries are not enqueued by anybody, and are left out. A job of a task goes by the task's path and by what that was
-    called with.
+    Retries are left out. A job that runs a task is found by the task's path and by its arguments.
     """
     known = {name for field in Job._meta.concrete_fields for name in (field.name, field.attname)}
     if unknown := sorted(fields.keys() - known):
@@ -164,8 +167,8 @@ def enqueued(job_type: JobType | None = None, params: dict[str, Any] | None = No
     name = None if job_type is None else name_of(job_type)
     if "priority" in fields:
         fields["priority"] = validation.parse_priority(fields["priority"], "priority")
-    found = Job.objects.filter(retry_of__isnull=True).order_by("id")
-    return [job for job in found if _fits(job, name, params, fields)]
+    jobs = Job.objects.filter(retry_of__isnull=True).order_by("id")
+    return [job for job in jobs if _matches(job, name, params, fields)]
 
 
 @overload
@@ -191,20 +194,20 @@ def assert_enqueued(
     count: int | None = None,
     **fields: Any,
 ) -> Job | None:
-    """Some such job was enqueued; exactly `count` of them, if that is said. Returns the last one; of none, None."""
-    found = enqueued(job_type, params, **fields)
-    assert found if count is None else len(found) == count, _describe_missing(
-        job_type, params, fields, len(found), count
-    )
-    return found[-1] if found else None
+    """Assert that such a job was enqueued, or exactly `count` of them. Return the last one; None if there is none."""
+    jobs = enqueued(job_type, params, **fields)
+    is_expected = bool(jobs) if count is None else len(jobs) == count
+    assert is_expected, _describe_mismatch(job_type, params, fields, len(jobs), count)
+    return jobs[-1] if jobs else None
 
 
 def assert_not_enqueued(job_type: JobType | None = None, params: dict[str, Any] | None = None, **fields: Any) -> None:
-    found = enqueued(job_type, params, **fields)
-    assert not found, _describe_missing(job_type, params, fields, len(found), 0)
+    """Assert that no such job was enqueued."""
+    jobs = enqueued(job_type, params, **fields)
+    assert not jobs, _describe_mismatch(job_type, params, fields, len(jobs), 0)
 
 
-def _fits(job: Job, name: str | None, params: dict[str, Any] | None, fields: dict[str, Any]) -> bool:
+def _matches(job: Job, name: str | None, params: dict[str, Any] | None, fields: dict[str, Any]) -> bool:
     if name not in (None, job.job_type, path_of(job)):
         return False
     if params is not None and not has_params(job, params):
@@ -212,29 +215,33 @@ def _fits(job: Job, name: str | None, params: dict[str, Any] | None, fields: dic
     return all(getattr(job, field) == value for field, value in fields.items())
 
 
-def _describe_missing(job_type: Any, params: Any, fields: dict[str, Any], found: int, count: int | None) -> str:
+def _describe_mismatch(job_type: Any, params: Any, fields: dict[str, Any], actual: int, count: int | None) -> str:
     name = "any job" if job_type is None else name_of(job_type)
-    named = [f"{key}={value!r}" for key, value in fields.items()]
-    given = ", ".join(named if params is None else [repr(params), *named])
-    wanted = "at least 1" if count is None else str(count)
-    there = [f"  {path_of(job)} {params_of(job)!r} target={job.target!r} {job.status}" for job in enqueued()[:50]]
-    return "\n".join([f"{name} ({given}): {found} enqueued, expected {wanted}. There are:", *(there or ["  none"])])
+    conditions = [f"{key}={value!r}" for key, value in fields.items()]
+    arguments = ", ".join(conditions if params is None else [repr(params), *conditions])
+    expected = "at least 1" if count is None else str(count)
+    lines = [f"  {path_of(job)} {params_of(job)!r} target={job.target!r} {job.status}" for job in enqueued()[:50]]
+    heading = f"{name} ({arguments}): {actual} enqueued, expected {expected}. Enqueued jobs:"
+    return "\n".join([heading, *(lines or ["  none"])])
 
 
 def name_of(job_type: Any) -> str:
+    """Return the name of a job type that is given as a name, a handler or a task."""
     match job_type:
         case str():
             return job_type
         case Handler():
             return job_type.name
-    path: str | None = getattr(job_type, "module_path", None)  # two packages have a class for tasks, or neither
+    path: str | None = getattr(
+        job_type, "module_path", None
+    )  # Django and django-tasks each have a class for tasks; neither may be installed
     if path is None:
         raise TypeError(f"a job type is a name, a handler or a task, not {job_type!r}")
     return path
 
 
 def path_of(job: Job) -> str:
-    """Its job type, or the path of a task that has none of its own."""
+    """Return the job type, or the path of a task that has no job type of its own."""
     handlers = _task_handlers()
     if handlers is None or job.job_type != handlers.GENERIC_JOB_TYPE:
         return job.job_type
@@ -242,23 +249,24 @@ def path_of(job: Job) -> str:
 
 
 def params_of(job: Job) -> dict[str, Any]:
-    """As they are shown: of a task without what its backend notes for itself."""
-    return _task_call(job.params) if _is_a_tasks(job) else job.params
+    """Return the params, of a task without the fields that its backend adds."""
+    return _task_arguments(job.params) if _runs_task(job) else job.params
 
 
 def has_params(job: Job, params: dict[str, Any]) -> bool:
     if job.params == params:
         return True
-    return _is_a_tasks(job) and params.keys() <= TASK_CALL.keys() and _task_call(job.params) == _task_call(params)
+    is_call = _runs_task(job) and params.keys() <= TASK_CALL.keys()
+    return is_call and _task_arguments(job.params) == _task_arguments(params)
 
 
-def _task_call(params: dict[str, Any]) -> dict[str, Any]:
+def _task_arguments(params: dict[str, Any]) -> dict[str, Any]:
     from jobs.contrib.tasks.compat import normalize_json
 
-    return {name: normalize_json(params.get(name, usual)) for name, usual in TASK_CALL.items()}
+    return {name: normalize_json(params.get(name, default)) for name, default in TASK_CALL.items()}
 
 
-def _is_a_tasks(job: Job) -> bool:
+def _runs_task(job: Job) -> bool:
     handlers = _task_handlers()
     if handlers is None:
         return False
@@ -272,12 +280,12 @@ def _is_a_tasks(job: Job) -> bool:
 
 
 def _task_handlers() -> Any:
-    """None on a site whose tasks have no backend of ours: it may not even have what an import of them needs."""
+    """Return the module, or None on a site without our task backend, where its imports may be missing."""
     return sys.modules.get("jobs.contrib.tasks.handlers")
 
 
 class TimeMachine:
-    """Its `now` is the database's time and all that has been passed."""
+    """A clock for tests: `now` is the database's time plus all that was advanced."""
 
     def __init__(self) -> None:
         self.passed = timedelta()
@@ -287,27 +295,28 @@ class TimeMachine:
         return clock.now() + self.passed
 
     def advance(self, by: timedelta | None = None, **units: float) -> None:
-        """`advance(hours=2)`: jobs that wait for a time in it become ready, due times of schedules in it are fired."""
+        """Let time pass: `advance(hours=2)`. Jobs due by then become ready, schedules due by then are fired."""
         step = timedelta(**units) if by is None else by
         if step < timedelta():
-            raise ValueError("time does not go back")
-        begin = self.now
+            raise ValueError(f"time cannot go back: {step}")
+        start = self.now
         self.passed += step
         rows = Job.objects.filter(status__in=sorted(LIVE))
         for name in TIMES:
             rows.filter(**{f"{name}__isnull": False}).update(**{name: F(name) - step})
         for config in apps.get_app_configs():
-            pass_time: Any = getattr(config, "pass_time", None)  # apps of ours that have times of their own
+            pass_time: Any = getattr(config, "pass_time", None)  # of our apps that have times of their own
             if pass_time is not None:
-                pass_time(begin, begin + step)
+                pass_time(start, start + step)
         while promoter.wake_due():
             pass
 
     def to(self, moment: datetime) -> None:
+        """Let time pass until this moment."""
         self.advance(moment - self.now)
 
 
 @contextmanager
 def time_travel() -> Iterator[TimeMachine]:
-    """`with time_travel() as clock: clock.advance(hours=1); drain()`."""
+    """Return a clock: `with time_travel() as clock: clock.advance(hours=1); drain()`."""
     yield TimeMachine()
