@@ -1,8 +1,8 @@
-"""The one API: the routers of the apps, put together."""
+"""The API instance with the routers of all apps."""
 
 from __future__ import annotations
 
-from jobs.api.legacy import with_notice
+from jobs.api.legacy import add_deprecation_headers
 from jobs.api.ninja_api import SchedulerApi
 from jobs.version import __version__
 
@@ -23,13 +23,13 @@ ROUTERS = (
     "jobs.api.remote.router",
 )
 
-OWN_PAGES = {"openapi_url": None, "docs_url": None}  # a `SchedulerApi` serves them itself, under any prefix
+OWN_PAGES = {"openapi_url": None, "docs_url": None}  # a `SchedulerApi` serves its own, under any prefix
 
-legacy = SchedulerApi(outermost=with_notice, urls_namespace="jobscheduler-legacy", **OWN_PAGES)
+legacy = SchedulerApi(decorator=add_deprecation_headers, urls_namespace="jobscheduler-legacy", **OWN_PAGES)
 legacy.add_router("", "jobs.api.legacy.router")
 
 api = SchedulerApi(
-    beside=legacy,
+    other_api=legacy,
     title="Job Scheduler",
     version=__version__,
     description=DESCRIPTION,

@@ -8,8 +8,8 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
 from jobs import metrics
-from jobs.api.auth import needs
-from jobs.api.problems import MethodNotAllowed, Unauthorized, answer_to
+from jobs.api.auth import build_authenticators
+from jobs.api.problems import MethodNotAllowed, Unauthorized, error_response
 from jobs.conf import conf
 from jobs.db import non_atomic
 
@@ -23,7 +23,7 @@ def scrape(request: HttpRequest) -> HttpResponse:
         rendered = metrics.render(_tenant(request), as_openmetrics=_prefers_openmetrics(request))
         response = HttpResponse(rendered.body, content_type=rendered.content_type)
     except Exception as error:  # noqa: BLE001  whatever it is, the answer is a problem document
-        response = answer_to(request, error)
+        response = error_response(request, error)
     patch_vary_headers(response, ["Accept", "Authorization", "X-API-Key", "Cookie"])
     return response
 
@@ -46,9 +46,9 @@ def _tenant(request: HttpRequest) -> str | None:
         raise MethodNotAllowed("GET, HEAD")
     if conf.METRICS_PUBLIC:
         return None
-    for authenticate in needs("read"):
-        caller = authenticate(request)
-        if caller is not None:
-            tenant: str | None = caller.tenant
+    for authenticate in build_authenticators("read"):
+        principal = authenticate(request)
+        if principal is not None:
+            tenant: str | None = principal.tenant
             return tenant
     raise Unauthorized(_("Send a token as “Authorization: Bearer …”, or sign in to the console."))

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from django.http import HttpResponse
 from ninja import Router
 
-from jobs.api import serializers
-from jobs.api.auth import ApiRequest, Caller
+from jobs.api.auth import ApiRequest, Principal
 from jobs.api.job_schemas import JobOut, VerbIn
 from jobs.api.operations import action, operation
-from jobs.api.pagination import Order, Paged, page
-from jobs.api.request_params import Asked, Document, Optional
-from jobs.api.responses import answer, nothing, tagged
+from jobs.api.pagination import Order, Paged, paginate
+from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery
+from jobs.api.responses import empty_response, etag_response, json_response
 from jobs.api.schemas import Id
+from jobs.api.serializers import read_job
 from schedules import history, services
 from schedules import serializers as shapes
 from schedules.models import Schedule, ScheduleFire
@@ -32,22 +32,22 @@ from schedules.schemas import (
 )
 
 router = Router(tags=["schedules"])
-Why = Annotated[VerbIn, Optional()]
+Why = Annotated[VerbIn, OptionalJsonBody()]
 NEWEST_FIRST = Order(Schedule, ("-id",))
 LATEST_FIRST = Order(ScheduleFire, ("-fire_time",))  # unique within one schedule
 
 
 @router.get("/schedules", **operation("schedules_list", SchedulePage, summary="List schedules"))
-def schedules_list(request: ApiRequest, asked: Annotated[ScheduleFilters, Asked()]) -> HttpResponse:
+def schedules_list(request: ApiRequest, query: Annotated[ScheduleFilters, StrictQuery()]) -> HttpResponse:
     """Newest first."""
     filters: dict[str, Any] = {
-        name: value for name in ("tenant", "name", "job_type") if (value := getattr(asked, name)) is not None
+        name: value for name in ("tenant", "name", "job_type") if (value := getattr(query, name)) is not None
     }
-    if asked.enabled is not None:
-        filters["enabled"] = asked.enabled == "true"
+    if query.enabled is not None:
+        filters["enabled"] = query.enabled == "true"
     rows = services.of(request.auth.tenant).filter(**filters)
-    return answer(
-        page(request.auth, "schedules_list", asked, rows, NEWEST_FIRST, lambda row: _serialize(row, request.auth))
+    return json_response(
+        paginate(request.auth, "schedules_list", query, rows, NEWEST_FIRST, lambda row: _serialize(row, request.auth))
     )
 
 
@@ -57,18 +57,18 @@ def schedules_list(request: ApiRequest, asked: Annotated[ScheduleFilters, Asked(
         "schedules_create", {201: ScheduleOut}, scope="admin", body=True, problems=[409], summary="Make a schedule"
     ),
 )
-def schedules_create(request: ApiRequest, body: Annotated[ScheduleIn, Document()]) -> HttpResponse:
+def schedules_create(request: ApiRequest, body: Annotated[ScheduleIn, JsonBody()]) -> HttpResponse:
     """It first fires at its next due time. A cron that never comes due, and a timezone that there is not, are 422."""
     values = body.given_fields()
-    tenant = request.auth.tenant_for(values.pop("tenant", None))
+    tenant = request.auth.resolve_tenant(values.pop("tenant", None))
     schedule = services.create(values, tenant=tenant, actor=request.auth.actor)
-    return answer(_serialize(schedule, request.auth), 201)
+    return json_response(_serialize(schedule, request.auth), 201)
 
 
 @router.get("/schedules/preview", **operation("schedules_preview_cron", Preview, summary="Preview a cron expression"))
-def schedules_preview_cron(request: ApiRequest, asked: Annotated[CronQuestion, Asked()]) -> HttpResponse:
+def schedules_preview_cron(request: ApiRequest, query: Annotated[CronQuestion, StrictQuery()]) -> HttpResponse:
     """The next due times of an expression that need not be saved."""
-    return _answer_preview(history.of_cron(asked.cron, asked.timezone, asked.count))
+    return _answer_preview(history.of_cron(query.cron, query.timezone, query.count))
 
 
 @router.get(
@@ -76,7 +76,7 @@ def schedules_preview_cron(request: ApiRequest, asked: Annotated[CronQuestion, A
 )
 def schedules_get(request: ApiRequest, schedule_id: Id) -> HttpResponse:
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
-    return tagged(request, _serialize(schedule, request.auth))
+    return etag_response(request, _serialize(schedule, request.auth))
 
 
 @router.patch(
@@ -85,11 +85,11 @@ def schedules_get(request: ApiRequest, schedule_id: Id) -> HttpResponse:
         "schedules_update", ScheduleOut, scope="admin", body=True, problems=[404, 409], summary="Change a schedule"
     ),
 )
-def schedules_update(request: ApiRequest, schedule_id: Id, body: Annotated[ScheduleEdits, Document()]) -> HttpResponse:
+def schedules_update(request: ApiRequest, schedule_id: Id, body: Annotated[ScheduleEdits, JsonBody()]) -> HttpResponse:
     """Jobs that it has made keep what they were given (INV-005). What was due before the change is still fired."""
-    caller = request.auth
-    schedule = services.update(schedule_id, body.given_fields(), tenant=caller.tenant, actor=caller.actor)
-    return answer(_serialize(schedule, caller))
+    principal = request.auth
+    schedule = services.update(schedule_id, body.given_fields(), tenant=principal.tenant, actor=principal.actor)
+    return json_response(_serialize(schedule, principal))
 
 
 @router.delete(
@@ -99,7 +99,7 @@ def schedules_update(request: ApiRequest, schedule_id: Id, body: Annotated[Sched
 def schedules_delete(request: ApiRequest, schedule_id: Id) -> HttpResponse:
     """With its history of fires. Its jobs stay."""
     services.delete(schedule_id, tenant=request.auth.tenant, actor=request.auth.actor)
-    return nothing()
+    return empty_response()
 
 
 def verb(name: str, summary: str, response: Any = ScheduleOut, permission: str = "") -> dict[str, Any]:
@@ -109,9 +109,9 @@ def verb(name: str, summary: str, response: Any = ScheduleOut, permission: str =
 @router.post("/schedules/{schedule_id}/trigger", **verb("trigger", "Make its job now", {201: JobOut}))
 def schedules_trigger(request: ApiRequest, schedule_id: Id, body: Why) -> HttpResponse:
     """Whether or not it is enabled, and whatever is running. It counts as no fire."""
-    caller = request.auth
-    job = services.trigger(schedule_id, tenant=caller.tenant, reason=body.reason, actor=caller.actor)
-    return answer(serializers.one(job.pk, caller), 201)
+    principal = request.auth
+    job = services.trigger(schedule_id, tenant=principal.tenant, reason=body.reason, actor=principal.actor)
+    return json_response(read_job(job.pk, principal), 201)
 
 
 @router.post("/schedules/{schedule_id}/enable", **verb("enable", "Let it fire again"))
@@ -136,34 +136,36 @@ def schedules_skip_next(request: ApiRequest, schedule_id: Id, body: Why) -> Http
     "/schedules/{schedule_id}/preview",
     **operation("schedules_preview", Preview, problems=[404, 409], summary="The next fires of a schedule"),
 )
-def schedules_preview(request: ApiRequest, schedule_id: Id, asked: Annotated[Count, Asked()]) -> HttpResponse:
+def schedules_preview(request: ApiRequest, schedule_id: Id, query: Annotated[Count, StrictQuery()]) -> HttpResponse:
     """Of a disabled schedule, what would come if it were enabled now."""
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
-    return _answer_preview(history.of_schedule(schedule, asked.count))
+    return _answer_preview(history.of_schedule(schedule, query.count))
 
 
 @router.get(
     "/schedules/{schedule_id}/fires",
     **operation("schedules_fires", FirePage, problems=[404], summary="What a schedule has fired"),
 )
-def schedules_fires(request: ApiRequest, schedule_id: Id, asked: Annotated[Paged, Asked()]) -> HttpResponse:
+def schedules_fires(request: ApiRequest, schedule_id: Id, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """Latest first, each with what became of its job."""
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
     rows = history.fires_of(schedule)
-    found = page(request.auth, "schedules_fires", asked, rows, LATEST_FIRST, lambda row: row, of=str(schedule.pk))
-    return answer({**found, "items": [shapes.fire(past) for past in history.with_outcomes(found["items"])]})
+    found = paginate(
+        request.auth, "schedules_fires", query, rows, LATEST_FIRST, lambda row: row, parent=str(schedule.pk)
+    )
+    return json_response({**found, "items": [shapes.fire(past) for past in history.with_outcomes(found["items"])]})
 
 
 def _run_verb(request: ApiRequest, service: Callable[..., Schedule], schedule_id: str, body: VerbIn) -> HttpResponse:
-    caller = request.auth
-    schedule = service(schedule_id, tenant=caller.tenant, reason=body.reason, actor=caller.actor)
-    return answer(_serialize(schedule, caller))
+    principal = request.auth
+    schedule = service(schedule_id, tenant=principal.tenant, reason=body.reason, actor=principal.actor)
+    return json_response(_serialize(schedule, principal))
 
 
 def _answer_preview(upcoming: list[history.Upcoming]) -> HttpResponse:
-    return answer({"items": [shapes.upcoming(due) for due in upcoming]})
+    return json_response({"items": [shapes.upcoming(due) for due in upcoming]})
 
 
-def _serialize(row: Schedule, caller: Caller) -> dict[str, Any]:
+def _serialize(row: Schedule, principal: Principal) -> dict[str, Any]:
     document = shapes.schedule(row)
-    return document if caller.payload else {**document, "params": None}
+    return document if principal.can_view_payload else {**document, "params": None}

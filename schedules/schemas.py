@@ -9,8 +9,8 @@ from pydantic import Field, WithJsonSchema
 from jobs.api import field_schemas as f
 from jobs.api.job_schemas import SHOWN_STATUSES
 from jobs.api.pagination import Paged
-from jobs.api.request_params import Question, Said, example, gated, one_of, whole
-from jobs.api.schemas import Id, JsonObject, Out, Page, Time, words
+from jobs.api.request_params import QueryParams, RequestBody, body_config, integer_between, one_of, validated_by
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
 from jobs.conf.rules import YEAR_SEC
 from jobs.validation import fields
 from schedules import cron, history
@@ -35,9 +35,9 @@ Cron = Annotated[Any, WithJsonSchema(CRON)]
 Zone = Annotated[Any, WithJsonSchema(ZONE)]
 Every = Annotated[Any, WithJsonSchema(whole_number(1, gates.LONGEST_EVERY_SEC))]
 Fires = Annotated[Any, WithJsonSchema(whole_number(1, gates.MOST_FIRES))]
-CatchUpWord = Annotated[Any, WithJsonSchema(words(CatchUp.values))]
+CatchUpWord = Annotated[Any, WithJsonSchema(enum_schema(CatchUp.values))]
 CatchUpMost = Annotated[Any, WithJsonSchema(whole_number(1, gates.MOST_CATCH_UP))]
-OverlapWord = Annotated[Any, WithJsonSchema(words(Overlap.values))]
+OverlapWord = Annotated[Any, WithJsonSchema(enum_schema(Overlap.values))]
 Grace = Annotated[Any, WithJsonSchema(whole_number(0, YEAR_SEC))]
 Jitter = Annotated[Any, WithJsonSchema(whole_number(0, gates.LONGEST_JITTER_SEC))]
 
@@ -63,9 +63,9 @@ class ScheduleOut(Out):
     priority: int | None
     target: str | None
     resource: str | None
-    catch_up: Annotated[str, WithJsonSchema(words(CatchUp.values))]
+    catch_up: Annotated[str, WithJsonSchema(enum_schema(CatchUp.values))]
     catch_up_max: int
-    overlap: Annotated[str, WithJsonSchema(words(Overlap.values))]
+    overlap: Annotated[str, WithJsonSchema(enum_schema(Overlap.values))]
     misfire_grace_sec: int
     jitter_sec: int
     next_fire_at: Time | None
@@ -85,7 +85,7 @@ class FireOut(Out):
     fire_time: Time
     fired_at: Time
     job_id: Id | None = Field(description="Null once the job was pruned.")
-    outcome: Annotated[str, WithJsonSchema(words(SHOWN_STATUSES))] | None = Field(
+    outcome: Annotated[str, WithJsonSchema(enum_schema(SHOWN_STATUSES))] | None = Field(
         description="The state of the last job of its retry chain."
     )
     last_job_id: Id | None
@@ -110,10 +110,10 @@ class FirePage(Page[FireOut]):
     pass
 
 
-class ScheduleEdits(Said):
+class ScheduleEdits(RequestBody):
     """Null clears. A new cron or timezone counts from the next fire (DEC-010)."""
 
-    model_config = example(cron="30 4 * * *", priority="LOW")
+    model_config = body_config(cron="30 4 * * *", priority="LOW")
 
     name: f.Name = Field(default=None)
     cron: Cron | None = None
@@ -140,23 +140,25 @@ class ScheduleEdits(Said):
 class ScheduleIn(ScheduleEdits):
     """Exactly one of `cron` (DEC-003), `every_sec` and `run_at`; exactly one of `job_type` and `template`."""
 
-    model_config = example(name="nightly report", cron="0 3 * * *", timezone="Europe/Berlin", job_type="report.make")
+    model_config = body_config(
+        name="nightly report", cron="0 3 * * *", timezone="Europe/Berlin", job_type="report.make"
+    )
 
     name: f.Name
     tenant: f.Tenant | None = None
 
 
 class ScheduleFilters(Paged):
-    tenant: Annotated[str | None, *gated(fields.parse_tenant, f.TENANT)] = None
-    name: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
-    job_type: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
-    enabled: Annotated[str | None, *gated(one_of("true", "false"), words(["true", "false"]))] = None
+    tenant: Annotated[str | None, *validated_by(fields.parse_tenant, f.TENANT)] = None
+    name: Annotated[str | None, *validated_by(fields.parse_identifier, f.NAME)] = None
+    job_type: Annotated[str | None, *validated_by(fields.parse_identifier, f.NAME)] = None
+    enabled: Annotated[str | None, *validated_by(one_of("true", "false"), enum_schema(["true", "false"]))] = None
 
 
-class Count(Question):
-    count: Annotated[int, *gated(whole(history.FEWEST, history.MOST), COUNT)] = history.DEFAULT
+class Count(QueryParams):
+    count: Annotated[int, *validated_by(integer_between(history.FEWEST, history.MOST), COUNT)] = history.DEFAULT
 
 
 class CronQuestion(Count):
-    cron: Annotated[str, *gated(gates.cron, CRON)]
-    timezone: Annotated[str, *gated(gates.timezone, {**ZONE, "default": "UTC"})] = "UTC"
+    cron: Annotated[str, *validated_by(gates.cron, CRON)]
+    timezone: Annotated[str, *validated_by(gates.timezone, {**ZONE, "default": "UTC"})] = "UTC"

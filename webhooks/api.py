@@ -12,9 +12,9 @@ from ninja import Router
 
 from jobs.api.auth import ApiRequest
 from jobs.api.operations import action, operation
-from jobs.api.pagination import Order, page
-from jobs.api.request_params import Asked, Document, Optional
-from jobs.api.responses import answer, nothing, tagged
+from jobs.api.pagination import Order, paginate
+from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery
+from jobs.api.responses import empty_response, etag_response, json_response
 from jobs.api.schemas import Id, Out
 from jobs.serializers import moment
 from webhooks import services
@@ -54,14 +54,14 @@ RESEND = "jobscheduler_webhooks.resend_delivery"
 
 
 @router.get("/webhooks", **operation("webhooks_list", EndpointPage, summary="List endpoints"))
-def webhooks_list(request: ApiRequest, asked: Annotated[EndpointFilters, Asked()]) -> HttpResponse:
+def webhooks_list(request: ApiRequest, query: Annotated[EndpointFilters, StrictQuery()]) -> HttpResponse:
     """Newest first. Secrets are never shown again."""
     rows = services.of(request.auth.tenant)
-    if asked.tenant is not None:
-        rows = rows.filter(tenant=asked.tenant)
-    if asked.enabled is not None:
-        rows = rows.filter(enabled=asked.enabled == "true")
-    return answer(page(request.auth, "webhooks_list", asked, rows, NEWEST_FIRST, serialize_endpoint))
+    if query.tenant is not None:
+        rows = rows.filter(tenant=query.tenant)
+    if query.enabled is not None:
+        rows = rows.filter(enabled=query.enabled == "true")
+    return json_response(paginate(request.auth, "webhooks_list", query, rows, NEWEST_FIRST, serialize_endpoint))
 
 
 @router.post(
@@ -70,13 +70,13 @@ def webhooks_list(request: ApiRequest, asked: Annotated[EndpointFilters, Asked()
         "webhooks_create", {201: EndpointOut}, scope="admin", body=True, problems=[409], summary="Make an endpoint"
     ),
 )
-def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, Document()]) -> HttpResponse:
+def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, JsonBody()]) -> HttpResponse:
     """The answer has the secret that signs its deliveries: keep it, it is not shown again."""
     fields = body.given_fields()
-    tenant = request.auth.tenant_for(fields.get("tenant"))
+    tenant = request.auth.resolve_tenant(fields.get("tenant"))
     url, events, enabled = fields.get("url"), fields.get("events"), fields.get("enabled", True)
     made, secret = services.create(url, events, tenant=tenant, enabled=enabled, actor=request.auth.actor)
-    return answer({**serialize_endpoint(made), "secret": secret}, 201)
+    return json_response({**serialize_endpoint(made), "secret": secret}, 201)
 
 
 @router.get(
@@ -84,7 +84,7 @@ def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, Document()]
     **operation("webhooks_get", ListedEndpointOut, problems=[404], cached=True, summary="Look at an endpoint"),
 )
 def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
-    return tagged(request, serialize_endpoint(services.get(endpoint_id, tenant=request.auth.tenant)))
+    return etag_response(request, serialize_endpoint(services.get(endpoint_id, tenant=request.auth.tenant)))
 
 
 @router.patch(
@@ -93,11 +93,11 @@ def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
         "webhooks_update", ListedEndpointOut, scope="admin", body=True, problems=[404], summary="Change an endpoint"
     ),
 )
-def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[EndpointEdits, Document()]) -> HttpResponse:
+def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[EndpointEdits, JsonBody()]) -> HttpResponse:
     """What is said changes; events from now on go by it."""
-    caller = request.auth
-    changed = services.update(endpoint_id, body.given_fields(), tenant=caller.tenant, actor=caller.actor)
-    return answer(serialize_endpoint(changed))
+    principal = request.auth
+    changed = services.update(endpoint_id, body.given_fields(), tenant=principal.tenant, actor=principal.actor)
+    return json_response(serialize_endpoint(changed))
 
 
 @router.delete(
@@ -107,7 +107,7 @@ def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[Endpoi
 def webhooks_delete(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     """With all its deliveries."""
     services.delete(endpoint_id, tenant=request.auth.tenant, actor=request.auth.actor)
-    return nothing()
+    return empty_response()
 
 
 @router.get(
@@ -115,14 +115,16 @@ def webhooks_delete(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     **operation("webhooks_deliveries", DeliveryPage, problems=[404], summary="List deliveries"),
 )
 def webhooks_deliveries(
-    request: ApiRequest, endpoint_id: Id, asked: Annotated[DeliveryFilters, Asked()]
+    request: ApiRequest, endpoint_id: Id, query: Annotated[DeliveryFilters, StrictQuery()]
 ) -> HttpResponse:
     """Newest first. What has just happened may take a moment to be handed out."""
     known = services.get(endpoint_id, tenant=request.auth.tenant)
     rows = services.deliveries(None).filter(endpoint_id=known.pk)
-    if asked.status is not None:
-        rows = rows.filter(status=asked.status)
-    return answer(page(request.auth, "webhooks_deliveries", asked, rows, LATEST_FIRST, serialize_delivery, of=known.pk))
+    if query.status is not None:
+        rows = rows.filter(status=query.status)
+    return json_response(
+        paginate(request.auth, "webhooks_deliveries", query, rows, LATEST_FIRST, serialize_delivery, parent=known.pk)
+    )
 
 
 @router.post(
@@ -133,8 +135,10 @@ def webhooks_deliveries(
 )
 def webhooks_test(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     """An event `webhook.test`, sent as all others are: look at the delivery a moment later. 409 while disabled."""
-    caller = request.auth
-    return answer(serialize_delivery(services.send_test(endpoint_id, tenant=caller.tenant, actor=caller.actor)), 201)
+    principal = request.auth
+    return json_response(
+        serialize_delivery(services.send_test(endpoint_id, tenant=principal.tenant, actor=principal.actor)), 201
+    )
 
 
 @router.post(
@@ -143,20 +147,22 @@ def webhooks_test(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
 )
 def webhooks_rotate_secret(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     """The former secret signs along for 24 hours, so that the receiver can change over."""
-    caller = request.auth
-    changed, secret = services.rotate_secret(endpoint_id, tenant=caller.tenant, actor=caller.actor)
-    return answer({**serialize_endpoint(changed), "secret": secret})
+    principal = request.auth
+    changed, secret = services.rotate_secret(endpoint_id, tenant=principal.tenant, actor=principal.actor)
+    return json_response({**serialize_endpoint(changed), "secret": secret})
 
 
 @router.post(
     "/webhooks/{endpoint_id}/resend-failed",
     **action("webhooks_resend_failed", ResentOut, RESEND, "Resend all that failed"),
 )
-def webhooks_resend_failed(request: ApiRequest, endpoint_id: Id, body: Annotated[ResendIn, Optional()]) -> HttpResponse:
+def webhooks_resend_failed(
+    request: ApiRequest, endpoint_id: Id, body: Annotated[ResendIn, OptionalJsonBody()]
+) -> HttpResponse:
     """The oldest first, no more than API_BULK_LIMIT at once; asked again, the next ones."""
-    caller = request.auth
-    count = services.resend_failed(endpoint_id, since=body.since, tenant=caller.tenant, actor=caller.actor)
-    return answer({"count": count})
+    principal = request.auth
+    count = services.resend_failed(endpoint_id, since=body.since, tenant=principal.tenant, actor=principal.actor)
+    return json_response({"count": count})
 
 
 @router.get(
@@ -164,7 +170,7 @@ def webhooks_resend_failed(request: ApiRequest, endpoint_id: Id, body: Annotated
     **operation("webhook_deliveries_get", DeliveryOut, problems=[404], cached=True, summary="Look at a delivery"),
 )
 def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse:
-    return tagged(request, serialize_delivery(services.get_delivery(delivery_id, tenant=request.auth.tenant)))
+    return etag_response(request, serialize_delivery(services.get_delivery(delivery_id, tenant=request.auth.tenant)))
 
 
 @router.post(
@@ -180,5 +186,7 @@ def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse
 )
 def webhook_deliveries_resend(request: ApiRequest, delivery_id: Id) -> HttpResponse:
     """Now, whatever became of it, with the same `webhook-id` and the same bytes, and with all retries anew."""
-    caller = request.auth
-    return answer(serialize_delivery(services.resend(delivery_id, tenant=caller.tenant, actor=caller.actor)))
+    principal = request.auth
+    return json_response(
+        serialize_delivery(services.resend(delivery_id, tenant=principal.tenant, actor=principal.actor))
+    )

@@ -14,9 +14,9 @@ from django.db.models.functions import Cast, Coalesce
 
 from jobs import serializers
 from jobs.actors import SCHEDULER
-from jobs.api import serializers as shaping
-from jobs.api.auth import Caller
-from jobs.api.responses import dump
+from jobs.api import serializers as api_serializers
+from jobs.api.auth import Principal
+from jobs.api.responses import encode_json
 from jobs.models import Job, JobEvent, JobGroup
 from jobs.services import groups
 from jobs.states import EventKind
@@ -27,7 +27,7 @@ logger = logging.getLogger("webhooks.payloads")
 MAX_BYTES = 256 * 1024
 TEXT_LENGTH = 10_000
 MEMBERS = 200
-_ANYBODY = Caller(SCHEDULER)
+_ANYBODY = Principal(SCHEDULER)
 
 
 class PayloadBytes(Func):
@@ -77,12 +77,12 @@ def make(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int, bytes]
 
 def body(event: str, at: datetime, data: dict[str, Any]) -> bytes:
     """At most MAX_BYTES: what is too large loses its payloads first, then long texts, then a group's members."""
-    written = dump({"type": event, "timestamp": serializers.moment(at), "data": data})
+    written = encode_json({"type": event, "timestamp": serializers.moment(at), "data": data})
     for shorten in _SHORTER:
         if len(written) <= MAX_BYTES:
             break
         data = {**shorten(data), "truncated": True}
-        written = dump({"type": event, "timestamp": serializers.moment(at), "data": data})
+        written = encode_json({"type": event, "timestamp": serializers.moment(at), "data": data})
     return written
 
 
@@ -126,7 +126,7 @@ def _documents(job_ids: Iterable[UUID], sizes: Mapping[UUID, int]) -> dict[UUID,
     known = [job_id for job_id in job_ids if job_id in sizes]
     large = {job_id for job_id in known if sizes[job_id] > MAX_BYTES}
     rows = [*_read([job_id for job_id in known if job_id not in large]), *_read(large, with_payload=False)]
-    documents = shaping.jobs(rows, _ANYBODY)
+    documents = api_serializers.serialize_jobs(rows, _ANYBODY)
     return {
         row.pk: {**document, "truncated": True} if row.pk in large else document
         for row, document in zip(rows, documents, strict=True)
@@ -137,7 +137,7 @@ def _read(job_ids: Iterable[UUID], *, with_payload: bool = True) -> list[Job]:
     ids = list(job_ids)
     if not ids:
         return []
-    rows: Any = shaping.with_relations(Job.objects.all()).filter(pk__in=ids).defer("template__params")
+    rows: Any = api_serializers.select_job_relations(Job.objects.all()).filter(pk__in=ids).defer("template__params")
     if with_payload:
         return list(rows)
     found = list(rows.defer("params", "run__artifacts"))
@@ -159,7 +159,9 @@ def _of_group(message: WebhookMessage, members: Sequence[UUID], *, with_payload:
     place_of = {job_id: place for place, job_id in enumerate(members)}
     jobs = sorted(_read(members, with_payload=with_payload), key=lambda job: place_of[job.pk])
     truncated = {} if with_payload else {"truncated": True}
-    return body(message.event, message.at, {**document, "jobs": shaping.jobs(jobs, _ANYBODY), **truncated})
+    return body(
+        message.event, message.at, {**document, "jobs": api_serializers.serialize_jobs(jobs, _ANYBODY), **truncated}
+    )
 
 
 def _change_jobs(data: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:

@@ -8,15 +8,15 @@ from pydantic import Field, WithJsonSchema
 
 from jobs.api import field_schemas as f
 from jobs.api.pagination import Paged
-from jobs.api.request_params import Said, example, gated, one_of
-from jobs.api.schemas import Id, Out, Page, Time, words
+from jobs.api.request_params import RequestBody, body_config, one_of, validated_by
+from jobs.api.schemas import Id, Out, Page, Time, enum_schema
 from jobs.validation import fields as parsing
 from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus
 from webhooks.url_guard import LONGEST_URL
 
 URL = {"type": "string", "format": "uri", "maxLength": LONGEST_URL}
-EVENTS = {"type": "array", "items": words(PATTERNS), "minItems": 1}
+EVENTS = {"type": "array", "items": enum_schema(PATTERNS), "minItems": 1}
 EXAMPLE: dict[str, Any] = {"url": "https://example.org/hooks/jobs", "events": ["job.completed", "job.failed"]}
 
 
@@ -45,7 +45,7 @@ class DeliveryOut(Out):
     event: str
     job_id: Id | None
     group_id: Id | None
-    status: Annotated[str, WithJsonSchema(words(DeliveryStatus.values))]
+    status: Annotated[str, WithJsonSchema(enum_schema(DeliveryStatus.values))]
     attempts: int
     next_try_at: Time | None
     response_status: int | None
@@ -54,10 +54,10 @@ class DeliveryOut(Out):
     delivered_at: Time | None
 
 
-class EndpointEdits(Said):
+class EndpointEdits(RequestBody):
     """`enabled: true` gives a fresh start; `false` ends what is pending as FAILED."""
 
-    model_config = example(enabled=False)
+    model_config = body_config(enabled=False)
 
     url: Annotated[Any, WithJsonSchema(URL)] = Field(default=None)
     events: Annotated[Any, WithJsonSchema(EVENTS)] = Field(default=None)
@@ -67,15 +67,15 @@ class EndpointEdits(Said):
 class EndpointIn(EndpointEdits):
     """The URL must be http or https, without a user name, at an allowed port of a public address."""
 
-    model_config = example(**EXAMPLE)
+    model_config = body_config(**EXAMPLE)
 
     url: Annotated[Any, WithJsonSchema(URL)]
     events: Annotated[Any, WithJsonSchema(EVENTS)]
     tenant: f.Tenant | None = None
 
 
-class ResendIn(Said):
-    model_config = example(since="2030-01-31T12:00:00Z")
+class ResendIn(RequestBody):
+    model_config = body_config(since="2030-01-31T12:00:00Z")
 
     since: f.Moment | None = Field(default=None, description="Only what was made since then.")
 
@@ -85,12 +85,14 @@ class ResentOut(Out):
 
 
 class EndpointFilters(Paged):
-    tenant: Annotated[str | None, *gated(parsing.parse_tenant, f.TENANT)] = None
-    enabled: Annotated[str | None, *gated(one_of("true", "false"), {"type": "boolean"})] = None
+    tenant: Annotated[str | None, *validated_by(parsing.parse_tenant, f.TENANT)] = None
+    enabled: Annotated[str | None, *validated_by(one_of("true", "false"), {"type": "boolean"})] = None
 
 
 class DeliveryFilters(Paged):
-    status: Annotated[str | None, *gated(one_of(*DeliveryStatus.values), words(DeliveryStatus.values))] = None
+    status: Annotated[str | None, *validated_by(one_of(*DeliveryStatus.values), enum_schema(DeliveryStatus.values))] = (
+        None
+    )
 
 
 class EndpointPage(Page[ListedEndpointOut]):

@@ -1,31 +1,31 @@
-"""The REST API: thin endpoints over the services. Gate → service → shape.
+"""The REST API: thin endpoints over the services. Validate, call a service, serialize.
 
-How an endpoint is written, in a router that `jobscheduler/api.py` lists::
+An endpoint belongs to a router that `jobscheduler/api.py` lists::
 
     router = Router(tags=["things"])
 
-    class ThingFilters(Paged):                       # query string: known parameters only, each through a gate
-        name: Annotated[str | None, *gated(parsing.identifier, {"type": "string"})] = None
+    class ThingFilters(Paged):                  # query string: known parameters only, each with a validator
+        name: Annotated[str | None, *validated_by(fields.parse_identifier, {"type": "string"})] = None
 
-    class ThingIn(Said):                             # bodies: which fields there are; services judge what is in them
+    class ThingIn(RequestBody):                 # body: names the fields; services validate the values
         name: Annotated[Any, WithJsonSchema({"type": "string"})]
 
     @router.get("/things", **operation("things_list", ThingPage))
-    def things_list(request: ApiRequest, asked: Annotated[ThingFilters, Asked()]) -> HttpResponse:
-        rows = Thing.objects.filter(tenant=...)      # always starts from request.auth (an `auth.Caller`)
-        return answer(page(request.auth, "things_list", asked, rows, Order(Thing, ("-pk",)), shape))
+    def things_list(request: ApiRequest, query: Annotated[ThingFilters, StrictQuery()]) -> HttpResponse:
+        rows = Thing.objects.filter(tenant=...)  # always starts from request.auth (an `auth.Principal`)
+        return json_response(paginate(request.auth, "things_list", query, rows, Order(Thing, ("-pk",)), serialize))
 
     @router.post("/things", **operation("things_create", {201: ThingOut}, scope="admin", body=True, problems=[409]))
-    def things_create(request: ApiRequest, body: Annotated[ThingIn, Document()]) -> HttpResponse:
-        tenant = request.auth.tenant_for(body.given_fields().get("tenant"))          # 403 for another tenant's
-        return answer(shape(services.make(..., actor=request.auth.actor)), 201)
+    def things_create(request: ApiRequest, body: Annotated[ThingIn, JsonBody()]) -> HttpResponse:
+        tenant = request.auth.resolve_tenant(body.given_fields().get("tenant"))  # 403 for another tenant
+        return json_response(serialize(services.create(..., actor=request.auth.actor)), 201)
 
     @router.get("/things/{thing_id}", **operation("things_get", ThingOut, problems=[404]))
-    def things_get(request: ApiRequest, thing_id: Annotated[str, WithJsonSchema(ID_SCHEMA)]) -> HttpResponse:
-        return tagged(request, shape(...))           # with an ETag; `raise NotFound` for absent and foreign alike
+    def things_get(request: ApiRequest, thing_id: Id) -> HttpResponse:
+        return etag_response(request, serialize(...))  # NotFound for absent objects and those of other tenants
 
-Errors: raise what is in `jobs.errors` (or a `responses.Refusal`); `responses.answer_to` turns it into problem+json.
-Responses are made by hand (`answer`, `tagged`, `nothing`); the schemas in `operation(...)` document them.
-Submissions: `**KEYED` in `operation(...)` and `submit(request, said)` of `idempotency`.
-Scopes: `scope="read"` by default; `permission="cancel_job"` is what a session needs instead (see `auth.needs`).
+Errors: raise those of `jobs.errors` or a `problems.ApiError`; `problems.error_response` returns problem+json for them.
+Responses: `json_response`, `etag_response` and `empty_response`; the schemas in `operation(...)` document them.
+Submissions: `**WITH_IDEMPOTENCY_KEY` in `operation(...)`, and `submit_job(request, values)` of `idempotency`.
+Scopes: `scope="read"` by default; a session needs the `permission` instead (see `auth.build_authenticators`).
 """

@@ -1,6 +1,7 @@
-"""Who is calling, and whether they may: a token, or a staff session with its CSRF token; then scope or permission.
+"""Authentication by API token or staff session, and authorization by scope or permission.
 
-No or bad credentials are 401, a missing scope or permission is 403. Tokens have scopes, persons have permissions.
+Missing or invalid credentials are 401; a missing scope or permission is 403. Tokens have scopes, users permissions. A
+session also needs its CSRF token.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ninja.utils import check_csrf
 from jobs import actors
 from jobs.actors import Actor
 from jobs.api.problems import CsrfFailed, Forbidden, TooManyRequests, Unauthorized
-from jobs.api.request_params import refuse_forms
+from jobs.api.request_params import reject_forms
 from jobs.errors import NotFound
 from jobs.models import Job
 from jobs.models.job import JobQuerySet
@@ -27,58 +28,65 @@ from jobs.validation import fields
 
 APP = "jobscheduler_jobs"
 VIEW_PAYLOAD = f"{APP}.view_payload"
-PERMISSIONS = {"read": "view_job", "submit": "add_job"}  # of a session, where an operation names none of its own
+PERMISSIONS = {"read": "view_job", "submit": "add_job"}  # of a session, by scope, unless the operation names one
 
 
 @dataclass(frozen=True)
-class Caller:
-    """`tenant` None is all tenants. Without `payload`, params, artifacts and logs stay hidden."""
+class Principal:
+    """The authenticated token or user of a request.
+
+    `tenant` None means all tenants. Without `can_view_payload`, params, artifacts and logs are hidden.
+    """
 
     actor: Actor
     tenant: str | None = None
-    payload: bool = True
+    can_view_payload: bool = True
     token_id: UUID | None = None
 
-    def sees(self, tenant: str) -> bool:
+    def can_see_tenant(self, tenant: str) -> bool:
         return self.tenant is None or self.tenant == tenant
 
-    def jobs(self) -> JobQuerySet:
-        """Where every query for jobs starts."""
-        found = Job.objects.all()
-        return found if self.tenant is None else found.filter(tenant=self.tenant)
+    def visible_jobs(self) -> JobQuerySet:
+        """Return the jobs of the principal's tenant: every query for jobs starts from these."""
+        jobs = Job.objects.all()
+        return jobs if self.tenant is None else jobs.filter(tenant=self.tenant)
 
-    def job_id(self, written: Any) -> UUID:
-        """The id of a job that this caller may know of. Its tenant never changes, so it stays theirs."""
-        known = fields.parse_id(written)
-        if not self.jobs().filter(pk=known).exists():
+    def require_job_id(self, value: Any) -> UUID:
+        """Return the id of a visible job, or raise NotFound. A job never changes its tenant, so it stays visible."""
+        job_id = fields.parse_id(value)
+        if not self.visible_jobs().filter(pk=job_id).exists():
             raise NotFound(_("There is no such object."))
-        return known
+        return job_id
 
-    def tenant_for(self, said: Any) -> str:
-        """The tenant of something new: the caller's own, unless one who has them all says which."""
-        if said is None:
+    def resolve_tenant(self, tenant: Any) -> str:
+        """Return the tenant of a new object: the given one, or the principal's own.
+
+        Raise Forbidden for another tenant than that of the principal.
+        """
+        if tenant is None:
             return "default" if self.tenant is None else self.tenant
-        named = fields.parse_tenant(said)
-        if not self.sees(named):
-            raise Forbidden(_("This token is of another tenant."))
-        return named
+        name = fields.parse_tenant(tenant)
+        if not self.can_see_tenant(name):
+            raise Forbidden(_("This token belongs to another tenant."))
+        return name
 
     def require_all_tenants(self) -> None:
+        """Raise Forbidden unless the principal may see all tenants."""
         if self.tenant is not None:
-            raise Forbidden(_("This takes a token of all tenants."))
+            raise Forbidden(_("This requires a token for all tenants."))
 
 
 class ApiRequest(HttpRequest):
-    """A request that got past the gate."""
+    """An authenticated request."""
 
-    auth: Caller
+    auth: Principal
 
 
-def needs(scope: str, permission: str | None = None) -> list[Any]:
-    """Authenticators for an operation: `auth=needs("operate", "cancel_job")`.
+def build_authenticators(scope: str, permission: str | None = None) -> list[Any]:
+    """Return the authenticators of an operation: `auth=build_authenticators("operate", "cancel_job")`.
 
-    Without a permission, sessions go by PERMISSIONS; a scope that has none there is for superusers, except `work`,
-    which no session has.
+    Without `permission`, a session needs that of PERMISSIONS; for a scope without one it must be a superuser's. No
+    session has the scope `work`.
     """
     return [Bearer(scope), ApiKey(scope), Console(scope, permission or PERMISSIONS.get(scope))]
 
@@ -88,12 +96,12 @@ class Bearer(HttpBearer):
         super().__init__()
         self.scope = scope
 
-    def __call__(self, request: HttpRequest) -> Caller | None:
-        kind, _space, written = request.headers.get("Authorization", "").strip().partition(" ")
-        return _token_caller(written.strip(), self.scope) if kind.lower() == "bearer" else None
+    def __call__(self, request: HttpRequest) -> Principal | None:
+        kind, _space, token = request.headers.get("Authorization", "").strip().partition(" ")
+        return _authenticate_token(token.strip(), self.scope) if kind.lower() == "bearer" else None
 
     def authenticate(self, request: HttpRequest, token: str) -> Any:
-        raise NotImplementedError  # __call__ does not ask
+        raise NotImplementedError  # __call__ does not use it
 
 
 class ApiKey(APIKeyHeader):
@@ -103,41 +111,45 @@ class ApiKey(APIKeyHeader):
         super().__init__()
         self.scope = scope
 
-    def authenticate(self, request: HttpRequest, key: str | None) -> Caller | None:
-        return None if key is None else _token_caller(key.strip(), self.scope)
+    def authenticate(self, request: HttpRequest, key: str | None) -> Principal | None:
+        return None if key is None else _authenticate_token(key.strip(), self.scope)
 
 
 class Console(APIKeyCookie):
-    """A person at the console. Without a session cookie nothing is asked of CSRF: that caller gets a plain 401."""
+    """A staff session of the admin console.
+
+    Without a session cookie no CSRF token is required, so that such a request gets 401 and not 403.
+    """
 
     def __init__(self, scope: str, permission: str | None) -> None:
         self.param_name = settings.SESSION_COOKIE_NAME
         super().__init__(csrf=True)
         self.scope, self.permission = scope, permission
 
-    def __call__(self, request: HttpRequest) -> Caller | None:
+    def __call__(self, request: HttpRequest) -> Principal | None:
         user = getattr(request, "user", None) if self.param_name in request.COOKIES else None
         if user is None or not user.is_authenticated:
             return None
         if not getattr(user, "is_staff", False):
-            raise Forbidden(_("The API is for staff and for tokens."))
-        refuse_forms(request)  # Django looks for a CSRF token in forms, and would read one of any size
+            raise Forbidden(_("The API requires a staff account or a token."))
+        reject_forms(request)  # Django would read a form of any size to find its CSRF token
         if check_csrf(request):
-            raise CsrfFailed(_("A session needs its CSRF token, in the header X-CSRFToken."))
+            raise CsrfFailed(_("A session requires its CSRF token in the header X-CSRFToken."))
         if self.permission is None:
             is_allowed = getattr(user, "is_superuser", False)
-        else:  # another app's permission is written with its label
+        else:  # a permission of another app has its app label
             is_allowed = user.has_perm(self.permission if "." in self.permission else f"{APP}.{self.permission}")
         if self.scope == "work" or not is_allowed:
             raise Forbidden(_("You lack the permission for this."))
-        return Caller(actors.user(user), payload=user.has_perm(VIEW_PAYLOAD))
+        return Principal(actors.user(user), can_view_payload=user.has_perm(VIEW_PAYLOAD))
 
     def authenticate(self, request: HttpRequest, key: str | None) -> Any:
-        raise NotImplementedError  # __call__ does not ask
+        raise NotImplementedError  # __call__ does not use it
 
 
-def _token_caller(written: str, scope: str) -> Caller:
-    token = tokens.find(written)
+def _authenticate_token(text: str, scope: str) -> Principal:
+    """Return the principal of a token. Raise Unauthorized, TooManyRequests or Forbidden."""
+    token = tokens.find(text)
     if token is None:
         raise Unauthorized(_("This token is unknown, has expired or was revoked."))
     wait_sec = tokens.seconds_to_wait(token)
@@ -146,4 +158,4 @@ def _token_caller(written: str, scope: str) -> Caller:
     tokens.note_use(token)
     if scope not in token.scopes and "admin" not in token.scopes:
         raise Forbidden(_("This token lacks the scope “%s”.") % scope)
-    return Caller(Actor(actors.ActorKind.TOKEN, token.name), token.tenant, token_id=token.pk)
+    return Principal(Actor(actors.ActorKind.TOKEN, token.name), token.tenant, token_id=token.pk)

@@ -1,4 +1,4 @@
-"""Direct execution over HTTP: a handler runs in the caller's request, in the next free slot; there is no job."""
+"""Direct execution over HTTP: a handler runs within the request, in the next free slot, without a job."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from jobs import direct
 from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest
 from jobs.api.operations import operation
-from jobs.api.request_params import Optional, Said, example
-from jobs.api.responses import answer
+from jobs.api.request_params import OptionalJsonBody, RequestBody, body_config
+from jobs.api.responses import json_response
 from jobs.api.schemas import Out
 from jobs.conf import conf
 from jobs.errors import UnknownJobType
@@ -24,22 +24,22 @@ from jobs.validation.sanitize import sanitize_json
 router = Router(tags=["direct"])
 
 
-class DirectIn(Said):
-    model_config = example(params={"topic": "sea"})
+class DirectIn(RequestBody):
+    model_config = body_config(params={"topic": "sea"})
 
     params: f.Params | None = None
     wait_sec: Annotated[Any, WithJsonSchema({"type": "number", "minimum": 0})] | None = Field(
-        default=None, description="How long to wait for a slot, if that is shorter than what the settings allow."
+        default=None, description="How long to wait for a slot; at most the limit of the settings."
     )
 
 
 class DirectOut(Out):
     result: Annotated[Any, WithJsonSchema({})] = Field(
-        description="What the handler returned, secrets masked. Null where the caller may not see payloads."
+        description="The handler's return value, secrets masked. Null without the permission to view payloads."
     )
     waited_ms: int = Field(description="How long the call waited for its slot.")
     ran_ms: int
-    skipped: str | None = Field(default=None, description="Why there was nothing to do; absent if there was.")
+    skipped: str | None = Field(default=None, description="Why the handler skipped its work; absent if it did not.")
 
 
 @router.post(
@@ -56,17 +56,19 @@ class DirectOut(Out):
 def direct_run(
     request: ApiRequest,
     job_type: Annotated[str, WithJsonSchema(f.NAME)],
-    body: Annotated[DirectIn, Optional()],
+    body: Annotated[DirectIn, OptionalJsonBody()],
 ) -> HttpResponse:
-    """Takes the next slot in the limits that the type falls under: what runs goes on, then direct calls in their
-    order, then the queue (DEC-004). No slot in time: 503 `no_slot`. The handler raised: 502 `handler_failed`."""
-    caller, wait = request.auth, float(conf.DIRECT_WAIT_SEC)
+    """Takes the next free slot of the limits that apply to the type, before the queue and in the order of the direct
+    calls; running jobs continue (DEC-004). No slot in time: 503 `no_slot`. The handler raised: 502 `handler_failed`."""
+    principal, wait = request.auth, float(conf.DIRECT_WAIT_SEC)
     if body.wait_sec is not None:
         wait = min(fields.parse_number(body.wait_sec, "wait_sec", minimum=0), wait)
     try:
-        done = direct.execute(job_type, body.params, wait=wait, tenant=caller.tenant_for(None), actor=caller.actor)
+        outcome = direct.execute(
+            job_type, body.params, wait=wait, tenant=principal.resolve_tenant(None), actor=principal.actor
+        )
     except UnknownJobType as error:
         raise error.under("path") from None
-    result = redact(sanitize_json(done.result)) if caller.payload else None
-    skipped = {} if done.skipped is None else {"skipped": done.skipped}
-    return answer({"result": result, "waited_ms": done.waited_ms, "ran_ms": done.ran_ms, **skipped})
+    result = redact(sanitize_json(outcome.result)) if principal.can_view_payload else None
+    skipped = {} if outcome.skipped is None else {"skipped": outcome.skipped}
+    return json_response({"result": result, "waited_ms": outcome.waited_ms, "ran_ms": outcome.ran_ms, **skipped})

@@ -1,7 +1,7 @@
-"""What may be given for a job, as JSON Schema: it documents `jobs.validation.fields` and `jobs.services.job_spec`.
+"""JSON Schemas of the fields of a job: they document `jobs.validation.fields` and `jobs.services.job_spec`.
 
-Most values are not judged here (they are `Any`): a gate judges once, in the service. A schema may allow more than its
-gate, never less.
+Most fields have the type `Any`, since the services validate their values. A schema may allow more than its validator,
+never less.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from jobs.api.request_params import gated
+from jobs.api.request_params import validated_by
 from jobs.conf.rules import YEAR_SEC
 from jobs.services.job_spec import FARTHEST
 from jobs.services.jobs import REASON_LENGTH
@@ -33,19 +33,20 @@ MOMENT = {
 DURATION = {"type": "number", "exclusiveMinimum": 0, "maximum": YEAR_SEC}
 
 
-def _reason(value: Any, field: Any) -> str | None:
-    """Judged here: to the services, whatever is empty is no reason given."""
+def _validate_reason(value: Any, field: Any) -> str | None:
+    """Return the reason. It is validated here because the services treat an empty value as no reason."""
     return None if value is None else fields.parse_text(value, field, max_length=REASON_LENGTH, allow_empty=True)
 
 
-def _any_case(word: str) -> str:
-    return "".join(f"[{letter}{letter.lower()}]" for letter in word)
+def _ignore_case(name: str) -> str:
+    """Return a pattern that matches the upper-case name in any case: JSON Schema has no flags."""
+    return "".join(f"[{letter}{letter.lower()}]" for letter in name)
 
 
 PRIORITY = {
     "anyOf": [
         {"type": "integer", "minimum": 0, "maximum": 100},
-        {"type": "string", "pattern": f"^({'|'.join(map(_any_case, PRIORITIES))})$"},
+        {"type": "string", "pattern": f"^({'|'.join(map(_ignore_case, PRIORITIES))})$"},
     ],
     "description": ", ".join(f"{name} is {value}" for name, value in PRIORITIES.items()) + ".",
     "examples": [75, "HIGH"],
@@ -67,5 +68,7 @@ Tokens = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximu
 Retries = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 1000})]
 Tags = Annotated[Any, WithJsonSchema({"type": "array", "items": TAG, "maxItems": MAX_TAGS})]
 Key = Annotated[Any, WithJsonSchema(KEY)]
-Reason = Annotated[str | None, *gated(_reason, {"anyOf": [{"type": "string", "maxLength": REASON_LENGTH}, NULL]})]
+Reason = Annotated[
+    str | None, *validated_by(_validate_reason, {"anyOf": [{"type": "string", "maxLength": REASON_LENGTH}, NULL]})
+]
 JobId = Annotated[Any, WithJsonSchema({"type": "string", "format": "uuid"})]

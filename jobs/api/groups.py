@@ -1,4 +1,4 @@
-"""Groups: jobs that belong together, in sequence or side by side."""
+"""Endpoints of job groups: jobs that run in sequence or in parallel."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ from pydantic import Field, SkipValidation, WithJsonSchema
 
 from jobs import serializers
 from jobs.api import field_schemas as f
-from jobs.api import serializers as shaping
-from jobs.api.auth import ApiRequest, Caller
+from jobs.api.auth import ApiRequest, Principal
 from jobs.api.job_schemas import EXAMPLE, JobIn, JobOut, VerbIn
 from jobs.api.operations import action, operation, submission
-from jobs.api.pagination import Order, Paged, page
-from jobs.api.request_params import Asked, Bulk, Optional, Said, example, gated, one_of
-from jobs.api.responses import answer, tagged
-from jobs.api.schemas import Id, Out, Page, Time, words
+from jobs.api.pagination import Order, Paged, paginate
+from jobs.api.request_params import (
+    BulkJsonBody,
+    OptionalJsonBody,
+    RequestBody,
+    StrictQuery,
+    body_config,
+    one_of,
+    validated_by,
+)
+from jobs.api.responses import etag_response, json_response
+from jobs.api.schemas import Id, Out, Page, Time, enum_schema
+from jobs.api.serializers import select_job_relations, serialize_jobs
 from jobs.conf import conf
 from jobs.models import GroupMode, GroupStatus, JobGroup, OnFailure
 from jobs.services import groups
@@ -27,14 +35,12 @@ from jobs.validation import fields
 router = Router(tags=["job groups"])
 
 NEWEST_FIRST = Order(JobGroup, ("-pk",))
-SHOWN = 200
+MAX_SHOWN_JOBS = 200
 
 
 class ProgressOut(Out):
-    total: int = Field(description="How many places the group has.")
-    by_status: dict[str, int] = Field(
-        description="How many of them are in which state; of a retry chain its last job counts."
-    )
+    total: int = Field(description="Number of members.")
+    by_status: dict[str, int] = Field(description="Members by status; the latest attempt of a retry chain counts.")
 
 
 class ListedGroupOut(Out):
@@ -43,11 +49,11 @@ class ListedGroupOut(Out):
     id: Id
     tenant: str
     name: str
-    mode: Annotated[str, WithJsonSchema(words(GroupMode.values))]
-    on_failure: Annotated[str, WithJsonSchema(words(OnFailure.values))]
-    status: Annotated[str, WithJsonSchema(words(GroupStatus.values))]
+    mode: Annotated[str, WithJsonSchema(enum_schema(GroupMode.values))]
+    on_failure: Annotated[str, WithJsonSchema(enum_schema(OnFailure.values))]
+    status: Annotated[str, WithJsonSchema(enum_schema(GroupStatus.values))]
     cancel_requested: bool
-    round: int = Field(description="How often it was opened; a retry opens a group that had ended.")
+    round: int = Field(description="How often it was opened; a retry reopens a finished group.")
     created_at: Time
     finished_at: Time | None
     progress: ProgressOut
@@ -55,90 +61,91 @@ class ListedGroupOut(Out):
 
 class GroupOut(ListedGroupOut):
     jobs: list[JobOut] = Field(
-        description=f"The last job of each place, in order; the first {SHOWN}, the rest by `/jobs?group=`."
+        description=f"The latest attempt of each member; the first {MAX_SHOWN_JOBS}, the rest by `/jobs?group=`."
     )
 
 
-class GroupIn(Said):
-    """`sequential`: the next place starts when the one before, and its retries, have ended well; if it ends badly,
-    `on_failure` says what becomes of the rest (DEC-012). `parallel`: all at once. Members are what `POST /jobs`
-    takes, without `tenant`."""
+class GroupIn(RequestBody):
+    """`sequential`: the next member starts when the one before, or a retry of it, has succeeded; if it fails,
+    `on_failure` decides about the rest (DEC-012). `parallel`: all start at once. Members have the fields of
+    `POST /jobs`, without `tenant`."""
 
-    model_config = example(name="book", mode="sequential", jobs=[EXAMPLE])
+    model_config = body_config(name="book", mode="sequential", jobs=[EXAMPLE])
 
     jobs: Annotated[list[JobIn], SkipValidation]
     name: Annotated[Any, WithJsonSchema({"type": "string", "maxLength": 200})] | None = None
-    mode: Annotated[Any, WithJsonSchema(words(GroupMode.values))] | None = None
-    on_failure: Annotated[Any, WithJsonSchema(words(OnFailure.values))] | None = None
+    mode: Annotated[Any, WithJsonSchema(enum_schema(GroupMode.values))] | None = None
+    on_failure: Annotated[Any, WithJsonSchema(enum_schema(OnFailure.values))] | None = None
     tenant: f.Tenant | None = None
 
 
 class GroupFilters(Paged):
-    tenant: Annotated[str | None, *gated(fields.parse_tenant, f.TENANT)] = None
-    status: Annotated[str | None, *gated(one_of(*GroupStatus.values), words(GroupStatus.values))] = None
+    tenant: Annotated[str | None, *validated_by(fields.parse_tenant, f.TENANT)] = None
+    status: Annotated[str | None, *validated_by(one_of(*GroupStatus.values), enum_schema(GroupStatus.values))] = None
 
 
 @router.post("/job-groups", **submission("groups_create", GroupOut, "Submit a group, all or nothing"))
-def groups_create(request: ApiRequest, body: Annotated[GroupIn, Bulk()]) -> HttpResponse:
-    """With idempotency keys on its members, a group that is submitted again answers with the first one."""
-    said = {name: value for name, value in body.given_fields().items() if value is not None}
-    tenant = request.auth.tenant_for(said.pop("tenant", None))
-    members = said.pop("jobs", None)
-    made = groups.create(members, tenant=tenant, actor=request.auth.actor, most=conf.API_BULK_LIMIT, **said)
-    return answer(_group_document(made, request.auth), 201)
+def groups_create(request: ApiRequest, body: Annotated[GroupIn, BulkJsonBody()]) -> HttpResponse:
+    """With idempotency keys on its members, submitting a group again returns the existing group."""
+    values = {name: value for name, value in body.given_fields().items() if value is not None}
+    tenant = request.auth.resolve_tenant(values.pop("tenant", None))
+    members = values.pop("jobs", None)
+    group = groups.create(members, tenant=tenant, actor=request.auth.actor, most=conf.API_BULK_LIMIT, **values)
+    return json_response(_serialize_group(group, request.auth), 201)
 
 
 @router.get("/job-groups", **operation("groups_list", Page[ListedGroupOut], summary="List groups"))
-def groups_list(request: ApiRequest, asked: Annotated[GroupFilters, Asked()]) -> HttpResponse:
+def groups_list(request: ApiRequest, query: Annotated[GroupFilters, StrictQuery()]) -> HttpResponse:
     """Newest first, without their jobs."""
-    filters = {name: value for name in ("tenant", "status") if (value := getattr(asked, name)) is not None}
+    filters = {name: value for name in ("tenant", "status") if (value := getattr(query, name)) is not None}
     rows = groups.of(request.auth.tenant).filter(**filters)
-    found = page(request.auth, "groups_list", asked, rows, NEWEST_FIRST, lambda row: row)
-    counted = groups.progress([row.pk for row in found["items"]])
-    found["items"] = [serializers.group(row, _merge_dispatching(counted[row.pk])) for row in found["items"]]
-    return answer(found)
+    page = paginate(request.auth, "groups_list", query, rows, NEWEST_FIRST, lambda row: row)
+    progress = groups.progress([row.pk for row in page["items"]])
+    page["items"] = [serializers.group(row, _merge_dispatching(progress[row.pk])) for row in page["items"]]
+    return json_response(page)
 
 
 @router.get(
     "/job-groups/{group_id}",
-    **operation("groups_get", GroupOut, problems=[404], cached=True, summary="Look at a group"),
+    **operation("groups_get", GroupOut, problems=[404], cached=True, summary="Get a group"),
 )
 def groups_get(request: ApiRequest, group_id: Id) -> HttpResponse:
-    return tagged(request, _group_document(groups.get(group_id, tenant=request.auth.tenant), request.auth))
+    return etag_response(request, _serialize_group(groups.get(group_id, tenant=request.auth.tenant), request.auth))
 
 
-def verb(name: str, summary: str) -> dict[str, Any]:
+def group_action(name: str, summary: str) -> dict[str, Any]:
+    """Return the options of a route that applies an action to a group."""
     return action(f"groups_{name}", GroupOut, f"{name}_jobgroup", summary)
 
 
-@router.post("/job-groups/{group_id}/cancel", **verb("cancel", "Cancel a group"))
-def groups_cancel(request: ApiRequest, group_id: Id, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
-    """What waits or is paused ends CANCELLED at once; what runs is asked to stop. An ended group: 409."""
+@router.post("/job-groups/{group_id}/cancel", **group_action("cancel", "Cancel a group"))
+def groups_cancel(request: ApiRequest, group_id: Id, body: Annotated[VerbIn, OptionalJsonBody()]) -> HttpResponse:
+    """Waiting and paused jobs are CANCELLED at once; running jobs get a stop request. A finished group: 409."""
     return _apply_action(groups.cancel, request, group_id, body)
 
 
-@router.post("/job-groups/{group_id}/retry", **verb("retry", "Run again what did not end well"))
-def groups_retry(request: ApiRequest, group_id: Id, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
-    """Every place that did not end well gets a new job, in order, and an ended group is open again. Nothing to run
-    again: 409."""
+@router.post("/job-groups/{group_id}/retry", **group_action("retry", "Retry failed jobs of a group"))
+def groups_retry(request: ApiRequest, group_id: Id, body: Annotated[VerbIn, OptionalJsonBody()]) -> HttpResponse:
+    """Every failed or cancelled member gets a new job, in order, and a finished group is open again. Nothing to retry:
+    409."""
     return _apply_action(groups.retry, request, group_id, body)
 
 
-def _apply_action(call: Any, request: ApiRequest, group_id: str, body: VerbIn) -> HttpResponse:
-    caller = request.auth
-    changed = call(group_id, reason=body.reason or "", actor=caller.actor, tenant=caller.tenant)
-    return answer(_group_document(changed, caller))
+def _apply_action(service: Any, request: ApiRequest, group_id: str, body: VerbIn) -> HttpResponse:
+    principal = request.auth
+    group = service(group_id, reason=body.reason or "", actor=principal.actor, tenant=principal.tenant)
+    return json_response(_serialize_group(group, principal))
 
 
-def _group_document(row: JobGroup, caller: Caller) -> dict[str, Any]:
-    tails = shaping.with_relations(groups.tails(row.pk))[:SHOWN]
+def _serialize_group(row: JobGroup, principal: Principal) -> dict[str, Any]:
+    tails = select_job_relations(groups.tails(row.pk))[:MAX_SHOWN_JOBS]
     document = serializers.group(row, _merge_dispatching(groups.progress([row.pk])[row.pk]))
-    return {**document, "jobs": shaping.jobs(tails, caller)}
+    return {**document, "jobs": serialize_jobs(tails, principal)}
 
 
 def _merge_dispatching(progress: dict[str, Any]) -> dict[str, Any]:
-    """DISPATCHING shows as QUEUED, as everywhere."""
+    """Count DISPATCHING as QUEUED, as all of the API does."""
     counts = dict(progress["by_status"])
-    if offered := counts.pop(Status.DISPATCHING, 0):
-        counts[str(Status.QUEUED)] = counts.get(Status.QUEUED, 0) + offered
+    if dispatching := counts.pop(Status.DISPATCHING, 0):
+        counts[str(Status.QUEUED)] = counts.get(Status.QUEUED, 0) + dispatching
     return {"total": progress["total"], "by_status": counts}

@@ -1,4 +1,4 @@
-"""Idempotency-Key: the same key and body make one job, however often they are sent."""
+"""The header Idempotency-Key: the same key and body create one job, however often they are sent."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
-from jobs.api import field_schemas, serializers
+from jobs.api import field_schemas
 from jobs.api.auth import ApiRequest
-from jobs.api.responses import answer
+from jobs.api.responses import json_response
+from jobs.api.serializers import read_job
 from jobs.errors import InvalidInput
 from jobs.services import jobs as job_services
 from jobs.validation import fields as validation
@@ -21,29 +22,29 @@ REPLAYED = {
     "description": "`true` if an earlier submission with this key made the job.",
     "schema": {"type": "string", "enum": ["true"]},
 }
-KEYED: dict[str, Any] = {  # for `operation(...)` of whatever honours the header
+WITH_IDEMPOTENCY_KEY: dict[str, Any] = {  # for `operation(...)` of endpoints that honour the header
     "headers": {HEADER: {"schema": field_schemas.KEY, "description": DESCRIPTION}},
     "openapi_extra": {"responses": {201: {"headers": {"Idempotent-Replayed": REPLAYED}}}},
 }
 
 
-def with_key(request: ApiRequest, said: dict[str, Any]) -> dict[str, Any]:
-    """What the body says, with the key of the header; they must not contradict each other."""
+def merge_idempotency_key(request: ApiRequest, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of the body with the key of the header. Raise InvalidInput if the two keys differ."""
     header = request.headers.get(HEADER)
     if header is None:
-        return said
+        return values
     key = validation.parse_idempotency_key(header, ["header", HEADER])
-    if said.get("idempotency_key") not in (None, key):
-        raise InvalidInput(["header", HEADER], _("is not the idempotency_key of the body"), "contradiction")
-    return {**said, "idempotency_key": key}
+    if values.get("idempotency_key") not in (None, key):
+        raise InvalidInput(["header", HEADER], _("differs from the idempotency_key of the body"), "contradiction")
+    return {**values, "idempotency_key": key}
 
 
-def submit(
-    request: ApiRequest, said: dict[str, Any], worded: Callable[[Any], Any] = lambda document: document
+def submit_job(
+    request: ApiRequest, values: dict[str, Any], convert: Callable[[Any], Any] = lambda document: document
 ) -> HttpResponse:
-    """201 with the job as it is now, whether this submission or an earlier one with its key has made it."""
-    job, created = job_services.submit(with_key(request, said), actor=request.auth.actor)
-    response = answer(worded(serializers.one(job.pk, request.auth)), 201)
+    """Return 201 with the current job, whether this submission or an earlier one with its key created it."""
+    job, created = job_services.submit(merge_idempotency_key(request, values), actor=request.auth.actor)
+    response = json_response(convert(read_job(job.pk, request.auth)), 201)
     if not created:
         response["Idempotent-Replayed"] = "true"
     return response

@@ -1,8 +1,9 @@
-"""Lists of jobs and runs: their filters, and ways along an index whose cost does not grow with the table.
+"""Pages of jobs and runs, read along an index so that their cost does not grow with the table.
 
-A walk goes along an index. Where rows must fulfil more than the index knows, it looks at no more than WINDOW of them
-and hands back the place that it has come to: the page is short then, and the next one goes on from there. The queue's
-own order (INV-004) is read along the index of what waits in a tenant; the queues of several tenants are merged.
+An `IndexScan` reads rows in the order of an index. If they must also fulfil a condition that the index does not cover,
+it checks at most SCAN_LIMIT rows: the page is short then, and its cursor continues after the last row checked. The
+order of the queue (INV-004) is read along the index of a tenant's waiting jobs; the queues of several tenants are
+merged.
 """
 
 from __future__ import annotations
@@ -15,131 +16,138 @@ from uuid import UUID
 from django.db.models import BooleanField, Case, Q, QuerySet, Value, When
 
 from jobs import db
-from jobs.api.pagination import Order, Place
+from jobs.api.pagination import CursorKey, Order
 from jobs.models import DISPATCH_ORDER, Job
 from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.states import Status
 
-WINDOW = 10_000
-DENSE = 4  # a first look at so many rows per row that is wanted, since most filters match most rows
-MOST_QUEUES = 100  # where more tenants than that have work, all that waits is sorted
-ORDER = Order(Job, DISPATCH_ORDER)
+SCAN_LIMIT = 10_000
+FIRST_SCAN_FACTOR = 4  # rows of a first, short scan per row of the page, since most filters match most rows
+MAX_MERGED_QUEUES = 100  # if more tenants have waiting jobs, all waiting jobs are sorted instead
+DISPATCH = Order(Job, DISPATCH_ORDER)
 
 
 @dataclass(frozen=True)
-class Walk:
-    """`along` is in the order of `key` by an index; `also` is what is judged row by row."""
+class IndexScan:
+    """Rows that an index has in the order of `key`, and the condition that is checked for each of them."""
 
-    along: QuerySet[Any]
-    also: Q = field(default_factory=Q)
+    rows: QuerySet[Any]
+    condition: Q = field(default_factory=Q)
     key: str = "pk"
-    joined: str = ""  # the same key in a table beside: no database carries the edge over to it by itself
-    few: bool = False  # so few rows that all are read: asked for an order, SQLite would walk the table in that order
-    measure: QuerySet[Any] | None = None  # what the window is counted in, by its own key, if not in the rows themselves
+    joined_key: str = ""  # the same key in a joined table: neither database derives its bound from that of `key`
+    is_small: bool = False  # read all rows unsorted: with an order, SQLite would scan the table in that order
+    counted_rows: QuerySet[Any] | None = None  # rows to count for the scan limit, by their own key, if not `rows`
 
-    def before(self, place: UUID) -> Walk:
-        measure = None if self.measure is None else self.measure.filter(pk__lt=place)
-        return replace(self, along=self.along.filter(**{f"{self.key}__lt": place}), measure=measure)
+    def start_before(self, key: UUID) -> IndexScan:
+        """Return the scan of the rows before this key."""
+        counted_rows = None if self.counted_rows is None else self.counted_rows.filter(pk__lt=key)
+        return replace(self, rows=self.rows.filter(**{f"{self.key}__lt": key}), counted_rows=counted_rows)
 
-    def look(self, wanted: int, window: int) -> tuple[list[UUID], UUID | None]:
-        """The first ids, and the place where the window ended, if it did before the rows did."""
-        rows = self.along.filter(self.also)
-        if self.few:
-            return sorted(rows.order_by().values_list(self.key, flat=True), reverse=True)[:wanted], None
-        edge: UUID | None = None
-        if self.also:
-            counted = self._keys(self.along) if self.measure is None else Walk(self.measure)._keys(self.measure)
-            edge = counted[window - 1 : window].first()
-        if edge is not None:
-            rows = rows.filter(**{f"{each}__gte": edge for each in (self.key, self.joined) if each})
-        return list(self._keys(rows)[:wanted]), edge
+    def read(self, count: int, scan_limit: int) -> tuple[list[UUID], UUID | None]:
+        """Return the first ids, and the key of the last row checked if the scan limit ended the scan."""
+        rows = self.rows.filter(self.condition)
+        if self.is_small:
+            return sorted(rows.order_by().values_list(self.key, flat=True), reverse=True)[:count], None
+        bound: UUID | None = None
+        if self.condition:
+            counted = self._keys() if self.counted_rows is None else IndexScan(self.counted_rows)._keys()
+            bound = counted[scan_limit - 1 : scan_limit].first()
+        if bound is not None:
+            rows = rows.filter(**{f"{key}__gte": bound for key in (self.key, self.joined_key) if key})
+        return list(replace(self, rows=rows)._keys()[:count]), bound
 
-    def _keys(self, rows: QuerySet[Any]) -> Any:
-        return rows.order_by(f"-{self.key}").values_list(self.key, flat=True)
-
-
-def newest_page(walks: Sequence[Walk], place: Place | None, limit: int) -> tuple[list[UUID], Place | None]:
-    """The ids of one page over all walks, and the place to go on from, or None at the end."""
-    started = walks if place is None else [walk.before(UUID(place[0])) for walk in walks]
-    if len(started) == 1 and started[0].also:
-        ids, further = _certain([started[0].look(limit + 1, DENSE * limit)], limit)
-        if len(ids) == limit or further is None:
-            return ids, further
-    return _certain([walk.look(limit + 1, WINDOW) for walk in started], limit)
+    def _keys(self) -> Any:
+        return self.rows.order_by(f"-{self.key}").values_list(self.key, flat=True)
 
 
-def _certain(looks: Sequence[tuple[list[UUID], UUID | None]], limit: int) -> tuple[list[UUID], Place | None]:
-    """Nothing below the highest edge is certain: another walk may have more there."""
-    floor = max((edge for _ids, edge in looks if edge is not None), default=None)
-    ids = sorted({each for found, _edge in looks for each in found}, reverse=True)
-    certain = [each for each in ids if floor is None or each >= floor]
-    if len(certain) > limit:
-        floor = certain[limit - 1]
-    return certain[:limit], None if floor is None else [str(floor)]
+def read_newest(scans: Sequence[IndexScan], after: CursorKey | None, limit: int) -> tuple[list[UUID], CursorKey | None]:
+    """Return the ids of one page over all scans, newest first, and the key of the next page, or None at the end."""
+    started = scans if after is None else [scan.start_before(UUID(after[0])) for scan in scans]
+    if len(started) == 1 and started[0].condition:
+        ids, next_key = _merge_results([started[0].read(limit + 1, FIRST_SCAN_FACTOR * limit)], limit)
+        if len(ids) == limit or next_key is None:
+            return ids, next_key
+    return _merge_results([scan.read(limit + 1, SCAN_LIMIT) for scan in started], limit)
 
 
-def read_queue_page(tenant: str | None, wanted: Q, place: Place | None, limit: int) -> tuple[list[UUID], Place | None]:
-    """The ids of one page, and the place to go on from, or None at the end."""
-    waiting = sql_literals((Status.PENDING, Status.QUEUED))
-    tenants = _tenants() if tenant is None else [tenant]
-    every = Job.objects.filter(status__in=waiting)
-    queues = [every.filter(tenant=name) for name in tenants] if len(tenants) <= MOST_QUEUES else [every]
-    found = _look(queues, wanted, place, limit, DENSE * limit)
-    if len(found[0]) < limit and found[1] is not None:
-        found = _look(queues, wanted, place, limit, WINDOW)
-    return found
+def _merge_results(
+    results: Sequence[tuple[list[UUID], UUID | None]], limit: int
+) -> tuple[list[UUID], CursorKey | None]:
+    """Return the ids above the highest bound: below it, the scan with that bound may have missed rows."""
+    bound = max((bound for _ids, bound in results if bound is not None), default=None)
+    merged = sorted({row_id for ids, _bound in results for row_id in ids}, reverse=True)
+    complete = [row_id for row_id in merged if bound is None or row_id >= bound]
+    if len(complete) > limit:
+        bound = complete[limit - 1]
+    return complete[:limit], None if bound is None else [str(bound)]
 
 
-def _look(
-    queues: Sequence[JobQuerySet], wanted: Q, place: Place | None, limit: int, window: int
-) -> tuple[list[UUID], Place | None]:
-    """Find the jobs that match among the next `window` jobs in their order."""
-    matches = Case(When(wanted, then=Value(True)), default=Value(False), output_field=BooleanField())
+def read_queue(
+    tenant: str | None, condition: Q, after: CursorKey | None, limit: int
+) -> tuple[list[UUID], CursorKey | None]:
+    """Return the ids of one page in dispatch order, and the key of the next page, or None at the end.
+
+    `tenant` None means all tenants.
+    """
+    waiting = Job.objects.filter(status__in=sql_literals((Status.PENDING, Status.QUEUED)))
+    tenants = _list_waiting_tenants() if tenant is None else [tenant]
+    queues = [waiting.filter(tenant=name) for name in tenants] if len(tenants) <= MAX_MERGED_QUEUES else [waiting]
+    ids, next_key = _scan_queues(queues, condition, after, limit, FIRST_SCAN_FACTOR * limit)
+    if len(ids) < limit and next_key is not None:
+        ids, next_key = _scan_queues(queues, condition, after, limit, SCAN_LIMIT)
+    return ids, next_key
+
+
+def _scan_queues(
+    queues: Sequence[JobQuerySet], condition: Q, after: CursorKey | None, limit: int, scan_limit: int
+) -> tuple[list[UUID], CursorKey | None]:
+    """Return the jobs that match among the next `scan_limit` jobs in dispatch order, and the key of the next page."""
+    matches = Case(When(condition, then=Value(True)), default=Value(False), output_field=BooleanField())
     rows: list[Any] = []
-    for parts in zip(*(_parts(queue, place) for queue in queues), strict=True):
-        rows += _merged([part.annotate(matches=matches) for part in parts], window - len(rows))
-        if len(rows) == window:
+    for ranges in zip(*(_index_ranges(queue, after) for queue in queues), strict=True):
+        rows += _merge_queues([queue.annotate(matches=matches) for queue in ranges], scan_limit - len(rows))
+        if len(rows) == scan_limit:
             break
-    found = [row for row in rows if row.matches]
-    if len(found) > limit:
-        return [row.pk for row in found[:limit]], ORDER.place(found[limit - 1])
-    return [row.pk for row in found], ORDER.place(rows[-1]) if len(rows) == window else None
+    matching = [row for row in rows if row.matches]
+    if len(matching) > limit:
+        return [row.pk for row in matching[:limit]], DISPATCH.get_cursor_key(matching[limit - 1])
+    return [row.pk for row in matching], DISPATCH.get_cursor_key(rows[-1]) if len(rows) == scan_limit else None
 
 
-def _merged(queues: Sequence[JobQuerySet], most: int) -> Iterable[Any]:
-    """The first rows of all of them. Each is a walk along its own index, which ends as soon as the others are ahead."""
+def _merge_queues(queues: Sequence[JobQuerySet], limit: int) -> Iterable[Any]:
+    """Return the first rows of all queues. Each is read along its own index, only as far as the merge needs it."""
     key = [name.removeprefix("-") for name in DISPATCH_ORDER]
-    sorted_queues = [queue.order_by(*DISPATCH_ORDER).values(*key, "matches")[:most] for queue in queues]
+    sorted_queues = [queue.order_by(*DISPATCH_ORDER).values(*key, "matches")[:limit] for queue in queues]
     compiled = [queue.query.get_compiler(using=db.alias()).as_sql() for queue in sorted_queues]
-    # Compiled by Django, values apart; the rest is our own words.
+    # Django compiles the queries, with their values apart; the rest has constants only.
     sql = " UNION ALL ".join(f"SELECT * FROM ({text}) q{number}" for number, (text, _) in enumerate(compiled))  # noqa: S608
     order = ", ".join(f"{name.removeprefix('-')} {'DESC' if name[0] == '-' else 'ASC'}" for name in DISPATCH_ORDER)
     params = [value for _, values in compiled for value in values]
-    return Job.objects.raw(f"SELECT * FROM ({sql}) queues ORDER BY {order} LIMIT {most}", params)  # noqa: S608
+    return Job.objects.raw(f"SELECT * FROM ({sql}) queues ORDER BY {order} LIMIT {limit}", params)  # noqa: S608
 
 
-def _parts(waiting: JobQuerySet, place: Place | None) -> Sequence[JobQuerySet]:
-    """The rest of a priority, then the lower ones: one range of the index each, where one condition would be none."""
-    if place is None:
+def _index_ranges(waiting: JobQuerySet, after: CursorKey | None) -> Sequence[JobQuerySet]:
+    """Return the rest of the key's priority, then the lower ones: as one condition they would be no index range."""
+    if after is None:
         return [waiting]
-    priority, *further = ORDER.restored(place)
-    later = Order(Job, DISPATCH_ORDER[1:]).beyond(further)
+    priority, *rest = DISPATCH.parse_cursor_key(after)
+    later = Order(Job, DISPATCH_ORDER[1:]).condition_after(rest)
     return [waiting.filter(later, priority=priority), waiting.filter(priority__lt=priority)]
 
 
-def _tenants() -> list[str]:
-    """Whose jobs wait: a look-up in the index for each of them, and no more than are merged."""
+def _list_waiting_tenants() -> list[str]:
+    """Return the tenants with waiting jobs, by one index lookup each; at most one more than are merged."""
     waiting = "FROM jobscheduler_job WHERE status IN ('PENDING', 'QUEUED')"
     sql = f"""
     WITH RECURSIVE known(tenant, number) AS (
         SELECT (SELECT min(tenant) {waiting}), 1
         UNION ALL
         SELECT (SELECT min(tenant) {waiting} AND tenant > known.tenant), number + 1
-        FROM known WHERE tenant IS NOT NULL AND number <= {MOST_QUEUES}
+        FROM known WHERE tenant IS NOT NULL AND number <= {MAX_MERGED_QUEUES}
     )
     SELECT tenant FROM known WHERE tenant IS NOT NULL
-    """  # noqa: S608 — our own words and number
+    """  # noqa: S608 — constants only
     with db.connection().cursor() as cursor:
         cursor.execute(sql)
         return [row[0] for row in cursor.fetchall()]

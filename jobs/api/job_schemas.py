@@ -1,6 +1,6 @@
-"""Bodies that the API takes for jobs, and documents that it answers with.
+"""Schemas of the requests and responses of jobs.
 
-Answers are made by `jobs.serializers`; the schemas document them, and tests compare the two.
+`jobs.serializers` builds the documents; these schemas describe them, and tests compare the two.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
 
 from jobs.actors import ActorKind
 from jobs.api import field_schemas as f
-from jobs.api.request_params import Said, example
-from jobs.api.schemas import Id, JsonObject, Out, Page, Time, words
+from jobs.api.request_params import RequestBody, body_config
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
 from jobs.states import RUN_STATUSES, EventKind, Status, StopMode
 
 REASON_CODES = (
@@ -30,7 +30,7 @@ EXAMPLE: dict[str, Any] = {
 
 
 class LeaseOut(Out):
-    """Who executes the job. A slot executes one job at a time (INV-003)."""
+    """The worker that runs the job. A slot runs one job at a time (INV-003)."""
 
     owner: str
     expires_at: Time
@@ -38,16 +38,16 @@ class LeaseOut(Out):
 
 
 class JobRunOut(Out):
-    """The one execution of a job (DEC-001). Once ended it never changes (INV-002)."""
+    """The single execution of a job (DEC-001). A finished run never changes (INV-002)."""
 
     id: Id
     job_id: Id
-    status: Annotated[str, WithJsonSchema(words(RUN_STATUSES))]
+    status: Annotated[str, WithJsonSchema(enum_schema(RUN_STATUSES))]
     started_at: Time
     finished_at: Time | None
     exit_code: int | None
     error: str
-    artifacts: JsonObject | None = Field(description="Null where the caller may not see payloads.")
+    artifacts: JsonObject | None = Field(description="Null without the permission to view payloads.")
     worker: str
 
 
@@ -65,19 +65,19 @@ class JobOut(Out):
 
     id: Id
     job_type: str
-    template: str | None = Field(description="The name of the template it was made from.")
-    status: Annotated[str, WithJsonSchema(words(SHOWN_STATUSES))] = Field(
-        description="The same word as in its run, in events and in webhooks (DEC-006)."
+    template: str | None = Field(description="The name of its template.")
+    status: Annotated[str, WithJsonSchema(enum_schema(SHOWN_STATUSES))] = Field(
+        description="The same name as in its run, in events and in webhooks (DEC-006)."
     )
     status_reason: str
-    params: JsonObject | None = Field(description="Secrets masked. Null where the caller may not see payloads.")
+    params: JsonObject | None = Field(description="Secrets masked. Null without the permission to view payloads.")
     tenant: str
     target: str | None
     addon_id: str
     resource: str
     tags: list[str]
     priority: int = Field(description="0 to 100. Dispatch order is priority, then position (INV-004).")
-    position: int = Field(description="The place within its priority, lowest first (DEC-005).")
+    position: int = Field(description="The position within its priority, lowest first (DEC-005).")
     cost_units: int
     constraints: JsonObject
     not_before: Time | None
@@ -88,13 +88,13 @@ class JobOut(Out):
     hold: bool
     token_limit: int | None
     tokens_used: int
-    max_retries: int = Field(description="How often a failure is followed by a new job by itself (DEC-007).")
+    max_retries: int = Field(description="Number of automatic retries after failures (DEC-007).")
     idempotency_key: str | None
     created_at: Time
     dispatched_at: Time | None
     resolved_at: Time | None
     cancel_requested: bool
-    cancel_mode: Annotated[str, WithJsonSchema(words(["", *StopMode]))]
+    cancel_mode: Annotated[str, WithJsonSchema(enum_schema(["", *StopMode]))]
     progress: float | None = Field(ge=0, le=1)
     progress_message: str
     attempt: int
@@ -111,7 +111,7 @@ class JobOut(Out):
 
 
 class ActorOut(Out):
-    kind: Annotated[str, WithJsonSchema(words(ActorKind))]
+    kind: Annotated[str, WithJsonSchema(enum_schema(ActorKind))]
     name: str
 
 
@@ -120,9 +120,9 @@ class EventOut(Out):
 
     id: int
     at: Time
-    kind: Annotated[str, WithJsonSchema(words(EventKind))]
-    from_: Annotated[str, WithJsonSchema(words(["", *Status]))] = Field(alias="from")
-    to: Annotated[str, WithJsonSchema(words(["", *Status]))]
+    kind: Annotated[str, WithJsonSchema(enum_schema(EventKind))]
+    from_: Annotated[str, WithJsonSchema(enum_schema(["", *Status]))] = Field(alias="from")
+    to: Annotated[str, WithJsonSchema(enum_schema(["", *Status]))]
     reason: str
     actor: ActorOut
     data: Any
@@ -136,7 +136,7 @@ class LogOut(Out):
 
 
 class ReasonOut(Out):
-    code: Annotated[str, WithJsonSchema(words(REASON_CODES))]
+    code: Annotated[str, WithJsonSchema(enum_schema(REASON_CODES))]
     message: str
     blocking_job_id: Id | None = None
     since: Time | None = None
@@ -147,8 +147,10 @@ class ReasonOut(Out):
 class ExplanationOut(Out):
     summary: str
     reasons: list[ReasonOut]
-    ahead: int | None = Field(description="How many jobs go first, counted up to 10000; null if it is not queued.")
-    predicted_start_at: Time | None = Field(description="Null where nobody can say, or a person has to act first.")
+    ahead: int | None = Field(description="Number of jobs ahead of it, counted up to 10000; null if it is not queued.")
+    predicted_start_at: Time | None = Field(
+        description="Null if it cannot be estimated, or if an operator has to act first."
+    )
 
 
 class BulkOut(Out):
@@ -172,8 +174,8 @@ class LogPage(Page[LogOut]):
     pass
 
 
-class SubmissionIn(Said):
-    """What every submission can say, in whichever words it says the rest."""
+class SubmissionIn(RequestBody):
+    """The fields of all submissions."""
 
     target: f.Target | None = None
     addon_id: f.Name | None = None
@@ -192,9 +194,9 @@ class SubmissionIn(Said):
 
 
 class RunIn(SubmissionIn):
-    """What this one job has otherwise than the template; params are merged key by key."""
+    """Overrides of the template for this job; params are merged key by key."""
 
-    model_config = example(params={"pages": 5})
+    model_config = body_config(params={"pages": 5})
 
     params: f.Params | None = None
     position: f.Position | None = None
@@ -203,7 +205,7 @@ class RunIn(SubmissionIn):
 
 
 class JobIn(RunIn):
-    """Exactly one of `job_type` and `template` (a template's name). Null is as good as not said."""
+    """Exactly one of `job_type` and `template` (a template's name). Null means the same as leaving a field out."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -218,18 +220,18 @@ class JobIn(RunIn):
     tenant: f.Tenant | None = None
 
 
-class JobsIn(Said):
+class JobsIn(RequestBody):
     """Many jobs, all or none."""
 
-    model_config = example(jobs=[EXAMPLE])
+    model_config = body_config(jobs=[EXAMPLE])
 
-    jobs: Annotated[list[JobIn], SkipValidation]  # documented as such; each entry passes its gates in the service
+    jobs: Annotated[list[JobIn], SkipValidation]  # the type is for the document; the service validates each entry
 
 
-class JobEdits(Said):
+class JobEdits(RequestBody):
     """Null clears. Once the job was dispatched only `tags` can be changed (INV-001)."""
 
-    model_config = example(priority="URGENT", not_before=None)
+    model_config = body_config(priority="URGENT", not_before=None)
 
     priority: f.Priority | None = None
     not_before: f.Moment | None = None
@@ -242,8 +244,8 @@ class JobEdits(Said):
     target: f.Target | None = None
 
 
-class VerbIn(Said):
-    model_config = example(reason="not needed any more")
+class VerbIn(RequestBody):
+    model_config = body_config(reason="not needed any more")
 
     reason: f.Reason = None
 
@@ -255,7 +257,7 @@ class RetryIn(VerbIn):
 class MoveIn(VerbIn):
     """Exactly one of `before`, `after` and `to`."""
 
-    model_config = example(to="top")
+    model_config = body_config(to="top")
 
     before: f.JobId | None = None
     after: f.JobId | None = None

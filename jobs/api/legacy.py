@@ -1,4 +1,4 @@
-"""The paths of before, outside of /api/, with the old words for a job's status (CON-004). Kept until LEGACY_SUNSET."""
+"""The deprecated paths outside of /api/, with the former names of a job's status (CON-004), until LEGACY_SUNSET."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from django.utils.http import http_date
 from ninja import Router
 from pydantic import WithJsonSchema
 
-from jobs.api import serializers
 from jobs.api.auth import ApiRequest
-from jobs.api.idempotency import KEYED, submit
+from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_filters import JobFilters
 from jobs.api.job_schemas import JobIn, JobOut, VerbIn
-from jobs.api.jobs import page_of_jobs
+from jobs.api.jobs import read_job_page
 from jobs.api.operations import action, operation, submission
 from jobs.api.pagination import Paged
-from jobs.api.request_params import Asked, Document, Optional, each, one_of
-from jobs.api.responses import answer, tagged
-from jobs.api.schemas import Id, Page, words
+from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery, each_validated_by, one_of
+from jobs.api.responses import etag_response, json_response
+from jobs.api.schemas import Id, Page, enum_schema
+from jobs.api.serializers import read_job
 from jobs.conf import conf
 from jobs.services import jobs as job_services
 from jobs.states import Status
@@ -32,8 +32,8 @@ from jobs.validation import fields
 
 router = Router(tags=["legacy"])
 
-SINCE = datetime(2026, 1, 18, tzinfo=UTC)
-OLD_WORDS = {
+DEPRECATED_SINCE = datetime(2026, 1, 18, tzinfo=UTC)
+LEGACY_STATUSES = {
     Status.PENDING: "queued",
     Status.QUEUED: "queued",
     Status.DISPATCHING: "queued",
@@ -44,14 +44,14 @@ OLD_WORDS = {
     Status.FAILED: "error",
     Status.CANCELLED: "cancelled",
 }
-WORDS = list(dict.fromkeys(OLD_WORDS.values()))
+LEGACY_STATUS_NAMES = list(dict.fromkeys(LEGACY_STATUSES.values()))
 View = Callable[..., HttpResponseBase]
 
 
 class LegacyJobOut(JobOut):
-    """A job with an old word for its status; use `COMPLETED` for `succeeded` and `FAILED` for `error` (DEC-006)."""
+    """A job with the former name of its status; `succeeded` is now `COMPLETED`, `error` is `FAILED` (DEC-006)."""
 
-    status: Annotated[str, WithJsonSchema(words(WORDS))]
+    status: Annotated[str, WithJsonSchema(enum_schema(LEGACY_STATUS_NAMES))]
 
 
 class LegacyJobPage(Page[LegacyJobOut]):
@@ -59,65 +59,70 @@ class LegacyJobPage(Page[LegacyJobOut]):
 
 
 class LegacyFilters(Paged):
-    status: Annotated[list[str] | None, *each(one_of(*WORDS), words(WORDS))] = None
+    status: Annotated[
+        list[str] | None, *each_validated_by(one_of(*LEGACY_STATUS_NAMES), enum_schema(LEGACY_STATUS_NAMES))
+    ] = None
 
 
 @router.get("/jobs", **operation("legacy_jobs_list", LegacyJobPage, summary="List jobs", deprecated=True))
-def legacy_jobs_list(request: ApiRequest, asked: Annotated[LegacyFilters, Asked()]) -> HttpResponse:
+def legacy_jobs_list(request: ApiRequest, query: Annotated[LegacyFilters, StrictQuery()]) -> HttpResponse:
     """Use `GET /api/jobs`."""
-    wanted = [status for status, word in OLD_WORDS.items() if word in (asked.status or ())]
-    shown = [str(status) for status in wanted if status != Status.DISPATCHING]
-    filters = JobFilters.model_construct(status=shown or None, limit=asked.limit)
-    document = page_of_jobs(request.auth, "legacy_jobs_list", asked, filters)
-    return answer({**document, "items": [use_old_words(item) for item in document["items"]]})
+    statuses = [str(status) for status, name in LEGACY_STATUSES.items() if name in (query.status or ())]
+    shown = [status for status in statuses if status != Status.DISPATCHING]
+    filters = JobFilters.model_construct(status=shown or None, limit=query.limit)
+    document = read_job_page(request.auth, "legacy_jobs_list", query, filters)
+    return json_response({**document, "items": [use_legacy_status(item) for item in document["items"]]})
 
 
-@router.post("/jobs", **submission("legacy_jobs_create", LegacyJobOut, "Submit a job", deprecated=True, **KEYED))
-def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, Document()]) -> HttpResponse:
+@router.post(
+    "/jobs", **submission("legacy_jobs_create", LegacyJobOut, "Submit a job", deprecated=True, **WITH_IDEMPOTENCY_KEY)
+)
+def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, JsonBody()]) -> HttpResponse:
     """Use `POST /api/jobs`."""
-    said = body.given_fields()
-    said["tenant"] = request.auth.tenant_for(said.get("tenant"))
-    return submit(request, said, use_old_words)
+    values = body.given_fields()
+    values["tenant"] = request.auth.resolve_tenant(values.get("tenant"))
+    return submit_job(request, values, use_legacy_status)
 
 
 @router.get(
     "/jobs/{job_id}",
-    **operation("legacy_jobs_get", LegacyJobOut, problems=[404], summary="Look at a job", cached=True, deprecated=True),
+    **operation("legacy_jobs_get", LegacyJobOut, problems=[404], summary="Get a job", cached=True, deprecated=True),
 )
 def legacy_jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     """Use `GET /api/jobs/{job_id}`."""
-    return tagged(request, use_old_words(serializers.one(fields.parse_id(job_id), request.auth)))
+    return etag_response(request, use_legacy_status(read_job(fields.parse_id(job_id), request.auth)))
 
 
 @router.post(
     "/jobs/{job_id}/cancel",
-    **action("legacy_jobs_cancel", LegacyJobOut, "cancel_job", "End a job, or ask it to stop", deprecated=True),
+    **action("legacy_jobs_cancel", LegacyJobOut, "cancel_job", "Cancel a job", deprecated=True),
 )
-def legacy_jobs_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
+def legacy_jobs_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, OptionalJsonBody()]) -> HttpResponse:
     """Use `POST /api/jobs/{job_id}/cancel`."""
-    known = request.auth.job_id(job_id)
-    job_services.cancel(known, reason=body.reason or "", actor=request.auth.actor)
-    return answer(use_old_words(serializers.one(known, request.auth)))
+    pk = request.auth.require_job_id(job_id)
+    job_services.cancel(pk, reason=body.reason or "", actor=request.auth.actor)
+    return json_response(use_legacy_status(read_job(pk, request.auth)))
 
 
-def use_old_words(document: dict[str, Any]) -> dict[str, Any]:
-    return {**document, "status": OLD_WORDS[document["status"]]}
+def use_legacy_status(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document of a job with the former name of its status."""
+    return {**document, "status": LEGACY_STATUSES[document["status"]]}
 
 
-def with_notice(view: View) -> View:
-    """Every answer says since when it is old, until when it is there, and what is there instead."""
+def add_deprecation_headers(view: View) -> View:
+    """Return the view with the headers Deprecation, Sunset and a Link to the successor in every response."""
 
     @wraps(view)
-    def noticing(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         response = view(request, *args, **kwargs)
-        tail = f"/jobs/{kwargs['job_id']}" if "job_id" in kwargs else "/jobs"
-        prefix = escape_uri_path(request.path.rpartition(tail)[0])  # where all of us is included, as it was reached
+        suffix = f"/jobs/{kwargs['job_id']}" if "job_id" in kwargs else "/jobs"
+        prefix = escape_uri_path(request.path.rpartition(suffix)[0])  # where this request found the scheduler's URLs
         sunset = datetime.combine(conf.LEGACY_SUNSET, time.max, UTC)
-        response["Deprecation"] = f"@{int(min(SINCE, sunset).timestamp())}"
+        response["Deprecation"] = f"@{int(min(DEPRECATED_SINCE, sunset).timestamp())}"
         response["Sunset"] = http_date(sunset.timestamp())
         response["Link"] = (
             f'<{prefix}/api/docs>; rel="deprecation"; type="text/html", <{prefix}/api/jobs>; rel="successor-version"'
         )
         return response
 
-    return noticing
+    return wrapped

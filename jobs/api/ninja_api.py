@@ -1,5 +1,7 @@
-"""The NinjaAPI of the scheduler: its errors are problems, its paths answer with and without a slash, wherever it is
-included, and its OpenAPI document, right under whatever prefix it is asked for, names every status.
+"""The NinjaAPI subclass of the scheduler.
+
+Errors are problem documents, paths work with and without a trailing slash under any prefix, and the OpenAPI document
+has the paths of the prefix it is requested under and lists every status.
 """
 
 from __future__ import annotations
@@ -21,100 +23,107 @@ from ninja.errors import AuthenticationError, ValidationError, ValidationErrorCo
 from ninja.openapi.docs import Swagger, render_template
 
 from jobs import db
-from jobs.api.problems import PROBLEM, MethodNotAllowed, answer_to
-from jobs.api.request_params import parameters
-from jobs.api.responses import tagged
+from jobs.api.problems import PROBLEM, MethodNotAllowed, error_response
+from jobs.api.request_params import parse_query_string
+from jobs.api.responses import etag_response
 from jobs.errors import InvalidInput
 
 View = Callable[..., HttpResponseBase]
-CREDENTIALS = ("Authorization", "X-API-Key", "Cookie", "Accept-Language")
-# Pydantic judges only which fields there are; these are our words for it.
-STRUCTURE = {
+VARY_HEADERS = ("Authorization", "X-API-Key", "Cookie", "Accept-Language")
+# Messages and types for the errors that pydantic finds: it checks only which fields are given.
+STRUCTURE_ERRORS = {
     "model_type": (gettext_noop("must be an object"), "dict_type"),
     "model_attributes_type": (gettext_noop("must be an object"), "dict_type"),
-    "extra_forbidden": (gettext_noop("is not a field here"), "extra_forbidden"),
+    "extra_forbidden": (gettext_noop("is not a known field"), "extra_forbidden"),
     "missing": (gettext_noop("is missing"), "missing"),
 }
-DOCUMENT, PAGE = "openapi.json", "docs"
+DOCUMENT_PATH, DOCS_PATH = "openapi.json", "docs"
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
 CHALLENGE = {"WWW-Authenticate": {"schema": {"type": "string"}}}
-DONE = {"200": "Done.", "201": "Made.", "204": "Gone.", "304": "Still as you have it."}
-REFUSED = {
+SUCCESS_DESCRIPTIONS = {"200": "OK.", "201": "Created.", "204": "Deleted.", "304": "Not modified."}
+PROBLEM_RESPONSES = {
     "400": ("MalformedBody", "The body is not JSON."),
-    "401": ("Unauthorized", "No credentials, or bad ones."),
-    "403": ("Forbidden", "The scope or permission for this is missing, or it is another tenant's."),
-    "404": ("NotFound", "There is no such object, or it is another tenant's."),
-    "409": ("Conflict", "Not in this state."),
+    "401": ("Unauthorized", "Missing or invalid credentials."),
+    "403": ("Forbidden", "The scope or permission is missing, or the object belongs to another tenant."),
+    "404": ("NotFound", "The object does not exist, or it belongs to another tenant."),
+    "409": ("Conflict", "The current state does not allow this."),
     "413": ("BodyTooLarge", "The body is too large."),
     "415": ("UnsupportedMediaType", "The body is not application/json."),
-    "422": ("Invalid", "Something in the request makes no sense; `errors` says what."),
-    "429": ("TooManyRequests", "The token's rate limit is used up."),
-    "500": ("InternalError", "Something went wrong on our side."),
+    "422": ("Invalid", "The request has invalid fields; `errors` lists them."),
+    "429": ("TooManyRequests", "The token's rate limit is exceeded."),
+    "500": ("InternalError", "Internal error."),
     "502": ("HandlerFailed", "The handler raised an error."),
-    "503": ("Unavailable", "The database does not answer, or there was no room in time."),
+    "503": ("Unavailable", "The database is unavailable, or no slot was free in time."),
 }
 HEADERS = {"401": CHALLENGE, "429": RETRY_AFTER, "503": RETRY_AFTER}
 
 
 class SchedulerApi(NinjaAPI):
-    """`outermost` wraps every view; `beside` is another surface that the same OpenAPI document describes."""
+    """A NinjaAPI with the scheduler's errors, paths and OpenAPI document.
+
+    `decorator` wraps every view; the OpenAPI document also describes `other_api`.
+    """
 
     def __init__(
-        self, *, outermost: Callable[[View], View] | None = None, beside: SchedulerApi | None = None, **options: Any
+        self, *, decorator: Callable[[View], View] | None = None, other_api: SchedulerApi | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
-        self.outermost, self.beside = outermost, beside
-        for kind in (Exception, AuthenticationError, ValidationError):  # ninja has handlers of its own for these two
-            self.add_exception_handler(kind, answer_to)
-        self.add_decorator(_without_stray_parameters)
+        self.decorator, self.other_api = decorator, other_api
+        for error in (Exception, AuthenticationError, ValidationError):  # ninja has its own handlers for the last two
+            self.add_exception_handler(error, error_response)
+        self.add_decorator(_reject_query_parameters)
 
     def patterns(self) -> list[URLPattern]:
-        """All paths below the prefix, and a 404 of our own for whatever else is asked there."""
-        described = [path(str(each.pattern), guarded(each.callback), name=each.name) for each in _pages(self)]
-        return [*self.paths(), *described, re_path("", guarded(_absent))]
+        """Return all paths below the prefix, and one for the rest that raises 404 as a problem."""
+        docs = [path(str(page.pattern), handle_errors(page.callback), name=page.name) for page in _docs_patterns(self)]
+        return [*self.paths(), *docs, re_path("", handle_errors(_raise_not_found))]
 
     def paths(self) -> Iterator[URLPattern]:
+        """Yield the path of each operation, with and without a trailing slash."""
         seen: set[str] = set()
         for router in self._get_bound_routers():
-            for each in router.urls_paths(router.prefix):
-                view = guarded(each.callback, self.outermost)
-                route = str(each.pattern)
-                yield path(route, view, name=each.name)
+            for pattern in router.urls_paths(router.prefix):
+                view = handle_errors(pattern.callback, self.decorator)
+                route = str(pattern.pattern)
+                yield path(route, view, name=pattern.name)
                 if route not in seen and not route.endswith("/"):
                     yield path(f"{route}/", view)
                 seen.add(route)
 
     def get_openapi_schema(self, *, path_prefix: str | None = None, path_params: Any = None) -> Any:
         document = super().get_openapi_schema(path_prefix=path_prefix, path_params=path_params)
-        if self.beside is not None:
-            other = self.beside.get_openapi_schema(path_prefix=(path_prefix or "").removesuffix("api/"))
+        if self.other_api is not None:
+            other = self.other_api.get_openapi_schema(path_prefix=(path_prefix or "").removesuffix("api/"))
             document["paths"] |= other["paths"]
             document["components"]["schemas"] |= other["components"]["schemas"]
-        return _completed(document)
+        return _complete_document(document)
 
     def validation_error_from_error_contexts(self, error_contexts: list[ValidationErrorContext]) -> ValidationError:
-        found: list[dict[str, Any]] = []
+        errors: list[dict[str, Any]] = []
         for context in error_contexts:
-            place: str = context.model.__ninja_param_source__
+            source: str = context.model.__ninja_param_source__
             for error in context.pydantic_validation_error.errors(include_url=False, include_input=False):
-                loc = [place, *error["loc"][1:]]  # the first step is the name of our own argument
+                loc = [source, *error["loc"][1:]]  # the first step is the name of the view's argument
                 cause = error.get("ctx", {}).get("error")
                 if isinstance(cause, InvalidInput):
-                    found += [{**each, "loc": [*loc, *each["loc"]]} for each in cause.errors]
+                    errors += [{**detail, "loc": [*loc, *detail["loc"]]} for detail in cause.errors]
                 else:
-                    message, kind = STRUCTURE.get(error["type"], (error["msg"], error["type"]))
-                    found.append({"loc": loc, "msg": _(message), "type": kind})
-        return ValidationError(found)
+                    message, error_type = STRUCTURE_ERRORS.get(error["type"], (error["msg"], error["type"]))
+                    errors.append({"loc": loc, "msg": _(message), "type": error_type})
+        return ValidationError(errors)
 
 
-def guarded(view: View, outermost: Callable[[View], View] | None = None) -> View:
-    """Outside of any transaction of the host's: each service makes its own, and an error answer leaves nothing."""
+def handle_errors(view: View, decorator: Callable[[View], View] | None = None) -> View:
+    """Return the view with problem documents for its exceptions.
+
+    It runs outside of the host's transaction: each service opens its own, so that an error response leaves no change.
+    """
 
     @wraps(view)
-    def answering(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         method = request.method
         try:
-            request.method = "GET" if method == "HEAD" else method  # the server leaves the body out
+            request.method = "GET" if method == "HEAD" else method  # the server omits the body
             try:
                 response = view(request, *args, **kwargs)
             finally:
@@ -123,92 +132,92 @@ def guarded(view: View, outermost: Callable[[View], View] | None = None) -> View
                 methods = {name.strip() for name in response["Allow"].split(",")}
                 allowed = methods | ({"HEAD"} if "GET" in methods else set())
                 raise MethodNotAllowed(", ".join(sorted(allowed)))
-        except Exception as error:  # noqa: BLE001  whatever it is, the answer is a problem document
-            response = answer_to(request, error)
-        patch_vary_headers(response, CREDENTIALS)
+        except Exception as error:  # noqa: BLE001  the response to any exception is a problem document
+            response = error_response(request, error)
+        patch_vary_headers(response, VARY_HEADERS)
         return response
 
-    answer: Any = answering if outermost is None else outermost(answering)
-    answer.csrf_exempt = True  # sessions are asked for it by `auth.Console`
-    apart: View = db.non_atomic(answer)
-    return apart
+    decorated: Any = wrapped if decorator is None else decorator(wrapped)
+    decorated.csrf_exempt = True  # `auth.Console` checks the CSRF token of sessions
+    non_atomic: View = db.non_atomic(decorated)
+    return non_atomic
 
 
-def _absent(request: HttpRequest) -> HttpResponse:
+def _raise_not_found(request: HttpRequest) -> HttpResponse:
     raise Http404
 
 
-def _without_stray_parameters(view: View) -> View:
-    """An operation that asks nothing of the query string takes nothing there."""
+def _reject_query_parameters(view: View) -> View:
+    """Return the view of an operation without query parameters so that it rejects all of them."""
     operation = getattr(view, "_ninja_operation", None)
     models = operation.models if operation is not None else ()
     if any(model.__ninja_param_source__ == "query" for model in models):
         return view
 
     @wraps(view)
-    def strict(request: HttpRequest, **values: Any) -> Any:
-        parameters(request, ())
+    def wrapped(request: HttpRequest, **values: Any) -> Any:
+        parse_query_string(request, ())
         return view(request, **values)
 
-    return strict
+    return wrapped
 
 
-def _pages(api: SchedulerApi) -> list[URLPattern]:
+def _docs_patterns(api: SchedulerApi) -> list[URLPattern]:
     def document(request: HttpRequest) -> HttpResponse:
-        return tagged(request, _described(api, _prefix(request, DOCUMENT)))
+        return etag_response(request, _build_document(api, _get_prefix(request, DOCUMENT_PATH)))
 
-    def page(request: HttpRequest) -> HttpResponse:
-        settings = {**Swagger.default_settings, "url": _prefix(request, PAGE) + DOCUMENT}
-        inert = json.dumps(settings).replace("<", "\\u003c")  # it stands in a script
-        context = {"swagger_settings": inert, "api": api, "add_csrf": True}
+    def docs(request: HttpRequest) -> HttpResponse:
+        settings = {**Swagger.default_settings, "url": _get_prefix(request, DOCS_PATH) + DOCUMENT_PATH}
+        settings_json = json.dumps(settings).replace("<", "\\u003c")  # the page has it inside of a script element
+        context = {"swagger_settings": settings_json, "api": api, "add_csrf": True}
         return render_template(request, Swagger.template, Swagger.template_cdn, context)
 
     return [
-        path(DOCUMENT, require_safe(document), name="openapi_json"),
-        path(f"{DOCUMENT}/", require_safe(document)),
-        path(PAGE, require_safe(page), name="openapi_view"),
-        path(f"{PAGE}/", require_safe(page)),
+        path(DOCUMENT_PATH, require_safe(document), name="openapi_json"),
+        path(f"{DOCUMENT_PATH}/", require_safe(document)),
+        path(DOCS_PATH, require_safe(docs), name="openapi_view"),
+        path(f"{DOCS_PATH}/", require_safe(docs)),
     ]
 
 
-def _completed(document: dict[str, Any]) -> dict[str, Any]:
-    """What ninja does not say: that refusals have a media type of their own, their headers, and what each means."""
+def _complete_document(document: dict[str, Any]) -> dict[str, Any]:
+    """Add to ninja's document the media type, the headers and the meaning of problem responses."""
     for methods in document["paths"].values():
         for operation in methods.values():
-            answers = {str(status): each for status, each in operation["responses"].items()}
+            responses = {str(status): response for status, response in operation["responses"].items()}
             operation["responses"] = {
-                status: {**answers[status], "description": DONE[status]}
-                if status in DONE
-                else {"$ref": f"#/components/responses/{REFUSED[status][0]}"}
-                for status in answers
+                status: {**responses[status], "description": SUCCESS_DESCRIPTIONS[status]}
+                if status in SUCCESS_DESCRIPTIONS
+                else {"$ref": f"#/components/responses/{PROBLEM_RESPONSES[status][0]}"}
+                for status in responses
             }
     content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     document["components"]["responses"] = {
         name: {"description": meaning, "content": content} | ({"headers": HEADERS[status]} if status in HEADERS else {})
-        for status, (name, meaning) in REFUSED.items()
+        for status, (name, meaning) in PROBLEM_RESPONSES.items()
     }
-    _without_noise(document["components"]["schemas"])
+    _remove_noise(document["components"]["schemas"])
     return document
 
 
-def _without_noise(part: Any) -> None:
-    """Titles that repeat the name, and defaults of null for what may be left out."""
+def _remove_noise(part: Any) -> None:
+    """Remove titles that repeat the field's name, and null as the default of optional fields."""
     if isinstance(part, dict) and isinstance(part.get("properties"), dict):
-        for each in part["properties"].values():
-            each.pop("title", None)
-            if "default" in each and each["default"] is None:
-                del each["default"]
+        for schema in part["properties"].values():
+            schema.pop("title", None)
+            if "default" in schema and schema["default"] is None:
+                del schema["default"]
     for inner in part.values() if isinstance(part, dict) else part:
         if isinstance(inner, dict | list):
-            _without_noise(inner)
+            _remove_noise(inner)
 
 
 @lru_cache(maxsize=8)
-def _described(api: SchedulerApi, prefix: str) -> dict[str, Any]:
-    found: dict[str, Any] = api.get_openapi_schema(path_prefix=prefix)
-    return found
+def _build_document(api: SchedulerApi, prefix: str) -> dict[str, Any]:
+    document: dict[str, Any] = api.get_openapi_schema(path_prefix=prefix)
+    return document
 
 
-def _prefix(request: HttpRequest, name: str) -> str:
-    """Where the API is, as this request reached it."""
+def _get_prefix(request: HttpRequest, name: str) -> str:
+    """Return the prefix of the API in the path of this request."""
     return request.path.rstrip("/").removesuffix(name)

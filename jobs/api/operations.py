@@ -1,11 +1,11 @@
-"""How an operation is declared: its stable id, what it needs, and every status that it can answer."""
+"""Declarations of operations: the stable id, the scope or permission, and every status of the response."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from jobs.api.auth import needs
+from jobs.api.auth import build_authenticators
 from jobs.api.schemas import Problem
 
 IF_NONE_MATCH = {"schema": {"type": "string"}, "description": "The ETag of what you have: 304 if it is still so."}
@@ -25,42 +25,43 @@ def operation(
     cached: bool = False,
     headers: Mapping[str, Any] | None = None,
     openapi_extra: Mapping[str, Any] | None = None,
-    **more: Any,
+    **options: Any,
 ) -> dict[str, Any]:
-    """For `@router.get("/jobs", **operation("jobs_list", JobPage))`.
+    """Return the options of a route: `@router.get("/jobs", **operation("jobs_list", JobPage))`.
 
-    `response` is a schema for 200, or {status: schema}. `problems` names what can be refused beyond ALWAYS; `body`
-    adds what can be wrong with one; `cached` is for answers of `responses.tagged`. `headers` documents request headers
+    `response` is a schema for 200, or {status: schema}. `problems` lists error statuses beyond ALWAYS; `body` adds
+    those of request bodies; `cached` is for responses of `responses.etag_response`. `headers` documents request headers
     as {name: {schema, description}}.
     """
-    refused = {*ALWAYS, *problems, *(WITH_BODY if body else ())}
-    told = {**dict.fromkeys(sorted(refused)), 422: Problem}  # a model each would take ninja half a second to make
-    answers = response if isinstance(response, dict) else {200: response}
-    named = {**(headers or {}), **({"If-None-Match": IF_NONE_MATCH} if cached else {})}
-    parameters = [{"in": "header", "name": header, "required": False, **each} for header, each in named.items()]
+    statuses = {*ALWAYS, *problems, *(WITH_BODY if body else ())}
+    # Only 422 has a model: building one for each status would take ninja half a second.
+    problem_schemas = {**dict.fromkeys(sorted(statuses)), 422: Problem}
+    success_schemas = response if isinstance(response, dict) else {200: response}
+    header_specs = {**(headers or {}), **({"If-None-Match": IF_NONE_MATCH} if cached else {})}
+    parameters = [{"in": "header", "name": header, "required": False, **spec} for header, spec in header_specs.items()]
     return {
         "operation_id": name,
         "url_name": name,
-        "auth": needs(scope, permission),
-        "response": {**answers, **({304: None} if cached else {}), **told},
+        "auth": build_authenticators(scope, permission),
+        "response": {**success_schemas, **({304: None} if cached else {}), **problem_schemas},
         "openapi_extra": {
             **(openapi_extra or {}),
             **({"parameters": parameters} if parameters else {}),
             **({"requestBody": {"required": False}} if body == "optional" else {}),
             **({"responses": {200: {"headers": ETAG}, 304: {"headers": ETAG}}} if cached else {}),
         },
-        **more,
+        **options,
     }
 
 
-def submission(name: str, response: Any, summary: str, **more: Any) -> dict[str, Any]:
-    """As `operation`, for what makes jobs: POST that answers 201."""
-    return operation(name, {201: response}, scope="submit", body=True, problems=[409], summary=summary, **more)
+def submission(name: str, response: Any, summary: str, **options: Any) -> dict[str, Any]:
+    """Same as `operation`, for a POST that creates jobs and returns 201."""
+    return operation(name, {201: response}, scope="submit", body=True, problems=[409], summary=summary, **options)
 
 
 def action(
-    name: str, response: Any, permission: str, summary: str, *, problems: Iterable[int] = (404, 409), **more: Any
+    name: str, response: Any, permission: str, summary: str, *, problems: Iterable[int] = (404, 409), **options: Any
 ) -> dict[str, Any]:
-    """As `operation`, for what a person does with one object: POST with a body that may be absent."""
-    options: dict[str, Any] = {"scope": "operate", "permission": permission, "body": "optional", "problems": problems}
-    return operation(name, response, summary=summary, **options, **more)
+    """Same as `operation`, for an operator's action on one object: POST with an optional body."""
+    access: dict[str, Any] = {"scope": "operate", "permission": permission, "body": "optional", "problems": problems}
+    return operation(name, response, summary=summary, **access, **options)

@@ -1,6 +1,6 @@
-"""Pages of a list: by the last row's own key, so that new rows shift nothing; no count, no offset.
+"""Keyset pagination: a cursor holds the key of the last row, so that new rows shift nothing; no count, no offset.
 
-Cursors are signed places in a list, good only for the same list, the same filters and the same tenant.
+Cursors are signed and valid only for the same list, the same filters and the same tenant.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ from django.core.signing import BadSignature, Signer
 from django.db.models import Model, Q, QuerySet
 from django.utils.translation import gettext as _
 
-from jobs.api.auth import Caller
-from jobs.api.request_params import Question, gated, whole
+from jobs.api.auth import Principal
+from jobs.api.request_params import QueryParams, integer_between, validated_by
 from jobs.errors import InvalidInput
 from jobs.validation import fields as validation
 
-DEFAULT, MOST = 50, 500
-LONGEST_CURSOR = 1000
-Place = list[Any]
-Shape = Callable[[Any], dict[str, Any]]
+DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 50, 500
+MAX_CURSOR_LENGTH = 1000
+CursorKey = list[Any]
+Serializer = Callable[[Any], dict[str, Any]]
 
 
-def page_limit(default: int) -> tuple[Any, Any]:
-    return gated(whole(1, MOST), {"type": "integer", "minimum": 1, "maximum": MOST, "default": default})
+def limit_param(default: int) -> tuple[Any, Any]:
+    """Return the validator and JSON Schema of the parameter `limit`."""
+    schema = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_SIZE, "default": default}
+    return validated_by(integer_between(1, MAX_PAGE_SIZE), schema)
 
 
-class Paged(Question):
-    """What every list can be asked."""
+class Paged(QueryParams):
+    """The parameters of every list."""
 
-    limit: Annotated[int, *page_limit(DEFAULT)] = DEFAULT
+    limit: Annotated[int, *limit_param(DEFAULT_PAGE_SIZE)] = DEFAULT_PAGE_SIZE
     cursor: Annotated[
         str | None,
-        *gated(
+        *validated_by(
             validation.parse_text,
             {"type": "string", "minLength": 1, "description": "`next_cursor` of the page before."},
         ),
@@ -52,93 +54,112 @@ class Order:
     model: type[Model]
     fields: tuple[str, ...]
 
-    def beyond(self, place: Place) -> Q:
-        """The rows after this place."""
-        found, same = Q(), Q()
-        for name, value in zip(self.fields, place, strict=True):
+    def condition_after(self, key: CursorKey) -> Q:
+        """Return the condition of the rows after this key."""
+        after, same = Q(), Q()
+        for name, value in zip(self.fields, key, strict=True):
             step = Q(**{f"{name[1:]}__lt": value}) if name.startswith("-") else Q(**{f"{name}__gt": value})
-            found |= same & step
+            after |= same & step
             same &= Q(**{name.removeprefix("-"): value})
-        # Says nothing new, but in a form in which an index can start from it.
+        # Redundant, but lets an index scan start at the key.
         first = self.fields[0]
-        return found & Q(**{f"{first[1:]}__lte" if first.startswith("-") else f"{first}__gte": place[0]})
+        return after & Q(**{f"{first[1:]}__lte" if first.startswith("-") else f"{first}__gte": key[0]})
 
-    def place(self, row: Model) -> Place:
+    def get_cursor_key(self, row: Model) -> CursorKey:
         """Return the cursor key of a row, in types that JSON has."""
         values = [getattr(row, name.removeprefix("-")) for name in self.fields]
         return [str(value) if isinstance(value, datetime | UUID) else value for value in values]
 
-    def restored(self, place: Place) -> Place:
-        """Our own words back from a cursor."""
-        if len(place) != len(self.fields):
+    def parse_cursor_key(self, key: CursorKey) -> CursorKey:
+        """Return the key of a cursor in the types of the columns."""
+        if len(key) != len(self.fields):
             raise InvalidInput(["query", "cursor"], _("is not a cursor of this list"), "cursor")
         names = [name.removeprefix("-") for name in self.fields]
         columns: list[Any] = [
             self.model._meta.pk if name == "pk" else self.model._meta.get_field(name) for name in names
         ]
-        return [column.to_python(value) for column, value in zip(columns, place, strict=True)]
+        return [column.to_python(value) for column, value in zip(columns, key, strict=True)]
 
 
-def page(
-    caller: Caller, operation: str, asked: Paged, rows: QuerySet[Any], order: Order, shape: Shape, *, of: Any = None
-) -> dict[str, Any]:
-    """One page of `rows` and the cursor for the next. `of` is what the list belongs to, if not only to a tenant."""
-    bond = bound_to(operation, caller.tenant, {**asked.given_fields(), "of": of})
-    if asked.cursor is not None:
-        rows = rows.filter(order.beyond(order.restored(place_of(asked.cursor, bond))))
-    found = list(rows.order_by(*order.fields)[: asked.limit + 1])
-    return _page(found, asked.limit, bond, order.place, shape)
-
-
-def page_in_memory(
-    caller: Caller, operation: str, asked: Paged, rows: Sequence[Any], place: Callable[[Any], Place], shape: Shape
-) -> dict[str, Any]:
-    """As `page`, for a few rows that are in memory as a whole and stand in the order of their `place`."""
-    bond = bound_to(operation, caller.tenant, asked.given_fields())
-    if asked.cursor is not None:
-        after = place_of(asked.cursor, bond)
-        rows = [row for row in rows if place(row) > after]
-    return _page(rows, asked.limit, bond, place, shape)
-
-
-def _page(rows: Sequence[Any], limit: int, bond: str, place: Callable[[Any], Place], shape: Shape) -> dict[str, Any]:
-    next_cursor = seal(bond, place(rows[limit - 1])) if len(rows) > limit else None
-    return {"items": [shape(row) for row in rows[:limit]], "next_cursor": next_cursor}
-
-
-def page_of_ids(
-    caller: Caller,
+def paginate(
+    principal: Principal,
     operation: str,
-    asked: Paged,
-    read: Callable[[Place | None], tuple[list[UUID], Place | None]],
-    show: Callable[[list[UUID]], list[dict[str, Any]]],
+    query: Paged,
+    rows: QuerySet[Any],
+    order: Order,
+    serialize: Serializer,
+    *,
+    parent: Any = None,
 ) -> dict[str, Any]:
-    """As `page`, for a list that is read along an index: `read` finds ids from a place on, and where to go on."""
-    bond = bound_to(operation, caller.tenant, asked.given_fields())
-    ids, further = read(None if asked.cursor is None else place_of(asked.cursor, bond))
-    return {"items": show(ids), "next_cursor": None if further is None else seal(bond, further)}
+    """Return one page of `rows` and the cursor of the next. `parent` is the id of the object that has the list."""
+    scope = hash_cursor_scope(operation, principal.tenant, {**query.given_fields(), "of": parent})
+    if query.cursor is not None:
+        rows = rows.filter(order.condition_after(order.parse_cursor_key(parse_cursor(query.cursor, scope))))
+    page = list(rows.order_by(*order.fields)[: query.limit + 1])
+    return _build_page(page, query.limit, scope, order.get_cursor_key, serialize)
 
 
-def bound_to(operation: str, tenant: str | None, asked: dict[str, Any]) -> str:
-    """What a cursor belongs to, in short. `limit` and `cursor` are no filters: a page may change its size."""
-    filters = {name: value for name, value in sorted(asked.items()) if name not in ("limit", "cursor")}
+def paginate_list(
+    principal: Principal,
+    operation: str,
+    query: Paged,
+    rows: Sequence[Any],
+    get_cursor_key: Callable[[Any], CursorKey],
+    serialize: Serializer,
+) -> dict[str, Any]:
+    """Same as `paginate`, for rows in memory that are sorted by their cursor key."""
+    scope = hash_cursor_scope(operation, principal.tenant, query.given_fields())
+    if query.cursor is not None:
+        last = parse_cursor(query.cursor, scope)
+        rows = [row for row in rows if get_cursor_key(row) > last]
+    return _build_page(rows, query.limit, scope, get_cursor_key, serialize)
+
+
+def _build_page(
+    rows: Sequence[Any],
+    limit: int,
+    scope: str,
+    get_cursor_key: Callable[[Any], CursorKey],
+    serialize: Serializer,
+) -> dict[str, Any]:
+    next_cursor = sign_cursor(scope, get_cursor_key(rows[limit - 1])) if len(rows) > limit else None
+    return {"items": [serialize(row) for row in rows[:limit]], "next_cursor": next_cursor}
+
+
+def paginate_ids(
+    principal: Principal,
+    operation: str,
+    query: Paged,
+    read_ids: Callable[[CursorKey | None], tuple[list[UUID], CursorKey | None]],
+    serialize: Callable[[list[UUID]], list[dict[str, Any]]],
+) -> dict[str, Any]:
+    """Same as `paginate`, for an index scan: `read_ids` returns the ids after a key, and the key of the next page."""
+    scope = hash_cursor_scope(operation, principal.tenant, query.given_fields())
+    ids, next_key = read_ids(None if query.cursor is None else parse_cursor(query.cursor, scope))
+    return {"items": serialize(ids), "next_cursor": None if next_key is None else sign_cursor(scope, next_key)}
+
+
+def hash_cursor_scope(operation: str, tenant: str | None, params: dict[str, Any]) -> str:
+    """Return a short hash of the list that a cursor belongs to. A page may change `limit`: it is no filter."""
+    filters = {name: value for name, value in sorted(params.items()) if name not in ("limit", "cursor")}
     text = json.dumps([operation, tenant, filters], default=str, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def seal(bond: str, place: Place) -> str:
-    return Signer(salt="jobs.api.cursor").sign_object([bond, place])
+def sign_cursor(scope: str, key: CursorKey) -> str:
+    """Return the cursor of a key."""
+    return Signer(salt="jobs.api.cursor").sign_object([scope, key])
 
 
-def place_of(cursor: str, bond: str) -> Place:
-    """The place that a cursor names, if it is ours and for this list."""
+def parse_cursor(cursor: str, scope: str) -> CursorKey:
+    """Return the key of a cursor. Raise InvalidInput unless it was signed here, for this list."""
     try:
-        if len(cursor) > LONGEST_CURSOR:
+        if len(cursor) > MAX_CURSOR_LENGTH:
             raise BadSignature
-        sealed, place = Signer(salt="jobs.api.cursor").unsign_object(cursor)
+        signed_scope, key = Signer(salt="jobs.api.cursor").unsign_object(cursor)
     except (BadSignature, ValueError, TypeError):
         raise InvalidInput(["query", "cursor"], _("is not a cursor of this list"), "cursor") from None
-    if sealed != bond or not isinstance(place, list):
+    if signed_scope != scope or not isinstance(key, list):
         message = _("belongs to another list, other filters or another tenant")
         raise InvalidInput(["query", "cursor"], message, "cursor")
-    return place
+    return key

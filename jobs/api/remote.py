@@ -1,6 +1,6 @@
-"""For addons and their remote workers: submit intents, start what is offered, keep the lease, say how it ended.
+"""Endpoints of addons and their remote workers: submit intents, start offered jobs, renew leases, report results.
 
-A session never works.
+The scope `work` is for tokens: no session has it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from uuid import UUID
 from django.http import HttpResponse
 from ninja import Router
 
-from jobs.api.auth import ApiRequest, Caller
-from jobs.api.idempotency import KEYED, with_key
-from jobs.api.index_scan import newest_page
-from jobs.api.job_filters import JobFilters, walks
+from jobs.api.auth import ApiRequest, Principal
+from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, merge_idempotency_key
+from jobs.api.index_scan import read_newest
+from jobs.api.job_filters import JobFilters, build_scans
 from jobs.api.job_schemas import VerbIn
 from jobs.api.operations import operation, submission
-from jobs.api.pagination import Place, page_of_ids
+from jobs.api.pagination import CursorKey, paginate_ids
 from jobs.api.remote_schemas import (
     AdmissionIn,
     AdmissionOut,
@@ -33,12 +33,13 @@ from jobs.api.remote_schemas import (
     Poll,
     ReleaseIn,
     ReleaseOut,
+    Said,
     StartIn,
     StartOut,
     SubmittedOut,
 )
-from jobs.api.request_params import Asked, Document, Optional, Said
-from jobs.api.responses import answer, tagged
+from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery
+from jobs.api.responses import etag_response, json_response
 from jobs.api.schemas import Id
 from jobs.conf import conf
 from jobs.engine.remote import starts
@@ -55,49 +56,51 @@ from jobs.states import Status
 from jobs.validation import fields
 
 router = Router(tags=["remote workers"])
-work = partial(operation, scope="work")
+work_operation = partial(operation, scope="work")
 QUEUE, LEASE = "/system/scheduler/queue", "/system/scheduler/lease"
-PLAIN = (
+INTENT_FIELDS = (
     *("addon_id", "job_type", "cost_units", "priority", "constraints", "expected_duration_sec", "time_sensitive"),
     *("max_runtime_sec", "tags", "tenant", "target"),
 )
-TIMES = ("created_at", "deadline_at", "reserved_until")
+INTENT_TIMES = ("created_at", "deadline_at", "reserved_until")
 
 
-@router.post(f"{QUEUE}/jobs/submit", **submission("queue_submit", SubmittedOut, "Submit a job intent", **KEYED))
-def queue_submit(request: ApiRequest, body: Annotated[IntentIn, Document()]) -> HttpResponse:
+@router.post(
+    f"{QUEUE}/jobs/submit", **submission("queue_submit", SubmittedOut, "Submit a job intent", **WITH_IDEMPOTENCY_KEY)
+)
+def queue_submit(request: ApiRequest, body: Annotated[IntentIn, JsonBody()]) -> HttpResponse:
     """It waits in the same queue as every other job, in the same order and under the same limits, until a remote
     worker of its addon starts it (or a local one, if its type is registered here as local)."""
-    said = body.given_fields()
-    said["tenant"] = request.auth.tenant_for(said.get("tenant"))
-    job, created = remote.submit(with_key(request, said), actor=request.auth.actor)
+    values = body.given_fields()
+    values["tenant"] = request.auth.resolve_tenant(values.get("tenant"))
+    job, created = remote.submit(merge_idempotency_key(request, values), actor=request.auth.actor)
     replayed = {} if created else {"Idempotent_Replayed": "true"}
-    return answer({"job_id": str(job.pk), "state": STATES[Status(job.status)]}, 201, **replayed)
+    return json_response({"job_id": str(job.pk), "state": STATES[Status(job.status)]}, 201, **replayed)
 
 
 @router.get(f"{QUEUE}/jobs", **operation("queue_list", IntentPage, summary="List job intents"))
-def queue_list(request: ApiRequest, asked: Annotated[IntentFilters, Asked()]) -> HttpResponse:
+def queue_list(request: ApiRequest, query: Annotated[IntentFilters, StrictQuery()]) -> HttpResponse:
     """Newest first. A page may be shorter than `limit`, even empty, while `next_cursor` is there."""
-    caller = request.auth
-    statuses = [str(status) for status, word in STATES.items() if word == asked.state]
-    filters = JobFilters.model_construct(addon_id=asked.addon_id)
+    principal = request.auth
+    statuses = [str(status) for status, state in STATES.items() if state == query.state]
+    filters = JobFilters.model_construct(addon_id=query.addon_id)
 
-    def read(place: Place | None) -> tuple[list[UUID], Place | None]:
-        return newest_page(walks(caller, filters, statuses), place, asked.limit)
+    def read_ids(after: CursorKey | None) -> tuple[list[UUID], CursorKey | None]:
+        return read_newest(build_scans(principal, filters, statuses), after, query.limit)
 
-    def show(ids: list[UUID]) -> list[dict[str, Any]]:
-        found = {row.pk: row for row in caller.jobs().filter(pk__in=ids)}
-        return _intents([found[job_id] for job_id in ids if job_id in found], caller)
+    def serialize(ids: list[UUID]) -> list[dict[str, Any]]:
+        rows = {row.pk: row for row in principal.visible_jobs().filter(pk__in=ids)}
+        return _serialize_intents([rows[job_id] for job_id in ids if job_id in rows], principal)
 
-    return answer(page_of_ids(caller, "queue_list", asked, read, show))
+    return json_response(paginate_ids(principal, "queue_list", query, read_ids, serialize))
 
 
 @router.get(
     f"{QUEUE}/jobs/{{job_id}}",
-    **operation("queue_get", IntentOut, problems=[404], summary="Look at a job intent", cached=True),
+    **operation("queue_get", IntentOut, problems=[404], summary="Get a job intent", cached=True),
 )
 def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
-    return tagged(request, _intent(fields.parse_id(job_id), request.auth))
+    return etag_response(request, _read_intent(fields.parse_id(job_id), request.auth))
 
 
 @router.post(
@@ -109,45 +112,45 @@ def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
         permission="cancel_job",
         body="optional",
         problems=[404, 409],
-        summary="End a job, or ask it to stop",
+        summary="Cancel a job",
     ),
 )
-def queue_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, Optional()]) -> HttpResponse:
-    """What waits ends CANCELED at once; a running job is asked, and is CANCELED when its worker says so."""
-    known = request.auth.job_id(job_id)
-    job_services.cancel(known, reason=body.reason or "", actor=request.auth.actor)
-    return answer(_intent(known, request.auth))
+def queue_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, OptionalJsonBody()]) -> HttpResponse:
+    """A waiting job is CANCELED at once; a running job gets a stop request and is CANCELED when its worker stops."""
+    pk = request.auth.require_job_id(job_id)
+    job_services.cancel(pk, reason=body.reason or "", actor=request.auth.actor)
+    return json_response(_read_intent(pk, request.auth))
 
 
 @router.get(
     f"{QUEUE}/dispatchable",
-    **work("queue_dispatchable", IntentPage, summary="What an addon may start"),
+    **work_operation("queue_dispatchable", IntentPage, summary="List jobs that an addon may start"),
 )
-def queue_dispatchable(request: ApiRequest, asked: Annotated[Poll, Asked()]) -> HttpResponse:
-    """Reserves up to `limit` jobs of the addon, within lanes, limits and admission; after them it lists what the addon
-    was offered before and nobody has started yet. What nobody starts in time is taken back: ask for as many as you can
-    start, and start them in this order."""
-    rows = remote.dispatchable(asked.addon_id, tenant=request.auth.tenant, most=asked.limit)
-    return answer({"items": _intents(rows, request.auth, bare=True), "next_cursor": None})
+def queue_dispatchable(request: ApiRequest, query: Annotated[Poll, StrictQuery()]) -> HttpResponse:
+    """Reserves up to `limit` jobs of the addon, within targets, limits and admission; after them it lists earlier
+    offers to the addon that no worker has started yet. Offers expire: request as many as you can start, and start them
+    in this order."""
+    rows = remote.dispatchable(query.addon_id, tenant=request.auth.tenant, most=query.limit)
+    return json_response({"items": _serialize_intents(rows, request.auth, for_worker=True), "next_cursor": None})
 
 
 @router.post(
     f"{QUEUE}/kick",
     **operation("queue_kick", KickOut, scope="operate", body="optional", summary="Make offers now"),
 )
-def queue_kick(request: ApiRequest, body: Annotated[Said, Optional()]) -> HttpResponse:
-    """For every addon that asked lately, without waiting for its next poll."""
-    return answer({"dispatched": remote.kick(tenant=request.auth.tenant)})
+def queue_kick(request: ApiRequest, body: Annotated[Said, OptionalJsonBody()]) -> HttpResponse:
+    """For every addon that polled recently, without waiting for its next poll."""
+    return json_response({"dispatched": remote.kick(tenant=request.auth.tenant)})
 
 
 @router.post(
     f"{QUEUE}/jobs/{{job_id}}/start",
-    **work("queue_start", StartOut, body=True, problems=[404, 409], summary="Start a job that was offered"),
+    **work_operation("queue_start", StartOut, body=True, problems=[404, 409], summary="Start an offered job"),
 )
-def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, Document()]) -> HttpResponse:
-    """Answers with the lease and all that is needed to run the job. Repeated with the same token, worker and slot it
-    answers the same; a slot that has another job is a 409 `slot_busy`."""
-    row = remote.start(request.auth.job_id(job_id), _token(request), body.given_fields())
+def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, JsonBody()]) -> HttpResponse:
+    """Returns the lease and everything that is needed to run the job. Repeated with the same token, worker and slot it
+    returns the same; a slot with another job is a 409 `slot_busy`."""
+    row = remote.start(request.auth.require_job_id(job_id), _get_token_id(request), body.given_fields())
     document = {
         "job_id": str(row.pk),
         "lease_id": str(row.lease_token),
@@ -158,91 +161,93 @@ def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, Docume
         "checkpoint": row.checkpoint,
         **{name: getattr(row, name) for name in ("attempt", "fence", "max_runtime_sec", "token_limit", "tokens_used")},
     }
-    return answer(document)
+    return json_response(document)
 
 
 @router.post(
     f"{QUEUE}/jobs/{{job_id}}/complete",
-    **work("queue_complete", IntentOut, body=True, problems=[404, 409], summary="Say how a job ended"),
+    **work_operation("queue_complete", IntentOut, body=True, problems=[404, 409], summary="Report the result of a job"),
 )
-def queue_complete(request: ApiRequest, job_id: Id, body: Annotated[CompleteIn, Document()]) -> HttpResponse:
-    """Repeated, it answers the same. A lease that is over is a 409, one that is not yours a 404; neither changes
-    anything. CANCELED and PAUSED need a stop request; past its token limit a job ends FAILED whatever is said."""
-    known = request.auth.job_id(job_id)
-    remote.complete(known, _token(request), body.given_fields())
-    return answer(_intent(known, request.auth, bare=True))
+def queue_complete(request: ApiRequest, job_id: Id, body: Annotated[CompleteIn, JsonBody()]) -> HttpResponse:
+    """Repeated, it returns the same. An expired lease is a 409, another token's lease a 404; neither changes anything.
+    CANCELED and PAUSED need a stop request; a job that exceeds its token limit is FAILED whatever is reported."""
+    pk = request.auth.require_job_id(job_id)
+    remote.complete(pk, _get_token_id(request), body.given_fields())
+    return json_response(_read_intent(pk, request.auth, for_worker=True))
 
 
 @router.post(
     f"{LEASE}/request",
-    **work("lease_request", AdmissionOut, body=True, summary="Ask whether some work may start now"),
+    **work_operation(
+        "lease_request", AdmissionOut, body=True, summary="Request admission of work outside of the queue"
+    ),
 )
-def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, Document()]) -> HttpResponse:
-    """For work that has no job here: it counts in admission as long as its lease is kept by heartbeats, and in no
-    other limit. A denial says when to ask again, and stays the same until then."""
-    said = body.given_fields()
-    tenant = request.auth.tenant_for(said.pop("tenant", None))
-    verdict = remote.request(said, _token(request), tenant=tenant)
+def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, JsonBody()]) -> HttpResponse:
+    """For work without a job: it counts in admission, and in no other limit, as long as heartbeats renew its lease. A
+    denial has the time of the next request, and stays the same until then."""
+    values = body.given_fields()
+    tenant = request.auth.resolve_tenant(values.pop("tenant", None))
+    verdict = remote.request(values, _get_token_id(request), tenant=tenant)
     if isinstance(verdict, GrantedLease):
         lease = {"lease_id": str(verdict.lease_id), "lease_expires_at": moment(verdict.expires_at)}
-        return answer({"approved": True, **lease})
-    return answer({"approved": False, "reason": verdict.reason, "retry_after_sec": verdict.retry_after_sec})
+        return json_response({"approved": True, **lease})
+    return json_response({"approved": False, "reason": verdict.reason, "retry_after_sec": verdict.retry_after_sec})
 
 
 @router.post(
     f"{LEASE}/{{lease_id}}/heartbeat",
-    **work("lease_heartbeat", BeatOut, body="optional", problems=[404, 409], summary="Keep a lease"),
+    **work_operation("lease_heartbeat", BeatOut, body="optional", problems=[404, 409], summary="Renew a lease"),
 )
-def lease_heartbeat(request: ApiRequest, lease_id: Id, body: Annotated[BeatIn, Optional()]) -> HttpResponse:
-    """Also says how far the work is, and learns whether it should stop. 409: the lease is over, stop at once."""
-    kept = remote.heartbeat(lease_id, _token(request), body.given_fields())
-    told = {"cancel_requested": kept.cancel_requested, "cancel_mode": kept.cancel_mode}
-    return answer({"lease_expires_at": moment(kept.expires_at), **told})
+def lease_heartbeat(request: ApiRequest, lease_id: Id, body: Annotated[BeatIn, OptionalJsonBody()]) -> HttpResponse:
+    """Also reports progress, and returns stop requests. 409: the lease has expired, stop at once."""
+    lease = remote.heartbeat(lease_id, _get_token_id(request), body.given_fields())
+    stop_request = {"cancel_requested": lease.cancel_requested, "cancel_mode": lease.cancel_mode}
+    return json_response({"lease_expires_at": moment(lease.expires_at), **stop_request})
 
 
 @router.post(
     f"{LEASE}/{{lease_id}}/release",
-    **work("lease_release", ReleaseOut, body="optional", problems=[404, 409], summary="Give a lease up"),
+    **work_operation("lease_release", ReleaseOut, body="optional", problems=[404, 409], summary="Release a lease"),
 )
-def lease_release(request: ApiRequest, lease_id: Id, body: Annotated[ReleaseIn, Optional()]) -> HttpResponse:
-    """Frees an admission lease; doing so again changes nothing. A job's lease ends with `complete` (409
-    `report_with_complete`), unless the job is handed back: then it waits for another worker, its run stays open and its
-    checkpoint is kept."""
-    remote.release(lease_id, _token(request), body.given_fields())
-    return answer({"released": True})
+def lease_release(request: ApiRequest, lease_id: Id, body: Annotated[ReleaseIn, OptionalJsonBody()]) -> HttpResponse:
+    """Releases an admission lease; repeating it changes nothing. A job's lease ends with `complete` (409
+    `report_with_complete`), unless `hand_back` returns the job to the queue: its run stays open and its checkpoint is
+    kept."""
+    remote.release(lease_id, _get_token_id(request), body.given_fields())
+    return json_response({"released": True})
 
 
-def _token(request: ApiRequest) -> UUID:
-    token = request.auth.token_id
-    assert token is not None  # no session has the scope
-    return token
+def _get_token_id(request: ApiRequest) -> UUID:
+    token_id = request.auth.token_id
+    assert token_id is not None  # no session has the scope
+    return token_id
 
 
-def _intent(job_id: UUID, caller: Caller, *, bare: bool = False) -> dict[str, Any]:
-    """A job as it is now, in the words of addons; `bare` is for its worker."""
-    row = caller.jobs().filter(pk=job_id).first()
+def _read_intent(job_id: UUID, principal: Principal, *, for_worker: bool = False) -> dict[str, Any]:
+    """Return a job in its current state as an intent; `for_worker` shows its secrets."""
+    row = principal.visible_jobs().filter(pk=job_id).first()
     if row is None:
         raise NotFound(f"There is no job {job_id}.")
-    return _intents([row], caller, bare=bare)[0]
+    return _serialize_intents([row], principal, for_worker=for_worker)[0]
 
 
-def _intents(rows: list[Job], caller: Caller, *, bare: bool = False) -> list[dict[str, Any]]:
-    """Secrets are masked, except for those who are to work on them."""
-    begun = starts.find_starts(rows)
-    return [_shape(row, begun.get(row.pk), caller, bare) for row in rows]
+def _serialize_intents(rows: list[Job], principal: Principal, *, for_worker: bool = False) -> list[dict[str, Any]]:
+    """Return jobs as intents, their secrets masked except for the worker that is to run them."""
+    job_starts = starts.find_starts(rows)
+    return [_serialize_intent(row, job_starts.get(row.pk), principal, for_worker) for row in rows]
 
 
-def _shape(row: Job, begun: RemoteStart | None, caller: Caller, bare: bool) -> dict[str, Any]:
-    masked = redact(row.params) if caller.payload and not bare else None
+def _serialize_intent(row: Job, start: RemoteStart | None, principal: Principal, for_worker: bool) -> dict[str, Any]:
+    masked = redact(row.params) if principal.can_view_payload and not for_worker else None
     return {
         "job_id": str(row.pk),
-        **{name: getattr(row, name) for name in PLAIN},
-        **{name: moment(getattr(row, name)) for name in TIMES},
+        **{name: getattr(row, name) for name in INTENT_FIELDS},
+        **{name: moment(getattr(row, name)) for name in INTENT_TIMES},
         "state": STATES[Status(row.status)],
         "attempts": row.attempt,
         "next_earliest_start_at": moment(row.recheck_at or row.not_before),
-        "lease_id": None if begun is None else str(begun.lease_id),
-        "pid": None if begun is None else begun.pid,
+        "lease_id": None if start is None else str(start.lease_id),
+        "pid": None if start is None else start.pid,
         "reason": row.status_reason,
-        "payload": row.params if bare else masked,
+        "payload": row.params if for_worker else masked,
     }

@@ -1,4 +1,4 @@
-"""Bodies that remote workers send, and documents that they get."""
+"""Schemas of the requests and responses of remote workers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pydantic import Field, WithJsonSchema
 
 from jobs.api import field_schemas as f
 from jobs.api.job_schemas import SubmissionIn
-from jobs.api.pagination import Paged, page_limit
-from jobs.api.request_params import Question, Said, example, gated, one_of
-from jobs.api.schemas import Id, JsonObject, Out, Page, Time, words
+from jobs.api.pagination import Paged, limit_param
+from jobs.api.request_params import QueryParams, RequestBody, body_config, one_of, validated_by
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
 from jobs.services.remote import ENDS, INT32, LEVEL_LENGTH, MOST_LINES, MOST_PID, MOST_SLOTS, STATES
 from jobs.states import StopMode
 from jobs.validation import fields
 
-DEFAULT = 10
-ADDON = {**f.NAME, "description": "Left out: jobs that belong to no addon."}
-STATE_WORDS = list(dict.fromkeys(STATES.values()))
-LINE = {
+DEFAULT_OFFERS = 10
+ADDON_ID = {**f.NAME, "description": "Left out: jobs without an addon."}
+STATE_NAMES = list(dict.fromkeys(STATES.values()))
+LOG_LINE = {
     "type": "object",
     "required": ["message"],
     "properties": {
@@ -28,16 +28,16 @@ LINE = {
     },
     "additionalProperties": False,
 }
-State = Annotated[str, WithJsonSchema(words(STATE_WORDS))]
+State = Annotated[str, WithJsonSchema(enum_schema(STATE_NAMES))]
 Text = Annotated[Any, WithJsonSchema({"type": "string"})]
 ExitCode = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": -INT32, "maximum": INT32 - 1})]
-Share = Annotated[Any, WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
+Fraction = Annotated[Any, WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
 
 
 class IntentIn(SubmissionIn):
-    """A job intent. A `job_type` that is not registered here is for remote workers, and its `payload` opaque."""
+    """A job intent. A `job_type` that is not registered here is for remote workers; its `payload` is not checked."""
 
-    model_config = example(
+    model_config = body_config(
         *("addon_id", "job_type"),
         addon_id="visuals",
         job_type="indexing",
@@ -54,10 +54,10 @@ class IntentIn(SubmissionIn):
     tenant: f.Tenant | None = None
 
 
-class StartIn(Said):
+class StartIn(RequestBody):
     """One slot has one job at a time; the same call again gets the same lease."""
 
-    model_config = example("worker_id", worker_id="indexer-1", slot=0, pid=4711, host="box-3")
+    model_config = body_config("worker_id", worker_id="indexer-1", slot=0, pid=4711, host="box-3")
 
     worker_id: f.Name | None = None
     slot: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_SLOTS - 1})] | None = None
@@ -65,42 +65,42 @@ class StartIn(Said):
     host: f.Name | None = None
 
 
-class BeatIn(Said):
-    model_config = example(progress=0.5, message="half")
+class BeatIn(RequestBody):
+    model_config = body_config(progress=0.5, message="half")
 
-    progress: Share | None = None
+    progress: Fraction | None = None
     message: Text | None = None
-    tokens_used: f.Tokens | None = Field(default=None, description="In all, not since the last beat.")
+    tokens_used: f.Tokens | None = Field(default=None, description="In total, not since the last heartbeat.")
     checkpoint: Annotated[Any, WithJsonSchema({})] | None = Field(
-        default=None, description="What a later start needs to go on from here; it gets it back as it is."
+        default=None, description="State from which a later start continues; it is returned unchanged."
     )
-    logs: Annotated[Any, WithJsonSchema({"type": "array", "items": LINE, "maxItems": MOST_LINES})] | None = None
+    logs: Annotated[Any, WithJsonSchema({"type": "array", "items": LOG_LINE, "maxItems": MOST_LINES})] | None = None
 
 
-class CompleteIn(Said):
-    """`CANCELED` and `PAUSED` answer a stop request; `error` says why it `FAILED` or was `SKIPPED`."""
+class CompleteIn(RequestBody):
+    """`CANCELED` and `PAUSED` confirm a stop request; `error` is the reason for `FAILED` or `SKIPPED`."""
 
-    model_config = example("lease_id", "state", lease_id="…", state="DONE", artifacts={"result": 42})
+    model_config = body_config("lease_id", "state", lease_id="…", state="DONE", artifacts={"result": 42})
 
     lease_id: f.JobId | None = None
-    state: Annotated[Any, WithJsonSchema(words(ENDS))] | None = None
+    state: Annotated[Any, WithJsonSchema(enum_schema(ENDS))] | None = None
     exit_code: ExitCode | None = None
     error: Text | None = None
     artifacts: f.Params | None = None
 
 
-class ReleaseIn(Said):
-    """Of a job's lease: `hand_back` puts the job back into the queue, with its checkpoint."""
+class ReleaseIn(RequestBody):
+    """For a job's lease: `hand_back` returns the job to the queue, with its checkpoint."""
 
-    model_config = example(hand_back=True)
+    model_config = body_config(hand_back=True)
 
     hand_back: f.Flag | None = None
 
 
-class AdmissionIn(Said):
-    """Work that an addon would do itself, outside of the queue."""
+class AdmissionIn(RequestBody):
+    """Work that an addon does itself, outside of the queue."""
 
-    model_config = example(
+    model_config = body_config(
         *("addon_id", "job_type"),
         addon_id="visuals",
         job_type="preview",
@@ -118,7 +118,7 @@ class AdmissionIn(Said):
 
 
 class IntentOut(Out):
-    """A job in the words of addons. `lease_id` is of use only with the API token that started it."""
+    """A job as addons see it. `lease_id` is valid only with the API token that started the job."""
 
     job_id: Id
     addon_id: str
@@ -127,7 +127,7 @@ class IntentOut(Out):
     priority: int
     constraints: JsonObject
     expected_duration_sec: float | None
-    payload: JsonObject | None = Field(description="Masked, except for those who may work on it.")
+    payload: JsonObject | None = Field(description="Secrets masked, except for the worker that may run it.")
     time_sensitive: bool
     deadline_at: Time | None
     max_runtime_sec: float | None
@@ -140,7 +140,9 @@ class IntentOut(Out):
     pid: int | None
     tenant: str
     target: str | None
-    reserved_until: Time | None = Field(description="DISPATCHING: when it is taken back unless somebody starts it.")
+    reserved_until: Time | None = Field(
+        description="DISPATCHING: when the offer expires unless a worker starts the job."
+    )
     reason: str
 
 
@@ -161,12 +163,16 @@ class StartOut(Out):
     job_id: Id
     lease_id: Id
     lease_expires_at: Time
-    lease_sec: float = Field(description="How long the lease lasts from each heartbeat on, by your own steady clock.")
+    lease_sec: float = Field(
+        description="Duration of the lease from each heartbeat on, by a monotonic clock of the worker."
+    )
     heartbeat_sec: float
     payload: JsonObject
     checkpoint: Any
     attempt: int
-    fence: int = Field(description="Grows with every start along a retry chain: for outside systems to compare.")
+    fence: int = Field(
+        description="Fencing token: grows with every start within a retry chain, for external systems to compare."
+    )
     max_runtime_sec: float | None
     token_limit: int | None
     tokens_used: int
@@ -175,7 +181,7 @@ class StartOut(Out):
 class BeatOut(Out):
     lease_expires_at: Time
     cancel_requested: bool
-    cancel_mode: Annotated[str, WithJsonSchema(words(["", *StopMode]))]
+    cancel_mode: Annotated[str, WithJsonSchema(enum_schema(["", *StopMode]))]
 
 
 class AdmissionOut(Out):
@@ -193,10 +199,14 @@ class ReleaseOut(Out):
 
 
 class IntentFilters(Paged):
-    state: Annotated[str | None, *gated(one_of(*STATE_WORDS), words(STATE_WORDS))] = None
-    addon_id: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
+    state: Annotated[str | None, *validated_by(one_of(*STATE_NAMES), enum_schema(STATE_NAMES))] = None
+    addon_id: Annotated[str | None, *validated_by(fields.parse_identifier, f.NAME)] = None
 
 
-class Poll(Question):
-    addon_id: Annotated[str, *gated(fields.parse_identifier, ADDON)] = ""
-    limit: Annotated[int, *page_limit(DEFAULT)] = DEFAULT
+class Poll(QueryParams):
+    addon_id: Annotated[str, *validated_by(fields.parse_identifier, ADDON_ID)] = ""
+    limit: Annotated[int, *limit_param(DEFAULT_OFFERS)] = DEFAULT_OFFERS
+
+
+class Said(RequestBody):
+    """An empty object."""  # the schema's name in the OpenAPI document is stable

@@ -1,8 +1,9 @@
-"""Request bodies and query strings, read strictly.
+"""Strict parsing of request bodies and query strings.
 
-`body: Annotated[JobIn, Document()]` in an endpoint's signature is a JSON body that must be there, `Optional()` one that
-may be absent, and `Bulk()` one that may be large. `asked: Annotated[JobFilters, Asked()]`, where JobFilters is a
-`Question`: every parameter is known, said once unless it may repeat, and passes its gate.
+`body: Annotated[JobIn, JsonBody()]` in an endpoint's signature is a required JSON body, `OptionalJsonBody()` one that
+may be absent, and `BulkJsonBody()` one that may be large. `query: Annotated[JobFilters, StrictQuery()]` parses the
+query string into a `QueryParams` subclass: unknown parameters are rejected, a parameter is given at most once unless
+its field is a list, and each value passes its validator.
 """
 
 from __future__ import annotations
@@ -26,94 +27,101 @@ from jobs.validation import fields as validation
 from jobs.validation.sanitize import sanitize_text
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
-CHUNK = 65_536
-MOST_PARAMETERS = 100
+CHUNK_BYTES = 65_536
+MAX_PARAMETERS = 100
+Validator = Callable[..., Any]
 
 
 class RequestFields(BaseModel):
+    """Fields of a request, of which only some may be given."""
+
     def given_fields(self) -> dict[str, Any]:
-        """Return the fields that the caller gave, with their values, and no others."""
+        """Return the fields that the request contains, with their values, and no others."""
         return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
 
 
-class Question(RequestFields):
-    """The parameters of a query string; a field that is a list may be repeated."""
+class QueryParams(RequestFields):
+    """The parameters of a query string; a parameter whose field is a list may be repeated."""
 
 
-class Said(RequestFields):
-    """The fields of a body: which there are. What is in them is for the services' gates to judge."""
+class RequestBody(RequestFields):
+    """The fields of a JSON object. Unknown fields are rejected here; the services validate the values."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-def example(*required: str, **fields: Any) -> ConfigDict:
-    """Document a body by an example: `model_config = example(reason="…")`.
+def body_config(*required: str, **example: Any) -> ConfigDict:
+    """Return the config of a body that is documented by an example: `model_config = body_config(reason="…")`.
 
-    The service checks that the `required` fields were given, after it has checked who may give them.
+    The service checks that the `required` fields are given, after it has checked the tenant.
     """
-    needed: dict[str, Any] = {"required": list(required)} if required else {}
-    return ConfigDict(extra="forbid", json_schema_extra={**needed, "examples": [fields]})
+    extra: dict[str, Any] = {"required": list(required)} if required else {}
+    return ConfigDict(extra="forbid", json_schema_extra={**extra, "examples": [example]})
 
 
 def require_json(request: HttpRequest) -> None:
+    """Raise UnsupportedMediaType unless the body is declared as JSON in UTF-8."""
     charset = (request.content_params or {}).get("charset", "utf-8")
     if request.content_type != JSON or charset.lower() not in ("utf-8", "utf8"):
         raise UnsupportedMediaType(_("The body must be application/json, in UTF-8."))
 
 
-def refuse_forms(request: HttpRequest) -> None:
-    if request.content_type in FORMS and _length(request) != 0:
+def reject_forms(request: HttpRequest) -> None:
+    """Raise UnsupportedMediaType if the body is a form with content."""
+    if request.content_type in FORMS and _content_length(request) != 0:
         require_json(request)
 
 
-def read(request: HttpRequest, limit: int) -> bytes:
-    """Read the whole body, if it is no larger than the limit, with or without an announced length."""
-    announced, too_large = _length(request), BodyTooLarge(_("The body is larger than %d bytes.") % limit)
-    if announced is not None and announced > limit:
+def read_body(request: HttpRequest, limit: int) -> bytes:
+    """Return the whole body, with or without a Content-Length. Raise BodyTooLarge beyond `limit` bytes."""
+    length, too_large = _content_length(request), BodyTooLarge(_("The body is larger than %d bytes.") % limit)
+    if length is not None and length > limit:
         raise too_large
     stream: Any = request
     environ: dict[str, Any] = getattr(request, "environ", {})
-    if announced is None and environ.get("wsgi.input_terminated"):
-        # Django gives a WSGI request without a length no body; the server has it, and says that it knows its end.
+    if length is None and environ.get("wsgi.input_terminated"):
+        # Django treats a WSGI request without a length as empty; this server provides the body and marks its end.
         stream = environ["wsgi.input"]
     content = bytearray()
     try:
-        while chunk := stream.read(min(CHUNK, limit + 1 - len(content))):
+        while chunk := stream.read(min(CHUNK_BYTES, limit + 1 - len(content))):
             content += chunk
             if len(content) > limit:
                 raise too_large
     except (UnreadablePostError, OSError):
-        raise InvalidInput(["body"], _("broke off"), "json_invalid") from None
+        raise InvalidInput(["body"], _("ended before it was complete"), "json_invalid") from None
     return bytes(content)
 
 
-class DocumentModel(BodyModel):
+class JsonBodyModel(BodyModel):
+    """Parse the body as JSON, at most as large as the setting `limit_key` allows."""
+
     limit_key: ClassVar[str] = "MAX_BODY_BYTES"
     may_be_absent: ClassVar[bool] = False
 
     @classmethod
     def get_request_data(cls, request: HttpRequest, api: Any, path_params: Any) -> dict[str, Any]:
-        announced = _length(request)
-        if announced:
+        length = _content_length(request)
+        if length:
             require_json(request)  # before any of it is read
-        content = b"" if announced == 0 else read(request, getattr(conf, cls.limit_key))
+        content = b"" if length == 0 else read_body(request, getattr(conf, cls.limit_key))
         if content:
             require_json(request)
-        absent = not content and cls.may_be_absent
+        is_absent = not content and cls.may_be_absent
         (name,) = cls.model_fields
-        return {name: {} if absent else validation.decode_json(content, "body")}
+        return {name: {} if is_absent else validation.decode_json(content, "body")}
 
 
-class OptionalModel(DocumentModel):
+class OptionalJsonBodyModel(JsonBodyModel):
     may_be_absent: ClassVar[bool] = True
 
 
-class BulkModel(DocumentModel):
+class BulkJsonBodyModel(JsonBodyModel):
     limit_key: ClassVar[str] = "BULK_BODY_BYTES"
 
 
-class Document(Param):  # type: ignore[misc]  # ninja's own parameters do so too
-    _model: type[ParamModel] = DocumentModel
+class JsonBody(Param):  # type: ignore[misc]  # ninja's own parameters do so too
+    _model: type[ParamModel] = JsonBodyModel
     _source = "body"
 
     def __init__(self) -> None:
@@ -124,16 +132,16 @@ class Document(Param):  # type: ignore[misc]  # ninja's own parameters do so too
         return cls._source
 
 
-class Optional(Document):  # type: ignore[misc]
-    _model = OptionalModel
+class OptionalJsonBody(JsonBody):  # type: ignore[misc]
+    _model = OptionalJsonBodyModel
 
 
-class Bulk(Document):  # type: ignore[misc]
-    _model = BulkModel
+class BulkJsonBody(JsonBody):  # type: ignore[misc]
+    _model = BulkJsonBodyModel
 
 
-def _length(request: HttpRequest) -> int | None:
-    """The announced length; None where the body ends when it ends."""
+def _content_length(request: HttpRequest) -> int | None:
+    """Return the announced length of the body, or None if the body ends with its stream."""
     announced, is_asgi = request.META.get("CONTENT_LENGTH"), hasattr(request, "scope")
     if not announced and (is_asgi or "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()):
         return None
@@ -141,82 +149,87 @@ def _length(request: HttpRequest) -> int | None:
         length = max(int(announced or 0), 0)
     except ValueError:
         return 0
-    # A form of nothing but its closing line: what browsers, and Django's test client, send where there is nothing.
+    # Browsers and Django's test client send a form that has only its closing line where there is no content.
     closing_line = f"--{(request.content_params or {}).get('boundary', '')}--\r\n"
     return 0 if request.content_type == FORMS[0] and length == len(closing_line) else length
 
 
-class StrictModel(QueryModel):
+class StrictQueryModel(QueryModel):
     __ninja_flatten_map__: dict[str, Any]
 
     @classmethod
     def get_request_data(cls, request: HttpRequest, api: Any, path_params: Any) -> dict[str, Any]:
-        return parameters(request, cls.__ninja_flatten_map__, getattr(cls, "__ninja_collection_fields__", ()))
+        return parse_query_string(request, cls.__ninja_flatten_map__, getattr(cls, "__ninja_collection_fields__", ()))
 
 
-class Asked(Document):  # type: ignore[misc]
-    _model = StrictModel
+class StrictQuery(JsonBody):  # type: ignore[misc]
+    _model = StrictQueryModel
     _source = "query"
 
 
-def parameters(request: HttpRequest, known: Iterable[str], repeatable: Iterable[str] = ()) -> dict[str, Any]:
-    """Parse the query string into {name: text, or list of texts}."""
-    written: str = request.META.get("QUERY_STRING", "")
+def parse_query_string(request: HttpRequest, known: Iterable[str], repeatable: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the parameters as {name: text, or list of texts if repeatable}. Raise InvalidInput for any other."""
+    raw: str = request.META.get("QUERY_STRING", "")
     try:
-        # WSGI hands over bytes as Latin-1; what is not UTF-8 underneath is refused rather than replaced.
-        plain = written if written.isascii() else written.encode("latin-1").decode()
-        pairs = parse_qsl(plain, keep_blank_values=True, errors="strict", max_num_fields=MOST_PARAMETERS)
+        # WSGI passes bytes as Latin-1; bytes that are not UTF-8 are rejected rather than replaced.
+        text = raw if raw.isascii() else raw.encode("latin-1").decode()
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
     except UnicodeError:
         raise InvalidInput(["query"], _("is not valid UTF-8"), "string_unicode") from None
     except ValueError:
-        raise InvalidInput(["query"], _("has more than %d parameters") % MOST_PARAMETERS, "too_long") from None
-    found: dict[str, Any] = {}
+        raise InvalidInput(["query"], _("has more than %d parameters") % MAX_PARAMETERS, "too_long") from None
+    params: dict[str, Any] = {}
     for name, value in pairs:
         if name not in known:
-            raise InvalidInput(["query", sanitize_text(name, 100)], _("is not a parameter"), "extra_forbidden")
+            field = ["query", sanitize_text(name, 100)]
+            raise InvalidInput(field, _("is not a parameter"), "extra_forbidden")
         validation.parse_text(value, ["query", name], allow_empty=True)
         if name in repeatable:
-            found.setdefault(name, []).append(value)
-        elif name in found:
-            raise InvalidInput(["query", name], _("is said twice"), "repeated")
+            params.setdefault(name, []).append(value)
+        elif name in params:
+            raise InvalidInput(["query", name], _("is given twice"), "repeated")
         else:
-            found[name] = value
-    return found
+            params[name] = value
+    return params
 
 
-def gated(gate: Callable[..., Any], schema: dict[str, Any]) -> tuple[Any, Any]:
-    """For `Annotated[str, *gated(validation.tenant, {...})]`: how a parameter is judged, and how it is documented."""
-    return PlainValidator(lambda value: gate(value, [])), WithJsonSchema(schema)
+def validated_by(validator: Validator, schema: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the annotations of a field: `Annotated[str, *validated_by(validation.parse_tenant, {...})]`."""
+    return PlainValidator(lambda value: validator(value, [])), WithJsonSchema(schema)
 
 
-def each(gate: Callable[..., Any], schema: dict[str, Any]) -> tuple[Any, Any]:
-    """As `gated`, for a parameter that may be repeated."""
+def each_validated_by(validator: Validator, schema: dict[str, Any]) -> tuple[Any, Any]:
+    """Same as `validated_by`, for a parameter that may be repeated."""
 
-    def all_of(values: list[str], field: Any) -> list[Any]:
-        return [gate(value, [*field]) for value in values]
+    def validate_all(values: list[str], field: Any) -> list[Any]:
+        return [validator(value, [*field]) for value in values]
 
-    return gated(all_of, {"type": "array", "items": schema})
+    return validated_by(validate_all, {"type": "array", "items": schema})
 
 
-def one_of(*words: str) -> Callable[[Any, Any], str]:
-    def gate(value: Any, field: Any) -> str:
-        if value not in words:
-            raise InvalidInput(field, _("must be one of %s") % ", ".join(words), "enum")
+def one_of(*choices: str) -> Callable[[Any, Any], str]:
+    """Return a validator that accepts these values only."""
+
+    def validate(value: Any, field: Any) -> str:
+        if value not in choices:
+            raise InvalidInput(field, _("must be one of %s") % ", ".join(choices), "enum")
         return str(value)
 
-    return gate
+    return validate
 
 
-def whole(minimum: int, maximum: int) -> Callable[[Any, Any], int]:
-    def gate(value: str, field: Any) -> int:
-        plain = value.isascii() and value.isdigit() and len(value) <= 18
-        return validation.parse_integer(int(value) if plain else value, field, minimum, maximum)
+def integer_between(minimum: int, maximum: int) -> Callable[[Any, Any], int]:
+    """Return a validator of integers that are written in decimal digits."""
 
-    return gate
+    def validate(value: str, field: Any) -> int:
+        is_plain = value.isascii() and value.isdigit() and len(value) <= 18
+        return validation.parse_integer(int(value) if is_plain else value, field, minimum, maximum)
+
+    return validate
 
 
-def key(value: Any, field: Any) -> UUID:
-    """The id of a group, a schedule: one that cannot be one is a wrong value here."""
+def parse_id(value: Any, field: Any) -> UUID:
+    """Return the id of a group or a schedule. Raise InvalidInput, not NotFound, if it is malformed."""
     try:
         return validation.parse_id(value)
     except NotFound:

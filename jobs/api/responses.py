@@ -1,4 +1,4 @@
-"""Responses: compact JSON, and an ETag for single objects."""
+"""HTTP responses: compact JSON, and an ETag for single objects."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 
 JSON = "application/json"
-OURS_ALONE = "private, no-cache"  # may be kept by the caller, who must ask before using it again
-_TAG = re.compile(r'(?:W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+CACHE_CONTROL = "private, no-cache"  # a client may store a response but must revalidate it before each use
+_ETAG = re.compile(r'(?:W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
-def dump(document: Any) -> bytes:
+def encode_json(document: Any) -> bytes:
+    """Return compact JSON in UTF-8."""
     return _encode(document).encode()
 
 
-def answer(document: Any, status: int = 200, **headers: str) -> HttpResponse:
-    """Header names are written with underscores: `answer(job, 201, Location="/…")`."""
-    response = HttpResponse(dump(document), status=status, content_type=JSON)
-    response["Cache-Control"] = OURS_ALONE
+def json_response(document: Any, status: int = 200, **headers: str) -> HttpResponse:
+    """Return a JSON response. Header names have underscores: `json_response(job, 201, Retry_After="5")`."""
+    response = HttpResponse(encode_json(document), status=status, content_type=JSON)
+    response["Cache-Control"] = CACHE_CONTROL
     for name, value in headers.items():
         response[name.replace("_", "-")] = value
     return response
 
 
-def nothing() -> HttpResponse:
+def empty_response() -> HttpResponse:
+    """Return 204 without content."""
     response = HttpResponse(status=204)
     del response["Content-Type"]
     return response
 
 
-def tagged(request: HttpRequest, document: Any) -> HttpResponse:
-    """A single object: 304 if the caller says that it has this version."""
-    content = dump(document)
-    tag = hashlib.sha256(content).hexdigest()[:32]
+def etag_response(request: HttpRequest, document: Any) -> HttpResponse:
+    """Return a single object with its ETag, or 304 if If-None-Match names this version."""
+    content = encode_json(document)
+    etag = hashlib.sha256(content).hexdigest()[:32]
     header = request.headers.get("If-None-Match", "")
-    unchanged = header.strip() == "*" or tag in _TAG.findall(header)  # the weak comparison that the header calls for
-    response = HttpResponseNotModified() if unchanged else HttpResponse(content, content_type=JSON)
-    response["ETag"] = f'W/"{tag}"'
-    response["Cache-Control"] = OURS_ALONE
+    is_unchanged = header.strip() == "*" or etag in _ETAG.findall(header)  # If-None-Match compares weakly
+    response = HttpResponseNotModified() if is_unchanged else HttpResponse(content, content_type=JSON)
+    response["ETag"] = f'W/"{etag}"'
+    response["Cache-Control"] = CACHE_CONTROL
     return response

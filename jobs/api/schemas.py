@@ -16,7 +16,8 @@ Time = Annotated[str, WithJsonSchema(TIME_SCHEMA)]
 JsonObject = Annotated[Any, WithJsonSchema({"type": "object"})]
 
 
-def words(values: Any) -> dict[str, Any]:
+def enum_schema(values: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a string that is one of these values."""
     return {"type": "string", "enum": [str(value) for value in values]}
 
 
@@ -25,7 +26,7 @@ class Out(BaseModel):
 
 
 class ErrorOut(Out):
-    loc: list[str | int] = Field(description="Where: body, query or header, and the way to the field.")
+    loc: list[str | int] = Field(description="Location: body, query, header or path, then the path to the field.")
     msg: str
     type: str
 
@@ -37,7 +38,7 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
-    code: str = Field(description="What a program should look at.")
+    code: str = Field(description="For programs: stable, unlike the texts.")
     errors: list[ErrorOut] = Field(default=[], description="422 and 400: which fields are wrong.")
     state: str | None = Field(default=None, description="409: the state of the job; with `tail_id`, of that job.")
     allowed: list[str] = Field(default=[], description="409: the actions that the job accepts now.")
@@ -45,11 +46,11 @@ class Problem(BaseModel):
     tail_id: Id | None = Field(
         default=None, description="409 `live_tail` and `superseded`: the latest attempt of the job's retry chain."
     )
-    error_id: str | None = Field(default=None, description="500: what to look for in the log.")
+    error_id: str | None = Field(default=None, description="500: the id of the error in the server log.")
 
 
 class Page(Out, Generic[T]):
     items: list[T]
     next_cursor: str | None = Field(
-        description="For the next page; null at the end. A page may be shorter than `limit` while there is one."
+        description="Cursor of the next page; null at the end. A page before the last may be shorter than `limit`."
     )

@@ -1,4 +1,4 @@
-"""Rows as the API shows them: DISPATCHING as QUEUED, and payloads only to those who may see them."""
+"""Rows as API documents: DISPATCHING is shown as QUEUED, and payloads only with the permission to view them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from jobs import serializers
-from jobs.api.auth import Caller
+from jobs.api.auth import Principal
 from jobs.errors import NotFound
 from jobs.models import Job, JobRun
 from jobs.models.job import JobQuerySet
@@ -15,48 +15,50 @@ from jobs.states import Status
 
 NO_WEBHOOKS = {"pending": 0, "delivered": 0, "failed": 0}
 
-# Of the job that follows only its id is shown.
-_UNSEEN = [f"retried_by__{field.name}" for field in Job._meta.concrete_fields if field.name not in ("id", "retry_of")]
+# Only the id of the next attempt is shown.
+_DEFERRED = [f"retried_by__{field.name}" for field in Job._meta.concrete_fields if field.name not in ("id", "retry_of")]
 
 
-def jobs(rows: Iterable[Job], caller: Caller) -> list[dict[str, Any]]:
-    """With what other apps have to say of each."""
-    found = list(rows)
-    more = serializers.read_extras([row.pk for row in found])
-    return [{**_job(row, caller), "webhooks": dict(NO_WEBHOOKS), **more[row.pk]} for row in found]
+def serialize_jobs(rows: Iterable[Job], principal: Principal) -> list[dict[str, Any]]:
+    """Return the documents of jobs, with the extra fields of other apps."""
+    jobs = list(rows)
+    extras = serializers.read_extras([job.pk for job in jobs])
+    return [{**_serialize_job(job, principal), "webhooks": dict(NO_WEBHOOKS), **extras[job.pk]} for job in jobs]
 
 
-def _job(row: Job, caller: Caller) -> dict[str, Any]:
+def _serialize_job(row: Job, principal: Principal) -> dict[str, Any]:
     document = serializers.job(row)
     document["template"] = None if row.template is None else row.template.name
     if document["status"] == Status.DISPATCHING:
         document["status"] = str(Status.QUEUED)
-    if not caller.payload:
+    if not principal.can_view_payload:
         document["params"] = None
         if document["run"] is not None:
             document["run"]["artifacts"] = None
     return document
 
 
-def run(row: JobRun, caller: Caller) -> dict[str, Any]:
+def serialize_run(row: JobRun, principal: Principal) -> dict[str, Any]:
+    """Return the document of a run."""
     document = serializers.run(row)
-    return document if caller.payload else {**document, "artifacts": None}
+    return document if principal.can_view_payload else {**document, "artifacts": None}
 
 
-def one(job_id: UUID, caller: Caller) -> dict[str, Any]:
-    """A job as it is now."""
-    row = with_relations(caller.jobs()).filter(pk=job_id).first()
+def read_job(job_id: UUID, principal: Principal) -> dict[str, Any]:
+    """Return the document of a job in its current state. Raise NotFound unless the principal may see it."""
+    row = select_job_relations(principal.visible_jobs()).filter(pk=job_id).first()
     if row is None:
         raise NotFound(f"There is no job {job_id}.")
-    return jobs([row], caller)[0]
+    return serialize_jobs([row], principal)[0]
 
 
-def several(ids: Iterable[UUID], caller: Caller) -> list[dict[str, Any]]:
-    """The jobs with these ids, in their order; what has been pruned meanwhile is left out."""
-    wanted = list(ids)
-    found = {row.pk: row for row in with_relations(Job.objects.all()).filter(pk__in=wanted)}
-    return jobs((found[each] for each in wanted if each in found), caller)
+def read_jobs(ids: Iterable[UUID], principal: Principal) -> list[dict[str, Any]]:
+    """Return the documents of jobs in the order of their ids, without those that were pruned meanwhile."""
+    job_ids = list(ids)
+    rows = {row.pk: row for row in select_job_relations(Job.objects.all()).filter(pk__in=job_ids)}
+    return serialize_jobs((rows[job_id] for job_id in job_ids if job_id in rows), principal)
 
 
-def with_relations(jobs: JobQuerySet) -> JobQuerySet:
-    return jobs.select_related("run", "template", "retried_by").defer("checkpoint", *_UNSEEN)
+def select_job_relations(jobs: JobQuerySet) -> JobQuerySet:
+    """Return the queryset with the relations that `serialize_jobs` needs, and without unused columns."""
+    return jobs.select_related("run", "template", "retried_by").defer("checkpoint", *_DEFERRED)

@@ -1,4 +1,4 @@
-"""Job types, workers, figures of the queue, and limits: how many jobs may run at once."""
+"""Endpoints of job types, workers, stats, and limits (how many jobs may run at once)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from jobs import serializers
 from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest
 from jobs.api.operations import operation
-from jobs.api.pagination import Order, Paged, page, page_in_memory
-from jobs.api.request_params import Asked, Document, Question, Said, example, gated
-from jobs.api.responses import answer
-from jobs.api.schemas import Id, JsonObject, Out, Page, Time, words
+from jobs.api.pagination import Order, Paged, paginate, paginate_list
+from jobs.api.request_params import JsonBody, QueryParams, RequestBody, StrictQuery, body_config, validated_by
+from jobs.api.responses import json_response
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
 from jobs.models import LimitScope, Worker, WorkerState
 from jobs.registry import registry
 from jobs.services import limits
@@ -34,19 +34,19 @@ class JobTypeOut(Out):
     name: str
     params_schema: JsonObject = Field(description="JSON Schema of the params.")
     resource: str
-    remote: bool = Field(description="Run by workers that poll over HTTP, not by ours.")
+    remote: bool = Field(description="Run by remote workers that poll over HTTP.")
     max_retries: int
     doc: str
 
 
 @router.get("/job-types", **operation("job_types_list", Page[JobTypeOut], summary="List job types", tags=["job types"]))
-def job_types_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpResponse:
-    """By name. Known is what is registered in the process that answers."""
+def job_types_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
+    """By name: the types that are registered in the process that serves the request."""
     handlers = [registry.get(name) for name in registry.names()]
-    found = page_in_memory(
-        request.auth, "job_types_list", asked, handlers, lambda handler: [handler.name], serializers.job_type
+    page = paginate_list(
+        request.auth, "job_types_list", query, handlers, lambda handler: [handler.name], serializers.job_type
     )
-    return answer(found)
+    return json_response(page)
 
 
 class WorkerOut(Out):
@@ -55,7 +55,9 @@ class WorkerOut(Out):
     host: str
     pid: int
     version: str
-    state: Annotated[str, WithJsonSchema(words(WorkerState.values))] = Field(description="What it said last.")
+    state: Annotated[str, WithJsonSchema(enum_schema(WorkerState.values))] = Field(
+        description="The state that it reported last."
+    )
     slots: int
     busy: int
     stuck: int = Field(description="Slots whose handler cannot be stopped.")
@@ -65,21 +67,21 @@ class WorkerOut(Out):
 
 
 @router.get("/workers", **operation("workers_list", Page[WorkerOut], summary="List workers", tags=["workers"]))
-def workers_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpResponse:
-    """Workers that live, and those that fell silent within the hour. Needs a token of all tenants."""
+def workers_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
+    """Live workers, and those whose heartbeat stopped within the hour. Needs a token of all tenants."""
     request.auth.require_all_tenants()
     rows = queries.online_workers()
-    return answer(page(request.auth, "workers_list", asked, rows, NEWEST_FIRST, serializers.worker))
+    return json_response(paginate(request.auth, "workers_list", query, rows, NEWEST_FIRST, serializers.worker))
 
 
-def counts(names: Any) -> dict[str, Any]:
-    """An object that has each of these names, and no other, with a number."""
-    listed = [str(name) for name in names]
-    number = {"type": "integer", "minimum": 0}
+def counts_schema(names: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an object with a count for each of these names, and no other."""
+    required = [str(name) for name in names]
+    count = {"type": "integer", "minimum": 0}
     return {
         "type": "object",
-        "properties": dict.fromkeys(listed, number),
-        "required": listed,
+        "properties": dict.fromkeys(required, count),
+        "required": required,
         "additionalProperties": False,
     }
 
@@ -96,29 +98,29 @@ class SlotsOut(Out):
 
 
 class StatsOut(Out):
-    jobs: Annotated[Any, WithJsonSchema(counts(Status))] = Field(
-        description="Live states are exact; ended ones are totals of all time, which pruning keeps."
+    jobs: Annotated[Any, WithJsonSchema(counts_schema(Status))] = Field(
+        description="Live states are exact; finished ones are totals of all time, including pruned jobs."
     )
     by_type: dict[str, WorkOut]
     by_addon: dict[str, WorkOut]
-    oldest_queued_age_sec: float | None = Field(description="Of those that wait for a slot or their target.")
+    oldest_queued_age_sec: float | None = Field(description="Of the jobs that wait for a slot or their target.")
     expired_leases: int
     recovered_24h: int
-    workers: Annotated[Any, WithJsonSchema(counts(STATES))]
+    workers: Annotated[Any, WithJsonSchema(counts_schema(STATES))]
     slots: SlotsOut
-    as_of: Time = Field(description="With more than 10,000 live jobs, they may have been counted a moment ago.")
+    as_of: Time = Field(description="With more than 10,000 live jobs, the counts may be a moment old.")
 
 
-class StatsFilters(Question):
-    tenant: Annotated[str | None, *gated(fields.parse_tenant, f.TENANT)] = None
+class StatsFilters(QueryParams):
+    tenant: Annotated[str | None, *validated_by(fields.parse_tenant, f.TENANT)] = None
 
 
-@router.get("/stats", **operation("stats_get", StatsOut, summary="Figures", tags=["stats"]))
-def stats_get(request: ApiRequest, asked: Annotated[StatsFilters, Asked()]) -> HttpResponse:
-    """Of the token's tenant; a token of all tenants gets them all together, or the one it asks for."""
-    if asked.tenant is not None and not request.auth.sees(asked.tenant):
+@router.get("/stats", **operation("stats_get", StatsOut, summary="Get stats", tags=["stats"]))
+def stats_get(request: ApiRequest, query: Annotated[StatsFilters, StrictQuery()]) -> HttpResponse:
+    """Of the token's tenant; for a token of all tenants, of all tenants together or of the given one."""
+    if query.tenant is not None and not request.auth.can_see_tenant(query.tenant):
         request.auth.require_all_tenants()
-    tenant = asked.tenant or request.auth.tenant
+    tenant = query.tenant or request.auth.tenant
     counted, force = live_counts.count_jobs(tenant), queries.count_workers()
     document = {
         "jobs": counted.by_status(),
@@ -131,11 +133,11 @@ def stats_get(request: ApiRequest, asked: Annotated[StatsFilters, Asked()]) -> H
         "slots": {"total": force.slots, "busy": force.busy, "stuck": force.stuck},
         "as_of": serializers.moment(counted.at),
     }
-    return answer(document)
+    return json_response(document)
 
 
 class LimitOut(Out):
-    scope: Annotated[str, WithJsonSchema(words(SCOPES))]
+    scope: Annotated[str, WithJsonSchema(enum_schema(SCOPES))]
     key: str = Field(description="The name within the scope; empty for the global limit.")
     max: int | None = Field(description="Null: unlimited.")
     in_use: int
@@ -143,15 +145,15 @@ class LimitOut(Out):
     paused_by: str
     paused_at: Time | None
     reason: str
-    source: Annotated[str, WithJsonSchema(words(["settings", "override"]))]
+    source: Annotated[str, WithJsonSchema(enum_schema(["settings", "override"]))]
 
 
-class LimitIn(Said):
-    """`max` and `paused` change what they name and nothing else; `reset` drops the override and stands alone."""
+class LimitIn(RequestBody):
+    """Only the given fields change; `reset` drops the override and excludes `max` and `paused`."""
 
-    model_config = example(scope="job_type", key="mail.send", max=3)
+    model_config = body_config(scope="job_type", key="mail.send", max=3)
 
-    scope: Annotated[Any, WithJsonSchema(words(SCOPES))]
+    scope: Annotated[Any, WithJsonSchema(enum_schema(SCOPES))]
     key: Annotated[Any, WithJsonSchema({"type": "string", "maxLength": 200})] | None = None
     max: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": limits.LARGEST})] | None = Field(
         default=None, description="Null: unlimited."
@@ -162,14 +164,16 @@ class LimitIn(Said):
 
 
 @router.get("/limits", **operation("limits_list", Page[LimitOut], summary="List limits", tags=["limits"]))
-def limits_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpResponse:
-    """Every limit that the settings or an operator set, by scope and key. Of tenants, only those the caller may see."""
-    caller = request.auth
-    rows = [state for state in limits.listing() if state.scope != LimitScope.TENANT or caller.sees(state.key)]
-    found = page_in_memory(
-        caller, "limits_list", asked, rows, lambda state: [SCOPES.index(state.scope), state.key], serializers.limit
+def limits_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
+    """Every limit of the settings or an operator, by scope and key. Limits of other tenants are left out."""
+    principal = request.auth
+    rows = [
+        state for state in limits.listing() if state.scope != LimitScope.TENANT or principal.can_see_tenant(state.key)
+    ]
+    page = paginate_list(
+        principal, "limits_list", query, rows, lambda state: [SCOPES.index(state.scope), state.key], serializers.limit
     )
-    return answer(found)
+    return json_response(page)
 
 
 @router.put(
@@ -184,7 +188,7 @@ def limits_list(request: ApiRequest, asked: Annotated[Paged, Asked()]) -> HttpRe
         tags=["limits"],
     ),
 )
-def limits_put(request: ApiRequest, body: Annotated[LimitIn, Document()]) -> HttpResponse:
-    """Sets or pauses one limit, or puts it back to what the settings say. Needs a token of all tenants."""
+def limits_put(request: ApiRequest, body: Annotated[LimitIn, JsonBody()]) -> HttpResponse:
+    """Sets or pauses one limit, or resets it to the value of the settings. Needs a token of all tenants."""
     request.auth.require_all_tenants()
-    return answer(serializers.limit(limits.put(body.given_fields(), actor=request.auth.actor)))
+    return json_response(serializers.limit(limits.put(body.given_fields(), actor=request.auth.actor)))

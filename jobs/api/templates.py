@@ -1,4 +1,4 @@
-"""Templates: presets that can be started."""
+"""Endpoints of job templates: presets for submissions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import Field, WithJsonSchema
 
 from jobs import serializers
 from jobs.api import field_schemas as f
-from jobs.api.auth import ApiRequest, Caller
-from jobs.api.idempotency import KEYED, submit
+from jobs.api.auth import ApiRequest, Principal
+from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_schemas import JobOut, RunIn
 from jobs.api.operations import operation
-from jobs.api.pagination import Order, Paged, page
-from jobs.api.request_params import Asked, Document, Optional, Said, example, gated
-from jobs.api.responses import answer, nothing, tagged
+from jobs.api.pagination import Order, Paged, paginate
+from jobs.api.request_params import JsonBody, OptionalJsonBody, RequestBody, StrictQuery, body_config, validated_by
+from jobs.api.responses import empty_response, etag_response, json_response
 from jobs.api.schemas import Id, JsonObject, Out, Page, Time
 from jobs.conf.rules import YEAR_SEC
 from jobs.models import JobTemplate
@@ -25,19 +25,21 @@ from jobs.validation import fields
 
 router = Router(tags=["templates"])
 NEWEST_FIRST = Order(JobTemplate, ("-id",))
-_LIMITS = {
+_RETRY_POLICY = {
     "max_attempts": {"type": ["integer", "null"], "minimum": 0, "maximum": 1000},
     "base_sec": {"type": ["number", "null"], "minimum": 0, "maximum": YEAR_SEC},
     "max_sec": {"type": ["number", "null"], "minimum": 0, "maximum": YEAR_SEC},
     "jitter": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
 }
-RetryPolicy = Annotated[Any, WithJsonSchema({"type": "object", "properties": _LIMITS, "additionalProperties": False})]
+RetryPolicy = Annotated[
+    Any, WithJsonSchema({"type": "object", "properties": _RETRY_POLICY, "additionalProperties": False})
+]
 
 
 class RetryPolicyOut(Out):
-    """Null: as the handler or the settings say."""
+    """Null: the default of the handler or the settings."""
 
-    max_attempts: int | None = Field(description="How many automatic retries.")
+    max_attempts: int | None = Field(description="Number of automatic retries.")
     base_sec: float | None
     max_sec: float | None
     jitter: float | None
@@ -48,7 +50,7 @@ class TemplateOut(Out):
     tenant: str
     name: str
     job_type: str
-    params: JsonObject | None = Field(description="Secrets masked. Null where the caller may not see payloads.")
+    params: JsonObject | None = Field(description="Secrets masked. Null without the permission to view payloads.")
     retry_policy: RetryPolicyOut
     priority: int | None
     resource: str | None
@@ -60,10 +62,10 @@ class TemplateOut(Out):
     created_at: Time
 
 
-class TemplateEdits(Said):
-    """Null clears. A secret that was shown masked may come back masked: it stays what it is."""
+class TemplateEdits(RequestBody):
+    """Null clears. A secret that is sent back masked keeps its value."""
 
-    model_config = example(priority="LOW", target=None)
+    model_config = body_config(priority="LOW", target=None)
 
     name: f.Name = Field(default=None)
     job_type: f.Name = Field(default=None)
@@ -79,9 +81,9 @@ class TemplateEdits(Said):
 
 
 class TemplateIn(TemplateEdits):
-    """Params may be incomplete: more of them can come with a run."""
+    """Params may be incomplete: a run can add more."""
 
-    model_config = example(name="nightly report", job_type="report.make", params={"pages": 3})
+    model_config = body_config(name="nightly report", job_type="report.make", params={"pages": 3})
 
     name: f.Name
     job_type: f.Name
@@ -89,32 +91,36 @@ class TemplateIn(TemplateEdits):
 
 
 class TemplateFilters(Paged):
-    tenant: Annotated[str | None, *gated(fields.parse_tenant, f.TENANT)] = None
-    name: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
-    job_type: Annotated[str | None, *gated(fields.parse_identifier, f.NAME)] = None
+    tenant: Annotated[str | None, *validated_by(fields.parse_tenant, f.TENANT)] = None
+    name: Annotated[str | None, *validated_by(fields.parse_identifier, f.NAME)] = None
+    job_type: Annotated[str | None, *validated_by(fields.parse_identifier, f.NAME)] = None
 
 
 @router.get("/job-templates", **operation("templates_list", Page[TemplateOut], summary="List templates"))
-def templates_list(request: ApiRequest, asked: Annotated[TemplateFilters, Asked()]) -> HttpResponse:
+def templates_list(request: ApiRequest, query: Annotated[TemplateFilters, StrictQuery()]) -> HttpResponse:
     """Newest first."""
-    filters = {name: value for name in ("tenant", "name", "job_type") if (value := getattr(asked, name)) is not None}
-    caller = request.auth
-    rows = templates.of(caller.tenant).filter(**filters)
-    return answer(page(caller, "templates_list", asked, rows, NEWEST_FIRST, lambda row: _document(row, caller)))
+    filters = {name: value for name in ("tenant", "name", "job_type") if (value := getattr(query, name)) is not None}
+    principal = request.auth
+    rows = templates.of(principal.tenant).filter(**filters)
+    return json_response(
+        paginate(
+            principal, "templates_list", query, rows, NEWEST_FIRST, lambda row: _serialize_template(row, principal)
+        )
+    )
 
 
 @router.post(
     "/job-templates",
     **operation(
-        "templates_create", {201: TemplateOut}, scope="admin", body=True, problems=[409], summary="Make a template"
+        "templates_create", {201: TemplateOut}, scope="admin", body=True, problems=[409], summary="Create a template"
     ),
 )
-def templates_create(request: ApiRequest, body: Annotated[TemplateIn, Document()]) -> HttpResponse:
-    """Names are unique within a tenant: a second one is 409 `name_taken`."""
-    said = body.given_fields()
-    tenant = request.auth.tenant_for(said.pop("tenant", None))
-    template = templates.create(said, tenant=tenant, actor=request.auth.actor)
-    return answer(_document(template, request.auth), 201)
+def templates_create(request: ApiRequest, body: Annotated[TemplateIn, JsonBody()]) -> HttpResponse:
+    """Names are unique within a tenant: a duplicate is 409 `name_taken`."""
+    values = body.given_fields()
+    tenant = request.auth.resolve_tenant(values.pop("tenant", None))
+    template = templates.create(values, tenant=tenant, actor=request.auth.actor)
+    return json_response(_serialize_template(template, request.auth), 201)
 
 
 @router.get(
@@ -123,7 +129,7 @@ def templates_create(request: ApiRequest, body: Annotated[TemplateIn, Document()
 )
 def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
     template = templates.get(template_id, tenant=request.auth.tenant)
-    return tagged(request, _document(template, request.auth))
+    return etag_response(request, _serialize_template(template, request.auth))
 
 
 @router.patch(
@@ -132,11 +138,11 @@ def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
         "templates_update", TemplateOut, scope="admin", body=True, problems=[404, 409], summary="Change a template"
     ),
 )
-def templates_update(request: ApiRequest, template_id: Id, body: Annotated[TemplateEdits, Document()]) -> HttpResponse:
-    """Jobs that were made from it before keep what they were given."""
-    caller = request.auth
-    template = templates.update(template_id, body.given_fields(), tenant=caller.tenant, actor=caller.actor)
-    return answer(_document(template, caller))
+def templates_update(request: ApiRequest, template_id: Id, body: Annotated[TemplateEdits, JsonBody()]) -> HttpResponse:
+    """Existing jobs of the template do not change."""
+    principal = request.auth
+    template = templates.update(template_id, body.given_fields(), tenant=principal.tenant, actor=principal.actor)
+    return json_response(_serialize_template(template, principal))
 
 
 @router.delete(
@@ -144,9 +150,9 @@ def templates_update(request: ApiRequest, template_id: Id, body: Annotated[Templ
     **operation("templates_delete", {204: None}, scope="admin", problems=[404, 409], summary="Delete a template"),
 )
 def templates_delete(request: ApiRequest, template_id: Id) -> HttpResponse:
-    """Refused with 409 `in_use` while a schedule, or a job that has not ended, was made with it."""
+    """409 `in_use` while a schedule or an unfinished job uses it."""
     templates.delete(template_id, tenant=request.auth.tenant, actor=request.auth.actor)
-    return nothing()
+    return empty_response()
 
 
 @router.post(
@@ -159,16 +165,16 @@ def templates_delete(request: ApiRequest, template_id: Id) -> HttpResponse:
         body="optional",
         problems=[404, 409],
         summary="Run a template",
-        **KEYED,
+        **WITH_IDEMPOTENCY_KEY,
     ),
 )
-def templates_run(request: ApiRequest, template_id: Id, body: Annotated[RunIn, Optional()]) -> HttpResponse:
-    """Submits a job as the template says, but for what is said here. With an idempotency key, a repeated run answers
-    with the job that the first one made."""
+def templates_run(request: ApiRequest, template_id: Id, body: Annotated[RunIn, OptionalJsonBody()]) -> HttpResponse:
+    """Submits a job with the fields of the template, overridden by those given here. With an idempotency key, a
+    repeated run returns the job that the first one created."""
     template = templates.get(template_id, tenant=request.auth.tenant)
-    return submit(request, {**body.given_fields(), "template": template.name, "tenant": template.tenant})
+    return submit_job(request, {**body.given_fields(), "template": template.name, "tenant": template.tenant})
 
 
-def _document(row: JobTemplate, caller: Caller) -> dict[str, Any]:
+def _serialize_template(row: JobTemplate, principal: Principal) -> dict[str, Any]:
     document = serializers.template(row)
-    return document if caller.payload else {**document, "params": None}
+    return document if principal.can_view_payload else {**document, "params": None}

@@ -225,7 +225,7 @@ def _parse_lines(value: Any, field: str) -> list[LogLine]:
                 raise InvalidInput([], _("must be an object"), "dict_type")
             for name in each:
                 if name not in ("level", "message", "at"):
-                    raise InvalidInput(sanitize_text(name, 100), _("is not a field here"), "extra_forbidden")
+                    raise InvalidInput(sanitize_text(name, 100), _("is not a known field"), "extra_forbidden")
             level = (
                 _optional(each, "level", partial(validation.parse_text, max_length=LEVEL_LENGTH, single_line=True))
                 or "INFO"

@@ -10,8 +10,8 @@ from django.urls import include, path
 from ninja import Router
 
 from jobs.api.ninja_api import SchedulerApi
-from jobs.api.request_params import Document, Said
-from jobs.api.responses import answer
+from jobs.api.request_params import JsonBody, RequestBody
+from jobs.api.responses import json_response
 from jobs.services import jobs as job_services
 
 SECRET = "the password is hunter2"
@@ -36,18 +36,18 @@ def interface(request: HttpRequest) -> HttpResponse:
 
 @router.get("/atomic", operation_id="atomic")
 def atomic(request: HttpRequest) -> HttpResponse:
-    return answer({"in_a_transaction": connection.in_atomic_block})
+    return json_response({"in_a_transaction": connection.in_atomic_block})
 
 
 @router.post("/half", operation_id="half")
-def half(request: HttpRequest, body: Annotated[Said, Document()]) -> HttpResponse:
+def half(request: HttpRequest, body: Annotated[RequestBody, JsonBody()]) -> HttpResponse:
     job_services.enqueue("tests.note", {"text": "kept"})
     raise RuntimeError(SECRET)
 
 
 @router.get("/typed/{number}", operation_id="typed")
 def typed(request: HttpRequest, number: int) -> HttpResponse:
-    return answer({"number": number})
+    return json_response({"number": number})
 
 
 broken: Any = SchedulerApi(urls_namespace="broken", openapi_url=None, docs_url=None)

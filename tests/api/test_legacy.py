@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client, override_settings
 
-from jobs.api.legacy import OLD_WORDS
+from jobs.api.legacy import LEGACY_STATUSES
 from jobs.models import Job
 from jobs.states import Status
 from tests.factories import SAMPLE_TYPE, JobFactory, job_in
@@ -33,7 +33,7 @@ def api() -> Api:
 @pytest.mark.parametrize("status", list(Status))
 def test_con_004_each_status_has_its_old_word(api: Api, status: Status) -> None:
     job = job_in(status)
-    word = OLD_WORDS[status]
+    word = LEGACY_STATUSES[status]
     told = ask(api, "get", f"/jobs/{job.pk}").json()
     assert told == {**api.get(f"/jobs/{job.pk}").json(), "status": word}
     assert [item["status"] for item in ask(api, "get", "/jobs/").json()["items"]] == [word]

@@ -146,7 +146,7 @@ def test_the_queue_is_in_the_order_of_dispatch(api: Api) -> None:
 def test_the_queue_of_several_tenants_is_one_order_for_who_sees_them_all(
     api: Api, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(index_scan, "MOST_QUEUES", most)  # beyond it they are not merged but sorted
+    monkeypatch.setattr(index_scan, "MAX_MERGED_QUEUES", most)  # beyond it they are not merged but sorted
     jobs = [JobFactory.create(tenant=tenant, position=n) for n, tenant in enumerate(("b", "a", "c", "a"))]
     assert [item["id"] for item in api.walk("/jobs?order=queue", 1)] == [str(job.pk) for job in jobs]
     assert ids(api.get("/jobs?order=queue&tenant=a")) == [str(jobs[1].pk), str(jobs[3].pk)]
@@ -177,8 +177,8 @@ def test_pages_are_stable_while_jobs_come_and_end(api: Api, order: str) -> None:
     "query", ["job_type=rare", "status=FAILED&status=RUNNING&job_type=rare", "tag=t", "order=queue&job_type=rare"]
 )
 def test_short_windows_lose_nothing(api: Api, monkeypatch: pytest.MonkeyPatch, window: int, query: str) -> None:
-    monkeypatch.setattr(index_scan, "WINDOW", window)
-    monkeypatch.setattr(index_scan, "DENSE", 1)
+    monkeypatch.setattr(index_scan, "SCAN_LIMIT", window)
+    monkeypatch.setattr(index_scan, "FIRST_SCAN_FACTOR", 1)
     states = (Status.FAILED, Status.RUNNING, Status.QUEUED)
     jobs = [
         job_in(states[n % 3], job_type="rare" if n % 4 == 0 else "common", tags=["t"] if n % 5 == 0 else [], position=n)

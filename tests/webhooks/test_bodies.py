@@ -253,7 +253,7 @@ def test_a_body_that_cannot_be_made_does_not_hold_back_the_others(
 ) -> None:
     endpoint("https://example.org/", "job.queued")
     spoilt, whole = enqueued(), enqueued()
-    shape = serializers.jobs
+    shape = serializers.serialize_jobs
 
     def refuse(rows: Any, caller: Any) -> Any:
         found = list(rows)
@@ -261,7 +261,7 @@ def test_a_body_that_cannot_be_made_does_not_hold_back_the_others(
             raise ValueError("no JSON at all")
         return shape(found, caller)
 
-    monkeypatch.setattr(serializers, "jobs", refuse)
+    monkeypatch.setattr(serializers, "serialize_jobs", refuse)
     fan_out()
     found = {each.job_id: json.loads(bytes(each.message.body or b""))["data"] for each in deliveries()}
     assert found[spoilt.pk] == {"id": str(spoilt.pk), "status": "QUEUED", "truncated": True}
