@@ -1,4 +1,4 @@
-"""Schedules: when jobs are made by themselves."""
+"""Endpoints of schedules."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from jobs.api.responses import empty_response, etag_response, json_response
 from jobs.api.schemas import Id
 from jobs.api.serializers import read_job
 from schedules import history, services
-from schedules import serializers as shapes
 from schedules.models import Schedule, ScheduleFire
 from schedules.schemas import (
-    Count,
-    CronQuestion,
+    CronQuery,
     FirePage,
     Preview,
+    PreviewQuery,
     ScheduleEdits,
     ScheduleFilters,
     ScheduleIn,
     ScheduleOut,
     SchedulePage,
 )
+from schedules.serializers import serialize_fire, serialize_schedule, serialize_upcoming
 
 router = Router(tags=["schedules"])
-Why = Annotated[VerbIn, OptionalJsonBody()]
+ReasonBody = Annotated[VerbIn, OptionalJsonBody()]
 NEWEST_FIRST = Order(Schedule, ("-id",))
 LATEST_FIRST = Order(ScheduleFire, ("-fire_time",))  # unique within one schedule
 
@@ -54,21 +54,21 @@ def schedules_list(request: ApiRequest, query: Annotated[ScheduleFilters, Strict
 @router.post(
     "/schedules",
     **operation(
-        "schedules_create", {201: ScheduleOut}, scope="admin", body=True, problems=[409], summary="Make a schedule"
+        "schedules_create", {201: ScheduleOut}, scope="admin", body=True, problems=[409], summary="Create a schedule"
     ),
 )
 def schedules_create(request: ApiRequest, body: Annotated[ScheduleIn, JsonBody()]) -> HttpResponse:
-    """It first fires at its next due time. A cron that never comes due, and a timezone that there is not, are 422."""
-    values = body.given_fields()
-    tenant = request.auth.resolve_tenant(values.pop("tenant", None))
-    schedule = services.create(values, tenant=tenant, actor=request.auth.actor)
+    """It first fires at its next due time. A cron that never comes due and an unknown timezone give 422."""
+    fields = body.given_fields()
+    tenant = request.auth.resolve_tenant(fields.pop("tenant", None))
+    schedule = services.create(fields, tenant=tenant, actor=request.auth.actor)
     return json_response(_serialize(schedule, request.auth), 201)
 
 
 @router.get("/schedules/preview", **operation("schedules_preview_cron", Preview, summary="Preview a cron expression"))
-def schedules_preview_cron(request: ApiRequest, query: Annotated[CronQuestion, StrictQuery()]) -> HttpResponse:
+def schedules_preview_cron(request: ApiRequest, query: Annotated[CronQuery, StrictQuery()]) -> HttpResponse:
     """The next due times of an expression that need not be saved."""
-    return _answer_preview(history.of_cron(query.cron, query.timezone, query.count))
+    return _preview_response(history.preview_cron(query.cron, query.timezone, query.count))
 
 
 @router.get(
@@ -86,7 +86,7 @@ def schedules_get(request: ApiRequest, schedule_id: Id) -> HttpResponse:
     ),
 )
 def schedules_update(request: ApiRequest, schedule_id: Id, body: Annotated[ScheduleEdits, JsonBody()]) -> HttpResponse:
-    """Jobs that it has made keep what they were given (INV-005). What was due before the change is still fired."""
+    """Jobs inserted before keep their values (INV-005). What came due before the change is still fired."""
     principal = request.auth
     schedule = services.update(schedule_id, body.given_fields(), tenant=principal.tenant, actor=principal.actor)
     return json_response(_serialize(schedule, principal))
@@ -97,75 +97,81 @@ def schedules_update(request: ApiRequest, schedule_id: Id, body: Annotated[Sched
     **operation("schedules_delete", {204: None}, scope="admin", problems=[404], summary="Delete a schedule"),
 )
 def schedules_delete(request: ApiRequest, schedule_id: Id) -> HttpResponse:
-    """With its history of fires. Its jobs stay."""
+    """Deletes its history of fires, too. Its jobs stay."""
     services.delete(schedule_id, tenant=request.auth.tenant, actor=request.auth.actor)
     return empty_response()
 
 
-def verb(name: str, summary: str, response: Any = ScheduleOut, permission: str = "") -> dict[str, Any]:
+def schedule_action(name: str, summary: str, response: Any = ScheduleOut, permission: str = "") -> dict[str, Any]:
     return action(f"schedules_{name}", response, f"jobscheduler_schedules.{permission or name}_schedule", summary)
 
 
-@router.post("/schedules/{schedule_id}/trigger", **verb("trigger", "Make its job now", {201: JobOut}))
-def schedules_trigger(request: ApiRequest, schedule_id: Id, body: Why) -> HttpResponse:
-    """Whether or not it is enabled, and whatever is running. It counts as no fire."""
+@router.post("/schedules/{schedule_id}/trigger", **schedule_action("trigger", "Submit its job now", {201: JobOut}))
+def schedules_trigger(request: ApiRequest, schedule_id: Id, body: ReasonBody) -> HttpResponse:
+    """Also while it is disabled or its last job is running. It does not count as a fire."""
     principal = request.auth
     job = services.trigger(schedule_id, tenant=principal.tenant, reason=body.reason, actor=principal.actor)
     return json_response(read_job(job.pk, principal), 201)
 
 
-@router.post("/schedules/{schedule_id}/enable", **verb("enable", "Let it fire again"))
-def schedules_enable(request: ApiRequest, schedule_id: Id, body: Why) -> HttpResponse:
-    """From its next due time on: what came due while it was disabled is not made up for."""
-    return _run_verb(request, services.enable, schedule_id, body)
+@router.post("/schedules/{schedule_id}/enable", **schedule_action("enable", "Enable a schedule"))
+def schedules_enable(request: ApiRequest, schedule_id: Id, body: ReasonBody) -> HttpResponse:
+    """It fires from its next due time on; what came due while it was disabled is not fired."""
+    return _run_action(request, services.enable, schedule_id, body)
 
 
-@router.post("/schedules/{schedule_id}/disable", **verb("disable", "Fire no more"))
-def schedules_disable(request: ApiRequest, schedule_id: Id, body: Why) -> HttpResponse:
-    """The reason is kept in `disabled_reason`."""
-    return _run_verb(request, services.disable, schedule_id, body)
+@router.post("/schedules/{schedule_id}/disable", **schedule_action("disable", "Disable a schedule"))
+def schedules_disable(request: ApiRequest, schedule_id: Id, body: ReasonBody) -> HttpResponse:
+    """The reason is stored in `disabled_reason`."""
+    return _run_action(request, services.disable, schedule_id, body)
 
 
-@router.post("/schedules/{schedule_id}/skip-next", **verb("skip_next", "Leave out the next fire", permission="skip"))
-def schedules_skip_next(request: ApiRequest, schedule_id: Id, body: Why) -> HttpResponse:
+@router.post(
+    "/schedules/{schedule_id}/skip-next",
+    **schedule_action("skip_next", "Skip the next fire", permission="skip"),
+)
+def schedules_skip_next(request: ApiRequest, schedule_id: Id, body: ReasonBody) -> HttpResponse:
     """The one after it comes as usual. 409 `nothing_to_skip` if there is no next fire."""
-    return _run_verb(request, services.skip_next, schedule_id, body)
+    return _run_action(request, services.skip_next, schedule_id, body)
 
 
 @router.get(
     "/schedules/{schedule_id}/preview",
-    **operation("schedules_preview", Preview, problems=[404, 409], summary="The next fires of a schedule"),
+    **operation("schedules_preview", Preview, problems=[404, 409], summary="Preview the next fires of a schedule"),
 )
-def schedules_preview(request: ApiRequest, schedule_id: Id, query: Annotated[Count, StrictQuery()]) -> HttpResponse:
-    """Of a disabled schedule, what would come if it were enabled now."""
+def schedules_preview(
+    request: ApiRequest, schedule_id: Id, query: Annotated[PreviewQuery, StrictQuery()]
+) -> HttpResponse:
+    """Of a disabled schedule, those that it would have if it were enabled now."""
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
-    return _answer_preview(history.of_schedule(schedule, query.count))
+    return _preview_response(history.preview_schedule(schedule, query.count))
 
 
 @router.get(
     "/schedules/{schedule_id}/fires",
-    **operation("schedules_fires", FirePage, problems=[404], summary="What a schedule has fired"),
+    **operation("schedules_fires", FirePage, problems=[404], summary="List the fires of a schedule"),
 )
 def schedules_fires(request: ApiRequest, schedule_id: Id, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
-    """Latest first, each with what became of its job."""
+    """Latest first, each with the outcome of its job."""
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
     rows = history.fires_of(schedule)
-    found = paginate(
+    document = paginate(
         request.auth, "schedules_fires", query, rows, LATEST_FIRST, lambda row: row, parent=str(schedule.pk)
     )
-    return json_response({**found, "items": [shapes.fire(past) for past in history.with_outcomes(found["items"])]})
+    items = [serialize_fire(past) for past in history.load_outcomes(document["items"])]
+    return json_response({**document, "items": items})
 
 
-def _run_verb(request: ApiRequest, service: Callable[..., Schedule], schedule_id: str, body: VerbIn) -> HttpResponse:
+def _run_action(request: ApiRequest, service: Callable[..., Schedule], schedule_id: str, body: VerbIn) -> HttpResponse:
     principal = request.auth
     schedule = service(schedule_id, tenant=principal.tenant, reason=body.reason, actor=principal.actor)
     return json_response(_serialize(schedule, principal))
 
 
-def _answer_preview(upcoming: list[history.Upcoming]) -> HttpResponse:
-    return json_response({"items": [shapes.upcoming(due) for due in upcoming]})
+def _preview_response(upcoming: list[history.UpcomingFire]) -> HttpResponse:
+    return json_response({"items": [serialize_upcoming(fire) for fire in upcoming]})
 
 
 def _serialize(row: Schedule, principal: Principal) -> dict[str, Any]:
-    document = shapes.schedule(row)
+    document = serialize_schedule(row)
     return document if principal.can_view_payload else {**document, "params": None}

@@ -22,18 +22,18 @@ class SchedulesConfig(AppConfig):
         from schedules.ticker import ticker
 
         runner.register_task("schedules", ticker.tick, every_sec=ticker.pause_sec)
-        runner.register_task("fires", history.forget_old, every_sec=lambda: retention.BUSY_SEC)
-        notifications.hear(services.CHANGED, ticker.hasten)
+        runner.register_task("fires", history.delete_old_fires, every_sec=lambda: retention.BUSY_SEC)
+        notifications.hear(services.CHANGED, ticker.wake)
         post_migrate.connect(declared.sync_after_migrate, sender=self, dispatch_uid="jobscheduler_schedules.declared")
 
     def pass_time(self, begin: datetime, end: datetime) -> None:
-        """For `jobs.testing`: what falls due in between is fired."""
+        """Fire what falls due between two times; `jobs.testing` calls this."""
         from schedules.testing import fire_between
 
         fire_between(begin, end)
 
     def examine(self) -> Iterator[Any]:
-        """For `manage.py doctor`."""
+        """Yield the findings of `manage.py doctor`."""
         from schedules.doctor import examine
 
         return examine()

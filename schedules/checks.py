@@ -1,4 +1,4 @@
-"""System checks, tag "jobs": declared schedules, and a django-q2 that would run our ticks twice; and for the doctor."""
+"""System checks, tag "jobs": schedules declared in code, and settings of django-q2 that would run ticks twice."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from django.core.checks import CheckMessage, Error, register
 from jobs.checks import TAG
 from schedules import declared
 
-RETRY_SEC = 60  # django-q2's own default
+DJANGO_Q_RETRY_SEC = 60  # django-q2's own default
 
 
 @register(TAG)
 def check_declared(**kwargs: Any) -> list[CheckMessage]:
-    found = ((handler, declared.problem(handler)) for handler in declared.handlers())
+    """Report declarations in code that are invalid."""
+    problems = ((handler, declared.find_problem(handler)) for handler in declared.declaring_handlers())
     return [
-        Error(f"The schedule of {handler!r} cannot be followed: {problem}", id="jobs.E009")
-        for handler, problem in found
+        Error(f"The schedule declared by {handler!r} is invalid: {problem}", id="jobs.E009")
+        for handler, problem in problems
         if problem
     ]
 
 
 @register(TAG)
 def check_django_q(**kwargs: Any) -> list[CheckMessage]:
-    """Its broker hands a task out again after `retry` seconds, whether or not it is still running."""
+    """Report a `retry` that is not above `timeout`: the broker starts a task again after it, even a running one."""
     cluster = getattr(settings, "Q_CLUSTER", {})
     if not apps.is_installed("django_q") or not isinstance(cluster, Mapping):
         return []
-    retry, timeout = cluster.get("retry", RETRY_SEC), cluster.get("timeout")
+    retry, timeout = cluster.get("retry", DJANGO_Q_RETRY_SEC), cluster.get("timeout")
     if isinstance(timeout, int | float) and isinstance(retry, int | float) and retry > timeout:
         return []
     message = (

@@ -1,4 +1,4 @@
-"""The schedules of the demo, one of them with a past that its own firing has made."""
+"""The schedules of the demo. One of them has a history of fires."""
 
 from __future__ import annotations
 
@@ -9,40 +9,42 @@ from jobs import clock, db
 from jobs.actors import Actor
 from jobs.demo import TENANT
 from schedules import services
-from schedules.firing import settle
+from schedules.firing import fire_schedule
 from schedules.models import Schedule
 
-FIRES = 30
-NAP: dict[str, Any] = {"job_type": "system.sleep", "params": {"seconds": 8}, "priority": "LOW"}
+FIRE_COUNT = 30
+SLEEP: dict[str, Any] = {"job_type": "system.sleep", "params": {"seconds": 8}, "priority": "LOW"}
 MAIL: dict[str, Any] = {"job_type": "demo.mail", "params": {"to": "reader@open.example"}}
-CLOSED: dict[str, Any] = {"job_type": "demo.mail", "params": {"to": "reader@closed.example"}}
+FAILING_MAIL: dict[str, Any] = {"job_type": "demo.mail", "params": {"to": "reader@closed.example"}}
 
 
 def prepare(actor: Actor) -> None:
-    """Its fires are for jobs of the demo's past; from then on it makes what any worker can run."""
-    begin = clock.now() - timedelta(minutes=FIRES)
-    often = {"every_sec": 60, "anchor_at": begin, "catch_up": "all", "catch_up_max": FIRES}
-    pulse = services.create({"name": "demo: every minute", **often, **MAIL}, tenant=TENANT, actor=actor)
-    for made, first, last in ((MAIL, 0, 21), (CLOSED, 22, 24), (MAIL, 25, FIRES - 1)):
-        # Turn the schedule back, and let it make up for what was due in between.
-        rows = Schedule.objects.filter(pk=pulse.pk)
+    """Create a schedule and fire it for the past half hour; its later fires insert jobs that any worker can run."""
+    start = clock.now() - timedelta(minutes=FIRE_COUNT)
+    every_minute = {"every_sec": 60, "anchor_at": start, "catch_up": "all", "catch_up_max": FIRE_COUNT}
+    schedule = services.create({"name": "demo: every minute", **every_minute, **MAIL}, tenant=TENANT, actor=actor)
+    for fields, first, last in ((MAIL, 0, 21), (FAILING_MAIL, 22, 24), (MAIL, 25, FIRE_COUNT - 1)):
+        # Set the schedule back, so that it fires what was due in between.
+        rows = Schedule.objects.filter(pk=schedule.pk)
         with db.atomic():
-            rows.update(next_fire_at=begin + timedelta(minutes=first), **made)
-            settle(rows.get(), begin + timedelta(minutes=last))
-    services.update(pulse.pk, {"catch_up": "latest", "overlap": "skip", **NAP}, actor=actor)
+            rows.update(next_fire_at=start + timedelta(minutes=first), **fields)
+            fire_schedule(rows.get(), start + timedelta(minutes=last))
+    services.update(schedule.pk, {"catch_up": "latest", "overlap": "skip", **SLEEP}, actor=actor)
 
 
 def finish(actor: Actor) -> None:
-    for values in (
-        {"name": "demo: when clocks change", "cron": "30 2 * * *", "timezone": "Europe/Berlin", **NAP},
-        {"name": "demo: working days at nine", "cron": "0 9 * * 1-5", "timezone": "America/New_York", **NAP},
-        {"name": "demo: first of the month", "cron": "@monthly", "jitter_sec": 600, **NAP},
+    for fields in (
+        {"name": "demo: when clocks change", "cron": "30 2 * * *", "timezone": "Europe/Berlin", **SLEEP},
+        {"name": "demo: working days at nine", "cron": "0 9 * * 1-5", "timezone": "America/New_York", **SLEEP},
+        {"name": "demo: first of the month", "cron": "@monthly", "jitter_sec": 600, **SLEEP},
     ):
-        services.create(values, tenant=TENANT, actor=actor)
-    asleep = services.create({"name": "demo: switched off", "cron": "*/10 * * * *", **NAP}, tenant=TENANT, actor=actor)
-    services.disable(asleep.pk, reason="demo: until after the fair", actor=actor)
+        services.create(fields, tenant=TENANT, actor=actor)
+    disabled = services.create(
+        {"name": "demo: switched off", "cron": "*/10 * * * *", **SLEEP}, tenant=TENANT, actor=actor
+    )
+    services.disable(disabled.pk, reason="demo: until after the fair", actor=actor)
 
 
 def clear(actor: Actor) -> None:
-    for key in list(services.of(TENANT).values_list("pk", flat=True)):
-        services.delete(key, actor=actor)
+    for schedule_id in list(services.of(TENANT).values_list("pk", flat=True)):
+        services.delete(schedule_id, actor=actor)

@@ -1,4 +1,4 @@
-"""When a schedule runs, in words, and what to know about a due time on a day when clocks change."""
+"""Describe the rule of a schedule in a sentence, and the effect of clock changes on a due time."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ from cronsim import CronSim, CronSimError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from schedules.cron import Cron, CronError, change_between, fields_of, wall
+from schedules.cron import Cron, CronError, find_clock_change, parse_expression, wall_time
 from schedules.models import Schedule
 from schedules.triggers import Trigger
 
-_ANY_DAY = datetime(2024, 1, 1)  # noqa: DTZ001 — on a clock without a zone
+_REFERENCE_DATE = datetime(2024, 1, 1)  # noqa: DTZ001 — on a clock without a zone
+_SECOND = timedelta(seconds=1)
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
-def in_words(schedule: Schedule) -> str:
-    """Empty for a rule that makes no sense."""
+def describe_rule(schedule: Schedule) -> str:
+    """Return when a schedule is due, in words; empty for an invalid cron expression."""
     if schedule.cron is not None:
-        return cron_in_words(schedule.cron)
+        return describe_cron(schedule.cron)
     if schedule.every_sec is not None:
-        return every_in_words(schedule.every_sec)
+        return describe_interval(schedule.every_sec)
     return _("Once")
 
 
-def cron_in_words(written: str) -> str:
+def describe_cron(expression: str) -> str:
+    """Return an expression in words; empty for an invalid one."""
     try:
-        return str(CronSim(fields_of(written), _ANY_DAY).explain())
+        return str(CronSim(parse_expression(expression), _REFERENCE_DATE).explain())
     except (CronError, CronSimError):
         return ""
 
 
-def every_in_words(seconds: int) -> str:
+def describe_interval(seconds: int) -> str:
+    """Return an interval in its largest whole unit."""
     for size, unit in _UNITS:
         if seconds >= size and seconds % size == 0:
             return _("Every %(count)d %(unit)s") % {"count": seconds // size, "unit": unit}
@@ -42,22 +45,20 @@ def every_in_words(seconds: int) -> str:
     return ngettext("Every %(count)d second", "Every %(count)d seconds", seconds) % {"count": seconds}
 
 
-_SECOND = timedelta(seconds=1)
-
-
-def clock_note(trigger: Trigger, place: ZoneInfo, due: datetime) -> str | None:
-    change = _change_of_the_day(place, due)
+def describe_clock_change(trigger: Trigger, zone: ZoneInfo, due: datetime) -> str | None:
+    """Return what a clock change on the day of a due time means for it; None on all other days."""
+    change = _find_change_on_day(zone, due)
     if change is None:
         return None
-    before, after = wall(place, change - _SECOND) + _SECOND, wall(place, change)
-    if after < before and after <= wall(place, due) < before:
-        local = due.astimezone(place)
+    before, after = wall_time(zone, change - _SECOND) + _SECOND, wall_time(zone, change)
+    if after < before and after <= wall_time(zone, due) < before:
+        local = due.astimezone(zone)
         if local.fold:
             return _("%s comes twice on this day: this is the second") % _format_time(local)
-        if isinstance(trigger, Cron) and not trigger.follows_the_clock:
+        if isinstance(trigger, Cron) and not trigger.follows_wall_clock:
             return _("%s comes twice on this day: it runs the first time only") % _format_time(local)
         return _("%s comes twice on this day: this is the first") % _format_time(local)
-    skipped = trigger.skipped(due) if isinstance(trigger, Cron) else None
+    skipped = trigger.find_skipped_time(due) if isinstance(trigger, Cron) else None
     if skipped is not None:
         values = {"time": _format_time(skipped), "gap": _format_time(before)}
         return _("%(time)s does not exist on this day: clocks go forward at %(gap)s, and it runs right after") % values
@@ -67,17 +68,17 @@ def clock_note(trigger: Trigger, place: ZoneInfo, due: datetime) -> str | None:
     return _("clocks go back on this day, from %(from)s to %(to)s") % values
 
 
-def _change_of_the_day(place: ZoneInfo, due: datetime) -> datetime | None:
-    """When the clocks change between the midnights around this due time, if they do."""
+def _find_change_on_day(zone: ZoneInfo, due: datetime) -> datetime | None:
+    """Return the clock change between the midnights around a due time, if there is one."""
     try:
-        today = wall(place, due).date()
-        begin, end = (
-            datetime.combine(day, time(), place).astimezone(UTC) - _SECOND for day in (today, today + timedelta(days=1))
+        today = wall_time(zone, due).date()
+        start, end = (
+            datetime.combine(day, time(), zone).astimezone(UTC) - _SECOND for day in (today, today + timedelta(days=1))
         )
     except OverflowError:  # the calendar ends
         return None
-    return change_between(place, begin, end)
+    return find_clock_change(zone, start, end)
 
 
-def _format_time(clock: datetime) -> str:
-    return f"{clock:%H:%M}"
+def _format_time(local: datetime) -> str:
+    return f"{local:%H:%M}"

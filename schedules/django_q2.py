@@ -1,4 +1,4 @@
-"""Import the schedules of django-q2, all its eleven types: each once, known by where it came from."""
+"""Import the schedules of django-q2, all its eleven types. `source` keeps each from being imported twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.registry import CONTEXT, Handler, registry
 from jobs.serializers import moment
 from jobs.validation import fields
 from schedules import services, validation
-from schedules.cron import change_between, zone
+from schedules.cron import find_clock_change, get_zone
 from schedules.models import CatchUp, Schedule
 
 DAYS_IN_EVERY_MONTH = 28
@@ -29,70 +29,69 @@ A_YEAR = timedelta(days=366)
 MONTHS_APART = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
 
 
-class Unreadable(JobSchedulerError):
-    """This one cannot be brought over, and why."""
+class NotImportable(JobSchedulerError):
+    """Raised for a schedule that cannot be imported, with the reason."""
 
 
 def translate(source: DjangoQSchedule, zone_name: str, warnings: list[str]) -> dict[str, Any]:
-    """Return what `services.create` takes, or raise. `zone_name` is where django-q2 reads its times."""
+    """Return the fields for `services.create`, or raise; append to `warnings`. `zone_name` is django-q2's time zone."""
     if source.hook:
         warnings.append(_("its hook “%s” is not called: use a webhook, or make it a job") % source.hook[:100])
     if source.cluster:
-        warnings.append(_("its cluster “%s” means nothing here: use a resource") % source.cluster[:100])
-    rule = _rule(source, zone_name, warnings)
-    handler = _handler(source.func)
-    named = _keywords(source.kwargs)
-    if named.pop("q_options", None):
-        warnings.append(_("its q_options stay behind"))
+        warnings.append(_("its cluster “%s” is not imported: use a resource") % source.cluster[:100])
+    rule = _translate_rule(source, zone_name, warnings)
+    handler = _find_handler(source.func)
+    keywords = _parse_keywords(source.kwargs)
+    if keywords.pop("q_options", None):
+        warnings.append(_("its q_options are not imported"))
     parameters = inspect.signature(handler.__wrapped__).parameters.values()
     names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != CONTEXT]
-    positional = _literal(source.args) if source.args else ()
+    positional = _parse_literal(source.args) if source.args else ()
     if not isinstance(positional, tuple):  # as django-q2 reads them: a single value is a tuple of one
         positional = (positional,)
     if len(positional) > len(names):
-        raise Unreadable(_("it passes more arguments than the function has"))
-    given = dict(zip(names, positional, strict=False))
-    if twice := given.keys() & named.keys():
-        raise Unreadable(_("it passes “%s” twice") % min(twice))
-    params = {name: _plain(value) for name, value in {**given, **named}.items()}
-    makes_up = django_q.is_catching_up() and source.schedule_type != "C"  # its crons count from now
+        raise NotImportable(_("it passes more arguments than the function has"))
+    params = dict(zip(names, positional, strict=False))
+    if duplicates := params.keys() & keywords.keys():
+        raise NotImportable(_("it passes “%s” twice") % min(duplicates))
+    catches_up = django_q.is_catching_up() and source.schedule_type != "C"  # its crons count from now
     return {
         "name": (source.name or source.func)[:200],
         "job_type": handler.name,
-        "params": params,
+        "params": _convert_tuples({**params, **keywords}),
         "fire_time_param": source.intended_date_kwarg or None,
         "max_fires": source.repeats if source.repeats > 0 and source.schedule_type != "O" else None,
         "enabled": source.repeats != 0,
-        "catch_up": str(CatchUp.ALL if makes_up else CatchUp.LATEST),
+        "catch_up": str(CatchUp.ALL if catches_up else CatchUp.LATEST),
         **rule,
     }
 
 
-def _rule(source: DjangoQSchedule, zone_name: str, warnings: list[str]) -> dict[str, Any]:
+def _translate_rule(source: DjangoQSchedule, zone_name: str, warnings: list[str]) -> dict[str, Any]:
     kind = source.schedule_type
     if kind == "C":
-        return {"cron": validation.cron(source.cron or ""), "timezone": zone_name}
+        return {"cron": validation.parse_cron(source.cron or ""), "timezone": zone_name}
     if source.next_run is None:
-        raise Unreadable(_("it has no next run"))
+        raise NotImportable(_("it has no next run"))
     if kind == "O":
         return {"run_at": source.next_run}
     if kind == "I":
         return {"every_sec": 60 * (source.minutes or 1), "anchor_at": source.next_run}
     if kind == "BW":
-        if change_between(zone(zone_name), source.next_run, source.next_run + A_YEAR) is not None:
+        if find_clock_change(get_zone(zone_name), source.next_run, source.next_run + A_YEAR) is not None:
             warnings.append(_("counted in real time: where clocks change it moves by what they change"))
         return {"every_sec": TWO_WEEKS_SEC, "anchor_at": source.next_run, "timezone": zone_name}
-    first = source.next_run.astimezone(zone(zone_name))
-    return {"cron": _calendar(kind, first, warnings), "timezone": zone_name}
+    first = source.next_run.astimezone(get_zone(zone_name))
+    return {"cron": _build_cron(kind, first, warnings), "timezone": zone_name}
 
 
-def _calendar(kind: str, first: datetime, warnings: list[str]) -> str:
-    """Cron for what is said by its first time and a step."""
+def _build_cron(kind: str, first: datetime, warnings: list[str]) -> str:
+    """Return the cron expression for a first time and a step of hours, days, weeks or months."""
     at = f"{first.minute} {first.hour}"
     if kind in ("H", "D", "W"):
         return {"H": f"{first.minute} * * * *", "D": f"{at} * * *", "W": f"{at} * * {first.isoweekday() % 7}"}[kind]
     if kind not in MONTHS_APART:
-        raise Unreadable(_("its type “%s” is unknown") % kind)
+        raise NotImportable(_("its type “%s” is unknown") % kind)
     step = MONTHS_APART[kind]
     months = sorted({(first.month - 1 + step * count) % 12 + 1 for count in range(12)})
     if first.day > (DAYS_IN_EVERY_MONTH if kind != "Y" or first.month == 2 else 31):
@@ -100,48 +99,48 @@ def _calendar(kind: str, first: datetime, warnings: list[str]) -> str:
     return f"{at} {first.day} {'*' if step == 1 else ','.join(map(str, months))} *"
 
 
-def _handler(func: str) -> Handler[..., Any]:
-    """By its name, or by where its function is."""
+def _find_handler(func: str) -> Handler[..., Any]:
+    """Return the handler by its job type, or by the dotted path of its function."""
     for name in registry.names():
         if func in (name, registry.get(name).place, *registry.get(name).options.aliases):
             return registry.get(name)
-    raise Unreadable(_("“%s” is no job type here: put @job on it") % func[:200])
+    raise NotImportable(_("“%s” is no job type: put @job on it") % func[:200])
 
 
-def _keywords(written: str | None) -> dict[str, Any]:
-    """Read either a dict, or what stands between the brackets of a call."""
-    if not written:
+def _parse_keywords(text: str | None) -> dict[str, Any]:
+    """Parse a dict, or the keyword arguments of a call."""
+    if not text:
         return {}
     try:
-        value = _literal(written)
-    except Unreadable:
+        value = _parse_literal(text)
+    except NotImportable:
         value = None
         with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
-            call: Any = ast.parse(f"f({written})", mode="eval").body
+            call: Any = ast.parse(f"f({text})", mode="eval").body
             if isinstance(call, ast.Call) and not call.args:
                 value = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise Unreadable(_("its keyword arguments cannot be read"))
+        raise NotImportable(_("its keyword arguments cannot be read"))
     return value
 
 
-def _literal(written: str) -> Any:
+def _parse_literal(text: str) -> Any:
     try:
-        return ast.literal_eval(written)
+        return ast.literal_eval(text)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        raise Unreadable(_("its arguments cannot be read")) from None
+        raise NotImportable(_("its arguments cannot be read")) from None
 
 
-def _plain(value: Any) -> Any:
-    """Tuples as lists; whatever else JSON has no word for is refused when the schedule is made."""
+def _convert_tuples(value: Any) -> Any:
+    """Return a value with lists for tuples. Other values that JSON lacks are refused by `services.create`."""
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
+        return [_convert_tuples(item) for item in value]
+    return {name: _convert_tuples(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 @dataclass
-class Imported:
-    """`result` is made, known or refused; before it is done, `would be made`."""
+class ImportResult:
+    """`result` is `made`, `known` or `refused`; in a dry run, `would be made` instead of `made`."""
 
     source: str
     name: str
@@ -152,17 +151,17 @@ class Imported:
     fires_twice: bool = False
 
 
-def bring_over(
+def import_schedules(
     *, tenant: str = "default", dry_run: bool = False, disable_source: bool = False, actor: Actor = PYTHON
-) -> list[Imported]:
+) -> list[ImportResult]:
     """Import each in a transaction of its own, in which its source is disabled too if `disable_source`."""
     tenant = fields.parse_tenant(tenant)
-    zone_name = validation.timezone(django_q.get_time_zone(), "Q_CLUSTER")
+    zone_name = validation.parse_timezone(django_q.get_time_zone(), "Q_CLUSTER")
     known = set(Schedule.objects.filter(source__startswith="q2:").values_list("source", flat=True))
-    imported = []
+    results = []
     for source in django_q.list_schedules():
-        row = Imported(f"q2:{source.id}", source.name or source.func, fires_twice=source.repeats != 0)
-        imported.append(row)
+        row = ImportResult(f"q2:{source.id}", source.name or source.func, fires_twice=source.repeats != 0)
+        results.append(row)
         try:
             with db.atomic():
                 if row.source in known:
@@ -174,25 +173,27 @@ def bring_over(
                     row.fires_twice = False
         except JobSchedulerError as error:
             row.result, row.reason = "refused", str(error)
-    return imported
+    return results
 
 
-def _create(row: Imported, source: DjangoQSchedule, zone_name: str, tenant: str, dry_run: bool, actor: Actor) -> None:
+def _create(
+    row: ImportResult, source: DjangoQSchedule, zone_name: str, tenant: str, dry_run: bool, actor: Actor
+) -> None:
     warnings: list[str] = []
     values = translate(source, zone_name, warnings)
     row.warnings += warnings
-    row.when = _when(values)
+    row.when = _describe_rule(values)
     if Schedule.objects.filter(tenant=tenant, name=values["name"]).exists():
-        values["name"] = f"{values['name'][:170]} ({row.source})"  # tells where it comes from
+        values["name"] = f"{values['name'][:170]} ({row.source})"  # unique
     row.name = values["name"]
-    services.require_sense_of(values, tenant=tenant)
+    services.require_valid_fields(values, tenant=tenant)
     if dry_run:
         row.result = "would be made"
     else:
         services.create(values, tenant=tenant, actor=actor, source=row.source)
 
 
-def _when(values: dict[str, Any]) -> str:
+def _describe_rule(values: dict[str, Any]) -> str:
     if "cron" in values:
         return f"{values['cron']} {values['timezone']}"
     return f"every {values['every_sec']} s" if "every_sec" in values else f"once, at {moment(values['run_at'])}"

@@ -9,16 +9,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs.management.doctor import Finding, Findings, Level
-from schedules.firing import BROKEN
+from schedules.firing import BROKEN_PREFIX
 from schedules.models import Schedule
 
 LATE_SEC = 60
 
 
 def examine() -> Findings:
+    """Report schedules that are overdue, and those that the scheduler disabled."""
     rows = Schedule.objects.all()
     late = rows.filter(enabled=True, next_fire_at__lt=Now() - timedelta(seconds=LATE_SEC)).count()
-    broken = rows.filter(enabled=False, disabled_reason__startswith=BROKEN).count()
+    broken = rows.filter(enabled=False, disabled_reason__startswith=BROKEN_PREFIX).count()
     if late:
         message = ngettext("%d is overdue by more than a minute", "%d are overdue by more than a minute", late) % late
         yield Finding(

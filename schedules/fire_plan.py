@@ -1,4 +1,4 @@
-"""Plan the fires of a schedule: which due times make jobs, which jobs, and which of them must be skipped."""
+"""Plan the fires of a schedule: which due times are fired, with which jobs, and which jobs must be skipped."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jobs.services import job_spec
 from jobs.states import TERMINAL
 from jobs.validation import fields as parsing
 from schedules.models import Overlap, Schedule
-from schedules.triggers import choose, trigger_of
+from schedules.triggers import build_trigger, choose_due_times
 
 
 @dataclass
-class Fire:
-    """One due time of one schedule, and the job that it makes. `skip` says why that one is not to run."""
+class PlannedFire:
+    """One due time of one schedule, and the job to insert. `skip` is the reason why that job must not run."""
 
     schedule: Schedule
     due: datetime
@@ -30,76 +30,78 @@ class Fire:
 
 
 @dataclass
-class Plan:
-    """Fires of one schedule, and its next due time. `missed` says which due times are not fired."""
+class FirePlan:
+    """Fires of one schedule, and its next due time. `missed` names the due times that are not fired."""
 
     schedule: Schedule
-    fires: list[Fire]
+    fires: list[PlannedFire]
     next_at: datetime | None
     missed: str
 
 
-def plan_fires(schedule: Schedule, now: datetime) -> Plan:
-    """Plan without the database. Whatever this raises is wrong with this one row."""
+def plan_fires(schedule: Schedule, now: datetime) -> FirePlan:
+    """Plan without the database. Any exception is an error of this one row."""
     assert schedule.next_fire_at is not None
-    choice = choose(
-        trigger_of(schedule),
+    due_times = choose_due_times(
+        build_trigger(schedule),
         schedule.next_fire_at.astimezone(UTC),
         now,
         catch_up=schedule.catch_up,
-        most=schedule.catch_up_max,
+        catch_up_max=schedule.catch_up_max,
         grace_sec=schedule.misfire_grace_sec,
-        left=schedule.fires_left,
+        fires_left=schedule.fires_left,
     )
     missed = ""
-    if choice.missed_since is not None:
-        since = serializers.moment(choice.missed_since)
-        until = serializers.moment(choice.fired[0]) if choice.fired else "now"
+    if due_times.missed_since is not None:
+        since = serializers.moment(due_times.missed_since)
+        until = serializers.moment(due_times.to_fire[0]) if due_times.to_fire else "now"
         missed = f"missed: due times from {since} until {until} were not fired (catch-up {schedule.catch_up})"
-    fires = [Fire(schedule, due, build_job(schedule, due)) for due in choice.fired]
+    fires = [PlannedFire(schedule, due, build_spec(schedule, due)) for due in due_times.to_fire]
     if fires:
         fires[0].note = missed
-    return Plan(schedule, fires, choice.next_at, missed)
+    return FirePlan(schedule, fires, due_times.next_at, missed)
 
 
-def skip_overlaps(plans: Sequence[Plan]) -> None:
-    """Of a schedule whose fires must not overlap only one may be live: its last one, or the first of these."""
-    strict = [plan for plan in plans if plan.fires and plan.schedule.overlap == Overlap.SKIP]
-    last = tails(plan.schedule.last_job_id for plan in strict if plan.schedule.last_job_id) if strict else {}
-    for plan in strict:
-        before = last.get(plan.schedule.last_job_id) if plan.schedule.last_job_id else None
-        busy = None if before is None or before.status in TERMINAL else before
+def skip_overlaps(plans: Sequence[FirePlan]) -> None:
+    """Mark fires to be skipped: a schedule with overlap `skip` may have one live job, of its last fire or of these."""
+    exclusive = [plan for plan in plans if plan.fires and plan.schedule.overlap == Overlap.SKIP]
+    last_job_ids = {plan.schedule.last_job_id for plan in exclusive if plan.schedule.last_job_id}
+    latest = find_latest_attempts(last_job_ids) if last_job_ids else {}
+    for plan in exclusive:
+        previous = latest.get(plan.schedule.last_job_id) if plan.schedule.last_job_id else None
+        live = None if previous is None or previous.status in TERMINAL else previous
         for fire in plan.fires:
-            if busy is None:
-                busy = Job(id=fire.spec.id, status=fire.spec.status)
+            if live is None:
+                live = Job(id=fire.spec.id, status=fire.spec.status)
             else:
-                fire.skip = f"overlap: job {busy.pk} of an earlier fire is {busy.status}"
+                fire.skip = f"overlap: job {live.pk} of an earlier fire is {live.status}"
                 fire.note = fire.note or fire.skip
 
 
-def tails(job_ids: Iterable[UUID]) -> dict[UUID, Job]:
-    """Each job's chain by its last job; jobs that were pruned are left out."""
+def find_latest_attempts(job_ids: Iterable[UUID]) -> dict[UUID, Job]:
+    """Return the last job of each given job's retry chain; jobs that were pruned are left out."""
     jobs = Job.objects.only("id", "status", "status_reason", "retry_of_id").order_by()
-    found = {job.pk: job for job in jobs.filter(pk__in=set(job_ids))}
-    newest = {job_id: job_id for job_id in found}  # the last job known of a chain, and the given one
-    while newest:
-        followers = list(jobs.filter(retry_of_id__in=list(newest)))
-        newest = {job.pk: newest[job.retry_of_id] for job in followers if job.retry_of_id is not None}
-        found |= {newest[job.pk]: job for job in followers}
-    return found
+    latest = {job.pk: job for job in jobs.filter(pk__in=set(job_ids))}
+    given_id_of = {job_id: job_id for job_id in latest}  # of the last job of a chain that is known so far
+    while given_id_of:
+        retries = list(jobs.filter(retry_of_id__in=list(given_id_of)))
+        given_id_of = {job.pk: given_id_of[job.retry_of_id] for job in retries if job.retry_of_id is not None}
+        latest |= {given_id_of[job.pk]: job for job in retries}
+    return latest
 
 
-def build_job(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> JobSpec:
-    """Build one new job, or raise InvalidInput. A job that a person triggers has no fire time and no jitter."""
+def build_spec(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> JobSpec:
+    """Return the job to insert, or raise InvalidInput. A job that an operator triggers has no fire time, no jitter."""
     params = parsing.parse_json_object(schedule.params, "params")
     if schedule.fire_time_param:
         params[schedule.fire_time_param] = serializers.moment(due)
+    delay = compute_jitter(schedule.pk, due, schedule.jitter_sec) if is_fire and schedule.jitter_sec else None
     fields = {
         "tenant": schedule.tenant,
         "priority": schedule.priority,
         "target": schedule.target,
         "resource": schedule.resource or None,
-        "not_before": due + jitter(schedule.pk, due, schedule.jitter_sec) if is_fire and schedule.jitter_sec else None,
+        "not_before": None if delay is None else due + delay,
     }
     return job_spec.SpecBuilder(
         schedule.job_type or None,
@@ -110,7 +112,7 @@ def build_job(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> Job
     ).build(params)
 
 
-def jitter(schedule_id: UUID, due: datetime, most_sec: int) -> timedelta:
-    """From nothing up to `most_sec`, the same in every process: neighbours are spread, a due time is not moved."""
+def compute_jitter(schedule_id: UUID, due: datetime, max_sec: int) -> timedelta:
+    """Return a delay of 0 to `max_sec` seconds, the same in every process for the same due time."""
     digest = hashlib.sha256(f"{schedule_id} {serializers.moment(due)}".encode()).digest()
-    return timedelta(seconds=round(most_sec * int.from_bytes(digest[:6]) / 2**48, 3))
+    return timedelta(seconds=round(max_sec * int.from_bytes(digest[:6]) / 2**48, 3))

@@ -1,7 +1,7 @@
-"""Fire what is due. Any number of schedulers may do so at once: each due time makes one job.
+"""Fire due schedules. Any number of schedulers may run at once: each due time inserts one job.
 
-A batch is one transaction: its schedules are locked (others pass them by), the fire rows are inserted first, only those
-that were new make jobs, and each schedule moves on from the due time at which it was seen.
+A batch is one transaction: its schedules are locked (other schedulers skip them), the fire rows are inserted first, a
+job is inserted for each fire row that is new, and each schedule advances from the due time that was read.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from jobs.errors import InvalidInput
 from jobs.services.jobs import REASON_LENGTH
 from jobs.validation.sanitize import sanitize_text
 from schedules.cron import CronError, UnknownZone
-from schedules.fire_plan import Fire, Plan, plan_fires, skip_overlaps
+from schedules.fire_plan import FirePlan, PlannedFire, plan_fires, skip_overlaps
 from schedules.models import Schedule, ScheduleFire
 
 logger = logging.getLogger("jobs.schedules.firing")
 ACTOR = Actor(ActorKind.SCHEDULER, "schedules")
-BATCH = 100
+BATCH_SIZE = 100  # schedules in one transaction
+INSERT_BATCH_SIZE = 500  # fires in one statement: SQLite takes 32,766 values
 ROUND_SEC = 5.0
-REASON = "fired by its schedule"
-BROKEN = "broken: "  # how the reason begins when the scheduler itself has disabled a schedule
-EXPECTED = (InvalidInput, CronError, UnknownZone)
-FIRES_AT_ONCE = 500  # SQLite takes 32,766 values at once
+FIRED_REASON = "fired by its schedule"
+BROKEN_PREFIX = "broken: "  # of the reason with which the scheduler itself disables a schedule
+INVALID_SCHEDULE_ERRORS = (InvalidInput, CronError, UnknownZone)
 _INSERT_FIRES = """
     INSERT INTO jobscheduler_schedulefire (schedule_id, fire_time, job_id, note) VALUES {rows}
     ON CONFLICT (schedule_id, fire_time) DO NOTHING RETURNING job_id"""
@@ -46,101 +46,101 @@ _ADVANCE = """
 
 
 def fire_due(now: datetime | None = None) -> int:
-    """Fire all that is due, for a few seconds at most. Returns how many jobs were made."""
-    moment, end, made = now or clock.now(), time.monotonic() + ROUND_SEC, 0
-    for ids in _batches(moment):
-        made += _fire(ids, moment)
-        if time.monotonic() > end:
+    """Fire due schedules for ROUND_SEC at most. Return the number of jobs inserted."""
+    moment, deadline, job_count = now or clock.now(), time.monotonic() + ROUND_SEC, 0
+    for schedule_ids in _due_batches(moment):
+        job_count += _fire_batch(schedule_ids, moment)
+        if time.monotonic() > deadline:
             break
-    return made
+    return job_count
 
 
-def settle(schedule: Schedule, now: datetime) -> None:
-    """Fire what this schedule, whose row is locked, owes by now, before another rule takes its place."""
+def fire_schedule(schedule: Schedule, now: datetime) -> None:
+    """Fire what is due of one schedule whose row the caller has locked: its rule is about to change."""
     if not schedule.enabled or schedule.next_fire_at is None or schedule.next_fire_at > now:
         return
     try:
         plan = plan_fires(schedule, now)
-    except EXPECTED as error:
-        logger.warning("schedule %s owed fires that cannot be made: %s", schedule.name, error)
+    except INVALID_SCHEDULE_ERRORS as error:
+        logger.warning("schedule %s cannot be fired before its change: %s", schedule.name, error)
         return
-    _write([plan])
+    _write_plans([plan])
 
 
-def _batches(now: datetime) -> Iterator[list[UUID]]:
-    """Due schedules in their order, each once: one that cannot be fired does not stand in the way of the others."""
-    beyond = Q()
-    while found := list(_due(now).filter(beyond).values_list("next_fire_at", "pk")[:BATCH]):
-        yield [pk for _at, pk in found]
-        at, last = found[-1]
-        beyond = Q(next_fire_at__gt=at) | Q(next_fire_at=at, pk__gt=last)
+def _due_batches(now: datetime) -> Iterator[list[UUID]]:
+    """Yield the ids of due schedules in order, each once: one that cannot be fired does not block the others."""
+    after_last = Q()
+    while rows := list(_due_schedules(now).filter(after_last).values_list("next_fire_at", "pk")[:BATCH_SIZE]):
+        yield [pk for _next_fire_at, pk in rows]
+        next_fire_at, last_pk = rows[-1]
+        after_last = Q(next_fire_at__gt=next_fire_at) | Q(next_fire_at=next_fire_at, pk__gt=last_pk)
 
 
-def _fire(ids: Sequence[UUID], now: datetime) -> int:
-    """Fire these schedules in one transaction, or each in its own if that fails."""
+def _fire_batch(schedule_ids: Sequence[UUID], now: datetime) -> int:
+    """Fire these schedules in one transaction, or each in its own if that fails. Return the number of jobs."""
     try:
         with db.atomic():
-            due = _due(now).filter(pk__in=ids).select_related("template")
+            due = _due_schedules(now).filter(pk__in=schedule_ids).select_related("template")
             locked = due.select_for_update(skip_locked=True, no_key=True, of=("self",))
             plans = [_plan_or_disable(schedule, now) for schedule in locked]
-            return _write([plan for plan in plans if plan is not None])
+            return _write_plans([plan for plan in plans if plan is not None])
     except MISSING:
         raise
     except Exception:
-        if len(ids) == 1:
-            logger.exception("schedule %s could not be fired; it is tried again", ids[0])
+        if len(schedule_ids) == 1:
+            logger.exception("schedule %s could not be fired; the next round tries again", schedule_ids[0])
             return 0
-        logger.exception("a batch of %d schedules could not be fired together; trying one by one", len(ids))
-    return sum(_fire([schedule_id], now) for schedule_id in ids)
+        logger.exception("a batch of %d schedules could not be fired; firing one by one", len(schedule_ids))
+    return sum(_fire_batch([schedule_id], now) for schedule_id in schedule_ids)
 
 
-def _due(now: datetime) -> QuerySet[Schedule]:
+def _due_schedules(now: datetime) -> QuerySet[Schedule]:
     return Schedule.objects.filter(enabled=True, next_fire_at__lte=now).order_by("next_fire_at", "pk")
 
 
-def _plan_or_disable(schedule: Schedule, now: datetime) -> Plan | None:
-    """Disable a schedule whose row makes no sense, whatever is wrong with it: the others go on."""
+def _plan_or_disable(schedule: Schedule, now: datetime) -> FirePlan | None:
+    """Return the plan of a schedule. Disable a schedule that raises any error, so that the others are fired."""
     try:
         return plan_fires(schedule, now)
     except Exception as error:
-        is_expected = isinstance(error, EXPECTED)
+        is_expected = isinstance(error, INVALID_SCHEDULE_ERRORS)
         message = "schedule %s (%s) is broken and was disabled: %s"
         logger.error(message, schedule.name, schedule.pk, error, exc_info=not is_expected)
         text = f"cron {error}" if isinstance(error, CronError) else str(error) or type(error).__name__
         rows = Schedule.objects.filter(pk=schedule.pk, next_fire_at=schedule.next_fire_at)
-        reason = sanitize_text(f"{BROKEN}{text}", REASON_LENGTH)
+        reason = sanitize_text(f"{BROKEN_PREFIX}{text}", REASON_LENGTH)
         rows.update(enabled=False, next_fire_at=None, disabled_reason=reason)
         return None
 
 
-def _write(plans: Sequence[Plan]) -> int:
-    """Write fires, jobs and next due times, inside the transaction that holds the schedules. Returns how many jobs."""
+def _write_plans(plans: Sequence[FirePlan]) -> int:
+    """Write fires, jobs and next due times in the transaction that holds the schedules. Return the number of jobs."""
     skip_overlaps(plans)
     fires = sorted((fire for plan in plans for fire in plan.fires), key=lambda fire: (fire.due, fire.schedule.pk))
-    new = insert_fires(fires)
-    made = [fire for fire in fires if fire.spec.id in new]
-    if made:
-        insert_jobs([fire.spec for fire in made], actor=ACTOR, reason=REASON)
-    for fire in made:
+    new_job_ids = insert_fires(fires)
+    new_fires = [fire for fire in fires if fire.spec.id in new_job_ids]
+    if new_fires:
+        insert_jobs([fire.spec for fire in new_fires], actor=ACTOR, reason=FIRED_REASON)
+    for fire in new_fires:
         if fire.skip:
             lifecycle.skip(fire.spec.id, actor=ACTOR, reason=fire.skip)
     for plan in plans:
-        plan.fires = [fire for fire in plan.fires if fire.spec.id in new]  # the others were fired before
-    if plans and advance(plans) != len(plans):
-        raise RuntimeError("a schedule was moved on under the lock of this transaction")
-    return len(made)
+        plan.fires = [fire for fire in plan.fires if fire.spec.id in new_job_ids]  # the others were fired before
+    if plans and advance_schedules(plans) != len(plans):
+        raise RuntimeError("a schedule advanced although this transaction holds its lock")
+    return len(new_fires)
 
 
-def insert_fires(fires: Sequence[Fire]) -> set[UUID]:
-    """Insert fires. Returns the job ids of those whose due times had not been fired before."""
+def insert_fires(fires: Sequence[PlannedFire]) -> set[UUID]:
+    """Insert fires. Return the job ids of those whose due times had not been fired before."""
     columns: Any = ScheduleFire._meta
-    connection, inserted = db.connection(), set()
+    connection, new_job_ids = db.connection(), set()
     with connection.cursor() as cursor:
-        for start in range(0, len(fires), FIRES_AT_ONCE):
-            chunk = fires[start : start + FIRES_AT_ONCE]
+        for start in range(0, len(fires), INSERT_BATCH_SIZE):
+            batch = fires[start : start + INSERT_BATCH_SIZE]
             values = [
                 columns.get_field(name).get_db_prep_save(value, connection)
-                for fire in chunk
+                for fire in batch
                 for name, value in (
                     ("schedule", fire.schedule.pk),
                     ("fire_time", fire.due),
@@ -148,13 +148,13 @@ def insert_fires(fires: Sequence[Fire]) -> set[UUID]:
                     ("note", fire.note),
                 )
             ]
-            cursor.execute(_INSERT_FIRES.format(rows=", ".join(["(%s, %s, %s, %s)"] * len(chunk))), values)
-            inserted |= {UUID(str(job_id)) for (job_id,) in cursor.fetchall()}
-    return inserted
+            cursor.execute(_INSERT_FIRES.format(rows=", ".join(["(%s, %s, %s, %s)"] * len(batch))), values)
+            new_job_ids |= {UUID(str(job_id)) for (job_id,) in cursor.fetchall()}
+    return new_job_ids
 
 
-def advance(plans: Sequence[Plan]) -> int:
-    """Move each schedule on, unless it no longer stands where it was seen. Returns how many moved."""
+def advance_schedules(plans: Sequence[FirePlan]) -> int:
+    """Set each schedule to its next due time, unless its due time has changed. Return the number of rows changed."""
     columns: Any = Schedule._meta
     connection, rows = db.connection(), []
     for plan in plans:

@@ -1,8 +1,8 @@
-"""What a schedule has fired and what became of it, how long that is remembered, and what comes next."""
+"""The past fires of a schedule with the outcome of their jobs, their retention, and the preview of upcoming fires."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -16,76 +16,78 @@ from jobs.conf import conf
 from jobs.models import Job
 from jobs.validation import fields
 from schedules import validation
-from schedules.cron import Cron, zone
-from schedules.describe import clock_note
-from schedules.fire_plan import tails
+from schedules.cron import Cron, get_zone
+from schedules.describe import describe_clock_change
+from schedules.fire_plan import find_latest_attempts
 from schedules.models import Schedule, ScheduleFire
-from schedules.triggers import Trigger, from_on, trigger_of
-from schedules.validation import refusing_nonsense
+from schedules.triggers import Trigger, build_trigger, due_times_from
+from schedules.validation import broken_as_conflict
 
-AT_ONCE = 500
+DELETE_BATCH_SIZE = 500
+MIN_COUNT, MAX_COUNT, DEFAULT_COUNT = 1, 1000, 5  # of upcoming fires
 
 
 @dataclass(frozen=True)
 class PastFire:
-    """`last` is the end of its job's retry chain; None once the job is forgotten."""
+    """`latest_attempt` is the last job of its job's retry chain; None once the job was pruned."""
 
     fire: ScheduleFire
-    last: Job | None
+    latest_attempt: Job | None
 
     @property
     def outcome(self) -> str | None:
-        return None if self.last is None else str(self.last.status)
+        return None if self.latest_attempt is None else str(self.latest_attempt.status)
 
 
 def fires_of(schedule: Schedule) -> QuerySet[ScheduleFire]:
     return ScheduleFire.objects.filter(schedule_id=schedule.pk).order_by("-fire_time")
 
 
-def with_outcomes(fires: Iterable[ScheduleFire]) -> list[PastFire]:
-    listed: Sequence[ScheduleFire] = list(fires)
-    last = tails(fire.job_id for fire in listed if fire.job_id is not None)
-    return [PastFire(fire, last.get(fire.job_id) if fire.job_id is not None else None) for fire in listed]
+def load_outcomes(fires: Iterable[ScheduleFire]) -> list[PastFire]:
+    """Return fires together with the last jobs of their retry chains."""
+    rows = list(fires)
+    latest = find_latest_attempts(fire.job_id for fire in rows if fire.job_id is not None)
+    return [PastFire(fire, latest.get(fire.job_id) if fire.job_id is not None else None) for fire in rows]
 
 
-def forget_old() -> int:
-    """One round: fires whose jobs were pruned, as old as RETENTION_DAYS says. Returns how many went."""
+def delete_old_fires() -> int:
+    """Delete one batch of fires that are older than RETENTION_DAYS and whose jobs were pruned. Return the number."""
     if conf.RETENTION_DAYS is None:
         return 0
     before = clock.now() - timedelta(days=conf.RETENTION_DAYS)
     fires = ScheduleFire.objects.all()
-    forgotten = fires.filter(job__isnull=True).order_by("pk")[:AT_ONCE]
-    ids = [pk for pk, fired_at in forgotten.values_list("pk", "fired_at") if fired_at < before]
+    without_job = fires.filter(job__isnull=True).order_by("pk")[:DELETE_BATCH_SIZE]
+    ids = [pk for pk, fired_at in without_job.values_list("pk", "fired_at") if fired_at < before]
     return fires.filter(pk__in=ids).delete()[0] if ids else 0
 
 
-FEWEST, MOST, DEFAULT = 1, 1000, 5
-
-
 @dataclass(frozen=True)
-class Upcoming:
+class UpcomingFire:
+    """A due time in UTC and in the schedule's zone. `note` says what a clock change on that day does to it."""
+
     fire_at: datetime
     local: datetime
     note: str | None
 
 
-def of_schedule(schedule: Schedule, count: int = DEFAULT) -> list[Upcoming]:
-    """What comes next; of a disabled schedule, what would come if it were enabled now."""
-    most = fields.parse_integer(count, "count", FEWEST, MOST)
+def preview_schedule(schedule: Schedule, count: int = DEFAULT_COUNT) -> list[UpcomingFire]:
+    """Return the next fires; of a disabled schedule, those that it would have if it were enabled now."""
+    limit = fields.parse_integer(count, "count", MIN_COUNT, MAX_COUNT)
     if schedule.fires_left is not None:
-        most = min(most, schedule.fires_left)
-    with refusing_nonsense():
-        trigger = trigger_of(schedule)
-        first = schedule.next_fire_at if schedule.enabled else trigger.after(clock.now())
-        return _describe_due_times(trigger, zone(schedule.timezone), islice(from_on(trigger, first), most))
+        limit = min(limit, schedule.fires_left)
+    with broken_as_conflict():
+        trigger = build_trigger(schedule)
+        first = schedule.next_fire_at if schedule.enabled else trigger.next_after(clock.now())
+        return _describe_due_times(trigger, get_zone(schedule.timezone), islice(due_times_from(trigger, first), limit))
 
 
-def of_cron(cron: Any, timezone: Any = "UTC", count: int = DEFAULT) -> list[Upcoming]:
-    """Preview an expression that is not saved."""
-    most = fields.parse_integer(count, "count", FEWEST, MOST)
-    trigger = Cron(validation.cron(cron), zone(validation.timezone(timezone)))
-    return _describe_due_times(trigger, trigger.zone, islice(from_on(trigger, trigger.after(clock.now())), most))
+def preview_cron(cron: Any, timezone: Any = "UTC", count: int = DEFAULT_COUNT) -> list[UpcomingFire]:
+    """Return the next due times of an expression that need not be saved."""
+    limit = fields.parse_integer(count, "count", MIN_COUNT, MAX_COUNT)
+    trigger = Cron(validation.parse_cron(cron), get_zone(validation.parse_timezone(timezone)))
+    first = trigger.next_after(clock.now())
+    return _describe_due_times(trigger, trigger.zone, islice(due_times_from(trigger, first), limit))
 
 
-def _describe_due_times(trigger: Trigger, place: ZoneInfo, times: Iterable[datetime]) -> list[Upcoming]:
-    return [Upcoming(due, due.astimezone(place), clock_note(trigger, place, due)) for due in times]
+def _describe_due_times(trigger: Trigger, zone: ZoneInfo, due_times: Iterable[datetime]) -> list[UpcomingFire]:
+    return [UpcomingFire(due, due.astimezone(zone), describe_clock_change(trigger, zone, due)) for due in due_times]

@@ -13,37 +13,36 @@ from jobs.api.request_params import QueryParams, RequestBody, body_config, integ
 from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
 from jobs.conf.rules import YEAR_SEC
 from jobs.validation import fields
-from schedules import cron, history
-from schedules import validation as gates
+from schedules import cron, history, validation
 from schedules.models import CatchUp, Overlap
 
 CRON = {
     "type": "string",
-    "maxLength": cron.LENGTH,
-    "description": f"Five fields, or one of {', '.join(cron.NAMES)}. On days when clocks change as Debian's cron.",
+    "maxLength": cron.CRON_LENGTH,
+    "description": f"Five fields, or one of {', '.join(cron.ALIASES)}. Clock changes are handled as in Debian's cron.",
     "examples": ["0 3 * * 1-5"],
 }
 ZONE = {"type": "string", "description": "An IANA name.", "examples": ["Europe/Berlin"]}
 
 
-def whole_number(minimum: int, maximum: int) -> dict[str, Any]:
+def integer_schema(minimum: int, maximum: int) -> dict[str, Any]:
     return {"type": "integer", "minimum": minimum, "maximum": maximum}
 
 
-COUNT = {**whole_number(history.FEWEST, history.MOST), "default": history.DEFAULT}
+COUNT = {**integer_schema(history.MIN_COUNT, history.MAX_COUNT), "default": history.DEFAULT_COUNT}
 Cron = Annotated[Any, WithJsonSchema(CRON)]
 Zone = Annotated[Any, WithJsonSchema(ZONE)]
-Every = Annotated[Any, WithJsonSchema(whole_number(1, gates.LONGEST_EVERY_SEC))]
-Fires = Annotated[Any, WithJsonSchema(whole_number(1, gates.MOST_FIRES))]
-CatchUpWord = Annotated[Any, WithJsonSchema(enum_schema(CatchUp.values))]
-CatchUpMost = Annotated[Any, WithJsonSchema(whole_number(1, gates.MOST_CATCH_UP))]
-OverlapWord = Annotated[Any, WithJsonSchema(enum_schema(Overlap.values))]
-Grace = Annotated[Any, WithJsonSchema(whole_number(0, YEAR_SEC))]
-Jitter = Annotated[Any, WithJsonSchema(whole_number(0, gates.LONGEST_JITTER_SEC))]
+Every = Annotated[Any, WithJsonSchema(integer_schema(1, validation.MAX_EVERY_SEC))]
+Fires = Annotated[Any, WithJsonSchema(integer_schema(1, validation.MAX_FIRES))]
+CatchUpChoice = Annotated[Any, WithJsonSchema(enum_schema(CatchUp.values))]
+CatchUpMax = Annotated[Any, WithJsonSchema(integer_schema(1, validation.MAX_CATCH_UP))]
+OverlapChoice = Annotated[Any, WithJsonSchema(enum_schema(Overlap.values))]
+Grace = Annotated[Any, WithJsonSchema(integer_schema(0, YEAR_SEC))]
+Jitter = Annotated[Any, WithJsonSchema(integer_schema(0, validation.MAX_JITTER_SEC))]
 
 
 class ScheduleOut(Out):
-    """Due times that make jobs. What is edited here never touches jobs already made (INV-005)."""
+    """A rule that inserts jobs at its due times. Changes never affect jobs inserted before (INV-005)."""
 
     id: Id
     tenant: str
@@ -58,7 +57,7 @@ class ScheduleOut(Out):
     disabled_reason: str
     job_type: str | None
     template: str | None = Field(description="The name of a template.")
-    params: JsonObject | None = Field(description="Secrets masked. Null where the caller may not see payloads.")
+    params: JsonObject | None = Field(description="Secrets masked. Null where the principal may not see payloads.")
     fire_time_param: str | None
     priority: int | None
     target: str | None
@@ -71,14 +70,14 @@ class ScheduleOut(Out):
     next_fire_at: Time | None
     last_fire_at: Time | None
     fire_count: int
-    note: str = Field(description="What the scheduler last had to say: due times that it missed or skipped.")
-    source: str = Field(description="Empty, or where it comes from: `code:…`, `q2:…`.")
+    note: str = Field(description="The last message of the scheduler: due times that were missed or skipped.")
+    source: str = Field(description="Empty, or the origin: `code:…` (declared), `q2:…` (imported from django-q2).")
     edited: bool
     created_at: Time
 
 
 class FireOut(Out):
-    """One due time, fired once."""
+    """One due time of a schedule and the job that it inserted."""
 
     id: int
     schedule_id: Id
@@ -86,7 +85,7 @@ class FireOut(Out):
     fired_at: Time
     job_id: Id | None = Field(description="Null once the job was pruned.")
     outcome: Annotated[str, WithJsonSchema(enum_schema(SHOWN_STATUSES))] | None = Field(
-        description="The state of the last job of its retry chain."
+        description="The state of the last job of its retry chain; null once the job was pruned."
     )
     last_job_id: Id | None
     note: str
@@ -95,7 +94,7 @@ class FireOut(Out):
 class UpcomingOut(Out):
     fire_at: Time
     local: str = Field(description="ISO 8601 with the offset of the schedule's timezone.")
-    note: str | None = Field(description="On a day when clocks change: what that means for this fire.")
+    note: str | None = Field(description="On a day with a clock change: what it means for this fire.")
 
 
 class Preview(Out):
@@ -111,7 +110,7 @@ class FirePage(Page[FireOut]):
 
 
 class ScheduleEdits(RequestBody):
-    """Null clears. A new cron or timezone counts from the next fire (DEC-010)."""
+    """Null resets a field. A new cron or timezone counts from the next fire (DEC-010)."""
 
     model_config = body_config(cron="30 4 * * *", priority="LOW")
 
@@ -130,9 +129,9 @@ class ScheduleEdits(RequestBody):
     priority: f.Priority | None = None
     target: f.Target | None = None
     resource: f.Name | None = None
-    catch_up: CatchUpWord | None = None
-    catch_up_max: CatchUpMost | None = None
-    overlap: OverlapWord | None = None
+    catch_up: CatchUpChoice | None = None
+    catch_up_max: CatchUpMax | None = None
+    overlap: OverlapChoice | None = None
     misfire_grace_sec: Grace | None = None
     jitter_sec: Jitter | None = None
 
@@ -155,10 +154,12 @@ class ScheduleFilters(Paged):
     enabled: Annotated[str | None, *validated_by(one_of("true", "false"), enum_schema(["true", "false"]))] = None
 
 
-class Count(QueryParams):
-    count: Annotated[int, *validated_by(integer_between(history.FEWEST, history.MOST), COUNT)] = history.DEFAULT
+class PreviewQuery(QueryParams):
+    count: Annotated[int, *validated_by(integer_between(history.MIN_COUNT, history.MAX_COUNT), COUNT)] = (
+        history.DEFAULT_COUNT
+    )
 
 
-class CronQuestion(Count):
-    cron: Annotated[str, *validated_by(gates.cron, CRON)]
-    timezone: Annotated[str, *validated_by(gates.timezone, {**ZONE, "default": "UTC"})] = "UTC"
+class CronQuery(PreviewQuery):
+    cron: Annotated[str, *validated_by(validation.parse_cron, CRON)]
+    timezone: Annotated[str, *validated_by(validation.parse_timezone, {**ZONE, "default": "UTC"})] = "UTC"

@@ -1,4 +1,4 @@
-"""Schedules and their fires as JSON documents, for the API and the commands. Secrets are masked; times are UTC."""
+"""Schedules and their fires as JSON documents, for the API and the commands. Secrets are masked, times are UTC."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from typing import Any
 
 from jobs.redaction import redact
 from jobs.serializers import moment
-from schedules.history import PastFire, Upcoming
+from schedules.history import PastFire, UpcomingFire
 from schedules.models import Schedule
 
-PLAIN = (
+PLAIN_FIELDS = (
     *("tenant", "name", "cron", "every_sec", "timezone", "max_fires", "enabled", "disabled_reason", "priority"),
     *("target", "catch_up", "catch_up_max", "overlap", "misfire_grace_sec", "jitter_sec", "fire_count", "note"),
     *("source", "edited"),
 )
-OR_NULL = ("job_type", "fire_time_param", "resource")
-TIMES = ("anchor_at", "run_at", "next_fire_at", "last_fire_at", "created_at")
+NULLABLE_FIELDS = ("job_type", "fire_time_param", "resource")
+TIME_FIELDS = ("anchor_at", "run_at", "next_fire_at", "last_fire_at", "created_at")
 
 
-def schedule(row: Schedule) -> dict[str, Any]:
-    """Read with `select_related("template")`, or this asks for it."""
+def serialize_schedule(row: Schedule) -> dict[str, Any]:
+    """Serialize a schedule. A row without `select_related("template")` costs a query."""
     return {
         "id": str(row.pk),
-        **{name: getattr(row, name) for name in PLAIN},
-        **{name: getattr(row, name) or None for name in OR_NULL},
-        **{name: moment(getattr(row, name)) for name in TIMES},
+        **{name: getattr(row, name) for name in PLAIN_FIELDS},
+        **{name: getattr(row, name) or None for name in NULLABLE_FIELDS},
+        **{name: moment(getattr(row, name)) for name in TIME_FIELDS},
         "template": None if row.template is None else row.template.name,
         "params": redact(row.params),
     }
 
 
-def fire(past: PastFire) -> dict[str, Any]:
-    row, last = past.fire, past.last
+def serialize_fire(past: PastFire) -> dict[str, Any]:
+    row, latest = past.fire, past.latest_attempt
     return {
         "id": row.pk,
         "schedule_id": str(row.schedule_id),
@@ -39,10 +39,10 @@ def fire(past: PastFire) -> dict[str, Any]:
         "fired_at": moment(row.fired_at),
         "job_id": None if row.job_id is None else str(row.job_id),
         "outcome": past.outcome,
-        "last_job_id": None if last is None else str(last.pk),
+        "last_job_id": None if latest is None else str(latest.pk),
         "note": row.note,
     }
 
 
-def upcoming(due: Upcoming) -> dict[str, Any]:
-    return {"fire_at": moment(due.fire_at), "local": due.local.isoformat(), "note": due.note}
+def serialize_upcoming(fire: UpcomingFire) -> dict[str, Any]:
+    return {"fire_at": moment(fire.fire_at), "local": fire.local.isoformat(), "note": fire.note}

@@ -1,4 +1,4 @@
-"""Schedules as API, console, commands and code handle them: parse at the gate, then one change of one row.
+"""Create, change and trigger schedules: the functions that the API, the console, the commands and Python code call.
 
 Ids may be UUIDs or their text; `tenant` None is every tenant; `actor` is written to events and logs.
 """
@@ -26,13 +26,14 @@ from jobs.services.jobs import REASON_LENGTH, submit_spec
 from jobs.services.templates import NameTaken
 from jobs.validation import fields
 from schedules import validation
-from schedules.fire_plan import build_job
-from schedules.firing import settle
+from schedules.fire_plan import build_spec
+from schedules.firing import fire_schedule
 from schedules.models import Schedule
-from schedules.validation import first_due, next_due, refusing_nonsense, require_sense, rule
+from schedules.validation import broken_as_conflict, first_due_time, next_due_time, require_valid, rule_of
 
 logger = logging.getLogger("jobs.schedules")
-LET_GO_AT_ONCE = 500
+CHANGED = "schedules"  # the notification that wakes schedulers after a change of a schedule
+DETACH_BATCH_SIZE = 500
 
 
 class NothingToSkip(Conflict):
@@ -40,16 +41,22 @@ class NothingToSkip(Conflict):
 
 
 def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor = PYTHON, source: str = "") -> Schedule:
-    """A new schedule. It first fires at its next due time, never at once."""
+    """Create a schedule. It first fires at its next due time, never at once."""
     if values.get("name") is None:
-        raise InvalidInput("name", _("must be said"), "missing")
-    clean = validation.clean(values, {})
+        raise InvalidInput("name", _("is required"), "missing")
+    cleaned = validation.clean_fields(values, {})
     with db.atomic():
         schedule = Schedule(tenant=fields.parse_tenant(tenant), source=source)
-        apply(schedule, clean, clock.now())
-        save(schedule)
-    _log(schedule, "made", actor)
+        _apply(schedule, cleaned, clock.now())
+        _save(schedule)
+    _log_change(schedule, "created", actor)
     return schedule
+
+
+def of(tenant: str | None) -> QuerySet[Schedule]:
+    """Return the schedules of one tenant, or of all."""
+    schedules = Schedule.objects.select_related("template")
+    return schedules if tenant is None else schedules.filter(tenant=tenant)
 
 
 def get(schedule_id: UUID | str, *, tenant: str | None = None) -> Schedule:
@@ -57,59 +64,59 @@ def get(schedule_id: UUID | str, *, tenant: str | None = None) -> Schedule:
 
 
 def get_by_name(name: str, *, tenant: str = "default") -> Schedule:
-    """By its name in a tenant; or by its id."""
-    found = of(fields.parse_tenant(tenant)).filter(name=name).first()
-    return found if found is not None else get(name)
+    """Return a schedule by its name in a tenant, or by its id."""
+    schedule = of(fields.parse_tenant(tenant)).filter(name=name).first()
+    return schedule if schedule is not None else get(name)
 
 
 def update(
     schedule_id: UUID | str, changes: Mapping[str, Any], *, tenant: str | None = None, actor: Actor = PYTHON
 ) -> Schedule:
-    """Change what is said; None clears. Jobs that it has made keep what they were given.
+    """Change the given fields; None resets one. Jobs that were inserted before keep their values.
 
-    A new rule counts from now on; what came due before is fired by the old one first, and not lost.
+    A new rule counts from now on; what came due before is fired by the old one first.
     """
-    with changing(schedule_id, tenant) as schedule:
-        clean, now = validation.clean(changes, schedule.params), clock.now()
-        would_be = Schedule(**{name: clean.get(name, getattr(schedule, name)) for name in validation.RULE})
-        if rule(schedule) != rule(would_be):
-            settle(schedule, now)
+    with _edit_locked(schedule_id, tenant) as schedule:
+        cleaned, now = validation.clean_fields(changes, schedule.params), clock.now()
+        changed = Schedule(**{name: cleaned.get(name, getattr(schedule, name)) for name in validation.RULE_FIELDS})
+        if rule_of(schedule) != rule_of(changed):
+            fire_schedule(schedule, now)
             schedule.refresh_from_db(using=db.alias())
-        apply(schedule, clean, now)
+        _apply(schedule, cleaned, now)
         schedule.edited = True
-    _log(schedule, "changed", actor)
+    _log_change(schedule, "changed", actor)
     return schedule
 
 
-def require_sense_of(values: Mapping[str, Any], *, tenant: str, schedule_id: UUID | None = None) -> None:
-    """InvalidInput for what `create` (or `update`, of this schedule) would refuse. Changes nothing."""
+def require_valid_fields(values: Mapping[str, Any], *, tenant: str, schedule_id: UUID | None = None) -> None:
+    """Raise InvalidInput for fields that `create` (or `update` of this schedule) would refuse. Change nothing."""
     with db.atomic():
-        known = Schedule(tenant=fields.parse_tenant(tenant)) if schedule_id is None else get(schedule_id)
-        apply(known, validation.clean(values, known.params), clock.now())
+        schedule = Schedule(tenant=fields.parse_tenant(tenant)) if schedule_id is None else get(schedule_id)
+        _apply(schedule, validation.clean_fields(values, schedule.params), clock.now())
 
 
 def enable(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Schedule:
-    """It fires again from its next due time on. What came due while it was disabled is not made up for."""
-    _reason(reason)
-    with changing(schedule_id, tenant) as schedule:
+    """Fire again from the next due time on. What came due while it was disabled is not fired."""
+    _parse_reason(reason)
+    with _edit_locked(schedule_id, tenant) as schedule:
         if not schedule.enabled:
-            require_sense(schedule, clock.now())
-            switch_on(schedule, clock.now())
-    _log(schedule, "enabled", actor)
+            require_valid(schedule, clock.now())
+            _mark_enabled(schedule, clock.now())
+    _log_change(schedule, "enabled", actor)
     return schedule
 
 
 def disable(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Schedule:
-    """It fires no more, not even what is due at this moment."""
-    why = _reason(reason)
-    with changing(schedule_id, tenant) as schedule:
-        schedule.disabled_reason = why or (schedule.disabled_reason if not schedule.enabled else "")
+    """Fire no more, not even what is due at this moment."""
+    reason_text = _parse_reason(reason)
+    with _edit_locked(schedule_id, tenant) as schedule:
+        schedule.disabled_reason = reason_text or (schedule.disabled_reason if not schedule.enabled else "")
         schedule.enabled, schedule.next_fire_at = False, None
-    _log(schedule, "disabled", actor)
+    _log_change(schedule, "disabled", actor)
     return schedule
 
 
@@ -117,122 +124,114 @@ def skip_next(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Schedule:
     """Leave out the next fire; the one after it comes as usual."""
-    why = _reason(reason)
-    with changing(schedule_id, tenant) as schedule:
+    reason_text = _parse_reason(reason)
+    with _edit_locked(schedule_id, tenant) as schedule:
         if not schedule.enabled or schedule.next_fire_at is None:
-            raise NothingToSkip(_("“%s” has no next fire to skip.") % schedule.name)
+            raise NothingToSkip(_("“%s” has no next run to skip.") % schedule.name)
         skipped = schedule.next_fire_at
-        schedule.next_fire_at = next_due(schedule, skipped)
+        schedule.next_fire_at = next_due_time(schedule, skipped)
         schedule.note = f"skipped: the fire of {serializers.moment(skipped)}, by {actor.name or actor.kind}"
-        schedule.note += f": {why}" if why else ""
-    _log(schedule, "skips a fire", actor)
+        schedule.note += f": {reason_text}" if reason_text else ""
+    _log_change(schedule, "skips its next fire,", actor)
     return schedule
 
 
 def trigger(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Job:
-    """Make its job now, whether or not it is enabled and whatever is running. It counts as no fire."""
-    schedule, why = get(schedule_id, tenant=tenant), _reason(reason)
-    spec = build_job(schedule, clock.now(), is_fire=False)
+    """Insert its job now, enabled or not, whatever is running. This is no fire: it changes no count and no due time."""
+    schedule, reason_text = get(schedule_id, tenant=tenant), _parse_reason(reason)
+    spec = build_spec(schedule, clock.now(), is_fire=False)
     try:
         with db.atomic():
-            return submit_spec(spec, actor=actor, reason=why or f"schedule {schedule.name} was triggered").job
+            return submit_spec(spec, actor=actor, reason=reason_text or f"schedule {schedule.name} was triggered").job
     except IntegrityError:  # the foreign key: it was deleted meanwhile
         raise _not_found() from None
 
 
 def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
-    """With its history of fires. Its jobs stay, and forget it."""
+    """Delete a schedule with its history of fires. Its jobs stay, without a reference to it."""
     schedule = disable(schedule_id, tenant=tenant, reason="it is being deleted", actor=actor)
-    made = Job.objects.filter(schedule_id=schedule.pk).order_by("pk")
-    while ids := list(made.values_list("pk", flat=True)[:LET_GO_AT_ONCE]):  # few at a time: they may be at work
+    jobs = Job.objects.filter(schedule_id=schedule.pk).order_by("pk")
+    while ids := list(jobs.values_list("pk", flat=True)[:DETACH_BATCH_SIZE]):  # small: running jobs need these rows
         with db.atomic():
             Job.objects.filter(pk__in=ids).update(schedule=None)
     with db.atomic():
         Schedule.objects.filter(pk=schedule.pk).delete()
-    _log(schedule, "deleted", actor)
+    _log_change(schedule, "deleted", actor)
 
 
-def _reason(reason: Any) -> str:
+def _parse_reason(reason: Any) -> str:
     return fields.parse_text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason is not None else ""
 
 
-def _log(schedule: Schedule, what: str, actor: Actor) -> None:
-    logger.info("schedule %s of tenant %s %s by %s", schedule.name, schedule.tenant, what, actor.name or actor.kind)
-
-
-CHANGED = "schedules"  # the notification that wakes schedulers after a change of a schedule
-
-
-def of(tenant: str | None) -> QuerySet[Schedule]:
-    """The schedules of one tenant, or all."""
-    found = Schedule.objects.select_related("template")
-    return found if tenant is None else found.filter(tenant=tenant)
+def _log_change(schedule: Schedule, change: str, actor: Actor) -> None:
+    logger.info("schedule %s of tenant %s %s by %s", schedule.name, schedule.tenant, change, actor.name or actor.kind)
 
 
 @contextmanager
-def changing(schedule_id: UUID | str, tenant: str | None) -> Iterator[Schedule]:
-    """The row, locked: schedulers pass it by, and other changes wait."""
-    with refusing_nonsense(), db.atomic():
+def _edit_locked(schedule_id: UUID | str, tenant: str | None) -> Iterator[Schedule]:
+    """Lock a row, yield it to be changed, and save it. Schedulers skip a locked row, other changes wait."""
+    with broken_as_conflict(), db.atomic():
         schedule = _find(of(tenant).select_for_update(no_key=True, of=("self",)), schedule_id)
         yield schedule
-        save(schedule)
+        _save(schedule)
 
 
 def _find(schedules: QuerySet[Schedule], schedule_id: UUID | str) -> Schedule:
-    found = None
-    with suppress(NotFound):  # of an id that is none
-        found = schedules.filter(pk=fields.parse_id(schedule_id)).first()
-    if found is None:
+    schedule = None
+    with suppress(NotFound):  # raised for a text that is no UUID
+        schedule = schedules.filter(pk=fields.parse_id(schedule_id)).first()
+    if schedule is None:
         raise _not_found()
-    return found
+    return schedule
 
 
 def _not_found() -> NotFound:
     return NotFound(_("There is no such schedule."))
 
 
-def apply(schedule: Schedule, clean: dict[str, Any], now: datetime) -> None:
-    """Make the schedule what was said, and set it to its next due time where that has to change."""
-    before, was_enabled = rule(schedule), schedule.enabled
-    for name, value in clean.items():
+def _apply(schedule: Schedule, cleaned: dict[str, Any], now: datetime) -> None:
+    """Set the fields of a schedule, and its next due time where that changes; raise InvalidInput."""
+    rule_before, was_enabled = rule_of(schedule), schedule.enabled
+    for name, value in cleaned.items():
         if name == "template":
-            schedule.template = None if value is None else _template(value, schedule.tenant)
+            schedule.template = None if value is None else _lock_template(value, schedule.tenant)
         else:
             setattr(schedule, name, value)
-    if schedule.every_sec is None and "anchor_at" not in clean:
+    if schedule.every_sec is None and "anchor_at" not in cleaned:
         schedule.anchor_at = None
     if schedule.enabled:
         schedule.disabled_reason = ""
     if schedule.every_sec is not None and schedule.anchor_at is None:
         schedule.anchor_at = now.replace(microsecond=0)
-    require_sense(schedule, now)
+    require_valid(schedule, now)
     if not schedule.enabled:
         schedule.next_fire_at = None
-    elif schedule._state.adding or rule(schedule) != before:
-        schedule.next_fire_at = first_due(schedule, now)
+    elif schedule._state.adding or rule_of(schedule) != rule_before:
+        schedule.next_fire_at = first_due_time(schedule, now)
     elif not was_enabled:
-        switch_on(schedule, now)
+        _mark_enabled(schedule, now)
     elif schedule.fires_left == 0:
         schedule.next_fire_at = None
-    elif schedule.next_fire_at is None:  # it may fire more often now
-        schedule.next_fire_at = next_due(schedule, now)
+    elif schedule.next_fire_at is None:  # max_fires was raised
+        schedule.next_fire_at = next_due_time(schedule, now)
 
 
-def switch_on(schedule: Schedule, now: datetime) -> None:
+def _mark_enabled(schedule: Schedule, now: datetime) -> None:
     schedule.enabled, schedule.disabled_reason = True, ""
-    schedule.next_fire_at = next_due(schedule, now)
+    schedule.next_fire_at = next_due_time(schedule, now)
 
 
-def _template(name: str, tenant: str) -> JobTemplate:
-    """Locked, so that it cannot be deleted before we have said that we need it."""
-    known = job_spec.find_template(name, tenant)
-    locked = JobTemplate.objects.select_for_update(no_key=True).filter(pk=known.pk).first()
+def _lock_template(name: str, tenant: str) -> JobTemplate:
+    """Return a template, locked: it cannot be deleted before the schedule that refers to it is written."""
+    template = job_spec.find_template(name, tenant)
+    locked = JobTemplate.objects.select_for_update(no_key=True).filter(pk=template.pk).first()
     return locked or job_spec.find_template(name, tenant)
 
 
-def save(schedule: Schedule) -> None:
+def _save(schedule: Schedule) -> None:
+    """Write a row and wake the schedulers; raise NameTaken."""
     try:
         with db.atomic():
             schedule.save(using=db.alias())

@@ -10,13 +10,10 @@ from schedules.models import Schedule
 
 
 def fire_between(begin: datetime, end: datetime) -> int:
-    """For tests: fire what falls due until `end`, one due time after the other, as a scheduler would have.
-
-    Returns how many jobs were made.
-    """
+    """Fire what falls due until `end`, one due time after the other, as a scheduler does. Return the number of jobs."""
     declared.sync()
-    made, moment = fire_due(begin), begin
+    job_count, moment = fire_due(begin), begin
     due_times = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False).order_by("next_fire_at")
     while (due := due_times.values_list("next_fire_at", flat=True).first()) is not None and moment < due <= end:
-        made, moment = made + fire_due(due), due
-    return made
+        job_count, moment = job_count + fire_due(due), due
+    return job_count

@@ -1,10 +1,11 @@
-"""The housekeeping duty that fires schedules: on the dot for due times that are known, and seldom asking when idle."""
+"""The maintenance task that fires schedules: at the due time where it is known, with few queries while idle."""
 
 from __future__ import annotations
 
 import logging
 import time
 from datetime import datetime
+from typing import NamedTuple
 
 from django.db.models.functions import Now
 
@@ -16,66 +17,73 @@ from schedules.firing import fire_due
 from schedules.models import Schedule
 
 logger = logging.getLogger("jobs.schedules.ticking")
-SOONEST_SEC, OFTEN_SEC = 0.05, 1.0
-IN_HAND_SEC = 0.5  # when to look again at what is due but could not be fired, most often because others are at it
+MIN_PAUSE_SEC, MAX_PAUSE_SEC = 0.05, 1.0
+STILL_DUE_SEC = 0.5  # until the next check of what is due but was not fired, most often because another scheduler fires
+
+
+class NextDue(NamedTuple):
+    """Seconds until a schedule is due (infinite if none is), and the database's time (None if none is)."""
+
+    wait_sec: float
+    now: datetime | None
 
 
 class Ticker:
-    """Remembers when something is due next. A housekeeper comes by every second and mostly leaves again."""
+    """Remembers the next due time: maintenance calls `tick` every second, and most calls need no query."""
 
     def __init__(self) -> None:
-        self._look_at = 0.0
-        self._news = 0
-        self._is_paced = False
-        self._is_declared = False
+        self._next_check_at = 0.0
+        self._changes_seen = 0
+        self._called_by_loop = False
+        self._is_synced = False
 
     def pause_sec(self) -> float:
-        """Seconds until the next call. A caller that asks calls regularly: not each of its ticks reads the database."""
-        self._is_paced = True
-        return min(max(self._look_at - time.monotonic(), SOONEST_SEC), OFTEN_SEC)
+        """Return the seconds until the next call. Only a loop asks for them; its calls may skip the database."""
+        self._called_by_loop = True
+        return min(max(self._next_check_at - time.monotonic(), MIN_PAUSE_SEC), MAX_PAUSE_SEC)
 
-    def hasten(self) -> None:
-        """Look at once: a schedule was changed. Called from any thread."""
-        self._news += 1
-        self._look_at = 0.0
+    def wake(self) -> None:
+        """Check with the next call: a schedule was changed. Called from any thread."""
+        self._changes_seen += 1
+        self._next_check_at = 0.0
 
     def tick(self) -> int:
-        """Fire what is due. Returns how many jobs were made."""
-        paced, self._is_paced = self._is_paced, False
-        if paced and time.monotonic() < self._look_at:
+        """Fire what is due. Return the number of jobs inserted."""
+        called_by_loop, self._called_by_loop = self._called_by_loop, False
+        if called_by_loop and time.monotonic() < self._next_check_at:
             return 0
-        self._declare_once()
-        news = self._news
-        wait_sec, now = _next_due()
-        made = fire_due(now) if now is not None and wait_sec <= 0 else 0
-        if wait_sec <= 0:
-            wait_sec, now = _next_due()
-        idle_sec = conf.POLL_SEC * (10 if Listener.is_possible() else 1)  # else no notification tells of changes
-        self._look_at = time.monotonic() + min(wait_sec if wait_sec > 0 else IN_HAND_SEC, idle_sec)
-        if news != self._news:  # what we saw may be older than what we were told
-            self._look_at = 0.0
-        return made
+        self._sync_declared_once()
+        changes_seen = self._changes_seen
+        due = _read_next_due()
+        job_count = fire_due(due.now) if due.now is not None and due.wait_sec <= 0 else 0
+        if due.wait_sec <= 0:
+            due = _read_next_due()
+        idle_sec = conf.POLL_SEC * (10 if Listener.is_possible() else 1)  # without notifications, changes are polled
+        self._next_check_at = time.monotonic() + min(due.wait_sec if due.wait_sec > 0 else STILL_DUE_SEC, idle_sec)
+        if changes_seen != self._changes_seen:  # the rows may have been read before that change
+            self._next_check_at = 0.0
+        return job_count
 
-    def _declare_once(self) -> None:
-        """The schedules of the code that this process runs; whatever is wrong with them, the others fire."""
-        if self._is_declared:
+    def _sync_declared_once(self) -> None:
+        """Sync the schedules that this process's code declares. An error in them must not stop the others."""
+        if self._is_synced:
             return
         try:
             declared.sync()
         except MISSING:
             raise
         except Exception:
-            logger.exception("the schedules that the code declares could not be looked at")
-        self._is_declared = True
+            logger.exception("schedules declared in code could not be synced")
+        self._is_synced = True
 
 
-def _next_due() -> tuple[float, datetime | None]:
-    """Seconds until something is due, and what time it is for the database; nothing and no time if nothing is."""
+def _read_next_due() -> NextDue:
     due = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False).order_by("next_fire_at")
-    found = due.annotate(asked_at=Now()).values_list("next_fire_at", "asked_at").first()
-    if found is None or found[0] is None:
-        return float("inf"), None
-    return (found[0] - found[1]).total_seconds(), found[1]
+    row = due.annotate(now=Now()).values_list("next_fire_at", "now").first()
+    if row is None or row[0] is None:
+        return NextDue(float("inf"), None)
+    next_fire_at, now = row
+    return NextDue((next_fire_at - now).total_seconds(), now)
 
 
 ticker = Ticker()

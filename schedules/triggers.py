@@ -1,7 +1,7 @@
-"""When a schedule is due: by cron, at intervals, or once. All three answer one question: when next, after a moment?
+"""Rules of schedules: cron, interval or single time. Each computes the next due time after a moment.
 
-`choose` decides which due times are fired. As long as nothing is later than its grace, all are. Otherwise the scheduler
-was away, and `catch_up` decides on all that has passed meanwhile: none of it, the newest, or the newest few.
+`choose_due_times` decides which due times are fired. While none is later than its grace, all are. Otherwise the
+scheduler was down, and `catch_up` decides about all that has passed: none, the latest, or the latest few.
 """
 
 from __future__ import annotations
@@ -13,101 +13,117 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Protocol
 
-from schedules.cron import Cron, zone
+from schedules.cron import Cron, get_zone
 from schedules.models import CatchUp, Schedule
 
-_FIRST_LOOK = timedelta(minutes=2)
+MIN_GRACE = timedelta(seconds=5)  # a running scheduler may be this late under load
+FIRES_PER_ROUND = 100  # of one schedule; the others follow in the next rounds
+_FIRST_SPAN = timedelta(minutes=2)
 
 
 class Trigger(Protocol):
-    def after(self, moment: datetime) -> datetime | None:
-        """The first due time later than this, in UTC. The same from wherever one looks."""
+    """Computes due times."""
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """Return the first due time later than `moment`, in UTC. The result depends on the rule and `moment` alone."""
 
 
 @dataclass(frozen=True)
-class Every:
-    """Real seconds, counted from an anchor, whatever the clocks of a place do."""
+class Interval:
+    """Elapsed seconds, counted from an anchor. Clock changes do not affect them."""
 
     seconds: int
     anchor: datetime
 
-    def after(self, moment: datetime) -> datetime | None:
+    def next_after(self, moment: datetime) -> datetime | None:
         if moment < self.anchor:
             return self.anchor
         try:
-            gone = (moment - self.anchor) // timedelta(seconds=self.seconds)
-            return self.anchor + (gone + 1) * timedelta(seconds=self.seconds)
+            count = (moment - self.anchor) // timedelta(seconds=self.seconds)
+            return self.anchor + (count + 1) * timedelta(seconds=self.seconds)
         except OverflowError:  # the calendar ends
             return None
 
 
 @dataclass(frozen=True)
-class Once:
+class SingleTime:
+    """One due time."""
+
     at: datetime
 
-    def after(self, moment: datetime) -> datetime | None:
+    def next_after(self, moment: datetime) -> datetime | None:
         return self.at if moment < self.at else None
 
 
-def trigger_of(schedule: Schedule) -> Trigger:
-    """Raises CronError or UnknownZone for a row that makes no sense."""
+def build_trigger(schedule: Schedule) -> Trigger:
+    """Return the trigger of a schedule; raise CronError or UnknownZone for an invalid row."""
     if schedule.cron is not None:
-        return Cron(schedule.cron, zone(schedule.timezone))
+        return Cron(schedule.cron, get_zone(schedule.timezone))
     if schedule.every_sec is not None:
         anchor = schedule.anchor_at or schedule.created_at
-        return Every(schedule.every_sec, anchor.astimezone(UTC))
+        return Interval(schedule.every_sec, anchor.astimezone(UTC))
     assert schedule.run_at is not None
-    return Once(schedule.run_at.astimezone(UTC))
+    return SingleTime(schedule.run_at.astimezone(UTC))
 
 
-def from_on(trigger: Trigger, first: datetime | None) -> Iterator[datetime]:
-    """This due time and those that follow."""
+def due_times_from(trigger: Trigger, first: datetime | None) -> Iterator[datetime]:
+    """Yield this due time and those that follow."""
     while first is not None:
         yield first
-        first = trigger.after(first)
+        first = trigger.next_after(first)
 
 
-def newest(trigger: Trigger, first: datetime, now: datetime, most: int) -> list[datetime]:
-    """The last `most` due times from `first` until now, oldest first; looks back only as far as it takes."""
-    span = _FIRST_LOOK
+def latest_due(trigger: Trigger, first: datetime, now: datetime, limit: int) -> list[datetime]:
+    """Return the last `limit` due times from `first` until now, oldest first.
+
+    The search goes back from now in growing spans: a schedule that was down for years has millions of due times.
+    """
+    span = _FIRST_SPAN
     while True:
-        whole = now - first <= span
-        begin = first if whole else trigger.after(now - span)
-        kept = deque(takewhile(lambda due: due <= now, from_on(trigger, begin)), maxlen=most)
-        if whole or len(kept) == most:
-            return list(kept)
+        is_complete = now - first <= span
+        start = first if is_complete else trigger.next_after(now - span)
+        latest = deque(takewhile(lambda due: due <= now, due_times_from(trigger, start)), maxlen=limit)
+        if is_complete or len(latest) == limit:
+            return list(latest)
         span *= 2
 
 
-BUSY = timedelta(seconds=5)  # how late a scheduler may be without having been away
-AT_ONCE = 100  # what is more than this comes with the next rounds
-
-
 @dataclass(frozen=True)
-class Choice:
-    """`fired` are due times, oldest first; `next_at` is the first that is left; `missed_since` the first let go."""
+class DueTimes:
+    """`to_fire`, oldest first; `next_at` is the first that remains; `missed_since` the first that is not fired."""
 
-    fired: list[datetime]
+    to_fire: list[datetime]
     next_at: datetime | None
     missed_since: datetime | None = None
 
 
-def choose(
-    trigger: Trigger, first: datetime, now: datetime, *, catch_up: str, most: int, grace_sec: int, left: int | None
-) -> Choice:
-    """`first` is the due time that waits; `left` is how many more fires the schedule has, None for any number."""
+def choose_due_times(
+    trigger: Trigger,
+    first: datetime,
+    now: datetime,
+    *,
+    catch_up: str,
+    catch_up_max: int,
+    grace_sec: int,
+    fires_left: int | None,
+) -> DueTimes:
+    """Decide which due times to fire now, starting with the pending one, `first`.
+
+    `fires_left` is the number of fires that the schedule still may have, None for any number.
+    """
     due: list[datetime] = []
-    if now - first > max(timedelta(seconds=grace_sec), BUSY):
-        count = {CatchUp.NONE: 0, CatchUp.LATEST: 1}.get(CatchUp(catch_up), most)
-        due = newest(trigger, first, now, count) if count else []
-        missed = None if due and due[0] == first else first
-        choice = Choice(due[:AT_ONCE], due[AT_ONCE] if len(due) > AT_ONCE else trigger.after(now), missed)
+    if now - first > max(timedelta(seconds=grace_sec), MIN_GRACE):
+        limit = {CatchUp.NONE: 0, CatchUp.LATEST: 1}.get(CatchUp(catch_up), catch_up_max)
+        due = latest_due(trigger, first, now, limit) if limit else []
+        missed_since = None if due and due[0] == first else first
+        next_at = due[FIRES_PER_ROUND] if len(due) > FIRES_PER_ROUND else trigger.next_after(now)
+        chosen = DueTimes(due[:FIRES_PER_ROUND], next_at, missed_since)
     else:
         following: datetime | None = first
-        while following is not None and following <= now and len(due) < AT_ONCE:
+        while following is not None and following <= now and len(due) < FIRES_PER_ROUND:
             due.append(following)
-            following = trigger.after(following)
-        choice = Choice(due, following)
-    if left is not None and len(choice.fired) >= left:
-        return Choice(choice.fired[:left], None, choice.missed_since)
-    return choice
+            following = trigger.next_after(following)
+        chosen = DueTimes(due, following)
+    if fires_left is not None and len(chosen.to_fire) >= fires_left:
+        return DueTimes(chosen.to_fire[:fires_left], None, chosen.missed_since)
+    return chosen

@@ -1,4 +1,4 @@
-"""What may be said of a schedule, field by field and as a whole; and which due time it waits for."""
+"""Validate the fields of a schedule, each alone and all together, and compute its next due time."""
 
 from __future__ import annotations
 
@@ -15,57 +15,58 @@ from jobs.errors import Conflict, InvalidInput
 from jobs.redaction import restore
 from jobs.services import job_spec
 from jobs.validation import fields
-from schedules.cron import LENGTH, CronError, UnknownZone, fields_of, zone
-from schedules.fire_plan import build_job
+from schedules.cron import CRON_LENGTH, CronError, UnknownZone, get_zone, parse_expression
+from schedules.fire_plan import build_spec
 from schedules.models import CatchUp, Overlap, Schedule
-from schedules.triggers import BUSY, Once, trigger_of
+from schedules.triggers import MIN_GRACE, SingleTime, build_trigger
 
-LONGEST_EVERY_SEC = 10 * YEAR_SEC
-LONGEST_JITTER_SEC = 86_400
-MOST_CATCH_UP = 1000
-MOST_FIRES = 2**31 - 1
+MAX_EVERY_SEC = 10 * YEAR_SEC
+MAX_JITTER_SEC = 86_400
+MAX_CATCH_UP = 1000
+MAX_FIRES = 2**31 - 1
 
 
-def cron(value: Any, field: fields.Field = "cron") -> str:
-    written = fields.parse_text(value, field, max_length=LENGTH)
+def parse_cron(value: Any, field: fields.Field = "cron") -> str:
+    """Return an expression with single spaces, or raise InvalidInput."""
+    expression = fields.parse_text(value, field, max_length=CRON_LENGTH)
     try:
-        fields_of(written)
+        parse_expression(expression)
     except CronError as error:
         raise InvalidInput(field, str(error), "cron") from None
-    return " ".join(written.split())
+    return " ".join(expression.split())
 
 
-def timezone(value: Any, field: fields.Field = "timezone") -> str:
+def parse_timezone(value: Any, field: fields.Field = "timezone") -> str:
     name = fields.parse_text(value, field, allow_empty=True)
     try:
-        return zone(name).key
+        return get_zone(name).key
     except UnknownZone as error:
         raise InvalidInput(field, str(error), "timezone") from None
 
 
-def seconds(value: Any, field: fields.Field, minimum: int, maximum: int) -> int:
-    """Whole ones; 60.0 is one of them."""
+def parse_seconds(value: Any, field: fields.Field, minimum: int, maximum: int) -> int:
+    """Return a whole number of seconds; 60.0 is one."""
     number = fields.parse_number(value, field, minimum, maximum)
     if number != int(number):
         raise InvalidInput(field, _("must be a whole number of seconds"), "int_from_float")
     return int(number)
 
 
-def one_of(words: Iterable[str], value: Any, field: fields.Field) -> str:
-    known = list(words)
-    if not isinstance(value, str) or value not in known:
-        raise InvalidInput(field, _("must be one of %s") % ", ".join(known), "enum")
+def parse_choice(choices: Iterable[str], value: Any, field: fields.Field) -> str:
+    allowed = list(choices)
+    if not isinstance(value, str) or value not in allowed:
+        raise InvalidInput(field, _("must be one of %s") % ", ".join(allowed), "enum")
     return value
 
 
-GATES: dict[str, Callable[[Any, Any], Any]] = {
+VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "name": fields.parse_identifier,
-    "cron": cron,
-    "every_sec": partial(seconds, minimum=1, maximum=LONGEST_EVERY_SEC),
+    "cron": parse_cron,
+    "every_sec": partial(parse_seconds, minimum=1, maximum=MAX_EVERY_SEC),
     "anchor_at": fields.parse_time,
     "run_at": fields.parse_time,
-    "timezone": timezone,
-    "max_fires": partial(fields.parse_integer, minimum=1, maximum=MOST_FIRES),
+    "timezone": parse_timezone,
+    "max_fires": partial(fields.parse_integer, minimum=1, maximum=MAX_FIRES),
     "enabled": fields.parse_boolean,
     "template": fields.parse_identifier,
     "job_type": fields.parse_identifier,
@@ -74,82 +75,85 @@ GATES: dict[str, Callable[[Any, Any], Any]] = {
     "priority": job_spec.GATES["priority"],
     "target": job_spec.GATES["target"],
     "resource": job_spec.GATES["resource"],
-    "catch_up": partial(one_of, CatchUp.values),
-    "catch_up_max": partial(fields.parse_integer, minimum=1, maximum=MOST_CATCH_UP),
-    "overlap": partial(one_of, Overlap.values),
-    "misfire_grace_sec": partial(seconds, minimum=0, maximum=YEAR_SEC),
-    "jitter_sec": partial(seconds, minimum=0, maximum=LONGEST_JITTER_SEC),
+    "catch_up": partial(parse_choice, CatchUp.values),
+    "catch_up_max": partial(fields.parse_integer, minimum=1, maximum=MAX_CATCH_UP),
+    "overlap": partial(parse_choice, Overlap.values),
+    "misfire_grace_sec": partial(parse_seconds, minimum=0, maximum=YEAR_SEC),
+    "jitter_sec": partial(parse_seconds, minimum=0, maximum=MAX_JITTER_SEC),
 }
-RULE = ("cron", "every_sec", "anchor_at", "run_at", "timezone")
+RULE_FIELDS = ("cron", "every_sec", "anchor_at", "run_at", "timezone")
 
 
-def clean(values: Mapping[str, Any], known_params: dict[str, Any]) -> dict[str, Any]:
-    """Validate each field; None is the default of its column. Params that were shown masked may come back masked."""
-    found: dict[str, Any] = {}
+def clean_fields(given: Mapping[str, Any], known_params: dict[str, Any]) -> dict[str, Any]:
+    """Validate each field; None becomes the column's default, and masked values in params become the known ones."""
+    cleaned: dict[str, Any] = {}
     columns: Any = Schedule._meta
-    for name, value in values.items():
-        if name not in GATES:
+    for name, value in given.items():
+        if name not in VALIDATORS:
             raise InvalidInput(str(name)[:100], _("is not a field of a schedule"), "extra_forbidden")
         if value is None and name == "name":
             raise InvalidInput(name, _("must not be empty"), "missing")
         if value is None:
-            found[name] = columns.get_field(name).get_default()
+            cleaned[name] = columns.get_field(name).get_default()
         else:
-            found[name] = GATES[name](restore(value, known_params, name) if name == "params" else value, name)
-    return found
+            cleaned[name] = VALIDATORS[name](restore(value, known_params, name) if name == "params" else value, name)
+    return cleaned
 
 
-class Broken(Conflict):
-    """Its row makes no sense, which only something other than these services can have brought about."""
+class BrokenSchedule(Conflict):
+    """Raised for an invalid row. The services write none; only SQL or other code can have."""
 
     code = "broken"
 
 
 @contextmanager
-def refusing_nonsense() -> Iterator[None]:
+def broken_as_conflict() -> Iterator[None]:
+    """Raise BrokenSchedule for the errors of an invalid row."""
     try:
         yield
     except (CronError, UnknownZone) as error:
-        raise Broken(_("This schedule is broken: %s") % error) from None
+        raise BrokenSchedule(_("This schedule is broken: %s") % error) from None
 
 
-def rule(schedule: Schedule) -> tuple[Any, ...]:
-    """What decides when it is due. Its zone counts only for cron: seconds and moments are the same everywhere."""
-    place = schedule.timezone if schedule.cron is not None else None
-    return (schedule.cron, place, schedule.every_sec, schedule.anchor_at, schedule.run_at)
+def rule_of(schedule: Schedule) -> tuple[Any, ...]:
+    """Return the fields that decide when it is due. The zone counts for cron only."""
+    timezone = schedule.timezone if schedule.cron is not None else None
+    return (schedule.cron, timezone, schedule.every_sec, schedule.anchor_at, schedule.run_at)
 
 
-def require_sense(schedule: Schedule, now: datetime) -> None:
-    """InvalidInput unless it has one rule and could make its job."""
+def require_valid(schedule: Schedule, now: datetime) -> None:
+    """Raise InvalidInput unless a schedule has one rule and its job can be built."""
     rules = [name for name in ("cron", "every_sec", "run_at") if getattr(schedule, name) is not None]
     if len(rules) != 1:
-        raise InvalidInput(
-            rules[-1] if rules else "cron", _("say exactly one of cron, every_sec and run_at"), "one_rule"
-        )
+        message = _("enter exactly one of cron, every_sec and run_at")
+        raise InvalidInput(rules[-1] if rules else "cron", message, "one_rule")
     if schedule.anchor_at is not None and schedule.every_sec is None:
         raise InvalidInput("anchor_at", _("is only for every_sec"))
     if (schedule.template is None) == (schedule.job_type == ""):
-        raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
+        raise InvalidInput("job_type", _("enter either a job type or a template"), "missing")
     try:
-        trigger_of(schedule).after(now)
+        build_trigger(schedule).next_after(now)
     except (CronError, UnknownZone) as error:
         field = "cron" if isinstance(error, CronError) else "timezone"
         raise InvalidInput(field, str(error), field) from None
-    build_job(schedule, now)
+    build_spec(schedule, now)
 
 
-def first_due(schedule: Schedule, now: datetime) -> datetime | None:
-    """Under a new rule. A single time may lie as far back as its grace reaches; one that has passed is refused."""
+def first_due_time(schedule: Schedule, now: datetime) -> datetime | None:
+    """Return the first due time under a new rule; raise InvalidInput for a single time that has passed.
+
+    A single time may lie in the past by as much as the grace of the schedule.
+    """
     if schedule.fires_left == 0:
         return None
-    trigger = trigger_of(schedule)
-    if not isinstance(trigger, Once):
-        return trigger.after(now)
-    due = trigger.after(now - max(timedelta(seconds=schedule.misfire_grace_sec), BUSY))
+    trigger = build_trigger(schedule)
+    if not isinstance(trigger, SingleTime):
+        return trigger.next_after(now)
+    due = trigger.next_after(now - max(timedelta(seconds=schedule.misfire_grace_sec), MIN_GRACE))
     if due is None:
         raise InvalidInput("run_at", _("has passed"), "past")
     return due
 
 
-def next_due(schedule: Schedule, after: datetime) -> datetime | None:
-    return None if schedule.fires_left == 0 else trigger_of(schedule).after(after)
+def next_due_time(schedule: Schedule, after: datetime) -> datetime | None:
+    return None if schedule.fires_left == 0 else build_trigger(schedule).next_after(after)

@@ -1,10 +1,10 @@
-"""Fires: as rows to look at, the last ones of a schedule as small bars, and the next ones on the dashboard."""
+"""Fires in the console: the list of rows, the latest of a schedule as a bar chart, the next ones on the dashboard."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.contrib.admin import AdminSite, ModelAdmin
@@ -34,17 +34,16 @@ from jobs.admin.formatting import (
 from jobs.models import Job
 from jobs.models.job import STATUS_LABELS
 from jobs.states import Status
-from schedules.fire_plan import tails
+from schedules.fire_plan import find_latest_attempts
 from schedules.models import Schedule, ScheduleFire
 
-PAST, COMING = 30, 10  # fires that are shown
-WIDTH, GAP, HEIGHT = 3, 1, 16
-HEIGHTS = {Status.COMPLETED: 10, Status.FAILED: 16}  # told apart by more than their colour
-Fired = tuple[datetime, str | None]
+PAST_SHOWN, UPCOMING_SHOWN = 30, 10
+BAR_WIDTH, BAR_GAP, CHART_HEIGHT = 3, 1, 16
+BAR_HEIGHTS = {Status.COMPLETED: 10, Status.FAILED: 16}  # a difference besides the colour
 SVG = '<svg class="jc-spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">{}</svg>'
 BAR = '<rect class="jc-run-{}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
-LATE = timedelta(minutes=1)
-VIEW = "jobscheduler_schedules.view_schedule"
+LATE_AFTER = timedelta(minutes=1)
+VIEW_PERMISSION = "jobscheduler_schedules.view_schedule"
 
 
 class ScheduleFireAdmin(ReadOnlyAdmin):
@@ -64,65 +63,76 @@ class ScheduleFireAdmin(ReadOnlyAdmin):
         return link(self.admin_site, Schedule, fire.schedule_id, fire.schedule.name)
 
 
-def last_fires(ids: Sequence[UUID]) -> dict[UUID, list[Fired]]:
-    """Of each schedule its last fires, and what their jobs (retries included) results; None is forgotten."""
+class FireOutcome(NamedTuple):
+    """`status` is that of the last job of the retry chain; None once the job was pruned."""
+
+    due: datetime
+    status: str | None
+
+
+def latest_fires(schedule_ids: Sequence[UUID]) -> dict[UUID, list[FireOutcome]]:
+    """Return the latest fires of each schedule with their outcomes, oldest first."""
     own = ScheduleFire.objects.filter(schedule_id=OuterRef("pk")).values("fire_time")
-    # From where on to read, of those that have fired: along the index, so that years of fires cost nothing.
-    far = Subquery(own.order_by("-fire_time")[PAST - 1 : PAST])
+    # The due time to read from is found along the index, so that years of fires cost nothing.
+    nth_latest = Subquery(own.order_by("-fire_time")[PAST_SHOWN - 1 : PAST_SHOWN])
     first = Subquery(own.order_by("fire_time")[:1])
-    schedules: Any = Schedule.objects.filter(pk__in=list(ids)).order_by().annotate(since=Coalesce(far, first))
+    schedules: Any = (
+        Schedule.objects.filter(pk__in=list(schedule_ids)).order_by().annotate(since=Coalesce(nth_latest, first))
+    )
     wanted = Q()
-    for key, since in schedules.values_list("pk", "since"):
+    for schedule_id, since in schedules.values_list("pk", "since"):
         if since is not None:
-            wanted |= Q(schedule_id=key, fire_time__gte=since)
+            wanted |= Q(schedule_id=schedule_id, fire_time__gte=since)
     if not wanted:
         return {}
     fires = ScheduleFire.objects.filter(wanted).order_by("fire_time")
     rows = list(fires.values_list("schedule_id", "fire_time", "job_id"))
-    last = tails(job_id for _key, _at, job_id in rows if job_id is not None)
-    found: dict[UUID, list[Fired]] = {}
-    for key, moment, job_id in rows:
-        found.setdefault(key, []).append((moment, str(last[job_id].status) if job_id in last else None))
-    return found
+    latest = find_latest_attempts(job_id for _schedule_id, _due, job_id in rows if job_id is not None)
+    fires_of: dict[UUID, list[FireOutcome]] = {}
+    for schedule_id, due, job_id in rows:
+        status = str(latest[job_id].status) if job_id in latest else None
+        fires_of.setdefault(schedule_id, []).append(FireOutcome(due, status))
+    return fires_of
 
 
-def spark(fired: Sequence[Fired]) -> SafeString | None:
-    if not fired:
+def draw_chart(fires: Sequence[FireOutcome]) -> SafeString | None:
+    """Return the latest fires as a bar chart (SVG); None without fires."""
+    if not fires:
         return None
-    shown = fired[-PAST:]
-    failed = sum(status == Status.FAILED for _at, status in shown)
-    told = _("The last %(count)d fires, %(failed)d of them failed") % {"count": len(shown), "failed": failed}
-    bars = format_html_join("", BAR, (_bar(place, *fire) for place, fire in enumerate(shown)))
-    width = len(shown) * (WIDTH + GAP)
-    return format_html(SVG, width, HEIGHT, width, HEIGHT, told, bars)
+    drawn = fires[-PAST_SHOWN:]
+    failed = sum(fire.status == Status.FAILED for fire in drawn)
+    label = _("The last %(count)d fires, %(failed)d of them failed") % {"count": len(drawn), "failed": failed}
+    bars = format_html_join("", BAR, (_bar_attributes(index, fire) for index, fire in enumerate(drawn)))
+    width = len(drawn) * (BAR_WIDTH + BAR_GAP)
+    return format_html(SVG, width, CHART_HEIGHT, width, CHART_HEIGHT, label, bars)
 
 
-def _bar(place: int, at: datetime, status: str | None) -> tuple[Any, ...]:
-    known = None if status is None else Status(status)
-    height = 6 if known is None else HEIGHTS.get(known, 6)
-    kind = known.lower() if known in (Status.COMPLETED, Status.FAILED, Status.RUNNING, Status.QUEUED) else "other"
-    word = _("forgotten") if known is None else STATUS_LABELS[known]
-    told = f"{formats.date_format(timezone.localtime(at), 'Y-m-d H:i')} {word}"
-    return (kind, place * (WIDTH + GAP), HEIGHT - height, WIDTH, height, told)
+def _bar_attributes(index: int, fire: FireOutcome) -> tuple[Any, ...]:
+    status = None if fire.status is None else Status(fire.status)
+    height = 6 if status is None else BAR_HEIGHTS.get(status, 6)
+    kind = status.lower() if status in (Status.COMPLETED, Status.FAILED, Status.RUNNING, Status.QUEUED) else "other"
+    outcome = _("forgotten") if status is None else STATUS_LABELS[status]
+    title = f"{formats.date_format(timezone.localtime(fire.due), 'Y-m-d H:i')} {outcome}"
+    return (kind, index * (BAR_WIDTH + BAR_GAP), CHART_HEIGHT - height, BAR_WIDTH, height, title)
 
 
 def next_fires(admin: ModelAdmin, request: HttpRequest) -> SafeString | None:
-    """None where nothing is planned, and for users without the permission to view schedules."""
-    if not request.user.has_perm(VIEW):
+    """Return the dashboard's table of upcoming fires; None without any, and without the permission to view them."""
+    if not request.user.has_perm(VIEW_PERMISSION):
         return None
-    planned = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False)
-    rows = planned.order_by("next_fire_at").values_list("pk", "name", "next_fire_at", "timezone")[:COMING]
+    enabled = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False)
+    rows = enabled.order_by("next_fire_at").values_list("pk", "name", "next_fire_at", "timezone")[:UPCOMING_SHOWN]
     site = admin.admin_site
-    shown = [(link(site, Schedule, pk, first_line(name, 60)), at, zone) for pk, name, at, zone in rows]
-    return render_to_string("schedules/next_fires.html", {"fires": shown}, request) if shown else None
+    fires = [(link(site, Schedule, pk, first_line(name, 60)), at, zone) for pk, name, at, zone in rows]
+    return render_to_string("schedules/next_fires.html", {"fires": fires}, request) if fires else None
 
 
-def lateness(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
-    """A fire that is due and does not come: no worker ticks, or the tick cannot keep up."""
+def alert_overdue(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
+    """Yield an alert if a schedule is overdue: no worker runs the ticker, or the ticker cannot keep up."""
     now = timezone.now()
-    due = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False, next_fire_at__lt=now - LATE)
+    due = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False, next_fire_at__lt=now - LATE_AFTER)
     first = due.order_by("next_fire_at").values_list("next_fire_at", flat=True).first()
-    if first is not None and request.user.has_perm(VIEW):
+    if first is not None and request.user.has_perm(VIEW_PERMISSION):
         url = list_url(site, Schedule) if site.is_registered(Schedule) else ""
         yield Alert(
             _("Schedules are late: one was due %s ago.") % format_rough_duration(now - first), url, _("Schedules")

@@ -1,4 +1,4 @@
-"""Schedules in the console: what they have done, what they will do, and how they are written."""
+"""Schedules in the console: the list, the page with past and upcoming fires, and the form."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from jobs.models import Job, JobTemplate
 from jobs.registry import registry
 from schedules import history, services
 from schedules.admin import fires, preview
-from schedules.admin.preview import Previewing
-from schedules.cron import ZONE_NAME_LENGTH, names_of_zones
-from schedules.describe import in_words
+from schedules.admin.preview import PreviewAdmin
+from schedules.cron import ZONE_NAME_LENGTH, zone_names
+from schedules.describe import describe_rule
 from schedules.models import CatchUp, Schedule, ScheduleFire
-from schedules.validation import GATES, Broken
+from schedules.validation import VALIDATORS, BrokenSchedule
 
-CATCH_UP = [
+CATCH_UP_CHOICES = [
     (CatchUp.NONE, _("Nothing")),
     (CatchUp.LATEST, _("The latest due time")),
     (CatchUp.ALL, _("All due times, up to the cap")),
 ]
-APP = Schedule._meta.app_label
-NEXT, PAST = 10, 20
-STATE = (
+APP_LABEL = Schedule._meta.app_label
+UPCOMING_SHOWN, PAST_SHOWN = 10, 20
+STATE_FIELDS = (
     *("id", "shown_reason", "shown_note", "next_fire_at", "last_fire_at", "fire_count", "source", "edited"),
     "created_at",
 )
 
 
-class TemplateChoice(forms.ModelChoiceField):
+class TemplateChoiceField(forms.ModelChoiceField):
     def label_from_instance(self, obj: Any) -> str:
         template: JobTemplate = obj
         return template.name if template.tenant == "default" else f"{template.name} ({template.tenant})"
@@ -64,11 +64,11 @@ class TemplateChoice(forms.ModelChoiceField):
 
 class ScheduleForm(forms.ModelForm):
     job_type = forms.ChoiceField(label=_("Job type"), required=False, help_text=_("Or a template."))
-    template = TemplateChoice(
+    template = TemplateChoiceField(
         label=_("Template"), required=False, queryset=JobTemplate.objects.defer("params", "retry_policy", "tags")
     )
     params = JsonField(label=_("Params"), required=False)
-    timezone = forms.CharField(  # judged by the services, which say what was meant
+    timezone = forms.CharField(  # validated by the services, which suggest the correct name
         label=_("Time zone"),
         max_length=ZONE_NAME_LENGTH,
         initial="UTC",
@@ -77,14 +77,14 @@ class ScheduleForm(forms.ModelForm):
     )
     catch_up = forms.ChoiceField(
         label=_("Catch-up"),
-        choices=CATCH_UP,
+        choices=CATCH_UP_CHOICES,
         initial=CatchUp.LATEST,
         help_text=_("What is made up for after an absence of the scheduler."),
     )
 
     class Meta:
         model = Schedule
-        fields = ("tenant", *GATES)
+        fields = ("tenant", *VALIDATORS)
         help_texts = {
             "cron": _("Five fields, or @daily and the like; or say an interval or a single time below."),
             "anchor_at": _("What the interval is counted from. Empty: from now."),
@@ -98,44 +98,44 @@ class ScheduleForm(forms.ModelForm):
             names = {*registry.names(), self.instance.job_type} - {""}
             choice.choices = [("", "---------"), *((name, name) for name in sorted(names))]
         if "timezone" in self.fields:
-            zones = sorted({*names_of_zones(), self.instance.timezone or "UTC"})
+            zones = sorted({*zone_names(), self.instance.timezone or "UTC"})
             self.fields["timezone"].widget.choices = [(name, name) for name in zones]
 
-    def collect_values(self) -> dict[str, Any]:
-        """What services take: every field of a new schedule, and of one that is there what was changed.
+    def collect_fields(self) -> dict[str, Any]:
+        """Return the fields for the services: all of a new schedule, the changed ones of a stored schedule.
 
-        A field that this person's page does not show is not said, whatever was posted.
+        A field that the user's page does not show is left out, even if it was posted.
         """
         is_new, shown = self.instance._state.adding, set(self._meta.fields or ()) & self.cleaned_data.keys()
-        names = [name for name in GATES if name in shown and (is_new or name in self.changed_data)]
-        return {name: _value(self.cleaned_data[name]) for name in names}
+        names = [name for name in VALIDATORS if name in shown and (is_new or name in self.changed_data)]
+        return {name: _service_value(self.cleaned_data[name]) for name in names}
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         if not self.errors:
             tenant = cleaned.get("tenant", self.instance.tenant)
-            stored = None if self.instance._state.adding else self.instance.pk
+            schedule_id = None if self.instance._state.adding else self.instance.pk
             try:
-                services.require_sense_of(self.collect_values(), tenant=tenant, schedule_id=stored)
+                services.require_valid_fields(self.collect_fields(), tenant=tenant, schedule_id=schedule_id)
             except InvalidInput as error:
-                self._refuse(error)
+                self._add_service_errors(error)
         if cleaned.get("params") is None and "params" in cleaned:
             cleaned["params"] = {}
         return cleaned
 
     def _get_validation_exclusions(self) -> set[str]:
-        """What the services judge is left to them: a constraint of the database could only say its own name."""
-        return (GATES.keys() - {"name"}) | super()._get_validation_exclusions()  # type: ignore[misc]
+        """Leave validation to the services: a database constraint would report nothing but its name."""
+        return (VALIDATORS.keys() - {"name"}) | super()._get_validation_exclusions()  # type: ignore[misc]
 
-    def _refuse(self, error: InvalidInput) -> None:
+    def _add_service_errors(self, error: InvalidInput) -> None:
         for problem in error.errors:
             field = str(problem["loc"][0]) if problem["loc"] else ""
-            place = ".".join(str(step) for step in problem["loc"][1:])
-            message = f"{place}: {problem['msg']}" if place else problem["msg"]
+            path = ".".join(str(step) for step in problem["loc"][1:])
+            message = f"{path}: {problem['msg']}" if path else problem["msg"]
             self.add_error(field if field in self.fields else None, message)
 
 
-def _value(value: Any) -> Any:
+def _service_value(value: Any) -> Any:
     if isinstance(value, JobTemplate):
         return value.name
     return None if value == "" else value
@@ -151,7 +151,7 @@ OBJECT_ACTIONS = (
         pgettext_lazy("verb", "Trigger now"),
         _("Trigger selected schedules now"),
         ngettext_lazy("%(count)d schedule triggered", "%(count)d schedules triggered", "count"),
-        f"{APP}.trigger_schedule",
+        f"{APP_LABEL}.trigger_schedule",
         call_with_key(services.trigger),
     ),
     ObjectAction(
@@ -159,7 +159,7 @@ OBJECT_ACTIONS = (
         pgettext_lazy("verb", "Skip the next fire"),
         _("Skip the next fire of selected schedules"),
         ngettext_lazy("%(count)d schedule skips a fire", "%(count)d schedules skip a fire", "count"),
-        f"{APP}.skip_schedule",
+        f"{APP_LABEL}.skip_schedule",
         call_with_key(services.skip_next),
         _can_skip,
     ),
@@ -168,7 +168,7 @@ OBJECT_ACTIONS = (
         pgettext_lazy("verb", "Enable"),
         _("Enable selected schedules"),
         ngettext_lazy("%(count)d schedule enabled", "%(count)d schedules enabled", "count"),
-        f"{APP}.enable_schedule",
+        f"{APP_LABEL}.enable_schedule",
         call_with_key(services.enable),
         lambda schedule: not schedule.enabled,
     ),
@@ -177,14 +177,14 @@ OBJECT_ACTIONS = (
         pgettext_lazy("verb", "Disable"),
         _("Disable selected schedules"),
         ngettext_lazy("%(count)d schedule disabled", "%(count)d schedules disabled", "count"),
-        f"{APP}.disable_schedule",
+        f"{APP_LABEL}.disable_schedule",
         call_with_key(services.disable),
         lambda schedule: schedule.enabled,
     ),
 )
 
 
-class ScheduleAdmin(Previewing, ServiceBackedAdmin):
+class ScheduleAdmin(PreviewAdmin, ServiceBackedAdmin):
     delete_service = staticmethod(services.delete)
     object_actions = OBJECT_ACTIONS
     form = ScheduleForm
@@ -192,19 +192,22 @@ class ScheduleAdmin(Previewing, ServiceBackedAdmin):
     empty_text = _(
         'Nothing is scheduled. Add a schedule here, or declare one in code: @job("report", cron="0 9 * * 1-5").'
     )
-    list_display = ("shown_name", "what", "shown_rule", "last", "next_fire")
+    list_display = ("shown_name", "job_source", "shown_rule", "latest_fires", "next_fire")
     list_filter = (EnabledFilter, JobTypeFilter)
     list_select_related = ("template",)
     list_defer = ("params", "template__params", "template__retry_policy", "template__tags")
     ordering = ("tenant", "name")
     name_field = "name"
     qualifiers = {"type": "job_type", "tenant": "tenant", "resource": "resource", "target": "target"}
-    readonly_fields = STATE
+    readonly_fields = STATE_FIELDS
     shown_fieldsets = (
-        (_("What"), {"fields": ("shown_name", "tenant", "what", "priority", "target", "resource", "fire_time_param")}),
+        (
+            _("What"),
+            {"fields": ("shown_name", "tenant", "job_source", "priority", "target", "resource", "fire_time_param")},
+        ),
         (_("When"), {"fields": ("shown_rule", "run_at", "anchor_at", "max_fires", "enabled")}),
         (_("If late"), {"fields": ("catch_up", "catch_up_max", "overlap", "misfire_grace_sec", "jitter_sec")}),
-        (_("State"), {"fields": STATE}),
+        (_("State"), {"fields": STATE_FIELDS}),
     )
     edited_fieldsets = (
         (_("When"), {"fields": ("cron", "timezone", "every_sec", "anchor_at", "run_at", "max_fires")}),
@@ -216,18 +219,18 @@ class ScheduleAdmin(Previewing, ServiceBackedAdmin):
     shown_params = column(_("params"), "params", json_block)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
-        last = Job.objects.filter(pk=OuterRef("last_job_id")).values("status")
-        return super().get_queryset(request).annotate(last_status=Subquery(last[:1]))
+        status = Job.objects.filter(pk=OuterRef("last_job_id")).values("status")
+        return super().get_queryset(request).annotate(last_status=Subquery(status[:1]))
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         if obj is not None and not self.has_change_permission(request, obj):
             payload = {"fields": ("shown_params",)} if can_view_payload(request) else {"fields": ()}
             return [*self.shown_fieldsets, (_("Payload"), payload)]
         params = ("params",) if obj is None or can_view_payload(request) else ()
-        what = ("name", *(("tenant",) if obj is None else ()), "enabled", "job_type", "template", *params)
-        more = ("fire_time_param", "priority", "target", "resource")
-        state = () if obj is None else ((_("State"), {"fields": ("tenant", *STATE), "classes": ("collapse",)}),)
-        return [(_("What"), {"fields": (*what, *more)}), *self.edited_fieldsets, *state]
+        fields = ("name", *(("tenant",) if obj is None else ()), "enabled", "job_type", "template", *params)
+        job_fields = ("fire_time_param", "priority", "target", "resource")
+        state = () if obj is None else ((_("State"), {"fields": ("tenant", *STATE_FIELDS), "classes": ("collapse",)}),)
+        return [(_("What"), {"fields": (*fields, *job_fields)}), *self.edited_fieldsets, *state]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
         return (*self.readonly_fields, *(("tenant",) if obj is not None else ()))
@@ -235,25 +238,25 @@ class ScheduleAdmin(Previewing, ServiceBackedAdmin):
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         actor = actors.user(request.user)
         if change:
-            services.update(obj.pk, form.collect_values(), actor=actor)
+            services.update(obj.pk, form.collect_fields(), actor=actor)
         else:
-            obj.pk = services.create(form.collect_values(), tenant=form.cleaned_data["tenant"], actor=actor).pk
+            obj.pk = services.create(form.collect_fields(), tenant=form.cleaned_data["tenant"], actor=actor).pk
         obj.refresh_from_db(using=db.alias())
 
     def result_note(self, action: ObjectAction, results: list[Any]) -> Any:
-        made = [job for job in results if isinstance(job, Job)]
-        return format_html("{} {}", _now("It made"), link(self.admin_site, Job, made[0].pk)) if len(made) == 1 else ""
+        jobs = [job for job in results if isinstance(job, Job)]
+        return format_html("{} {}", _now("It made"), link(self.admin_site, Job, jobs[0].pk)) if len(jobs) == 1 else ""
 
     def list_version(self) -> str:
-        """What they fired, and when they will."""
-        told = (Count("pk"), Count("pk", filter=Q(enabled=True)), Sum("fire_count"), Max("next_fire_at"))
-        found = Schedule.objects.aggregate(**{f"part_{n}": part for n, part in enumerate(told)})
-        return " ".join([latest_event_id(), *map(str, found.values())])
+        """Return a text that changes with the fires and the due times of schedules."""
+        aggregates = (Count("pk"), Count("pk", filter=Q(enabled=True)), Sum("fire_count"), Max("next_fire_at"))
+        values = Schedule.objects.aggregate(**{f"part_{n}": aggregate for n, aggregate in enumerate(aggregates)})
+        return " ".join([latest_event_id(), *map(str, values.values())])
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        fired = fires.last_fires([schedule.pk for schedule in rows])
+        fires_of = fires.latest_fires([schedule.pk for schedule in rows])
         for schedule in rows:
-            schedule.recent = fired.get(schedule.pk, [])
+            schedule.fire_outcomes = fires_of.get(schedule.pk, [])
 
     @computed_column(_("name"))
     def shown_name(self, schedule: Schedule) -> SafeString:
@@ -264,7 +267,7 @@ class ScheduleAdmin(Previewing, ServiceBackedAdmin):
         )
 
     @computed_column(_("job type or template"))
-    def what(self, schedule: Schedule) -> SafeString | str | None:
+    def job_source(self, schedule: Schedule) -> SafeString | str | None:
         template = schedule.template
         if template is None:
             return isolate_text(schedule.job_type)
@@ -272,41 +275,43 @@ class ScheduleAdmin(Previewing, ServiceBackedAdmin):
 
     @computed_column(_("when"))
     def shown_rule(self, schedule: Schedule) -> SafeString:
-        """In words, and as it is written."""
+        """Return the rule in words and, for cron, as an expression."""
         if schedule.cron is None:
-            return isolate_text(in_words(schedule))
-        written = format_html("{} <samp>{}</samp>", isolate_text(schedule.timezone), isolate_text(schedule.cron))
-        words = in_words(schedule)
-        return format_html('{}<br><span class="jc-small jc-muted">{}</span>', words, written) if words else written
+            return isolate_text(describe_rule(schedule))
+        expression = format_html("{} <samp>{}</samp>", isolate_text(schedule.timezone), isolate_text(schedule.cron))
+        description = describe_rule(schedule)
+        if not description:
+            return expression
+        return format_html('{}<br><span class="jc-small jc-muted">{}</span>', description, expression)
 
     @computed_column(_("state"))
     def shown_state(self, schedule: Schedule) -> SafeString:
         if schedule.enabled:
             return badge("good", _now("enabled"), "✓")
-        why = isolate_text(first_line(schedule.disabled_reason))
-        return format_html("{} {}", badge("plain", _now("disabled"), "⊘"), why)
+        reason = isolate_text(first_line(schedule.disabled_reason))
+        return format_html("{} {}", badge("plain", _now("disabled"), "⊘"), reason)
 
     @computed_column(_("last 30 fires"))
-    def last(self, schedule: Schedule) -> SafeString | None:
-        """When it fired and what results of it, and the fires before."""
+    def latest_fires(self, schedule: Schedule) -> SafeString | None:
+        """Return the status and time of the last fire, and a chart of the fires before."""
         if schedule.last_fire_at is None:
             return None
         status = getattr(schedule, "last_status", None)
-        spark = fires.spark(getattr(schedule, "recent", ())) or ""
+        chart = fires.draw_chart(getattr(schedule, "fire_outcomes", ())) or ""
         return format_html(
-            "{} {}<br>{}", status_badge(status) if status else "", format_relative_time(schedule.last_fire_at), spark
+            "{} {}<br>{}", status_badge(status) if status else "", format_relative_time(schedule.last_fire_at), chart
         )
 
     @computed_column(_("next"))
     def next_fire(self, schedule: Schedule) -> SafeString | None:
-        """With a word if clocks change on that day; of a disabled one, why."""
+        """Return the next due time with a note on clock changes; of a disabled schedule, the reason."""
         if not schedule.enabled:
             return self.shown_state(schedule)
         if schedule.next_fire_at is None:
             return None
         try:
-            notes = [coming.note for coming in history.of_schedule(schedule, 1) if coming.note]
-        except Broken:
+            notes = [fire.note for fire in history.preview_schedule(schedule, 1) if fire.note]
+        except BrokenSchedule:
             notes = []
         return format_html(
             "{} {}", format_relative_time(schedule.next_fire_at), isolate_text(notes[0]) if notes else ""
@@ -314,14 +319,14 @@ class ScheduleAdmin(Previewing, ServiceBackedAdmin):
 
     def page_context(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
         try:
-            shown_next = preview.of_schedule(row, NEXT)
-        except Broken as error:
-            shown_next = preview.Preview(problem=str(error))
+            rule_preview = preview.preview_schedule(row, UPCOMING_SHOWN)
+        except BrokenSchedule as error:
+            rule_preview = preview.RulePreview(problem=str(error))
         fires_url = f"{list_url(self.admin_site, ScheduleFire)}?q={row.pk}"
-        past = history.with_outcomes(history.fires_of(row)[:PAST])
+        past = history.load_outcomes(history.fires_of(row)[:PAST_SHOWN])
         return {
-            "preview": shown_next,
-            "spark": fires.spark(fires.last_fires([row.pk]).get(row.pk, ())),
-            "past": [(fire, link(self.admin_site, Job, fire.fire.job_id)) for fire in past],
-            "fires_url": fires_url if len(past) == PAST and self.admin_site.is_registered(ScheduleFire) else "",
+            "preview": rule_preview,
+            "chart": fires.draw_chart(fires.latest_fires([row.pk]).get(row.pk, ())),
+            "past_fires": [(fire, link(self.admin_site, Job, fire.fire.job_id)) for fire in past],
+            "fires_url": fires_url if len(past) == PAST_SHOWN and self.admin_site.is_registered(ScheduleFire) else "",
         }

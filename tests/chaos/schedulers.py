@@ -176,4 +176,4 @@ def take_the_guards_out() -> None:
 
     db.atomic = lambda **_: nullcontext(db.connection())  # type: ignore[assignment]
     QuerySet.select_for_update = lambda self, **_: self  # type: ignore[method-assign]
-    firing.insert_fires, firing.advance = insert_all, advance
+    firing.insert_fires, firing.advance_schedules = insert_all, advance

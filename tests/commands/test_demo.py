@@ -63,7 +63,7 @@ def shows_everything() -> None:
     groups = set(JobGroup.objects.filter(tenant=demo.TENANT).values_list("status", flat=True))
     assert groups >= {GroupStatus.COMPLETED, GroupStatus.PARTIAL}
     pulse = Schedule.objects.get(tenant=demo.TENANT, name="demo: every minute")
-    outcomes = [past.outcome for past in history.with_outcomes(history.fires_of(pulse))]
+    outcomes = [past.outcome for past in history.load_outcomes(history.fires_of(pulse))]
     assert (len(outcomes), outcomes.count("FAILED"), outcomes.count("COMPLETED")) == (30, 3, 27)
     assert WebhookEndpoint.objects.filter(tenant=demo.TENANT).count() == 2
     deliveries = WebhookDelivery.objects.filter(endpoint__tenant=demo.TENANT)

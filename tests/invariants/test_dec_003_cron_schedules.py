@@ -9,7 +9,7 @@ import pytest
 from jobs.errors import InvalidInput
 from jobs.models import Job
 from schedules import services
-from schedules.cron import CronError, fields_of
+from schedules.cron import CronError, parse_expression
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from tests.support.schedules import NOON, every_minute, fired, minutes
@@ -17,9 +17,9 @@ from tests.support.snapshots import everything
 
 
 def test_dec_003_unit_five_fields_and_names_are_understood() -> None:
-    assert fields_of("@daily") == fields_of("0 0 * * *") == "0 0 * * *"
+    assert parse_expression("@daily") == parse_expression("0 0 * * *") == "0 0 * * *"
     with pytest.raises(CronError):
-        fields_of("0 0 * * * *")
+        parse_expression("0 0 * * * *")
 
 
 @pytest.mark.django_db

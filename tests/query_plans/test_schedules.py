@@ -14,7 +14,7 @@ from pytest_django import DjangoDbBlocker
 
 from jobs.ids import uuid7
 from schedules import history, services
-from schedules.admin.fires import last_fires
+from schedules.admin.fires import latest_fires
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from schedules.ticker import Ticker
@@ -80,10 +80,10 @@ def test_the_history_of_one_schedule_is_found_by_index(history_of_years: Schedul
     settings.JOBSCHEDULER = {"RETENTION_DAYS": 1}
     fires = history.fires_of(history_of_years)
     work: dict[str, Callable[[], object]] = {
-        "fires": lambda: history.with_outcomes(fires[:50]),
+        "fires": lambda: history.load_outcomes(fires[:50]),
         "next page": lambda: list(fires.filter(fire_time__lt=NOON - timedelta(minutes=900))[:50]),
-        "glance": lambda: last_fires(list(Schedule.objects.order_by("pk").values_list("pk", flat=True)[:50])),
-        "forgotten": history.forget_old,
+        "glance": lambda: latest_fires(list(Schedule.objects.order_by("pk").values_list("pk", flat=True)[:50])),
+        "forgotten": history.delete_old_fires,
         "delete": lambda: services.delete(history_of_years.pk),
     }
     assert walked(work[what]) == []
@@ -91,9 +91,9 @@ def test_the_history_of_one_schedule_is_found_by_index(history_of_years: Schedul
 
 @pytest.mark.django_db
 def test_the_index_for_what_is_due_is_used(history_of_years: Schedule) -> None:
-    from schedules.firing import _due
+    from schedules.firing import _due_schedules
 
-    sql, params = _due(NOON).values_list("next_fire_at", "pk")[:100].query.sql_with_params()
+    sql, params = _due_schedules(NOON).values_list("next_fire_at", "pk")[:100].query.sql_with_params()
     explain = "EXPLAIN" if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN"
     with connection.cursor() as cursor:
         cursor.execute(f"{explain} {sql}", params)

@@ -123,7 +123,7 @@ def test_a_constraint_of_the_database_never_speaks(boss: Client) -> None:
 
 def test_an_empty_form_proposes_what_the_services_take_for_unsaid(boss: Client) -> None:
     form = boss.get(f"{list_of(Schedule)}add/").context["adminform"].form
-    unsaid = validation.clean(dict.fromkeys(validation.GATES.keys() - {"name"}), {})
+    unsaid = validation.clean_fields(dict.fromkeys(validation.VALIDATORS.keys() - {"name"}), {})
     for name in unsaid.keys() - {"params"}:
         is_empty = unsaid[name] is None or unsaid[name] == ""
         assert form[name].value() in (None, "") if is_empty else form[name].value() == unsaid[name]
@@ -216,7 +216,7 @@ def test_a_verb_that_cannot_says_why(boss: Client) -> None:
     silent, broken = schedule(enabled=False, name="silent"), ScheduleFactory.create(job_type="gone", name="broken")
     told = said(choose(boss, "skip", [silent]))
     assert "0 schedules skip a fire" in told
-    assert "“silent” has no next fire to skip" in told
+    assert "“silent” has no next run to skip" in told
     assert "gone" in said(choose(boss, "trigger", [broken]))
 
 

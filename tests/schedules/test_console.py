@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from jobs.states import Status
 from schedules.admin import fires
-from schedules.describe import cron_in_words, every_in_words
+from schedules.describe import describe_cron, describe_interval
 from schedules.models import Schedule, ScheduleFire
 from tests.admin.test_lists import queries_of
 from tests.factories import JobFactory, ScheduleFactory, job_in
@@ -41,7 +41,7 @@ def preview(client: Client, **typed: str) -> str:
     ],
 )
 def test_a_cron_expression_is_said_in_words(cron: str, words: str) -> None:
-    assert cron_in_words(cron) == words
+    assert describe_cron(cron) == words
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_cron_expression_is_said_in_words(cron: str, words: str) -> None:
     [(1, "Every second"), (90, "Every 90 seconds"), (60, "Every 1 min"), (7200, "Every 2 h"), (86_400, "Every 1 d")],
 )
 def test_an_interval_is_said_in_its_largest_unit(seconds: int, words: str) -> None:
-    assert every_in_words(seconds) == words
+    assert describe_interval(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ def test_a_retry_that_did_well_makes_its_fire_a_good_one(db: Any) -> None:
     failed = JobFactory.create(failed=True)
     JobFactory.create(completed=True, retry_of=failed, attempt=2)
     ScheduleFire.objects.create(schedule=row, fire_time=NOON, job=failed)
-    assert fires.last_fires([row.pk]) == {row.pk: [(NOON, "COMPLETED")]}
+    assert fires.latest_fires([row.pk]) == {row.pk: [(NOON, "COMPLETED")]}
 
 
 def test_only_the_last_thirty_fires_are_looked_at(db: Any) -> None:
     busy, quiet, never = ScheduleFactory.create_batch(3)
     fire(busy, [None] * 40)
     fire(quiet, [None] * 2)
-    found = fires.last_fires([busy.pk, quiet.pk, never.pk])
+    found = fires.latest_fires([busy.pk, quiet.pk, never.pk])
     assert {key: len(fired) for key, fired in found.items()} == {busy.pk: 30, quiet.pk: 2}
     assert found[busy.pk][-1][0] == NOON
 

@@ -79,10 +79,14 @@ def test_jitter_moves_the_start_and_never_the_due_time() -> None:
 
 
 def test_jitter_is_the_same_whoever_fires() -> None:
-    from schedules.fire_plan import jitter
+    from schedules.fire_plan import compute_jitter
 
     row = schedule()
-    assert jitter(row.pk, NOON, 60) == jitter(row.pk, NOON, 60) != jitter(row.pk, NOON + timedelta(minutes=1), 60)
+    assert (
+        compute_jitter(row.pk, NOON, 60)
+        == compute_jitter(row.pk, NOON, 60)
+        != compute_jitter(row.pk, NOON + timedelta(minutes=1), 60)
+    )
 
 
 ABSENCES: list[tuple[dict[str, Any], int]] = [
@@ -270,7 +274,7 @@ def test_nothing_is_half_done_when_a_fire_fails(monkeypatch: pytest.MonkeyPatch)
 
     every_minute()
     before = everything()
-    for name in ("insert_jobs", "advance"):
+    for name in ("insert_jobs", "advance_schedules"):
         monkeypatch.setattr(firing, name, None)
         assert fire_due(NOON) == 0
         assert everything() == before

@@ -28,10 +28,10 @@ def test_an_outcome_is_that_of_the_whole_chain() -> None:
         Job.objects.filter(pk=first.pk).update(gate=3, position=0)  # its time has come
     executor.complete(executor.take(first))
     executor.fail(executor.take(second))
-    latest, earliest = history.with_outcomes(history.fires_of(row))
+    latest, earliest = history.load_outcomes(history.fires_of(row))
     assert (earliest.outcome, latest.outcome) == ("COMPLETED", "FAILED")
-    assert earliest.last is not None
-    assert (earliest.last.pk, earliest.fire.job_id == earliest.last.pk) == (first.pk, False)
+    assert earliest.latest_attempt is not None
+    assert (earliest.latest_attempt.pk, earliest.fire.job_id == earliest.latest_attempt.pk) == (first.pk, False)
 
 
 def test_a_fire_outlives_its_job_for_as_long_as_is_said(settings: Any) -> None:
@@ -39,10 +39,10 @@ def test_a_fire_outlives_its_job_for_as_long_as_is_said(settings: Any) -> None:
     fire_due(NOON + timedelta(minutes=1))
     executor.complete(executor.take(jobs_of(row)[0]))
     assert PrunePass(timedelta(0)).run()
-    assert [past.outcome for past in history.with_outcomes(history.fires_of(row))] == ["QUEUED", None]
-    assert history.forget_old() == 0
+    assert [past.outcome for past in history.load_outcomes(history.fires_of(row))] == ["QUEUED", None]
+    assert history.delete_old_fires() == 0
     settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}
-    assert history.forget_old() == 0
+    assert history.delete_old_fires() == 0
     ScheduleFire.objects.update(fired_at=timezone.now() - timedelta(days=31))
-    assert history.forget_old() == 1
-    assert [past.outcome for past in history.with_outcomes(history.fires_of(row))] == ["QUEUED"]
+    assert history.delete_old_fires() == 1
+    assert [past.outcome for past in history.load_outcomes(history.fires_of(row))] == ["QUEUED"]

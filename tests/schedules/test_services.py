@@ -12,9 +12,10 @@ from jobs.errors import InvalidInput, NotFound
 from jobs.models import Job
 from jobs.services.templates import NameTaken
 from schedules import history, services
+from schedules.cron import get_zone
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
-from schedules.validation import Broken
+from schedules.validation import BrokenSchedule
 from tests.factories import JobTemplateFactory, ScheduleFactory
 from tests.support.schedules import NOON, TYPE, due_at, every_minute, fired, jobs_of, minutes, schedule
 from tests.support.snapshots import everything
@@ -150,7 +151,7 @@ def test_a_new_cron_or_timezone_counts_from_the_next_fire() -> None:
     row = schedule(cron="0 3 * * *", timezone="Europe/Berlin")
     moved = services.update(row.pk, {"timezone": "America/New_York"})
     assert moved.next_fire_at is not None
-    assert f"{moved.next_fire_at.astimezone(services.fields.zone('America/New_York')):%H:%M}" == "03:00"
+    assert f"{moved.next_fire_at.astimezone(get_zone('America/New_York')):%H:%M}" == "03:00"
     assert moved.next_fire_at > timezone.now()
     moved = services.update(row.pk, {"cron": "30 4 * * *", "timezone": None})
     assert moved.next_fire_at is not None
@@ -195,8 +196,8 @@ def test_a_broken_schedule_can_be_mended() -> None:
 
 def test_a_row_that_makes_no_sense_is_a_conflict_and_no_crash() -> None:
     row = ScheduleFactory.create(cron="nonsense", next_fire_at=NOON)
-    for call in (lambda: services.skip_next(row.pk), lambda: history.of_schedule(row)):
-        with pytest.raises(Broken, match="is broken"):
+    for call in (lambda: services.skip_next(row.pk), lambda: history.preview_schedule(row)):
+        with pytest.raises(BrokenSchedule, match="is broken"):
             call()
     services.disable(row.pk)
     services.delete(row.pk)
@@ -296,39 +297,39 @@ def test_deleting_a_schedule_takes_its_history_and_leaves_its_jobs(monkeypatch: 
 
 class TestPreview:
     def test_it_shows_what_comes_in_its_own_place(self) -> None:
-        found = history.of_cron("0 3 * * *", "Europe/Berlin", 3)
+        found = history.preview_cron("0 3 * * *", "Europe/Berlin", 3)
         assert [f"{each.local:%H:%M}" for each in found] == ["03:00"] * 3
         assert all(each.fire_at.utcoffset() == timedelta(0) for each in found)
 
     @pytest.mark.parametrize("count", [0, -1, 1001, 1.5, True, "5"])
     def test_the_count_is_bounded(self, count: Any) -> None:
         with pytest.raises(InvalidInput) as refused:
-            history.of_cron("* * * * *", "UTC", count)
+            history.preview_cron("* * * * *", "UTC", count)
         assert refused.value.errors[0]["loc"] == ["count"]
 
     @pytest.mark.parametrize(("cron", "zone", "field"), [("x", "UTC", "cron"), ("* * * * *", "x", "timezone")])
     def test_nonsense_is_refused_by_name(self, cron: str, zone: str, field: str) -> None:
         with pytest.raises(InvalidInput) as refused:
-            history.of_cron(cron, zone)
+            history.preview_cron(cron, zone)
         assert refused.value.errors[0]["loc"] == [field]
 
     def test_it_begins_with_the_fire_that_waits(self) -> None:
         row = every_minute(NOON)
         services.skip_next(row.pk)
         row.refresh_from_db()
-        assert [each.fire_at for each in history.of_schedule(row, 2)] == minutes(NOON + timedelta(minutes=1), 2)
+        assert [each.fire_at for each in history.preview_schedule(row, 2)] == minutes(NOON + timedelta(minutes=1), 2)
 
     def test_a_schedule_that_fires_a_few_times_shows_no_more(self) -> None:
         row = due_at(schedule(max_fires=3), NOON, fire_count=1)
-        assert len(history.of_schedule(row, 50)) == 2
+        assert len(history.preview_schedule(row, 50)) == 2
 
     def test_a_disabled_schedule_shows_what_would_come(self) -> None:
         row = schedule(enabled=False, cron="0 3 * * *")
-        assert [f"{each.fire_at:%H:%M}" for each in history.of_schedule(row, 2)] == ["03:00"] * 2
+        assert [f"{each.fire_at:%H:%M}" for each in history.preview_schedule(row, 2)] == ["03:00"] * 2
 
     def test_a_thousand_are_not_too_many_and_the_calendar_may_end(self) -> None:
-        assert len(history.of_cron("*/5 * * * *", "Australia/Lord_Howe", 1000)) == 1000
-        assert 100 < len(history.of_cron("0 0 * 2 FRI#5", "Europe/Berlin", 1000)) < 1000
+        assert len(history.preview_cron("*/5 * * * *", "Australia/Lord_Howe", 1000)) == 1000
+        assert 100 < len(history.preview_cron("0 0 * 2 FRI#5", "Europe/Berlin", 1000)) < 1000
 
     @pytest.mark.parametrize(
         ("cron", "zone", "begin", "local", "note"),
@@ -382,5 +383,5 @@ class TestPreview:
         self, cron: str, zone: str, begin: datetime, local: str, note: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(history.clock, "now", lambda: begin.replace(tzinfo=UTC))
-        (found,) = history.of_cron(cron, zone, 1)
+        (found,) = history.preview_cron(cron, zone, 1)
         assert (found.local.isoformat(), found.note) == (local, note)

@@ -71,27 +71,27 @@ class TestPace:
     def test_one_question_is_enough_to_know_that_nothing_is_due(self) -> None:
         ticker = Ticker()
         self.ask(ticker)
-        ticker.hasten()
+        ticker.wake()
         assert self.ask(ticker) == 1
 
     def test_who_is_told_of_a_change_looks_again(self) -> None:
         ticker = Ticker()
         self.ask(ticker)
-        ticker.hasten()
+        ticker.wake()
         assert ticker.pause_sec() < 0.1
         assert self.ask(ticker) > 0
 
     def test_news_that_come_while_it_looks_are_not_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from schedules import ticker as ticking
 
-        ticker, look = Ticker(), ticking._next_due
+        ticker, look = Ticker(), ticking._read_next_due
 
         def told_meanwhile() -> Any:
             found = look()
-            ticker.hasten()
+            ticker.wake()
             return found
 
-        monkeypatch.setattr(ticking, "_next_due", told_meanwhile)
+        monkeypatch.setattr(ticking, "_read_next_due", told_meanwhile)
         ticker.tick()
         monkeypatch.undo()
         assert self.ask(ticker) > 0

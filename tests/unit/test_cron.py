@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from schedules.cron import Cron, CronError, UnknownZone, fields_of, zone
+from schedules.cron import Cron, CronError, UnknownZone, get_zone, parse_expression
 from tests.unit.debian_cron import due_times, whole_day
 
 pytestmark = pytest.mark.once
@@ -47,9 +47,9 @@ CASES = [(expression, place, day) for place, days in DAYS.items() for day in day
 
 def found(expression: str, place: str, begin: datetime, end: datetime) -> list[datetime]:
     """Due times as the scheduler finds them: each from the one before."""
-    cron, times = Cron(expression, zone(place)), []
+    cron, times = Cron(expression, get_zone(place)), []
     last: datetime | None = begin - timedelta(seconds=1)
-    while last is not None and (last := cron.after(last)) is not None and last < end:
+    while last is not None and (last := cron.next_after(last)) is not None and last < end:
         times.append(last)
     return times
 
@@ -135,13 +135,13 @@ def any_expression(chance: random.Random) -> str:
 @pytest.mark.parametrize("expression", ["30 2 * * *", "*/15 * * * *", "30 */1 * * *", "15 1 * * *"])
 def test_a_due_time_is_the_same_from_wherever_one_looks(expression: str, place: str) -> None:
     """The next due time depends on nothing but the moment: schedulers that look at other times agree."""
-    cron = Cron(expression, zone(place))
+    cron = Cron(expression, get_zone(place))
     for day in DAYS.get(place, ((2026, 3, 29),)):
         begin, end = whole_day(ZoneInfo(place), *day)
         times = found(expression, place, begin, end)
         moment = begin - timedelta(seconds=1)
         while moment < end - timedelta(days=1, hours=-13):
-            assert cron.after(moment) == next(each for each in times if each > moment), moment
+            assert cron.next_after(moment) == next(each for each in times if each > moment), moment
             moment += timedelta(minutes=7, seconds=13, microseconds=99)
 
 
@@ -163,7 +163,7 @@ def test_a_due_time_is_the_same_from_wherever_one_looks(expression: str, place: 
     ],
 )
 def test_five_fields_and_names_are_understood(written: str, fields: str) -> None:
-    assert fields_of(written) == fields
+    assert parse_expression(written) == fields
 
 
 @pytest.mark.parametrize(
@@ -199,14 +199,14 @@ def test_five_fields_and_names_are_understood(written: str, fields: str) -> None
 )
 def test_what_makes_no_sense_or_never_comes_is_refused_with_the_reason(written: str, why: str) -> None:
     with pytest.raises(CronError, match=why):
-        fields_of(written)
+        parse_expression(written)
 
 
 @pytest.mark.parametrize(
     "name", ["Europe/Berlin", "UTC", "Australia/LHI", "Etc/GMT+5", "America/Argentina/Buenos_Aires"]
 )
 def test_zones_go_by_their_names(name: str) -> None:
-    assert zone(name).key == name
+    assert get_zone(name).key == name
 
 
 @pytest.mark.parametrize(
@@ -219,19 +219,19 @@ def test_zones_go_by_their_names(name: str) -> None:
 )
 def test_no_other_name_and_no_path_is_a_zone(name: str) -> None:
     with pytest.raises(UnknownZone, match="There is no time zone"):
-        zone(name)
+        get_zone(name)
 
 
 def test_a_near_miss_is_told_what_was_meant() -> None:
     with pytest.raises(UnknownZone, match="Did you mean “Europe/Berlin”"):
-        zone("Europe/Berlinn")
+        get_zone("Europe/Berlinn")
 
 
 def test_the_calendar_ends() -> None:
     far = datetime(9999, 12, 31, 23, tzinfo=UTC)
     for expression in ("0 0 1 1 *", "*/5 1 * * *", "0 0 29 2 *"):
         for place in ("UTC", "Europe/Berlin"):
-            assert Cron(expression, zone(place)).after(far) is None
-    assert Cron("0 0 * 2 FRI#5", zone("UTC")).after(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(
+            assert Cron(expression, get_zone(place)).next_after(far) is None
+    assert Cron("0 0 * 2 FRI#5", get_zone("UTC")).next_after(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(
         2036, 2, 29, tzinfo=UTC
     )

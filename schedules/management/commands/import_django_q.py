@@ -1,4 +1,4 @@
-"""`manage.py import_django_q`: brings the schedules of django-q2 over, each once."""
+"""`manage.py import_django_q`: import the schedules of django-q2, each once."""
 
 from __future__ import annotations
 
@@ -10,37 +10,43 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs.management import base
-from schedules.django_q2 import Imported, bring_over
+from schedules.django_q2 import ImportResult, import_schedules
 
 HEADINGS = ("SOURCE", "NAME", "WHEN", "RESULT")
 
 
 class Command(base.CliCommand):
     help = (
-        "Brings the schedules of django-q2 over. What was brought over before is left alone; sources are disabled "
-        "with --disable-source, never deleted. Exit code 1 if some could not be brought over."
+        "Imports the schedules of django-q2. Those imported before are left unchanged; sources are disabled "
+        "with --disable-source, never deleted. Exit code 1 if some could not be imported."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--dry-run", action="store_true", help="Only say what would be done.")
-        parser.add_argument("--disable-source", action="store_true", help="Let django-q2 no longer fire them.")
+        parser.add_argument("--dry-run", action="store_true", help="Only print what would be done.")
+        parser.add_argument("--disable-source", action="store_true", help="Disable imported schedules in django-q2.")
         parser.add_argument("--tenant", default="default")
         base.add_json(parser)
 
-    def handle(self, *args: Any, **given: Any) -> None:
-        how = {"dry_run": given["dry_run"], "disable_source": given["disable_source"]}
-        found = bring_over(tenant=given["tenant"], actor=base.actor(), **how)
-        if given["json"]:
-            self.write_json([asdict(row) for row in found])
+    def handle(self, *args: Any, **options: Any) -> None:
+        results = import_schedules(
+            tenant=options["tenant"],
+            dry_run=options["dry_run"],
+            disable_source=options["disable_source"],
+            actor=base.actor(),
+        )
+        if options["json"]:
+            self.write_json([asdict(row) for row in results])
         else:
-            self.write_table(HEADINGS, [(row.source, row.name, row.when, _describe(row)) for row in found])
-            if any(row.result == "made" and row.fires_twice for row in found):
-                self.stderr.write(_("Both fire now, until django-q2 is stopped or --disable-source is said."))
-        refused = sum(row.result == "refused" for row in found)
-        if refused:
-            message = ngettext("%d schedule was not brought over.", "%d schedules were not brought over.", refused)
-            raise CommandError(message % refused, returncode=base.REFUSED)
+            self.write_table(HEADINGS, [(row.source, row.name, row.when, _describe(row)) for row in results])
+            if any(row.result == "made" and row.fires_twice for row in results):
+                self.stderr.write(
+                    _("Both schedulers run them until django-q2 is stopped or --disable-source is given.")
+                )
+        refused_count = sum(row.result == "refused" for row in results)
+        if refused_count:
+            message = ngettext("%d schedule was not imported.", "%d schedules were not imported.", refused_count)
+            raise CommandError(message % refused_count, returncode=base.REFUSED)
 
 
-def _describe(row: Imported) -> str:
+def _describe(row: ImportResult) -> str:
     return "; ".join([f"{row.result}: {row.reason}" if row.reason else row.result, *row.warnings])
