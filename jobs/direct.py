@@ -27,7 +27,7 @@ from django.utils.translation import gettext as _
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
-from jobs.engine.executors.run import Context, current
+from jobs.engine.executors.run import Context, current_context
 from jobs.engine.slots import leases, reservations
 from jobs.engine.slots.heartbeat import lease_heartbeat
 from jobs.engine.slots.reservations import SlotWaiter
@@ -184,13 +184,13 @@ def _call(handler: Handler[..., Any], params: dict[str, Any], mine: Slot) -> Any
     timer.daemon = True
     if handler.options.max_runtime_sec is not None:
         timer.start()
-    token = current.set(ctx)
+    token = current_context.set(ctx)
     try:
         result = asyncio.run(call()) if handler.is_async else call()
     finally:
         timer.cancel()
-        current.reset(token)
-    if ctx.over_token_limit:
+        current_context.reset(token)
+    if ctx.is_over_token_limit:
         raise TokenLimitExceeded(f"{ctx.tokens_used} tokens used, {ctx.token_limit} allowed")
     return result
 

@@ -113,7 +113,7 @@ def _copy_output(pipe: IO[str] | None, ctx: Any, lines: list[str]) -> None:
     with suppress(ValueError):  # closed under our hands
         for line in pipe or ():
             text = line.rstrip("\n")[:LINE_LENGTH]
-            ctx.add_line("INFO", text)
+            ctx.add_log_line("INFO", text)
             lines.append(text)
             del lines[:-TAIL_LINES]
 

@@ -25,7 +25,7 @@ from jobs import actors, clock
 from jobs.engine import finish, promoter
 from jobs.engine.claim import Claim, Claimer, Serves
 from jobs.engine.executors.run import CaptureLogs, Context, run, run_async
-from jobs.engine.executors.thread import retry_facts
+from jobs.engine.executors.thread import retry_params
 from jobs.engine.selection import limits
 from jobs.engine.worker.running_jobs import RunningJob, make_context
 from jobs.models import Job
@@ -129,7 +129,7 @@ def _run(claim: Claim, raise_failures: bool) -> Job:
         for alias in aliases:
             savepoints.enter_context(transaction.atomic(using=alias))
         call: Callable[..., Outcome] = async_to_sync(run_async) if registry.get(claim.job_type).is_async else run
-        outcome = call(claim.job_type, running.ctx, retry_facts(running))
+        outcome = call(claim.job_type, running.ctx, retry_params(running))
         if isinstance(outcome, Failed):
             for alias in aliases:
                 transaction.set_rollback(True, using=alias)

@@ -61,15 +61,15 @@ def exits(code: object) -> BaseException:
     ids=str,
 )
 def test_whatever_a_handler_exits_with_is_a_failure_with_an_exit_code(code: object, kept: int, alone: bool) -> None:
-    failed = run.failed(SAMPLE_TYPE, exits(code), Cause.ERROR, RETRY | {"max_retries": 0}, {})
+    failed = run.build_failure(SAMPLE_TYPE, exits(code), Cause.ERROR, RETRY | {"max_retries": 0}, {})
     assert {job.run.exit_code for job in record(failed, alone)} == {kept}
 
 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(("code", "kept"), [(7, 7), (True, 1), (None, 0), ("7", 0), (2**63, 0)], ids=str)
 def test_whatever_a_handler_leaves_as_its_exit_code_is_an_end(code: Any, kept: int, alone: bool) -> None:
-    ctx = SimpleNamespace(artifacts={}, over_token_limit=False, exit_code=code)
-    completed = run._returned(None, ctx)  # type: ignore[arg-type]
+    ctx = SimpleNamespace(artifacts={}, is_over_token_limit=False, exit_code=code)
+    completed = run._build_outcome(None, ctx)  # type: ignore[arg-type]
     assert isinstance(completed, Completed)
     assert {job.run.exit_code for job in record(completed, alone)} == {kept}
 
@@ -97,7 +97,7 @@ def test_whatever_a_retry_policy_says_the_job_ends(
     decide: Callable[[Any], Any], is_retried: bool, alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(conf), "policy", lambda *_: SimpleNamespace(decide=decide))
-    for job in record(run.failed(SAMPLE_TYPE, RuntimeError("boom"), Cause.ERROR, RETRY, {}), alone):
+    for job in record(run.build_failure(SAMPLE_TYPE, RuntimeError("boom"), Cause.ERROR, RETRY, {}), alone):
         assert (job.status, hasattr(job, "retried_by")) == ("FAILED", is_retried)
 
 
@@ -106,6 +106,6 @@ def test_whatever_signal_ends_a_handlers_process_the_job_ends(number: int, name:
     JobFactory.create(queued=True)
     [claim] = Claimer("one", Serves((SAMPLE_TYPE,))).claim([0], lease_sec=30)
     job = RunningJob(claim, Context(job_id=claim.id, params={}), deadline=0.0)
-    ended = process._silent_end(job, -number)
+    ended = process._explain_exit(job, -number)
     assert isinstance(ended, Failed)
     assert (ended.reason, ended.exit_code) == (f"the handler's process was ended by {name}", 128 + number)

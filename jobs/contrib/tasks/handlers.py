@@ -179,7 +179,7 @@ def _send_signals(task: Task[..., Any], ctx: Any) -> Iterator[TaskResult[Any]]:
             results.set_final_state(result, TaskResultStatus.FAILED, error)
             task_finished.send_robust(sender, task_result=result)
         raise
-    if not _has_lost_lease(ctx) and not ctx.over_token_limit:
+    if not _has_lost_lease(ctx) and not ctx.is_over_token_limit:
         results.set_final_state(result, TaskResultStatus.SUCCESSFUL)
         task_finished.send_robust(sender, task_result=result)
 
@@ -188,7 +188,7 @@ def _is_last_attempt(row: Any, ctx: Any, error: BaseException) -> bool:
     """Tell whether no retry will follow: a task that is retried is not finished."""
     from jobs.engine.executors.run import decide_retry
 
-    if ctx.stop_mode == StopMode.CANCEL or ctx.over_token_limit:
+    if ctx.stop_mode == StopMode.CANCEL or ctx.is_over_token_limit:
         return True
     facts = {"attempt": row.attempt, "max_retries": row.max_retries, "retry_policy": row.retry_policy}
     return decide_retry(row.job_type, **facts, cause=Cause.ERROR, error=error) is None

@@ -1,4 +1,4 @@
-"""Preloaded by the server that forks job processes: loads Django once, and outlives signals meant for the worker."""
+"""Preload for the server that forks job processes: load Django once, and ignore signals meant for the worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inside of a process that runs one job. It is forked from a server that has loaded Django already."""
+"""The main function of a process that runs one job. It is forked from a server that has loaded Django already."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from jobs.registry import registry
 from jobs.states import StopMode
 
 PR_SET_PDEATHSIG = 1
-GO = "go"  # the first word of the worker: without it, nobody wants the handler to be called
+CALL_HANDLER = "go"  # the worker's first message: without it, the handler must not be called
 
 
 def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dict[str, Any]) -> None:
-    """Run the handler; send what it writes and, last, its outcome."""
-    # Own session, own group: what the handler starts can be ended with it, and the terminal's Ctrl-C passes by.
+    """Run the handler; send its progress and, at the end, its outcome."""
+    # Own session, own group: the handler's children can be killed with it, and the terminal's Ctrl-C does not reach it.
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        is_wanted = pipe.recv() == GO
+        should_run = pipe.recv() == CALL_HANDLER
     except (EOFError, OSError):
-        is_wanted = False
-    if not is_wanted:
+        should_run = False
+    if not should_run:
         return
     sending = threading.Lock()
 
@@ -45,15 +45,15 @@ def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dic
     ctx = Context(**ctx_fields, on_write=lambda: send("writes", ctx.take_writes()))
     for captured in (logging.getLogger(), logging.getLogger("jobs.run")):
         captured.addHandler(CaptureLogs())
-    runner = Runner(job_type, ctx, retry)
-    threading.Thread(target=_obey, args=(pipe, runner), daemon=True).start()
+    runner = HandlerRunner(job_type, ctx, retry)
+    threading.Thread(target=_receive_stops, args=(pipe, runner), daemon=True).start()
     outcome = runner.run()
     tracing.flush()
     send("outcome", (outcome, ctx.tokens_used))
     pipe.close()
 
 
-class Runner:
+class HandlerRunner:
     def __init__(self, job_type: str, ctx: Context, retry: dict[str, Any]) -> None:
         self.job_type, self.ctx, self.retry = job_type, ctx, retry
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -75,8 +75,8 @@ class Runner:
         return await self._task
 
 
-def _obey(pipe: Connection, runner: Runner) -> None:
-    """Hear stop requests. When the worker is gone there is nobody to work for: end the whole group."""
+def _receive_stops(pipe: Connection, runner: HandlerRunner) -> None:
+    """Receive stop requests. When the worker is gone, kill the whole process group."""
     while True:
         try:
             runner.stop(pipe.recv())

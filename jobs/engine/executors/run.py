@@ -1,4 +1,4 @@
-"""Call a handler with its `ctx`, return its outcome. Touches no row: the worker writes what the handler reports."""
+"""Call a handler with its `ctx`, return its outcome. Touches no row: the worker writes the handler's reports."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from jobs.validation.sanitize import sanitize_exit_code, sanitize_json, sanitize
 ERROR_LENGTH = 64_000
 LONGEST_DELAY_SEC = 100.0 * YEAR_SEC
 logger = logging.getLogger("jobs.engine.executors.run")
-current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("jobs_context", default=None)
+current_context: contextvars.ContextVar[Context | None] = contextvars.ContextVar("jobs_context", default=None)
 log = logging.getLogger("jobs.run")
 
 
 def run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
-    """Run a sync handler in this thread. `retry` is what `decide_retry` needs to know of the job."""
+    """Run a sync handler in this thread. `retry` has the arguments of `decide_retry` that depend on the job."""
     if ctx.job_id is not None and tracing.is_on():
         with tracing.JobSpan(ctx.resource, ctx.job_id, job_type, ctx.attempt, ctx.traceparent) as span:
             return span.record_outcome(_run(job_type, ctx, retry))
@@ -57,118 +57,118 @@ def decide_retry(
     cause: Cause,
     error: BaseException | None,
 ) -> float | None:
-    """Ask the retry policy: seconds until the retry, or None."""
+    """Return the seconds until the retry as the retry policy decides, or None for no retry."""
     facts = RetryFacts(
         attempt=attempt,
         max_retries=max_retries,
         cause=cause,
         exception=error,
-        retry_on=_retry_on(job_type),
+        retry_on=_get_retry_on(job_type),
         base_sec=retry_policy.get("base_sec", conf.RETRY_BASE_SEC),
         max_sec=retry_policy.get("max_sec", conf.RETRY_MAX_SEC),
         jitter=retry_policy.get("jitter", conf.RETRY_JITTER),
         random=random.random(),  # noqa: S311 — spreads retries, guards nothing
     )
     try:
-        return _storable(conf.policy("RETRY_POLICY").decide(facts))
-    except Exception:  # a foreign policy's fault must not lose the end that it was asked about
+        return _clamp_delay(conf.policy("RETRY_POLICY").decide(facts))
+    except Exception:  # an error in a custom policy must not lose the result
         logger.exception("the retry policy failed for a job of type %s; it is not retried", job_type)
         return None
 
 
-def _storable(delay: float | None) -> float | None:
+def _clamp_delay(delay: float | None) -> float | None:
     if delay is None:
         return None
     if math.isnan(delay):
-        raise ValueError("a delay is a number of seconds")
+        raise ValueError("the delay of a retry must be a number of seconds, not NaN")
     return min(max(float(delay), 0.0), LONGEST_DELAY_SEC)
 
 
-def failed(
+def build_failure(
     job_type: str, error: BaseException, cause: Cause, retry: dict[str, Any], artifacts: dict[str, Any]
 ) -> Failed:
-    reason = _reason(error)
+    """Return the outcome of a handler that raised, with the retry that the policy decides."""
     return Failed(
-        error=trace(error),
-        reason=reason,
+        error=format_traceback(error),
+        reason=_format_reason(error),
         cause=cause,
-        exit_code=_exit_code(error),
+        exit_code=_get_exit_code(error),
         artifacts=sanitize_json(artifacts),
         retry_in=decide_retry(job_type, **retry, cause=cause, error=error),
     )
 
 
-def trace(error: BaseException) -> str:
-    """The traceback as a run keeps it."""
+def format_traceback(error: BaseException) -> str:
+    """Return the traceback as a run stores it."""
     return sanitize_text("".join(traceback.format_exception(error)), ERROR_LENGTH)
 
 
 def _run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
-    token = current.set(ctx)
+    token = current_context.set(ctx)
     try:
         handler = registry.get(job_type)
         positional = (ctx,) if handler.takes_ctx else ()
         result = handler(*positional, **handler.signature.arguments(ctx.params))
-    except BaseException as error:  # noqa: BLE001 — whatever a handler raises is its outcome
-        return _ended_by(error, job_type, ctx, retry)
+    except BaseException as error:  # noqa: BLE001 — any exception of a handler is its outcome
+        return _build_outcome_of_error(error, job_type, ctx, retry)
     finally:
-        current.reset(token)
-    return _returned(result, ctx)
+        current_context.reset(token)
+    return _build_outcome(result, ctx)
 
 
 async def _run_async(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
-    token = current.set(ctx)
+    token = current_context.set(ctx)
     try:
         handler = registry.get(job_type)
         positional = (ctx,) if handler.takes_ctx else ()
         result = await handler(*positional, **handler.signature.arguments(ctx.params))
-    except BaseException as error:  # noqa: BLE001 — whatever a handler raises is its outcome
-        return _ended_by(error, job_type, ctx, retry)
+    except BaseException as error:  # noqa: BLE001 — any exception of a handler is its outcome
+        return _build_outcome_of_error(error, job_type, ctx, retry)
     finally:
-        current.reset(token)
-    return _returned(result, ctx)
+        current_context.reset(token)
+    return _build_outcome(result, ctx)
 
 
-def _returned(result: Any, ctx: Context) -> Outcome:
+def _build_outcome(result: Any, ctx: Context) -> Outcome:
     artifacts = dict(ctx.artifacts)
     if result is not None:
         artifacts["result"] = result
-    if ctx.over_token_limit:
+    if ctx.is_over_token_limit:
         reason = "token limit exceeded"
         return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=sanitize_json(artifacts))
     exit_code = sanitize_exit_code(ctx.exit_code, 0) if ctx.exit_code else 0
     return Completed(artifacts=sanitize_json(artifacts) if artifacts else {}, exit_code=exit_code)
 
 
-def _ended_by(error: BaseException, job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
+def _build_outcome_of_error(error: BaseException, job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     if isinstance(error, Skip):
         return Skipped(sanitize_text(str(error), 2000), sanitize_json(ctx.artifacts))
-    if isinstance(error, TokenLimitExceeded) or ctx.over_token_limit:
+    if isinstance(error, TokenLimitExceeded) or ctx.is_over_token_limit:
         reason = "token limit exceeded"
         return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=sanitize_json(ctx.artifacts))
     if isinstance(error, asyncio.CancelledError | JobCancelled) and ctx.cancelled:
         return Stopped(sanitize_json(ctx.artifacts))
-    return failed(job_type, error, Cause.ERROR, retry, ctx.artifacts)
+    return build_failure(job_type, error, Cause.ERROR, retry, ctx.artifacts)
 
 
-def _retry_on(job_type: str) -> tuple[type[BaseException], ...] | None:
+def _get_retry_on(job_type: str) -> tuple[type[BaseException], ...] | None:
     try:
         return registry.get(job_type).options.retry_on
-    except InvalidInput:  # a type this process does not know
+    except InvalidInput:  # a type that this process does not have
         return None
 
 
-def _reason(error: BaseException) -> str:
+def _format_reason(error: BaseException) -> str:
     lines = sanitize_text(str(error), 500).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _exit_code(error: BaseException) -> int:
+def _get_exit_code(error: BaseException) -> int:
     return (sanitize_exit_code(error.code, 1) or 1) if isinstance(error, SystemExit) else 1
 
 
 class Context:
-    """What a handler gets as `ctx`. It reads and writes memory; the worker writes it to the database."""
+    """The `ctx` of a handler. It reads and writes memory; the worker writes it to the database."""
 
     def __init__(
         self,
@@ -202,11 +202,11 @@ class Context:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._on_write = on_write
-        self._lines = 0
+        self._line_count = 0
 
     @property
     def cancelled(self) -> bool:
-        """True once the handler should stop: somebody asked, the worker shuts down, or the lease is lost."""
+        """Return whether the handler should stop: by request, because its worker shuts down, or for a lost lease."""
         return self._stop.is_set()
 
     def check_cancelled(self) -> None:
@@ -215,21 +215,21 @@ class Context:
             raise JobCancelled("the job was asked to stop")
 
     def wait(self, seconds: float) -> bool:
-        """Sleep that ends early when the handler should stop; says whether it should."""
+        """Sleep, but no longer than until the handler should stop; return whether it should."""
         return self._stop.wait(seconds)
 
     def progress(self, done: float, total: float = 1.0, message: str = "") -> None:
-        """Say how far the work is. Written with the next beat; the last word counts."""
-        share = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
+        """Report how far the work is. Written with the next batch; the latest report counts."""
+        fraction = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
         with self._lock:
-            self.writes.progress = (share, sanitize_text(message, 500))
+            self.writes.progress = (fraction, sanitize_text(message, 500))
         self._on_write()
 
     def checkpoint(self, data: Any) -> None:
-        """Keep what a later stretch needs to go on from here: it arrives there as `ctx.resume_from`."""
-        clean = parse_json_value(data, "checkpoint")
+        """Save data to continue from here: after an interruption it is passed as `ctx.resume_from`."""
+        value = parse_json_value(data, "checkpoint")
         with self._lock:
-            self.writes.checkpoint = (clean,)
+            self.writes.checkpoint = (value,)
             self.writes.urgent = True
         self._on_write()
 
@@ -242,24 +242,24 @@ class Context:
             self.writes.tokens = self.tokens_used
             self.writes.urgent = True
         self._on_write()
-        if self.over_token_limit:
+        if self.is_over_token_limit:
             raise TokenLimitExceeded(f"{self.tokens_used} tokens used, {self.token_limit} allowed")
 
     @property
-    def over_token_limit(self) -> bool:
+    def is_over_token_limit(self) -> bool:
         return self.token_limit is not None and self.tokens_used > self.token_limit
 
     def artifact(self, name: str, value: Any) -> None:
-        """Keep a value with the run under a name."""
+        """Store a value with the run under a name."""
         self.artifacts[sanitize_text(name, 200)] = parse_json_value(value, "artifact")
 
-    def add_line(self, level: str, message: str) -> None:
-        """A line for the job's log; past the cap lines are counted, not kept."""
+    def add_log_line(self, level: str, message: str) -> None:
+        """Add a line to the job's log; lines past LOG_LINES_PER_JOB are counted, not stored."""
         with self._lock:
-            self._lines += 1
-            if self._lines <= conf.LOG_LINES_PER_JOB:
+            self._line_count += 1
+            if self._line_count <= conf.LOG_LINES_PER_JOB:
                 self.writes.lines.append((level, sanitize_text(message, 10_000)))
-            elif self._lines == conf.LOG_LINES_PER_JOB + 1:
+            elif self._line_count == conf.LOG_LINES_PER_JOB + 1:
                 self.writes.lines.append(("WARNING", f"only the first {conf.LOG_LINES_PER_JOB} lines are kept"))
         self._on_write()
 
@@ -268,35 +268,35 @@ class Context:
         self._stop.set()
 
     def take_writes(self) -> Writes:
-        """What has not been written yet; the caller writes it."""
+        """Return what has not been written yet, and start anew; the caller writes it."""
         with self._lock:
-            taken, self.writes = self.writes, Writes()
-        return taken
+            writes, self.writes = self.writes, Writes()
+        return writes
 
-    def give_back(self, writes: Writes) -> None:
-        """They could not be written: keep them, unless newer ones came meanwhile."""
+    def restore_writes(self, writes: Writes) -> None:
+        """Put back writes that failed, except where newer ones have come meanwhile."""
         with self._lock:
-            now = self.writes
-            now.progress = now.progress or writes.progress
-            now.checkpoint = now.checkpoint or writes.checkpoint
-            now.tokens = writes.tokens if now.tokens is None else now.tokens
-            now.lines[:0] = writes.lines
+            current = self.writes
+            current.progress = current.progress or writes.progress
+            current.checkpoint = current.checkpoint or writes.checkpoint
+            current.tokens = writes.tokens if current.tokens is None else current.tokens
+            current.lines[:0] = writes.lines
 
-    def relay(self, writes: Writes) -> None:
-        """Take over what the same handler wrote in its own process."""
+    def merge_writes(self, writes: Writes) -> None:
+        """Add what the same handler reported in its own process."""
         with self._lock:
-            now = self.writes
-            now.progress = writes.progress or now.progress
-            now.checkpoint = writes.checkpoint or now.checkpoint
-            now.tokens = now.tokens if writes.tokens is None else writes.tokens
-            now.lines += writes.lines
-            now.urgent = now.urgent or writes.urgent
+            current = self.writes
+            current.progress = writes.progress or current.progress
+            current.checkpoint = writes.checkpoint or current.checkpoint
+            current.tokens = current.tokens if writes.tokens is None else writes.tokens
+            current.lines += writes.lines
+            current.urgent = current.urgent or writes.urgent
         self._on_write()
 
 
 @dataclass(slots=True, eq=False)
 class Writes:
-    """What a handler has reported and the worker has not written yet."""
+    """Reports of a handler that the worker has not written yet."""
 
     progress: tuple[float, str] | None = None
     checkpoint: tuple[Any] | None = None
@@ -309,13 +309,13 @@ class Writes:
 
 
 class CaptureLogs(logging.Handler):
-    """Copies what a handler logs, through any logger, into its job's log."""
+    """Copies the log records of a handler, from any logger, into its job's log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        ctx = current.get()
+        ctx = current_context.get()
         if ctx is not None and not record.name.startswith("jobs.engine") and not hasattr(record, "captured"):
-            record.captured = True  # it may reach us by two ways
+            record.captured = True  # a record may arrive through two loggers
             try:
-                ctx.add_line(record.levelname, self.format(record))
+                ctx.add_log_line(record.levelname, self.format(record))
             except Exception:  # noqa: BLE001 — logging never breaks the handler
                 self.handleError(record)

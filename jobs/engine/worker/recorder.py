@@ -15,7 +15,7 @@ from jobs.actors import Actor
 from jobs.engine import finish
 from jobs.engine.database import is_rejection
 from jobs.engine.executors.run import decide_retry
-from jobs.engine.executors.thread import retry_facts
+from jobs.engine.executors.thread import retry_params
 from jobs.engine.finish import End, Verdict
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
@@ -140,7 +140,7 @@ def _time_out(job: RunningJob, *, retry: bool) -> Failed:
     failed = Failed(error=error, reason="timeout", cause=Cause.TIMEOUT)
     if not retry:
         return failed
-    delay = decide_retry(job.claim.job_type, **retry_facts(job), cause=Cause.TIMEOUT, error=None)
+    delay = decide_retry(job.claim.job_type, **retry_params(job), cause=Cause.TIMEOUT, error=None)
     return replace(failed, retry_in=delay)
 
 

@@ -91,7 +91,7 @@ class RunningJob:
             try:
                 is_ours = self._store(writes)
             except Exception:
-                self.ctx.give_back(writes)
+                self.ctx.restore_writes(writes)
                 raise
             if not is_ours:
                 self.mark_lost()
