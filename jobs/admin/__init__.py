@@ -1,6 +1,6 @@
 """The console, on any AdminSite: `jobs.admin.register(site)`.
 
-The default site is registered by itself unless JOBSCHEDULER["ADMIN_AUTOREGISTER"] is False.
+The models are registered on the default site unless JOBSCHEDULER["ADMIN_AUTOREGISTER"] is False.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jobs.conf import configured, read
 
 
 class Registration:
-    """Called with a site, it registers all that the site has not registered itself."""
+    """Registers model admins on a site, except for models that the site has registered itself."""
 
     def __init__(self, admins: Mapping[type[Model], type[admin.ModelAdmin]]) -> None:
         self.admins = admins
@@ -37,8 +37,9 @@ class Registration:
         add_screens_to_app_list(site)
 
     def autoregister(self, site: admin.AdminSite) -> None:
-        found, _problems = read(configured())  # what is wrong with the settings is for the system checks to say
-        if found.ADMIN_AUTOREGISTER:
+        """Register unless JOBSCHEDULER["ADMIN_AUTOREGISTER"] is False."""
+        settings, _problems = read(configured())  # the system checks report the problems
+        if settings.ADMIN_AUTOREGISTER:
             self(site)
 
 

@@ -1,4 +1,4 @@
-"""Filters whose choices are known beforehand: no page ever asks the database which values there are."""
+"""Filters with fixed choices, so that no page queries the database for the values of a column."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from jobs.registry import registry
 from jobs.states import ACTIVE, LIVE, TERMINAL, Status
 from jobs.stats.cache import RateLimitedCache
 
-INLINE_IDS_LIMIT = 500  # ids that a statement may name
-CLOCK_LEEWAY = timedelta(minutes=10)  # numbers are given before a commit, and times may be of another clock
-# Events are numbered as they happen: the first one since a moment is found by halving, a few dozen looks along the key.
+INLINE_IDS_LIMIT = 500  # ids listed in a statement; above it, a subquery
+CLOCK_LEEWAY = timedelta(minutes=10)  # event ids are assigned before the commit, and times may come from another clock
+# Event ids grow with time: a binary search along the primary key finds the first event since a time.
 _EVENT_TIME = "(SELECT at FROM jobscheduler_jobevent WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1)"
 _FIRST_EVENT = f"""
     WITH RECURSIVE half (low, high) AS (
@@ -39,11 +39,11 @@ _FIRST_EVENT = f"""
         FROM half WHERE low < high
     )
     SELECT max(low) FROM half
-"""  # noqa: S608 — nothing that anybody typed
+"""  # noqa: S608 — constants only
 
 
 class ChoiceFilter(SimpleListFilter):
-    """One column equals one of the choices; any other value in the URL is no filter at all."""
+    """A column equals one of the choices; any other value in the URL is ignored."""
 
     field = ""
     known_choices: Iterable[tuple[Any, Any]] = ()
@@ -62,7 +62,7 @@ class ChoiceFilter(SimpleListFilter):
 
 
 def choice_filter(field: str, title: Any, choices: Iterable[tuple[Any, Any]]) -> type[ChoiceFilter]:
-    """A filter on a column with choices; its parameter is named like the column."""
+    """Return a filter on a column with choices; its parameter has the name of the column."""
     return type(
         f"{field.title()}Filter",
         (ChoiceFilter,),
@@ -76,7 +76,7 @@ PausedFilter = choice_filter("paused", _("paused"), YES_NO)
 
 
 class JobTypeFilter(ChoiceFilter):
-    """The job types of the registry."""
+    """Filters by the job types of the registry."""
 
     title = _("job type")
     parameter_name = field = "job_type"
@@ -86,7 +86,7 @@ class JobTypeFilter(ChoiceFilter):
 
 
 class CreatedFilter(ChoiceFilter):
-    """By age. The ids are time-ordered, so the primary key is the index for it."""
+    """Filters by age, along the primary key: ids are ordered by time."""
 
     title = _("created")
     parameter_name = "created"
@@ -104,14 +104,14 @@ class CreatedFilter(ChoiceFilter):
 
 
 class EndedFilter(ChoiceFilter):
-    """By when jobs ended, counted from the same minute as the rollup counts."""
+    """Filters by the time since jobs ended, rounded to minutes like the rollup."""
 
     title = pgettext_lazy("filter of jobs", "ended")
     parameter_name = "ended"
     known_choices, ages = CreatedFilter.known_choices, CreatedFilter.ages
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """With the status and the job type, which decide among many which are the newest."""
+        """Keep the status and the job type: only the newest matching jobs are found if there are many."""
         self.status, self.job_type = request.GET.get("status", ""), request.GET.get("job_type", "")
         return super().queryset(request, queryset)
 
@@ -120,14 +120,14 @@ class EndedFilter(ChoiceFilter):
             return queryset.none()
         status = self.status if self.status in TERMINAL else ""
         job_type = self.job_type if self.job_type in registry.names() else ""
-        began = timezone.now() - self.ages[value]
-        minute = began.replace(second=0, microsecond=0)
-        moment = minute if minute == began else minute + timedelta(minutes=1)
-        return queryset.filter(pk__in=find_ended_jobs(moment, status, job_type))
+        start = timezone.now() - self.ages[value]
+        minute = start.replace(second=0, microsecond=0)
+        since = minute if minute == start else minute + timedelta(minutes=1)
+        return queryset.filter(pk__in=find_ended_jobs(since, status, job_type))
 
 
 class StatusFilter(ChoiceFilter):
-    """Each status along its own index: the condition of a partial one must be repeated word for word."""
+    """Filters by status, each along its own index."""
 
     title = _("status")
     parameter_name = field = "status"
@@ -135,7 +135,7 @@ class StatusFilter(ChoiceFilter):
     has_tabs = True
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """A time of ending comes with the status; its index, too, would lead through all that ever ended so."""
+        """Leave an ended status to EndedFilter: the status's own index would read all jobs that ever ended so."""
         if request.GET.get("ended") in EndedFilter.ages and self.value() in TERMINAL:
             return queryset
         return super().queryset(request, queryset)
@@ -145,16 +145,17 @@ class StatusFilter(ChoiceFilter):
 
 
 def filter_by_status(queryset: QuerySet[Any], status: str) -> QuerySet[Any]:
-    for part in (RARE_STATUSES, [Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
-        if status in part:
-            return _filter_by_partial_index(queryset, status__in=sql_literals(part), status=status)
-    # Completed, from the newest that ran: those that wait are newer, and may be many.
+    """Filter along the index of the status; the planner uses a partial one only if its condition is repeated."""
+    for indexed in (RARE_STATUSES, [Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
+        if status in indexed:
+            return _filter_by_partial_index(queryset, status__in=sql_literals(indexed), status=status)
+    # COMPLETED: start at the newest completed run, since many newer jobs may be waiting.
     ran = JobRun.objects.using(queryset.db).filter(status=Status.COMPLETED).order_by("-pk")
     return queryset.filter(status=Status.COMPLETED, pk__lte=Subquery(ran.values("pk")[:1]))
 
 
 class AttentionFilter(ChoiceFilter):
-    """What a person may have to look after."""
+    """Filters jobs that may need an operator, and jobs that wait."""
 
     title = _("attention")
     parameter_name = "attention"
@@ -169,8 +170,8 @@ class AttentionFilter(ChoiceFilter):
         if value == "blocking":
             return _filter_by_partial_index(queryset, holds_lane=True, status__in=[Status.PAUSED, Status.FAILED])
         if value == "stuck":
-            over = {"status": Status.RUNNING, "lease_expires_at__lt": Now()}
-            return _filter_by_partial_index(queryset, status__in=sql_literals(sorted(ACTIVE)), **over)
+            expired = {"status": Status.RUNNING, "lease_expires_at__lt": Now()}
+            return _filter_by_partial_index(queryset, status__in=sql_literals(sorted(ACTIVE)), **expired)
         if value == "timed":
             return _filter_by_partial_index(queryset, gate=SqlLiteral(Gate.TIME))
         late = {"remote": False, "created_at__lt": clock.now() - timedelta(minutes=1)}
@@ -178,57 +179,54 @@ class AttentionFilter(ChoiceFilter):
 
 
 def _filter_by_partial_index(queryset: QuerySet[Any], **condition: Any) -> QuerySet[Any]:
-    """Those few that a partial index knows. Asked in one piece, a database may rather look through all jobs by id."""
-    few = Job.objects.using(queryset.db).filter(**condition).order_by()
-    if isinstance(count_capped(few), CappedInt):  # of so many, a page is soon found by id
+    """Filter by the keys in a partial index; with the condition itself, the planner may scan all jobs by id."""
+    matching = Job.objects.using(queryset.db).filter(**condition).order_by()
+    if isinstance(count_capped(matching), CappedInt):  # with so many, a scan by id soon fills a page
         return queryset.filter(**condition)
-    return queryset.filter(pk__in=few.values("pk"))
+    return queryset.filter(pk__in=matching.values("pk"))
 
 
 class EventScan(NamedTuple):
-    """Along the events since a moment, up to a few ends."""
+    """The events since a time: the first one's id, how many there are, and the first ended jobs among them."""
 
-    first: int
+    first_id: int
     events: int
-    jobs: list[UUID]
+    job_ids: list[UUID]
 
 
 _scan_cache: RateLimitedCache[EventScan] = RateLimitedCache()
 
 
-def find_ended_jobs(moment: datetime, status: str = "", job_type: str = "") -> Any:
-    """The ids of those that ended since then, of many the newest: one more than a list counts.
+def find_ended_jobs(since: datetime, status: str = "", job_type: str = "") -> Any:
+    """Return the ids of jobs that ended since a time, as a list or a subquery; of many, COUNT_LIMIT + 1 of the newest.
 
-    From their events, so that no index has to be kept for the many that completed.
-    Where ends are few among much else that happened, they are looked for once, for a while and for all statements.
+    They are found by their events, so that completed jobs need no index of their own. A scan that reads many events to
+    find few ends is cached for a while.
     """
-    ends = JobEvent.objects.filter(at__gte=moment)
+    ends = JobEvent.objects.filter(at__gte=since)
     if job_type:
         ends = ends.filter(job__job_type=job_type)
     if status in RARE_END_KINDS:
-        return (
-            ends.filter(kind__in=sql_literals(RARE_END_KINDS), kind=status)
-            .order_by("-at")
-            .values("job_id")[: COUNT_LIMIT + 1]
-        )
+        rare_ends = ends.filter(kind__in=sql_literals(RARE_END_KINDS), kind=status)
+        return rare_ends.order_by("-at").values("job_id")[: COUNT_LIMIT + 1]
     ends = ends.filter(kind__in=[status] if status else sorted(TERMINAL)).order_by("-pk")
 
-    def walk() -> EventScan:
-        first = find_first_event_id(moment - CLOCK_LEEWAY)
-        last = JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0
-        found = ends.filter(pk__gte=first).values_list("job_id", flat=True)[: INLINE_IDS_LIMIT + 1]
-        return EventScan(first, last - first, list(found))
+    def scan_events() -> EventScan:
+        first_id = find_first_event_id(since - CLOCK_LEEWAY)
+        last_id = JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0
+        job_ids = ends.filter(pk__gte=first_id).values_list("job_id", flat=True)[: INLINE_IDS_LIMIT + 1]
+        return EventScan(first_id, last_id - first_id, list(job_ids))
 
-    walked = _scan_cache.get((db.alias(), moment, status, job_type), walk, lambda found: found.events)
-    if len(walked.jobs) <= INLINE_IDS_LIMIT:
-        return walked.jobs
-    return ends.filter(pk__gte=walked.first).values("job_id")[: COUNT_LIMIT + 1]
+    scan = _scan_cache.get((db.alias(), since, status, job_type), scan_events, lambda scan: scan.events)
+    if len(scan.job_ids) <= INLINE_IDS_LIMIT:
+        return scan.job_ids
+    return ends.filter(pk__gte=scan.first_id).values("job_id")[: COUNT_LIMIT + 1]
 
 
-def find_first_event_id(moment: datetime) -> int:
-    """The number of the first event since then, or of the last one before."""
+def find_first_event_id(since: datetime) -> int:
+    """Return the id of the first event since a time, or of the last one before it; 0 without events."""
     connection = db.connection()
-    at = connection.ops.adapt_datetimefield_value(moment)
+    at = connection.ops.adapt_datetimefield_value(since)
     with connection.cursor() as cursor:
         cursor.execute(_FIRST_EVENT, [at, at])
         return int(cursor.fetchone()[0])

@@ -1,4 +1,4 @@
-"""Stored values as inert HTML (whatever a text contains, it stays text), badges, and moments as people say them."""
+"""Formatting for admin pages: stored values as escaped HTML, badges, the status bar, relative times and durations."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from jobs.redaction import redact
 from jobs.states import TERMINAL, Status
 
 MAX_TEXT_LENGTH = 65_536
-# They reorder what stands around them; in JSON they can be spelled out, since they are only ever inside strings.
-_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-ICONS = {  # beside the word, for those who do not see the colour; in every font
+# These characters reorder the text around them. In JSON they only occur inside strings, where they can be escaped.
+_BIDI_CONTROLS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+ICONS = {  # beside the label, for readers who do not see the colour; every font has them
     Status.PENDING: "◌",
     Status.QUEUED: "○",
     Status.DISPATCHING: "→",
@@ -44,7 +44,7 @@ ICONS = {  # beside the word, for those who do not see the colour; in every font
 
 
 def computed_column(description: Any, ordering: str | None = None) -> Callable[[Callable[[Any, Any], Any]], Any]:
-    """A column or read-only field made by a method. None is shown as any empty value is, on pages as in lists."""
+    """Make a method a column or read-only field. It shows None as the empty value, on pages as in lists."""
 
     def decorate(method: Callable[[Any, Any], Any]) -> Any:
         @wraps(method)
@@ -58,17 +58,17 @@ def computed_column(description: Any, ordering: str | None = None) -> Callable[[
 
 
 def column(description: Any, field: str, formatter: Callable[[Any], Any]) -> Any:
-    """A column or read-only field that shows one attribute of a row."""
+    """Return a column or read-only field that shows one attribute of a row."""
     return computed_column(description)(lambda admin, row: formatter(getattr(row, field)))
 
 
 def link_column(description: Any, model: type[Model], field: str) -> Any:
-    """A column or read-only field that links to the row whose key is in `field`."""
+    """Return a column or read-only field that links to the row whose key is in `field`."""
     return computed_column(description)(lambda admin, row: link(admin.admin_site, model, getattr(row, field)))
 
 
 def pause_column() -> Any:
-    """Of a target or a limit: that it is paused, by whom, since when and why."""
+    """Return a column for the pause of a target or a limit: by whom, since when and why."""
 
     def show(admin: ModelAdmin, row: Any) -> SafeString | None:
         if not row.paused:
@@ -95,7 +95,7 @@ def list_url(site: AdminSite, model: type[Model]) -> str:
 
 
 def link(site: AdminSite, model: type[Model], pk: Any, text: str = "") -> SafeString | str | None:
-    """A link to a row's page, or only its name where the site does not show that model."""
+    """Return a link to a row's page, or only its name if the site does not show that model."""
     if pk is None:
         return None
     if not site.is_registered(model):
@@ -104,12 +104,13 @@ def link(site: AdminSite, model: type[Model], pk: Any, text: str = "") -> SafeSt
 
 
 def isolate_text(text: str) -> SafeString:
-    """Text that may be in any script and direction, beside other text."""
+    """Isolate text of any script and direction from the text around it."""
     return format_html("<bdi>{}</bdi>", text)
 
 
 def format_reason(job: Job) -> str:
-    """Why it is in its state. What nobody had begun was not interrupted, whatever the words of a bare pause are."""
+    """Return the reason of the job's status."""
+    # The default reason of a pause speaks of an interruption, which is wrong for a job that never started.
     if job.status_reason == PAUSED_BY_DEFAULT and job.dispatched_at is None:
         return _("paused before it started")
     return job.status_reason
@@ -133,18 +134,18 @@ def json_block(value: Any) -> SafeString | None:
 
 
 def format_json(value: Any, indent: int | None = 2) -> str:
-    """JSON to read, with its secrets masked; in one line with `indent=None`."""
-    written = json.dumps(redact(value), indent=indent, ensure_ascii=False)
-    return _DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+    """Return readable JSON with masked secrets; in one line with `indent=None`."""
+    text = json.dumps(redact(value), indent=indent, ensure_ascii=False)
+    return _BIDI_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def short_id(pk: Any) -> str:
-    """The end of an id, which differs even among those that were made at the same time."""
+    """Return the end of an id, which differs even for ids of the same millisecond."""
     return f"…{str(pk)[-12:]}"
 
 
 def json_bytes_block(data: Any) -> SafeString | None:
-    """JSON that is stored as bytes. What cannot be read cannot be redacted, and is not shown."""
+    """Return a block for JSON that is stored as bytes. Other bytes cannot be redacted, so only their size is shown."""
     try:
         return json_block(json.loads(bytes(data)))
     except (ValueError, RecursionError):
@@ -169,40 +170,40 @@ def format_duration(span: timedelta) -> str:
 
 
 def format_count(number: int) -> str:
-    """With its thousands apart, whatever the site does with other numbers; a count that was broken off says so."""
+    """Return a count with thousands separators, whatever the site's settings are; a capped one ends in "+"."""
     return number_format(int(number), force_grouping=True) + ("+" if isinstance(number, CappedInt) else "")
 
 
-def status_badge(status: str, beside: str = "") -> SafeString:
-    """A status as a sign, a colour and a word; `beside` is a short text such as "2/4"."""
+def status_badge(status: str, detail: str = "") -> SafeString:
+    """Return the badge of a job's status; `detail` is a short text such as "2/4"."""
     known = Status(status)
-    return badge(known.lower(), str(STATUS_LABELS[known]), ICONS[known], beside)
+    return badge(known.lower(), str(STATUS_LABELS[known]), ICONS[known], detail)
 
 
-def badge(kind: str, word: str, icon: str, beside: str = "") -> SafeString:
-    """`kind` names the colour: a status in small letters, or good, warn, bad, plain."""
-    text = f"{word} {beside}" if beside else word
+def badge(kind: str, label: str, icon: str, detail: str = "") -> SafeString:
+    """Return an icon, a label and a colour. `kind` is the colour: a status in lower case, or good, warn, bad, plain."""
+    text = f"{label} {detail}" if detail else label
     return format_html('<span class="jc-badge jc-{}"><span aria-hidden="true">{}</span> {}</span>', kind, icon, text)
 
 
 def format_relative_time(moment: datetime | None, now: datetime | None = None) -> SafeString | None:
-    """ "3 s ago" or "in 2 min", with the exact time to point at."""
+    """Return "3 s ago" or "in 2 min", with the exact time as its title."""
     if moment is None:
         return None
     exact = formats.date_format(timezone.localtime(moment), "Y-m-d H:i:s T")
-    said = format_age((now or timezone.now()) - moment)
-    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, said)
+    age = format_age((now or timezone.now()) - moment)
+    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, age)
 
 
 def format_age(age: timedelta) -> str:
-    """Rounded down to one unit; the future is negative."""
+    """Return an age rounded down to one unit; a negative one is in the future."""
     if abs(age) < timedelta(seconds=1):
         return _("now")
     return _("in %s") % format_rough_duration(-age) if age < timedelta(0) else _("%s ago") % format_rough_duration(age)
 
 
 def format_rough_duration(span: timedelta) -> str:
-    """A duration in its largest unit that is at least 2: "45 s", "3 min", "26 h", "12 days"."""
+    """Return a duration in the largest unit of which it has at least 2: "45 s", "3 min", "26 h", "12 days"."""
     seconds = int(span.total_seconds())
     if seconds < 120:
         return _("%d s") % seconds if seconds else format_duration(span)
@@ -227,19 +228,20 @@ BAR_PART = '<rect class="jc-run-{}" x="{}" y="0" width="{}" height="{}"><title>{
 
 
 def status_bar(by_status: Mapping[str, int]) -> SafeString | None:
-    """The bar, and under it the same in words."""
-    counted = {status: by_status[status] for status in BAR_ORDER if by_status.get(status)}
-    total = sum(counted.values())
+    """Return a bar of jobs by status with the same numbers as text; None if there are no jobs."""
+    counts = {status: by_status[status] for status in BAR_ORDER if by_status.get(status)}
+    total = sum(counts.values())
     if not total:
         return None
-    ended = sum(count for status, count in counted.items() if status in TERMINAL)
-    told = _("%(ended)d of %(total)d ended") % {"ended": ended, "total": total}
+    ended = sum(count for status, count in counts.items() if status in TERMINAL)
+    summary = _("%(ended)d of %(total)d ended") % {"ended": ended, "total": total}
     x, parts = 0.0, []
-    for status, count in counted.items():
+    for status, count in counts.items():
         width = BAR_WIDTH * count / total
         title = f"{STATUS_LABELS[status]}: {count}"
         parts.append((BAR_CLASSES.get(status, "other"), f"{x:.2f}", f"{width:.2f}", BAR_HEIGHT, title))
         x += width
-    bar = format_html(BAR_SVG, BAR_WIDTH, BAR_HEIGHT, told, format_html_join("", BAR_PART, parts))
-    words = [(ICONS[status], count, STATUS_LABELS[status]) for status, count in counted.items()]
-    return format_html('{}<span class="jc-small">{} · {}</span>', bar, told, format_html_join(", ", "{} {} {}", words))
+    bar = format_html(BAR_SVG, BAR_WIDTH, BAR_HEIGHT, summary, format_html_join("", BAR_PART, parts))
+    labels = [(ICONS[status], count, STATUS_LABELS[status]) for status, count in counts.items()]
+    details = format_html_join(", ", "{} {} {}", labels)
+    return format_html('{}<span class="jc-small">{} · {}</span>', bar, summary, details)

@@ -1,4 +1,4 @@
-"""Form fields that several screens use, and those for a handler's parameters, made of its own signature."""
+"""Form fields that several pages share, and form fields built from a handler's signature."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from jobs.registry import Handler
 from jobs.services.jobs import REASON_LENGTH
 from jobs.validation import fields
 
-PARAM_PREFIX = "param-"  # a parameter may have any name, also that of a field of ours
+PARAM_PREFIX = "param-"  # a parameter may have the name of a field of the submission
 EXTRA_PARAMS = "more_params"
 MAX_LENGTH = 1_000_000
 
 
-def validate_with(gate: Callable[..., Any], value: Any, *field: str) -> Any:
-    """What the API's gate makes of a value; what it refuses is an error of the form."""
+def validate_with(validator: Callable[..., Any], value: Any, *field: str) -> Any:
+    """Return the value as the API's validator parses it. Raise ValidationError if the validator rejects it."""
     try:
-        return gate(value, *field)
+        return validator(value, *field)
     except InvalidInput as error:
         raise ValidationError(error.errors[0]["msg"]) from None
 
@@ -56,7 +56,7 @@ class DryRunForm(ReasonForm):
 
 
 class JsonField(forms.Field):
-    """JSON as text, read by our own strict parser. Django's field fails on deep nesting and on endless digits."""
+    """JSON as text, read by the strict parser of the API. Django's field fails on deep nesting and long numbers."""
 
     widget = AdminTextareaWidget
     empty_values = [None, ""]
@@ -76,68 +76,71 @@ class JsonField(forms.Field):
 
 
 class TextField(forms.CharField):
-    """Lines end as they were shown; a browser would send them with another end."""
+    """Text with the line ends as they were stored; browsers send CRLF."""
 
     def to_python(self, value: Any) -> Any:
         return super().to_python(value.replace("\r\n", "\n") if isinstance(value, str) else value)
 
 
 def build_param_fields(handler: Handler[..., Any], preset: Mapping[str, Any] | None = None) -> dict[str, forms.Field]:
-    """A field for each parameter, in their order; `preset` is what a template says, as this person may see it."""
+    """Return a field for each parameter, in order; `preset` has the initial values, as far as the user may see them."""
     schema = handler.signature.schema()
     required = set(schema.get("required", ()))
-    shown = preset or {}
-    made: dict[str, forms.Field] = {}
+    initial = preset or {}
+    param_fields: dict[str, forms.Field] = {}
     for name, described in schema.get("properties", {}).items():
-        reference = described.get("$ref", "").removeprefix("#/$defs/")  # an enum class stands behind one
+        reference = described.get("$ref", "").removeprefix("#/$defs/")  # of an enum class
         resolved = {**schema.get("$defs", {}).get(reference, {}), **described}
-        made[PARAM_PREFIX + name] = _build_field(name, resolved, name in required and name not in shown, shown)
+        is_required = name in required and name not in initial
+        param_fields[PARAM_PREFIX + name] = _build_field(name, resolved, is_required, initial)
     if schema.get("additionalProperties", False) is not False:
-        made[EXTRA_PARAMS] = forms.CharField(
+        param_fields[EXTRA_PARAMS] = forms.CharField(
             label=gettext("Further params"),
             required=False,
             max_length=MAX_LENGTH,
             widget=AdminTextareaWidget(attrs={"rows": 3}),
             help_text=gettext("An object in JSON: this job type takes params of any name."),
         )
-    return made
+    return param_fields
 
 
 def parse_params(handler: Handler[..., Any], form: forms.BaseForm, preset: Mapping[str, Any]) -> dict[str, Any]:
-    """The params that were typed. A field that stands as it stood says nothing; a mask in one that does not is still
-    what it hides in `preset`. InvalidInput for bad JSON."""
-    written = {
+    """Return the params of the changed fields. Raise InvalidInput for bad JSON.
+
+    A masked secret within a changed field is restored from `preset`.
+    """
+    changed = {
         name.removeprefix(PARAM_PREFIX): form.cleaned_data[name]
         for name in form.fields
         if name.startswith(PARAM_PREFIX) and name in form.changed_data and form.cleaned_data.get(name) not in (None, "")
     }
-    more = form.cleaned_data.get(EXTRA_PARAMS) or "{}"
-    further = fields.parse_json_object(fields.decode_json(more, EXTRA_PARAMS), EXTRA_PARAMS)
-    typed = {**further, **handler.signature.coerce_text(written)}
-    restored: dict[str, Any] = restore(typed, preset, "params")
+    extra_text = form.cleaned_data.get(EXTRA_PARAMS) or "{}"
+    extra = fields.parse_json_object(fields.decode_json(extra_text, EXTRA_PARAMS), EXTRA_PARAMS)
+    params = {**extra, **handler.signature.coerce_text(changed)}
+    restored: dict[str, Any] = restore(params, preset, "params")
     return restored
 
 
 def add_errors(form: forms.BaseForm, error: JobSchedulerError) -> None:
-    """Each thing that is wrong beside the field that it is about; what is about none of them, above them all."""
+    """Add each problem to the field that it is about, or to the form if there is no such field."""
     if not isinstance(error, InvalidInput):
         form.add_error(None, str(error))
         return
-    for each in error.errors:
-        place = [str(step) for step in each["loc"]]
-        name, rest = (place[0], place[1:]) if place else ("", [])
+    for problem in error.errors:
+        loc = [str(step) for step in problem["loc"]]
+        name, rest = (loc[0], loc[1:]) if loc else ("", [])
         if name == "params" and rest:
             name, rest = PARAM_PREFIX + rest[0], rest[1:]
-        where = name if name in form.fields else None
-        before = rest if where else place
-        form.add_error(where, f"{'.'.join(before)}: {each['msg']}" if before else each["msg"])
+        field = name if name in form.fields else None
+        path = rest if field else loc
+        form.add_error(field, f"{'.'.join(path)}: {problem['msg']}" if path else problem["msg"])
 
 
-def _build_field(name: str, schema: dict[str, Any], required: bool, shown: Mapping[str, Any]) -> forms.Field:
-    told: dict[str, Any] = {
+def _build_field(name: str, schema: dict[str, Any], required: bool, initial: Mapping[str, Any]) -> forms.Field:
+    common: dict[str, Any] = {
         "label": name,
         "required": required,
-        "initial": _to_text(shown[name]) if name in shown else None,
+        "initial": _to_text(initial[name]) if name in initial else None,
         "help_text": _build_help_text(schema),
     }
     kind = schema.get("type")
@@ -146,32 +149,30 @@ def _build_field(name: str, schema: dict[str, Any], required: bool, shown: Mappi
     if kind == "boolean":
         choices = [("true", gettext("Yes")), ("false", gettext("No"))]
     if choices:
-        return forms.ChoiceField(choices=[("", "---------"), *choices], **told)
+        return forms.ChoiceField(choices=[("", "---------"), *choices], **common)
     if kind in ("integer", "number"):
-        return forms.CharField(max_length=400, widget=AdminTextInputWidget(attrs={"inputmode": "decimal"}), **told)
+        return forms.CharField(max_length=400, widget=AdminTextInputWidget(attrs={"inputmode": "decimal"}), **common)
     if kind == "string" and schema.get("maxLength", 1000) <= 200:
-        return TextField(max_length=MAX_LENGTH, strip=False, widget=AdminTextInputWidget, **told)
+        return TextField(max_length=MAX_LENGTH, strip=False, widget=AdminTextInputWidget, **common)
     rows = 2 if kind == "string" else 3
-    return TextField(max_length=MAX_LENGTH, strip=False, widget=AdminTextareaWidget(attrs={"rows": rows}), **told)
+    return TextField(max_length=MAX_LENGTH, strip=False, widget=AdminTextareaWidget(attrs={"rows": rows}), **common)
 
 
 def _build_help_text(schema: dict[str, Any]) -> str:
-    """What kind of value it takes, and what it is without one."""
-    kinds = [schema, *schema.get("anyOf", ())]
-    named = [str(each.get("format") or each["type"]) for each in kinds if each.get("type")]
+    """Describe the type, the bounds and the default of a parameter."""
+    alternatives = [schema, *schema.get("anyOf", ())]
+    types = [str(part.get("format") or part["type"]) for part in alternatives if part.get("type")]
     bounds = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
     limits = [f"{sign} {schema[bound]}" for bound, sign in bounds if bound in schema]
-    told = [", ".join([" | ".join(named), *limits]) if named else gettext("JSON, or plain text")]
+    sentences = [", ".join([" | ".join(types), *limits]) if types else gettext("JSON, or plain text")]
     if schema.get("description"):
-        told.insert(0, str(schema["description"]))
+        sentences.insert(0, str(schema["description"]))
     if "default" in schema:
-        told.append(gettext("Empty: %s") % _to_text(schema["default"])[:200])
-    return ". ".join(each for each in told if each)
+        sentences.append(gettext("Empty: %s") % _to_text(schema["default"])[:200])
+    return ". ".join(sentence for sentence in sentences if sentence)
 
 
 def _to_text(value: Any) -> str:
-    return (
-        value
-        if isinstance(value, str)
-        else (format_json(value) if isinstance(value, dict | list) else json.dumps(value))
-    )
+    if isinstance(value, str):
+        return value
+    return format_json(value) if isinstance(value, dict | list) else json.dumps(value)
