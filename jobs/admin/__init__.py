@@ -11,16 +11,17 @@ from django.contrib import admin
 from django.db.models import Model
 
 from jobs import models
-from jobs.admin import dashboard, new_job, queue, reports  # noqa: F401  screens
+from jobs.admin import dashboard, edit_job, new_job, queue, reports  # noqa: F401  screens
 from jobs.admin.groups import JobGroupAdmin
 from jobs.admin.history import JobEventAdmin, JobLogAdmin, JobMinuteAdmin, JobRunAdmin
 from jobs.admin.job_templates import JobTemplateAdmin
 from jobs.admin.jobs import JobAdmin
 from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin
 from jobs.admin.screens import add_screens_to_app_list
+from jobs.admin.system import PollerAdmin, SystemSnapshotAdmin
 from jobs.admin.targets import TargetAdmin
 from jobs.admin.tokens import ApiTokenAdmin
-from jobs.admin.workers import PollerAdmin, SystemSnapshotAdmin, WorkerAdmin
+from jobs.admin.workers import WorkerAdmin
 from jobs.conf import configured, read
 
 

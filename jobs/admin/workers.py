@@ -228,20 +228,3 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         if not getattr(worker, "is_mixed", False):
             return isolate_text(worker.version)
         return format_html("{} {}", isolate_text(worker.version), badge("warn", _now("mixed"), "!"))
-
-
-class SystemSnapshotAdmin(ReadOnlyAdmin):
-    list_display = ("id", "state", "state_since", "load", "cpu", "memory", "taken_at")
-    fieldsets = (
-        (None, {"fields": ("id", "state", "state_since")}),
-        (_("Measured"), {"fields": ("load", "cpu", "memory", "taken_at", "holder", "held_until")}),
-        (_("Fair shares"), {"fields": ("share_clock",)}),
-    )
-
-
-class PollerAdmin(ReadOnlyAdmin):
-    list_display = ("shown_addon", "tenant", "most", "polled_at")
-    name_field = "addon_id"
-    fieldsets = ((None, {"fields": ("id", "shown_addon", "tenant", "most", "polled_at")}),)
-
-    shown_addon = column(_("addon"), "addon_id", isolate_text)
