@@ -1,4 +1,4 @@
-"""What somebody should look at now: only what is true, each with a link to where it can be mended."""
+"""Alerts at the top of the dashboard: conditions that need an operator, each with a link."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from jobs.stats import queries
 from jobs.stats.live_counts import JobCounts, LiveCount
 from jobs.stats.queries import WorkerCounts
 
-LATE_AFTER = timedelta(minutes=5)  # for a job that could start at once
-MIN_FAILURES, FAILURE_RATIO = 10, 2
+LATE_AFTER = timedelta(minutes=5)  # that a ready job has waited
+MIN_FAILURES, FAILURE_RATIO = 10, 2  # in the last hour; against the day before
 
 
 @dataclass(frozen=True)
 class Alert:
     message: str
     url: str = ""
-    word: str = ""
+    link_text: str = ""
     is_bad: bool = True
 
 
@@ -43,7 +43,7 @@ _sources: list[AlertSource] = []
 
 
 def alert_from(source: AlertSource) -> None:
-    """Register what another app has to say at the top of the dashboard."""
+    """Register a source of alerts of another app."""
     if source not in _sources:
         _sources.append(source)
 
@@ -51,27 +51,28 @@ def alert_from(source: AlertSource) -> None:
 def find_alerts(
     site: AdminSite,
     request: HttpRequest,
-    counted: JobCounts,
-    force: WorkerCounts,
+    counts: JobCounts,
+    workers: WorkerCounts,
     hour: Counter[str],
     day: Counter[str],
 ) -> Iterator[Alert]:
-    jobs = list_url(site, Job)
+    """Yield what needs attention; `hour` and `day` count how jobs ended in that time."""
+    jobs_url = list_url(site, Job)
     for problem in read(configured())[1][:3]:
         yield Alert(str(problem))
     if missing := _known_migrations() - _applied_migrations():
         names = ", ".join(sorted(f"{app} {name}" for app, name in missing)[:3])
-        told = {"n": len(missing), "names": names}
-        yield Alert(_("The database lacks %(n)d migrations (%(names)s): run migrate.") % told)
-    yield from _worker_alerts(site, counted, force)
-    if late := queries.count_expired_leases():
-        message = ngettext("%d job runs without a sign of life.", "%d jobs run without a sign of life.", late) % late
-        yield Alert(message, f"{jobs}?attention=stuck", _("Show"))
+        params = {"n": len(missing), "names": names}
+        yield Alert(_("The database lacks %(n)d migrations (%(names)s): run migrate.") % params)
+    yield from _worker_alerts(site, counts, workers)
+    if stuck := queries.count_expired_leases():
+        message = ngettext("%d job runs without a sign of life.", "%d jobs run without a sign of life.", stuck) % stuck
+        yield Alert(message, f"{jobs_url}?attention=stuck", _("Show"))
     if blocked := queries.count_blocked_targets():
         message = ngettext("%d target is blocked by a job that needs you.", "%d targets are blocked.", blocked)
-        yield Alert(message % blocked, f"{jobs}?attention=blocking", _("Show"), is_bad=False)
-    yield from _late_start_alerts(jobs, counted)
-    yield from _failure_rate_alerts(jobs, hour, day)
+        yield Alert(message % blocked, f"{jobs_url}?attention=blocking", _("Show"), is_bad=False)
+    yield from _late_start_alerts(jobs_url, counts)
+    yield from _failure_rate_alerts(jobs_url, hour, day)
     for source in _sources:
         yield from source(site, request)
 
@@ -84,7 +85,7 @@ def _known_migrations() -> frozenset[tuple[str, str]]:
 
 
 def _applied_migrations() -> set[tuple[str, str]]:
-    """As far as we may know: whoever runs the web need not be allowed to read of migrations."""
+    """Return the applied migrations; all of them if the web's database role may not read their table."""
     rows = MigrationRecorder(db.connection()).migration_qs.filter(app__in=OURS)
     try:
         return set(rows.values_list("app", "name"))
@@ -92,40 +93,40 @@ def _applied_migrations() -> set[tuple[str, str]]:
         return set(_known_migrations())
 
 
-def _worker_alerts(site: AdminSite, counted: JobCounts, force: WorkerCounts) -> Iterator[Alert]:
+def _worker_alerts(site: AdminSite, counts: JobCounts, workers: WorkerCounts) -> Iterator[Alert]:
     url = list_url(site, Worker) if site.is_registered(Worker) else ""
-    waits = sum(kind.jobs for kind in counted.live if kind.is_due)
-    if waits and not force.states[WorkerState.RUNNING]:
-        yield Alert(_("No worker is running, and %d jobs wait.") % waits, url, _("Workers"))
-    if silent := force.states[queries.SILENT]:
-        told = ngettext("%d worker has not been heard of.", "%d workers have not been heard of.", silent) % silent
-        yield Alert(told, url, _("Workers"), is_bad=False)
-    if force.stuck:
-        yield Alert(_("%d slots of workers hang in jobs that do not stop.") % force.stuck, url, _("Workers"))
+    waiting = sum(count.jobs for count in counts.live if count.is_due)
+    if waiting and not workers.states[WorkerState.RUNNING]:
+        yield Alert(_("No worker is running, and %d jobs wait.") % waiting, url, _("Workers"))
+    if silent := workers.states[queries.SILENT]:
+        message = ngettext("%d worker has not been heard of.", "%d workers have not been heard of.", silent) % silent
+        yield Alert(message, url, _("Workers"), is_bad=False)
+    if workers.stuck:
+        yield Alert(_("%d slots of workers hang in jobs that do not stop.") % workers.stuck, url, _("Workers"))
 
 
-def _late_start_alerts(jobs: str, counted: JobCounts) -> Iterator[Alert]:
+def _late_start_alerts(jobs_url: str, counts: JobCounts) -> Iterator[Alert]:
     paused = set(ConcurrencyLimit.objects.filter(paused=True).values_list("scope", "key"))
-    ready = [kind.since for kind in counted.live if kind.is_ready and not _limit_keys(kind) & paused]
-    age = timedelta(seconds=counted.age_sec(min(ready))) if ready else timedelta(0)
+    ready = [count.since for count in counts.live if count.is_ready and not _limit_keys(count) & paused]
+    age = timedelta(seconds=counts.age_sec(min(ready))) if ready else timedelta(0)
     if age > LATE_AFTER:
-        told = _("The oldest job that could start has been waiting for %s.") % format_rough_duration(age)
-        yield Alert(told, f"{jobs}?attention=late", _("Show"), is_bad=False)
+        message = _("The oldest job that could start has been waiting for %s.") % format_rough_duration(age)
+        yield Alert(message, f"{jobs_url}?attention=late", _("Show"), is_bad=False)
 
 
-def _limit_keys(kind: LiveCount) -> set[tuple[str, str]]:
-    """What a person may have paused, so that it waits as it should."""
-    return {("global", ""), ("job_type", kind.job_type), ("resource", kind.resource), ("addon", kind.addon_id)}
+def _limit_keys(count: LiveCount) -> set[tuple[str, str]]:
+    """Return the limits whose pause makes these jobs wait on purpose."""
+    return {("global", ""), ("job_type", count.job_type), ("resource", count.resource), ("addon", count.addon_id)}
 
 
-def _failure_rate_alerts(jobs: str, hour: Counter[str], day: Counter[str]) -> Iterator[Alert]:
-    """The last hour against the day before it."""
+def _failure_rate_alerts(jobs_url: str, hour: Counter[str], day: Counter[str]) -> Iterator[Alert]:
+    """Compare the last hour with the rest of the day before it."""
     earlier = day - hour
-    failed, before = hour[Status.FAILED], earlier[Status.FAILED]
+    failed, failed_earlier = hour[Status.FAILED], earlier[Status.FAILED]
     if failed < MIN_FAILURES:
         return
-    usual = before / earlier.total() if earlier.total() else 0.0
-    if failed / hour.total() > FAILURE_RATIO * usual:
-        told = {"failed": failed, "all": hour.total()}
-        message = _("%(failed)d of %(all)d jobs failed in the last hour, more than usual.") % told
-        yield Alert(message, f"{jobs}?status=FAILED&ended=1h", _("Show"))
+    usual_rate = failed_earlier / earlier.total() if earlier.total() else 0.0
+    if failed / hour.total() > FAILURE_RATIO * usual_rate:
+        params = {"failed": failed, "all": hour.total()}
+        message = _("%(failed)d of %(all)d jobs failed in the last hour, more than usual.") % params
+        yield Alert(message, f"{jobs_url}?status=FAILED&ended=1h", _("Show"))

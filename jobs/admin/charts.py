@@ -1,4 +1,4 @@
-"""The recent past from the rollup, and plots of it: SVG shapes with classes and words, no script, no inline style."""
+"""Charts of recent activity: queries of the rollup, and SVG with classes and titles, without script or inline style."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TOP_BUCKET = len(BUCKETS_SEC)
 
 @dataclass(frozen=True)
 class Window:
-    """How far back a plot looks, and in slots of what width."""
+    """The length of a chart, and the width of its slots."""
 
     name: str
     length: timedelta
     slot: timedelta
 
     def starts(self, now: datetime) -> list[datetime]:
-        """Of every slot, the present one last."""
+        """Return the start of every slot, the current one last."""
         seconds = int(self.slot.total_seconds())
         last = datetime.fromtimestamp(int(now.timestamp()) // seconds * seconds, UTC)
         count = int(self.length / self.slot)
@@ -40,8 +40,8 @@ class Window:
 
 
 WINDOWS = {
-    each.name: each
-    for each in (
+    window.name: window
+    for window in (
         Window("1h", HOUR, MINUTE),
         Window("24h", timedelta(days=1), HOUR),
         Window("7d", timedelta(days=7), HOUR),
@@ -51,6 +51,8 @@ WINDOWS = {
 
 @dataclass
 class ChartSlot:
+    """The jobs that ended in one slot: by outcome, and by bucket of wait and run time."""
+
     start: datetime
     outcomes: Counter[str] = field(default_factory=Counter)
     waits: Counter[int] = field(default_factory=Counter)
@@ -70,7 +72,7 @@ class ChartSlot:
 
 
 class TruncatedHour(Func):
-    """The hour of a minute, without asking Python for each row, as Django's own does on SQLite."""
+    """The hour of a minute. Django's own function calls Python for each row on SQLite."""
 
     output_field = DateTimeField()
     template = "date_bin('1 hour', %(expressions)s, to_timestamp(0))"
@@ -80,55 +82,55 @@ class TruncatedHour(Func):
 
 
 def slot_expression(window: Window) -> F | TruncatedHour:
-    """In which slot of the window a row is."""
+    """Return the expression for a row's slot in the window."""
     return F("minute") if window.slot == MINUTE else TruncatedHour("minute")
 
 
 def load_slots(window: Window, now: datetime) -> list[ChartSlot]:
-    """Every slot of the window, also those in which nothing ended; one statement."""
-    found = {start: ChartSlot(start) for start in window.starts(now)}
-    rows = JobMinute.objects.filter(minute__gte=min(found)).annotate(slot=slot_expression(window))
+    """Return every slot of the window, empty ones included; one statement."""
+    slots = {start: ChartSlot(start) for start in window.starts(now)}
+    rows = JobMinute.objects.filter(minute__gte=min(slots)).annotate(slot=slot_expression(window))
     key = ("slot", "outcome", "wait_bucket", "run_bucket")
     for start, outcome, wait, run, jobs in rows.values_list(*key).annotate(Sum("jobs")).order_by():
-        slot = found.get(start)
+        slot = slots.get(start)
         if slot is not None:
             slot.outcomes[outcome] += jobs
             slot.waits[wait] += jobs
             slot.runs[run] += jobs
-    return list(found.values())
+    return list(slots.values())
 
 
 def count_outcomes(within: timedelta, now: datetime) -> Counter[str]:
-    """How many jobs ended as what."""
+    """Count the ended jobs by outcome."""
     rows = JobMinute.objects.filter(minute__gte=now - within).order_by().values_list("outcome").annotate(Sum("jobs"))
     return Counter(dict(rows))
 
 
 def count_by_resource(now: datetime) -> dict[str, list[int]]:
-    """Of each resource, how many jobs ended in each of the last 60 minutes."""
+    """Count for each resource how many jobs ended in each of the last 60 minutes."""
     starts = {start: index for index, start in enumerate(WINDOWS["1h"].starts(now))}
-    found: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
+    counts: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
     rows = JobMinute.objects.filter(minute__gte=min(starts)).order_by()
     for resource, start, jobs in rows.values_list("resource", "minute").annotate(Sum("jobs")):
         if start in starts:
-            found[resource][starts[start]] += jobs
-    return found
+            counts[resource][starts[start]] += jobs
+    return counts
 
 
 def percentile(buckets: Mapping[int, int], share: float) -> int | None:
-    """The bucket in which that share of all who started is reached; None where nobody started."""
-    known = sorted((bucket, jobs) for bucket, jobs in buckets.items() if bucket >= 0)
-    wanted = share * sum(jobs for _, jobs in known)
-    seen = 0
-    for bucket, jobs in known:
-        seen += jobs
-        if seen >= wanted:
+    """Return the bucket in which that share of all started jobs is reached; None if no job started."""
+    started = sorted((bucket, jobs) for bucket, jobs in buckets.items() if bucket >= 0)
+    rank = share * sum(jobs for _, jobs in started)
+    cumulated = 0
+    for bucket, jobs in started:
+        cumulated += jobs
+        if cumulated >= rank:
             return bucket
     return None
 
 
 def format_bucket(bucket: int) -> str:
-    """What a bucket says: at most so long."""
+    """Return the bound of a bucket, such as "≤ 30 s"."""
     if bucket >= len(BUCKETS_SEC):
         return f"> {_format_seconds(BUCKETS_SEC[-1])}"
     return f"≤ {_format_seconds(BUCKETS_SEC[bucket])}"
@@ -142,29 +144,34 @@ def _format_seconds(seconds: float) -> str:
     return f"{seconds / 60:g} min" if seconds < 3600 else f"{seconds / 3600:g} h"
 
 
-def throughput_chart(slots: Sequence[ChartSlot], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
-    """Stacked bars: completed at the bottom, then what was skipped or cancelled, then failed."""
-    most = max([slot.outcomes.total() for slot in slots], default=0) or 1
+def throughput_chart(slots: Sequence[ChartSlot], deploys: Sequence[tuple[datetime, str]] = ()) -> SafeString:
+    """Return stacked bars: completed at the bottom, then skipped and cancelled, then failed."""
+    peak = max([slot.outcomes.total() for slot in slots], default=0) or 1
     width = (CHART_WIDTH - LEFT_MARGIN) / max(len(slots), 1)
-    bars = [_bar_shape(slot, LEFT_MARGIN + index * width, width, most) for index, slot in enumerate(slots)]
-    lines = [_deploy_line(slots, at, word) for at, word in marks]
-    shapes = format_html("{}{}{}", _join(bars), _join(lines), _axis_shapes(slots, str(most)))
+    bars = [_bar_shape(slot, LEFT_MARGIN + index * width, width, peak) for index, slot in enumerate(slots)]
+    lines = [_deploy_line(slots, at, title) for at, title in deploys]
+    shapes = format_html("{}{}{}", _join(bars), _join(lines), _axis_shapes(slots, str(peak)))
     return _wrap_svg(shapes, _("Jobs that ended, over time"))
 
 
 def latency_chart(slots: Sequence[ChartSlot], part: str) -> SafeString:
-    """p50 and p95 of what the rollup's buckets say; a bucket's step is about as large everywhere."""
-    curves = [_curve_shape(slots, part, share, kind) for share, kind in ((0.5, "jc-curve"), (0.95, "jc-curve-2"))]
+    """Return p50 and p95 of `part` ("waits" or "runs"). The scale is logarithmic: each bucket has the same height."""
+    curves = [
+        _curve_shape(slots, part, share, css_class) for share, css_class in ((0.5, "jc-curve"), (0.95, "jc-curve-2"))
+    ]
     shapes = format_html("{}{}", _join(curves), _axis_shapes(slots, format_bucket(TOP_BUCKET - 1)))
     return _wrap_svg(shapes, _("Time that jobs waited") if part == "waits" else _("Time that jobs ran"))
 
 
 def sparkline(numbers: Sequence[int], label: str) -> SafeString:
-    most = max(numbers, default=0) or 1
+    peak = max(numbers, default=0) or 1
     bars = format_html_join(
         "",
         '<rect class="jc-ok" x="{}" y="{}" width="1.6" height="{}"/>',
-        ((index * 2, f"{20 - 20 * each / most:.1f}", f"{20 * each / most:.1f}") for index, each in enumerate(numbers)),
+        (
+            (index * 2, f"{20 - 20 * count / peak:.1f}", f"{20 * count / peak:.1f}")
+            for index, count in enumerate(numbers)
+        ),
     )
     return format_html(
         '<svg class="jc-plot" role="img" aria-label="{}" width="{}" height="20" viewBox="0 0 {} 20">{}</svg>',
@@ -176,44 +183,44 @@ def sparkline(numbers: Sequence[int], label: str) -> SafeString:
 
 
 def _join(shapes: Iterable[SafeString]) -> SafeString:
-    return format_html_join("", "{}", ((each,) for each in shapes))
+    return format_html_join("", "{}", ((shape,) for shape in shapes))
 
 
-def _bar_shape(slot: ChartSlot, x: float, width: float, most: int) -> SafeString:
-    room, y = CHART_HEIGHT - BOTTOM_MARGIN - 10, float(CHART_HEIGHT - BOTTOM_MARGIN)
+def _bar_shape(slot: ChartSlot, x: float, width: float, peak: int) -> SafeString:
+    full_height, y = CHART_HEIGHT - BOTTOM_MARGIN - 10, float(CHART_HEIGHT - BOTTOM_MARGIN)
     shapes = []
-    for count, kind in ((slot.completed, "jc-ok"), (slot.others, "jc-other"), (slot.failed, "jc-no")):
-        height = room * count / most
+    for count, css_class in ((slot.completed, "jc-ok"), (slot.others, "jc-other"), (slot.failed, "jc-no")):
+        height = full_height * count / peak
         y -= height
         if count:
-            place = (kind, f"{x:.1f}", f"{y:.1f}", f"{max(width - 1, 0.6):.1f}", f"{height:.1f}")
-            shapes.append(format_html('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>', *place))
+            values = (css_class, f"{x:.1f}", f"{y:.1f}", f"{max(width - 1, 0.6):.1f}", f"{height:.1f}")
+            shapes.append(format_html('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>', *values))
     if not shapes:
         return SafeString("")
-    told = {"ok": slot.completed, "failed": slot.failed, "others": slot.others, "at": _format_clock(slot.start)}
-    title = _("%(at)s: %(ok)d completed, %(failed)d failed, %(others)d other") % told
+    params = {"ok": slot.completed, "failed": slot.failed, "others": slot.others, "at": _format_clock(slot.start)}
+    title = _("%(at)s: %(ok)d completed, %(failed)d failed, %(others)d other") % params
     return format_html("<g><title>{}</title>{}</g>", title, _join(shapes))
 
 
-def _deploy_line(slots: Sequence[ChartSlot], at: datetime, word: str) -> SafeString:
+def _deploy_line(slots: Sequence[ChartSlot], at: datetime, title: str) -> SafeString:
     span = (slots[-1].start - slots[0].start).total_seconds() or 1
     share = min(max((at - slots[0].start).total_seconds() / span, 0), 1)
     x = f"{LEFT_MARGIN + share * (CHART_WIDTH - LEFT_MARGIN):.1f}"
     line = '<g><title>{}</title><line class="jc-axis" x1="{}" x2="{}" y1="0" y2="{}" stroke-dasharray="3 2"/></g>'
-    return format_html(line, word, x, x, CHART_HEIGHT - BOTTOM_MARGIN)
+    return format_html(line, title, x, x, CHART_HEIGHT - BOTTOM_MARGIN)
 
 
-def _curve_shape(slots: Sequence[ChartSlot], part: str, share: float, kind: str) -> SafeString:
-    """A line, and a dot wherever something was measured: one alone would be no line."""
-    width, room = (CHART_WIDTH - LEFT_MARGIN) / max(len(slots) - 1, 1), CHART_HEIGHT - BOTTOM_MARGIN - 10
-    found = []
+def _curve_shape(slots: Sequence[ChartSlot], part: str, share: float, css_class: str) -> SafeString:
+    """Return a line through the percentiles, with a dot for each: a single one has no line."""
+    width, full_height = (CHART_WIDTH - LEFT_MARGIN) / max(len(slots) - 1, 1), CHART_HEIGHT - BOTTOM_MARGIN - 10
+    points = []
     for index, slot in enumerate(slots):
         bucket = percentile(getattr(slot, part), share)
         if bucket is not None:
-            y = CHART_HEIGHT - BOTTOM_MARGIN - room * (bucket + 0.5) / (TOP_BUCKET + 1)
-            found.append((f"{LEFT_MARGIN + index * width:.1f}", f"{y:.1f}"))
-    dots = format_html_join("", '<circle class="{}" cx="{}" cy="{}" r="2"/>', ((kind, *each) for each in found))
-    return format_html('<polyline class="{}" points="{}"/>{}', kind, " ".join(map(",".join, found)), dots)
+            y = CHART_HEIGHT - BOTTOM_MARGIN - full_height * (bucket + 0.5) / (TOP_BUCKET + 1)
+            points.append((f"{LEFT_MARGIN + index * width:.1f}", f"{y:.1f}"))
+    dots = format_html_join("", '<circle class="{}" cx="{}" cy="{}" r="2"/>', ((css_class, *point) for point in points))
+    return format_html('<polyline class="{}" points="{}"/>{}', css_class, " ".join(map(",".join, points)), dots)
 
 
 def _axis_shapes(slots: Sequence[ChartSlot], top: str) -> SafeString:

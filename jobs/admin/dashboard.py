@@ -1,4 +1,4 @@
-"""The dashboard: what needs somebody, what goes on, what was lately, and what comes next."""
+"""The dashboard: alerts, counts, resources, charts of recent activity, recent failures, and sections of other apps."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ from jobs.stats import live_counts, queries
 from jobs.stats.live_counts import JobCounts
 
 CHANGE_LIMITS = f"{APP}.change_limits"
-RESOURCES_SHOWN, FAILURES_SHOWN = 50, 10  # shown at most
-FAILURES_READ, ERROR_TAIL = 100, 2000
+RESOURCES_SHOWN, FAILURES_SHOWN = 50, 10
+FAILURES_READ = 100
+ERROR_TAIL = 2000  # characters of a traceback's end
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python|<frozen")
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
@@ -51,7 +52,7 @@ _sections: list[DashboardSection] = []
 
 
 def show_on_dashboard(section: DashboardSection) -> None:
-    """Register what another app shows there: HTML, or None where there is nothing to show."""
+    """Register a section of another app; it returns HTML, or None to show nothing."""
     if section not in _sections:
         _sections.append(section)
 
@@ -65,20 +66,20 @@ def dashboard(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
 
 def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     window = WINDOWS.get(request.GET.get("window", ""), WINDOWS["1h"])
-    now, counted, force = timezone.now(), live_counts.count_jobs(), queries.count_workers()
+    now, counts, workers = timezone.now(), live_counts.count_jobs(), queries.count_workers()
     hour, day, site = charts.count_outcomes(HOUR, now), charts.count_outcomes(DAY, now), admin.admin_site
-    may_see_workers = site.is_registered(Worker) and request.user.has_perm(f"{APP}.view_worker")
+    can_view_workers = site.is_registered(Worker) and request.user.has_perm(f"{APP}.view_worker")
     slots = charts.load_slots(window, now)
     return {
-        "alerts": list(find_alerts(site, request, counted, force, hour, day)),
-        "cards": _build_cards(admin, counted, day),
-        "workforce": force,
-        "workers_url": f"{list_url(site, Worker)}?present=1" if may_see_workers else "",
-        "resources": build_resource_rows(admin, counted, charts.count_by_resource(now)),
-        "may_pause": request.user.has_perm(CHANGE_LIMITS),
+        "alerts": list(find_alerts(site, request, counts, workers, hour, day)),
+        "cards": _build_cards(admin, counts, day),
+        "workers": workers,
+        "workers_url": f"{list_url(site, Worker)}?present=1" if can_view_workers else "",
+        "resources": build_resource_rows(admin, counts, charts.count_by_resource(now)),
+        "can_pause": request.user.has_perm(CHANGE_LIMITS),
         "pause_url": screen_url(site, "resource", "pause"),
         "resume_url": screen_url(site, "resource", "resume"),
-        "is_new": not counted.all_rows,
+        "is_new": not counts.all_rows,
         "window": window.name,
         "windows": list(WINDOWS),
         "throughput": charts.throughput_chart(slots, _find_deploys(slots[0].start)),
@@ -87,50 +88,50 @@ def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         "table": [_table_row(slot) for slot in slots if slot.outcomes],
         "total": sum((slot.outcomes for slot in slots), Counter()),
         "failures": [
-            (alike, link(site, Job, alike.sample, short_id(alike.sample))) for alike in group_recent_failures()
+            (failure, link(site, Job, failure.sample, short_id(failure.sample))) for failure in group_recent_failures()
         ],
-        "may_retry": request.user.has_perm(f"{APP}.retry_job"),
+        "can_retry": request.user.has_perm(f"{APP}.retry_job"),
         "list_url": list_url(site, Job),
         "sections": [html for section in _sections if (html := section(admin, request)) is not None],
     }
 
 
-def _build_cards(admin: ModelAdmin, counted: JobCounts, day: Any) -> list[dict[str, Any]]:
-    """Each number is a link to the list that it counts."""
-    statuses, jobs = counted.by_status(), list_url(admin.admin_site, Job)
-    timed = sum(kind.jobs for kind in counted.live if kind.gate == Gate.TIME)
-    live_ones = (Status.QUEUED, Status.RUNNING, Status.PAUSED, Status.PENDING)
-    cards = [
-        {"title": STATUS_LABELS[each], "icon": ICONS[each], "count": statuses[each], "url": f"{jobs}?status={each}"}
-        for each in live_ones
-    ]
-    cards.insert(1, {"title": _("Wait for their time"), "icon": "◷", "count": timed, "url": f"{jobs}?attention=timed"})
+def _build_cards(admin: ModelAdmin, counts: JobCounts, day: Any) -> list[dict[str, Any]]:
+    """Return the cards; the number on each links to the list that it counts."""
+    by_status, jobs_url = counts.by_status(), list_url(admin.admin_site, Job)
+    timed = sum(count.jobs for count in counts.live if count.gate == Gate.TIME)
     blocking = queries.count_blocked_targets()
-    cards.append({"title": _("Block a target"), "icon": "⊗", "count": blocking, "url": f"{jobs}?attention=blocking"})
-    for each in (Status.COMPLETED, Status.FAILED):
-        title = _("%s (24 h)") % STATUS_LABELS[each]
-        url = f"{jobs}?status={each}&ended=24h"
-        cards.append({"title": title, "icon": ICONS[each], "count": day[each], "url": url})
+
+    def card(title: Any, icon: str, count: int, query: str) -> dict[str, Any]:
+        return {"title": title, "icon": icon, "count": count, "url": f"{jobs_url}?{query}"}
+
+    live = (Status.QUEUED, Status.RUNNING, Status.PAUSED, Status.PENDING)
+    cards = [card(STATUS_LABELS[status], ICONS[status], by_status[status], f"status={status}") for status in live]
+    cards.insert(1, card(_("Wait for their time"), "◷", timed, "attention=timed"))
+    cards.append(card(_("Block a target"), "⊗", blocking, "attention=blocking"))
+    for status in (Status.COMPLETED, Status.FAILED):
+        title = _("%s (24 h)") % STATUS_LABELS[status]
+        cards.append(card(title, ICONS[status], day[status], f"status={status}&ended=24h"))
     return cards
 
 
 def _find_deploys(since: datetime) -> list[tuple[datetime, str]]:
-    """When a worker of another version than the one before it was started."""
+    """Return when a worker started with another version than the one before it, and a text for each."""
     workers = Worker.objects.filter(started_at__gte=since).order_by("-started_at")
-    found, version = [], None
-    for started_at, name in reversed(workers.values_list("started_at", "version")[:200]):
-        if name and name != version:
-            found.append((started_at, _("A worker of version %s was started") % name))
-        version = name or version
-    return found
+    deploys, last_version = [], None
+    for started_at, version in reversed(workers.values_list("started_at", "version")[:200]):
+        if version and version != last_version:
+            deploys.append((started_at, _("A worker of version %s was started") % version))
+        last_version = version or last_version
+    return deploys
 
 
 def _table_row(slot: ChartSlot) -> dict[str, Any]:
-    shown = {"start": slot.start, "completed": slot.completed, "failed": slot.failed, "others": slot.others}
+    row = {"start": slot.start, "completed": slot.completed, "failed": slot.failed, "others": slot.others}
     for name, buckets in (("waits", slot.waits), ("runs", slot.runs)):
         bucket = charts.percentile(buckets, 0.95)
-        shown[name] = "" if bucket is None else charts.format_bucket(bucket)
-    return shown
+        row[name] = "" if bucket is None else charts.format_bucket(bucket)
+    return row
 
 
 @dataclass(frozen=True)
@@ -140,33 +141,34 @@ class ResourceRow:
     queued: int
     oldest: timedelta | None
     running: int
-    in_use: int  # of its limit: with what was offered to remote workers
+    in_use: int  # of its limit, with offers to remote workers
     spark: SafeString
     limit: LimitState
     reason: str  # why it is paused
 
 
-def build_resource_rows(
-    admin: ModelAdmin, counted: JobCounts, recent: Mapping[str, Sequence[int]]
-) -> list[ResourceRow]:
-    """Every resource that has work, a limit or a handler; those with the most work first."""
+def build_resource_rows(admin: ModelAdmin, counts: JobCounts, recent: Mapping[str, Sequence[int]]) -> list[ResourceRow]:
+    """Return the resources that have jobs, a limit or a handler, those with the most jobs first.
+
+    `recent` has the ended jobs of each resource by minute.
+    """
     states = {state.key: state for state in limits.listing() if state.scope == "resource"}
     handled = {registry.get(name).options.resource or "default" for name in registry.names()}
-    names = {*states, *handled, *(kind.resource for kind in counted.live), *recent} - {""}
+    names = {*states, *handled, *(count.resource for count in counts.live), *recent} - {""}
     rows = []
     for name in names:
-        here = [kind for kind in counted.live if kind.resource == name]
-        due = [kind.since for kind in here if kind.is_due]
+        live = [count for count in counts.live if count.resource == name]
+        due = [count.since for count in live if count.is_due]
         ended = recent.get(name, [0] * 60)
         limit = states.get(name) or LimitState("resource", name, max=None, in_use=0)
         quoted = quote('resource:"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
         row = ResourceRow(
             name,
             f"{list_url(admin.admin_site, Job)}?q={quoted}",
-            queued=sum(kind.jobs for kind in here if kind.is_queued and kind.status not in ACTIVE),
-            oldest=timedelta(seconds=counted.age_sec(min(due))) if due else None,
-            running=sum(kind.jobs for kind in here if kind.status == Status.RUNNING),
-            in_use=sum(kind.jobs for kind in here if kind.status in ACTIVE),
+            queued=sum(count.jobs for count in live if count.is_queued and count.status not in ACTIVE),
+            oldest=timedelta(seconds=counts.age_sec(min(due))) if due else None,
+            running=sum(count.jobs for count in live if count.status == Status.RUNNING),
+            in_use=sum(count.jobs for count in live if count.status in ACTIVE),
             spark=charts.sparkline(ended, _("%d jobs ended in the last 60 minutes") % sum(ended)),
             limit=limit,
             reason=first_line(limit.reason, 200),
@@ -184,7 +186,7 @@ def build_resource_rows(
     listed=False,
 )
 def switch_resource(admin: ModelAdmin, request: HttpRequest, verb: str) -> HttpResponse:
-    """Pause or resume one resource: what runs goes on, nothing more of it starts."""
+    """Pause or resume one resource. Running jobs continue; a paused resource starts no more jobs."""
     key, actor = request.POST.get("key", ""), actors.user(request.user)
     if verb not in ("pause", "resume"):
         raise Http404
@@ -199,19 +201,19 @@ def switch_resource(admin: ModelAdmin, request: HttpRequest, verb: str) -> HttpR
     except JobSchedulerError as error:
         messages.error(request, str(error))
     else:
-        # In Django's own history too, where the limit has a row of its own.
-        found = list(ConcurrencyLimit.objects.filter(scope="resource", key=key))
-        log_history(request, found, f"{verb}: {reason}".rstrip(": "))
+        # Django's own history needs a row; a limit of the settings may have none.
+        rows = list(ConcurrencyLimit.objects.filter(scope="resource", key=key))
+        log_history(request, rows, f"{verb}: {reason}".rstrip(": "))
     return HttpResponseRedirect(screen_url(admin.admin_site, "dashboard"))
 
 
 @dataclass
 class FailureGroup:
-    """Failures of one kind; the newest one is the sample."""
+    """Failures of one job type with the same error at the same line; the sample is the newest one."""
 
     job_type: str
     error: str
-    place: str
+    location: str
     sample: UUID
     last_at: datetime | None
     job_ids: list[UUID] = field(default_factory=list)
@@ -222,24 +224,24 @@ class FailureGroup:
 
 
 def group_recent_failures() -> list[FailureGroup]:
-    """Of the last 100 failures that nobody has retried or resolved, in one statement along their own index."""
+    """Group the last failures that were neither retried nor resolved; one statement along their own index."""
     failed = Job.objects.filter(status__in=sql_literals(RARE_STATUSES), status=Status.FAILED)
-    open_ones = failed.filter(resolved_at__isnull=True, retried_by__isnull=True)
+    unhandled = failed.filter(resolved_at__isnull=True, retried_by__isnull=True)
     tail = Coalesce(Right("run__error", ERROR_TAIL), F("status_reason"), output_field=CharField())
-    rows = open_ones.order_by("-pk").values_list("pk", "job_type", "status_reason", "run__finished_at", tail)
-    found: dict[tuple[str, str, str], FailureGroup] = {}
+    rows = unhandled.order_by("-pk").values_list("pk", "job_type", "status_reason", "run__finished_at", tail)
+    groups: dict[tuple[str, str, str], FailureGroup] = {}
     for pk, job_type, reason, at, text in rows[:FAILURES_READ]:
-        kind = (job_type, *parse_error(text or reason))
-        alike = found.setdefault(kind, FailureGroup(*kind, pk, at))
-        alike.job_ids.append(pk)
-    return sorted(found.values(), key=lambda each: -each.count)[:FAILURES_SHOWN]
+        key = (job_type, *parse_error(text or reason))
+        group = groups.setdefault(key, FailureGroup(*key, pk, at))
+        group.job_ids.append(pk)
+    return sorted(groups.values(), key=lambda group: -group.count)[:FAILURES_SHOWN]
 
 
 def parse_error(text: str) -> tuple[str, str]:
-    """The error's class (or its first words), and the innermost frame that is not a library's."""
+    """Return the error's class (or the start of its last line), and the innermost frame outside of libraries."""
     lines = [line for line in text.splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
-    named = re.match(r"[\w.]+(?=:|$)", last)
+    last_line = lines[-1] if lines else ""
+    error_class = re.match(r"[\w.]+(?=:|$)", last_line)
     frames = [frame for frame in _FRAME.finditer(text) if not _LIBRARY.search(frame["file"])]
-    place = f"{frames[-1]['file'].rpartition('/')[2]}:{frames[-1]['line']}" if frames else ""
-    return (named[0] if named else first_line(last, 60)) or _("no words"), place
+    location = f"{frames[-1]['file'].rpartition('/')[2]}:{frames[-1]['line']}" if frames else ""
+    return (error_class[0] if error_class else first_line(last_line, 60)) or _("no words"), location

@@ -29,7 +29,10 @@ from jobs.states import refusal
 
 
 class TimeField(forms.DateTimeField):
-    """In the hour that clocks show twice, the first is meant: Django's own field would refuse it, even unchanged."""
+    """A time whose hour may be ambiguous when clocks go back: it is the first of the two.
+
+    Django's own field rejects such a time, even unchanged.
+    """
 
     widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": 1}, format="%Y-%m-%dT%H:%M:%S")
 
@@ -39,15 +42,15 @@ class TimeField(forms.DateTimeField):
         except ValidationError as error:
             if error.code != "ambiguous_timezone":
                 raise
-            zone, shown = timezone.get_current_timezone(), datetime.fromisoformat(value.strip())
-            first = shown.replace(tzinfo=zone)
-            if first.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != shown:  # it does not exist at all
+            zone, local = timezone.get_current_timezone(), datetime.fromisoformat(value.strip())
+            first = local.replace(tzinfo=zone)
+            if first.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != local:  # skipped when clocks go forward
                 raise
             return first
 
 
 class EditForm(forms.Form):
-    """It carries what it showed, to tell what was changed in it from what has become different meanwhile."""
+    """Carries its initial values in hidden fields, to tell the user's changes from those made to the job meanwhile."""
 
     priority = forms.IntegerField(label=_("Priority"), min_value=0, max_value=100, show_hidden_initial=True)
     not_before = TimeField(label=_("Not before"), required=False, show_hidden_initial=True)
@@ -62,8 +65,8 @@ class EditForm(forms.Form):
         if not with_params:
             del self.fields["params"]
 
-    def changes(self) -> dict[str, Any]:
-        """Only what was changed."""
+    def collect_changes(self) -> dict[str, Any]:
+        """Return the changed fields; masked secrets in params are restored."""
         changed = {name: self.cleaned_data[name] for name in self.changed_data if name != "reason"}
         if "params" in changed:
             changed["params"] = restore(changed["params"] or {}, self.job.params, "params")
@@ -74,6 +77,7 @@ class EditForm(forms.Form):
     "edit", _("Edit"), permission=f"{APP}.change_job", route="<uuid:job_id>/edit/", methods=FORM_METHODS, listed=False
 )
 def edit_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
+    """Show the form, or save its changes and redirect to the job's page."""
     job = Job.objects.filter(pk=job_id).first()
     if job is None or not admin.has_view_permission(request, job):
         raise Http404
@@ -82,7 +86,7 @@ def edit_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpRespo
     form = EditForm(job, posted_data(request), with_params=with_params)
     if form.is_valid():
         try:
-            changes = form.changes()
+            changes = form.collect_changes()
             job_services.update(job.pk, changes, actor=actors.user(request.user), reason=form.cleaned_data["reason"])
         except JobSchedulerError as error:
             add_errors(form, error)

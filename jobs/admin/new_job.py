@@ -1,4 +1,4 @@
-"""Forms for a job: a new one of any job type, from a template or the same once more, and changes to one that waits."""
+"""Screens that submit a job: a new one of any job type, one from a template, a clone of another job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SUBMISSION_FIELDS = ("tenant", "target", "resource", "priority", "not_before", "
 
 
 class SubmissionForm(forms.Form):
-    """What a submission says beside its params; those are added for each job type."""
+    """The fields of a submission; the fields of its params are added for each job type."""
 
     tenant = text_field(_("Tenant"), _("Empty: default."), 64)
     target = text_field(_("Target"), _("Jobs of one target run one after another."), 200)
@@ -50,33 +50,34 @@ class SubmissionForm(forms.Form):
     reason = text_field(_("Reason"), length=REASON_LENGTH)
 
     def __init__(
-        self, handler: Handler[..., Any], *args: Any, preset: Any = None, hidden: Any = None, **kwargs: Any
+        self, handler: Handler[..., Any], *args: Any, preset: Any = None, unmasked: Any = None, **kwargs: Any
     ) -> None:
-        """`preset` is what stands in the fields at first, `hidden` the same with the secrets that it masks."""
+        """`preset` has the initial params, `unmasked` the same with the secrets that `preset` masks."""
         super().__init__(*args, **kwargs)
-        self.handler, self.hidden = handler, hidden or {}
+        self.handler, self.unmasked = handler, unmasked or {}
         self.fields = {**build_param_fields(handler, preset), **self.fields}
 
-    def submission(self) -> dict[str, Any]:
-        """What `services.enqueue` takes beside job type or template."""
-        found = {name: self.cleaned_data[name] or None for name in SUBMISSION_FIELDS if name in self.fields}
-        found["tags"] = [tag.strip() for tag in (found.get("tags") or "").split(",") if tag.strip()] or None
-        return {**found, "params": parse_params(self.handler, self, self.hidden), "reason": self.cleaned_data["reason"]}
+    def collect_fields(self) -> dict[str, Any]:
+        """Return the arguments of `services.jobs.enqueue`, without job type and template."""
+        fields = {name: self.cleaned_data[name] or None for name in SUBMISSION_FIELDS if name in self.fields}
+        fields["tags"] = [tag.strip() for tag in (fields.get("tags") or "").split(",") if tag.strip()] or None
+        params = parse_params(self.handler, self, self.unmasked)
+        return {**fields, "params": params, "reason": self.cleaned_data["reason"]}
 
 
 @screen("enqueue", _("New job"), permission=f"{APP}.add_job", methods=FORM_METHODS)
 def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    """Without a job type it asks for one; an unknown one is told, never an error page."""
-    asked = (request.POST.get("job_type") or request.GET.get("job_type") or "")[:200]
+    """Ask for a job type, then for its params. An unknown job type is a message on the page."""
+    job_type = (request.POST.get("job_type") or request.GET.get("job_type") or "")[:200]
     handler, problem = None, ""
-    if asked:
+    if job_type:
         try:
-            handler = registry.get(asked)
+            handler = registry.get(job_type)
         except InvalidInput as error:
             problem = error.errors[0]["msg"]
     form = None if handler is None else SubmissionForm(handler, posted_data(request))
-    if form is not None and (answer := _submit(admin, request, form, job_type=form.handler.name)) is not None:
-        return answer
+    if form is not None and (response := _submit(admin, request, form, job_type=form.handler.name)) is not None:
+        return response
     context = {"form": form, **_describe_handler(handler), "problem": problem, "types": registry.names()}
     return render(admin, request, "jobs/console/enqueue.html", context, title=_("New job"))
 
@@ -90,7 +91,7 @@ def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     listed=False,
 )
 def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> HttpResponse:
-    """Its params stand in the form as far as this person may see them; what stays untouched is the template's."""
+    """Submit a job from a template. Its params are initial values, if the user may see them; unchanged ones apply."""
     template = JobTemplate.objects.filter(pk=template_id).first()
     if template is None:
         raise Http404
@@ -104,25 +105,28 @@ def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> 
         context["problem"] = error.errors[0]["msg"]
         return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
     preset = redact(template.params) if can_view_payload(request) else dict.fromkeys(template.params, "")
-    form = SubmissionForm(handler, posted_data(request), preset=preset, hidden=template.params)
+    form = SubmissionForm(handler, posted_data(request), preset=preset, unmasked=template.params)
     del form.fields["tenant"]
-    if (answer := _submit(admin, request, form, template=template.name, tenant=template.tenant)) is not None:
-        return answer
+    if (response := _submit(admin, request, form, template=template.name, tenant=template.tenant)) is not None:
+        return response
     context |= {"form": form, **_describe_handler(handler)}
     return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
 
 
 def _describe_handler(handler: Handler[..., Any] | None) -> dict[str, str]:
-    """Never the handler itself: a template calls what can be called, and it would run."""
+    """Return the context on a handler. Never pass the handler itself: a template would call it, and it would run."""
     return {} if handler is None else {"job_type": handler.name, "doc": handler.doc}
 
 
-def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **what: Any) -> HttpResponse | None:
-    """None, and errors in the form, if it is refused or nothing was posted."""
+def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **source: Any) -> HttpResponse | None:
+    """Submit the job and redirect to its page. Return None if the form is not posted or has errors.
+
+    `source` is the job type, or the template and its tenant.
+    """
     if not form.is_valid():
         return None
     try:
-        job = job_services.enqueue(actor=actors.user(request.user), **{**form.submission(), **what})
+        job = job_services.enqueue(actor=actors.user(request.user), **{**form.collect_fields(), **source})
     except JobSchedulerError as error:
         add_errors(form, error)
         return None
@@ -134,9 +138,9 @@ def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **wha
 
 @screen("clone", _("Clone"), permission=f"{APP}.add_job", route="<uuid:job_id>/clone/", methods=("POST",), listed=False)
 def clone_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
-    """The same work as a job of its own, at its own priority, from now on: not a retry, and in no group.
+    """Submit the same work as a new job: not a retry, in no group, due now.
 
-    A key means one job, so it is not repeated.
+    The idempotency key is not copied, since it identifies one job.
     """
     job = Job.objects.filter(pk=job_id).first()
     if job is None or not admin.has_view_permission(request, job):
@@ -145,11 +149,11 @@ def clone_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResp
     fields: Any = {name: getattr(job, name) for name in CLONED_FIELDS}
     fields |= {"addon_id": job.addon_id or None, "priority": job.base_priority}
     try:
-        made = job_services.enqueue(job.job_type, job.params, actor=actors.user(request.user), reason=reason, **fields)
+        clone = job_services.enqueue(job.job_type, job.params, actor=actors.user(request.user), reason=reason, **fields)
     except JobSchedulerError as error:
         messages.error(request, _now("It could not be submitted again: %s") % error)
         return HttpResponseRedirect(change_url(site, Job, job.pk))
-    log_history(request, [made], f"clone of {job.pk}", ADDITION)
-    told = format_html("{} {}", _now("This job does the same work as"), link(site, Job, job.pk) or "")
-    messages.success(request, told)
-    return HttpResponseRedirect(change_url(site, Job, made.pk))
+    log_history(request, [clone], f"clone of {job.pk}", ADDITION)
+    message = format_html("{} {}", _now("This job does the same work as"), link(site, Job, job.pk) or "")
+    messages.success(request, message)
+    return HttpResponseRedirect(change_url(site, Job, clone.pk))

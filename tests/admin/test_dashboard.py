@@ -131,8 +131,8 @@ def test_failures_that_look_alike_stand_together_and_are_retried_together(boss: 
     alike = [job_in(Status.FAILED, run__error=trace.format("mail", 3, "ValueError")) for _ in range(3)]
     job_in(Status.FAILED, run__error=trace.format("mail", 7, "KeyError"))
     job_in(Status.FAILED, resolved_at=timezone.now())
-    failures = [each for each, _ in boss.get(place("dashboard")).context["failures"]]
-    assert [(each.error, each.place, each.count) for each in failures] == [
+    failures = [failure for failure, _ in boss.get(place("dashboard")).context["failures"]]
+    assert [(failure.error, failure.location, failure.count) for failure in failures] == [
         ("ValueError", "mail.py:3", 3),
         ("KeyError", "mail.py:7", 1),
     ]

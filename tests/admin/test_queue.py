@@ -95,7 +95,7 @@ def test_the_buttons_name_the_neighbours_also_across_pages(boss: Client) -> None
     first = boss.get(reverse(QUEUE)).context
     assert (len(first["rows"]), first["rows"][0]["before"], first["rows"][-1]["after"].pk) == (100, None, jobs[100].pk)
     second = boss.get(first["next_url"]).context["rows"]
-    assert [row["place"] for row in second] == [101, 102]
+    assert [row["position"] for row in second] == [101, 102]
     assert (second[0]["before"].pk, second[-1]["after"]) == (jobs[99].pk, None)
 
 
