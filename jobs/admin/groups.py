@@ -1,4 +1,4 @@
-"""Groups, as their members have made them: how far each is, and the verbs for the rest of it."""
+"""Groups: their status and progress, and the actions to cancel or retry their members."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ class JobGroupAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         return latest_event_id()
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        found = groups.progress(group.pk for group in rows)
+        progress = groups.progress(group.pk for group in rows)
         for group in rows:
-            group.counted = found[group.pk]["by_status"]
+            group.by_status = progress[group.pk]["by_status"]
 
     @computed_column(_("group"), ordering="id")
     def short_id(self, group: JobGroup) -> SafeString:
@@ -105,11 +105,11 @@ class JobGroupAdmin(ObjectActionAdmin, ReadOnlyAdmin):
 
     @computed_column(_("progress"))
     def members(self, group: JobGroup) -> SafeString | None:
-        """How many places are in which state; the list has all jobs, retried ones included."""
-        counted = getattr(group, "counted", None)
-        if counted is None:
-            counted = groups.progress([group.pk])[group.pk]["by_status"]
-        bar = status_bar(counted)
+        """Count the latest attempt of each member; the linked list has all jobs, earlier attempts included."""
+        by_status = getattr(group, "by_status", None)
+        if by_status is None:
+            by_status = groups.progress([group.pk])[group.pk]["by_status"]
+        bar = status_bar(by_status)
         if bar is None or not self.admin_site.is_registered(Job):
             return bar
         return format_html('<a href="{}?q=group:{}">{}</a>', list_url(self.admin_site, Job), group.pk, bar)

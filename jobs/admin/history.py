@@ -1,4 +1,4 @@
-"""What happened: runs, events and log lines as they were written, and what workers counted per minute."""
+"""The history: runs, events and log lines of jobs, and the rollup by minute."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVENT_CHOICES = [(str(kind), str(kind)) for kind in EventKind]
 
 
 class JobRecordAdmin(ReadOnlyAdmin):
-    """A bare id in the search box is the job's."""
+    """Base of rows that belong to a job; a bare id in the search box is the job's."""
 
     id_field = "job_id"
 
@@ -85,13 +85,13 @@ class JobEventAdmin(JobRecordAdmin):
 
 
 class JobLogAdmin(JobRecordAdmin):
-    list_display = ("id", "at", "job_link", "level", "first_words")
+    list_display = ("id", "at", "job_link", "level", "shown_line")
     sortable_by = ("id",)
     payload = ("shown_message",)
-    payload_columns = ("first_words",)
+    payload_columns = ("shown_line",)
     fieldsets = ((None, {"fields": ("job_link", "at", "level")}),)
 
-    first_words = column(_("message"), "message", lambda text: isolate_text(first_line(text, 200)))
+    shown_line = column(_("message"), "message", lambda text: isolate_text(first_line(text, 200)))
     shown_message = column(_("message"), "message", text_block)
 
 

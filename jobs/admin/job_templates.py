@@ -1,4 +1,4 @@
-"""Templates: presets that operators write here."""
+"""Job templates, which operators write here, and the validation of their form."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from jobs.validation import fields as validation
 
 
 def validate_retry_policy(value: Any, field: str) -> dict[str, Any]:
+    """Return the retry policy of a template. Raise InvalidInput for an unknown name or a bad value."""
     policy = validation.parse_json_object(value, field)
     for name, given in policy.items():
         if name not in RETRY_VALIDATORS:
@@ -93,7 +94,7 @@ class JobTemplateForm(forms.ModelForm):
 
 
 def _check_params(job_type: str, params: dict[str, Any]) -> None:
-    """Params of a template may be incomplete, not wrong."""
+    """Raise InvalidParams for wrong params; missing ones are allowed in a template."""
     try:
         registry.get(job_type).signature.validate(params)
     except InvalidParams as error:
@@ -116,8 +117,8 @@ class JobTemplateAdmin(ConsoleAdmin):
     shown_params = column(_("params"), "params", json_block)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
-        may_edit = obj is None or self.has_change_permission(request, obj)
-        params: tuple[str, ...] = ("params",) if may_edit else ("shown_params",)
+        can_edit = obj is None or self.has_change_permission(request, obj)
+        params: tuple[str, ...] = ("params",) if can_edit else ("shown_params",)
         if obj is not None and not can_view_payload(request):
             params = ()  # editing params requires the permission to view them
         return [
@@ -130,6 +131,6 @@ class JobTemplateAdmin(ConsoleAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         template = self.get_object(request, unquote(object_id))
-        may_run = request.user.has_perm(f"{APP}.run_jobtemplate") and self.admin_site.is_registered(Job)
-        run_url = screen_url(self.admin_site, "template-run", template.pk) if template is not None and may_run else ""
+        can_run = request.user.has_perm(f"{APP}.run_jobtemplate") and self.admin_site.is_registered(Job)
+        run_url = screen_url(self.admin_site, "template-run", template.pk) if template is not None and can_run else ""
         return super().change_view(request, object_id, form_url, {"run_url": run_url, **(extra_context or {})})

@@ -1,4 +1,4 @@
-"""Jobs: the list, whose rows are looked up for the whole page at once, and the fields of a job's page."""
+"""Jobs: the list with its columns, tabs and counts, and the fields of a job's page."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from jobs.states import TERMINAL, Status
 from jobs.stats import live_counts
 from jobs.stats.cache import RateLimitedCache
 
-MAX_PARAMS_BYTES = 2000  # bytes of params that a list still reads
+MAX_PARAMS_BYTES = 2000  # a list does not read larger params
 _folded_fieldset = partial(fieldset, folded=True)
 
 
@@ -117,28 +117,30 @@ class JobAdmin(JobActionAdmin):
     retry_of_link = link_column(_("retry of"), Job, "retry_of_id")
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        """Params (`brief`), why they wait (`why`) and whether they follow one whose worker died (`is_rescued`)."""
+        """Set `brief_params`, `why` (it waits) and `is_rescued` (a retry of a job whose worker died)."""
         jobs = list(rows)
         params = _load_params(jobs) if can_view_payload(request) else {}
-        before = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
-        died = Job.objects.filter(pk__in=before, status_reason__in=(EXPIRED, CRASHED)) if before else Job.objects.none()
-        rescued = set(died.order_by().values_list("pk", flat=True))
+        retried = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
+        lost = (
+            Job.objects.filter(pk__in=retried, status_reason__in=(EXPIRED, CRASHED)) if retried else Job.objects.none()
+        )
+        lost_ids = set(lost.order_by().values_list("pk", flat=True))
         whys = explain.explain_briefly(jobs)
         for job in jobs:
-            job.is_rescued = job.retry_of_id in rescued
-            job.brief = params.get(job.pk, "")
+            job.is_rescued = job.retry_of_id in lost_ids
+            job.brief_params = params.get(job.pk, "")
             job.why = whys.get(job.pk, "")
 
     def list_version(self) -> str:
         return screens.latest_event_id()
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Tabs by status, and what an operator has paused."""
-        url, chosen = list_url(self.admin_site, Job), request.GET.get("status", "")
-        # Everything first; all other filters are dropped.
-        tabs = [{"name": "", "title": _now("All"), "icon": "", "url": url, "is_current": not chosen}]
+        """Return the tabs by status, and the paused limits."""
+        url, current = list_url(self.admin_site, Job), request.GET.get("status", "")
+        # A tab drops all other filters.
+        tabs = [{"name": "", "title": _now("All"), "icon": "", "url": url, "is_current": not current}]
         for status, label in STATUS_LABELS.items():
-            tab = {"name": str(status), "title": label, "icon": ICONS[status], "is_current": chosen == status}
+            tab = {"name": str(status), "title": label, "icon": ICONS[status], "is_current": current == status}
             tabs.append({**tab, "url": f"{url}?status={status}"})
         paused = ConcurrencyLimit.objects.filter(paused=True).order_by("scope", "key")[:10]
         counts_url = screens.screen_url(self.admin_site, "counts")
@@ -158,11 +160,11 @@ class JobAdmin(JobActionAdmin):
         return screens.live_page(self.admin_site, request, job_detail.page_version(job.pk), build)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
-        """Once per page, not once for each part of it."""
-        known: dict[str, Job | None] = request.__dict__.setdefault("_jobs_of_page", {})
-        if object_id not in known:
-            known[object_id] = super().get_object(request, object_id, from_field)
-        return known[object_id]
+        """Read the job once per request, not once for each part of the page."""
+        cache: dict[str, Job | None] = request.__dict__.setdefault("_jobs_of_page", {})
+        if object_id not in cache:
+            cache[object_id] = super().get_object(request, object_id, from_field)
+        return cache[object_id]
 
     @computed_column(_("target"))
     def shown_target(self, job: Job) -> SafeString | None:
@@ -174,33 +176,35 @@ class JobAdmin(JobActionAdmin):
 
     @computed_column(_("job type"))
     def work(self, job: Job) -> SafeString:
-        """The job type, and under it the params of those who may see them."""
-        params = getattr(job, "brief", "")
+        """Show the job type, and below it the params if the user may see them."""
+        params = getattr(job, "brief_params", "")
         if params in ("", "{}"):
             return isolate_text(job.job_type)
-        under = '<bdi>{}</bdi><samp class="jc-line jc-small jc-muted"><bdi>{}</bdi></samp>'
-        return format_html(under, job.job_type, params)
+        two_lines = '<bdi>{}</bdi><samp class="jc-line jc-small jc-muted"><bdi>{}</bdi></samp>'
+        return format_html(two_lines, job.job_type, params)
 
     @computed_column(_("status"))
     def shown_status(self, job: Job) -> SafeString:
-        """The badge, marks, and under them why it waits or what it came to."""
-        tries = f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else ""
-        marks = format_html_join("", ' <span class="jc-mark">{}</span>', ((each,) for each in _list_badges(job)))
-        kind = "jc-error" if job.status == Status.FAILED else "jc-muted"
-        told = getattr(job, "why", "") or first_line(format_reason(job))
-        under = format_html('<span class="jc-line jc-small {}"><bdi>{}</bdi></span>', kind, told) if told else ""
-        return format_html("{}{}{}", status_badge(job.status, tries), marks, under)
+        """Show the status, further badges, and below them why the job waits or the reason of its status."""
+        attempt = f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else ""
+        badges = format_html_join("", ' <span class="jc-mark">{}</span>', ((label,) for label in _list_badges(job)))
+        css_class = "jc-error" if job.status == Status.FAILED else "jc-muted"
+        why = getattr(job, "why", "") or first_line(format_reason(job))
+        second_line = (
+            format_html('<span class="jc-line jc-small {}"><bdi>{}</bdi></span>', css_class, why) if why else ""
+        )
+        return format_html("{}{}{}", status_badge(job.status, attempt), badges, second_line)
 
     @computed_column(_("when"))
     def when(self, job: Job) -> SafeString | None:
-        """What time means depends on the state: due in, running for, finished ago."""
+        """Show a time that depends on the status: due in, running for, finished ago."""
         now, run = timezone.now(), getattr(job, "run", None)
         if run is not None and run.finished_at is not None:
             return format_relative_time(run.finished_at, now)
         if job.status == Status.RUNNING and run is not None:
             exact = formats.date_format(timezone.localtime(run.started_at), "Y-m-d H:i:s T")
-            told = _now("running for %s") % format_rough_duration(now - run.started_at)
-            return format_html('<span title="{}">{}</span>', exact, told)
+            run_time = _now("running for %s") % format_rough_duration(now - run.started_at)
+            return format_html('<span title="{}">{}</span>', exact, run_time)
         if job.gate == Gate.TIME and job.not_before is not None and job.not_before > now:
             return format_html("{} {}", _now("due"), format_relative_time(job.not_before, now) or "")
         return format_relative_time(job.created_at, now)
@@ -230,12 +234,12 @@ class JobAdmin(JobActionAdmin):
 
     @computed_column(_("retried by"))
     def retried_by_link(self, job: Job) -> SafeString | str | None:
-        newer: Job | None = getattr(job, "retried_by", None)
-        return None if newer is None else link(self.admin_site, Job, newer.pk)
+        retry: Job | None = getattr(job, "retried_by", None)
+        return None if retry is None else link(self.admin_site, Job, retry.pk)
 
 
 class StoredSize(Func):
-    """Of a JSON column, without reading what is in it."""
+    """The size of a JSON column in bytes, without reading its value."""
 
     function = "pg_column_size"
     output_field = IntegerField()
@@ -245,18 +249,18 @@ class StoredSize(Func):
 
 
 def _load_params(jobs: list[Job]) -> dict[UUID, str]:
-    """In one line. Large ones are not read, and none is cut before its secrets are masked."""
+    """Return each job's params in one line. Large ones are not read; secrets are masked before a text is cut."""
     rows = Job.objects.filter(pk__in=[job.pk for job in jobs]).order_by()
     small = rows.annotate(size=StoredSize(F("params"))).filter(size__lte=MAX_PARAMS_BYTES)
-    found = {pk: first_line(format_json(params, indent=None), 80) for pk, params in small.values_list("pk", "params")}
-    return {job.pk: found.get(job.pk, _now("(long params)")) for job in jobs}
+    lines = {pk: first_line(format_json(params, indent=None), 80) for pk, params in small.values_list("pk", "params")}
+    return {job.pk: lines.get(job.pk, _now("(long params)")) for job in jobs}
 
 
 def _list_badges(job: Job) -> list[str]:
     now = timezone.now()
     return [
-        word
-        for word, is_so in (
+        label
+        for label, is_shown in (
             (_now("stuck"), job.lease_expires_at is not None and job.lease_expires_at < now),
             (_now("rescued"), getattr(job, "is_rescued", False)),
             (_now("blocks its target"), job.blocks_target),
@@ -265,20 +269,20 @@ def _list_badges(job: Job) -> list[str]:
             (_now("by schedule"), job.schedule_id is not None),
             (_now("in a group"), job.group_id is not None),
         )
-        if is_so
+        if is_shown
     ]
 
 
 @screen("counts", _("Counts"), listed=False)
 def counts(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    """What the tabs show: live states are exact, of ended ones what their lists count, up to 10,000 and "+"."""
+    """Return the counts of the tabs: exact for live statuses, capped for ended ones, as in their lists."""
 
     def count_ended() -> dict[str, int]:
         return {str(status): count_capped(filter_by_status(Job.objects.all(), status)) for status in sorted(TERMINAL)}
 
-    ended = _count_cache.get(db.alias(), count_ended, lambda found: sum(map(int, found.values())))
-    found = {**live_counts.count_jobs().by_status(), **ended}
-    return JsonResponse({status: format_count(count) for status, count in found.items()})
+    ended = _count_cache.get(db.alias(), count_ended, lambda by_status: sum(map(int, by_status.values())))
+    by_status = {**live_counts.count_jobs().by_status(), **ended}
+    return JsonResponse({status: format_count(count) for status, count in by_status.items()})
 
 
 _count_cache: RateLimitedCache[dict[str, int]] = RateLimitedCache()

@@ -1,4 +1,4 @@
-"""What bounds the work: limits, which an operator may set and pause here, and leases."""
+"""Concurrency limits, which operators set and pause here, and slot leases."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class LimitForm(forms.ModelForm):
         if "overridden" not in cleaned or "max" not in cleaned:
             return cleaned
         if not cleaned["overridden"] and "max" in self.changed_data and "overridden" not in self.changed_data:
-            cleaned["overridden"] = True  # a maximum of one's own is an override
+            cleaned["overridden"] = True  # an entered maximum is an override
         if not cleaned["overridden"]:
             cleaned["max"] = conf.LIMITS.of(scope, key) if scope else None
         return cleaned
 
 
 class MaximumForm(forms.ModelForm):
-    """A limit's maximum, changed in the list."""
+    """The maximum of a limit, edited in the list."""
 
     max = forms.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
 
@@ -79,7 +79,7 @@ class MaximumForm(forms.ModelForm):
 
 
 class ConcurrencyLimitAdmin(ObjectActionAdmin):
-    """Not deleted but put back: a limit that no longer overrides the settings says what they say."""
+    """Limits are not deleted but reset: without an override, the maximum is that of the settings."""
 
     form = LimitForm
     empty_text = _(
@@ -157,7 +157,7 @@ class ConcurrencyLimitAdmin(ObjectActionAdmin):
             obj.paused_by = actors.user(request.user).name if obj.paused else ""
             obj.paused_at = Now() if obj.paused else None
         super().save_model(request, obj, form, change)
-        notifications.notify(notifications.READY)  # there may be more room now
+        notifications.notify(notifications.READY)  # more jobs may be able to start
 
     shown_pause = pause_column()
 
@@ -169,8 +169,8 @@ class ConcurrencyLimitAdmin(ObjectActionAdmin):
     def in_use(self, limit: ConcurrencyLimit) -> SafeString | str | None:
         if limit._state.adding:
             return None
-        known = getattr(limit, "used", None)
-        used = queries.count_in_use().of(to_limit(limit)) if known is None else known
+        counted = getattr(limit, "used", None)
+        used = queries.count_in_use().of(to_limit(limit)) if counted is None else counted
         if limit.max is None:
             return str(used)
         gauge = '<meter class="jc-meter" min="0" max="{}" value="{}">{}</meter> {} / {}'

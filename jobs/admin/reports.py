@@ -1,4 +1,4 @@
-"""Two screens to read: what persons did to jobs (audit), and how each job type does (performance)."""
+"""Two read-only screens: the actions of operators on jobs (audit), and figures by job type (performance)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from jobs.registry import registry
 from jobs.states import EventKind, Status
 from jobs.stats.cache import RateLimitedCache
 
-OPERATOR_KINDS = (ActorKind.USER, ActorKind.TOKEN, ActorKind.CLI)  # all others are the scheduler itself
+OPERATOR_KINDS = (ActorKind.USER, ActorKind.TOKEN, ActorKind.CLI)  # all others are parts of the scheduler
 EVENTS_SHOWN = 100
 EVENTS_READ = 20_000
-JOB_TYPES_SHOWN = 200  # job types on the page: the busiest
+JOB_TYPES_SHOWN = 200  # those with the most jobs
 
 
 @screen("audit", gettext_lazy("Audit"), permission=f"{APP}.view_jobevent")
 def audit(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    """Newest first. A page reads a bounded stretch, so that a long trail costs no more, and says where it ended."""
+    """List events, newest first. A page reads at most EVENTS_READ of them, and links to where it stopped."""
     newest = JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0
     top = min(_parse_number(request.GET.get("before", "")) or newest + 1, newest + 1)
     bottom = max(top - EVENTS_READ, 0)
-    # What narrows it down; anything that is no choice of ours does not.
+    # A value that is none of the choices is ignored.
     who, verb = request.GET.get("who", ""), request.GET.get("verb", "")
     rows = JobEvent.objects.filter(pk__lt=top, pk__gte=bottom)
     rows = rows.filter(actor_kind__in=[who] if who in OPERATOR_KINDS else list(map(str, OPERATOR_KINDS)))
@@ -47,14 +47,18 @@ def audit(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         rows = rows.filter(actor_name=name)
     events = list(rows.order_by("-pk").defer("data")[:EVENTS_SHOWN])
     reached = events[-1].pk if len(events) == EVENTS_SHOWN else bottom
-    said: dict[str, Any] = {key: value for key in ("who", "name", "verb") if (value := request.GET.get(key, "")[:200])}
+    filters: dict[str, Any] = {
+        key: value for key in ("who", "name", "verb") if (value := request.GET.get(key, "")[:200])
+    }
     context = {
         "events": [(event, link(admin.admin_site, Job, event.job_id, short_id(event.job_id))) for event in events],
-        "older": f"?{urlencode({**said, 'before': reached})}" if reached > 1 else "",
-        "stretch": EVENTS_READ,
-        "whos": [(kind, word, said.get("who") == kind) for kind, word in ACTOR_CHOICES if kind in OPERATOR_KINDS],
-        "verbs": [(str(kind), said.get("verb") == kind) for kind in EventKind],
-        "said": said,
+        "older": f"?{urlencode({**filters, 'before': reached})}" if reached > 1 else "",
+        "events_read": EVENTS_READ,
+        "actor_kinds": [
+            (kind, label, filters.get("who") == kind) for kind, label in ACTOR_CHOICES if kind in OPERATOR_KINDS
+        ],
+        "event_kinds": [(str(kind), filters.get("verb") == kind) for kind in EventKind],
+        "filters": filters,
     }
     return render(admin, request, "jobs/console/audit.html", context, title=_("Audit"))
 
@@ -67,13 +71,13 @@ def _parse_number(text: str) -> int | None:
 
 @dataclass
 class JobTypeStats:
-    """One job type within the window."""
+    """The figures of one job type within the window."""
 
     name: str
     outcomes: Counter[str] = field(default_factory=Counter)
     waits: Counter[int] = field(default_factory=Counter)
     runs: Counter[int] = field(default_factory=Counter)
-    ran_sec: float = 0.0
+    run_sec: float = 0.0
     over_time: list[int] = field(default_factory=list)
 
     @property
@@ -82,15 +86,15 @@ class JobTypeStats:
 
     @property
     def failed_percent(self) -> str:
-        """Of those that came to an end of their own."""
+        """The failed share of the jobs that were not cancelled."""
         failed = self.outcomes[Status.FAILED]
-        whole = failed + self.outcomes[Status.COMPLETED] + self.outcomes[Status.SKIPPED]
-        return f"{100 * failed / whole:.1f} %" if whole else "-"
+        finished = failed + self.outcomes[Status.COMPLETED] + self.outcomes[Status.SKIPPED]
+        return f"{100 * failed / finished:.1f} %" if finished else "-"
 
     @property
     def mean_run(self) -> str:
         started = sum(jobs for bucket, jobs in self.runs.items() if bucket >= 0)
-        return f"{self.ran_sec / started:.3g} s" if started else "-"
+        return f"{self.run_sec / started:.3g} s" if started else "-"
 
     def format_percentile(self, part: str, share: float) -> str:
         bucket = percentile(getattr(self, part), share)
@@ -101,54 +105,54 @@ _stats_cache: RateLimitedCache[list[JobTypeStats]] = RateLimitedCache()
 
 
 def _load_job_types(window: Window, now: datetime) -> list[JobTypeStats]:
-    """The busiest first, in two statements, whatever there is."""
+    """Return the job types with the most ended jobs, in two statements."""
     starts = {start: index for index, start in enumerate(window.starts(now))}
     minutes: Any = JobMinute.objects.filter(minute__gte=min(starts)).order_by()
-    found: dict[str, JobTypeStats] = {}
+    by_name: dict[str, JobTypeStats] = {}
     key = ("job_type", "outcome", "wait_bucket", "run_bucket")
-    for name, outcome, wait, run, jobs, ran in minutes.values_list(*key).annotate(Sum("jobs"), Sum("run_sec")):
-        kind = found.setdefault(name, JobTypeStats(name, over_time=[0] * len(starts)))
-        kind.outcomes[outcome] += jobs
-        kind.waits[wait] += jobs
-        kind.runs[run] += jobs
-        kind.ran_sec += ran
+    for name, outcome, wait, run, jobs, run_sec in minutes.values_list(*key).annotate(Sum("jobs"), Sum("run_sec")):
+        stats = by_name.setdefault(name, JobTypeStats(name, over_time=[0] * len(starts)))
+        stats.outcomes[outcome] += jobs
+        stats.waits[wait] += jobs
+        stats.runs[run] += jobs
+        stats.run_sec += run_sec
     slots = minutes.annotate(slot=slot_expression(window)).values_list("job_type", "slot").annotate(Sum("jobs"))
     for name, slot, jobs in slots:
-        if slot in starts and name in found:  # a slot may have come while we read
-            found[name].over_time[starts[slot]] += jobs
-    return sorted(found.values(), key=lambda kind: (-kind.ended, kind.name))[:JOB_TYPES_SHOWN]
+        if slot in starts and name in by_name:  # rows may have been added between the two statements
+            by_name[name].over_time[starts[slot]] += jobs
+    return sorted(by_name.values(), key=lambda stats: (-stats.ended, stats.name))[:JOB_TYPES_SHOWN]
 
 
 @screen("performance", gettext_lazy("Performance"))
 def performance(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
+    """Show how many jobs of each type ended, how many failed, and how long they waited and ran."""
     window = WINDOWS.get(request.GET.get("window", ""), WINDOWS["24h"])
-    known = set(registry.names())
-    # Of a busy time, as of a moment ago.
+    registered = set(registry.names())
     key = (db.alias(), window.name)
-    kinds = _stats_cache.get(
-        key, lambda: _load_job_types(window, clock.now()), lambda found: sum(kind.ended for kind in found)
+    job_types = _stats_cache.get(
+        key, lambda: _load_job_types(window, clock.now()), lambda job_types: sum(stats.ended for stats in job_types)
     )
     context = {
         "windows": [(name, name == window.name) for name in WINDOWS],
-        "kinds": [_performance_row(admin, kind, kind.name in known, window) for kind in kinds],
-        "most": JOB_TYPES_SHOWN,
+        "job_types": [_performance_row(admin, stats, stats.name in registered, window) for stats in job_types],
+        "job_type_limit": JOB_TYPES_SHOWN,
     }
     return render(admin, request, "jobs/console/performance.html", context, title=_("Performance"))
 
 
-def _performance_row(admin: ModelAdmin, kind: JobTypeStats, is_known: bool, window: Window) -> dict[str, Any]:
-    """The list can filter by the job types of the registry; any other is searched for."""
-    asked = {"job_type": kind.name} if is_known else {"q": f'type:"{kind.name}"'}
-    asked["ended"] = window.name
+def _performance_row(admin: ModelAdmin, stats: JobTypeStats, is_registered: bool, window: Window) -> dict[str, Any]:
+    # The list filters by registered job types; any other is searched for.
+    params = {"job_type": stats.name} if is_registered else {"q": f'type:"{stats.name}"'}
+    params["ended"] = window.name
     return {
-        "name": kind.name,
-        "url": f"{list_url(admin.admin_site, Job)}?{urlencode(asked)}",
-        "ended": kind.ended,
-        "failed": kind.failed_percent,
-        "failing": kind.outcomes[Status.FAILED] > 0,
-        "run_50": kind.format_percentile("runs", 0.5),
-        "run_95": kind.format_percentile("runs", 0.95),
-        "mean": kind.mean_run,
-        "wait_95": kind.format_percentile("waits", 0.95),
-        "spark": sparkline(kind.over_time, _("%(name)s: jobs that ended, over time") % {"name": kind.name}),
+        "name": stats.name,
+        "url": f"{list_url(admin.admin_site, Job)}?{urlencode(params)}",
+        "ended": stats.ended,
+        "failed": stats.failed_percent,
+        "has_failures": stats.outcomes[Status.FAILED] > 0,
+        "run_50": stats.format_percentile("runs", 0.5),
+        "run_95": stats.format_percentile("runs", 0.95),
+        "mean": stats.mean_run,
+        "wait_95": stats.format_percentile("waits", 0.95),
+        "spark": sparkline(stats.over_time, _("%(name)s: jobs that ended, over time") % {"name": stats.name}),
     }

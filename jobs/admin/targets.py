@@ -1,4 +1,4 @@
-"""Targets: who holds each lane, what keeps it shut, who waits in it and how long; and the verbs that open it."""
+"""Targets: which job holds the lane, what blocks it, which jobs wait and how long; and actions on targets."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ JOBS_SHOWN = 20
 
 
 def _target_state(target: Target) -> TargetState:
-    """Looked up once, and for a whole page of a list together."""
-    known: TargetState | None = getattr(target, "lane_state", None)
-    if known is None:
-        known = target.lane_state = targets.states([target])[0]  # type: ignore[attr-defined]
-    return known
+    """Return the state of the target's lane, from a cached attribute; a list sets it for all rows at once."""
+    state: TargetState | None = getattr(target, "lane_state", None)
+    if state is None:
+        state = target.lane_state = targets.states([target])[0]  # type: ignore[attr-defined]
+    return state
 
 
 def _is_blocked_by_failed_job(target: Target) -> bool:
@@ -70,8 +70,10 @@ class BlockedFilter(ChoiceFilter):
     known_choices = (("1", _("Yes")),)
 
     def filter_by_choice(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        shut = Job.objects.filter(holds_lane=True, status__in=sql_literals([Status.FAILED, Status.PAUSED])).order_by()
-        return queryset.filter(pk__in=shut.values("lane_id"))
+        blocking = Job.objects.filter(
+            holds_lane=True, status__in=sql_literals([Status.FAILED, Status.PAUSED])
+        ).order_by()
+        return queryset.filter(pk__in=blocking.values("lane_id"))
 
 
 class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
@@ -132,7 +134,7 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     def page_context(self, request: HttpRequest, row: Target) -> dict[str, Any]:
         lane = Job.objects.filter(lane_id=row.pk, gate__in=sql_literals(queries.LANE_GATES)).in_dispatch_order()
         jobs = list(lane.defer("params", "checkpoint")[:JOBS_SHOWN])
-        listed = self.admin_site.is_registered(Job)
+        has_job_list = self.admin_site.is_registered(Job)
         waiting = {
             "id": "target-queue",
             "title": _now("Who waits, in order"),
@@ -147,10 +149,12 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
                 for job in jobs
             ],
             "empty": _now("Nobody waits."),
-            "more": f'{list_url(self.admin_site, Job)}?q=target:"{row.key}"' if listed and '"' not in row.key else "",
-            "more_word": _now("All jobs of this target"),
+            "list_url": f'{list_url(self.admin_site, Job)}?q=target:"{row.key}"'
+            if has_job_list and '"' not in row.key
+            else "",
+            "list_label": _now("All jobs of this target"),
         }
-        return {"beside": [waiting]}
+        return {"tables": [waiting]}
 
     @computed_column(_("target"))
     def shown_key(self, target: Target) -> SafeString:
@@ -160,18 +164,18 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
 
     @computed_column(_("lane"))
     def shown_holder(self, target: Target) -> SafeString:
-        """Who holds it, and what keeps it shut."""
+        """Show the job that holds the lane, and why it blocks the lane."""
         state = _target_state(target)
         if state.holder is None:
             return badge("plain", _now("paused") if target.paused else _now("free"), "‖" if target.paused else "○")
         holder = link(self.admin_site, Job, state.holder.pk, short_id(state.holder.pk))
-        held = format_html("{} {}", status_badge(state.holder.status), holder or "")
+        holder_badge = format_html("{} {}", status_badge(state.holder.status), holder or "")
         if state.blocked_by is None:
-            return held
+            return holder_badge
         why = isolate_text(first_line(format_reason(state.holder)))
         blocked = badge("bad", _now("blocked"), "✗")
         until = _now("until it is resumed, retried or resolved")
-        return format_html('{} {} <span class="jc-small">{}<br>{}</span>', blocked, held, until, why)
+        return format_html('{} {} <span class="jc-small">{}<br>{}</span>', blocked, holder_badge, until, why)
 
     @computed_column(_("queued"))
     def queued(self, target: Target) -> int:
@@ -182,10 +186,10 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         return format_relative_time(_target_state(target).oldest_queued_at)
 
     def list_version(self) -> str:
-        """Jobs, and who is paused: that is no event of any job."""
+        """Combine job events with pauses of targets, which write no event."""
         paused = Target.objects.filter(paused=True).aggregate(n=Count("pk"), last=Max("paused_at"))
         return f"{latest_event_id()} {paused['n']} {paused['last']}"
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        targets.bring_in()  # lanes whose jobs came a moment ago are shown, too
+        targets.bring_in()  # targets of jobs submitted a moment ago
         return {}

@@ -1,4 +1,4 @@
-"""Tokens of the API: made here and shown once, revoked here, never edited."""
+"""API tokens: created here and shown once, revoked here, never edited."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jobs.services import tokens
 from jobs.validation import fields as validation
 
 MAX_LIFETIME_DAYS = 36_500
-# What a person needs to give a scope away: one cannot hand out more than one has.
+# The permissions that a user needs to grant a scope: a user cannot grant more than they may do.
 GRANTED_BY = {
     "read": ("view_job", "view_payload"),
     "submit": ("add_job",),
@@ -43,9 +43,14 @@ GRANTED_BY = {
 
 
 def list_grantable_scopes(user: Any) -> list[str]:
+    """Return the scopes that the user may grant to a token."""
     if user.is_superuser:
         return list(SCOPES)
-    return [scope for scope, needed in GRANTED_BY.items() if user.has_perms([f"{APP}.{each}" for each in needed])]
+    return [
+        scope
+        for scope, codenames in GRANTED_BY.items()
+        if user.has_perms([f"{APP}.{codename}" for codename in codenames])
+    ]
 
 
 class TokenForm(forms.ModelForm):
@@ -59,7 +64,7 @@ class TokenForm(forms.ModelForm):
         help_text=_("Empty: never."),
     )
 
-    granted: Sequence[str] = ()
+    grantable: Sequence[str] = ()
 
     class Meta:
         model = ApiToken
@@ -68,7 +73,7 @@ class TokenForm(forms.ModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if isinstance(scopes := self.fields.get("scopes"), forms.MultipleChoiceField):
-            scopes.choices = [(scope, scope) for scope in self.granted]
+            scopes.choices = [(scope, scope) for scope in self.grantable]
 
     def clean_name(self) -> str:
         return str(validate_with(validation.parse_identifier, self.cleaned_data["name"], "name"))
@@ -85,7 +90,7 @@ def _revoke(token: ApiToken, *, reason: str, actor: Actor) -> None:
 
 
 class ApiTokenAdmin(ObjectActionAdmin):
-    """Nothing of a token is edited: whoever needs another one makes it and revokes the old one."""
+    """A token cannot be edited; create another one and revoke the old one."""
 
     form = TokenForm
     empty_text = _("There are no tokens. Programs call the API with one: make it here or with “manage.py createtoken”.")
@@ -120,31 +125,31 @@ class ApiTokenAdmin(ObjectActionAdmin):
 
     def get_form(self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change, **kwargs)
-        return type(form.__name__, (form,), {"granted": list_grantable_scopes(request.user)})
+        return type(form.__name__, (form,), {"grantable": list_grantable_scopes(request.user)})
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return super().has_add_permission(request) and bool(list_grantable_scopes(request.user))
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
         days = form.cleaned_data["days"]
-        made, written = tokens.create(
+        token, secret = tokens.create(
             form.cleaned_data["name"],
             tenant=form.cleaned_data["tenant"],
             scopes=form.cleaned_data["scopes"],
             lifetime=None if days is None else timedelta(days=days),
             actor=actors.user(request.user),
         )
-        obj.__dict__.update(made.__dict__)
-        request.made_token = written  # type: ignore[attr-defined]  # for this one answer only
+        obj.__dict__.update(token.__dict__)
+        request.new_token = secret  # type: ignore[attr-defined]  # for this response only
 
     def response_add(self, request: HttpRequest, obj: Model, post_url_continue: str | None = None) -> HttpResponse:
-        """The one page that shows it; it goes through no redirect, cookie or session."""
+        """Show the token on the only page that has it; it is in no redirect, cookie or session."""
         context = {
             **self.admin_site.each_context(request),
             "title": _("Token made"),
             "opts": self.opts,
             "token": obj,
-            "written": request.made_token,  # type: ignore[attr-defined]
+            "secret": request.new_token,  # type: ignore[attr-defined]
             "page_url": change_url(self.admin_site, ApiToken, obj.pk),
         }
         response = TemplateResponse(request, "jobs/token_made.html", context)

@@ -1,7 +1,4 @@
-"""Workers: their last heartbeat, what they serve, the jobs they run; and the actions Quiet, Wake and Stop.
-
-Beside them the machine, as admission sees it, and the addons that ask for remote jobs.
-"""
+"""Workers: their last heartbeat, the jobs they run, their slots and filters; and the actions Quiet, Wake and Stop."""
 
 from __future__ import annotations
 
@@ -42,31 +39,29 @@ from jobs.services import workers
 from jobs.states import Status
 from jobs.stats import queries
 
-JOBS_READ, JOBS_SHOWN = 1000, 3
+JOBS_READ = 1000
+JOBS_SHOWN = 3  # in a row of the list
 STOP = f"{APP}.stop_worker"
 
 
 def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
-    """What each of these works on now, the longest first: one query, along the index of what is active."""
-    lives = {}
+    """Return the jobs that each worker runs, the oldest first, in one query along the index of active jobs."""
+    worker_ids = {}
     for row in shown_workers:
         if row.state != WorkerState.STOPPED:
             identity = Identity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
-            lives[identity.incarnation] = row.pk
-    if not lives:
+            worker_ids[identity.incarnation] = row.pk
+    if not worker_ids:
         return {}
-    active = Job.objects.filter(status__in=sql_literals(queries.ACTIVE_STATUSES), status=Status.RUNNING).select_related(
-        "run"
-    )
-    narrow = active.only("id", "job_type", "lease_owner", "target", "progress", "run__started_at", "run__job_id")
-    found: dict[Any, list[Job]] = defaultdict(list)
-    for job in sorted(
-        narrow.order_by()[:JOBS_READ], key=lambda job: job.pk
-    ):  # in order by itself, it would walk all jobs
-        worker = lives.get((job.lease_owner or "").rpartition("#")[0])
-        if worker is not None:
-            found[worker].append(job)
-    return found
+    active = Job.objects.filter(status__in=sql_literals(queries.ACTIVE_STATUSES), status=Status.RUNNING)
+    columns = ("id", "job_type", "lease_owner", "target", "progress", "run__started_at", "run__job_id")
+    rows = active.select_related("run").only(*columns).order_by()[:JOBS_READ]
+    running: dict[Any, list[Job]] = defaultdict(list)
+    for job in sorted(rows, key=lambda job: job.pk):  # an ORDER BY would make the planner scan all jobs by id
+        worker_id = worker_ids.get((job.lease_owner or "").rpartition("#")[0])
+        if worker_id is not None:
+            running[worker_id].append(job)
+    return running
 
 
 def _accepts_requests(worker: Worker) -> bool:
@@ -127,21 +122,21 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     shown_serves = column(_("serves"), "serves", lambda value: json_block(value or None))
 
     def list_version(self) -> str:
-        """A beat says all that a worker says of itself."""
-        told = ("heartbeat_at", "requested_at", "stopped_at")
-        last = Worker.objects.aggregate(*map(Max, told))
+        """Combine job events with the latest heartbeat, request and stop of any worker."""
+        columns = ("heartbeat_at", "requested_at", "stopped_at")
+        last = Worker.objects.aggregate(*map(Max, columns))
         return " ".join([latest_event_id(), *map(str, last.values())])
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        busy = find_running_jobs(rows)
+        running = find_running_jobs(rows)
         versions = {worker.version for worker in rows if worker.state != WorkerState.STOPPED}
         for worker in rows:
-            worker.jobs_in_hand = busy.get(worker.pk, [])
+            worker.running_jobs = running.get(worker.pk, [])
             worker.is_mixed = len(versions) > 1
 
     def page_context(self, request: HttpRequest, row: Worker) -> dict[str, Any]:
         now = timezone.now()
-        hand = {
+        running = {
             "id": "worker-jobs",
             "title": _now("In hand"),
             "headings": [_now("Job"), _now("Type"), _now("Target"), _now("Progress"), _now("Running for")],
@@ -157,26 +152,26 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             ],
             "empty": _now("Nothing at the moment."),
         }
-        return {"beside": [hand]}
+        return {"tables": [running]}
 
     @computed_column(_("worker"))
     def shown_name(self, worker: Worker) -> SafeString:
-        place = format_html('<span class="jc-small jc-muted"><bdi>{}:{}</bdi></span>', worker.host, worker.pid)
-        return format_html("<bdi>{}</bdi><br>{}", worker.name, place)
+        process = format_html('<span class="jc-small jc-muted"><bdi>{}:{}</bdi></span>', worker.host, worker.pid)
+        return format_html("<bdi>{}</bdi><br>{}", worker.name, process)
 
     @computed_column(_("state"))
     def shown_state(self, worker: Worker) -> SafeString:
-        """As it says itself, and what it was asked to become."""
+        """Show the state that the worker reports, and the one that an operator requested."""
         state = format_html("{}", worker.get_state_display())
         if not worker.request or worker.request == worker.state or worker.state == WorkerState.STOPPED:
             return state
-        asked = format_age(timezone.now() - worker.requested_at) if worker.requested_at else ""
-        told = _now("asked to become: %s") % worker.get_request_display()
-        return format_html('{}<br><span class="jc-mark">{} {}</span>', state, told, asked)
+        age = format_age(timezone.now() - worker.requested_at) if worker.requested_at else ""
+        request = _now("asked to become: %s") % worker.get_request_display()
+        return format_html('{}<br><span class="jc-mark">{} {}</span>', state, request, age)
 
     @computed_column(_("heard"))
     def beat(self, worker: Worker) -> SafeString | str:
-        """Green, amber, red: by how much of a lease has gone by since."""
+        """Show the age of the last heartbeat: green up to half a lease, amber up to a lease, red beyond."""
         if worker.state == WorkerState.STOPPED:
             return format_relative_time(worker.stopped_at) or "-"
         age = (timezone.now() - worker.heartbeat_at).total_seconds()
@@ -188,15 +183,15 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     @computed_column(_("busy"))
     def slots_in_use(self, worker: Worker) -> SafeString:
         stuck = " " + _now("(%d stuck)") % worker.stuck if worker.stuck else ""
-        under = ""
+        second_line = ""
         if worker.rss_bytes is not None and worker.cpu_percent is not None and worker.state != WorkerState.STOPPED:
-            used = f"{filesizeformat(worker.rss_bytes)}, {worker.cpu_percent:.0f} %"  # as of its last beat
-            under = format_html('<span class="jc-line jc-small jc-muted">{}</span>', used)
-        return format_html("{}/{}{}{}", worker.busy, worker.slots, stuck, under)
+            usage = f"{filesizeformat(worker.rss_bytes)}, {worker.cpu_percent:.0f} %"  # at its last heartbeat
+            second_line = format_html('<span class="jc-line jc-small jc-muted">{}</span>', usage)
+        return format_html("{}/{}{}{}", worker.busy, worker.slots, stuck, second_line)
 
     @computed_column(_("in hand"))
     def current(self, worker: Worker) -> SafeString | None:
-        jobs, now = getattr(worker, "jobs_in_hand", []), timezone.now()
+        jobs, now = getattr(worker, "running_jobs", []), timezone.now()
         if not jobs:
             return None
         lines = [
@@ -204,18 +199,15 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             for job in jobs[:JOBS_SHOWN]
             if hasattr(job, "run")
         ]
-        rest = (
-            ngettext("and %d more", "and %d more", len(jobs) - JOBS_SHOWN) % (len(jobs) - JOBS_SHOWN)
-            if len(jobs) > JOBS_SHOWN
-            else ""
-        )
+        hidden = len(jobs) - JOBS_SHOWN
+        rest = ngettext("and %d more", "and %d more", hidden) % hidden if hidden > 0 else ""
         return format_html("{} {}", format_html_join(", ", "{} {}", lines), rest)
 
     @computed_column(_("serves"))
     def brief_serves(self, worker: Worker) -> SafeString | None:
-        """What is narrowed down; who serves everything says how many job types that is."""
-        told = worker.serves if isinstance(worker.serves, dict) else {}
-        types, resources, tenant = told.get("types"), told.get("resources"), told.get("tenant")
+        """Show how many job types the worker serves, and its filters by resource and tenant."""
+        serves = worker.serves if isinstance(worker.serves, dict) else {}
+        types, resources, tenant = serves.get("types"), serves.get("resources"), serves.get("tenant")
         parts = [ngettext("%d job type", "%d job types", len(types)) % len(types)] if isinstance(types, list) else []
         parts += [", ".join(map(str, resources))] if isinstance(resources, list) else []
         parts += [_now("tenant %s") % tenant] if tenant else []

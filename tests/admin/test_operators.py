@@ -248,7 +248,7 @@ def test_performance_tells_of_each_job_type_how_it_does(boss: Client) -> None:
             run_sec=jobs * 0.5 if run >= 0 else 0,
         )
     JobMinuteFactory.create(minute=now - timedelta(days=3), job_type="old.one")
-    (row,) = boss.get(screen("performance")).context["kinds"]
+    (row,) = boss.get(screen("performance")).context["job_types"]
     told = {name: row[name] for name in ("name", "ended", "failed", "run_50", "run_95", "mean", "wait_95")}
     assert told == {
         "name": "mail.send",
@@ -259,7 +259,7 @@ def test_performance_tells_of_each_job_type_how_it_does(boss: Client) -> None:
         "mean": "0.5 s",
         "wait_95": "≤ 100 ms",
     }
-    assert len(boss.get(f"{screen('performance')}?window=7d").context["kinds"]) == 2
+    assert len(boss.get(f"{screen('performance')}?window=7d").context["job_types"]) == 2
 
 
 def test_performance_asks_the_rollup_only_and_as_often_for_many_as_for_few(boss: Client) -> None:
