@@ -1,4 +1,4 @@
-"""One try: sign the body by the Standard Webhooks scheme, send it. Whatever happens becomes an outcome."""
+"""Make one attempt of a delivery: sign the body by the Standard Webhooks scheme, send it, return the result."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from webhooks import http_client, url_guard
 from webhooks.deliveries import Outcome, Task
 
 logger = logging.getLogger("webhooks.attempt")
-LONGEST_REST_SEC = 86_400.0
+MAX_RETRY_AFTER_SEC = 86_400.0
 
 
-def attempt(task: Task) -> Outcome:
-    """Send a delivery. Never raises, and takes no longer than WEBHOOK_TIMEOUT_SEC."""
-    began = time.monotonic()
-    answer = None
+def attempt_delivery(task: Task) -> Outcome:
+    """Send a delivery. This never raises, and takes no longer than WEBHOOK_TIMEOUT_SEC."""
+    started = time.monotonic()
+    response = None
     try:
         if task.keys is None:
-            raise http_client.NotAnswered(_("not sent: the secret cannot be read with the present key; rotate it"))
+            raise http_client.NoResponse(_("not sent: the secret cannot be decrypted with the current key; rotate it"))
         headers = {
             "Content-Type": "application/json",
             "Accept": "*/*",
             "User-Agent": f"jobscheduler-webhooks/{__version__}",
-            **sign(str(task.id), int(time.time()), task.body, task.keys),
+            **signature_headers(str(task.id), int(time.time()), task.body, task.keys),
         }
-        answer = http_client.request(task.url, headers, task.body, deadline=began + conf.WEBHOOK_TIMEOUT_SEC)
-    except (url_guard.Refused, http_client.NotAnswered) as refusal:
-        error = str(refusal)
-    except Exception as mistake:
+        response = http_client.request(task.url, headers, task.body, deadline=started + conf.WEBHOOK_TIMEOUT_SEC)
+    except (url_guard.RejectedUrl, http_client.NoResponse) as failure:
+        error = str(failure)
+    except Exception as unexpected:
         logger.exception("delivery %s could not be sent", task.id)
-        error = f"{type(mistake).__name__}: {mistake}"
-    took_ms = round((time.monotonic() - began) * 1000)
-    if answer is None:
+        error = f"{type(unexpected).__name__}: {unexpected}"
+    took_ms = round((time.monotonic() - started) * 1000)
+    if response is None:
         return Outcome(task, took_ms, error=error)
-    if 200 <= answer.status < 300:
+    if 200 <= response.status < 300:
         error = ""
-    elif 300 <= answer.status < 400:
-        error = _("answered %d; redirects are not followed") % answer.status
+    elif 300 <= response.status < 400:
+        error = _("answered %d; redirects are not followed") % response.status
     else:
-        error = _("answered %d") % answer.status
-    text = answer.body.decode(errors="replace")
-    return Outcome(task, took_ms, answer.status, answer.head, text, error, rest_sec(answer.retry_after))
+        error = _("answered %d") % response.status
+    text = response.body.decode(errors="replace")
+    return Outcome(task, took_ms, response.status, response.head, text, error, parse_retry_after(response.retry_after))
 
 
-def sign(message_id: str, timestamp: int, body: bytes, keys: Iterable[bytes]) -> dict[str, str]:
-    """Make one signature for each key: while a secret is being replaced, the new and the former one verify."""
-    signed = f"{message_id}.{timestamp}.".encode() + body
-    signatures = (base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode() for key in keys)
+def signature_headers(message_id: str, timestamp: int, body: bytes, keys: Iterable[bytes]) -> dict[str, str]:
+    """Return headers with one signature for each key: while a secret is rotated, the new and the old one verify."""
+    content = f"{message_id}.{timestamp}.".encode() + body
+    signatures = (base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode() for key in keys)
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(timestamp),
@@ -65,16 +65,16 @@ def sign(message_id: str, timestamp: int, body: bytes, keys: Iterable[bytes]) ->
     }
 
 
-def rest_sec(header: str | None) -> float | None:
-    """What Retry-After asks for: seconds, or a date; at most a day."""
+def parse_retry_after(header: str | None) -> float | None:
+    """Return the seconds of a Retry-After header (a number or a date), at most a day; None for an invalid one."""
     if header is None:
         return None
     text = header.strip()
     if text.isascii() and text.isdigit():
-        return min(float(text[:9]), LONGEST_REST_SEC)
+        return min(float(text[:9]), MAX_RETRY_AFTER_SEC)
     try:
         until = parsedate_to_datetime(text)
     except (TypeError, ValueError):
         return None
     until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
-    return min(max((until - datetime.now(UTC)).total_seconds(), 0.0), LONGEST_REST_SEC)
+    return min(max((until - datetime.now(UTC)).total_seconds(), 0.0), MAX_RETRY_AFTER_SEC)

@@ -1,7 +1,7 @@
-"""One request to one judged address: bounded in time, in the size of the answer's head and body, and in where it goes.
+"""Make one HTTP request to a checked address, bounded in time and in the size of the response.
 
-No redirects, no proxies but WEBHOOK_PROXY, no names: the connection is made to an address, while the Host header, SNI
-and the certificate check keep the name.
+No redirects, no proxy but WEBHOOK_PROXY. The connection is made to an address, never to a name; the Host header, SNI
+and the certificate check use the name.
 """
 
 from __future__ import annotations
@@ -27,61 +27,63 @@ from urllib3.util import parse_url
 from jobs.conf import conf
 from webhooks import url_guard
 
-BODY_BYTES = HEAD_BYTES = 64 * 1024
-SLACK_BYTES = 16 * 1024  # what framing and a last full buffer may add
-ADDRESSES = 3  # how many of a name's addresses are tried
+MAX_BODY_BYTES = MAX_HEAD_BYTES = 64 * 1024
+FRAMING_BYTES = 16 * 1024  # allowance for chunk framing and a last full buffer
+MAX_ADDRESSES = 3  # addresses of a name that are tried
 
 
-class NotAnswered(Exception):
-    """No usable answer; says why."""
+class NoResponse(Exception):
+    """Raised if there is no usable response, with the reason."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
+    """A response. `head` is the status line and the headers; the body ends at MAX_BODY_BYTES."""
+
     status: int
     head: str
     body: bytes
     retry_after: str | None
 
 
-def request(url: str, headers: Mapping[str, str], body: bytes, *, deadline: float, method: str = "POST") -> Answer:
-    """Make one request, to an address that was judged; raise addresses.Refused or NotAnswered.
+def request(url: str, headers: Mapping[str, str], body: bytes, *, deadline: float, method: str = "POST") -> Response:
+    """Make one request to a checked address; raise RejectedUrl or NoResponse.
 
-    `deadline` is by the monotonic clock, for all of it: resolving, connecting, sending, and however slowly the answer
-    drips.
+    `deadline` is a time of the monotonic clock. It bounds resolving, connecting, sending and receiving together.
     """
-    place = url_guard.destination(url)
-    found = url_guard.checked(place, deadline - time.monotonic())
-    wire = _Wire(deadline, HEAD_BYTES + BODY_BYTES + SLACK_BYTES)
+    destination = url_guard.parse_destination(url)
+    addresses = url_guard.resolve_allowed(destination, deadline - time.monotonic())
+    bounded = _BoundedSocket(deadline, MAX_HEAD_BYTES + MAX_BODY_BYTES + FRAMING_BYTES)
     connection = None
     try:
-        connection = _connection(place, found, wire, conf.WEBHOOK_PROXY)
-        sent = {"Host": place.host_header, "Accept-Encoding": "identity", **headers}
-        with suppress(BrokenPipeError):  # who does not want all of it may still have answered
-            connection.request(method, place.target, body, sent)
+        connection = _build_connection(destination, addresses, bounded, conf.WEBHOOK_PROXY)
+        all_headers = {"Host": destination.host_header, "Accept-Encoding": "identity", **headers}
+        with suppress(BrokenPipeError):  # a receiver may respond before it has read the whole body
+            connection.request(method, destination.target, body, all_headers)
         response = http.client.HTTPConnection.getresponse(connection)
-        if wire.is_over:  # the library takes what there was of a head for the whole
+        if bounded.is_at_end:  # http.client accepts a head that was cut off
             raise http.client.RemoteDisconnected("within the head")
-        return Answer(response.status, _head(response), _body(response), response.headers.get("Retry-After"))
+        retry_after = response.headers.get("Retry-After")
+        return Response(response.status, _format_head(response), _read_body(response), retry_after)
     except (OSError, http.client.HTTPException, exceptions.HTTPError, ValueError) as error:
-        raise NotAnswered(_why(error, wire)) from None
+        raise NoResponse(_describe_error(error, bounded)) from None
     finally:
-        for opened in (connection, wire.sock):
-            if opened is not None:
-                opened.close()
+        for resource in (connection, bounded.sock):
+            if resource is not None:
+                resource.close()
 
 
-class _TooMuch(OSError):
+class _ResponseTooLarge(OSError):
     pass
 
 
-class _Wire:
-    """What the HTTP library needs of a socket. Every wait is bounded by the one deadline, every byte is counted."""
+class _BoundedSocket:
+    """A socket as http.client uses it, with one deadline for all waits and a limit on the bytes received."""
 
-    def __init__(self, deadline: float, most_bytes: int) -> None:
+    def __init__(self, deadline: float, max_bytes: int) -> None:
         self.deadline = deadline
-        self.left_bytes = most_bytes
-        self.is_over = False  # the other side has said all that it will say
+        self.left_bytes = max_bytes
+        self.is_at_end = False  # the receiver has closed its side
         self.sock: Any = None
 
     def left_sec(self) -> float:
@@ -97,122 +99,131 @@ class _Wire:
     def recv_into(self, buffer: Any) -> int:
         self.sock.settimeout(self.left_sec())
         received: int = self.sock.recv_into(buffer)
-        self.is_over = received == 0
+        self.is_at_end = received == 0
         self.left_bytes -= received
         if self.left_bytes < 0:
-            raise _TooMuch
+            raise _ResponseTooLarge
         return received
 
     def makefile(self, *_args: Any, **_kwargs: Any) -> io.BufferedReader:
-        return io.BufferedReader(_Incoming(self))
+        return io.BufferedReader(_SocketReader(self))
 
     def settimeout(self, _seconds: float | None) -> None:
-        """Ours is the only one."""
+        """Ignore the library's timeouts: the deadline is the only one."""
 
     def close(self) -> None:
-        """Leave the socket to `request`: the library closes it once the head is read, if the receiver will."""
+        """Leave closing to `request`: the library would close it after the head if the receiver says so."""
 
 
-class _Incoming(io.RawIOBase):
-    def __init__(self, wire: _Wire) -> None:
-        self.wire = wire
+class _SocketReader(io.RawIOBase):
+    def __init__(self, bounded: _BoundedSocket) -> None:
+        self.bounded = bounded
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return self.wire.recv_into(buffer)
+        return self.bounded.recv_into(buffer)
 
 
-class _Pinned(HTTPConnection):
-    """Connects to the addresses it was given, in turn, and speaks through the wire."""
+class _PinnedConnection(HTTPConnection):
+    """Connects to the given addresses, one after another, and reads and writes through a bounded socket."""
 
     addresses: Sequence[str]
-    wire: _Wire
-    tls_name: str | None = None  # of a proxy that is spoken to over TLS
+    bounded: _BoundedSocket
+    tls_name: str | None = None  # of a proxy that is reached over TLS
 
     def _new_conn(self) -> socket.socket:
         failure: OSError = ConnectionRefusedError()
-        for address in self.addresses[:ADDRESSES]:
-            made = None
+        for address in self.addresses[:MAX_ADDRESSES]:
+            sock = None
             try:
-                made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-                made.settimeout(self.wire.left_sec())
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                made.connect((address, self.port))
-                made.settimeout(self.wire.left_sec())  # for the handshake
+                sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+                sock.settimeout(self.bounded.left_sec())
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.connect((address, self.port))
+                sock.settimeout(self.bounded.left_sec())  # for the handshake
             except OSError as error:
-                if made is not None:
-                    made.close()
+                if sock is not None:
+                    sock.close()
                 failure = error
             else:
-                return made if self.tls_name is None else _trusted().wrap_socket(made, server_hostname=self.tls_name)
+                if self.tls_name is None:
+                    return sock
+                return _tls_context().wrap_socket(sock, server_hostname=self.tls_name)
         raise failure
 
     def connect(self) -> None:
         super().connect()
-        self.wire.sock, self.sock = self.sock, self.wire
+        self.bounded.sock, self.sock = self.sock, self.bounded
 
 
-class _PinnedTls(_Pinned, HTTPSConnection):
+class _PinnedTlsConnection(_PinnedConnection, HTTPSConnection):
     pass
 
 
-def _connection(place: url_guard.Destination, found: Sequence[str], wire: _Wire, proxy: str | None) -> _Pinned:
-    secure: dict[str, Any] = {}
-    if place.scheme == "https":
-        secure = {"ssl_context": _trusted(), "server_hostname": place.host}
-    kind = _PinnedTls if secure else _Pinned
+def _build_connection(
+    destination: url_guard.Destination, addresses: Sequence[str], bounded: _BoundedSocket, proxy: str | None
+) -> _PinnedConnection:
+    tls_options: dict[str, Any] = {}
+    if destination.scheme == "https":
+        tls_options = {"ssl_context": _tls_context(), "server_hostname": destination.host}
+    connection_class = _PinnedTlsConnection if tls_options else _PinnedConnection
     if proxy is None:
-        connection = kind(found[0], place.port, **secure)
+        connection = connection_class(addresses[0], destination.port, **tls_options)
     else:
-        connection, found = _through(proxy, kind, secure, found[0], place.port)
-    connection.addresses, connection.wire = found, wire
-    connection.timeout = max(wire.deadline - time.monotonic(), 0.01)
+        connection, addresses = _build_tunnel(proxy, connection_class, tls_options, addresses[0], destination.port)
+    connection.addresses, connection.bounded = addresses, bounded
+    connection.timeout = max(bounded.deadline - time.monotonic(), 0.01)
     return connection
 
 
-def _through(proxy: str, kind: Any, secure: dict[str, Any], address: str, port: int) -> tuple[_Pinned, list[str]]:
-    """A tunnel to the judged address. The proxy is the operator's own, so its name is simply looked up."""
+def _build_tunnel(
+    proxy: str, connection_class: Any, tls_options: dict[str, Any], address: str, port: int
+) -> tuple[_PinnedConnection, list[str]]:
+    """Return a connection through a proxy to a checked address, and the proxy's addresses.
+
+    WEBHOOK_PROXY is a setting, so the proxy's own addresses need no check.
+    """
     parts = urlsplit(proxy)
-    host, own_port = parts.hostname or "", parts.port or url_guard.DEFAULT_PORTS[parts.scheme]
-    twice = parts.scheme == "https" and bool(secure)  # TLS within TLS is for the library to arrange
-    config = ProxyConfig(_trusted() if twice else None, False, None, None)
-    connection = kind(host, own_port, proxy=parse_url(proxy), proxy_config=config, **secure)
-    if parts.scheme == "https" and not twice:
-        connection.tls_name = host
+    proxy_host, proxy_port = parts.hostname or "", parts.port or url_guard.DEFAULT_PORTS[parts.scheme]
+    is_tls_in_tls = parts.scheme == "https" and bool(tls_options)  # urllib3 implements it
+    config = ProxyConfig(_tls_context() if is_tls_in_tls else None, False, None, None)
+    connection = connection_class(proxy_host, proxy_port, proxy=parse_url(proxy), proxy_config=config, **tls_options)
+    if parts.scheme == "https" and not is_tls_in_tls:
+        connection.tls_name = proxy_host
     login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
     headers = {"Proxy-Authorization": f"Basic {base64.b64encode(login).decode()}"} if parts.username else {}
-    connection.set_tunnel(address, port, headers, scheme="https" if twice else "http")
-    found = socket.getaddrinfo(host, own_port, type=socket.SOCK_STREAM)
-    return connection, list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    connection.set_tunnel(address, port, headers, scheme="https" if is_tls_in_tls else "http")
+    entries = socket.getaddrinfo(proxy_host, proxy_port, type=socket.SOCK_STREAM)
+    return connection, list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 @cache
-def _trusted() -> ssl.SSLContext:
-    """Made once: reading the certificates of all authorities takes longer than a delivery."""
+def _tls_context() -> ssl.SSLContext:
+    """Return a context that is built once: loading the certificates of all authorities takes longer than a delivery."""
     return ssl.create_default_context()
 
 
-def _head(response: http.client.HTTPResponse) -> str:
+def _format_head(response: http.client.HTTPResponse) -> str:
     lines = [f"HTTP/{response.version / 10:.1f} {response.status} {response.reason or ''}".rstrip()]
     return "\n".join([*lines, *(f"{name}: {value}" for name, value in response.headers.items())])
 
 
-def _body(response: http.client.HTTPResponse) -> bytes:
-    """As much as came in time, and no more than we keep: the status was the answer."""
-    found = bytearray()
+def _read_body(response: http.client.HTTPResponse) -> bytes:
+    """Return what arrives in time, up to MAX_BODY_BYTES. An incomplete body is no error: the status counts."""
+    body = bytearray()
     with suppress(OSError, http.client.HTTPException, ValueError):
-        while len(found) < BODY_BYTES and (part := response.read1(BODY_BYTES - len(found))):
-            found += part
-    return bytes(found)
+        while len(body) < MAX_BODY_BYTES and (part := response.read1(MAX_BODY_BYTES - len(body))):
+            body += part
+    return bytes(body)
 
 
-def _why(error: Exception, wire: _Wire) -> str:
-    if isinstance(error, TimeoutError | exceptions.TimeoutError) or time.monotonic() >= wire.deadline:
+def _describe_error(error: Exception, bounded: _BoundedSocket) -> str:
+    if isinstance(error, TimeoutError | exceptions.TimeoutError) or time.monotonic() >= bounded.deadline:
         return _("did not answer in time")
-    if isinstance(error, _TooMuch):
-        return _("sent an answer with too large a head")
+    if isinstance(error, _ResponseTooLarge):
+        return _("sent response headers that are too large")
     if isinstance(error, ssl.SSLCertVerificationError):
         return _("has a certificate that does not verify: %s") % error.verify_message
     if isinstance(error, ssl.SSLError):
@@ -222,5 +233,5 @@ def _why(error: Exception, wire: _Wire) -> str:
     if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError | BrokenPipeError):
         return _("closed the connection without an answer")
     if isinstance(error, http.client.HTTPException):
-        return _("did not answer in proper HTTP: %s") % (error.__str__() or type(error).__name__)
+        return _("sent an invalid HTTP response: %s") % (error.__str__() or type(error).__name__)
     return _("could not be reached: %s") % (error.__str__() or type(error).__name__)

@@ -1,4 +1,4 @@
-"""The job type `system.http`, where SYSTEM_JOB_TYPES is on: one request, under the rules that webhooks go by."""
+"""The job type `system.http`, registered if SYSTEM_JOB_TYPES is on: one request under the rules of webhooks."""
 
 from __future__ import annotations
 
@@ -17,40 +17,49 @@ from jobs.version import __version__
 from webhooks import http_client, url_guard
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
-OURS = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "accept-encoding")
-TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
-VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,4000}")
-WORTH_A_RETRY = (408, 425, 429)
-LONGEST_SEC = 3600
+RESERVED_HEADERS = (
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "upgrade",
+    "te",
+    "trailer",
+    "accept-encoding",
+)
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,4000}")
+RETRYABLE_STATUSES = (408, 425, 429)
+MAX_TIMEOUT_SEC = 3600
 
 
-class Unanswered(Exception):
-    """No answer, or one that says: later."""
+class RequestFailed(Exception):
+    """Raised without a response, or with one that asks to try later. The job may be retried."""
 
 
-def _url(value: str) -> str:
+def _require_allowed_url(value: str) -> str:
     try:
-        url_guard.destination(value)
-    except url_guard.Refused as refusal:
-        raise ValueError(str(refusal)) from None
+        url_guard.parse_destination(value)
+    except url_guard.RejectedUrl as error:
+        raise ValueError(str(error)) from None
     return value
 
 
-def _headers(given: dict[str, str]) -> dict[str, str]:
-    for name, value in given.items():
-        if not TOKEN.fullmatch(name) or not VALUE.fullmatch(value):
+def _require_allowed_headers(headers: dict[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
             raise ValueError(_("has a header that HTTP does not allow"))
-        if name.lower() in OURS:
-            raise ValueError(_("has the header %s, which is not for a job to say") % name)
-    return given
+        if name.lower() in RESERVED_HEADERS:
+            raise ValueError(_("has the header %s, which a job cannot set") % name)
+    return headers
 
 
-Url = Annotated[str, AfterValidator(_url)]
-Headers = Annotated[dict[str, str], Field(max_length=50), AfterValidator(_headers)]
-Seconds = Annotated[float, Field(gt=0, le=LONGEST_SEC)]
+Url = Annotated[str, AfterValidator(_require_allowed_url)]
+Headers = Annotated[dict[str, str], Field(max_length=50), AfterValidator(_require_allowed_headers)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SEC)]
 
 
-def call(
+def send_request(
     ctx: Any,
     url: Url,
     method: Method = "POST",
@@ -61,31 +70,31 @@ def call(
     """Makes one HTTP request; 2xx is success. Text is sent as it is, else as JSON. No redirects, no private hosts."""
     if not conf.SYSTEM_JOB_TYPES:
         raise NoRetry(_("SYSTEM_JOB_TYPES is off"))
-    ours = {"User-Agent": f"jobscheduler/{__version__}", "Accept": "*/*"}
+    defaults = {"User-Agent": f"jobscheduler/{__version__}", "Accept": "*/*"}
     content = b""
     if isinstance(body, str):
-        content, ours["Content-Type"] = body.encode(), "text/plain; charset=utf-8"
+        content, defaults["Content-Type"] = body.encode(), "text/plain; charset=utf-8"
     elif body is not None:
-        content, ours["Content-Type"] = json.dumps(body, separators=(",", ":")).encode(), "application/json"
-    given = {name.lower() for name in headers}
-    sent = {**{name: value for name, value in ours.items() if name.lower() not in given}, **headers}
+        content, defaults["Content-Type"] = json.dumps(body, separators=(",", ":")).encode(), "application/json"
+    given_names = {name.lower() for name in headers}
+    all_headers = {**{name: value for name, value in defaults.items() if name.lower() not in given_names}, **headers}
     deadline = time.monotonic() + (timeout_sec or conf.WEBHOOK_TIMEOUT_SEC)
     try:
-        answer = http_client.request(url, sent, content, deadline=deadline, method=method)
-    except (url_guard.Refused, http_client.NotAnswered) as error:
-        raise Unanswered(f"{url}: {error}") from None
+        response = http_client.request(url, all_headers, content, deadline=deadline, method=method)
+    except (url_guard.RejectedUrl, http_client.NoResponse) as error:
+        raise RequestFailed(f"{url}: {error}") from None
     try:
-        answered = json.loads(answer.body)
-    except ValueError:  # of the rest what can be read
-        answered = answer.body.decode(errors="replace")
-    ctx.artifact("response", {"status": answer.status, "body": answered})
-    if 200 <= answer.status < 300:
-        return {"status": answer.status}
-    message = f"{url} answered {answer.status}"
-    if answer.status in WORTH_A_RETRY or answer.status >= 500:
-        raise Unanswered(message)
+        response_body = json.loads(response.body)
+    except ValueError:  # not JSON: stored as text
+        response_body = response.body.decode(errors="replace")
+    ctx.artifact("response", {"status": response.status, "body": response_body})
+    if 200 <= response.status < 300:
+        return {"status": response.status}
+    message = f"{url} answered {response.status}"
+    if response.status in RETRYABLE_STATUSES or response.status >= 500:
+        raise RequestFailed(message)
     raise NoRetry(message)
 
 
 if read(configured())[0].SYSTEM_JOB_TYPES:
-    job("system.http")(call)
+    job("system.http")(send_request)

@@ -13,9 +13,9 @@ from jobs.api.schemas import Id, Out, Page, Time, enum_schema
 from jobs.validation import fields as parsing
 from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus
-from webhooks.url_guard import LONGEST_URL
+from webhooks.url_guard import MAX_URL_LENGTH
 
-URL = {"type": "string", "format": "uri", "maxLength": LONGEST_URL}
+URL = {"type": "string", "format": "uri", "maxLength": MAX_URL_LENGTH}
 EVENTS = {"type": "array", "items": enum_schema(PATTERNS), "minItems": 1}
 EXAMPLE: dict[str, Any] = {"url": "https://example.org/hooks/jobs", "events": ["job.completed", "job.failed"]}
 

@@ -190,7 +190,7 @@ class Sender(threading.Thread):
         return bool(tasks)
 
     def _try(self, task: deliveries.Task) -> None:
-        self._answers.put(attempt.attempt(task))
+        self._answers.put(attempt.attempt_delivery(task))
 
     def _await_answers(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

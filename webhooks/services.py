@@ -240,11 +240,11 @@ def _again(ids: Sequence[UUID], *, probes: Sequence[UUID]) -> int:
 
 
 def _url(value: Any) -> str:
-    url = fields.parse_text(value, "url", max_length=url_guard.LONGEST_URL, single_line=True)
+    url = fields.parse_text(value, "url", max_length=url_guard.MAX_URL_LENGTH, single_line=True)
     try:
-        url_guard.destination(url)
-    except url_guard.Refused as refusal:
-        raise InvalidInput("url", str(refusal), "url") from None
+        url_guard.parse_destination(url)
+    except url_guard.RejectedUrl as error:
+        raise InvalidInput("url", str(error), "url") from None
     return url
 
 

@@ -1,7 +1,7 @@
-"""Where a webhook may go: which URLs are accepted, and which addresses behind them may be connected to.
+"""Reject URLs and addresses that webhooks must not be sent to (SSRF).
 
-What is judged here is what is used: the parts of a URL are taken apart once, and a connection is made to an address
-that was judged, never to a name.
+The values that are checked are the values that are used: a URL is parsed once, and connections are made to a checked
+address, never to a name.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from django.utils.translation import gettext as _
 
 from jobs.conf import conf
 
-LONGEST_URL = 2000
+MAX_URL_LENGTH = 2000
 DEFAULT_PORTS = {"http": 80, "https": 443}
-_FORBIDDEN = re.compile(r"[\x00-\x20\x7f-\xa0\\^`{}|<>\"]")
+_FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f-\xa0\\^`{}|<>\"]")
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LOCAL_NAMES = ("localhost", "local", "localdomain", "internal", "home.arpa")
-# `is_global` says yes to some of these, depending on the version of Python.
-_NEVER = tuple(
+# `is_global` is true for some of these, depending on the version of Python.
+_BLOCKED_NETWORKS = tuple(
     ipaddress.ip_network(network)
     for network in (
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
@@ -35,18 +35,18 @@ _NEVER = tuple(
         *("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),
     )
 )
-_UNICAST = ipaddress.ip_network("2000::/3")  # NAT64, mapped, unique local and all the others lie outside
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")  # without NAT64, mapped, unique local and other special ranges
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Refused(Exception):
-    """Not a place to send to; says why."""
+class RejectedUrl(Exception):
+    """Raised for a URL that must not be sent to, with the reason."""
 
 
 @dataclass(frozen=True)
 class Destination:
-    """A URL, taken apart. `host` is lower-case ASCII, or an address without brackets."""
+    """A parsed URL. `host` is a name in lower-case ASCII, or an address without brackets."""
 
     scheme: str
     host: str
@@ -59,103 +59,105 @@ class Destination:
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def destination(url: str) -> Destination:
-    """Judges what can be judged without asking for an address."""
-    if len(url) > LONGEST_URL:
-        raise Refused(_("is longer than %d characters") % LONGEST_URL)
-    if _FORBIDDEN.search(url):
-        raise Refused(_("contains a character that does not belong into a URL"))
+def parse_destination(url: str) -> Destination:
+    """Parse a URL; raise RejectedUrl for all that can be rejected without resolving its name."""
+    if len(url) > MAX_URL_LENGTH:
+        raise RejectedUrl(_("is longer than %d characters") % MAX_URL_LENGTH)
+    if _FORBIDDEN_CHARACTERS.search(url):
+        raise RejectedUrl(_("contains a character that is not allowed in a URL"))
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise Refused(_("is not a URL")) from None
+        raise RejectedUrl(_("is not a URL")) from None
     if parts.scheme not in DEFAULT_PORTS:
-        raise Refused(_("must begin with http:// or https://"))
+        raise RejectedUrl(_("must begin with http:// or https://"))
     if "@" in parts.netloc:
-        raise Refused(_("must not contain a user name or password"))
+        raise RejectedUrl(_("must not contain a user name or password"))
     if "#" in url:
-        raise Refused(_("must not have a fragment"))
-    host = _host(parts.hostname or "")
+        raise RejectedUrl(_("must not have a fragment"))
+    host = _normalize_host(parts.hostname or "")
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._[]")
     query = quote(parts.query, safe="/%:@!$&*+,;=~-._?()[]'")
     if port is None:
         port = DEFAULT_PORTS[parts.scheme]
     if not 0 < port < 65_536:
-        raise Refused(_("has a port that does not exist"))
+        raise RejectedUrl(_("has an invalid port"))
     if not conf.WEBHOOK_ALLOW_PRIVATE:
         if port not in conf.WEBHOOK_PORTS:
-            allowed = ", ".join(map(str, conf.WEBHOOK_PORTS))
-            raise Refused(_("has port %(port)d; allowed are %(allowed)s") % {"port": port, "allowed": allowed})
+            ports = {"port": port, "allowed": ", ".join(map(str, conf.WEBHOOK_PORTS))}
+            raise RejectedUrl(_("port %(port)d is not allowed (allowed: %(allowed)s)") % ports)
         if any(host == name or host.endswith(f".{name}") for name in _LOCAL_NAMES):
-            raise Refused(_("names a host of a private network"))
-        if _address(host) is not None and not is_public(host):
-            raise Refused(_("names %s, which is not a public address") % host)
+            raise RejectedUrl(_("names a host of a private network"))
+        if _parse_address(host) is not None and not is_public(host):
+            raise RejectedUrl(_("names %s, which is not a public address") % host)
     return Destination(parts.scheme, host, port, f"{path}?{query}" if query else path)
 
 
-def checked(place: Destination, seconds: float) -> list[str]:
-    """The addresses behind a destination, resolved once; refused unless every one of them may be connected to."""
-    found = [place.host] if _address(place.host) is not None else resolve(place.host, place.port, seconds)
-    if not found:
-        raise Refused(_("%s has no address") % place.host)
+def resolve_allowed(destination: Destination, seconds: float) -> list[str]:
+    """Resolve a destination once; raise RejectedUrl unless all its addresses may be connected to."""
+    host = destination.host
+    addresses = [host] if _parse_address(host) is not None else resolve(host, destination.port, seconds)
+    if not addresses:
+        raise RejectedUrl(_("%s has no address") % host)
     if not conf.WEBHOOK_ALLOW_PRIVATE:
-        for address in found:
+        for address in addresses:
             if not is_public(address):
-                where = {"host": place.host, "address": address}
-                raise Refused(_("%(host)s is at %(address)s, which is not a public address") % where)
-    return found
+                values = {"host": host, "address": address}
+                raise RejectedUrl(_("%(host)s is at %(address)s, which is not a public address") % values)
+    return addresses
 
 
 def is_public(address: str) -> bool:
-    found = _address(address)
-    if found is None or not found.is_global or found.is_multicast:
+    parsed = _parse_address(address)
+    if parsed is None or not parsed.is_global or parsed.is_multicast:
         return False
-    return (found.version == 4 or found in _UNICAST) and not any(found in network for network in _NEVER)
+    is_unicast = parsed.version == 4 or parsed in _GLOBAL_UNICAST
+    return is_unicast and not any(parsed in network for network in _BLOCKED_NETWORKS)
 
 
 def resolve(host: str, port: int, seconds: float) -> list[str]:
-    """Ask the resolver on a thread of its own: it knows no deadline, and cannot be interrupted."""
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    """Return the addresses of a name. The resolver takes no timeout, so it runs on a thread that may be abandoned."""
+    results: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def ask() -> None:
+    def look_up() -> None:
         try:
-            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            results.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
-            answers.put(error)
+            results.put(error)
 
-    threading.Thread(target=ask, name=f"resolve {host}", daemon=True).start()
+    threading.Thread(target=look_up, name=f"resolve {host}", daemon=True).start()
     try:
-        found = answers.get(timeout=max(seconds, 0.01))
+        result = results.get(timeout=max(seconds, 0.01))
     except queue.Empty:
-        raise Refused(_("%s could not be resolved in time") % host) from None
-    if isinstance(found, Exception):
-        raise Refused(_("%(host)s cannot be resolved: %(error)s") % {"host": host, "error": found}) from None
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        raise RejectedUrl(_("%s could not be resolved in time") % host) from None
+    if isinstance(result, Exception):
+        raise RejectedUrl(_("%(host)s cannot be resolved: %(error)s") % {"host": host, "error": result}) from None
+    return list(dict.fromkeys(str(entry[4][0]) for entry in result))
 
 
-def _host(written: str) -> str:
-    """The name as it goes to the resolver and into the certificate check."""
-    if "%" in written:
-        raise Refused(_("has a host that is not a name or an address"))
-    if ":" in written:
-        if _address(written) is None:
-            raise Refused(_("has a host that is not a name or an address"))
-        return str(_address(written))
+def _normalize_host(host: str) -> str:
+    """Return the host as the resolver and the certificate check get it."""
+    if "%" in host:
+        raise RejectedUrl(_("has a host that is not a name or an address"))
+    if ":" in host:
+        if _parse_address(host) is None:
+            raise RejectedUrl(_("has a host that is not a name or an address"))
+        return str(_parse_address(host))
     try:
-        name = written.encode("idna").decode().lower().removesuffix(".")
+        name = host.encode("idna").decode().lower().removesuffix(".")
     except UnicodeError:
         name = ""
     labels = name.split(".")
     if not name or len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise Refused(_("has a host that is not a name or an address"))
-    if _NUMBER.fullmatch(labels[-1]) and _address(name) is None:
-        raise Refused(_("spells its address in an unusual way; write it as four decimal numbers"))
+        raise RejectedUrl(_("has a host that is not a name or an address"))
+    if _NUMBER.fullmatch(labels[-1]) and _parse_address(name) is None:
+        raise RejectedUrl(_("has an IPv4 address in an unusual form; write it as four decimal numbers"))
     return name
 
 
-def _address(written: str) -> Address | None:
+def _parse_address(text: str) -> Address | None:
     try:
-        return ipaddress.ip_address(written)
+        return ipaddress.ip_address(text)
     except ValueError:
         return None

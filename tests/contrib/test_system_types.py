@@ -50,7 +50,7 @@ def allowed() -> Iterator[Any]:
 def registered() -> Iterator[None]:
     before = registry._handlers
     job("system.command")(jobs.command)
-    job("system.http")(calling.call)
+    job("system.http")(calling.send_request)
     try:
         yield
     finally:

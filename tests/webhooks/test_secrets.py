@@ -94,7 +94,7 @@ def test_signatures_are_what_the_standard_library_makes() -> None:
 
     key, body = new_secret(), b'{"type":"job.completed"}'
     moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
-    ours = attempt.sign("msg_1", int(moment.timestamp()), body, [key])
+    ours = attempt.signature_headers("msg_1", int(moment.timestamp()), body, [key])
     assert ours["webhook-signature"] == Webhook(format_secret(key)).sign("msg_1", moment, body.decode())
 
 

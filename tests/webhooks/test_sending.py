@@ -52,10 +52,10 @@ BAD: dict[str, tuple[Manner, str]] = {
     "closes early": (manners.close_early, "closed the connection without an answer"),
     "resets": (manners.reset, "closed the connection without an answer"),
     "closes within the head": (manners.close_within_head, "closed the connection without an answer"),
-    "garbage": (manners.garbage, "did not answer in proper HTTP"),
-    "another protocol": (manners.no_http, "did not answer in proper HTTP"),
-    "endless head": (manners.flood_head, "too large a head"),
-    "endless 100 Continue": (manners.flood_of_continues, "too large a head"),
+    "garbage": (manners.garbage, "sent an invalid HTTP response"),
+    "another protocol": (manners.no_http, "sent an invalid HTTP response"),
+    "endless head": (manners.flood_head, "headers that are too large"),
+    "endless 100 Continue": (manners.flood_of_continues, "headers that are too large"),
     "binary": (manners.binary_body, "answered 500"),
 }
 SLOW: dict[str, tuple[Manner, str]] = {

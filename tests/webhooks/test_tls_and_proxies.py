@@ -29,9 +29,9 @@ OURS = CERTIFICATES / "receiver.pem"  # for receiver.test
 def trusting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if the tests' authority were one of the system's."""
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "authority.pem"))
-    http_client._trusted.cache_clear()
+    http_client._tls_context.cache_clear()
     yield
-    http_client._trusted.cache_clear()
+    http_client._tls_context.cache_clear()
 
 
 @pytest.fixture

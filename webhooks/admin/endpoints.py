@@ -37,7 +37,7 @@ from jobs.validation import fields as validation
 from webhooks import services
 from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
-from webhooks.url_guard import LONGEST_URL
+from webhooks.url_guard import MAX_URL_LENGTH
 
 APP = WebhookEndpoint._meta.app_label
 FIELDS = ("tenant", "url", "events", "enabled")
@@ -57,7 +57,7 @@ def _format_rate(rate: Rate | None) -> str | None:
 
 class EndpointForm(forms.ModelForm):
     url = forms.CharField(
-        label=_("URL"), max_length=LONGEST_URL, strip=False, widget=forms.TextInput(attrs={"class": "vURLField"})
+        label=_("URL"), max_length=MAX_URL_LENGTH, strip=False, widget=forms.TextInput(attrs={"class": "vURLField"})
     )
     events = forms.MultipleChoiceField(
         label=_("Events"),
