@@ -17,9 +17,9 @@ from jobs.services import jobs as job_services
 from jobs.validation import fields as validation
 
 HEADER = "Idempotency-Key"
-DESCRIPTION = "The same as `idempotency_key`: one key and body make one job, however often they are sent."
+DESCRIPTION = "The same as `idempotency_key`: one key and body create one job, however often they are sent."
 REPLAYED = {
-    "description": "`true` if an earlier submission with this key made the job.",
+    "description": "`true` if an earlier submission with this key created the job.",
     "schema": {"type": "string", "enum": ["true"]},
 }
 WITH_IDEMPOTENCY_KEY: dict[str, Any] = {  # for `operation(...)` of endpoints that honour the header

@@ -137,7 +137,7 @@ def jobs_update(request: ApiRequest, job_id: Id, body: Annotated[JobEdits, JsonB
 
 
 def read_job_page(principal: Principal, operation: str, query: Paged, filters: JobFilters) -> dict[str, Any]:
-    """Return one page of jobs and the cursor of the next. `query` is as given, `filters` is what is searched for."""
+    """Return one page of jobs and the cursor of the next. `query` is as given, `filters` selects the jobs."""
 
     def read_ids(after: CursorKey | None) -> tuple[list[UUID], CursorKey | None]:
         if filters.order == "queue":

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from jobs.api.auth import build_authenticators
 from jobs.api.schemas import Problem
 
-IF_NONE_MATCH = {"schema": {"type": "string"}, "description": "The ETag of what you have: 304 if it is still so."}
-ETAG = {"ETag": {"description": "Names this version.", "schema": {"type": "string"}}}
+IF_NONE_MATCH = {"schema": {"type": "string"}, "description": "The ETag of your copy: 304 if it is current."}
+ETAG = {"ETag": {"description": "The version of the object.", "schema": {"type": "string"}}}
 ALWAYS = (401, 403, 422, 429, 500, 503)
 WITH_BODY = (400, 413, 415)
 

@@ -121,17 +121,17 @@ def stats_get(request: ApiRequest, query: Annotated[StatsFilters, StrictQuery()]
     if query.tenant is not None and not request.auth.can_see_tenant(query.tenant):
         request.auth.require_all_tenants()
     tenant = query.tenant or request.auth.tenant
-    counted, force = live_counts.count_jobs(tenant), queries.count_workers()
+    counts, workers = live_counts.count_jobs(tenant), queries.count_workers()
     document = {
-        "jobs": counted.by_status(),
-        "by_type": counted.by_column("job_type"),
-        "by_addon": counted.by_column("addon_id"),
-        "oldest_queued_age_sec": counted.oldest_queued_age_sec(),
+        "jobs": counts.by_status(),
+        "by_type": counts.by_column("job_type"),
+        "by_addon": counts.by_column("addon_id"),
+        "oldest_queued_age_sec": counts.oldest_queued_age_sec(),
         "expired_leases": queries.count_expired_leases(tenant),
         "recovered_24h": queries.count_recovered(timedelta(days=1), tenant),
-        "workers": force.states,
-        "slots": {"total": force.slots, "busy": force.busy, "stuck": force.stuck},
-        "as_of": serializers.moment(counted.at),
+        "workers": workers.states,
+        "slots": {"total": workers.slots, "busy": workers.busy, "stuck": workers.stuck},
+        "as_of": serializers.moment(counts.at),
     }
     return json_response(document)
 
