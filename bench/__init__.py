@@ -1,1 +1,1 @@
-"""How fast it is, as ratios to what the same machine can do at that moment: `python -m bench`, or one part alone."""
+"""Benchmarks: speed as a ratio to a calibration on the same machine. `python -m bench`, or one part alone."""

@@ -1,4 +1,4 @@
-"""Whether the API answers a million jobs as fast as ten thousand: `python -m bench.api`."""
+"""Speed of the API with a million jobs and with ten thousand: `python -m bench.api`."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ GETS = {
 
 
 def measure(calibration: Calibration, rounds: int | None) -> Rates:
-    return growth.measure(growth.Asked(GETS, ("stats", "metrics"), _caller), rounds)
+    return growth.measure(growth.Workload(GETS, ("stats", "metrics"), _create_client), rounds)
 
 
-def _caller() -> Any:
+def _create_client() -> Any:
     from django.test import Client
 
     from jobs.services import tokens

@@ -1,4 +1,4 @@
-"""Rows by the hundred thousand, made by PostgreSQL itself: valid, but without the events of a life."""
+"""Bulk inserts of job rows by PostgreSQL itself: valid rows, but without their events."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 from jobs import ids
 from jobs.engine.sql.columns import BLANK
 
-# What each column says, as SQL; `n` is the number of the row.
-_NEW = {
-    # Time-ordered, as ours are: it matters to the indexes.
+# SQL of each column; `n` is the number of the row.
+_DEFAULTS = {
+    # Ordered by time like the scheduler's ids: it matters to the indexes.
     "id": """(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
              || '7' || lpad(to_hex(n % 4096), 3, '0') || '8' || substr(md5(random()::text), 1, 15))::uuid""",
     "status": "'QUEUED'",
@@ -46,25 +46,25 @@ RUNNING = {
     "status": "'RUNNING'",
     "gate": "0",
     "dispatched_at": "statement_timestamp()",
-    "lease_owner": "'somebody@else#' || n",
+    "lease_owner": "'other@host#' || n",
     "lease_token": "gen_random_uuid()",
     "lease_expires_at": "statement_timestamp() + interval '1 hour'",
 }
 
 
-def insert(connection: Any, job_type: str, jobs: int, **columns: str) -> None:
-    """QUEUED and ready, unless `columns` (SQL, of the row's number `n`) say otherwise."""
-    flow = {"job_type": f"'{job_type}'", "flow_id": str(ids.flow_id("default", job_type, "default", ""))}
-    said = _NEW | flow | columns
+def insert_jobs(connection: Any, job_type: str, jobs: int, **columns: str) -> None:
+    """Insert jobs, QUEUED and ready unless `columns` (SQL with the row's number `n`) override it."""
+    limit_key = {"job_type": f"'{job_type}'", "flow_id": str(ids.flow_id("default", job_type, "default", ""))}
+    values = _DEFAULTS | limit_key | columns
     sql = f"""
-        INSERT INTO jobscheduler_job ({", ".join(said)})
-        SELECT {", ".join(said.values())} FROM generate_series(1, {jobs:d}) n
+        INSERT INTO jobscheduler_job ({", ".join(values)})
+        SELECT {", ".join(values.values())} FROM generate_series(1, {jobs:d}) n
     """
     with connection.cursor() as cursor:
         cursor.execute(sql)
 
 
-def in_lanes(lanes: int, **columns: str) -> dict[str, str]:
-    """Columns that spread the rows over so many lanes."""
-    target = f"'lane ' || n % {lanes:d}"
+def spread_over_targets(targets: int, **columns: str) -> dict[str, str]:
+    """Return columns that spread the rows over this number of targets."""
+    target = f"'lane ' || n % {targets:d}"
     return {"target": target, "lane_id": f"md5({target})::uuid", **columns}

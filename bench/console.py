@@ -1,4 +1,4 @@
-"""Whether the console shows a million jobs as fast as ten thousand: `python -m bench.console`."""
+"""Speed of the console pages with a million jobs and with ten thousand: `python -m bench.console`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ OTHERS = ("target", "concurrencylimit", "worker", "jobgroup", "jobtemplate", "ap
 
 
 def measure(calibration: Calibration, rounds: int | None) -> Rates:
-    return growth.measure(growth.Asked(_pages(), ("dashboard",), _operator), rounds)
+    return growth.measure(growth.Workload(_list_pages(), ("dashboard",), _create_operator), rounds)
 
 
-def _pages() -> dict[str, str]:
+def _list_pages() -> dict[str, str]:
     from django.urls import reverse
 
     from jobs.models import Job
     from jobs.states import Status
 
-    def of_job(what: str, *args: str) -> str:
-        return reverse(f"admin:{Job._meta.app_label}_{Job._meta.model_name}_{what}", args=args)
+    def job_url(view: str, *args: str) -> str:
+        return reverse(f"admin:{Job._meta.app_label}_{Job._meta.model_name}_{view}", args=args)
 
-    jobs = of_job("changelist")
+    jobs = job_url("changelist")
     screens = {name: reverse(f"admin:{Job._meta.app_label}_{name}") for name in SCREENS}
     lists = {name: reverse(f"admin:{Job._meta.app_label}_{name}_changelist") for name in OTHERS}
     return {
@@ -40,15 +40,18 @@ def _pages() -> dict[str, str]:
         **{f"jobs, {status}": f"{jobs}?status={status}" for status in Status},
         "jobs, of the last day": f"{jobs}?created=24h",
         "jobs, ended in a day": f"{jobs}?ended=24h",
-        **{f"jobs, {each} in a day": f"{jobs}?ended=24h&status={each}" for each in (Status.COMPLETED, Status.FAILED)},
-        **{f"jobs, {each}": f"{jobs}?attention={each}" for each in ("blocking", "stuck", "timed", "late")},
+        **{
+            f"jobs, {status} in a day": f"{jobs}?ended=24h&status={status}"
+            for status in (Status.COMPLETED, Status.FAILED)
+        },
+        **{f"jobs, {kind}": f"{jobs}?attention={kind}" for kind in ("blocking", "stuck", "timed", "late")},
         "a job": f"{jobs}{{job_id}}/change/",
         "a job that waits": f"{jobs}{{waiting_id}}/change/",
         **{f"list: {name}": path for name, path in lists.items()},
     }
 
 
-def _operator() -> Any:
+def _create_operator() -> Any:
     from django.contrib.auth import get_user_model
     from django.test import Client
 

@@ -1,4 +1,4 @@
-"""The databases that are measured, and a fresh process on each: Django reads its settings once."""
+"""The databases of the benchmarks, and a new process for each part: Django reads its settings once."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ CALIBRATION = "BENCH_CALIBRATION_URL"
 
 
 @contextmanager
-def databases() -> Iterator[dict[str, str]]:
-    """URLs by name: a PostgreSQL of our own with the durability it is delivered with, and a SQLite file."""
+def start_databases() -> Iterator[dict[str, str]]:
+    """Yield URLs by name: a new PostgreSQL server with its default durability, and a SQLite file."""
     with server(settings=()) as postgres, tempfile.TemporaryDirectory(prefix="jobscheduler-bench-") as home:
         os.environ[CALIBRATION] = postgres
         yield {"postgresql": postgres, "sqlite": f"sqlite:///{home}/db.sqlite3"}
 
 
 @contextmanager
-def on(database: str) -> Iterator[Any]:
-    """Django's connection, led to another database for a while."""
+def use_database(database: str) -> Iterator[Any]:
+    """Yield Django's connection, connected to another database."""
     from django.db import connection
 
-    before = connection.settings_dict["NAME"]
+    original = connection.settings_dict["NAME"]
     connection.close()
     connection.settings_dict["NAME"] = database
     try:
         yield connection
     finally:
         connection.close()
-        connection.settings_dict["NAME"] = before
+        connection.settings_dict["NAME"] = original
 
 
-def measure(module: str, url: str, rounds: int | None) -> Rates:
-    """Run one part on one database."""
+def measure_part(module: str, url: str, rounds: int | None) -> Rates:
+    """Return the rates of one part on one database, measured in a new process."""
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "bench.settings", "DATABASE_URL": url}
     plan = json.dumps({"module": module, "rounds": rounds})
     command = [sys.executable, "-m", "bench.databases", plan]
     done = subprocess.run(command, env=environment, cwd=CHECKOUT, stdout=subprocess.PIPE, check=True)
-    found: Rates = json.loads(done.stdout)
-    return found
+    rates: Rates = json.loads(done.stdout)
+    return rates
 
 
-def _in_fresh_process(plan: dict[str, Any]) -> None:
+def _run_part(plan: dict[str, Any]) -> None:
     import django
     from django.core.management import call_command
 
@@ -65,4 +65,4 @@ def _in_fresh_process(plan: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _in_fresh_process(json.loads(sys.argv[1]))
+    _run_part(json.loads(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""How fast a full queue of jobs that do nothing is worked off: `python -m bench.drain`."""
+"""Rate at which workers drain a full queue of no-op jobs: `python -m bench.drain`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,24 @@ from functools import partial
 from typing import Any
 
 from bench.jobs import ASYNC_NOOP, NOOP
-from bench.measure import CAL, Bar, Calibration, Rates, calibrated, per_second, ratio, spread, table
-from bench.sizes import scaled
-from bench.workers import NO_LIMITS, fill, rate_of_the_middle, work_off
+from bench.measure import (
+    CAL,
+    Bar,
+    Calibration,
+    Rates,
+    format_range,
+    format_rate,
+    format_table,
+    measure_calibrated,
+    median_ratio,
+)
+from bench.sizes import scale_size
+from bench.workers import NO_LIMITS, drain_queue, fill_queue, measure_middle_rate
 
 TITLE = "Drain: no-op jobs with lease, run row and audit events"
 ROUNDS = 5
 LIMITED = {"global": 1000, "job_type": {NOOP: 500, ASYNC_NOOP: 500}}  # counted at every claim, never reached
-DEFAULT_LIMIT = {"global": 1}  # of a site whose settings name none
+DEFAULT_LIMIT = {"global": 1}  # without any in the settings
 LIMITS_ON = ", limits on"
 
 
@@ -33,63 +43,63 @@ class Setup:
         return f"{self.processes} × {self.slots} {kind}{LIMITS_ON if self.limits != NO_LIMITS else ''}"
 
     def rate(self) -> float:
-        jobs = scaled(self.jobs, least=40 * self.slots if self.slots > 1 else 100)
-        fill(self.job_type, jobs)
-        work_off(self.processes, self.slots, jobs, limits=self.limits)
-        return rate_of_the_middle(jobs)
+        jobs = scale_size(self.jobs, minimum=40 * self.slots if self.slots > 1 else 100)
+        fill_queue(self.job_type, jobs)
+        drain_queue(self.processes, self.slots, jobs, limits=self.limits)
+        return measure_middle_rate(jobs)
 
 
-ONE = Setup(1, 1, jobs=4_000)
-ONE_LIMITED = replace(ONE, limits=DEFAULT_LIMIT)
-FEW = Setup(2, 8, jobs=10_000)
-MANY = [Setup(2, 200, job_type) for job_type in (NOOP, ASYNC_NOOP)]
-POSTGRESQL = [ONE, ONE_LIMITED, FEW, *MANY, replace(MANY[0], limits=LIMITED)]
+ONE_SLOT = Setup(1, 1, jobs=4_000)
+ONE_SLOT_LIMITED = replace(ONE_SLOT, limits=DEFAULT_LIMIT)
+FEW_SLOTS = Setup(2, 8, jobs=10_000)
+MANY_SLOTS = [Setup(2, 200, job_type) for job_type in (NOOP, ASYNC_NOOP)]
+POSTGRESQL = [ONE_SLOT, ONE_SLOT_LIMITED, FEW_SLOTS, *MANY_SLOTS, replace(MANY_SLOTS[0], limits=LIMITED)]
 SQLITE = [Setup(1, 8, jobs=20_000)]
 
 
 def measure(calibration: Calibration, rounds: int | None) -> Rates:
-    """In a process whose Django is set up on the database in question."""
+    """Return the rates. Django must be set up on the database that is measured."""
     from django.db import connection
 
     setups = SQLITE if connection.vendor == "sqlite" else POSTGRESQL
-    return calibrated(rounds or ROUNDS, calibration.rate, {str(each): each.rate for each in setups})
+    return measure_calibrated(rounds or ROUNDS, calibration.rate, {str(setup): setup.rate for setup in setups})
 
 
-def to_cal(rates: Rates, setup: Setup) -> float:
-    return ratio(rates, str(setup), str(setup) + CAL)
+def ratio_to_cal(rates: Rates, setup: Setup) -> float:
+    return median_ratio(rates, str(setup), str(setup) + CAL)
 
 
-def report(found: Mapping[str, Rates]) -> str:
+def report(results: Mapping[str, Rates]) -> str:
     heads = ("database", "processes × slots", "jobs a second", "of all rounds", "cal", "÷ cal")
     rows = [
         (
             database,
             name,
-            per_second(rates[name]),
-            spread(rates[name]),
-            per_second(rates[name + CAL]),
-            f"{ratio(rates, name, name + CAL):.2f}",
+            format_rate(rates[name]),
+            format_range(rates[name]),
+            format_rate(rates[name + CAL]),
+            f"{median_ratio(rates, name, name + CAL):.2f}",
         )
-        for database, rates in found.items()
+        for database, rates in results.items()
         for name in rates
         if not name.endswith(CAL)
     ]
-    return table(heads, rows)
+    return format_table(heads, rows)
 
 
-def bars(found: Mapping[str, Rates]) -> list[Bar]:
-    reached = []
-    if (rates := found.get("postgresql")) is not None:
-        best = max(MANY, key=partial(to_cal, rates))
-        reached += [
-            Bar("one slot ÷ cal", to_cal(rates, ONE), 0.47, 0.9),
-            Bar("one slot with the default limit ÷ cal", to_cal(rates, ONE_LIMITED), 0.25),
-            Bar("2 × 8 slots ÷ cal", to_cal(rates, FEW), 2.4),
-            Bar(f"drain, best setup ({best}) ÷ cal", to_cal(rates, best), 7, 13.9),
+def bars(results: Mapping[str, Rates]) -> list[Bar]:
+    checked = []
+    if (rates := results.get("postgresql")) is not None:
+        best = max(MANY_SLOTS, key=partial(ratio_to_cal, rates))
+        checked += [
+            Bar("one slot ÷ cal", ratio_to_cal(rates, ONE_SLOT), 0.47, 0.9),
+            Bar("one slot with the default limit ÷ cal", ratio_to_cal(rates, ONE_SLOT_LIMITED), 0.25),
+            Bar("2 × 8 slots ÷ cal", ratio_to_cal(rates, FEW_SLOTS), 2.4),
+            Bar(f"drain, best setup ({best}) ÷ cal", ratio_to_cal(rates, best), 7, 13.9),
         ]
-    if (rates := found.get("sqlite")) is not None:
-        reached.append(Bar("drain on SQLite, 8 slots ÷ cal", to_cal(rates, SQLITE[0]), 2, 5))
-    return reached
+    if (rates := results.get("sqlite")) is not None:
+        checked.append(Bar("drain on SQLite, 8 slots ÷ cal", ratio_to_cal(rates, SQLITE[0]), 2, 5))
+    return checked
 
 
 if __name__ == "__main__":

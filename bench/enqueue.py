@@ -1,4 +1,4 @@
-"""How fast jobs are submitted, one by one and ten thousand at a time: `python -m bench.enqueue`."""
+"""Rate of submissions, one by one and ten thousand at a time: `python -m bench.enqueue`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from bench.measure import Bar, Calibration, Rates, interleaved, per_second, ratio, spread, table, timed
+from bench.measure import (
+    Bar,
+    Calibration,
+    Rates,
+    format_range,
+    format_rate,
+    format_table,
+    measure_interleaved,
+    measure_rate,
+    median_ratio,
+)
 
 TITLE = "Enqueue"
 SINGLES = 700
@@ -15,47 +25,50 @@ ROUNDS = 7
 
 
 def measure(calibration: Calibration, rounds: int | None) -> Rates:
-    """In a process whose Django is set up on the database in question."""
-    measures = {"cal": calibration.rate, "single": _single, "bulk": _bulk}
-    return interleaved(rounds or ROUNDS, measures)
+    """Return the rates. Django must be set up on the database that is measured."""
+    measures = {"cal": calibration.rate, "single": _measure_single, "bulk": _measure_bulk}
+    return measure_interleaved(rounds or ROUNDS, measures)
 
 
-def _single() -> float:
+def _measure_single() -> float:
     from jobs.services.jobs import enqueue
 
     def work() -> None:
         for number in range(SINGLES):
             enqueue("bench.noop", {"number": number, "name": "a job that does nothing"})
 
-    return timed(work, SINGLES)
+    return measure_rate(work, SINGLES)
 
 
-def _bulk() -> float:
+def _measure_bulk() -> float:
     from jobs.services.jobs import enqueue_many
 
     params = [{"number": number, "name": "a job that does nothing"} for number in range(BULK)]
-    items = [{"job_type": "bench.noop", "params": each} for each in params]
-    return timed(lambda: enqueue_many(items), BULK)
+    items = [{"job_type": "bench.noop", "params": job_params} for job_params in params]
+    return measure_rate(lambda: enqueue_many(items), BULK)
 
 
-def report(found: Mapping[str, Rates]) -> str:
+def report(results: Mapping[str, Rates]) -> str:
     heads = ("database", "measure", "per second", "of all rounds", "÷ cal")
     rows: list[tuple[Any, ...]] = []
-    for database, rates in found.items():
+    for database, rates in results.items():
         for name, values in rates.items():
-            rows.append((database, name, per_second(values), spread(values), f"{ratio(rates, name, 'cal'):.2f}"))
-        rows.append((database, "bulk ÷ single", "", "", f"{ratio(rates, 'bulk', 'single'):.1f}"))
-    return table(heads, rows)
+            rows.append(
+                (database, name, format_rate(values), format_range(values), f"{median_ratio(rates, name, 'cal'):.2f}")
+            )
+        rows.append((database, "bulk ÷ single", "", "", f"{median_ratio(rates, 'bulk', 'single'):.1f}"))
+    return format_table(heads, rows)
 
 
-def bars(found: Mapping[str, Rates]) -> list[Bar]:
-    reached = [
-        Bar(f"bulk ÷ single, {database}", ratio(rates, "bulk", "single"), 10) for database, rates in found.items()
+def bars(results: Mapping[str, Rates]) -> list[Bar]:
+    checked = [
+        Bar(f"bulk ÷ single, {database}", median_ratio(rates, "bulk", "single"), 10)
+        for database, rates in results.items()
     ]
-    if (rates := found.get("postgresql")) is not None:
-        reached.append(Bar("single ÷ cal", ratio(rates, "single", "cal"), 0.8, 1.3))
-        reached.append(Bar("bulk ÷ cal", ratio(rates, "bulk", "cal"), 8, 35))
-    return reached
+    if (rates := results.get("postgresql")) is not None:
+        checked.append(Bar("single ÷ cal", median_ratio(rates, "single", "cal"), 0.8, 1.3))
+        checked.append(Bar("bulk ÷ cal", median_ratio(rates, "bulk", "cal"), 8, 35))
+    return checked
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""GETs answered with ten thousand jobs and with a million, a tenth of them live: as fast with all of them?"""
+"""Speed of GET requests with ten thousand jobs and with a million, a tenth of them live."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.databases import on
-from bench.measure import Ceiling, Rates, interleaved, per_second, ratio, table
-from bench.sizes import scaled
+from bench.databases import use_database
+from bench.measure import Ceiling, Rates, format_rate, format_table, measure_interleaved, median_ratio
+from bench.sizes import scale_size
 
 ROUNDS = 5
-FEW, MANY = 10_000, 1_000_000
-ANEW = ", counted anew"  # what it costs when nobody has asked for a while; with that, no bar
-LONG_SEC, SHORT_SEC = 2.0, 0.3
+SMALL, LARGE = 10_000, 1_000_000
+UNCACHED = ", counted anew"  # the cost of a request after a pause, when no count is cached; without a bar
+LONG_SEC, SHORT_SEC = 2.0, 0.3  # of paths that count, and of others
 BAR = 1.5
 
 
 @dataclass
-class Filled:
-    """A database, its name for Django, what its paths name, and who asks."""
+class FilledDatabase:
+    """A database by its name in Django's settings, the values for its paths, and a client."""
 
     name: str
     values: dict[str, str] = field(default_factory=dict)
@@ -30,70 +30,72 @@ class Filled:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Names and paths of the answers; those of them that count (and may be asked to count anew); who may ask."""
+class Workload:
+    """Paths by name, the names of those that count jobs (and cache the counts), and a factory of clients."""
 
     paths: Mapping[str, str]
     counted: tuple[str, ...]
-    visitor: Callable[[], Any]
+    create_client: Callable[[], Any]
 
 
-def measure(asked: Asked, rounds: int | None) -> Rates:
-    """Each size has a database of its own, so that they can be measured in turn."""
+def measure(workload: Workload, rounds: int | None) -> Rates:
+    """Return the rates of each path. Each size has its own database, so that the two are measured in turn."""
     measures: dict[str, Callable[[], float]] = {}
-    for size in (FEW, MANY):
-        database = _fill(scaled(size, least=1000), asked.visitor)
-        for name, path in asked.paths.items():
-            seconds = LONG_SEC if name in asked.counted else SHORT_SEC
-            measures[f"{name} | {size}"] = partial(_rate, database, path, seconds)
-        for name in asked.counted:
-            measures[f"{name}{ANEW} | {size}"] = partial(_rate, database, asked.paths[name], LONG_SEC, anew=True)
-    return interleaved(rounds or ROUNDS, _side_by_side(measures))
+    for size in (SMALL, LARGE):
+        database = _fill_database(scale_size(size, minimum=1000), workload.create_client)
+        for name, path in workload.paths.items():
+            seconds = LONG_SEC if name in workload.counted else SHORT_SEC
+            measures[f"{name} | {size}"] = partial(_measure_path, database, path, seconds)
+        for name in workload.counted:
+            measures[f"{name}{UNCACHED} | {size}"] = partial(
+                _measure_path, database, workload.paths[name], LONG_SEC, uncached=True
+            )
+    return measure_interleaved(rounds or ROUNDS, _pair_sizes(measures))
 
 
-def _side_by_side(measures: dict[str, Callable[[], float]]) -> dict[str, Callable[[], float]]:
-    """Both sizes of one path, one right after the other."""
+def _pair_sizes(measures: dict[str, Callable[[], float]]) -> dict[str, Callable[[], float]]:
+    """Return the measures in an order in which both sizes of a path follow one another."""
     names = sorted({name.partition(" | ")[0] for name in measures})
-    return {each: measures[each] for name in names for each in (f"{name} | {FEW}", f"{name} | {MANY}")}
+    return {key: measures[key] for name in names for key in (f"{name} | {SMALL}", f"{name} | {LARGE}")}
 
 
-def _fill(jobs: int, visitor: Callable[[], Any]) -> Filled:
+def _fill_database(jobs: int, create_client: Callable[[], Any]) -> FilledDatabase:
     from django.core.management import call_command
 
     from tests.factories import JobTemplateFactory, WorkerFactory
     from tests.query_plans.large_tables import Crowd
 
-    filled = Filled(_create(f"bench_growth_{jobs}"))
-    with on(filled.name) as connection:
+    filled = FilledDatabase(_create_database(f"bench_growth_{jobs}"))
+    with use_database(filled.name) as connection:
         call_command("migrate", verbosity=0)
         crowd = Crowd(connection, jobs)
         crowd.fill()
         JobTemplateFactory.create_batch(100)
         WorkerFactory.create_batch(5)
         filled.values = {"job_id": crowd.id_of(jobs // 2), "waiting_id": crowd.id_of(jobs - jobs // 20)}
-        filled.client = visitor()
+        filled.client = create_client()
     return filled
 
 
-def _rate(filled: Filled, path: str, seconds: float, *, anew: bool = False) -> float:
-    """Answers a second, through all of Django but the socket."""
+def _measure_path(filled: FilledDatabase, path: str, seconds: float, *, uncached: bool = False) -> float:
+    """Return requests per second, through all of Django except the socket."""
     from jobs.stats import live_counts
 
-    with on(filled.name):
+    with use_database(filled.name):
         live_counts.clear_cache()
-        ask = partial(filled.client.get, path.format_map(filled.values))
-        if ask().status_code != 200:
-            raise RuntimeError(f"{path} is not answered")
-        began, answers = time.perf_counter(), 0
+        send = partial(filled.client.get, path.format_map(filled.values))
+        if send().status_code != 200:
+            raise RuntimeError(f"{path} did not return 200")
+        began, responses = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
-            if anew:
+            if uncached:
                 live_counts.clear_cache()
-            ask()
-            answers += 1
-        return answers / (time.perf_counter() - began)
+            send()
+            responses += 1
+        return responses / (time.perf_counter() - began)
 
 
-def _create(name: str) -> str:
+def _create_database(name: str) -> str:
     from django.db import connection
 
     if connection.vendor == "sqlite":
@@ -104,26 +106,32 @@ def _create(name: str) -> str:
     return name
 
 
-def report(found: Mapping[str, Rates]) -> str:
+def report(results: Mapping[str, Rates]) -> str:
     heads = ("database", "answer", "at 10 k", "at 1 M", "10 k ÷ 1 M")
     rows = [
-        (database, name, per_second(rates[f"{name} | {FEW}"]), per_second(rates[f"{name} | {MANY}"]), f"{slower:.2f}")
-        for database, rates in found.items()
-        for name, slower in _ratios(rates).items()
+        (
+            database,
+            name,
+            format_rate(rates[f"{name} | {SMALL}"]),
+            format_rate(rates[f"{name} | {LARGE}"]),
+            f"{slower:.2f}",
+        )
+        for database, rates in results.items()
+        for name, slower in _size_ratios(rates).items()
     ]
-    return table(heads, rows)
+    return format_table(heads, rows)
 
 
-def bars(found: Mapping[str, Rates]) -> list[Ceiling]:
+def bars(results: Mapping[str, Rates]) -> list[Ceiling]:
     return [
         Ceiling(f"{name}, 10 k ÷ 1 M, {database}", slower, BAR)
-        for database, rates in found.items()
-        for name, slower in _ratios(rates).items()
-        if not name.endswith(ANEW)
+        for database, rates in results.items()
+        for name, slower in _size_ratios(rates).items()
+        if not name.endswith(UNCACHED)
     ]
 
 
-def _ratios(rates: Rates) -> dict[str, float]:
-    """How many times as long an answer takes at 1 M jobs."""
+def _size_ratios(rates: Rates) -> dict[str, float]:
+    """Return how many times as long a response takes at 1 M jobs."""
     names = dict.fromkeys(name.partition(" | ")[0] for name in rates)
-    return {name: ratio(rates, f"{name} | {FEW}", f"{name} | {MANY}") for name in names}
+    return {name: median_ratio(rates, f"{name} | {SMALL}", f"{name} | {LARGE}") for name in names}

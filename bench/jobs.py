@@ -1,4 +1,4 @@
-"""The jobs that are measured: they do nothing, or next to nothing, so that only the scheduler's own work is seen."""
+"""The job types of the benchmarks: they do almost nothing, so that only the scheduler's own work is measured."""
 
 from __future__ import annotations
 

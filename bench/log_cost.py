@@ -1,4 +1,4 @@
-"""What log lines cost: the drain with the default log, to a file, against one without: `python -m bench.log_cost`."""
+"""Cost of log lines: the drain with the default log, to a file, and without: `python -m bench.log_cost`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from collections.abc import Mapping
 from functools import partial
 
 from bench.jobs import NOOP
-from bench.measure import CAL, Bar, Calibration, Rates, calibrated, per_second, ratio, spread, table
-from bench.sizes import scaled
-from bench.workers import fill, rate_of_the_middle, work_off
+from bench.measure import (
+    CAL,
+    Bar,
+    Calibration,
+    Rates,
+    format_range,
+    format_rate,
+    format_table,
+    measure_calibrated,
+    median_ratio,
+)
+from bench.sizes import scale_size
+from bench.workers import drain_queue, fill_queue, measure_middle_rate
 
 TITLE = "Log: no-op jobs drained by workers that log as they do by default, to a file"
 ROUNDS = 5
@@ -19,50 +29,52 @@ LOGGED = "default log"
 
 
 def measure(calibration: Calibration, rounds: int | None) -> Rates:
-    """In a process whose Django is set up on the database in question."""
+    """Return the rates. Django must be set up on the database that is measured."""
     from django.db import connection
 
     setup = SETUPS[connection.vendor]
-    return calibrated(rounds or ROUNDS, partial(_silent_rate, *setup), {LOGGED: partial(_logged_rate, *setup)})
+    return measure_calibrated(
+        rounds or ROUNDS, partial(_measure_silent, *setup), {LOGGED: partial(_measure_logged, *setup)}
+    )
 
 
-def _silent_rate(processes: int, slots: int, jobs: int) -> float:
-    number = scaled(jobs, least=40 * slots)
-    fill(NOOP, number)
-    work_off(processes, slots, number)
-    return rate_of_the_middle(number)
+def _measure_silent(processes: int, slots: int, jobs: int) -> float:
+    count = scale_size(jobs, minimum=40 * slots)
+    fill_queue(NOOP, count)
+    drain_queue(processes, slots, count)
+    return measure_middle_rate(count)
 
 
-def _logged_rate(processes: int, slots: int, jobs: int) -> float:
-    number = scaled(jobs, least=40 * slots)
-    fill(NOOP, number)
+def _measure_logged(processes: int, slots: int, jobs: int) -> float:
+    count = scale_size(jobs, minimum=40 * slots)
+    fill_queue(NOOP, count)
     with tempfile.TemporaryFile() as log:
-        work_off(processes, slots, number, log=log)
+        drain_queue(processes, slots, count, log=log)
         if log.tell() == 0:
             raise RuntimeError("the workers logged nothing")
-    return rate_of_the_middle(number)
+    return measure_middle_rate(count)
 
 
-def report(found: Mapping[str, Rates]) -> str:
+def report(results: Mapping[str, Rates]) -> str:
     heads = ("database", "log", "jobs a second", "of all rounds", "without", "÷ without")
     rows = [
         (
             database,
             LOGGED,
-            per_second(rates[LOGGED]),
-            spread(rates[LOGGED]),
-            per_second(rates[LOGGED + CAL]),
-            f"{ratio(rates, LOGGED, LOGGED + CAL):.2f}",
+            format_rate(rates[LOGGED]),
+            format_range(rates[LOGGED]),
+            format_rate(rates[LOGGED + CAL]),
+            f"{median_ratio(rates, LOGGED, LOGGED + CAL):.2f}",
         )
-        for database, rates in found.items()
+        for database, rates in results.items()
     ]
-    return table(heads, rows)
+    return format_table(heads, rows)
 
 
-def bars(found: Mapping[str, Rates]) -> list[Bar]:
+def bars(results: Mapping[str, Rates]) -> list[Bar]:
     return [
-        Bar(f"drain with the default log ÷ without, {database}", ratio(rates, LOGGED, LOGGED + CAL), 0.85)
-        for database, rates in found.items()
+        Bar(f"drain with the default log ÷ without, {database}", median_ratio(rates, LOGGED, LOGGED + CAL), 0.85)
+        for database, rates in results.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""Rates, ratios and the calibration they are ratios to."""
+"""Rates, their ratios to a calibration, and tables of them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from typing import Any
 
 import psycopg
 
-from bench.sizes import scaled
+from bench.sizes import scale_size
 
 
 class Calibration:
-    """What this machine's PostgreSQL can do right now: minimal pairs of claim and complete a second.
+    """The current speed of this machine's PostgreSQL: minimal pairs of claim and complete per second.
 
-    Two transactions a job, one client, plain SQL on a table of two columns: less than that no queue can do.
+    Two transactions per job, one client, plain SQL on a table of two columns: the least that a queue must do.
     """
 
     def __init__(self, url: str) -> None:
-        self.pairs = scaled(700, least=100)
+        self.pairs = scale_size(700, minimum=100)
         self._connection = psycopg.connect(url, autocommit=True)
         self._connection.execute("DROP TABLE IF EXISTS bench_cal")
         self._connection.execute("CREATE TABLE bench_cal (id bigint PRIMARY KEY, state smallint NOT NULL)")
         self._connection.execute("CREATE INDEX ON bench_cal (id) WHERE state = 0")
 
     def rate(self) -> float:
+        """Return pairs per second."""
         self._connection.execute("TRUNCATE bench_cal")
         self._connection.execute("INSERT INTO bench_cal SELECT n, 0 FROM generate_series(1, %s) n", [self.pairs])
-        return timed(self._pairs, self.pairs)
+        return measure_rate(self._run_pairs, self.pairs)
 
     def close(self) -> None:
         self._connection.close()
 
-    def _pairs(self) -> None:
+    def _run_pairs(self) -> None:
         cursor = self._connection.cursor()
         for _ in range(self.pairs):
             cursor.execute(_CLAIM)
@@ -47,51 +48,53 @@ _CLAIM = """
 """
 
 
-def timed(work: Callable[[], object], size: int) -> float:
-    """`size` things a second."""
+def measure_rate(work: Callable[[], object], size: int) -> float:
+    """Run `work` and return `size` per second of its duration."""
     began = time.perf_counter()
     work()
     return size / (time.perf_counter() - began)
 
 
-Rates = dict[str, list[float]]  # by name, one of each round
+Rates = dict[str, list[float]]  # by name, one value for each round
 
 
-def interleaved(rounds: int, measures: Mapping[str, Callable[[], float]]) -> Rates:
-    """One of each, again and again: what disturbs the machine disturbs them alike. The first round only warms up."""
-    found: Rates = {name: [] for name in measures}
-    for each in range(rounds + 1):
+def measure_interleaved(rounds: int, measures: Mapping[str, Callable[[], float]]) -> Rates:
+    """Run one of each measure per round, so that disturbances affect all alike. The first round is a warm-up."""
+    rates: Rates = {name: [] for name in measures}
+    for number in range(rounds + 1):
         for name, rate in measures.items():
             value = rate()
-            if each:
-                found[name].append(value)
-    return found
+            if number:
+                rates[name].append(value)
+    return rates
 
 
-CAL = " | cal"  # what the yardstick said around the measure of that name
+CAL = " | cal"  # suffix of the calibration around the measure of that name
 
 
-def calibrated(rounds: int, yardstick: Callable[[], float], measures: Mapping[str, Callable[[], float]]) -> Rates:
-    """For measures that take long: each with the yardstick just before and just after it."""
-    found: Rates = {key: [] for name in measures for key in (name, name + CAL)}
+def measure_calibrated(
+    rounds: int, calibrate: Callable[[], float], measures: Mapping[str, Callable[[], float]]
+) -> Rates:
+    """Run long measures, each with the calibration just before and just after it."""
+    rates: Rates = {key: [] for name in measures for key in (name, name + CAL)}
     for _ in range(rounds):
-        before = yardstick()
+        before = calibrate()
         for name, rate in measures.items():
-            found[name].append(rate())
-            after = yardstick()
-            found[name + CAL].append((before + after) / 2)
+            rates[name].append(rate())
+            after = calibrate()
+            rates[name + CAL].append((before + after) / 2)
             before = after
-    return found
+    return rates
 
 
-def ratio(rates: Rates, name: str, to: str) -> float:
-    """The middle one of the ratios within each round."""
+def median_ratio(rates: Rates, name: str, to: str) -> float:
+    """Return the median of the ratios within each round."""
     return median(rate / other for rate, other in zip(rates[name], rates[to], strict=True))
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What a ratio must reach, and what it hopes for."""
+    """The minimum of a ratio, and its aim."""
 
     name: str
     value: float
@@ -109,7 +112,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What a cost must stay below, and what it hopes for."""
+    """The maximum of a cost, and its aim."""
 
     name: str
     value: float
@@ -126,22 +129,22 @@ class Ceiling:
         return {**asdict(self), "passes": self.value <= self.at_most}
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, words: int = 2) -> str:
-    """Text in columns: the first ones are `words`, the others numbers."""
+def format_table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, text_columns: int = 2) -> str:
+    """Return a table whose first columns are text, aligned left, and whose others are numbers, aligned right."""
     columns = list(zip(*([str(cell) for cell in row] for row in [heads, *rows]), strict=True))
-    padded = [_padded(column, str.ljust if place < words else str.rjust) for place, column in enumerate(columns)]
+    padded = [_pad(column, str.ljust if index < text_columns else str.rjust) for index, column in enumerate(columns)]
     head, *lines = ("  ".join(cells) for cells in zip(*padded, strict=True))
     return "\n".join([head, "-" * len(head), *lines])
 
 
-def _padded(column: Sequence[str], pad: Callable[[str, int], str]) -> list[str]:
+def _pad(column: Sequence[str], pad: Callable[[str, int], str]) -> list[str]:
     width = max(map(len, column))
     return [pad(cell, width) for cell in column]
 
 
-def per_second(rates: Sequence[float]) -> str:
+def format_rate(rates: Sequence[float]) -> str:
     return f"{median(rates):,.0f}"
 
 
-def spread(rates: Sequence[float]) -> str:
+def format_range(rates: Sequence[float]) -> str:
     return f"{min(rates):,.0f} – {max(rates):,.0f}"

@@ -1,4 +1,4 @@
-"""Processes that are measured: each waited for with a deadline, none left behind."""
+"""Processes of the benchmarks: waited for with a deadline, and stopped at the end."""
 
 from __future__ import annotations
 
@@ -14,69 +14,72 @@ from pathlib import Path
 from typing import IO, Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-LOOK_SEC = 0.02
-END_SEC = 10.0
+POLL_SEC = 0.02
+EXIT_SEC = 10.0
 
 Processes = list[subprocess.Popen[Any]]
 
 
 @contextmanager
-def started(
+def run_processes(
     commands: Sequence[Sequence[str]], environment: Mapping[str, str], *, stderr: IO[bytes] | None = None
 ) -> Iterator[Processes]:
-    """All of them at once, each in a session of its own; what is left of them at the end is ended."""
+    """Start all commands, each in its own session; at the end stop those that still run."""
     running: Processes = []
     try:
         for command in commands:
-            running.append(_start(command, environment, stderr))
+            running.append(_start_process(command, environment, stderr))
         yield running
     finally:
-        _end(running)
+        _stop_processes(running)
 
 
-def await_ends(processes: Processes, seconds: float) -> None:
-    """Until all have ended well."""
+def wait_for_exit(processes: Processes, seconds: float) -> None:
+    """Wait until all processes have exited successfully."""
     deadline = time.monotonic() + seconds
     while any(process.poll() is None for process in processes):
-        require_sound(processes)
+        raise_if_failed(processes)
         if time.monotonic() > deadline:
-            raise RuntimeError(f"waited {seconds:g} s in vain for {processes[0].args}")
-        time.sleep(LOOK_SEC)
-    require_sound(processes)
+            raise RuntimeError(f"{processes[0].args} did not exit within {seconds:g} s")
+        time.sleep(POLL_SEC)
+    raise_if_failed(processes)
 
 
-def require_sound(processes: Processes) -> None:
+def raise_if_failed(processes: Processes) -> None:
+    """Raise RuntimeError if a process has exited with an error."""
     for process in processes:
         if process.poll():
-            raise RuntimeError(f"{process.args} ended with {process.returncode}")
+            raise RuntimeError(f"{process.args} exited with {process.returncode}")
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes] | None) -> subprocess.Popen[Any]:
+def _start_process(
+    command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes] | None
+) -> subprocess.Popen[Any]:
     return subprocess.Popen(
         command,
         env=environment,
         cwd=CHECKOUT,
         stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,  # our own standard output carries the figures
+        stdout=sys.stderr,  # standard output of this process has the figures
         stderr=stderr,
         start_new_session=True,
-        preexec_fn=_end_with_parent,
+        preexec_fn=_exit_with_parent,
     )
 
 
-def _end(running: Processes) -> None:
+def _stop_processes(running: Processes) -> None:
     for process in running:
         if process.poll() is None:
             process.terminate()
-    deadline = time.monotonic() + END_SEC
+    deadline = time.monotonic() + EXIT_SEC
     for process in running:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(deadline - time.monotonic(), 0.1))
-        with suppress(ProcessLookupError):  # what it started itself, or what is deaf
+        with suppress(ProcessLookupError):  # its own children, or a process that ignores SIGTERM
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)

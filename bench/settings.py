@@ -1,4 +1,4 @@
-"""The standalone product, with the benchmarks' own job types beside it."""
+"""The settings of the standalone product, with the job types of the benchmarks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ os.environ.setdefault("SECRET_KEY", "only for benchmarks")
 
 from jobscheduler.settings import *  # noqa: F403
 from jobscheduler.settings import INSTALLED_APPS, STORAGES
-from jobscheduler.settings import JOBSCHEDULER as SAID
+from jobscheduler.settings import JOBSCHEDULER as BASE
 
 INSTALLED_APPS = [*INSTALLED_APPS, "bench"]
 DEBUG = False
 STORAGES = {**STORAGES, "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}}
-JOBSCHEDULER = {"LIMITS": {"global": None}, **SAID}  # a worker that is measured may be told others
+JOBSCHEDULER = {"LIMITS": {"global": None}, **BASE}  # a benchmark may set other limits for its workers

@@ -1,4 +1,4 @@
-"""How large a run is: `--scale` shrinks every amount, for a look at whether all of it still works."""
+"""The size of a benchmark: `--scale` shrinks every amount, to check that all parts work."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ SCALE = "BENCH_SCALE"
 QUICK = 0.01
 
 
-def scale() -> float:
+def get_scale() -> float:
     return float(os.environ.get(SCALE, "1"))
 
 
-def scaled(full: float, *, least: int = 1) -> int:
-    return max(least, round(full * scale()))
+def scale_size(full: float, *, minimum: int = 1) -> int:
+    """Return an amount at the current scale, at least `minimum`."""
+    return max(minimum, round(full * get_scale()))
 
 
 def is_quick() -> bool:
-    return scale() <= QUICK
+    return get_scale() <= QUICK

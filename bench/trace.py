@@ -1,8 +1,8 @@
-"""How much code one job's end and the next one's start pass through: `python -m bench.trace`.
+"""Functions and files between the finish of one job and the start of the next: `python -m bench.trace`.
 
-A worker with one slot runs no-op jobs on PostgreSQL, without limits, lanes, groups and webhooks, under
-`sys.setprofile`. Counted are the product's own functions that are entered, in any thread, between the return of one
-handler and the start of the next, in at least half of these intervals: what a heartbeat calls now and then is not.
+A worker with one slot runs no-op jobs on PostgreSQL, without limits, targets, groups and webhooks, under
+`sys.setprofile`. It counts the functions of the product that are entered, in any thread, between the return of one
+handler and the start of the next, in at least half of these intervals: occasional calls of a heartbeat do not count.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from bench.jobs import NOOP, noop
-from bench.measure import Calibration, Ceiling, Rates, table
-from bench.sizes import scaled
-from bench.workers import fill
+from bench.measure import Calibration, Ceiling, Rates, format_table
+from bench.sizes import scale_size
+from bench.workers import fill_queue
 
 TITLE = "Trace: from the return of one no-op handler to the start of the next, one slot"
 DATABASES = ("postgresql",)
@@ -72,11 +72,13 @@ class Recorder:
             self._entered = {}
 
     def functions(self) -> list[CodeType]:
-        """Return what at least half of the intervals entered, in the order of a typical one; the first are warm-up."""
+        """Return the functions of at least half of the intervals, in their usual order; the first are warm-up."""
         steady = self.intervals[len(self.intervals) // 4 :]
-        times = Counter(code for interval in steady for code in interval)
-        places = {code: median(list(each).index(code) for each in steady if code in each) for code in times}
-        return sorted((code for code in times if times[code] * 2 >= len(steady)), key=places.__getitem__)
+        counts = Counter(code for interval in steady for code in interval)
+        positions = {
+            code: median(list(entered).index(code) for entered in steady if code in entered) for code in counts
+        }
+        return sorted((code for code in counts if counts[code] * 2 >= len(steady)), key=positions.__getitem__)
 
 
 @cache
@@ -85,12 +87,12 @@ def is_counted(code: CodeType) -> bool:
 
 
 def measure(calibration: Calibration, rounds: int | None) -> Rates:
-    """By function, its number of lines; in the order in which they are first entered."""
+    """Return the number of lines of each function, in the order in which they are first entered."""
     from django.core.management import call_command
 
-    jobs = scaled(JOBS, least=100)
-    fill(NOOP, jobs)
-    recorder = Recorder(noop_code())
+    jobs = scale_size(JOBS, minimum=100)
+    fill_queue(NOOP, jobs)
+    recorder = Recorder(get_noop_code())
     threading.setprofile(recorder)
     sys.setprofile(recorder)
     try:
@@ -99,17 +101,17 @@ def measure(calibration: Calibration, rounds: int | None) -> Rates:
         sys.setprofile(None)
         threading.setprofile(None)
     if len(recorder.intervals) < jobs // 2:
-        raise RuntimeError(f"only {len(recorder.intervals)} of {jobs} jobs were seen to follow one another")
+        raise RuntimeError(f"only {len(recorder.intervals)} of {jobs} jobs were recorded")
     steady = recorder.intervals[len(recorder.intervals) // 4 :]
-    found: Rates = {PER_JOB: [float(len(each)) for each in steady]}
+    rates: Rates = {PER_JOB: [float(len(entered)) for entered in steady]}
     for code in recorder.functions():
         function = Function.of(code)
-        found[str(function)] = [float(lines_by_start(CHECKOUT / function.path).get(function.line, 1))]
-    return found
+        rates[str(function)] = [float(count_lines_by_start(CHECKOUT / function.path).get(function.line, 1))]
+    return rates
 
 
-def noop_code() -> CodeType:
-    """Return the code of the handler itself, whatever `@job` made of it."""
+def get_noop_code() -> CodeType:
+    """Return the code of the handler itself, without the wrappers of `@job`."""
     handler: Any = noop
     while not hasattr(handler, "__code__"):
         handler = handler.func if hasattr(handler, "func") else handler.__wrapped__
@@ -118,7 +120,7 @@ def noop_code() -> CodeType:
 
 
 @cache
-def lines_by_start(path: Path) -> dict[int, int]:
+def count_lines_by_start(path: Path) -> dict[int, int]:
     """Return the length in lines of every function of a file, by its first line (a decorator's, if it has one)."""
     functions = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, FUNCTIONS))
     return {start: (node.end_lineno or start) - start + 1 for node in functions for start in [_first_line(node)]}
@@ -131,36 +133,36 @@ def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def product_files() -> Iterator[Path]:
+def list_product_files() -> Iterator[Path]:
     for package in PRODUCT:
         yield from (path for path in (CHECKOUT / package).rglob("*.py") if "migrations" not in path.parts)
 
 
-def report(found: Mapping[str, Rates]) -> str:
-    rates = found["postgresql"]
+def report(results: Mapping[str, Rates]) -> str:
+    rates = results["postgresql"]
     lines = {Function.parse(text): int(values[0]) for text, values in rates.items() if text != PER_JOB}
-    rows = [(each.name, f"{each.path}:{each.line}", count) for each, count in lines.items()]
+    rows = [(function.name, f"{function.path}:{function.line}", count) for function, count in lines.items()]
     longest = max(lines, key=lines.__getitem__)
-    files = {each.path for each in lines}
-    product = [len(path.read_text().splitlines()) for path in product_files()]
-    seen = rates[PER_JOB]
+    files = {function.path for function in lines}
+    product = [len(path.read_text().splitlines()) for path in list_product_files()]
+    per_job = rates[PER_JOB]
     return "\n".join(
         [
-            table(("function", "place", "lines"), rows),
+            format_table(("function", "location", "lines"), rows),
             "",
             f"{len(lines)} functions of {sum(lines.values())} lines in {len(files)} files",
-            f"of single jobs: {min(seen):g} to {max(seen):g} functions, median {median(seen):g}",
+            f"of single jobs: {min(per_job):g} to {max(per_job):g} functions, median {median(per_job):g}",
             f"longest function: {longest.name} in {longest.path}:{longest.line}, {lines[longest]} lines",
             f"the product: {sum(product):,} lines in {len(product)} files, without tests, migrations and catalogues",
         ]
     )
 
 
-def bars(found: Mapping[str, Rates]) -> list[Ceiling]:
-    functions = [Function.parse(text) for text in found["postgresql"] if text != PER_JOB]
+def bars(results: Mapping[str, Rates]) -> list[Ceiling]:
+    functions = [Function.parse(text) for text in results["postgresql"] if text != PER_JOB]
     return [
         Ceiling("functions from one job's end to the next one's start", len(functions), 65),
-        Ceiling("files that they are in", len({each.path for each in functions}), 16),
+        Ceiling("files that they are in", len({function.path for function in functions}), 16),
     ]
 
 

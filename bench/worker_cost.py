@@ -1,4 +1,4 @@
-"""What a worker costs in processor time, per job that does nothing and at rest: `python -m bench.worker_cost`."""
+"""CPU time of a worker, per no-op job and idle: `python -m bench.worker_cost`."""
 
 from __future__ import annotations
 
@@ -10,59 +10,59 @@ from pathlib import Path
 from statistics import median
 
 from bench.jobs import ASYNC_NOOP, NOOP
-from bench.measure import Calibration, Ceiling, Rates, table
-from bench.processes import require_sound
-from bench.sizes import is_quick, scaled
-from bench.workers import empty, fill, work_off, workers
+from bench.measure import Calibration, Ceiling, Rates, format_table
+from bench.processes import raise_if_failed
+from bench.sizes import is_quick, scale_size
+from bench.workers import drain_queue, empty_tables, fill_queue, run_workers
 
 TITLE = "Worker cost"
 ROUNDS = 3
 JOBS = 40_000
 PROCESSES, SLOTS = 2, 100
-SETTLE_SEC, WATCH_SEC = 12.0, 30.0  # the server counts what a session did up to 10 s late
+SETTLE_SEC, IDLE_SEC = 12.0, 30.0  # PostgreSQL counts transactions up to 10 s late
 KINDS = {"sync": NOOP, "async": ASYNC_NOOP}
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def measure(calibration: Calibration, rounds: int | None) -> Rates:
-    """By name: milliseconds a job, and at rest the share of a processor in percent and transactions a second."""
-    found: Rates = {}
+    """Return milliseconds per job, and of an idle worker the CPU usage in percent and transactions per second."""
+    rates: Rates = {}
     for _ in range(rounds or ROUNDS):
         for kind, job_type in KINDS.items():
-            found.setdefault(f"ms a job, {kind}", []).append(_per_job(job_type))
-    return found | _at_rest()
+            rates.setdefault(f"ms a job, {kind}", []).append(_measure_job_cost(job_type))
+    return rates | _measure_idle()
 
 
-def _per_job(job_type: str) -> float:
-    """What starting such workers costs is measured on an empty queue, and taken off."""
-    empty()
-    start = work_off(PROCESSES, SLOTS, 0)
-    jobs = scaled(JOBS, least=4000)
-    fill(job_type, jobs)
-    return (work_off(PROCESSES, SLOTS, jobs) - start) / jobs * 1000
+def _measure_job_cost(job_type: str) -> float:
+    """Return milliseconds per job, without the cost of starting the workers: an empty queue measures that."""
+    empty_tables()
+    start = drain_queue(PROCESSES, SLOTS, 0)
+    jobs = scale_size(JOBS, minimum=4000)
+    fill_queue(job_type, jobs)
+    return (drain_queue(PROCESSES, SLOTS, jobs) - start) / jobs * 1000
 
 
-def _at_rest() -> Rates:
-    empty()
-    settle, seconds = rest_sec()
-    with workers(1, 4) as processes:
-        await_registered(1)
-        time.sleep(settle)  # its start is not its rest
-        before, said = cpu_sec(processes[0].pid), _transactions()
+def _measure_idle() -> Rates:
+    empty_tables()
+    settle, seconds = idle_sec()
+    with run_workers(1, 4) as processes:
+        wait_for_workers(1)
+        time.sleep(settle)  # the start of a worker is not idle time
+        cpu_before, transactions_before = cpu_sec(processes[0].pid), _count_transactions()
         time.sleep(seconds)
-        require_sound(processes)
-        found = {"idle: % of a processor": [(cpu_sec(processes[0].pid) - before) / seconds * 100]}
-        if said is not None:
-            found["idle: transactions a second"] = [((_transactions() or 0) - said - 1) / seconds]
-    return found
+        raise_if_failed(processes)
+        rates = {"idle: % of a processor": [(cpu_sec(processes[0].pid) - cpu_before) / seconds * 100]}
+        if transactions_before is not None:
+            rates["idle: transactions a second"] = [((_count_transactions() or 0) - transactions_before - 1) / seconds]
+    return rates
 
 
-def rest_sec() -> tuple[float, float]:
-    """Return how long workers come to rest, and how long they are then watched."""
-    return (3.0, 3.0) if is_quick() else (SETTLE_SEC, WATCH_SEC)
+def idle_sec() -> tuple[float, float]:
+    """Return how long workers take to become idle, and how long they are then measured."""
+    return (3.0, 3.0) if is_quick() else (SETTLE_SEC, IDLE_SEC)
 
 
-def await_registered(count: int) -> None:
+def wait_for_workers(count: int) -> None:
     from bench.workers import START_SEC
     from jobs.models import Worker
 
@@ -73,8 +73,8 @@ def await_registered(count: int) -> None:
         time.sleep(0.1)
 
 
-def _transactions() -> int | None:
-    """All that were committed or rolled back; whoever asks counts as one."""
+def _count_transactions() -> int | None:
+    """Return the number of committed and rolled back transactions; this query is one of them."""
     from django.db import connection
 
     if connection.vendor != "postgresql":
@@ -90,18 +90,18 @@ def cpu_sec(pid: int) -> float:
     return (int(after_name[11]) + int(after_name[12])) / TICKS
 
 
-def report(found: Mapping[str, Rates]) -> str:
+def report(results: Mapping[str, Rates]) -> str:
     heads = ("database", "cost", "median", "smallest", "largest")
     rows = [
         (database, name, f"{median(values):.3f}", f"{min(values):.3f}", f"{max(values):.3f}")
-        for database, costs in found.items()
+        for database, costs in results.items()
         for name, values in costs.items()
     ]
-    return table(heads, rows)
+    return format_table(heads, rows)
 
 
-def bars(found: Mapping[str, Rates]) -> list[Ceiling]:
-    if (costs := found.get("postgresql")) is None:
+def bars(results: Mapping[str, Rates]) -> list[Ceiling]:
+    if (costs := results.get("postgresql")) is None:
         return []
     per_job = {kind: median(costs[f"ms a job, {kind}"]) for kind in KINDS}
     cheapest = min(per_job, key=lambda kind: per_job[kind])

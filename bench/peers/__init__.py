@@ -1,1 +1,1 @@
-"""Other job queues on the same database, each in an environment of its own: see `comparison`."""
+"""Other job queues on the same database, each in its own environment: see `comparison`."""

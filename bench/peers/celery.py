@@ -1,4 +1,4 @@
-"""celery on a Redis of its own: two prefork processes, results ignored. Its queue can be lost; ours cannot."""
+"""celery on its own Redis server: two prefork processes, results ignored. Its queue is not durable."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PROCESSES = 2
 START_SEC = 20.0
 
 
-def missing() -> str | None:
-    return None if shutil.which("redis-server") else "no redis-server here"
+def find_missing() -> str | None:
+    return None if shutil.which("redis-server") else "redis-server is not installed"
 
 
 @contextmanager
 def server() -> Iterator[str]:
-    """A Redis on a free port, gone afterwards."""
+    """Start Redis on a free port, yield its URL, and stop it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="jobscheduler-redis-") as home:
@@ -32,26 +32,26 @@ def server() -> Iterator[str]:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             url = f"redis://127.0.0.1:{port}/0"
-            _await_answer(url)
+            _wait_for_redis(url)
             yield url
         finally:
             process.terminate()
             process.wait(START_SEC)
 
 
-def left(url: str) -> int:
-    """Waiting ones; the prefetched handful at the end is beside the middle that is measured."""
+def count_remaining(url: str) -> int:
+    """Return the number of waiting jobs. Prefetched ones do not matter: only the middle of the drain is measured."""
     host, port = url.removeprefix("redis://").removesuffix("/0").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(b"LLEN celery\r\n")
         return int(connection.recv(100).strip().removeprefix(b":"))
 
 
-def _await_answer(url: str) -> None:
+def _wait_for_redis(url: str) -> None:
     deadline = time.monotonic() + START_SEC
     while True:
         try:
-            left(url)
+            count_remaining(url)
         except OSError:
             if time.monotonic() > deadline:
                 raise
@@ -60,26 +60,26 @@ def _await_answer(url: str) -> None:
             return
 
 
-def app() -> Any:
+def create_app() -> Any:
     import celery
 
-    made = celery.Celery("bench", broker=os.environ["PEER_URL"])
-    made.conf.update(task_ignore_result=True, worker_prefetch_multiplier=64, task_acks_late=False)
-    made.task(name="noop")(noop)  # a lambda is not a task to it
-    return made
+    app = celery.Celery("bench", broker=os.environ["PEER_URL"])
+    app.conf.update(task_ignore_result=True, worker_prefetch_multiplier=64, task_acks_late=False)
+    app.task(name="noop")(noop)  # celery does not accept a lambda as a task
+    return app
 
 
 def noop() -> None:
     pass
 
 
-def prepare(jobs: int) -> None:
-    made = app()
+def enqueue_jobs(jobs: int) -> None:
+    app = create_app()
     for _ in range(jobs):
-        made.send_task("noop")
+        app.send_task("noop")
 
 
-def work() -> None:
-    app().worker_main(
+def run_worker() -> None:
+    create_app().worker_main(
         ["worker", f"--concurrency={PROCESSES}", "--loglevel=ERROR", "--without-gossip", "--without-mingle"]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.peers.django_site import configure, migrate
 
 JOBS = 2_000
-LEFT = "SELECT count(*) FROM django_q_ormq"
+REMAINING_SQL = "SELECT count(*) FROM django_q_ormq"
 WORKERS = 1  # a cluster starts its processes itself
 
 
@@ -31,7 +31,7 @@ def _configure() -> None:
     configure(INSTALLED_APPS=["django_q"], Q_CLUSTER=cluster)
 
 
-def prepare(jobs: int) -> None:
+def enqueue_jobs(jobs: int) -> None:
     _configure()
     migrate()
     from django.db import transaction
@@ -42,7 +42,7 @@ def prepare(jobs: int) -> None:
             async_task("bench.peers.django_q2.noop")
 
 
-def work() -> None:
+def run_worker() -> None:
     _configure()
     from django.core.management import call_command
 

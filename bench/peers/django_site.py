@@ -1,4 +1,4 @@
-"""The smallest Django site that a peer's app runs in."""
+"""A minimal Django site for the app of a peer."""
 
 from __future__ import annotations
 

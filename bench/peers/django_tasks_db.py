@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.peers.django_site import configure, migrate
 
 JOBS = 2_000
-LEFT = "SELECT count(*) FROM django_tasks_database_dbtaskresult WHERE status IN ('READY', 'RUNNING')"
+REMAINING_SQL = "SELECT count(*) FROM django_tasks_database_dbtaskresult WHERE status IN ('READY', 'RUNNING')"
 WORKERS = 2
 
 
@@ -21,10 +21,10 @@ def _configure() -> None:
     )
     from django_tasks import task
 
-    noop = task()(noop)  # found again by its name, in this module
+    noop = task()(noop)  # the worker imports it by its name from this module
 
 
-def prepare(jobs: int) -> None:
+def enqueue_jobs(jobs: int) -> None:
     _configure()
     migrate()
     from django.db import transaction
@@ -34,7 +34,7 @@ def prepare(jobs: int) -> None:
             noop.enqueue()  # type: ignore[attr-defined]
 
 
-def work() -> None:
+def run_worker() -> None:
     _configure()
     from django.core.management import call_command
 

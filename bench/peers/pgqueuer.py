@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 JOBS = 60_000
-LEFT = "SELECT count(*) FROM pgqueuer"
+REMAINING_SQL = "SELECT count(*) FROM pgqueuer"
 WORKERS = 2
 BATCH = 500
-LEAST = 10 * BATCH
+MIN_JOBS = 10 * BATCH
 
 
 async def _driver() -> Any:
@@ -20,7 +20,7 @@ async def _driver() -> Any:
     return AsyncpgDriver(await asyncpg.connect(os.environ["PEER_URL"]))
 
 
-def prepare(jobs: int) -> None:
+def enqueue_jobs(jobs: int) -> None:
     import uvloop
     from pgqueuer.queries import Queries
 
@@ -34,7 +34,7 @@ def prepare(jobs: int) -> None:
     uvloop.run(fill())
 
 
-def work() -> None:
+def run_worker() -> None:
     import uvloop
     from pgqueuer import PgQueuer
     from pgqueuer.types import QueueExecutionMode

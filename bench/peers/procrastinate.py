@@ -7,32 +7,32 @@ import os
 from typing import Any
 
 JOBS = 5_000
-LEFT = "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
+REMAINING_SQL = "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
 WORKERS = 2
 SLOTS = 20
 
 
-def app() -> Any:
+def create_app() -> Any:
     import procrastinate
 
-    made = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=os.environ["PEER_URL"], max_size=SLOTS))
+    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=os.environ["PEER_URL"], max_size=SLOTS))
 
-    @made.task(name="noop")
+    @app.task(name="noop")
     async def noop() -> None:
         return None
 
-    return made
+    return app
 
 
-def prepare(jobs: int) -> None:
+def enqueue_jobs(jobs: int) -> None:
     async def fill() -> None:
-        made = app()
-        async with made.open_async():
-            await made.schema_manager.apply_schema_async()
-            await made.tasks["noop"].batch_defer_async(*[{} for _ in range(jobs)])
+        app = create_app()
+        async with app.open_async():
+            await app.schema_manager.apply_schema_async()
+            await app.tasks["noop"].batch_defer_async(*[{} for _ in range(jobs)])
 
     asyncio.run(fill())
 
 
-def work() -> None:
-    app().run_worker(concurrency=SLOTS, wait=False)
+def run_worker() -> None:
+    create_app().run_worker(concurrency=SLOTS, wait=False)

@@ -1,4 +1,4 @@
-"""An environment for each peer, made once and kept outside of version control."""
+"""A virtual environment for each peer, created once, outside of version control."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ DEFAULT = CHECKOUT / ".bench-venvs"
 INSTALL_SEC = 600
 
 
-def python_of(peer: str) -> Path:
-    """The interpreter that has this peer installed."""
+def get_python(peer: str) -> Path:
+    """Return the interpreter of the peer's environment; create the environment if it does not exist."""
     home = Path(os.environ.get(VENVS) or DEFAULT) / peer
-    python, done = home / "bin" / "python", home / ".installed"
-    if not done.exists():
+    python, marker = home / "bin" / "python", home / ".installed"
+    if not marker.exists():
         print(f"installing {peer} into {home} …", file=sys.stderr)
         _run([sys.executable, "-m", "venv", "--clear", home])
-        _run([python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "-r", _requirements(peer)])
-        done.touch()
+        _run([python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "-r", _requirements_path(peer)])
+        marker.touch()
     return python
 
 
-def version_of(peer: str) -> str:
-    """What is installed, as `name version`; the first requirement is the peer itself, the next its second half."""
-    listed = _run([python_of(peer), "-m", "pip", "--disable-pip-version-check", "list", "--format=json"])
-    installed = {each["name"].lower(): each["version"] for each in json.loads(listed)}
-    named = [re.split(r"\W*[\[<=>]", line)[0].lower() for line in _requirements(peer).read_text().split()]
-    return ", ".join(f"{name} {installed[name]}" for name in named if name in installed)
+def get_version(peer: str) -> str:
+    """Return the installed requirements of the peer as `name version`."""
+    output = _run([get_python(peer), "-m", "pip", "--disable-pip-version-check", "list", "--format=json"])
+    installed = {package["name"].lower(): package["version"] for package in json.loads(output)}
+    names = [re.split(r"\W*[\[<=>]", line)[0].lower() for line in _requirements_path(peer).read_text().split()]
+    return ", ".join(f"{name} {installed[name]}" for name in names if name in installed)
 
 
-def _requirements(peer: str) -> Path:
+def _requirements_path(peer: str) -> Path:
     return Path(__file__).with_name(f"requirements-{peer}.txt")
 
 
 def _run(command: list[str | Path]) -> str:
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=INSTALL_SEC, check=True)
-    return done.stdout
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=INSTALL_SEC, check=True)
+    return process.stdout

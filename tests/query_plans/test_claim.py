@@ -41,8 +41,8 @@ def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
         return
     with django_db_blocker.unblock():
         for job_type in TYPES:
-            bulk_insert.insert(connection, job_type, JOBS // len(TYPES))
-        bulk_insert.insert(connection, TYPES[0], 100, **bulk_insert.RUNNING)
+            bulk_insert.insert_jobs(connection, job_type, JOBS // len(TYPES))
+        bulk_insert.insert_jobs(connection, TYPES[0], 100, **bulk_insert.RUNNING)
         ask("ANALYZE")
         yield
         ask(f"TRUNCATE {TABLE} CASCADE")

@@ -36,7 +36,7 @@ def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
             for job_type in TYPES:
                 flow = str(ids.flow_id("default", job_type, "default", addon))
                 there = {"addon_id": f"'{addon}'", "remote": "true", "flow_id": flow}
-                bulk_insert.insert(connection, job_type, JOBS // 4, **there)
+                bulk_insert.insert_jobs(connection, job_type, JOBS // 4, **there)
         ask("ANALYZE")
         yield
         ask(f"TRUNCATE {TABLE} CASCADE")
