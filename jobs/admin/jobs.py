@@ -64,7 +64,7 @@ class JobAdmin(JobActionAdmin):
     change_form_template = "jobs/job_page.html"
     change_list_template = "jobs/job_list.html"
     empty_text = _("There are no jobs yet: submit one from your code, by the API or with “manage.py enqueue”.")
-    list_display = ("short_id", "work", "shown_target", "shown_status", "when", "run_time")
+    list_display = ("short_id", "type_and_params", "shown_target", "shown_status", "status_time", "run_time")
     list_filter = (StatusFilter, AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter)
     sortable_by = ("short_id",)
     list_select_related = ("run",)
@@ -175,7 +175,7 @@ class JobAdmin(JobActionAdmin):
         return format_html('<span class="jc-whole" title="{}">{}</span>', job.pk, short_id(job.pk))
 
     @computed_column(_("job type"))
-    def work(self, job: Job) -> SafeString:
+    def type_and_params(self, job: Job) -> SafeString:
         """Show the job type, and below it the params if the user may see them."""
         params = getattr(job, "brief_params", "")
         if params in ("", "{}"):
@@ -196,7 +196,7 @@ class JobAdmin(JobActionAdmin):
         return format_html("{}{}{}", status_badge(job.status, attempt), badges, second_line)
 
     @computed_column(_("when"))
-    def when(self, job: Job) -> SafeString | None:
+    def status_time(self, job: Job) -> SafeString | None:
         """Show a time that depends on the status: due in, running for, finished ago."""
         now, run = timezone.now(), getattr(job, "run", None)
         if run is not None and run.finished_at is not None:

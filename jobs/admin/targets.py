@@ -113,14 +113,14 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             needs_confirmation=True,
         ),
     )
-    list_display = ("shown_key", "shown_holder", "queued", "oldest", "shown_pause")
+    list_display = ("shown_key", "shown_holder", "queued_jobs", "oldest_wait", "shown_pause")
     list_filter = (PausedFilter, BlockedFilter)
     ordering = ("tenant", "key")
     name_field = "key"
     qualifiers = {"tenant": "tenant"}
     fieldsets = (
         (None, {"fields": ("id", "tenant", "shown_key", "created_at")}),
-        (_("Lane"), {"fields": ("shown_holder", "queued", "oldest")}),
+        (_("Lane"), {"fields": ("shown_holder", "queued_jobs", "oldest_wait")}),
         (_("Pause"), {"fields": ("paused", "paused_by", "paused_at", "shown_reason")}),
     )
 
@@ -178,11 +178,11 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         return format_html('{} {} <span class="jc-small">{}<br>{}</span>', blocked, holder_badge, until, why)
 
     @computed_column(_("queued"))
-    def queued(self, target: Target) -> int:
+    def queued_jobs(self, target: Target) -> int:
         return _target_state(target).queued
 
     @computed_column(_("oldest wait"))
-    def oldest(self, target: Target) -> SafeString | None:
+    def oldest_wait(self, target: Target) -> SafeString | None:
         return format_relative_time(_target_state(target).oldest_queued_at)
 
     def list_version(self) -> str:

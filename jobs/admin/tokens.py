@@ -106,7 +106,7 @@ class ApiTokenAdmin(ObjectActionAdmin):
             needs_confirmation=True,
         ),
     )
-    list_display = ("shown_name", "prefix", "shown_tenant", "shown_scopes", "shown_state", "used", "expires")
+    list_display = ("shown_name", "prefix", "shown_tenant", "shown_scopes", "shown_state", "last_used", "expires")
     name_field = "name"
     qualifiers = {"tenant": "tenant", "prefix": "prefix"}
     fieldsets = (
@@ -117,7 +117,7 @@ class ApiTokenAdmin(ObjectActionAdmin):
     add_fieldsets = ((None, {"fields": ("name", "tenant", "scopes", "days")}),)
 
     shown_name = column(_("name"), "name", isolate_text)
-    used = column(_("last used"), "last_used_at", format_relative_time)
+    last_used = column(_("last used"), "last_used_at", format_relative_time)
     expires = column(_("expires"), "expires_at", format_relative_time)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:

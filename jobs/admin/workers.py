@@ -109,14 +109,22 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             needs_confirmation=True,
         ),
     )
-    list_display = ("shown_name", "shown_state", "beat", "slots_in_use", "current", "brief_serves", "shown_version")
+    list_display = (
+        "shown_name",
+        "shown_state",
+        "last_heartbeat",
+        "slots_in_use",
+        "current_jobs",
+        "brief_serves",
+        "shown_version",
+    )
     list_filter = (choice_filter("state", _("state"), WorkerState.choices), PresentFilter)
     name_field = "name"
     qualifiers = {"host": "host", "version": "version"}
     fieldsets = (
         (None, {"fields": ("id", "shown_name", "host", "pid", "shown_version", "shown_serves")}),
         (_("State"), {"fields": ("shown_state", "slots_in_use", "stuck")}),
-        (_("When"), {"fields": ("started_at", "beat", "heartbeat_at", "stopped_at")}),
+        (_("When"), {"fields": ("started_at", "last_heartbeat", "heartbeat_at", "stopped_at")}),
     )
 
     shown_serves = column(_("serves"), "serves", lambda value: json_block(value or None))
@@ -170,7 +178,7 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         return format_html('{}<br><span class="jc-mark">{} {}</span>', state, request, age)
 
     @computed_column(_("heard"))
-    def beat(self, worker: Worker) -> SafeString | str:
+    def last_heartbeat(self, worker: Worker) -> SafeString | str:
         """Show the age of the last heartbeat: green up to half a lease, amber up to a lease, red beyond."""
         if worker.state == WorkerState.STOPPED:
             return format_relative_time(worker.stopped_at) or "-"
@@ -190,7 +198,7 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         return format_html("{}/{}{}{}", worker.busy, worker.slots, stuck, second_line)
 
     @computed_column(_("in hand"))
-    def current(self, worker: Worker) -> SafeString | None:
+    def current_jobs(self, worker: Worker) -> SafeString | None:
         jobs, now = getattr(worker, "running_jobs", []), timezone.now()
         if not jobs:
             return None

@@ -1,23 +1,23 @@
-// The console without this script is complete; with it, pages keep themselves fresh, rows can be dragged, and keys work.
+// Optional: refreshes pages, and adds dragging of rows and keyboard shortcuts. The console works without it.
 (() => {
   "use strict";
 
-  const remembered = (name, fallback) => {
+  const readSetting = (name, fallback) => {
     try {
       return localStorage.getItem(`jobs.${name}`) ?? fallback;
     } catch {
       return fallback;
     }
   };
-  const remember = (name, value) => {
+  const storeSetting = (name, value) => {
     try {
       localStorage.setItem(`jobs.${name}`, value);
     } catch {
-      // A browser that keeps nothing forgets the choice with the page.
+      // Without local storage, the setting lasts as long as the page.
     }
   };
 
-  // -- live: ask for this page again, and replace what carries data-live ------------------------------------------------
+  // -- live refresh: request this page again, and replace the elements with data-live ------------------------------
 
   const bar = document.querySelector(".jc-bar[data-live-url]");
   const live = bar && {
@@ -26,123 +26,133 @@
     age: bar.querySelector(".jc-live-age"),
     every: bar.querySelector(".jc-live-every"),
     etag: bar.dataset.liveEtag,
-    slower: 1,
-    at: Date.now(),
-    next: Date.now(),
-    busy: false,
+    backoff: 1,
+    refreshedAt: Date.now(),
+    nextAt: Date.now(),
+    isLoading: false,
   };
 
-  const seconds = () => Number(live.every.value);
-  const isHandled = () =>
-    document.querySelector('#result_list input[type="checkbox"]:checked, .jc-dragged, dialog[open]') !== null ||
-    (document.activeElement !== null && document.activeElement.matches("input, textarea, select") && !live.box.contains(document.activeElement));
+  const intervalSec = () => Number(live.every.value);
+  const isInUse = () => {
+    const focused = document.activeElement;
+    return (
+      document.querySelector('#result_list input[type="checkbox"]:checked, .jc-dragged, dialog[open]') !== null ||
+      (focused !== null && focused.matches("input, textarea, select") && !live.box.contains(focused))
+    );
+  };
 
-  const show = () => {
+  const showState = () => {
     const { state, age } = live;
-    const isStale = live.slower > 1;
+    const isStale = live.backoff > 1;
     bar.classList.toggle("jc-is-stale", isStale);
-    const word = isStale ? state.dataset.stale : seconds() === 0 ? state.dataset.paused : state.dataset.fresh;
-    if (state.textContent !== word) state.textContent = word;
-    age.textContent = age.dataset.ago.replace("%s", Math.round((Date.now() - live.at) / 1000));
+    const label = isStale ? state.dataset.stale : intervalSec() === 0 ? state.dataset.paused : state.dataset.fresh;
+    if (state.textContent !== label) state.textContent = label;
+    age.textContent = age.dataset.ago.replace("%s", Math.round((Date.now() - live.refreshedAt) / 1000));
   };
 
-  const replace = (page) => {
+  const replaceLive = (page) => {
     for (const fresh of page.querySelectorAll("[data-live]")) {
       const old = document.querySelector(`[data-live="${CSS.escape(fresh.dataset.live)}"]`);
       if (old && old.innerHTML !== fresh.innerHTML) {
-        const open = new Set([...old.querySelectorAll("details[open][id]")].map((each) => each.id));
+        const open = new Set([...old.querySelectorAll("details[open][id]")].map((details) => details.id));
         const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
-        const typed = [...old.querySelectorAll("input[type=text][id], textarea[id]")].map((each) => [each.id, each.value]);
+        const fields = [...old.querySelectorAll("input[type=text][id], textarea[id]")];
+        const typed = fields.map((field) => [field.id, field.value]);
         old.replaceChildren(...document.importNode(fresh, true).childNodes);
         for (const id of open) document.getElementById(id)?.setAttribute("open", "");
-        for (const [id, value] of typed) if (value && document.getElementById(id)) document.getElementById(id).value = value;
+        for (const [id, value] of typed) {
+          if (value && document.getElementById(id)) document.getElementById(id).value = value;
+        }
         if (focused) document.getElementById(focused)?.focus();
       }
     }
-    // The admin's own script knows the boxes that it found at first.
+    // The admin's own script only knows the checkboxes of the first page.
     if (window.Actions) window.Actions(document.querySelectorAll("tr input.action-select"));
     document.dispatchEvent(new CustomEvent("jobs:fresh"));
   };
 
   const refresh = async () => {
-    if (!live || live.busy) return;
-    live.busy = true;
+    if (!live || live.isLoading) return;
+    live.isLoading = true;
     try {
-      const answer = await fetch(bar.dataset.liveUrl, {
+      const response = await fetch(bar.dataset.liveUrl, {
         headers: { "X-Jobs-Live": "1", "If-None-Match": live.etag },
         cache: "no-store",
         credentials: "same-origin",
-        redirect: "error", // a login page is not pasted into this one
+        redirect: "error", // never insert a login page into this one
       });
-      if (!answer.ok && answer.status !== 304) throw new Error(String(answer.status));
-      if (answer.status !== 304) {
-        const text = await answer.text();
-        if (isHandled()) return; // while somebody chooses, nothing moves under the hand
-        live.etag = answer.headers.get("ETag") ?? "";
-        replace(new DOMParser().parseFromString(text, "text/html"));
+      if (!response.ok && response.status !== 304) throw new Error(String(response.status));
+      if (response.status !== 304) {
+        const text = await response.text();
+        if (isInUse()) return; // do not replace rows while the user selects or types
+        live.etag = response.headers.get("ETag") ?? "";
+        replaceLive(new DOMParser().parseFromString(text, "text/html"));
       }
-      live.at = Date.now();
-      live.slower = 1;
+      live.refreshedAt = Date.now();
+      live.backoff = 1;
     } catch {
-      live.slower = Math.min(live.slower * 2, 8);
+      live.backoff = Math.min(live.backoff * 2, 8);
     } finally {
-      live.busy = false;
-      live.next = Date.now() + Math.max(seconds(), 1) * 1000 * live.slower;
-      show();
+      live.isLoading = false;
+      live.nextAt = Date.now() + Math.max(intervalSec(), 1) * 1000 * live.backoff;
+      showState();
     }
   };
 
   if (live) {
     live.box.hidden = false;
-    const chosen = remembered("live", bar.dataset.liveEvery);
-    if ([...live.every.options].some((each) => each.value === chosen)) live.every.value = chosen;
-    live.next += seconds() * 1000;
+    const stored = readSetting("live", bar.dataset.liveEvery);
+    if ([...live.every.options].some((option) => option.value === stored)) live.every.value = stored;
+    live.nextAt += intervalSec() * 1000;
     live.every.addEventListener("change", () => {
-      remember("live", live.every.value);
-      live.next = Date.now() + seconds() * 1000;
-      show();
+      storeSetting("live", live.every.value);
+      live.nextAt = Date.now() + intervalSec() * 1000;
+      showState();
     });
     setInterval(() => {
       if (document.hidden) return;
-      show();
-      if (seconds() > 0 && Date.now() >= live.next && !isHandled()) refresh();
+      showState();
+      if (intervalSec() > 0 && Date.now() >= live.nextAt && !isInUse()) refresh();
     }, 1000);
-    show();
+    showState();
   }
 
-  // -- counts that the page asks for by itself ---------------------------------------------------------------------------
+  // -- counts of the tabs, loaded after the page -------------------------------------------------------------------
 
   const counts = document.querySelector("[data-counts-url]");
-  const count = async () => {
+  const loadCounts = async () => {
     try {
-      const answer = await fetch(counts.dataset.countsUrl, { credentials: "same-origin", redirect: "error" });
-      if (!answer.ok) return;
-      const found = await answer.json();
-      for (const place of counts.querySelectorAll("[data-count]")) {
-        const told = found[place.dataset.count];
-        if (told !== undefined) place.textContent = told;
+      const response = await fetch(counts.dataset.countsUrl, { credentials: "same-origin", redirect: "error" });
+      if (!response.ok) return;
+      const byStatus = await response.json();
+      for (const element of counts.querySelectorAll("[data-count]")) {
+        const text = byStatus[element.dataset.count];
+        if (text !== undefined) element.textContent = text;
       }
     } catch {
-      // The tabs are links without their numbers, too.
+      // Without their counts, the tabs are still links.
     }
   };
   if (counts) {
-    count();
-    document.addEventListener("jobs:fresh", count);
+    loadCounts();
+    document.addEventListener("jobs:fresh", loadCounts);
   }
 
-  // -- filters: what is not chosen is not said in the address --------------------------------------------------------------
+  // -- filters: leave empty ones out of the URL --------------------------------------------------------------------
 
   document.addEventListener("submit", (event) => {
-    for (const each of event.target.matches(".jc-filters") ? event.target.elements : []) if (each.matches("select")) each.disabled = each.value === "";
+    for (const field of event.target.matches(".jc-filters") ? event.target.elements : []) {
+      if (field.matches("select")) field.disabled = field.value === "";
+    }
   });
 
-  // On a phone the tabs stand in one line, and the chosen one may be beyond its end.
-  for (const each of document.querySelectorAll(".jc-tabs [aria-current]")) {
-    if (each.parentElement.scrollWidth > each.parentElement.clientWidth) each.parentElement.scrollLeft = each.offsetLeft - each.parentElement.offsetLeft;
+  // On a phone the tabs are in one line: scroll to the current one.
+  for (const tab of document.querySelectorAll(".jc-tabs [aria-current]")) {
+    const tabs = tab.parentElement;
+    if (tabs.scrollWidth > tabs.clientWidth) tabs.scrollLeft = tab.offsetLeft - tabs.offsetLeft;
   }
 
-  // -- copy buttons --------------------------------------------------------------------------------------------------------
+  // -- copy buttons ------------------------------------------------------------------------------------------------
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-copy]");
@@ -150,18 +160,18 @@
     const source = document.getElementById(button.dataset.copy);
     if (source && navigator.clipboard) navigator.clipboard.writeText(source.textContent);
   });
-  if (navigator.clipboard) for (const each of document.querySelectorAll("[data-copy]")) each.hidden = false;
+  if (navigator.clipboard) for (const button of document.querySelectorAll("[data-copy]")) button.hidden = false;
 
-  // -- the queue: drag a row, or move the focused one with Alt and the arrows ------------------------------------------------
+  // -- the queue: drag a row, or move the focused one with Alt and the arrows --------------------------------------
 
   const rowOf = (target) => (target instanceof Element ? target.closest(".jc-queue tr[data-job]") : null);
   const isBelow = (row, event) => {
     const box = row.getBoundingClientRect();
     return event.clientY > box.top + box.height / 2;
   };
-  const unmark = () => {
-    for (const each of document.querySelectorAll(".jc-drop-before, .jc-drop-after")) {
-      each.classList.remove("jc-drop-before", "jc-drop-after");
+  const clearDropMarkers = () => {
+    for (const row of document.querySelectorAll(".jc-drop-before, .jc-drop-after")) {
+      row.classList.remove("jc-drop-before", "jc-drop-after");
     }
   };
   let dragged = null;
@@ -176,13 +186,13 @@
     const row = rowOf(event.target);
     if (!dragged || !row || row.dataset.among !== dragged.dataset.among) return;
     event.preventDefault();
-    unmark();
+    clearDropMarkers();
     if (row !== dragged) row.classList.add(isBelow(row, event) ? "jc-drop-after" : "jc-drop-before");
   });
   document.addEventListener("dragend", () => {
     dragged?.classList.remove("jc-dragged");
     dragged = null;
-    unmark();
+    clearDropMarkers();
   });
   document.addEventListener("drop", (event) => {
     const row = rowOf(event.target);
@@ -201,42 +211,43 @@
   document.addEventListener("keydown", (event) => {
     const row = rowOf(event.target);
     if (!row || !event.altKey || event.ctrlKey || event.metaKey) return;
-    const button = { ArrowUp: "up", ArrowDown: "down", Home: "top", End: "bottom" }[event.key];
-    const found = button && row.querySelector(`button[data-move="${button}"]:not([disabled])`);
-    if (!found) return;
+    const move = { ArrowUp: "up", ArrowDown: "down", Home: "top", End: "bottom" }[event.key];
+    const button = move && row.querySelector(`button[data-move="${move}"]:not([disabled])`);
+    if (!button) return;
     event.preventDefault();
-    found.click();
+    button.click();
   });
 
-  // -- keys ------------------------------------------------------------------------------------------------------------------
+  // -- keyboard shortcuts ------------------------------------------------------------------------------------------
 
   const nav = document.querySelector(".jc-bar");
   const dialog = document.querySelector(".jc-keys");
-  const areOn = document.querySelector(".jc-keys-on");
-  if (areOn) {
-    areOn.checked = remembered("keys", "on") === "on";
-    areOn.addEventListener("change", () => remember("keys", areOn.checked ? "on" : "off"));
+  const keysEnabled = document.querySelector(".jc-keys-on");
+  if (keysEnabled) {
+    keysEnabled.checked = readSetting("keys", "on") === "on";
+    keysEnabled.addEventListener("change", () => storeSetting("keys", keysEnabled.checked ? "on" : "off"));
   }
   document.querySelector(".jc-help")?.addEventListener("click", () => dialog.showModal());
 
-  const PLACES = { d: "dashboard", j: "jobs", q: "queue", s: "schedules", w: "workers", t: "targets" };
+  const DESTINATIONS = { d: "dashboard", j: "jobs", q: "queue", s: "schedules", w: "workers", t: "targets" };
   const KEYS = {
     "/": () => document.querySelector('#searchbar, .jc input[type="search"]')?.focus(),
     r: refresh,
     p: () => {
       if (!live) return;
-      live.every.value = seconds() === 0 ? "5" : "0";
+      live.every.value = intervalSec() === 0 ? "5" : "0";
       live.every.dispatchEvent(new Event("change"));
     },
     "?": () => dialog?.showModal(),
   };
-  let hasG = false;
+  let isAfterG = false;
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey || !nav || dialog?.open || (areOn && !areOn.checked)) return;
+    if (event.ctrlKey || event.altKey || event.metaKey || !nav || dialog?.open) return;
+    if (keysEnabled && !keysEnabled.checked) return;
     if (event.target instanceof Element && event.target.closest("input, textarea, select, [contenteditable]")) return;
-    const isPlace = hasG && event.key in PLACES;
-    hasG = event.key === "g" && !hasG;
-    const link = isPlace && document.querySelector(`.jc-bar a[data-key="${PLACES[event.key]}"]`);
+    const isDestination = isAfterG && event.key in DESTINATIONS;
+    isAfterG = event.key === "g" && !isAfterG;
+    const link = isDestination && document.querySelector(`.jc-bar a[data-key="${DESTINATIONS[event.key]}"]`);
     if (!link && !(event.key in KEYS)) return;
     event.preventDefault();
     if (link) link.click();
