@@ -63,12 +63,12 @@ def _fill_database(jobs: int, create_client: Callable[[], Any]) -> FilledDatabas
     from django.core.management import call_command
 
     from tests.factories import JobTemplateFactory, WorkerFactory
-    from tests.query_plans.large_tables import Crowd
+    from tests.query_plans.large_tables import LargeTables
 
     filled = FilledDatabase(_create_database(f"bench_growth_{jobs}"))
     with use_database(filled.name) as connection:
         call_command("migrate", verbosity=0)
-        crowd = Crowd(connection, jobs)
+        crowd = LargeTables(connection, jobs)
         crowd.fill()
         JobTemplateFactory.create_batch(100)
         WorkerFactory.create_batch(5)

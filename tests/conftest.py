@@ -94,14 +94,14 @@ def boss(db: None) -> Client:
     """Return the browser of a superuser."""
     from django.contrib.auth.models import User
 
-    from tests.support.admin_users import logged_in
+    from tests.support.admin_users import log_in
 
-    return logged_in(User.objects.create_superuser("boss"))
+    return log_in(User.objects.create_superuser("boss"))
 
 
 @pytest.fixture
 def looker(db: None) -> Client:
     """Return the browser of a user who may view everything and change nothing."""
-    from tests.support.admin_users import logged_in, reader
+    from tests.support.admin_users import create_reader, log_in
 
-    return logged_in(reader("looker"))
+    return log_in(create_reader("looker"))

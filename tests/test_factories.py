@@ -11,7 +11,7 @@ from factory.django import DjangoModelFactory
 from jobs.states import ACTIVE, TERMINAL, Status
 from tests import factories
 from tests.factories import job_in
-from tests.support.snapshots import OURS
+from tests.support.snapshots import APP_LABELS
 
 pytestmark = pytest.mark.django_db
 
@@ -30,7 +30,7 @@ def test_a_row_of_every_entity_can_be_made_twice(factory: type[DjangoModelFactor
 
 
 def test_every_entity_has_a_factory() -> None:
-    models = {model for label in OURS for model in apps.get_app_config(label).get_models()}
+    models = {model for label in APP_LABELS for model in apps.get_app_config(label).get_models()}
     assert {factory._meta.model for factory in FACTORIES} == models
 
 

@@ -27,9 +27,9 @@ from tests.factories import (
     WorkerFactory,
     job_in,
 )
-from tests.support.admin_pages import list_of, page_of, said
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import everything
+from tests.support.admin_pages import get_list_url, get_page_url, read_messages
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import dump_tables
 
 MOST_STATEMENTS = 30
 
@@ -137,7 +137,7 @@ def test_failures_that_look_alike_stand_together_and_are_retried_together(boss: 
         ("KeyError", "mail.py:7", 1),
     ]
     post = {"action": "retry", "index": "0", "dry_run": "on", "_selected_action": failures[0].job_ids}
-    page = boss.post(list_of(Job), post)
+    page = boss.post(get_list_url(Job), post)
     assert str(page.context["dry_run"]) == "3 jobs: 3 will be retried."
     assert set(failures[0].job_ids) == {job.pk for job in alike}
 
@@ -148,22 +148,25 @@ def test_the_next_fires_are_shown_in_order(boss: Client) -> None:
     sooner = ScheduleFactory.create(name="sooner", next_fire_at=now + timedelta(minutes=10))
     ScheduleFactory.create(name="never", enabled=False, next_fire_at=None)
     page = boss.get(place("dashboard")).content.decode()
-    assert page.index(page_of(sooner)) < page.index(page_of(later))
+    assert page.index(get_page_url(sooner)) < page.index(get_page_url(later))
     assert ">never<" not in page
 
 
 def test_a_resource_is_paused_and_resumed_by_those_who_may(db: Any, looker: Client) -> None:
     job_services.enqueue("tests.note", {"text": "a"}, resource="smtp")
-    client = logged_in(reader("operator", "change_limits"))
+    client = log_in(create_reader("operator", "change_limits"))
     response = client.post(place("resource", "pause"), {"key": "smtp", "reason": "maintenance"})
-    assert (response["Location"], said(response)) == (place("dashboard"), "Resource smtp is paused; what runs goes on.")
+    assert (response["Location"], read_messages(response)) == (
+        place("dashboard"),
+        "Resource smtp is paused; what runs goes on.",
+    )
     state = limits.state("resource", "smtp")
     assert (state.paused, state.paused_by, state.reason) == (True, "operator", "maintenance")
     row = next(row for row in client.get(place("dashboard")).context["resources"] if row.name == "smtp")
     assert (row.queued, row.limit.paused, row.reason) == (1, True, "maintenance")
     client.post(place("resource", "resume"), {"key": "smtp"})
     assert not limits.state("resource", "smtp").paused
-    before = everything()
+    before = dump_tables()
     assert looker.post(place("resource", "pause"), {"key": "smtp"}).status_code == 403
     assert 'action="' + place("resource", "pause") not in looker.get(place("dashboard")).content.decode()
     assert client.get(place("resource", "pause")).status_code == 405
@@ -171,7 +174,7 @@ def test_a_resource_is_paused_and_resumed_by_those_who_may(db: Any, looker: Clie
     for key in ("", "a\nb", "x" * 300, "\0"):
         assert client.post(place("resource", "pause"), {"key": key}).status_code == 302
     assert client.post(place("resource", "pause"), {"key": "smtp", "reason": "x" * 5000}).status_code == 302
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_the_dashboard_takes_few_statements_however_much_goes_on(boss: Client) -> None:
@@ -210,7 +213,7 @@ def test_grouped_digits_stay_out_of_what_a_browser_reads_as_a_number(boss: Clien
 
 
 def test_a_database_that_lacks_migrations_is_said(db: Any) -> None:
-    client = logged_in(reader("ann"))
+    client = log_in(create_reader("ann"))
     assert "migrate" not in messages_of(client)
     MigrationRecorder(connection).record_unapplied("jobscheduler_jobs", "0002_invariants")
     assert "The database lacks 1 migrations (jobscheduler_jobs 0002_invariants): run migrate." in messages_of(client)

@@ -13,9 +13,9 @@ from jobs.models import ConcurrencyLimit, JobTemplate
 from jobs.redaction import MASK
 from jobs.services import jobs as job_services
 from tests.factories import ConcurrencyLimitFactory, JobTemplateFactory
-from tests.support.admin_pages import list_of, page_of
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import everything
+from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import dump_tables
 
 TEMPLATE = {"tenant": "default", "name": "nightly", "job_type": "tests.note", "params": '{"text": "hi"}'}
 
@@ -27,14 +27,14 @@ def errors(response: Any) -> dict[str, Any]:
 
 
 def test_an_operator_sets_a_limit_and_pauses_it_under_his_name(db: Any) -> None:
-    client = logged_in(reader("operator", "change_limits"))
+    client = log_in(create_reader("operator", "change_limits"))
     limit = ConcurrencyLimitFactory.create(max=1, overridden=False)
-    response = client.post(page_of(limit), {"max": "5", "paused": "on", "reason": "maintenance"})
+    response = client.post(get_page_url(limit), {"max": "5", "paused": "on", "reason": "maintenance"})
     assert response.status_code == 302
     limit.refresh_from_db()
     assert (limit.max, limit.overridden, limit.paused, limit.paused_by) == (5, True, True, "operator")
     assert (limit.paused_at is not None, limit.reason) == (True, "maintenance")
-    client.post(page_of(limit), {"max": "5", "overridden": "on"})
+    client.post(get_page_url(limit), {"max": "5", "overridden": "on"})
     limit.refresh_from_db()
     assert (limit.max, limit.paused, limit.paused_by, limit.paused_at) == (5, False, "", None)
     assert LogEntry.objects.count() == 2
@@ -43,13 +43,13 @@ def test_an_operator_sets_a_limit_and_pauses_it_under_his_name(db: Any) -> None:
 def test_a_limit_goes_back_to_what_the_settings_say(boss: Client, settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"resource": {"smtp": 7}}}
     limit = ConcurrencyLimitFactory.create(scope="resource", key="smtp", max=1)
-    boss.post(page_of(limit), {"max": "1"})
+    boss.post(get_page_url(limit), {"max": "1"})
     limit.refresh_from_db()
     assert (limit.max, limit.overridden) == (7, False)
 
 
 def test_a_new_limit_needs_a_scope_and_the_key_that_belongs_to_it(boss: Client) -> None:
-    add = f"{list_of(ConcurrencyLimit)}add/"
+    add = f"{get_list_url(ConcurrencyLimit)}add/"
     assert boss.get(add).status_code == 200
     for scope, key in (
         ("resource", ""),
@@ -71,14 +71,14 @@ def test_a_new_limit_needs_a_scope_and_the_key_that_belongs_to_it(boss: Client) 
 @pytest.mark.parametrize("most", ["0", "-1", "1.5", "nan", "x", "9" * 30, "9" * 5000, str(2**31)])
 def test_a_limit_is_a_whole_number_from_1(most: str, boss: Client) -> None:
     limit = ConcurrencyLimitFactory.create()
-    before = everything()
-    assert "max" in errors(boss.post(page_of(limit), {"max": most, "overridden": "on"}))
-    assert everything() == before
+    before = dump_tables()
+    assert "max" in errors(boss.post(get_page_url(limit), {"max": most, "overridden": "on"}))
+    assert dump_tables() == before
 
 
 def test_scope_and_key_of_a_limit_are_its_identity(boss: Client) -> None:
     limit = ConcurrencyLimitFactory.create(scope="resource", key="smtp")
-    boss.post(page_of(limit), {"scope": "global", "key": "", "max": "2", "overridden": "on"})
+    boss.post(get_page_url(limit), {"scope": "global", "key": "", "max": "2", "overridden": "on"})
     limit.refresh_from_db()
     assert (limit.scope, limit.key, limit.max) == ("resource", "smtp", 2)
 
@@ -86,7 +86,7 @@ def test_scope_and_key_of_a_limit_are_its_identity(boss: Client) -> None:
 def test_a_template_written_here_can_be_enqueued(boss: Client) -> None:
     policy = '{"max_attempts": 5, "base_sec": 0.5}'
     data = {**TEMPLATE, "retry_policy": policy, "tags": '["night"]', "priority": "75", "cost_units": "2"}
-    assert boss.post(f"{list_of(JobTemplate)}add/", data).status_code == 302
+    assert boss.post(f"{get_list_url(JobTemplate)}add/", data).status_code == 302
     job = job_services.enqueue(template="nightly")
     assert (job.params, job.priority, job.tags, job.max_retries, job.cost_units) == (
         {"text": "hi"},
@@ -98,7 +98,7 @@ def test_a_template_written_here_can_be_enqueued(boss: Client) -> None:
 
 
 def test_params_of_a_template_may_be_incomplete_but_not_wrong(boss: Client) -> None:
-    add = f"{list_of(JobTemplate)}add/"
+    add = f"{get_list_url(JobTemplate)}add/"
     for params in ('{"text": 1}', '{"other": 1}', '{"text": "a", "times": "2"}'):
         assert "params" in errors(boss.post(add, {**TEMPLATE, "params": params})), params
     assert boss.post(add, {**TEMPLATE, "params": '{"times": 2}'}).status_code == 302
@@ -127,25 +127,25 @@ def test_params_of_a_template_may_be_incomplete_but_not_wrong(boss: Client) -> N
     ],
 )
 def test_a_template_with_a_bad_field_is_refused_by_name(field: str, text: str, boss: Client) -> None:
-    before = everything()
+    before = dump_tables()
     data = {**TEMPLATE, "job_type": "tests.anything", field: text}
-    assert set(errors(boss.post(f"{list_of(JobTemplate)}add/", data))) == {field}
-    assert everything() == before
+    assert set(errors(boss.post(f"{get_list_url(JobTemplate)}add/", data))) == {field}
+    assert dump_tables() == before
 
 
 def test_two_templates_of_a_tenant_cannot_share_a_name(boss: Client) -> None:
     JobTemplateFactory.create(name="nightly")
-    assert errors(boss.post(f"{list_of(JobTemplate)}add/", TEMPLATE))
+    assert errors(boss.post(f"{get_list_url(JobTemplate)}add/", TEMPLATE))
 
 
 def test_masked_params_survive_an_edit(boss: Client) -> None:
     params = {"text": "a", "login": {"user": "x", "password": "hunter2"}, "hooks": [{"token": "t1"}, {"token": "t2"}]}
     template = JobTemplateFactory.create(job_type="tests.anything", params=params)
-    page = boss.get(page_of(template))
+    page = boss.get(get_page_url(template))
     shown = page.context["adminform"].form["params"].value()
     assert "hunter2" not in shown
     data = {**TEMPLATE, "job_type": "tests.anything", "params": shown.replace('"a"', '"b"')}
-    assert boss.post(page_of(template), data).status_code == 302
+    assert boss.post(get_page_url(template), data).status_code == 302
     template.refresh_from_db()
     assert template.params == {**params, "text": "b"}
 
@@ -156,14 +156,14 @@ def test_a_mask_that_stands_for_nothing_is_not_saved(boss: Client) -> None:
     )
     for params in (f'{{"password": "{MASK}"}}', f'{{"hooks": [{{"token": "{MASK}"}}]}}'):
         data = {**TEMPLATE, "job_type": "tests.anything", "params": params}
-        assert "is hidden here" in errors(boss.post(page_of(template), data))["params"]
+        assert "is hidden here" in errors(boss.post(get_page_url(template), data))["params"]
 
 
 def test_who_may_not_see_params_does_not_overwrite_them(db: Any) -> None:
-    client = logged_in(reader("editor", "change_jobtemplate"))
+    client = log_in(create_reader("editor", "change_jobtemplate"))
     template = JobTemplateFactory.create(params={"text": "kept"})
-    assert "kept" not in client.get(page_of(template)).content.decode()
-    assert client.post(page_of(template), {**TEMPLATE, "params": '{"text": "mine"}'}).status_code == 302
+    assert "kept" not in client.get(get_page_url(template)).content.decode()
+    assert client.post(get_page_url(template), {**TEMPLATE, "params": '{"text": "mine"}'}).status_code == 302
     template.refresh_from_db()
     assert (template.name, template.params) == ("nightly", {"text": "kept"})
 
@@ -171,14 +171,14 @@ def test_who_may_not_see_params_does_not_overwrite_them(db: Any) -> None:
 def test_a_template_of_a_type_that_is_gone_can_still_be_opened_and_renamed(boss: Client) -> None:
     template = JobTemplateFactory.create(job_type="long.gone", params={})
     data = {**TEMPLATE, "job_type": "long.gone", "params": "{}"}
-    assert boss.get(page_of(template)).status_code == 200
-    assert boss.post(page_of(template), data).status_code in (200, 302)
+    assert boss.get(get_page_url(template)).status_code == 200
+    assert boss.post(get_page_url(template), data).status_code in (200, 302)
 
 
 def test_huge_params_are_edited_whole(boss: Client) -> None:
     params = {"text": "x" * 200_000}
     template = JobTemplateFactory.create(job_type="tests.anything", params=params)
-    shown = boss.get(page_of(template)).context["adminform"].form["params"].value()
-    boss.post(page_of(template), {**TEMPLATE, "job_type": "tests.anything", "params": shown})
+    shown = boss.get(get_page_url(template)).context["adminform"].form["params"].value()
+    boss.post(get_page_url(template), {**TEMPLATE, "job_type": "tests.anything", "params": shown})
     template.refresh_from_db()
     assert template.params == params

@@ -16,9 +16,9 @@ from jobs.redaction import MASK
 from jobs.services import jobs as job_services
 from jobs.states import EventKind
 from tests.factories import JobFactory
-from tests.support.admin_pages import page_of
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import everything
+from tests.support.admin_pages import get_page_url
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 NOTE = {"priority": "50", "not_before": "", "deadline_at": "", "params": '{"text": "hi"}'}
@@ -42,7 +42,7 @@ def url(job: Job) -> str:
 
 @pytest.fixture
 def operator() -> Client:
-    return logged_in(reader("ann", "change_job", "view_payload"))
+    return log_in(create_reader("ann", "change_job", "view_payload"))
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def job() -> Job:
 
 
 def test_what_is_changed_is_changed_under_ones_name_and_the_rest_is_left(operator: Client, job: Job) -> None:
-    assert url(job) in operator.get(page_of(job)).content.decode()
+    assert url(job) in operator.get(get_page_url(job)).content.decode()
     answer = operator.post(url(job), {**NOTE, "priority": "70", "params": '{"text": "ho"}', "reason": "it is late"})
-    assert (answer.status_code, answer["Location"]) == (302, page_of(job))
+    assert (answer.status_code, answer["Location"]) == (302, get_page_url(job))
     changed = Job.objects.get(pk=job.pk)
     assert (changed.priority, changed.base_priority, changed.params) == (70, 70, {"text": "ho"})
     (event,) = changed.events.filter(kind=EventKind.UPDATED)
@@ -80,9 +80,9 @@ def test_times_are_read_as_the_console_shows_them(operator: Client, job: Job) ->
 def test_what_stands_as_it_stood_changes_nothing(operator: Client, moment: datetime, settings: Any) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     job = job_services.enqueue("tests.note", {"text": "hi"}, not_before=moment)
-    before = everything()
+    before = dump_tables()
     assert operator.post(url(job), shown(operator, job)).status_code == 302
-    assert everything() == before
+    assert dump_tables() == before
     operator.post(url(job), {**shown(operator, job), "priority": "70"})
     job.refresh_from_db()
     assert (job.priority, job.not_before) == (70, moment)
@@ -116,11 +116,11 @@ def test_what_is_wrong_is_said_beside_its_field_and_changes_nothing(
     operator: Client, job: Job, said: dict[str, str], field: str, settings: Any
 ) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
-    before = everything()
+    before = dump_tables()
     answer: Any = operator.post(url(job), {**NOTE, **said})
     assert answer.status_code == 200
     assert list(answer.context["form"].errors) == [field]
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_masked_secret_stays_what_it_is(operator: Client) -> None:
@@ -131,7 +131,7 @@ def test_a_masked_secret_stays_what_it_is(operator: Client) -> None:
 
 
 def test_who_may_not_see_params_is_not_asked_for_them(job: Job) -> None:
-    client = logged_in(reader("ben", "change_job"))
+    client = log_in(create_reader("ben", "change_job"))
     page: Any = client.get(url(job))
     assert list(page.context["form"].fields) == ["priority", "not_before", "deadline_at", "reason"]
     client.post(url(job), {**NOTE, "priority": "60", "params": '{"text": "mine"}'})
@@ -142,18 +142,18 @@ def test_who_may_not_see_params_is_not_asked_for_them(job: Job) -> None:
 def test_once_it_has_started_or_ended_nothing_is_offered_and_nothing_changes(operator: Client) -> None:
     for trait in ("running", "completed", "cancelled"):
         job = JobFactory.create(**{trait: True})
-        assert url(job) not in operator.get(page_of(job)).content.decode()
-        before = everything()
+        assert url(job) not in operator.get(get_page_url(job)).content.decode()
+        before = dump_tables()
         answer = operator.post(url(job), {**NOTE, "priority": "70"})
         assert answer.status_code == 200
         assert "nothing left to edit" in answer.content.decode()
-        assert everything() == before
+        assert dump_tables() == before
 
 
 @pytest.mark.parametrize("trait", ["paused", "queued"])
 def test_what_waits_again_after_a_dispatch_can_be_edited_but_for_its_params(trait: str, operator: Client) -> None:
     job = JobFactory.create(started=True, **{trait: True})
-    assert url(job) in operator.get(page_of(job)).content.decode()
+    assert url(job) in operator.get(get_page_url(job)).content.decode()
     page: Any = operator.get(url(job))
     assert list(page.context["form"].fields) == ["priority", "not_before", "deadline_at", "reason"]
     assert operator.post(url(job), {**NOTE, "priority": "70", "params": '{"text": "mine"}'}).status_code == 302
@@ -162,8 +162,8 @@ def test_what_waits_again_after_a_dispatch_can_be_edited_but_for_its_params(trai
 
 
 def test_it_takes_the_permission(job: Job) -> None:
-    client = logged_in(reader("cleo"))
-    assert url(job) not in client.get(page_of(job)).content.decode()
+    client = log_in(create_reader("cleo"))
+    assert url(job) not in client.get(get_page_url(job)).content.decode()
     assert client.get(url(job)).status_code == client.post(url(job), NOTE).status_code == 403
     missing = url(job).replace(str(job.pk), "018f0000-0000-7000-8000-000000000000")
-    assert logged_in(reader("dan", "change_job")).get(missing).status_code == 404
+    assert log_in(create_reader("dan", "change_job")).get(missing).status_code == 404

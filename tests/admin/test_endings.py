@@ -17,7 +17,7 @@ from jobs.states import Status
 from jobs.stats import cache
 from tests.factories import JobEventFactory, job_in
 from tests.sample_app.job_types import note
-from tests.support.admin_pages import list_of
+from tests.support.admin_pages import get_list_url
 
 NOW = timezone.now()
 
@@ -34,7 +34,7 @@ def ended(status: Status, ago: timedelta, **more: Any) -> Job:
 
 
 def listed(client: Client, **asked: str) -> set[Any]:
-    return {job.pk for job in client.get(list_of(Job), asked).context["cl"].result_list}
+    return {job.pk for job in client.get(get_list_url(Job), asked).context["cl"].result_list}
 
 
 def test_the_first_event_since_a_moment_is_found_by_halving(db: Any) -> None:

@@ -17,9 +17,9 @@ from jobs.redaction import MASK
 from jobs.registry import job, registry
 from jobs.states import Status
 from tests.factories import JobTemplateFactory
-from tests.support.admin_pages import page_of
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import events_of, everything
+from tests.support.admin_pages import get_page_url
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import dump_tables, list_events
 
 KIND = "tests.typed"
 
@@ -84,7 +84,7 @@ def test_what_is_typed_is_read_as_the_handler_declares_it(boss: Client) -> None:
     typed = params(title="12", count="3", ratio="1e-1", loud="true", size="large", options='{"a": [1]}', names='["x"]')
     answer = post(boss, **typed, target="book-1", priority="HIGH", tags="a, b", reason="to see", tenant="acme")
     made = Job.objects.get()
-    assert answer["Location"] == page_of(made)
+    assert answer["Location"] == get_page_url(made)
     assert made.params == {
         "title": "12",
         "count": 3,
@@ -95,7 +95,7 @@ def test_what_is_typed_is_read_as_the_handler_declares_it(boss: Client) -> None:
         "names": ["x"],
     }
     assert (made.target, made.priority, made.tags, made.tenant) == ("book-1", 75, ["a", "b"], "acme")
-    (event,) = events_of(made)
+    (event,) = list_events(made)
     assert (event.actor_kind, event.actor_name, event.reason) == ("user", "boss", "to see")
     assert LogEntry.objects.get().object_id == str(made.pk)
 
@@ -157,10 +157,10 @@ def test_an_unknown_job_type_is_told(boss: Client) -> None:
 
 
 def test_it_takes_the_permission_to_add_jobs(looker: Client) -> None:
-    before = everything()
+    before = dump_tables()
     assert looker.get(place()).status_code == post(looker, **params(title="t", count="1")).status_code == 403
     assert place() not in looker.get(reverse("admin:index")).content.decode()
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_every_job_type_that_is_known_has_a_form(boss: Client) -> None:
@@ -170,7 +170,7 @@ def test_every_job_type_that_is_known_has_a_form(boss: Client) -> None:
 
 def test_a_template_runs_as_it_stands_and_with_what_is_changed(boss: Client) -> None:
     template = JobTemplateFactory.create(job_type=KIND, params={"title": "t", "count": 2, "options": {"token": "x"}})
-    assert run_of(template) in boss.get(page_of(template)).content.decode()
+    assert run_of(template) in boss.get(get_page_url(template)).content.decode()
     page = boss.get(run_of(template)).content.decode()
     assert ('value="2"' in page, MASK in page) == (True, True)
     shown = '{\r\n  "token": "' + MASK + '"\r\n}'
@@ -183,7 +183,7 @@ def test_a_template_runs_as_it_stands_and_with_what_is_changed(boss: Client) -> 
 
 
 def test_params_that_one_may_not_see_stay_hidden_and_are_used(db: Any) -> None:
-    client = logged_in(reader("runner", "run_jobtemplate"))
+    client = log_in(create_reader("runner", "run_jobtemplate"))
     template = JobTemplateFactory.create(job_type=KIND, params={"title": "only-for-some", "count": 2})
     assert "only-for-some" not in client.get(run_of(template)).content.decode()
     assert client.post(run_of(template), {}).status_code == 302
@@ -193,7 +193,7 @@ def test_params_that_one_may_not_see_stay_hidden_and_are_used(db: Any) -> None:
 def test_running_a_template_takes_its_permission(looker: Client) -> None:
     template = JobTemplateFactory.create(job_type=KIND, params={"title": "t", "count": 2})
     assert looker.get(run_of(template)).status_code == looker.post(run_of(template), {}).status_code == 403
-    assert run_of(template) not in looker.get(page_of(template)).content.decode()
+    assert run_of(template) not in looker.get(get_page_url(template)).content.decode()
     assert not Job.objects.exists()
 
 

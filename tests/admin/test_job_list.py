@@ -16,20 +16,20 @@ from jobs.services import jobs as job_services
 from jobs.services import limits, targets
 from jobs.states import Status
 from tests.factories import JobFactory, ScheduleFactory, WorkerFactory, job_in
-from tests.support.admin_pages import list_of, page_of, said
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import events_of, everything
+from tests.support.admin_pages import get_list_url, get_page_url, read_messages
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import dump_tables, list_events
 
 SERVES = {"types": ["tests.note"]}
 
 
 def rows(client: Client, query: str = "") -> dict[Any, Any]:
-    return {job.pk: job for job in client.get(f"{list_of(Job)}{query}").context["cl"].result_list}
+    return {job.pk: job for job in client.get(f"{get_list_url(Job)}{query}").context["cl"].result_list}
 
 
 def act(client: Client, action: str, jobs: list[Job], query: str = "", **data: Any) -> Any:
     post = {"action": action, "_selected_action": [str(job.pk) for job in jobs], "index": 0, **data}
-    return client.post(f"{list_of(Job)}{query}", post)
+    return client.post(f"{get_list_url(Job)}{query}", post)
 
 
 def test_a_row_says_why_its_job_waits(boss: Client) -> None:
@@ -50,7 +50,7 @@ def test_a_row_says_why_its_job_waits(boss: Client) -> None:
     assert found[behind_failure.pk].why == "its target is blocked by a failed job"
     assert found[at_paused_target.pk].why == "its target is paused"
     limits.pause("global", reason="stocktaking")
-    page = boss.get(list_of(Job))
+    page = boss.get(get_list_url(Job))
     assert "the global limit is paused" in {job.pk: job for job in page.context["cl"].result_list}[no_worker.pk].why
     assert "stocktaking" in page.content.decode()
 
@@ -60,7 +60,7 @@ def test_a_row_is_marked_by_what_is_special_about_its_job(boss: Client) -> None:
     job_in(Status.RUNNING, lease_expires_at=past)
     job_in(Status.FAILED, in_lane=True)
     JobFactory.create(schedule=ScheduleFactory.create(), in_group=True, attempt=2, max_retries=3)
-    page = boss.get(list_of(Job)).content.decode()
+    page = boss.get(get_list_url(Job)).content.decode()
     missing = [word for word in ("stuck", "blocks its target", "by schedule", "in a group", "2/4") if word not in page]
     assert missing == []
 
@@ -69,15 +69,15 @@ def test_params_are_in_one_line_masked_and_only_for_those_who_may_see_them(boss:
     JobFactory.create(params={"text": "hello", "password": "hunter2"})
     long = secrets.token_hex(4000)  # which no database makes small
     JobFactory.create(params={"text": long})
-    page = boss.get(list_of(Job)).content.decode()
+    page = boss.get(get_list_url(Job)).content.decode()
     assert [word in page for word in ("hello", "hunter2", "(long params)", long[:20])] == [True, False, True, False]
-    assert "hello" not in looker.get(list_of(Job)).content.decode()
+    assert "hello" not in looker.get(get_list_url(Job)).content.decode()
 
 
 def test_the_tabs_count_every_status_in_one_call(boss: Client, looker: Client) -> None:
     for status in (Status.QUEUED, Status.QUEUED, Status.RUNNING, Status.PAUSED):
         job_in(status)
-    page = boss.get(f"{list_of(Job)}?status=RUNNING")
+    page = boss.get(f"{get_list_url(Job)}?status=RUNNING")
     assert [tab["name"] for tab in page.context["tabs"] if tab["is_current"]] == ["RUNNING"]
     counts = looker.get(page.context["counts_url"]).json()
     assert set(counts) == set(Status)
@@ -105,9 +105,9 @@ def test_what_needs_attention_is_one_filter_away(boss: Client) -> None:
 
 
 def test_an_empty_list_says_why_it_is_empty(boss: Client) -> None:
-    assert "There are no jobs yet" in boss.get(list_of(Job)).content.decode()
+    assert "There are no jobs yet" in boss.get(get_list_url(Job)).content.decode()
     job_in(Status.QUEUED)
-    assert "Nothing matches these filters" in boss.get(f"{list_of(Job)}?status=FAILED").content.decode()
+    assert "Nothing matches these filters" in boss.get(f"{get_list_url(Job)}?status=FAILED").content.decode()
 
 
 # -------------------------------------------------------------------------------------------------- many jobs at once
@@ -115,22 +115,22 @@ def test_an_empty_list_says_why_it_is_empty(boss: Client) -> None:
 
 def test_a_grave_verb_on_many_first_says_what_it_would_do(boss: Client) -> None:
     ended, running = [job_in(Status.FAILED) for _ in range(3)], [job_in(Status.RUNNING) for _ in range(2)]
-    before = everything()
+    before = dump_tables()
     page = act(boss, "retry", [*ended, *running])
     assert page.status_code == 200
     assert str(page.context["dry_run"]) == "5 jobs: 3 will be retried, 2 skipped because already running."
-    assert everything() == before
+    assert dump_tables() == before
     agreed = act(boss, "retry", [*ended, *running], confirmed="1", reason="as agreed")
-    assert said(agreed).startswith("3 jobs retried, 2 skipped: already running")
-    assert {events_of(job)[-1].reason for job in ended} == {"as agreed"}
+    assert read_messages(agreed).startswith("3 jobs retried, 2 skipped: already running")
+    assert {list_events(job)[-1].reason for job in ended} == {"as agreed"}
 
 
 def test_the_page_that_asks_repeats_the_choice(boss: Client) -> None:
     jobs = [job_in(Status.QUEUED) for _ in range(3)]
     hidden = act(boss, "cancel", jobs, reason="why not").context["hidden"]
     post: dict[str, Any] = {name: [str(value) for key, value in hidden if key == name] for name, _ in hidden}
-    response = boss.post(list_of(Job), {**post, "confirmed": "1"})
-    assert said(response) == "3 jobs cancelled."
+    response = boss.post(get_list_url(Job), {**post, "confirmed": "1"})
+    assert read_messages(response) == "3 jobs cancelled."
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_only_what_is_dangerous_is_asked_twice(
 
 def test_any_verb_can_be_tried_dry(boss: Client) -> None:
     jobs = [job_in(Status.QUEUED), job_in(Status.COMPLETED)]
-    before = everything()
+    before = dump_tables()
     page = act(boss, "pause", jobs, dry_run="on")
     assert str(page.context["dry_run"]) == "2 jobs: 1 will be paused, 1 skipped because already completed."
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_what_is_foreseen_is_what_happens(boss: Client) -> None:
@@ -173,9 +173,9 @@ def test_what_is_foreseen_is_what_happens(boss: Client) -> None:
         JobFactory.create(retry_of=followed, attempt=2)
         jobs.append(followed)
         result = act(boss, verb, jobs, dry_run="on").context["dry_run"]
-        before = {job.pk: len(events_of(job)) for job in jobs}
+        before = {job.pk: len(list_events(job)) for job in jobs}
         act(boss, verb, jobs, confirmed="1")
-        changed = [job for job in jobs if len(events_of(job)) > before[job.pk]]
+        changed = [job for job in jobs if len(list_events(job)) > before[job.pk]]
         asked_before = [job for job in jobs if verb == "cancel" and job.cancel_requested]
         assert len(changed) + len(asked_before) == result.applicable, verb
 
@@ -186,54 +186,58 @@ def test_all_that_match_are_taken_up_to_the_limit_and_the_rest_is_told(boss: Cli
     page = act(boss, "retry", jobs[:1], "?status=FAILED", select_across="1")
     assert str(page.context["dry_run"]) == "3 jobs: 3 will be retried."
     assert "2 remain for the next time" in page.content.decode()
-    assert "2 not looked at" in said(act(boss, "retry", jobs[:1], "?status=FAILED", select_across="1", confirmed="1"))
+    assert "2 not looked at" in read_messages(
+        act(boss, "retry", jobs[:1], "?status=FAILED", select_across="1", confirmed="1")
+    )
 
 
 def test_priority_is_changed_for_many_by_those_who_may_reorder(db: Any) -> None:
-    client = logged_in(reader("operator", "reorder_job"))
+    client = log_in(create_reader("operator", "reorder_job"))
     jobs = [job_in(Status.QUEUED), job_in(Status.QUEUED), job_in(Status.COMPLETED)]
     page = act(client, "change_priority", jobs)
     assert str(page.context["dry_run"]) == "3 jobs: 2 will be changed, 1 skipped because already completed."
     for wrong in ("", "101", "-1", "x", "9" * 50, "1.5"):
         refused = act(client, "change_priority", jobs, confirmed="1", priority=wrong)
         assert (refused.status_code, bool(refused.context["error"])) == (200, True), wrong
-    assert said(act(client, "change_priority", jobs, confirmed="1", priority="90")).startswith("2 jobs changed, 1 skip")
+    assert read_messages(act(client, "change_priority", jobs, confirmed="1", priority="90")).startswith(
+        "2 jobs changed, 1 skip"
+    )
     assert [Job.objects.get(pk=job.pk).priority for job in jobs] == [90, 90, 50]
-    assert (events_of(jobs[0])[-1].kind, events_of(jobs[0])[-1].actor_name) == ("UPDATED", "operator")
+    assert (list_events(jobs[0])[-1].kind, list_events(jobs[0])[-1].actor_name) == ("UPDATED", "operator")
 
 
 def test_a_list_that_asks_for_itself_is_told_that_nothing_happened(boss: Client) -> None:
     job = job_services.enqueue("tests.note", {"text": "a"})
     asked = {"X-Jobs-Live": "1"}
-    first = boss.get(list_of(Job), headers=asked)
-    again = boss.get(list_of(Job), headers={**asked, "If-None-Match": first["ETag"]})
+    first = boss.get(get_list_url(Job), headers=asked)
+    again = boss.get(get_list_url(Job), headers={**asked, "If-None-Match": first["ETag"]})
     assert (again.status_code, again.content) == (304, b"") or again["ETag"] != first["ETag"]
     job_services.pause(job.pk)
-    assert boss.get(list_of(Job), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200
-    assert boss.get(list_of(Job), headers={"If-None-Match": first["ETag"]}).status_code == 200  # a person reloads
+    assert boss.get(get_list_url(Job), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200
+    assert boss.get(get_list_url(Job), headers={"If-None-Match": first["ETag"]}).status_code == 200  # a person reloads
 
 
 def test_a_job_that_follows_one_whose_worker_died_is_marked_as_rescued(db: Any) -> None:
-    client = logged_in(reader("ann"))
+    client = log_in(create_reader("ann"))
     for reason in ("lease expired", "boom"):
         died = JobFactory.create(failed=True, status_reason=reason)
         JobFactory.create(retry_of=died, attempt=2)
-    page = client.get(list_of(Job)).content.decode()
+    page = client.get(get_list_url(Job)).content.decode()
     assert page.count('<span class="jc-mark">rescued</span>') == 1
 
 
 def test_a_page_that_asks_for_itself_leaves_the_messages_to_people(boss: Client) -> None:
     job = JobFactory.create()
-    boss.post(page_of(job).replace("/change/", "/verb/pause/"))
-    for page in (list_of(Job), page_of(job)):
+    boss.post(get_page_url(job).replace("/change/", "/verb/pause/"))
+    for page in (get_list_url(Job), get_page_url(job)):
         assert "1 job paused" not in boss.get(page, headers={"X-Jobs-Live": "1"}).content.decode()
-    assert "1 job paused" in boss.get(page_of(job)).content.decode()
+    assert "1 job paused" in boss.get(get_page_url(job)).content.decode()
 
 
 def test_what_was_ticked_and_has_left_the_list_is_reported(boss: Client) -> None:
     gone, here = JobFactory.create(completed=True), JobFactory.create(failed=True)
-    url = f"{list_of(Job)}?status=FAILED"
-    told = said(boss.post(url, {"action": "pause", "_selected_action": [gone.pk, here.pk]}))
+    url = f"{get_list_url(Job)}?status=FAILED"
+    told = read_messages(boss.post(url, {"action": "pause", "_selected_action": [gone.pk, here.pk]}))
     assert "already completed" in told
     assert "already failed" in told
 
@@ -241,5 +245,7 @@ def test_what_was_ticked_and_has_left_the_list_is_reported(boss: Client) -> None
 @pytest.mark.parametrize("yes", ["1", "true", "on"])
 def test_all_that_match_need_a_second_look_in_any_spelling(yes: str, boss: Client) -> None:
     JobFactory.create_batch(2)
-    boss.post(list_of(Job), {"action": "pause", "select_across": yes, "_selected_action": [Job.objects.first().pk]})
+    boss.post(
+        get_list_url(Job), {"action": "pause", "select_across": yes, "_selected_action": [Job.objects.first().pk]}
+    )
     assert not Job.objects.filter(status=Status.PAUSED).exists()

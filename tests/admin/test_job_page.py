@@ -20,29 +20,29 @@ from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory, WorkerFactory, job_in
-from tests.support.admin_pages import list_of, page_of, said
-from tests.support.admin_rows import one_of_each
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import events_of
+from tests.support.admin_pages import get_list_url, get_page_url, read_messages
+from tests.support.admin_rows import create_all_rows
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import list_events
 
 MOST_STATEMENTS = 30
 
 
 def clone_url(job: Job) -> str:
-    return page_of(job).replace("/change/", "/clone/")
+    return get_page_url(job).replace("/change/", "/clone/")
 
 
 def shown(client: Client, job: Job) -> str:
-    return str(client.get(page_of(job)).content.decode())
+    return str(client.get(get_page_url(job)).content.decode())
 
 
 def test_a_job_that_was_paused_while_it_waited_is_not_said_to_have_been_interrupted(boss: Client) -> None:
     waiting, stopped = job_in(Status.QUEUED), job_in(Status.PAUSED)
     job_services.pause(waiting.pk)
-    for page in (boss.get(page_of(waiting)), boss.get(list_of(Job), {"q": str(waiting.pk)})):
+    for page in (boss.get(get_page_url(waiting)), boss.get(get_list_url(Job), {"q": str(waiting.pk)})):
         text = page.content.decode()
         assert ("interrupted" in text, "paused before it started" in text) == (False, True)
-    assert "Job was interrupted by user" in boss.get(page_of(stopped)).content.decode()
+    assert "Job was interrupted by user" in boss.get(get_page_url(stopped)).content.decode()
 
 
 def test_what_never_started_logged_nothing_because_of_that(boss: Client) -> None:
@@ -69,7 +69,7 @@ def test_an_error_says_where_in_ones_own_code_it_happened(boss: Client) -> None:
 def test_a_running_job_leads_to_its_worker(boss: Client) -> None:
     worker = WorkerFactory.create(name="mailer", host="h1")
     owner = Identity("mailer", "h1", "boot", "ns", worker.pid, "1").slot(2)
-    page = boss.get(page_of(JobFactory.create(running=True, lease_owner=owner))).content.decode()
+    page = boss.get(get_page_url(JobFactory.create(running=True, lease_owner=owner))).content.decode()
     found = re.search(r'href="([^"]*/worker/\?q=[^"]*)"', page)
     assert found is not None
     assert [row.pk for row in boss.get(unescape(found[1])).context["cl"].result_list] == [worker.pk]
@@ -80,13 +80,13 @@ def test_a_job_that_waits_says_why_and_names_the_job_in_its_way(boss: Client) ->
     waiting = job_services.enqueue("tests.note", {"text": "a"}, target="book-1")
     page = shown(boss, waiting)
     assert "target book-1 is blocked" in page
-    assert page_of(failed) in page
+    assert get_page_url(failed) in page
 
 
 def test_a_job_that_waits_for_its_time_shows_the_steps_ahead(boss: Client) -> None:
     now = timezone.now()
     times: Any = {"not_before": now + timedelta(hours=3), "deadline_at": now + timedelta(hours=9)}
-    page = boss.get(page_of(job_services.enqueue("tests.note", {"text": "a"}, **times)))
+    page = boss.get(get_page_url(job_services.enqueue("tests.note", {"text": "a"}, **times)))
     assert [str(step.label) for step in page.context["steps"]] == ["Submitted", "Due", "Too late to start"]
     assert [step.is_future for step in page.context["steps"]] == [False, True, True]
 
@@ -96,7 +96,7 @@ def test_each_step_tells_who_why_and_how_long(boss: Client) -> None:
     for kind, after in (("SUBMITTED", 0), ("RUNNING", 20), ("COMPLETED", 80)):
         at = start + timedelta(seconds=after)
         JobEventFactory.create(job=job, kind=kind, at=at, actor_kind="user", actor_name="ada", reason=f"{kind} so")
-    steps = boss.get(page_of(job)).context["steps"]
+    steps = boss.get(get_page_url(job)).context["steps"]
     assert [step.lasted for step in steps] == [timedelta(seconds=20), timedelta(seconds=60), None]
     page = shown(boss, job)
     assert ("user ada" in page, "RUNNING so" in page, "for 20 s" in page) == (True, True, True)
@@ -107,7 +107,7 @@ def test_the_whole_retry_chain_is_on_the_page_of_each_of_its_jobs(boss: Client) 
     for attempt in range(2, 6):
         jobs.append(JobFactory.create(failed=True, retry_of=jobs[-1], attempt=attempt))
     for job in (jobs[0], jobs[2], jobs[4]):
-        page = boss.get(page_of(job))
+        page = boss.get(get_page_url(job))
         assert [each["job"].pk for each in page.context["chain"]] == [each.pk for each in jobs]
         assert [each["job"].pk for each in page.context["chain"] if each["is_this"]] == [job.pk]
 
@@ -115,7 +115,7 @@ def test_the_whole_retry_chain_is_on_the_page_of_each_of_its_jobs(boss: Client) 
 def test_a_traceback_is_folded_and_its_last_line_is_not(boss: Client) -> None:
     error = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no such book\n'
     job = job_in(Status.FAILED, run__error=error)
-    page = boss.get(page_of(job))
+    page = boss.get(get_page_url(job))
     assert page.context["error_line"] == "ValueError: no such book"
     assert '<details id="job-traceback">' in page.content.decode()
 
@@ -132,21 +132,21 @@ def test_who_may_not_see_the_payload_sees_neither_params_nor_artifacts_nor_logs(
     JobLogFactory.create(job=job, message="hidden-log")
     page = shown(looker, job)
     assert ("hidden-" in page, "Can see params, artifacts and logs" in page) == (False, True)
-    everything = shown(logged_in(reader("insider", "view_payload")), job)
+    everything = shown(log_in(create_reader("insider", "view_payload")), job)
     assert [word for word in ("params", "checkpoint", "artifact", "log") if f"hidden-{word}" not in everything] == []
 
 
 def test_a_clone_does_the_same_work_as_a_job_of_its_own(db: Any) -> None:
-    client = logged_in(reader("operator", "add_job"))
+    client = log_in(create_reader("operator", "add_job"))
     told: Any = {"target": "book-1", "priority": 70, "tags": ["a"], "idempotency_key": "once", "max_retries": 1}
     job = job_services.enqueue("tests.note", {"text": "hello"}, **told)
     response = client.post(clone_url(job))
     made = Job.objects.exclude(pk=job.pk).get()
-    assert response["Location"] == page_of(made)
+    assert response["Location"] == get_page_url(made)
     same = ("job_type", "params", "target", "priority", "tags", "max_retries", "tenant")
     assert {name: getattr(made, name) for name in same} == {name: getattr(job, name) for name in same}
     assert (made.idempotency_key, made.retry_of_id, made.attempt) == (None, None, 1)
-    assert (events_of(made)[0].actor_name, events_of(made)[0].reason) == ("operator", f"clone of {job.pk}")
+    assert (list_events(made)[0].actor_name, list_events(made)[0].reason) == ("operator", f"clone of {job.pk}")
     assert LogEntry.objects.get().object_id == str(made.pk)
 
 
@@ -162,24 +162,24 @@ def test_a_clone_takes_a_permission_and_a_post(looker: Client, boss: Client) -> 
 def test_what_cannot_be_submitted_any_more_is_said_in_a_message(boss: Client) -> None:
     job = job_in(Status.COMPLETED, job_type="long.gone")
     response = boss.post(clone_url(job))
-    assert response["Location"] == page_of(job)
-    assert "could not be submitted again" in said(response)
+    assert response["Location"] == get_page_url(job)
+    assert "could not be submitted again" in read_messages(response)
 
 
 def test_a_page_takes_few_statements_however_much_there_is_to_show(boss: Client) -> None:
-    jobs = [row for row in one_of_each() if isinstance(row, Job)]
+    jobs = [row for row in create_all_rows() if isinstance(row, Job)]
     for job in jobs:
-        boss.get(page_of(job))
+        boss.get(get_page_url(job))
         with CaptureQueriesContext(connection) as few:
-            boss.get(page_of(job))
+            boss.get(get_page_url(job))
         assert len(few) <= MOST_STATEMENTS, (job.status, [each["sql"][:100] for each in few])
     JobEventFactory.create_batch(40, job=jobs[0])
     JobLogFactory.create_batch(40, job=jobs[0])
     with CaptureQueriesContext(connection) as before:
-        boss.get(page_of(jobs[1]))
+        boss.get(get_page_url(jobs[1]))
     JobEventFactory.create_batch(40, job=jobs[1])
     with CaptureQueriesContext(connection) as after:
-        boss.get(page_of(jobs[1]))
+        boss.get(get_page_url(jobs[1]))
     assert len(before) == len(after)
 
 
@@ -187,9 +187,9 @@ def test_a_page_takes_few_statements_however_much_there_is_to_show(boss: Client)
 def test_a_page_that_asks_for_itself_is_told_that_nothing_happened(status: Status, boss: Client) -> None:
     job = job_in(status)
     asked = {"X-Jobs-Live": "1"}
-    first = boss.get(page_of(job), headers=asked)
-    again = boss.get(page_of(job), headers={**asked, "If-None-Match": first["ETag"]})
+    first = boss.get(get_page_url(job), headers=asked)
+    again = boss.get(get_page_url(job), headers={**asked, "If-None-Match": first["ETag"]})
     # Between two minutes both answers are whole: ages are shown.
     assert (again.status_code, again.content) == (304, b"") or again["ETag"] != first["ETag"]
     Job.objects.filter(pk=job.pk).update(progress=0.5, progress_message="on")
-    assert boss.get(page_of(job), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200
+    assert boss.get(get_page_url(job), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200

@@ -20,8 +20,8 @@ from schedules.models import Schedule
 from tests import factories
 from tests.admin.test_pages import SHOWN
 from tests.factories import SAMPLE_TYPE, JobFactory, job_in
-from tests.support.admin_pages import list_of, page_of
-from tests.support.admin_users import logged_in, reader
+from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.admin_users import create_reader, log_in
 from webhooks.models import WebhookDelivery
 
 
@@ -35,21 +35,21 @@ def queries_of(client: Client, url: str) -> int:
 
 
 def found(client: Client, query: str, model: Any = Job) -> set[Any]:
-    response = client.get(list_of(model), {"q": query})
+    response = client.get(get_list_url(model), {"q": query})
     return {row.pk for row in response.context["cl"].result_list}
 
 
 def test_the_job_list_takes_as_many_queries_for_100_rows_as_for_10(db: Any) -> None:
-    client = logged_in(reader("operator", "cancel_job", "view_payload"))
+    client = log_in(create_reader("operator", "cancel_job", "view_payload"))
     for status in (Status.FAILED, Status.QUEUED):
         for _ in range(5):
             job_in(status, target=None)
-    few = queries_of(client, f"{list_of(Job)}?all=1")
+    few = queries_of(client, f"{get_list_url(Job)}?all=1")
     for _ in range(45):
         job_in(Status.FAILED)
         job_in(Status.RUNNING)
-    assert client.get(f"{list_of(Job)}?all=1").context["cl"].result_count == 100
-    assert queries_of(client, f"{list_of(Job)}?all=1") == few <= 20
+    assert client.get(f"{get_list_url(Job)}?all=1").context["cl"].result_count == 100
+    assert queries_of(client, f"{get_list_url(Job)}?all=1") == few <= 20
 
 
 @pytest.mark.parametrize(
@@ -66,23 +66,23 @@ def test_the_job_list_takes_as_many_queries_for_100_rows_as_for_10(db: Any) -> N
 )
 def test_other_lists_take_a_constant_number_of_queries_too(make: Any, boss: Client) -> None:
     make.create_batch(3)
-    few = queries_of(boss, list_of(make._meta.model))
+    few = queries_of(boss, get_list_url(make._meta.model))
     make.create_batch(20)
-    assert queries_of(boss, list_of(make._meta.model)) == few <= 8
+    assert queries_of(boss, get_list_url(make._meta.model)) == few <= 8
 
 
 def test_a_job_page_takes_as_many_queries_for_many_events_as_for_few(boss: Client) -> None:
     job = JobFactory.create(failed=True, in_lane=True)
     factories.JobEventFactory.create_batch(2, job=job)
-    few = queries_of(boss, page_of(job))
+    few = queries_of(boss, get_page_url(job))
     factories.JobEventFactory.create_batch(100, job=job)
     factories.JobLogFactory.create_batch(100, job=job)
-    assert queries_of(boss, page_of(job)) == few <= 13
+    assert queries_of(boss, get_page_url(job)) == few <= 13
 
 
 @pytest.mark.parametrize("model", SHOWN)
 def test_every_list_has_the_bar_and_its_filters_above_the_table(model: Any, boss: Client) -> None:
-    page = boss.get(list_of(model))
+    page = boss.get(get_list_url(model))
     text = page.content.decode()
     assert ('class="jc-bar"' in text, "changelist-filter" in text) == (True, False)
     assert [spec.parameter_name for spec in page.context["cl"].filters] == re.findall(r'<select name="(\w+)"', text)[
@@ -93,17 +93,17 @@ def test_every_list_has_the_bar_and_its_filters_above_the_table(model: Any, boss
 @pytest.mark.parametrize("model", [Job, JobGroup, Schedule, Target, Worker, WebhookDelivery])
 def test_a_list_that_asks_for_itself_is_told_that_nothing_happened(model: Any, boss: Client) -> None:
     asked = {"X-Jobs-Live": "1"}
-    first = boss.get(list_of(model), headers=asked)
+    first = boss.get(get_list_url(model), headers=asked)
     with CaptureQueriesContext(connection) as captured:
-        again = boss.get(list_of(model), headers={**asked, "If-None-Match": first["ETag"]})
+        again = boss.get(get_list_url(model), headers={**asked, "If-None-Match": first["ETag"]})
     assert (again.status_code, again.content) == (304, b"") or again["ETag"] != first["ETag"]
     assert again.status_code == 200 or len(captured) <= 4
     factories.JobEventFactory.create(), factories.WebhookAttemptFactory.create()
-    assert boss.get(list_of(model), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200
+    assert boss.get(get_list_url(model), headers={**asked, "If-None-Match": first["ETag"]}).status_code == 200
 
 
 def test_a_filter_keeps_what_the_address_says_besides(boss: Client) -> None:
-    page = boss.get(f"{list_of(Job)}?status=FAILED&q=type:a&created=24h").content.decode()
+    page = boss.get(f"{get_list_url(Job)}?status=FAILED&q=type:a&created=24h").content.decode()
     form = page[page.index("jc-filters") :].partition("</form>")[0]
     hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
     assert dict(hidden) == {"status": "FAILED", "q": "type:a"}
@@ -113,7 +113,7 @@ def test_a_filter_keeps_what_the_address_says_besides(boss: Client) -> None:
 def test_a_list_loads_no_large_payload_nor_counts_the_whole_table(boss: Client) -> None:
     JobFactory.create(completed=True)
     with CaptureQueriesContext(connection) as captured:
-        boss.get(list_of(Job))
+        boss.get(get_list_url(Job))
     sql = [query["sql"] for query in captured if "jobscheduler_job" in query["sql"]]
     assert not any('"checkpoint"' in each or '"artifacts"' in each for each in sql)
     assert all("<= 2000" in each for each in sql if '"params"' in each)  # only of those that are small
@@ -133,7 +133,7 @@ def test_counting_stops_at_the_cap_and_says_so(db: Any, settings: Any) -> None:
 def test_a_capped_list_shows_its_plus(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CappedPaginator, "limit", 3)
     JobFactory.create_batch(5)
-    assert "3+ jobs" in boss.get(list_of(Job)).content.decode()
+    assert "3+ jobs" in boss.get(get_list_url(Job)).content.decode()
 
 
 def test_jobs_are_found_by_id_and_by_qualifier(boss: Client) -> None:
@@ -183,8 +183,8 @@ def test_things_with_names_are_found_by_the_beginning_of_the_name(boss: Client) 
 
 def test_every_search_box_says_what_it_finds(boss: Client) -> None:
     for model in SHOWN:
-        assert "Finds " in boss.get(list_of(model)).content.decode(), model
-    assert "type:…" in boss.get(list_of(Job)).content.decode()
+        assert "Finds " in boss.get(get_list_url(model)).content.decode(), model
+    assert "type:…" in boss.get(get_list_url(Job)).content.decode()
 
 
 def test_jobs_are_filtered_by_status_type_and_age(boss: Client) -> None:
@@ -193,7 +193,7 @@ def test_jobs_are_filtered_by_status_type_and_age(boss: Client) -> None:
     long_ago = int((timezone.now() - timedelta(hours=2)).timestamp() * 1000)
     old = JobFactory.create(id=UUID(int=(long_ago << 80) | (7 << 76) | (2 << 62)))
     failed, other = job_in(Status.FAILED), JobFactory.create(job_type="tests.nothing")
-    shown = lambda query: {job.pk for job in boss.get(f"{list_of(Job)}?{query}").context["cl"].result_list}  # noqa: E731
+    shown = lambda query: {job.pk for job in boss.get(f"{get_list_url(Job)}?{query}").context["cl"].result_list}  # noqa: E731
     assert shown("status=FAILED") == {failed.pk}
     assert shown("job_type=tests.nothing") == {other.pk}
     assert shown(f"job_type={SAMPLE_TYPE}&created=1h") == {failed.pk}
@@ -203,7 +203,7 @@ def test_jobs_are_filtered_by_status_type_and_age(boss: Client) -> None:
 
 def test_lists_are_sorted_newest_first_and_only_by_what_is_indexed(boss: Client) -> None:
     jobs = JobFactory.create_batch(3)
-    shown = boss.get(f"{list_of(Job)}?o=-2").context["cl"].result_list
+    shown = boss.get(f"{get_list_url(Job)}?o=-2").context["cl"].result_list
     assert [job.pk for job in shown] == [job.pk for job in reversed(jobs)]
-    shown = boss.get(f"{list_of(Job)}?o=1").context["cl"].result_list
+    shown = boss.get(f"{get_list_url(Job)}?o=1").context["cl"].result_list
     assert [job.pk for job in shown] == [job.pk for job in jobs]

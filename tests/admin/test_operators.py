@@ -24,19 +24,19 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.admin.test_lists import queries_of
 from tests.factories import JobEventFactory, JobFactory, JobMinuteFactory, WorkerFactory, job_in
-from tests.support.admin_pages import list_of, page_of, said
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import everything
+from tests.support.admin_pages import get_list_url, get_page_url, read_messages
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import dump_tables
 
 ITEM = {"job_type": "sample.noop"}
 
 
 def verb_of(row: Any, verb: str) -> str:
-    return page_of(row).replace("/change/", f"/verb/{verb}/")
+    return get_page_url(row).replace("/change/", f"/verb/{verb}/")
 
 
 def offered(client: Client, row: Any) -> list[str]:
-    return [button.name for button, _url in client.get(page_of(row)).context["buttons"]]
+    return [button.name for button, _url in client.get(get_page_url(row)).context["buttons"]]
 
 
 def screen(name: str) -> str:
@@ -55,31 +55,31 @@ def at_work(**fields: Any) -> Worker:
 
 def test_a_worker_shows_its_beat_its_slots_what_it_serves_and_what_it_has_in_hand(boss: Client) -> None:
     worker = at_work(serves={"types": ["a", "b"], "resources": ["smtp"], "tenant": "acme"})
-    for page in (boss.get(list_of(Worker)), boss.get(page_of(worker))):
+    for page in (boss.get(get_list_url(Worker)), boss.get(get_page_url(worker))):
         text = page.content.decode()
         for told in ("mailer", "h1", "1/2", "tests.note", "jc-good"):
             assert told in text, told
-    listed = boss.get(list_of(Worker)).content.decode()
+    listed = boss.get(get_list_url(Worker)).content.decode()
     assert "2 job types; smtp; tenant acme" in listed
     assert "mixed" not in listed
     WorkerFactory.create(version="2.0")
-    assert "mixed" in boss.get(list_of(Worker)).content.decode()
+    assert "mixed" in boss.get(get_list_url(Worker)).content.decode()
 
 
 @pytest.mark.parametrize(("age_sec", "kind"), [(1, "jc-good"), (20, "jc-warn"), (300, "jc-bad")])
 def test_a_beat_is_green_amber_or_red_by_the_lease(boss: Client, age_sec: int, kind: str) -> None:
     WorkerFactory.create(heartbeat_at=timezone.now() - timedelta(seconds=age_sec))
-    assert f"jc-badge {kind}" in boss.get(list_of(Worker)).content.decode()
+    assert f"jc-badge {kind}" in boss.get(get_list_url(Worker)).content.decode()
 
 
 def test_quiet_and_stop_are_requests_that_the_worker_reads_and_can_be_seen_waiting(db: Any) -> None:
-    client = logged_in(reader("operator", "stop_worker"))
+    client = log_in(create_reader("operator", "stop_worker"))
     worker = at_work()
     assert offered(client, worker) == ["quiet", "stop"]
     assert client.post(verb_of(worker, "quiet"), {"reason": "deploy"}).status_code == 302
     worker.refresh_from_db()
     assert (worker.request, worker.requested_at is not None) == (WorkerState.QUIET, True)
-    assert "asked to become: Quiet" in client.get(list_of(Worker)).content.decode()
+    assert "asked to become: Quiet" in client.get(get_list_url(Worker)).content.decode()
     assert offered(client, worker) == ["wake", "stop"]
     client.post(verb_of(worker, "wake"))
     assert "Nothing has been done yet." in client.post(verb_of(worker, "stop")).content.decode()
@@ -89,7 +89,7 @@ def test_quiet_and_stop_are_requests_that_the_worker_reads_and_can_be_seen_waiti
     worker.refresh_from_db()
     assert worker.request == WorkerState.STOPPING
     assert offered(client, worker) == []
-    assert "it is stopping already" in said(client.post(verb_of(worker, "wake")))
+    assert "it is stopping already" in read_messages(client.post(verb_of(worker, "wake")))
     assert LogEntry.objects.count() == 3
 
 
@@ -117,7 +117,7 @@ def test_a_worker_shows_what_it_takes_of_its_host(boss: Client, executor: str) -
     assert row.rss_bytes is not None and row.rss_bytes > 10_000_000  # noqa: PT018
     assert row.cpu_percent is not None and row.cpu_percent >= 0  # noqa: PT018
     used = f"{filesizeformat(row.rss_bytes)}, {row.cpu_percent:.0f} %"
-    assert used in boss.get(list_of(Worker)).content.decode()
+    assert used in boss.get(get_list_url(Worker)).content.decode()
 
 
 def test_a_host_that_cannot_be_measured_costs_no_beat(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,10 +146,10 @@ def test_nobody_is_asked_who_cannot_hear(db: Any) -> None:
 
 def test_the_worker_list_takes_as_many_statements_for_many_as_for_few(boss: Client) -> None:
     at_work()
-    few = queries_of(boss, list_of(Worker))
+    few = queries_of(boss, get_list_url(Worker))
     WorkerFactory.create_batch(20)
     JobFactory.create_batch(20, running=True)
-    assert queries_of(boss, list_of(Worker)) == few <= 10
+    assert queries_of(boss, get_list_url(Worker)) == few <= 10
 
 
 # ------------------------------------------------------------------------------------------------ groups
@@ -159,7 +159,7 @@ def test_a_group_shows_how_far_it_is_and_its_rest_is_cancelled_after_a_second_lo
     made = groups.create([ITEM, ITEM, ITEM], name="chapters")
     first = made.jobs.order_by("group_index").first()
     job_services.cancel(first.pk)
-    for url in (list_of(JobGroup), page_of(made)):
+    for url in (get_list_url(JobGroup), get_page_url(made)):
         page = boss.get(url).content.decode()
         assert ("1 of 3 ended" in page, "jc-run-other" in page) == (True, True)
     assert offered(boss, made) == ["cancel"]
@@ -175,10 +175,10 @@ def test_a_group_shows_how_far_it_is_and_its_rest_is_cancelled_after_a_second_lo
 
 def test_the_group_list_takes_as_many_statements_for_many_as_for_few(boss: Client) -> None:
     groups.create([ITEM])
-    few = queries_of(boss, list_of(JobGroup))
+    few = queries_of(boss, get_list_url(JobGroup))
     for _ in range(10):
         groups.create([ITEM] * 5)
-    assert queries_of(boss, list_of(JobGroup)) == few <= 10
+    assert queries_of(boss, get_list_url(JobGroup)) == few <= 10
 
 
 # ------------------------------------------------------------------------------------------------ audit
@@ -226,10 +226,10 @@ def test_odd_questions_are_answered_calmly(boss: Client, query: str) -> None:
 
 
 def test_the_audit_takes_its_permission_and_changes_nothing(looker: Client, db: Any) -> None:
-    before = everything()
+    before = dump_tables()
     assert looker.get(screen("audit")).status_code == 200
     assert looker.post(screen("audit")).status_code == 405
-    assert everything() == before
+    assert dump_tables() == before
 
 
 # ------------------------------------------------------------------------------------------------ performance
@@ -274,5 +274,5 @@ def test_empty_screens_teach(boss: Client) -> None:
     JobMinute.objects.all().delete()
     assert "No job ended in this time." in boss.get(screen("performance")).content.decode()
     assert "Nobody has done anything" in boss.get(screen("audit")).content.decode()
-    assert "manage.py worker" in boss.get(list_of(Worker)).content.decode()
-    assert "There are no groups." in boss.get(list_of(JobGroup)).content.decode()
+    assert "manage.py worker" in boss.get(get_list_url(Worker)).content.decode()
+    assert "There are no groups." in boss.get(get_list_url(JobGroup)).content.decode()

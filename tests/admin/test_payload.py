@@ -14,9 +14,9 @@ from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.redaction import MASK
 from tests import factories
 from tests.factories import JobFactory, JobLogFactory, JobRunFactory
-from tests.support.admin_pages import choose, list_of, page_of, said
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import everything
+from tests.support.admin_pages import get_list_url, get_page_url, read_messages, run_action
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import dump_tables
 
 PLAIN, SECRET = "plainly-visible", "hunter2"
 PAYLOAD = {"note": PLAIN, "nested": [{"Password": SECRET}]}
@@ -36,7 +36,7 @@ def rows_with_payload() -> list[Model]:
 
 
 def seen(client: Client, row: Model) -> str:
-    return client.get(page_of(row)).content.decode() + client.get(list_of(type(row))).content.decode()
+    return client.get(get_page_url(row)).content.decode() + client.get(get_list_url(type(row))).content.decode()
 
 
 def test_payload_is_hidden_without_its_permission(looker: Client) -> None:
@@ -45,17 +45,17 @@ def test_payload_is_hidden_without_its_permission(looker: Client) -> None:
 
 
 def test_payload_is_shown_with_its_permission_and_its_secrets_are_masked(db: Any) -> None:
-    client = logged_in(reader("auditor", "view_payload"))
+    client = log_in(create_reader("auditor", "view_payload"))
     for row in rows_with_payload():
-        page = client.get(page_of(row)).content.decode()
+        page = client.get(get_page_url(row)).content.decode()
         assert (PLAIN in page, SECRET in page, MASK in page) == (True, False, True), row
 
 
 def test_log_lines_are_payload(looker: Client) -> None:
     line = JobLogFactory.create(message=PLAIN)
-    auditor = logged_in(reader("auditor", "view_payload"))
+    auditor = log_in(create_reader("auditor", "view_payload"))
     assert PLAIN not in seen(looker, line) + seen(looker, line.job)
-    for page in (list_of(JobLog), page_of(line), page_of(line.job)):
+    for page in (get_list_url(JobLog), get_page_url(line), get_page_url(line.job)):
         assert PLAIN in auditor.get(page).content.decode()
 
 
@@ -71,12 +71,12 @@ def test_log_lines_are_payload(looker: Client) -> None:
 )
 def test_payload_cannot_be_guessed_through_the_url(lookup: str, looker: Client) -> None:
     JobFactory.create(params=PAYLOAD)
-    assert looker.get(f"{list_of(Job)}?{lookup}").status_code == 400
+    assert looker.get(f"{get_list_url(Job)}?{lookup}").status_code == 400
 
 
 def test_bytes_that_are_no_json_cannot_be_masked_and_are_not_shown(boss: Client) -> None:
     delivery = factories.WebhookDeliveryFactory.create(body=b"token=hunter2")
-    page = boss.get(page_of(delivery)).content.decode()
+    page = boss.get(get_page_url(delivery)).content.decode()
     assert ("hunter2" in page, "13 bytes that are not JSON" in page) == (False, True)
 
 
@@ -157,10 +157,10 @@ def test_markup_stays_text_on_every_screen_and_long_texts_stay_short(boss: Clien
         )
         factories.ScheduleFactory.create(name=text[:200], next_fire_at=timezone.now())
         asked = boss.post(
-            list_of(Job), {"action": "retry", "dry_run": "on", "_selected_action": [job.pk], "reason": text[:2000]}
+            get_list_url(Job), {"action": "retry", "dry_run": "on", "_selected_action": [job.pk], "reason": text[:2000]}
         )
         screens = [boss.get(reverse(f"admin:jobscheduler_jobs_{name}")) for name in ("dashboard", "queue")]
-        for page in (asked, boss.get(list_of(Job)), *screens):
+        for page in (asked, boss.get(get_list_url(Job)), *screens):
             shown = page.content.decode()
             assert (page.status_code, "<script>alert" in shown, "<img src=x" in shown) == (200, False, False)
             assert (len(shown) < 150_000, shown.rstrip().endswith("</html>")) == (True, True)
@@ -168,14 +168,14 @@ def test_markup_stays_text_on_every_screen_and_long_texts_stay_short(boss: Clien
 
 def test_a_direction_override_in_json_is_spelled_out(boss: Client) -> None:
     job = JobFactory.create(params={"a": "x\u202ey"})
-    page = boss.get(page_of(job)).content.decode()
+    page = boss.get(get_page_url(job)).content.decode()
     assert ("\u202e" in page, "x\\u202ey" in page) == (False, True)
 
 
 def test_text_of_any_direction_beside_other_text_is_isolated(boss: Client) -> None:
     job = JobFactory.create(failed=True, status_reason="\u202edesrever")
-    assert "<bdi>\u202edesrever</bdi>" in boss.get(list_of(Job)).content.decode()
-    assert "<bdi>\u202edesrever</bdi>" in boss.get(page_of(job)).content.decode()
+    assert "<bdi>\u202edesrever</bdi>" in boss.get(get_list_url(Job)).content.decode()
+    assert "<bdi>\u202edesrever</bdi>" in boss.get(get_page_url(job)).content.decode()
 
 
 def test_texts_of_any_length_make_short_lists_and_bounded_pages(boss: Client) -> None:
@@ -185,15 +185,15 @@ def test_texts_of_any_length_make_short_lists_and_bounded_pages(boss: Client) ->
     JobLogFactory.create(job=job, message=endless)
     factories.JobEventFactory.create(job=job, reason=endless)
     for model in (Job, JobRun, JobEvent, JobLog):
-        assert len(boss.get(list_of(model)).content) < 100_000, model
-    assert len(boss.get(page_of(job)).content) < 400_000
+        assert len(boss.get(get_list_url(model)).content) < 100_000, model
+    assert len(boss.get(get_page_url(job)).content) < 400_000
 
 
 def test_a_hostile_reason_is_kept_and_shown_as_text(boss: Client) -> None:
     job = JobFactory.create()
-    assert said(choose(boss, "cancel", [job], reason=HOSTILE)) == "1 job cancelled."
-    assert "<script>alert" not in boss.get(page_of(job)).content.decode()
-    assert "<script>alert" not in boss.get(page_of(job).replace("/change/", "/history/")).content.decode()
+    assert read_messages(run_action(boss, "cancel", [job], reason=HOSTILE)) == "1 job cancelled."
+    assert "<script>alert" not in boss.get(get_page_url(job)).content.decode()
+    assert "<script>alert" not in boss.get(get_page_url(job).replace("/change/", "/history/")).content.decode()
 
 
 @pytest.mark.parametrize(
@@ -206,10 +206,10 @@ def test_a_hostile_reason_is_kept_and_shown_as_text(boss: Client) -> None:
 )
 def test_odd_query_strings_are_answered_calmly(query: str, boss: Client) -> None:
     factories.JobEventFactory.create()
-    before = everything()
+    before = dump_tables()
     for model in (Job, JobEvent):
         wanted = {"status", "created", "job_type"} if model is Job else set()
         if query.split("=")[0] in {"status", "created", "job_type"} - wanted:
             continue
-        assert boss.get(f"{list_of(model)}?{query}").status_code in (200, 302), model
-    assert everything() == before
+        assert boss.get(f"{get_list_url(model)}?{query}").status_code in (200, 302), model
+    assert dump_tables() == before

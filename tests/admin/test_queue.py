@@ -18,9 +18,9 @@ from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.factories import JobFactory, job_in
-from tests.support.admin_pages import said
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import events_of, everything
+from tests.support.admin_pages import read_messages
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import dump_tables, list_events
 
 QUEUE = "admin:jobscheduler_jobs_queue"
 
@@ -79,13 +79,13 @@ def test_it_says_what_is_shown_and_what_is_not(boss: Client, monkeypatch: pytest
     ],
 )
 def test_a_move_is_one_post_and_is_recorded(moved: int, where: dict[str, Any], expected: list[int], db: Any) -> None:
-    client = logged_in(reader("operator", "reorder_job"))
+    client = log_in(create_reader("operator", "reorder_job"))
     jobs = queued(4)
     post = {name: str(jobs[value].pk) if isinstance(value, int) else value for name, value in where.items()}
     response = client.post(move_url(jobs[moved]), {**post, "tenant": "default", "priority": "50", "reason": "first"})
     assert response["Location"] == f"{reverse(QUEUE)}?tenant=default&priority=50#job-{jobs[moved].pk}"
     assert order(client) == [jobs[number].pk for number in expected]
-    event = events_of(jobs[moved])[-1]
+    event = list_events(jobs[moved])[-1]
     assert (event.kind, event.actor_name, event.reason) == ("MOVED", "operator", "first")
     assert LogEntry.objects.get().object_id == str(jobs[moved].pk)
 
@@ -101,17 +101,17 @@ def test_the_buttons_name_the_neighbours_also_across_pages(boss: Client) -> None
 
 def test_moving_takes_its_permission_and_a_post(looker: Client, boss: Client) -> None:
     job = queued(2)[1]
-    before = everything()
+    before = dump_tables()
     page = looker.get(reverse(QUEUE)).content.decode()
     assert "<button" not in page.split('class="jc-table')[1].split("</table>")[0]
     assert looker.post(move_url(job), {"to": "top"}).status_code == 403
     assert boss.get(move_url(job)).status_code == 405
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_move_that_makes_no_sense_is_a_sentence(boss: Client) -> None:
     job, other, done = queued(1)[0], queued(1, priority=90)[0], job_in(Status.COMPLETED)
-    before = everything()
+    before = dump_tables()
     posts: list[tuple[Job, dict[str, Any]]] = [
         (job, {}),
         (job, {"to": "sideways"}),
@@ -126,8 +126,8 @@ def test_a_move_that_makes_no_sense_is_a_sentence(boss: Client) -> None:
     ]
     for which, post in posts:
         response = boss.post(move_url(which), post)
-        assert (response.status_code, bool(said(response))) == (302, True), post
-    assert everything() == before
+        assert (response.status_code, bool(read_messages(response))) == (302, True), post
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from django.urls import reverse
 from jobs import roles
 from tests import factories
 from tests.admin.test_pages import SHOWN
-from tests.support.admin_pages import list_of, page_of
-from tests.support.admin_rows import one_of_each
-from tests.support.admin_users import logged_in
-from tests.support.snapshots import everything
+from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.admin_rows import create_all_rows
+from tests.support.admin_users import log_in
+from tests.support.snapshots import dump_tables
 
 OFFERS = ("formaction", 'name="_save"', 'name="action"', 'class="addlink"', 'class="deletelink"', "/add/")
 SECRET = "only-for-some"
@@ -26,7 +26,7 @@ def member(role: str) -> Client:
     roles.make_all()
     user = User.objects.create_user(role, is_staff=True)
     user.groups.add(Group.objects.get(name=role))
-    return logged_in(user)
+    return log_in(user)
 
 
 def offers(page: str) -> list[str]:
@@ -42,21 +42,25 @@ def viewer(db: Any) -> Client:
 
 
 def test_a_viewer_sees_every_page_and_is_offered_nothing(viewer: Client) -> None:
-    rows = one_of_each()
-    for url in (*map(list_of, SHOWN), *map(page_of, rows), reverse("admin:index")):
+    rows = create_all_rows()
+    for url in (*map(get_list_url, SHOWN), *map(get_page_url, rows), reverse("admin:index")):
         page = viewer.get(url)
         assert (page.status_code, offers(page.content.decode())) == (200, []), url
 
 
 @pytest.mark.once
 def test_a_viewer_changes_nothing_whatever_is_posted(viewer: Client) -> None:
-    rows = one_of_each()
-    before = everything()
+    rows = create_all_rows()
+    before = dump_tables()
     for row in rows:
         for verb in ("cancel", "pause", "retry", "trigger", "resend", "quiet", "stop", "unpause", "run"):
-            assert viewer.post(f"{page_of(row).removesuffix('change/')}verb/{verb}/").status_code in (302, 403, 404)
-            viewer.post(list_of(type(row)), {"action": verb, "_selected_action": [row.pk]})
-    assert everything() == before
+            assert viewer.post(f"{get_page_url(row).removesuffix('change/')}verb/{verb}/").status_code in (
+                302,
+                403,
+                404,
+            )
+            viewer.post(get_list_url(type(row)), {"action": verb, "_selected_action": [row.pk]})
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize(("role", "sees"), [("Job viewer", False), ("Job operator", True)])
@@ -74,7 +78,7 @@ def test_payload_is_for_operators(role: str, sees: bool, db: Any) -> None:
     ]
     client = member(role)
     for row in rows:
-        assert (SECRET in client.get(page_of(row)).content.decode()) is sees, row
+        assert (SECRET in client.get(get_page_url(row)).content.decode()) is sees, row
     if not sees:
         for model in SHOWN:
-            assert SECRET not in client.get(list_of(model)).content.decode(), model
+            assert SECRET not in client.get(get_list_url(model)).content.decode(), model

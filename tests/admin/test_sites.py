@@ -20,8 +20,8 @@ from jobs.models import Job
 from jobs.states import Status
 from tests.admin.test_pages import SHOWN
 from tests.factories import JobFactory, ScheduleFactory, job_in
-from tests.support.admin_pages import said
-from tests.support.admin_rows import one_of_each
+from tests.support.admin_pages import read_messages
+from tests.support.admin_rows import create_all_rows
 
 pytestmark = pytest.mark.urls("tests.admin.urls")
 
@@ -60,7 +60,7 @@ def test_the_default_site_is_left_alone_if_the_settings_say_so(settings: Any) ->
 
 
 def test_pages_of_a_custom_site_lead_nowhere_else(boss: Client) -> None:
-    for row in one_of_each():
+    for row in create_all_rows():
         if type(row)._meta.app_label == "jobscheduler_schedules":
             continue
         for url in (place("backoffice", type(row), "changelist"), place("backoffice", type(row), "change", row.pk)):
@@ -71,7 +71,7 @@ def test_pages_of_a_custom_site_lead_nowhere_else(boss: Client) -> None:
 
 @pytest.mark.parametrize("site", ["backoffice", "narrow"])
 def test_screens_of_a_custom_site_lead_nowhere_else(site: str, boss: Client) -> None:
-    one_of_each()
+    create_all_rows()
     for name in ("dashboard", "queue"):
         page = boss.get(reverse(f"{site}:jobscheduler_jobs_{name}"))
         assert page.status_code == 200
@@ -102,7 +102,7 @@ def test_verbs_work_on_a_custom_site_and_return_to_it(boss: Client) -> None:
     listed = place("backoffice", Job, "changelist")
     response = boss.post(listed, {"action": "retry", "_selected_action": [failed.pk]})
     assert response["Location"] == listed
-    assert "/backoffice/" in said(response).split("followed by")[1]
+    assert "/backoffice/" in read_messages(response).split("followed by")[1]
 
 
 def test_a_site_that_shows_only_jobs_links_to_nothing_it_has_not(boss: Client) -> None:

@@ -24,7 +24,7 @@ from tests.factories import (
     WorkerFactory,
     job_in,
 )
-from tests.support.admin_pages import list_of, page_of
+from tests.support.admin_pages import get_list_url, get_page_url
 
 INLINE = re.compile(
     r"<style|\sstyle=|\son[a-z]+=|javascript:|<script(?![^>]*\bsrc=)(?![^>]*application/json)[^>]*>", re.I
@@ -56,12 +56,12 @@ def test_no_page_has_a_style_or_a_script_within(boss: Client) -> None:
         reverse("admin:jobscheduler_jobs_template-run", args=[made[0].pk]),
         f"{screens[2]}?job_type=system.sleep",
         f"{reverse('admin:jobscheduler_schedules_schedule_preview')}?cron=0 9 * * *",
-        f"{list_of(Schedule)}add/",
+        f"{get_list_url(Schedule)}add/",
     ]
-    for url in (*map(list_of, models), *map(page_of, made), *screens, *more):
+    for url in (*map(get_list_url, models), *map(get_page_url, made), *screens, *more):
         page = boss.get(url)
         assert (page.status_code, INLINE.findall(page.content.decode())) == (200, []), url
-    asked = boss.post(page_of(made[1]).replace("/change/", "/verb/cancel/"))
+    asked = boss.post(get_page_url(made[1]).replace("/change/", "/verb/cancel/"))
     assert INLINE.findall(asked.content.decode()) == []
 
 

@@ -14,17 +14,17 @@ from jobs.services import targets
 from jobs.states import Status
 from tests.admin.test_lists import queries_of
 from tests.factories import ConcurrencyLimitFactory, JobFactory, TargetFactory, job_in
-from tests.support.admin_pages import choose, list_of, page_of, said
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import everything
+from tests.support.admin_pages import get_list_url, get_page_url, read_messages, run_action
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import dump_tables
 
 
 def verb_of(row: Any, verb: str) -> str:
-    return page_of(row).replace("/change/", f"/verb/{verb}/")
+    return get_page_url(row).replace("/change/", f"/verb/{verb}/")
 
 
 def offered(client: Client, row: Any) -> list[str]:
-    return [button.name for button, _url in client.get(page_of(row)).context["buttons"]]
+    return [button.name for button, _url in client.get(get_page_url(row)).context["buttons"]]
 
 
 def blocked() -> Target:
@@ -39,37 +39,39 @@ def test_the_list_says_who_holds_a_lane_why_it_is_shut_and_who_waits(boss: Clien
     TargetFactory.create(key="book-2")
     targets.pause("book-3", reason="on holiday")
     job_in(Status.RUNNING, target="book-2")
-    page = boss.get(list_of(Target)).content.decode()
+    page = boss.get(get_list_url(Target)).content.decode()
     for told in ("until it is resumed", "out of ink", ">3<", "on holiday", "Running"):
         assert told in page, told
-    rows = boss.get(f"{list_of(Target)}?blocked=1").context["cl"].result_list
+    rows = boss.get(f"{get_list_url(Target)}?blocked=1").context["cl"].result_list
     assert [target.key for target in rows] == ["book-1"]
-    assert [target.key for target in boss.get(f"{list_of(Target)}?paused=1").context["cl"].result_list] == ["book-3"]
+    assert [target.key for target in boss.get(f"{get_list_url(Target)}?paused=1").context["cl"].result_list] == [
+        "book-3"
+    ]
 
 
 def test_a_lane_that_was_just_used_is_in_the_list(boss: Client) -> None:
     job_services.enqueue("system.noop", target="new")
-    assert [target.key for target in boss.get(list_of(Target)).context["cl"].result_list] == ["new"]
+    assert [target.key for target in boss.get(get_list_url(Target)).context["cl"].result_list] == ["new"]
 
 
 def test_a_page_shows_who_waits_in_order(boss: Client) -> None:
     target = blocked()
     urgent = JobFactory.create(target="book-1", priority=100)
-    page = boss.get(page_of(target)).content.decode()
+    page = boss.get(get_page_url(target)).content.decode()
     waiting = page[page.index("target-queue") :]
     first = Job.objects.filter(target="book-1", priority=50, status=Status.QUEUED).earliest("position")
     assert waiting.index(str(urgent.pk)) < waiting.index(str(first.pk))
 
 
 def test_a_target_is_paused_and_unpaused_under_ones_name_from_list_and_page(db: Any) -> None:
-    client = logged_in(reader("operator", "pause_target"))
+    client = log_in(create_reader("operator", "pause_target"))
     target = TargetFactory.create()
     assert offered(client, target) == ["pause"]
-    assert client.post(verb_of(target, "pause"), {"reason": "tea"})["Location"] == page_of(target)
+    assert client.post(verb_of(target, "pause"), {"reason": "tea"})["Location"] == get_page_url(target)
     target.refresh_from_db()
     assert (target.paused, target.paused_by, target.reason) == (True, "operator", "tea")
     assert offered(client, target) == ["unpause"]
-    assert said(choose(client, "unpause", [target])) == "1 target unpaused."
+    assert read_messages(run_action(client, "unpause", [target])) == "1 target unpaused."
     target.refresh_from_db()
     assert not target.paused
     assert LogEntry.objects.count() == 2
@@ -87,34 +89,34 @@ def test_what_failed_is_resolved_after_a_second_look(boss: Client) -> None:
     assert targets.states([target])[0].blocked_by is not None
     assert boss.post(verb_of(target, "resolve"), {"reason": "seen", "confirmed": "1"}).status_code == 302
     assert targets.states([target])[0].blocked_by is None
-    assert "no failed job blocks it" in said(boss.post(verb_of(free, "resolve"), {"confirmed": "1"}))
+    assert "no failed job blocks it" in read_messages(boss.post(verb_of(free, "resolve"), {"confirmed": "1"}))
 
 
 def test_a_second_look_at_a_selection_keeps_the_selection(boss: Client) -> None:
     target = blocked()
     asked = boss.post(
-        list_of(Target), {"action": "resolve", "_selected_action": [target.pk], "index": 0}
+        get_list_url(Target), {"action": "resolve", "_selected_action": [target.pk], "index": 0}
     ).content.decode()
     assert f'name="_selected_action" value="{target.pk}"' in asked
-    assert said(choose(boss, "resolve", [target], confirmed="1")) == "1 target opened."
+    assert read_messages(run_action(boss, "resolve", [target], confirmed="1")) == "1 target opened."
 
 
 def test_a_limit_shows_what_is_in_use_and_who_paused_it(boss: Client) -> None:
     ConcurrencyLimitFactory.create(scope="resource", key="smtp", max=3)
     JobFactory.create_batch(2, running=True, resource="smtp")
-    page = boss.get(list_of(ConcurrencyLimit)).content.decode()
+    page = boss.get(get_list_url(ConcurrencyLimit)).content.decode()
     assert "2 / 3" in page
     limit = ConcurrencyLimit.objects.get()
-    assert "2 / 3" in boss.get(page_of(limit)).content.decode()
+    assert "2 / 3" in boss.get(get_page_url(limit)).content.decode()
     boss.post(verb_of(limit, "pause"), {"reason": "relay is down"})
-    page = boss.get(list_of(ConcurrencyLimit)).content.decode()
+    page = boss.get(get_list_url(ConcurrencyLimit)).content.decode()
     assert ("relay is down" in page, "boss" in page) == (True, True)
-    assert "relay is down" in boss.get(list_of(Job)).content.decode()  # the banner above every list of jobs
+    assert "relay is down" in boss.get(get_list_url(Job)).content.decode()  # the banner above every list of jobs
 
 
 def edit(client: Client, limit: ConcurrencyLimit, most: str) -> Any:
     form = {"form-TOTAL_FORMS": "1", "form-INITIAL_FORMS": "1", "form-0-id": limit.pk, "form-0-max": most}
-    return client.post(list_of(ConcurrencyLimit), {**form, "_save": "Save"})
+    return client.post(get_list_url(ConcurrencyLimit), {**form, "_save": "Save"})
 
 
 def test_a_maximum_is_changed_in_the_list(boss: Client) -> None:
@@ -130,56 +132,56 @@ def test_a_maximum_is_changed_in_the_list(boss: Client) -> None:
 @pytest.mark.parametrize("most", ["0", "-1", "many", "9" * 30])
 def test_a_bad_maximum_in_the_list_is_told_and_changes_nothing(boss: Client, most: str) -> None:
     limit = ConcurrencyLimitFactory.create(max=1)
-    before = everything()
+    before = dump_tables()
     assert "errorlist" in edit(boss, limit, most).content.decode()
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_an_override_is_put_back_and_one_that_says_nothing_then_is_gone(boss: Client, settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"resource": {"smtp": 7}}}
     known = ConcurrencyLimitFactory.create(scope="resource", key="smtp", max=1)
     own = ConcurrencyLimitFactory.create(scope="resource", key="other", max=1)
-    assert boss.post(verb_of(known, "reset"))["Location"] == page_of(known)
+    assert boss.post(verb_of(known, "reset"))["Location"] == get_page_url(known)
     known.refresh_from_db()
     assert (known.max, known.overridden) == (7, False)
-    assert boss.post(verb_of(own, "reset"))["Location"] == list_of(ConcurrencyLimit)
+    assert boss.post(verb_of(own, "reset"))["Location"] == get_list_url(ConcurrencyLimit)
     assert not ConcurrencyLimit.objects.filter(pk=own.pk).exists()
 
 
 def test_who_may_only_look_is_offered_nothing_and_changes_nothing(looker: Client) -> None:
     rows = [blocked(), ConcurrencyLimitFactory.create()]
-    before = everything()
+    before = dump_tables()
     for row in rows:
         assert offered(looker, row) == []
         for verb in ("pause", "unpause", "resolve", "reset"):
             assert looker.post(verb_of(row, verb), {"confirmed": "1"}).status_code in (403, 404)
-            choose(looker, verb, [row], confirmed="1")
-    assert "form-0-max" not in looker.get(list_of(ConcurrencyLimit)).content.decode()
+            run_action(looker, verb, [row], confirmed="1")
+    assert "form-0-max" not in looker.get(get_list_url(ConcurrencyLimit)).content.decode()
     assert edit(looker, ConcurrencyLimit.objects.get(), "9").status_code in (200, 302, 403)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_lists_take_as_many_statements_for_many_rows_as_for_few(boss: Client) -> None:
     blocked()
     ConcurrencyLimitFactory.create()
-    few = {model: queries_of(boss, list_of(model)) for model in (Target, ConcurrencyLimit)}
+    few = {model: queries_of(boss, get_list_url(model)) for model in (Target, ConcurrencyLimit)}
     for number in range(20):
         TargetFactory.create(key=f"many-{number}")
         job_in(Status.PAUSED, target=f"many-{number}")
         ConcurrencyLimitFactory.create()
-    assert {model: queries_of(boss, list_of(model)) for model in few} == few
+    assert {model: queries_of(boss, get_list_url(model)) for model in few} == few
     assert max(few.values()) <= 14
 
 
 def test_empty_lists_teach(boss: Client) -> None:
-    assert "No target has been used." in boss.get(list_of(Target)).content.decode()
-    assert "No limit has a row yet." in boss.get(list_of(ConcurrencyLimit)).content.decode()
+    assert "No target has been used." in boss.get(get_list_url(Target)).content.decode()
+    assert "No limit has a row yet." in boss.get(get_list_url(ConcurrencyLimit)).content.decode()
 
 
 def test_rows_that_a_verb_does_not_suit_are_left_alone_and_told(boss: Client) -> None:
     targets.pause("book-1")
     TargetFactory.create(key="book-2")
-    told = said(choose(boss, "unpause", Target.objects.all()))
+    told = read_messages(run_action(boss, "unpause", Target.objects.all()))
     assert "1 left as they were" in told
     assert "1 target unpaused" in told
     assert LogEntry.objects.count() == 1
@@ -188,6 +190,6 @@ def test_rows_that_a_verb_does_not_suit_are_left_alone_and_told(boss: Client) ->
 @pytest.mark.parametrize("key", ["9" * 26, "-" + "9" * 26, "nine"])
 def test_a_key_that_cannot_be_one_selects_nothing(key: str, boss: Client) -> None:
     ConcurrencyLimitFactory.create()
-    before = everything()
-    assert boss.post(list_of(ConcurrencyLimit), {"action": "pause", "_selected_action": [key]}).status_code == 302
-    assert everything() == before
+    before = dump_tables()
+    assert boss.post(get_list_url(ConcurrencyLimit), {"action": "pause", "_selected_action": [key]}).status_code == 302
+    assert dump_tables() == before

@@ -13,9 +13,9 @@ from django.test import Client
 from jobs.admin.tokens import GRANTED_BY
 from jobs.models import ApiToken
 from jobs.services import tokens
-from tests.support.admin_pages import choose, list_of, page_of, said
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import everything
+from tests.support.admin_pages import get_list_url, get_page_url, read_messages, run_action
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -23,7 +23,7 @@ ADD = "add/"
 
 
 def make(client: Client, **fields: Any) -> Any:
-    return client.post(list_of(ApiToken) + ADD, {"name": "robot", "tenant": "acme", "scopes": ["read"], **fields})
+    return client.post(get_list_url(ApiToken) + ADD, {"name": "robot", "tenant": "acme", "scopes": ["read"], **fields})
 
 
 def shown_in(response: Any) -> str:
@@ -40,8 +40,8 @@ def test_a_token_is_shown_once_and_nowhere_kept(boss: Client) -> None:
     assert token.expires_at is not None
     assert tokens.find(written) == token
     assert "no-store" in response["Cache-Control"]
-    assert written not in boss.get(page_of(token)).content.decode()
-    assert written not in str(everything()) + str(list(LogEntry.objects.values())) + str(boss.cookies)
+    assert written not in boss.get(get_page_url(token)).content.decode()
+    assert written not in str(dump_tables()) + str(list(LogEntry.objects.values())) + str(boss.cookies)
     assert written not in str([session.get_decoded() for session in Session.objects.all()])
 
 
@@ -73,18 +73,18 @@ def test_a_token_that_makes_no_sense_is_not_made(boss: Client, fields: dict[str,
 @pytest.mark.parametrize("scope", list(GRANTED_BY))
 def test_nobody_grants_more_than_they_have(scope: str) -> None:
     needed = GRANTED_BY[scope]
-    able = logged_in(reader("able", "add_apitoken", "view_payload", *needed))
+    able = log_in(create_reader("able", "add_apitoken", "view_payload", *needed))
     assert "token" in make(able, scopes=[scope]).content.decode()
     assert ApiToken.objects.filter(scopes=[scope]).count() == 1
     missing = [each for each in needed if not each.startswith("view_job")][1:]
-    unable = logged_in(reader("unable", "add_apitoken", "view_payload" if scope != "read" else "", *missing))
+    unable = log_in(create_reader("unable", "add_apitoken", "view_payload" if scope != "read" else "", *missing))
     make(unable, scopes=[scope])
     assert ApiToken.objects.filter(scopes=[scope]).count() == 1
 
 
 def test_work_and_admin_are_given_by_superusers_only(boss: Client) -> None:
     every = {each for needed in GRANTED_BY.values() for each in needed}
-    clerk = logged_in(reader("clerk", "add_apitoken", *every))
+    clerk = log_in(create_reader("clerk", "add_apitoken", *every))
     for scope in ("work", "admin"):
         make(clerk, scopes=[scope])
     assert not ApiToken.objects.exists()
@@ -94,30 +94,30 @@ def test_work_and_admin_are_given_by_superusers_only(boss: Client) -> None:
 
 def test_revoking_takes_the_permission_and_is_kept_in_the_history(boss: Client, looker: Client) -> None:
     token, written = tokens.create("robot")
-    choose(looker, "revoke", [token])
+    run_action(looker, "revoke", [token])
     assert tokens.find(written) is not None
-    assert "1 token revoked" in said(choose(boss, "revoke", [token]))
+    assert "1 token revoked" in read_messages(run_action(boss, "revoke", [token]))
     assert tokens.find(written) is None
     assert LogEntry.objects.get().change_message == "revoke"
-    assert "0 tokens revoked" in said(choose(boss, "revoke", [token]))
+    assert "0 tokens revoked" in read_messages(run_action(boss, "revoke", [token]))
 
 
 def test_nothing_of_a_token_is_edited_or_deleted(boss: Client) -> None:
     token, _ = tokens.create("robot")
-    before = everything()
-    assert boss.post(page_of(token), {"name": "other", "scopes": ["admin"]}).status_code == 403
-    assert boss.post(page_of(token).replace("/change/", "/delete/"), {"post": "yes"}).status_code == 403
-    assert everything() == before
+    before = dump_tables()
+    assert boss.post(get_page_url(token), {"name": "other", "scopes": ["admin"]}).status_code == 403
+    assert boss.post(get_page_url(token).replace("/change/", "/delete/"), {"post": "yes"}).status_code == 403
+    assert dump_tables() == before
 
 
 def test_a_token_says_whether_it_is_valid_and_is_revoked_from_its_page_after_a_second_look(boss: Client) -> None:
     token, written = tokens.create("robot")
-    assert "valid" in boss.get(list_of(ApiToken)).content.decode()
-    url = page_of(token).replace("/change/", "/verb/revoke/")
-    assert url in boss.get(page_of(token)).content.decode()
+    assert "valid" in boss.get(get_list_url(ApiToken)).content.decode()
+    url = get_page_url(token).replace("/change/", "/verb/revoke/")
+    assert url in boss.get(get_page_url(token)).content.decode()
     assert "Nothing has been done yet." in boss.post(url).content.decode()
     assert tokens.find(written) is not None
     assert boss.post(url, {"confirmed": "1"}).status_code == 302
     assert tokens.find(written) is None
-    assert "revoked" in boss.get(list_of(ApiToken)).content.decode()
-    assert url not in boss.get(page_of(token)).content.decode()
+    assert "revoked" in boss.get(get_list_url(ApiToken)).content.decode()
+    assert url not in boss.get(get_page_url(token)).content.decode()

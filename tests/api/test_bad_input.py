@@ -13,8 +13,8 @@ from jobs.models import Job
 from jobs.states import Status
 from tests.factories import SAMPLE_TYPE, job_in
 from tests.sample_app import job_types
-from tests.support.api_client import Api
-from tests.support.snapshots import everything
+from tests.support.api_client import ApiClient
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
@@ -449,7 +449,7 @@ CASES = [case for section in SECTIONS for case in section]
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
 def test_bad_input_is_refused_by_name_and_changes_nothing(case: Case) -> None:
-    api, known = Api("admin", tenant=None), jobs_in_states_of(case)
+    api, known = ApiClient("admin", tenant=None), jobs_in_states_of(case)
     before = stored()
     with override_settings(JOBSCHEDULER={"API_BULK_LIMIT": 3}):
         response = ask(api, case, known)
@@ -472,7 +472,7 @@ def test_there_are_enough_cases() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-def ask(api: Api, case: Case, known: dict[str, Job]) -> Any:
+def ask(api: ApiClient, case: Case, known: dict[str, Job]) -> Any:
     ids = {state: str(job.pk) for state, job in known.items()}
     path = case.path
     for state, job_id in ids.items():
@@ -491,4 +491,4 @@ def jobs_in_states_of(case: Case) -> dict[str, Job]:
 
 
 def stored() -> dict[str, list[dict[str, Any]]]:
-    return {model: rows for model, rows in everything().items() if model != "ApiToken"}
+    return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}

@@ -18,7 +18,7 @@ from django.test import override_settings
 from jobs.models import Job
 from tests.factories import SAMPLE_TYPE, JobFactory
 from tests.sample_app import job_types
-from tests.support.api_client import Api
+from tests.support.api_client import ApiClient
 
 assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
@@ -31,14 +31,14 @@ def of_size(size: int) -> bytes:
     return json.dumps({**NOTE, "params": {"text": "x" * (size - bare)}}).encode()
 
 
-def post(api: Api, content: bytes, path: str = "/jobs", **environ: Any) -> Any:
+def post(api: ApiClient, content: bytes, path: str = "/jobs", **environ: Any) -> Any:
     return api.client.generic("POST", f"/api{path}", content, "application/json", headers=api.headers, **environ)
 
 
 @SMALL
 @pytest.mark.django_db
 def test_a_body_may_be_as_large_as_the_limit_and_no_larger() -> None:
-    api = Api("submit", "read")
+    api = ApiClient("submit", "read")
     assert post(api, of_size(1024)).status_code == 201
     refused = post(api, of_size(1025))
     assert (refused.status_code, refused.json()["code"]) == (413, "body_too_large")
@@ -50,13 +50,13 @@ def test_a_body_may_be_as_large_as_the_limit_and_no_larger() -> None:
 @pytest.mark.django_db
 @override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=10)
 def test_djangos_own_limit_does_not_matter() -> None:
-    assert post(Api("submit", "read"), of_size(5000)).status_code == 201
+    assert post(ApiClient("submit", "read"), of_size(5000)).status_code == 201
 
 
 @SMALL
 @pytest.mark.django_db
 def test_a_body_without_a_length_is_read_to_its_end_and_no_further_than_the_limit() -> None:
-    api = Api("submit", "read")
+    api = ApiClient("submit", "read")
 
     def chunked(content: bytes) -> Any:
         stream = {"wsgi.input": BytesIO(content), "wsgi.input_terminated": True}
@@ -72,7 +72,7 @@ def test_a_body_without_a_length_is_read_to_its_end_and_no_further_than_the_limi
 @pytest.mark.django_db
 @pytest.mark.parametrize("length", ["-1", "x", "", "99999999999999999999"])
 def test_a_length_that_is_a_lie_harms_nobody(length: str) -> None:
-    response = post(Api("submit"), json.dumps(NOTE).encode(), CONTENT_LENGTH=length)
+    response = post(ApiClient("submit"), json.dumps(NOTE).encode(), CONTENT_LENGTH=length)
     assert response.status_code in (400, 413)
     assert not Job.objects.exists()
 
@@ -84,7 +84,7 @@ def test_a_body_that_breaks_off_is_400() -> None:
             raise OSError("gone")
 
     kind = {"CONTENT_TYPE": "application/json", "CONTENT_LENGTH": "100"}
-    response = post(Api("submit"), b"", **kind, **{"wsgi.input": Broken()})
+    response = post(ApiClient("submit"), b"", **kind, **{"wsgi.input": Broken()})
     assert (response.status_code, response.json()["code"]) == (400, "malformed_json")
 
 
@@ -93,13 +93,13 @@ def test_a_body_that_breaks_off_is_400() -> None:
     "kind", ["application/json", "application/json; charset=utf-8", "application/json;charset=UTF-8"]
 )
 def test_json_by_any_of_its_names(kind: str) -> None:
-    api = Api("submit", "read")
+    api = ApiClient("submit", "read")
     assert api.client.post("/api/jobs", json.dumps(NOTE), content_type=kind, headers=api.headers).status_code == 201
 
 
 @pytest.mark.django_db
 def test_an_empty_form_is_no_body() -> None:
-    api = Api("operate", "read")
+    api = ApiClient("operate", "read")
     job = JobFactory.create()
     url = f"/api/jobs/{job.pk}/cancel"
     form = {"content_type": "application/x-www-form-urlencoded"}
@@ -124,7 +124,7 @@ def no_connection_left() -> Iterator[None]:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("announced", [True, False])
 def test_the_same_holds_under_asgi(announced: bool, no_connection_left: None) -> None:
-    api = Api("submit", "read")
+    api = ApiClient("submit", "read")
 
     async def ask(content: bytes) -> tuple[int, Any]:
         headers = [(name.lower().encode(), value.encode()) for name, value in api.headers.items()]

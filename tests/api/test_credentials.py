@@ -15,7 +15,7 @@ from jobs.models import ApiToken
 from jobs.models.token import SCOPES
 from jobs.services import tokens
 from tests.api.routes import Route, absent, objects_of, routes
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -195,4 +195,4 @@ def test_every_route_says_what_it_needs() -> None:
 
 def stored() -> dict[str, list[dict[str, Any]]]:
     """All but the tokens, whose last use is noted."""
-    return {model: rows for model, rows in everything().items() if model != "ApiToken"}
+    return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}

@@ -7,18 +7,18 @@ import pytest
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.factories import JobFactory, job_in
-from tests.support.api_client import Api
+from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def api() -> Api:
-    return Api("read")
+def api() -> ApiClient:
+    return ApiClient("read")
 
 
 @pytest.mark.parametrize("kind", ["jobs", "job-runs"])
-def test_an_unchanged_object_is_304(api: Api, kind: str) -> None:
+def test_an_unchanged_object_is_304(api: ApiClient, kind: str) -> None:
     path = f"/{kind}/{job_in(Status.RUNNING).pk}"
     first = api.get(path)
     tag = first["ETag"]
@@ -46,7 +46,7 @@ def test_an_unchanged_object_is_304(api: Api, kind: str) -> None:
         ('W/"{unquoted}x"', 200),
     ],
 )
-def test_the_comparison_is_weak_and_takes_lists(api: Api, header: str, status: int) -> None:
+def test_the_comparison_is_weak_and_takes_lists(api: ApiClient, header: str, status: int) -> None:
     path = f"/jobs/{JobFactory.create().pk}"
     tag = api.get(path)["ETag"]
     bare = tag.removeprefix("W/")
@@ -54,7 +54,7 @@ def test_the_comparison_is_weak_and_takes_lists(api: Api, header: str, status: i
     assert api.get(path, **{"If-None-Match": said}).status_code == status
 
 
-def test_any_change_makes_another_tag(api: Api) -> None:
+def test_any_change_makes_another_tag(api: ApiClient) -> None:
     job = JobFactory.create()
     path = f"/jobs/{job.pk}"
     tags = [api.get(path)["ETag"]]
@@ -66,8 +66,8 @@ def test_any_change_makes_another_tag(api: Api) -> None:
     assert api.get(path, **{"If-None-Match": tags[0]}).status_code == 200
 
 
-def test_a_tag_is_no_way_around_the_gate(api: Api) -> None:
+def test_a_tag_is_no_way_around_the_gate(api: ApiClient) -> None:
     theirs = JobFactory.create(tenant="acme")
-    tag = Api("read", tenant="acme").get(f"/jobs/{theirs.pk}")["ETag"]
+    tag = ApiClient("read", tenant="acme").get(f"/jobs/{theirs.pk}")["ETag"]
     for said in (tag, "*"):
         assert api.get(f"/jobs/{theirs.pk}", **{"If-None-Match": said}).status_code == 404

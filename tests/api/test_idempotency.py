@@ -18,7 +18,7 @@ from jobs.services import jobs as job_services
 from jobs.services import tokens
 from tests.factories import SAMPLE_TYPE
 from tests.sample_app import job_types
-from tests.support.api_client import Api, wrong_fields
+from tests.support.api_client import ApiClient, read_error_locations
 
 assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
@@ -32,7 +32,7 @@ class RolledBack(Exception):
 
 @pytest.mark.django_db
 def test_the_header_is_the_field() -> None:
-    api = Api("submit", "read")
+    api = ApiClient("submit", "read")
     first = api.post("/jobs", NOTE, **{"Idempotency-Key": "k"})
     assert (first.status_code, "Idempotent-Replayed" in first.headers) == (201, False)
     assert first.json()["idempotency_key"] == "k"
@@ -47,7 +47,7 @@ def test_the_header_is_the_field() -> None:
 
 @pytest.mark.django_db
 def test_a_replay_answers_with_the_job_as_it_is_now() -> None:
-    api = Api("submit", "read")
+    api = ApiClient("submit", "read")
     job_id = api.post("/jobs", NOTE, **{"Idempotency-Key": "k"}).json()["id"]
     job_services.cancel(job_id)
     assert api.post("/jobs", NOTE, **{"Idempotency-Key": "k"}).json()["status"] == "CANCELLED"
@@ -55,12 +55,12 @@ def test_a_replay_answers_with_the_job_as_it_is_now() -> None:
 
 @pytest.mark.django_db
 def test_another_body_is_refused_and_another_tenant_has_its_own_keys() -> None:
-    api, other = Api("submit", "read"), Api("submit", "read", tenant="acme")
+    api, other = ApiClient("submit", "read"), ApiClient("submit", "read", tenant="acme")
     api.post("/jobs", NOTE, **{"Idempotency-Key": "k"})
     refused = api.post("/jobs", {**NOTE, "priority": 1}, **{"Idempotency-Key": "k"})
     assert (refused.status_code, refused.json()["code"]) == (409, "idempotency_key_reused")
     assert "Idempotent-Replayed" not in other.post("/jobs", {**NOTE, "priority": 1}, **{"Idempotency-Key": "k"}).headers
-    assert wrong_fields(api.post("/jobs", {**NOTE, "idempotency_key": "a"}, **{"Idempotency-Key": "b"}))
+    assert read_error_locations(api.post("/jobs", {**NOTE, "idempotency_key": "a"}, **{"Idempotency-Key": "b"}))
 
 
 @pytest.mark.django_db(transaction=True)

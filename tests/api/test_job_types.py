@@ -8,13 +8,13 @@ import pytest
 
 from jobs.registry import registry
 from tests.sample_app import job_types
-from tests.support.api_client import Api
+from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
 
 
 def shown() -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in Api("read").walk("/job-types", 10)}
+    return {each["name"]: each for each in ApiClient("read").list_all("/job-types", 10)}
 
 
 def test_every_registered_type_is_listed_by_name() -> None:
@@ -36,4 +36,4 @@ def test_every_shape_has_exactly_the_fields_of_the_contract() -> None:
 
 
 def test_it_takes_read() -> None:
-    assert Api("submit", "operate", "work").get("/job-types").status_code == 403
+    assert ApiClient("submit", "operate", "work").get("/job-types").status_code == 403

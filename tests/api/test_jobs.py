@@ -14,9 +14,9 @@ from jobs.redaction import MASK
 from jobs.states import Status
 from tests.factories import SAMPLE_TYPE, JobFactory, JobLogFactory, JobTemplateFactory, job_in
 from tests.sample_app import job_types
-from tests.support.admin_users import logged_in, reader
-from tests.support.api_client import Api, wrong_fields
-from tests.support.snapshots import everything, kinds_of
+from tests.support.admin_users import create_reader, log_in
+from tests.support.api_client import ApiClient, read_error_locations
+from tests.support.snapshots import dump_tables, list_event_kinds
 
 pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
@@ -25,11 +25,11 @@ NOTE: dict[str, Any] = {"job_type": "tests.note", "params": {"text": "x"}}
 
 
 @pytest.fixture
-def api() -> Api:
-    return Api("admin")
+def api() -> ApiClient:
+    return ApiClient("admin")
 
 
-def test_a_submission_answers_with_the_whole_job(api: Api) -> None:
+def test_a_submission_answers_with_the_whole_job(api: ApiClient) -> None:
     response = api.post("/jobs", NOTE)
     assert response.status_code == 201
     job = Job.objects.get()
@@ -40,7 +40,7 @@ def test_a_submission_answers_with_the_whole_job(api: Api) -> None:
     assert told["created_at"].endswith("Z")
 
 
-def test_everything_that_can_be_said_is_kept_and_shown(api: Api) -> None:
+def test_everything_that_can_be_said_is_kept_and_shown(api: ApiClient) -> None:
     said = {
         **NOTE,
         "tenant": "default",
@@ -67,70 +67,70 @@ def test_everything_that_can_be_said_is_kept_and_shown(api: Api) -> None:
     assert told["status"] == "PENDING"
 
 
-def test_names_of_priorities_and_other_offsets_are_understood(api: Api) -> None:
+def test_names_of_priorities_and_other_offsets_are_understood(api: ApiClient) -> None:
     told = api.post("/jobs", {**NOTE, "priority": "high", "not_before": "2030-01-01T01:00:00+01:00"}).json()
     assert (told["priority"], told["not_before"]) == (75, "2030-01-01T00:00:00Z")
 
 
-def test_null_is_as_good_as_not_said(api: Api) -> None:
+def test_null_is_as_good_as_not_said(api: ApiClient) -> None:
     nothing = dict.fromkeys(("target", "priority", "tags", "template", "hold", "constraints", "tenant"))
     told = api.post("/jobs", {**NOTE, **nothing}).json()
     assert (told["target"], told["priority"], told["tags"], told["hold"]) == (None, 50, [], False)
 
 
-def test_a_template_is_named_and_shown(api: Api) -> None:
+def test_a_template_is_named_and_shown(api: ApiClient) -> None:
     JobTemplateFactory.create(name="mine", params={"text": "t"}, priority=5)
     JobTemplateFactory.create(name="theirs", tenant="acme")
     told = api.post("/jobs", {"template": "mine", "params": {"times": 2}}).json()
     assert (told["template"], told["params"], told["priority"]) == ("mine", {"text": "t", "times": 2}, 5)
-    assert wrong_fields(api.post("/jobs", {"template": "theirs"})) == [["body", "template"]]
+    assert read_error_locations(api.post("/jobs", {"template": "theirs"})) == [["body", "template"]]
 
 
-def test_who_submitted_it_is_in_the_trail(api: Api) -> None:
+def test_who_submitted_it_is_in_the_trail(api: ApiClient) -> None:
     job_id = api.post("/jobs", NOTE).json()["id"]
     (event,) = api.get(f"/jobs/{job_id}/events").json()["items"]
     assert (event["kind"], event["actor"]) == ("SUBMITTED", {"kind": "token", "name": "tests"})
-    boss = logged_in(User.objects.create_superuser("boss"))
+    boss = log_in(User.objects.create_superuser("boss"))
     job_id = boss.post("/api/jobs", NOTE, content_type="application/json").json()["id"]
     (event,) = api.get(f"/jobs/{job_id}/events").json()["items"]
     assert event["actor"] == {"kind": "user", "name": "boss"}
 
 
 def test_a_token_of_one_tenant_submits_into_it_and_nowhere_else() -> None:
-    api = Api("submit", "read", tenant="acme")
+    api = ApiClient("submit", "read", tenant="acme")
     assert api.post("/jobs", NOTE).json()["tenant"] == "acme"
     assert api.post("/jobs", {**NOTE, "tenant": "acme"}).status_code == 201
-    before = everything()
+    before = dump_tables()
     assert api.post("/jobs", {**NOTE, "tenant": "default"}).status_code == 403
     assert api.post("/jobs/bulk", {"jobs": [NOTE, {**NOTE, "tenant": "default"}]}).status_code == 403
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_token_of_all_tenants_says_which() -> None:
-    api = Api("submit", tenant=None)
+    api = ApiClient("submit", tenant=None)
     assert api.post("/jobs", NOTE).json()["tenant"] == "default"
     assert api.post("/jobs", {**NOTE, "tenant": "acme"}).json()["tenant"] == "acme"
 
 
-def test_bulk_is_all_or_nothing(api: Api) -> None:
+def test_bulk_is_all_or_nothing(api: ApiClient) -> None:
     told = api.post("/jobs/bulk", {"jobs": [{**NOTE, "priority": n} for n in range(5)]}).json()
     assert told["count"] == 5
     assert [Job.objects.get(pk=each).priority for each in told["ids"]] == list(range(5))
     refused = api.post("/jobs/bulk", {"jobs": [NOTE] * 5 + [{"job_type": "tests.nobody"}]})
-    assert wrong_fields(refused) == [["body", "jobs", 5, "job_type"]]
+    assert read_error_locations(refused) == [["body", "jobs", 5, "job_type"]]
     assert Job.objects.count() == 5
     assert api.post("/jobs/bulk", {"jobs": []}).json() == {"count": 0, "ids": []}
 
 
-def test_bulk_has_its_own_limits(api: Api) -> None:
+def test_bulk_has_its_own_limits(api: ApiClient) -> None:
     with override_settings(JOBSCHEDULER={"API_BULK_LIMIT": 2, "MAX_BODY_BYTES": 1024, "BULK_BODY_BYTES": 4096}):
-        assert wrong_fields(api.post("/jobs/bulk", {"jobs": [NOTE] * 3})) == [["body", "jobs"]]
+        assert read_error_locations(api.post("/jobs/bulk", {"jobs": [NOTE] * 3})) == [["body", "jobs"]]
         long = {**NOTE, "params": {"text": "x" * 900}}
         assert api.post("/jobs/bulk", {"jobs": [long] * 2}).status_code == 201
         assert api.post("/jobs/bulk", {"jobs": [long] * 5}).status_code == 413
 
 
-def test_bulk_honours_keys_per_entry(api: Api) -> None:
+def test_bulk_honours_keys_per_entry(api: ApiClient) -> None:
     first = api.post("/jobs/bulk", {"jobs": [{**NOTE, "idempotency_key": "a"}]}).json()["ids"]
     again = api.post("/jobs/bulk", {"jobs": [{**NOTE, "idempotency_key": "a"}, NOTE]}).json()["ids"]
     assert again[0] == first[0]
@@ -138,7 +138,7 @@ def test_bulk_honours_keys_per_entry(api: Api) -> None:
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_a_job_in_any_state_has_the_documented_fields_and_no_others(api: Api, status: Status) -> None:
+def test_a_job_in_any_state_has_the_documented_fields_and_no_others(api: ApiClient, status: Status) -> None:
     job = job_in(status, target="book-1")
     told = api.get(f"/jobs/{job.pk}").json()
     assert set(told) == set(JobOut.model_fields)
@@ -148,7 +148,7 @@ def test_a_job_in_any_state_has_the_documented_fields_and_no_others(api: Api, st
     assert (told["run"] is None) == (not hasattr(Job.objects.get(pk=job.pk), "run"))
 
 
-def test_a_retry_chain_is_linked_both_ways(api: Api) -> None:
+def test_a_retry_chain_is_linked_both_ways(api: ApiClient) -> None:
     failed = job_in(Status.FAILED)
     follower = JobFactory.create(retry_of=failed, attempt=2)
     told = api.get(f"/jobs/{failed.pk}").json()
@@ -157,7 +157,7 @@ def test_a_retry_chain_is_linked_both_ways(api: Api) -> None:
     assert api.get(f"/jobs/{job_in(Status.FAILED).pk}").json()["permanently_failed"] is True
 
 
-def test_secrets_are_masked_everywhere(api: Api) -> None:
+def test_secrets_are_masked_everywhere(api: ApiClient) -> None:
     params = {"text": "x", "Password": "geheim", "deep": [{"token": "geheim"}]}
     job = JobFactory.create(completed=True, params=params, run__artifacts={"api_key": "geheim"})
     assert job.run.artifacts == {"api_key": "geheim"}
@@ -165,17 +165,17 @@ def test_secrets_are_masked_everywhere(api: Api) -> None:
         assert "geheim" not in api.get(path).content.decode(), path
 
 
-def test_an_edit_changes_what_it_says_and_nothing_else(api: Api) -> None:
+def test_an_edit_changes_what_it_says_and_nothing_else(api: ApiClient) -> None:
     job = JobFactory.create(target="book-1", tags=["a"])
     before = api.get(f"/jobs/{job.pk}").json()
     said = {"priority": "URGENT", "target": None, "tags": ["b"], "not_before": "2030-01-01T00:00:00Z"}
     told = api.patch(f"/jobs/{job.pk}", said).json()
     assert told == {**before, **said, "priority": 100}
     assert api.patch(f"/jobs/{job.pk}", {"not_before": None}).json()["not_before"] is None
-    assert kinds_of(job)[-1] == "UPDATED"
+    assert list_event_kinds(job)[-1] == "UPDATED"
 
 
-def test_inv_001_what_was_dispatched_is_frozen_but_for_its_tags(api: Api) -> None:
+def test_inv_001_what_was_dispatched_is_frozen_but_for_its_tags(api: ApiClient) -> None:
     job = job_in(Status.RUNNING)
     refused = api.patch(f"/jobs/{job.pk}", {"params": {"text": "y"}})
     assert refused.status_code == 409
@@ -185,7 +185,7 @@ def test_inv_001_what_was_dispatched_is_frozen_but_for_its_tags(api: Api) -> Non
     assert api.patch(f"/jobs/{job.pk}", {"tags": ["x"]}).json()["tags"] == ["x"]
 
 
-def test_what_was_shown_masked_may_be_sent_back(api: Api) -> None:
+def test_what_was_shown_masked_may_be_sent_back(api: ApiClient) -> None:
     job = JobFactory.create(job_type="tests.anything", params={"token": "geheim", "n": 1})
     shown = api.get(f"/jobs/{job.pk}").json()["params"]
     assert shown == {"token": MASK, "n": 1}
@@ -196,7 +196,7 @@ def test_what_was_shown_masked_may_be_sent_back(api: Api) -> None:
 def test_a_reader_without_payload_sees_neither_params_nor_artifacts_nor_logs() -> None:
     job = job_in(Status.COMPLETED, params={"text": "private"})
     JobLogFactory.create(job=job, message="private")
-    plain, trusted = logged_in(reader("plain")), logged_in(reader("trusted", "view_payload"))
+    plain, trusted = log_in(create_reader("plain")), log_in(create_reader("trusted", "view_payload"))
     for path in (f"/api/jobs/{job.pk}", "/api/jobs", f"/api/job-runs/{job.pk}", "/api/job-runs", f"/jobs/{job.pk}"):
         assert "private" not in plain.get(path).content.decode()
     told = plain.get(f"/api/jobs/{job.pk}").json()
@@ -208,7 +208,7 @@ def test_a_reader_without_payload_sees_neither_params_nor_artifacts_nor_logs() -
 
 def test_params_that_one_may_not_see_one_may_not_overwrite() -> None:
     job = JobFactory.create()
-    blind = logged_in(reader("blind", "change_job"))
+    blind = log_in(create_reader("blind", "change_job"))
     url, said = f"/api/jobs/{job.pk}", {"params": {"text": "mine"}}
     assert blind.patch(url, said, content_type="application/json").status_code == 403
     assert blind.patch(url, {"priority": 1}, content_type="application/json").json()["params"] is None

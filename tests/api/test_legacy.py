@@ -14,24 +14,24 @@ from jobs.models import Job
 from jobs.states import Status
 from tests.factories import SAMPLE_TYPE, JobFactory, job_in
 from tests.sample_app import job_types
-from tests.support.api_client import Api
+from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 
-def ask(api: Api, method: str, path: str, body: Any = None, **headers: str) -> Any:
+def ask(api: ApiClient, method: str, path: str, body: Any = None, **headers: str) -> Any:
     content: Any = {} if body is None else {"data": body, "content_type": "application/json"}
     return getattr(api.client, method)(path, headers={**api.headers, **headers}, **content)
 
 
 @pytest.fixture
-def api() -> Api:
-    return Api("read", "submit", "operate")
+def api() -> ApiClient:
+    return ApiClient("read", "submit", "operate")
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_con_004_each_status_has_its_old_word(api: Api, status: Status) -> None:
+def test_con_004_each_status_has_its_old_word(api: ApiClient, status: Status) -> None:
     job = job_in(status)
     word = LEGACY_STATUSES[status]
     told = ask(api, "get", f"/jobs/{job.pk}").json()
@@ -40,7 +40,7 @@ def test_con_004_each_status_has_its_old_word(api: Api, status: Status) -> None:
     assert [item["id"] for item in ask(api, "get", f"/jobs?status={word}").json()["items"]] == [str(job.pk)]
 
 
-def test_con_004_jobs_are_made_and_cancelled_as_before(api: Api) -> None:
+def test_con_004_jobs_are_made_and_cancelled_as_before(api: ApiClient) -> None:
     made = ask(api, "post", "/jobs/", {"job_type": "tests.note", "params": {"text": "x"}})
     assert (made.status_code, made.json()["status"]) == (201, "queued")
     job_id = made.json()["id"]
@@ -51,7 +51,7 @@ def test_con_004_jobs_are_made_and_cancelled_as_before(api: Api) -> None:
     assert Job.objects.get().status == Status.CANCELLED
 
 
-def test_con_004_keys_are_honoured_across_both_surfaces(api: Api) -> None:
+def test_con_004_keys_are_honoured_across_both_surfaces(api: ApiClient) -> None:
     said = {"job_type": "tests.note", "params": {"text": "x"}}
     first = ask(api, "post", "/jobs", said, **{"Idempotency-Key": "k"})
     again = api.post("/jobs", said, **{"Idempotency-Key": "k"})
@@ -59,7 +59,7 @@ def test_con_004_keys_are_honoured_across_both_surfaces(api: Api) -> None:
     assert again.json()["id"] == first.json()["id"]
 
 
-def test_con_004_lists_go_on_page_by_page(api: Api) -> None:
+def test_con_004_lists_go_on_page_by_page(api: ApiClient) -> None:
     jobs = JobFactory.create_batch(3)
     first = ask(api, "get", "/jobs/?limit=2").json()
     second = ask(api, "get", f"/jobs/?limit=2&cursor={first['next_cursor']}").json()
@@ -82,7 +82,7 @@ def test_con_004_lists_go_on_page_by_page(api: Api) -> None:
     ],
 )
 @override_settings(JOBSCHEDULER={"LEGACY_SUNSET": "2029-06-30"})
-def test_con_004_every_answer_says_that_it_is_old(api: Api, method: str, path: str, status: int) -> None:
+def test_con_004_every_answer_says_that_it_is_old(api: ApiClient, method: str, path: str, status: int) -> None:
     response = ask(api, method, path, "x" if status == 415 else None)
     if status == 415:
         response = api.client.post(path, "x", content_type="text/plain", headers=api.headers)
@@ -96,11 +96,11 @@ def test_con_004_every_answer_says_that_it_is_old(api: Api, method: str, path: s
 
 
 @override_settings(ROOT_URLCONF="tests.api.breaking_urls")
-def test_con_004_the_links_know_the_prefix(api: Api) -> None:
+def test_con_004_the_links_know_the_prefix(api: ApiClient) -> None:
     for path in ("/deep/scheduler/jobs/", "/deep/scheduler/jobs/jobs", "/deep/scheduler/jobs/x/cancel/"):
         assert "</deep/scheduler/api/jobs>" in ask(api, "get", path)["Link"]
 
 
-def test_con_004_new_paths_are_not_called_old(api: Api) -> None:
+def test_con_004_new_paths_are_not_called_old(api: ApiClient) -> None:
     assert "Deprecation" not in api.get("/jobs").headers
     assert Client().get("/jobs/")["Deprecation"]

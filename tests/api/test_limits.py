@@ -9,7 +9,7 @@ from django.test import override_settings
 
 from jobs.models import ConcurrencyLimit
 from tests.factories import JobFactory
-from tests.support.api_client import Api, wrong_fields
+from tests.support.api_client import ApiClient, read_error_locations
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("said_in_settings")]
 
@@ -22,18 +22,18 @@ def said_in_settings() -> Any:
 
 
 @pytest.fixture
-def operator() -> Api:
-    return Api("admin", tenant=None)
+def operator() -> ApiClient:
+    return ApiClient("admin", tenant=None)
 
 
-def shown(api: Api) -> dict[tuple[str, str], dict[str, Any]]:
+def shown(api: ApiClient) -> dict[tuple[str, str], dict[str, Any]]:
     return {(each["scope"], each["key"]): each for each in api.get("/limits").json()["items"]}
 
 
 def test_every_limit_is_listed_with_what_is_in_use() -> None:
     JobFactory.create_batch(2, running=True)
     JobFactory.create(running=True, tenant="ours", job_type="tests.anything")
-    found = shown(Api("read", tenant=None))
+    found = shown(ApiClient("read", tenant=None))
 
     assert list(found) == [("global", ""), ("job_type", "tests.note"), ("tenant", "ours"), ("tenant", "theirs")]
     assert found["global", ""] == {
@@ -50,24 +50,24 @@ def test_every_limit_is_listed_with_what_is_in_use() -> None:
     assert [each["in_use"] for each in found.values()] == [3, 2, 1, 0]
 
 
-def test_the_list_pages_through_and_its_cursor_is_its_own(operator: Api) -> None:
+def test_the_list_pages_through_and_its_cursor_is_its_own(operator: ApiClient) -> None:
     for number in range(5):
         operator.put("/limits", {"scope": "resource", "key": f"pool {number}", "max": 1})
-    everything = [(each["scope"], each["key"]) for each in operator.walk("/limits", 2)]
+    everything = [(each["scope"], each["key"]) for each in operator.list_all("/limits", 2)]
     assert everything == list(shown(operator))
     assert len(everything) == 9
     cursor = operator.get("/limits?limit=2").json()["next_cursor"]
-    assert wrong_fields(operator.get(f"/job-types?cursor={cursor}")) == [["query", "cursor"]]
-    assert wrong_fields(Api("read").get(f"/limits?cursor={cursor}")) == [["query", "cursor"]]
+    assert read_error_locations(operator.get(f"/job-types?cursor={cursor}")) == [["query", "cursor"]]
+    assert read_error_locations(ApiClient("read").get(f"/limits?cursor={cursor}")) == [["query", "cursor"]]
 
 
 def test_other_tenants_are_not_to_be_seen() -> None:
-    found = shown(Api("read", tenant="ours"))
+    found = shown(ApiClient("read", tenant="ours"))
     assert ("tenant", "ours") in found
     assert ("tenant", "theirs") not in found
 
 
-def test_a_limit_is_set_paused_unpaused_and_reset(operator: Api) -> None:
+def test_a_limit_is_set_paused_unpaused_and_reset(operator: ApiClient) -> None:
     def put(**said: Any) -> dict[str, Any]:
         answer = operator.put("/limits", {"scope": "job_type", "key": "tests.note", **said})
         assert answer.status_code == 200, answer.content
@@ -86,14 +86,14 @@ def test_a_limit_is_set_paused_unpaused_and_reset(operator: Api) -> None:
     assert (back["max"], back["source"]) == (2, "settings")
 
 
-def test_a_limit_that_nobody_knew_is_made_and_reset_drops_it(operator: Api) -> None:
+def test_a_limit_that_nobody_knew_is_made_and_reset_drops_it(operator: ApiClient) -> None:
     assert operator.put("/limits", {"scope": "addon", "key": "new", "max": 5}).json()["source"] == "override"
     gone = operator.put("/limits", {"scope": "addon", "key": "new", "reset": True}).json()
     assert (gone["max"], gone["source"]) == (None, "settings")
     assert ("addon", "new") not in shown(operator)
 
 
-def test_the_global_limit_has_no_key(operator: Api) -> None:
+def test_the_global_limit_has_no_key(operator: ApiClient) -> None:
     assert operator.put("/limits", {"scope": "global", "max": 9}).json()["max"] == 9
     assert operator.put("/limits", {"scope": "global", "key": "", "max": 8}).json()["max"] == 8
     assert operator.put("/limits", {"scope": "global", "key": None, "max": 7}).json()["max"] == 7
@@ -127,14 +127,14 @@ def test_the_global_limit_has_no_key(operator: Api) -> None:
         ({"scope": "global", "max": 1, "in_use": 0}, ["body", "in_use"]),
     ],
 )
-def test_a_wrong_field_is_named_and_nothing_changes(operator: Api, body: dict[str, Any], loc: list[Any]) -> None:
-    assert wrong_fields(operator.put("/limits", body)) == [loc]
+def test_a_wrong_field_is_named_and_nothing_changes(operator: ApiClient, body: dict[str, Any], loc: list[Any]) -> None:
+    assert read_error_locations(operator.put("/limits", body)) == [loc]
     assert not ConcurrencyLimit.objects.exists()
 
 
 def test_setting_takes_admin_and_all_tenants() -> None:
     body = {"scope": "global", "max": 2}
-    assert Api("read", "submit", "operate", "work", tenant=None).put("/limits", body).status_code == 403
-    assert Api("admin", tenant="default").put("/limits", body).status_code == 403
+    assert ApiClient("read", "submit", "operate", "work", tenant=None).put("/limits", body).status_code == 403
+    assert ApiClient("admin", tenant="default").put("/limits", body).status_code == 403
     assert not ConcurrencyLimit.objects.exists()
-    assert Api("submit").get("/limits").status_code == 403
+    assert ApiClient("submit").get("/limits").status_code == 403

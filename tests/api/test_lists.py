@@ -22,7 +22,7 @@ from tests.factories import (
     ScheduleFactory,
     job_in,
 )
-from tests.support.api_client import Api, wrong_fields
+from tests.support.api_client import ApiClient, read_error_locations
 
 pytestmark = pytest.mark.django_db
 
@@ -37,11 +37,11 @@ def newest_first(*jobs: Job) -> list[str]:
 
 
 @pytest.fixture
-def api() -> Api:
-    return Api("read", tenant=None)
+def api() -> ApiClient:
+    return ApiClient("read", tenant=None)
 
 
-def test_jobs_come_newest_first_fifty_at_a_time(api: Api) -> None:
+def test_jobs_come_newest_first_fifty_at_a_time(api: ApiClient) -> None:
     jobs = JobFactory.create_batch(51)
     page = api.get("/jobs").json()
     assert [item["id"] for item in page["items"]] == newest_first(*jobs)[:50]
@@ -49,7 +49,7 @@ def test_jobs_come_newest_first_fifty_at_a_time(api: Api) -> None:
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status != Status.DISPATCHING])
-def test_a_status_finds_the_jobs_in_it(api: Api, status: Status) -> None:
+def test_a_status_finds_the_jobs_in_it(api: ApiClient, status: Status) -> None:
     jobs = {each: job_in(each) for each in Status}
     expected = [jobs[status]] + ([jobs[Status.DISPATCHING]] if status == Status.QUEUED else [])
     assert ids(api.get(f"/jobs?status={status}")) == newest_first(*expected)
@@ -66,16 +66,16 @@ def test_a_status_finds_the_jobs_in_it(api: Api, status: Status) -> None:
         tuple(status for status in Status if status != Status.DISPATCHING),
     ],
 )
-def test_several_statuses_find_any_of_them_in_one_order(api: Api, wanted: tuple[Status, ...]) -> None:
+def test_several_statuses_find_any_of_them_in_one_order(api: ApiClient, wanted: tuple[Status, ...]) -> None:
     jobs = [job_in(each) for _ in range(3) for each in Status]
     stored = {*wanted, *([Status.DISPATCHING] if Status.QUEUED in wanted else [])}
     query = "&".join(f"status={status}" for status in wanted)
     expected = newest_first(*(job for job in jobs if job.status in stored))
     assert ids(api.get(f"/jobs?{query}")) == expected
-    assert [item["id"] for item in api.walk(f"/jobs?{query}", 2)] == expected
+    assert [item["id"] for item in api.list_all(f"/jobs?{query}", 2)] == expected
 
 
-def test_each_filter_finds_its_own(api: Api) -> None:
+def test_each_filter_finds_its_own(api: ApiClient) -> None:
     group, schedule = JobGroupFactory.create(), ScheduleFactory.create()
     JobFactory.create_batch(3)
     named = {
@@ -95,14 +95,14 @@ def test_each_filter_finds_its_own(api: Api) -> None:
         assert ids(api.get(f"/jobs?{query}&order=queue")) == [str(job.pk)], query
 
 
-def test_tags_are_all_wanted(api: Api) -> None:
+def test_tags_are_all_wanted(api: ApiClient) -> None:
     both, one = JobFactory.create(tags=["red", "big"]), JobFactory.create(tags=["red"])
     JobFactory.create(tags=["Red", "redder"])
     assert ids(api.get("/jobs?tag=red")) == newest_first(both, one)
     assert ids(api.get("/jobs?tag=red&tag=big")) == [str(both.pk)]
 
 
-def test_q_is_an_id_or_the_beginning_of_a_name(api: Api) -> None:
+def test_q_is_an_id_or_the_beginning_of_a_name(api: ApiClient) -> None:
     by_type, by_target = JobFactory.create(job_type="mail.send"), JobFactory.create(target="mailbox")
     by_tag = JobFactory.create(tags=["x", "mailing"])
     other = JobFactory.create(job_type="Mail.send", target="my mail", tags=["email"])
@@ -112,13 +112,13 @@ def test_q_is_an_id_or_the_beginning_of_a_name(api: Api) -> None:
 
 
 @pytest.mark.parametrize("q", ["%", "_", "mail%", "m_il", "*", "\\", "'", '"', "m.il"])
-def test_no_character_of_q_stands_for_another(api: Api, q: str) -> None:
+def test_no_character_of_q_stands_for_another(api: ApiClient, q: str) -> None:
     JobFactory.create(job_type="mail", target="mail", tags=["mail"])
     named = JobFactory.create(job_type=f"{q}x")
     assert ids(api.get(f"/jobs?q={quote(q)}")) == [str(named.pk)]
 
 
-def test_created_after_and_before_leave_out_the_moment_itself(api: Api) -> None:
+def test_created_after_and_before_leave_out_the_moment_itself(api: ApiClient) -> None:
     now = timezone.now().replace(microsecond=0)
     first, second, third = (JobFactory.create(created_at=now + timedelta(seconds=n)) for n in (-10, 0, 10))
     moment = quote(now.isoformat())
@@ -128,7 +128,7 @@ def test_created_after_and_before_leave_out_the_moment_itself(api: Api) -> None:
     assert ids(api.get(f"/jobs?created_after={after}&created_before={before}")) == [str(second.pk)]
 
 
-def test_the_queue_is_in_the_order_of_dispatch(api: Api) -> None:
+def test_the_queue_is_in_the_order_of_dispatch(api: ApiClient) -> None:
     low = JobFactory.create(priority=25, position=0)
     late, early = JobFactory.create(position=2), JobFactory.create(position=1)
     urgent = JobFactory.create(priority=100, position=9)
@@ -139,23 +139,23 @@ def test_the_queue_is_in_the_order_of_dispatch(api: Api) -> None:
     assert ids(api.get("/jobs?order=queue")) == order
     assert ids(api.get("/jobs?order=queue&status=QUEUED")) == order
     for limit in (1, 2, 3):
-        assert [item["id"] for item in api.walk("/jobs?order=queue", limit)] == order
+        assert [item["id"] for item in api.list_all("/jobs?order=queue", limit)] == order
 
 
 @pytest.mark.parametrize("most", [100, 2])
 def test_the_queue_of_several_tenants_is_one_order_for_who_sees_them_all(
-    api: Api, monkeypatch: pytest.MonkeyPatch, most: int
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(index_scan, "MAX_MERGED_QUEUES", most)  # beyond it they are not merged but sorted
     jobs = [JobFactory.create(tenant=tenant, position=n) for n, tenant in enumerate(("b", "a", "c", "a"))]
-    assert [item["id"] for item in api.walk("/jobs?order=queue", 1)] == [str(job.pk) for job in jobs]
+    assert [item["id"] for item in api.list_all("/jobs?order=queue", 1)] == [str(job.pk) for job in jobs]
     assert ids(api.get("/jobs?order=queue&tenant=a")) == [str(jobs[1].pk), str(jobs[3].pk)]
-    assert ids(Api("read", tenant="a").get("/jobs?order=queue")) == [str(jobs[1].pk), str(jobs[3].pk)]
-    assert ids(Api("read", tenant="a").get("/jobs?order=queue&tenant=b")) == []
+    assert ids(ApiClient("read", tenant="a").get("/jobs?order=queue")) == [str(jobs[1].pk), str(jobs[3].pk)]
+    assert ids(ApiClient("read", tenant="a").get("/jobs?order=queue&tenant=b")) == []
 
 
 @pytest.mark.parametrize("order", ["newest", "queue"])
-def test_pages_are_stable_while_jobs_come_and_end(api: Api, order: str) -> None:
+def test_pages_are_stable_while_jobs_come_and_end(api: ApiClient, order: str) -> None:
     """What was there from the beginning to the end is seen once, whatever happens meanwhile."""
     jobs = [JobFactory.create(position=n) for n in range(20)]
     seen: list[str] = []
@@ -176,7 +176,7 @@ def test_pages_are_stable_while_jobs_come_and_end(api: Api, order: str) -> None:
 @pytest.mark.parametrize(
     "query", ["job_type=rare", "status=FAILED&status=RUNNING&job_type=rare", "tag=t", "order=queue&job_type=rare"]
 )
-def test_short_windows_lose_nothing(api: Api, monkeypatch: pytest.MonkeyPatch, window: int, query: str) -> None:
+def test_short_windows_lose_nothing(api: ApiClient, monkeypatch: pytest.MonkeyPatch, window: int, query: str) -> None:
     monkeypatch.setattr(index_scan, "SCAN_LIMIT", window)
     monkeypatch.setattr(index_scan, "FIRST_SCAN_FACTOR", 1)
     states = (Status.FAILED, Status.RUNNING, Status.QUEUED)
@@ -184,8 +184,8 @@ def test_short_windows_lose_nothing(api: Api, monkeypatch: pytest.MonkeyPatch, w
         job_in(states[n % 3], job_type="rare" if n % 4 == 0 else "common", tags=["t"] if n % 5 == 0 else [], position=n)
         for n in range(30)
     ]
-    everything = api.walk(f"/jobs?{query}", 500)
-    assert [item["id"] for item in api.walk(f"/jobs?{query}", 2)] == [item["id"] for item in everything]
+    everything = api.list_all(f"/jobs?{query}", 500)
+    assert [item["id"] for item in api.list_all(f"/jobs?{query}", 2)] == [item["id"] for item in everything]
     wanted = {
         "job_type=rare": lambda job: job.job_type == "rare",
         "status=FAILED&status=RUNNING&job_type=rare": lambda job: job.job_type == "rare" and job.status != "QUEUED",
@@ -195,7 +195,7 @@ def test_short_windows_lose_nothing(api: Api, monkeypatch: pytest.MonkeyPatch, w
     assert {item["id"] for item in everything} == {str(job.pk) for job in jobs if wanted(job)}
 
 
-def test_a_cursor_is_for_its_own_list_filters_and_tenant_only(api: Api) -> None:
+def test_a_cursor_is_for_its_own_list_filters_and_tenant_only(api: ApiClient) -> None:
     JobFactory.create_batch(3)
     job = job_in(Status.COMPLETED)
     JobEventFactory.create_batch(3, job=job)
@@ -212,32 +212,32 @@ def test_a_cursor_is_for_its_own_list_filters_and_tenant_only(api: Api) -> None:
         f"/jobs/{job.pk}/events?",
     ]
     for path in elsewhere:
-        assert wrong_fields(api.get(f"{path}cursor={cursor}")) == [["query", "cursor"]], path
-    assert wrong_fields(Api("read").get(f"/jobs?status=QUEUED&cursor={cursor}")) == [["query", "cursor"]]
+        assert read_error_locations(api.get(f"{path}cursor={cursor}")) == [["query", "cursor"]], path
+    assert read_error_locations(ApiClient("read").get(f"/jobs?status=QUEUED&cursor={cursor}")) == [["query", "cursor"]]
     for tampered in (cursor[:-1], cursor + "x", cursor.swapcase(), cursor.partition(":")[0]):
-        assert wrong_fields(api.get(f"/jobs?status=QUEUED&cursor={tampered}")) == [["query", "cursor"]]
+        assert read_error_locations(api.get(f"/jobs?status=QUEUED&cursor={tampered}")) == [["query", "cursor"]]
 
 
-def test_a_cursor_of_one_jobs_events_is_not_anothers(api: Api) -> None:
+def test_a_cursor_of_one_jobs_events_is_not_anothers(api: ApiClient) -> None:
     one, two = JobFactory.create(), JobFactory.create()
     for job in (one, two):
         JobEventFactory.create_batch(3, job=job)
     cursor = api.get(f"/jobs/{one.pk}/events?limit=1").json()["next_cursor"]
-    assert wrong_fields(api.get(f"/jobs/{two.pk}/events?cursor={cursor}")) == [["query", "cursor"]]
+    assert read_error_locations(api.get(f"/jobs/{two.pk}/events?cursor={cursor}")) == [["query", "cursor"]]
 
 
-def test_events_and_logs_come_oldest_first_page_by_page(api: Api) -> None:
+def test_events_and_logs_come_oldest_first_page_by_page(api: ApiClient) -> None:
     job, other = JobFactory.create(), JobFactory.create()
     events = JobEventFactory.create_batch(5, job=job, data={"password": "x"})
     lines = JobLogFactory.create_batch(5, job=job)
     JobLogFactory.create(job=other)
-    assert [item["id"] for item in api.walk(f"/jobs/{job.pk}/events", 2)] == [event.pk for event in events]
-    assert [item["message"] for item in api.walk(f"/jobs/{job.pk}/logs", 2)] == [line.message for line in lines]
-    (shown,) = {str(item["data"]) for item in api.walk(f"/jobs/{job.pk}/events", 5)}
+    assert [item["id"] for item in api.list_all(f"/jobs/{job.pk}/events", 2)] == [event.pk for event in events]
+    assert [item["message"] for item in api.list_all(f"/jobs/{job.pk}/logs", 2)] == [line.message for line in lines]
+    (shown,) = {str(item["data"]) for item in api.list_all(f"/jobs/{job.pk}/events", 5)}
     assert "••••" in shown
 
 
-def test_runs_come_newest_first_and_by_filter(api: Api) -> None:
+def test_runs_come_newest_first_and_by_filter(api: ApiClient) -> None:
     done, failed = job_in(Status.COMPLETED), job_in(Status.FAILED, tenant="acme", job_type="odd")
     running = job_in(Status.RUNNING)
     JobFactory.create_batch(2)
@@ -245,9 +245,9 @@ def test_runs_come_newest_first_and_by_filter(api: Api) -> None:
     assert ids(api.get("/job-runs?status=FAILED&status=RUNNING")) == newest_first(failed, running)
     assert ids(api.get("/job-runs?tenant=acme")) == [str(failed.pk)]
     assert ids(api.get("/job-runs?job_type=odd")) == [str(failed.pk)]
-    assert ids(Api("read", tenant="acme").get("/job-runs?status=FAILED")) == [str(failed.pk)]
-    assert ids(Api("read", tenant="acme").get("/job-runs?tenant=default")) == []
-    assert [item["id"] for item in api.walk("/job-runs", 1)] == newest_first(done, failed, running)
+    assert ids(ApiClient("read", tenant="acme").get("/job-runs?status=FAILED")) == [str(failed.pk)]
+    assert ids(ApiClient("read", tenant="acme").get("/job-runs?tenant=default")) == []
+    assert [item["id"] for item in api.list_all("/job-runs", 1)] == newest_first(done, failed, running)
 
 
 @pytest.mark.parametrize("tenant", [None, "default", "acme"])
@@ -265,7 +265,7 @@ def test_runs_come_newest_first_and_by_filter(api: Api) -> None:
     ],
 )
 def test_a_page_takes_few_statements_however_many_jobs_it_has(path: str, tenant: str | None) -> None:
-    api = Api("read", tenant=tenant)
+    api = ApiClient("read", tenant=tenant)
     for status in Status:
         for _ in range(3):
             job = job_in(status, tenant=tenant or "default", tags=["x"])

@@ -23,7 +23,7 @@ from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, Status
 from tests.factories import SAMPLE_TYPE, JobFactory, JobMinuteFactory, WorkerFactory, job_in
 from tests.sample_app import job_types
-from tests.support.api_client import Api
+from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
@@ -325,11 +325,11 @@ def test_without_credentials_it_is_closed() -> None:
 
 
 def test_a_token_that_may_read_opens_it_and_others_do_not() -> None:
-    answer = Api("read", tenant=None).raw("/metrics")
+    answer = ApiClient("read", tenant=None).get_page("/metrics")
     assert answer.status_code == 200
     assert answer["Content-Type"] == TEXT
     assert read(answer.content.decode())
-    assert Api("submit").raw("/metrics").status_code == 403
+    assert ApiClient("submit").get_page("/metrics").status_code == 403
 
 
 @override_settings(JOBSCHEDULER={"METRICS_PUBLIC": True})
@@ -349,7 +349,7 @@ def test_a_tenants_token_reads_of_its_own_jobs_only() -> None:
     JobFactory.create(tenant="two", job_type="tests.anything")
     JobMinuteFactory(tenant="two", jobs=9, resource="default")
     WorkerFactory()
-    text = Api("read", tenant="one").raw("/metrics").content.decode()
+    text = ApiClient("read", tenant="one").get_page("/metrics").content.decode()
 
     assert value(text, "jobs_live", status="QUEUED") == 1
     assert value(text, "jobs_enqueued_total", resource="default", job_type="tests.anything") == 0

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from tests.api.routes import Route, absent, objects_of, routes
 from tests.factories import JobFactory
-from tests.support.api_client import Api
+from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
 
@@ -19,7 +19,7 @@ EVERY = [pytest.param(route, id=str(route)) for route in routes()]
 
 @pytest.mark.parametrize("route", EVERY)
 def test_every_path_answers_the_same_with_and_without_a_slash(route: Route) -> None:
-    api = Api("admin", tenant=None)
+    api = ApiClient("admin", tenant=None)
 
     def ask(path: str) -> Any:
         return api.client.generic(route.method, path, b'{"x": 1}', "application/json", headers=api.headers)
@@ -35,7 +35,7 @@ def test_every_path_answers_the_same_with_and_without_a_slash(route: Route) -> N
 @override_settings(ROOT_URLCONF="tests.api.breaking_urls")
 @pytest.mark.parametrize("prefix", ["", "/deep/scheduler"])
 def test_it_may_be_included_twice_and_anywhere(prefix: str) -> None:
-    api = Api("admin")
+    api = ApiClient("admin")
     job = JobFactory.create()
     for path in ("/api/jobs", f"/api/jobs/{job.pk}", "/jobs/", f"/jobs/{job.pk}", "/api/docs", "/healthz"):
         assert api.client.get(prefix + path, headers=api.headers).status_code == 200, path
@@ -53,7 +53,7 @@ def test_urls_have_stable_names() -> None:
 
 
 def test_a_path_param_is_never_a_lookup() -> None:
-    api = Api("admin")
+    api = ApiClient("admin")
     objects_of("default")
     for job_id in ("*", "%2A", "..", "null", "undefined", "0"):
         assert api.get(f"/jobs/{job_id}").status_code == 404

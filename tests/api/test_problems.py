@@ -16,7 +16,7 @@ from jobs.services import tokens
 from tests.api.breaking_urls import SECRET
 from tests.factories import SAMPLE_TYPE
 from tests.sample_app import job_types
-from tests.support.api_client import Api
+from tests.support.api_client import ApiClient
 from tests.support.commands import CHECKOUT
 
 assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
@@ -88,14 +88,14 @@ def test_unknown_paths_below_the_api_are_404_problems(path: str, method: str) ->
 
 @pytest.mark.django_db
 def test_head_is_answered_like_get() -> None:
-    api = Api("read")
+    api = ApiClient("read")
     response = api.client.head("/api/jobs", headers=api.headers)
     assert (response.status_code, response.content) == (200, b"")
 
 
 @pytest.mark.django_db
 def test_answers_say_that_they_depend_on_credentials_and_are_private() -> None:
-    api = Api("read")
+    api = ApiClient("read")
     for response in (api.get("/jobs"), api.get("/jobs/x"), Client().get("/api/jobs")):
         varies = {each.strip().lower() for each in response["Vary"].split(",")}
         assert {"authorization", "cookie", "x-api-key"} <= varies
@@ -111,7 +111,7 @@ def test_no_view_of_ours_runs_in_a_transaction_of_the_host(
 ) -> None:
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", host_wants_transactions)
     assert Client().get("/broken/atomic").json() == {"in_a_transaction": False}
-    api = Api("submit", "read")
+    api = ApiClient("submit", "read")
     made = api.post("/jobs", {"job_type": "tests.note", "params": {"text": "x"}})
     assert made.status_code == 201
     assert (
@@ -135,7 +135,7 @@ def test_what_pydantic_refuses_is_told_in_our_form() -> None:
 
 @pytest.mark.django_db
 def test_an_answer_does_not_grow_with_the_mistake() -> None:
-    api = Api("submit")
+    api = ApiClient("submit")
     for body in ({str(n) * 50: 1 for n in range(5000)}, {"x" * 500_000: 1}):
         refused = api.post("/jobs", body)
         assert refused.status_code == 422

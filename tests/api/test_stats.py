@@ -17,14 +17,14 @@ from jobs.states import Status
 from jobs.stats import cache, live_counts
 from tests.factories import JobFactory, JobMinuteFactory, WorkerFactory, job_in
 from tests.sample_app import job_types
-from tests.support.api_client import Api, wrong_fields
+from tests.support.api_client import ApiClient, read_error_locations
 
 pytestmark = pytest.mark.django_db
 NOTE = job_types.note.name
 
 
 def stats(tenant: str | None = None, path: str = "/stats") -> dict[str, Any]:
-    answer = Api("read", tenant=tenant).get(path)
+    answer = ApiClient("read", tenant=tenant).get(path)
     assert answer.status_code == 200, answer.content
     document: dict[str, Any] = answer.json()
     return document
@@ -125,14 +125,14 @@ def test_a_tenant_sees_its_own_figures_only() -> None:
 
 
 def test_other_tenants_figures_take_a_token_of_all() -> None:
-    assert Api("read", tenant="one").get("/stats?tenant=two").status_code == 403
-    assert wrong_fields(Api("read").get("/stats?tenant=a%20b")) == [["query", "tenant"]]
-    assert wrong_fields(Api("read").get("/stats?since=1h")) == [["query", "since"]]
-    assert Api("submit", "operate", "work").get("/stats").status_code == 403
+    assert ApiClient("read", tenant="one").get("/stats?tenant=two").status_code == 403
+    assert read_error_locations(ApiClient("read").get("/stats?tenant=a%20b")) == [["query", "tenant"]]
+    assert read_error_locations(ApiClient("read").get("/stats?since=1h")) == [["query", "since"]]
+    assert ApiClient("submit", "operate", "work").get("/stats").status_code == 403
 
 
 def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
-    api = Api("read", tenant=None)
+    api = ApiClient("read", tenant=None)
     api.get("/stats")
 
     def asked() -> int:

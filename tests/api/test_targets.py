@@ -14,7 +14,7 @@ from jobs.services import targets
 from jobs.states import Status
 from tests.factories import JobFactory, TargetFactory
 from tests.sample_app import job_types
-from tests.support.api_client import Api, wrong_fields
+from tests.support.api_client import ApiClient, read_error_locations
 
 pytestmark = pytest.mark.django_db
 NOTE = job_types.note.name
@@ -25,7 +25,7 @@ def submit(target: str, tenant: str = "default") -> Job:
 
 
 def test_a_target_is_there_from_its_first_use() -> None:
-    api = Api("read")
+    api = ApiClient("read")
     assert api.get("/targets/book-1").status_code == 404
     submit("book-1")
     assert api.get("/targets/book-1").json()["queued"] == 1
@@ -36,7 +36,7 @@ def test_a_target_is_there_from_its_first_use() -> None:
 
 def test_a_target_whose_jobs_wait_for_their_time_is_there_too() -> None:
     job_services.enqueue(NOTE, {"text": "a"}, target="later", not_before="2999-01-01T00:00:00Z")
-    assert Api("read").get("/targets/later").json()["queued"] == 0
+    assert ApiClient("read").get("/targets/later").json()["queued"] == 0
 
 
 def test_a_target_says_who_holds_it_and_who_blocks_it() -> None:
@@ -45,7 +45,7 @@ def test_a_target_says_who_holds_it_and_who_blocks_it() -> None:
     first = JobFactory.create(target="busy")
     for key in ("busy", "broken"):
         TargetFactory(key=key)
-    found = {each["key"]: each for each in Api("read").get("/targets").json()["items"]}
+    found = {each["key"]: each for each in ApiClient("read").get("/targets").json()["items"]}
 
     assert (found["busy"]["holder"], found["busy"]["blocked_by"]) == (str(running.pk), None)
     assert found["broken"]["holder"] == found["broken"]["blocked_by"] == str(failed.pk)
@@ -55,7 +55,7 @@ def test_a_target_says_who_holds_it_and_who_blocks_it() -> None:
 
 
 def test_pausing_and_unpausing() -> None:
-    api = Api("operate", "read")
+    api = ApiClient("operate", "read")
     paused = api.post("/targets/new/pause", {"reason": "spilled ink"})
     assert paused.status_code == 200
     shown = paused.json()
@@ -69,7 +69,7 @@ def test_pausing_and_unpausing() -> None:
 
 
 def test_a_resume_continues_a_paused_job_and_follows_a_failed_one() -> None:
-    api = Api("operate")
+    api = ApiClient("operate")
     paused = JobFactory.create(paused=True, target="book-1")
     failed = JobFactory.create(failed=True, target="book-2")
     for slash in ("", "/"):
@@ -81,7 +81,7 @@ def test_a_resume_continues_a_paused_job_and_follows_a_failed_one() -> None:
 
 
 def test_a_resume_finds_only_jobs_of_that_target() -> None:
-    api = Api("operate")
+    api = ApiClient("operate")
     job = JobFactory.create(paused=True, target="book-1")
     foreign = JobFactory.create(paused=True, target="book-1", tenant="theirs")
     for path in (
@@ -101,7 +101,7 @@ def test_every_tenant_has_targets_of_its_own() -> None:
     submit("shared", "one")
     submit("shared", "two")
     targets.pause("shared", tenant="one")
-    everywhere, one = Api("read", "operate", tenant=None), Api("read", "operate", tenant="one")
+    everywhere, one = ApiClient("read", "operate", tenant=None), ApiClient("read", "operate", tenant="one")
 
     assert [each["tenant"] for each in everywhere.get("/targets").json()["items"]] == ["one", "two"]
     assert [each["tenant"] for each in everywhere.get("/targets?tenant=two").json()["items"]] == ["two"]
@@ -118,41 +118,41 @@ def test_every_tenant_has_targets_of_its_own() -> None:
 def test_scopes() -> None:
     submit("book-1")
     for scope in ("submit", "work", "operate"):
-        assert Api(scope).get("/targets").status_code == 403
-        assert Api(scope).get("/targets/book-1").status_code == 403
+        assert ApiClient(scope).get("/targets").status_code == 403
+        assert ApiClient(scope).get("/targets/book-1").status_code == 403
     for verb in ("pause", "unpause", f"jobs/{uuid4()}/resume/"):
         for scope in ("read", "submit", "work"):
-            assert Api(scope).post(f"/targets/book-1/{verb}").status_code == 403
+            assert ApiClient(scope).post(f"/targets/book-1/{verb}").status_code == 403
 
 
 @pytest.mark.parametrize("key", ["a b", "ünïcode ✓", "100%", "a?b", "x" * 200, "..", "a+b", "a&b=c"])
 def test_any_key_can_be_asked_for(key: str) -> None:
     submit(key)
-    assert Api("read").get(f"/targets/{quote(key, safe='')}").json()["key"] == key
-    assert Api("operate").post(f"/targets/{quote(key, safe='')}/pause").json()["key"] == key
+    assert ApiClient("read").get(f"/targets/{quote(key, safe='')}").json()["key"] == key
+    assert ApiClient("operate").post(f"/targets/{quote(key, safe='')}/pause").json()["key"] == key
 
 
 @pytest.mark.parametrize("key", ["x" * 201, "%00", "a%0Ab", "%20"])
 def test_a_key_that_cannot_be_one_is_no_target(key: str) -> None:
-    assert Api("read").get(f"/targets/{key}").status_code == 404
-    assert Api("operate").post(f"/targets/{key}/pause").status_code in (404, 422)
+    assert ApiClient("read").get(f"/targets/{key}").status_code == 404
+    assert ApiClient("operate").post(f"/targets/{key}/pause").status_code in (404, 422)
     assert not Target.objects.exists()
 
 
 def test_a_wrong_reason_is_refused() -> None:
-    api = Api("operate")
-    assert wrong_fields(api.post("/targets/book-1/pause", {"reason": "x" * 2001})) == [["body", "reason"]]
-    assert wrong_fields(api.post("/targets/book-1/pause", {"until": "noon"})) == [["body", "until"]]
+    api = ApiClient("operate")
+    assert read_error_locations(api.post("/targets/book-1/pause", {"reason": "x" * 2001})) == [["body", "reason"]]
+    assert read_error_locations(api.post("/targets/book-1/pause", {"until": "noon"})) == [["body", "until"]]
     assert not Target.objects.exists()
 
 
 def test_the_list_pages_through_in_the_order_of_names() -> None:
     keys = sorted(TargetFactory.create().key for _ in range(7))
-    assert [each["key"] for each in Api("read").walk("/targets", 3)] == keys
+    assert [each["key"] for each in ApiClient("read").list_all("/targets", 3)] == keys
 
 
 def test_an_unchanged_target_need_not_be_sent_again() -> None:
-    api = Api("read", "operate")
+    api = ApiClient("read", "operate")
     submit("book-1")
     tag = api.get("/targets/book-1")["ETag"]
     assert api.get("/targets/book-1", **{"If-None-Match": tag}).status_code == 304

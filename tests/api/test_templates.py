@@ -12,7 +12,7 @@ from jobs.redaction import MASK
 from jobs.services import jobs as job_services
 from tests.factories import SAMPLE_TYPE, JobFactory, JobTemplateFactory, ScheduleFactory
 from tests.sample_app import job_types
-from tests.support.api_client import Api, wrong_fields
+from tests.support.api_client import ApiClient, read_error_locations
 
 pytestmark = pytest.mark.django_db
 ANYTHING = job_types.anything.name
@@ -31,7 +31,7 @@ FULL: dict[str, Any] = {
 }
 
 
-def made(api: Api, **fields: Any) -> dict[str, Any]:
+def made(api: ApiClient, **fields: Any) -> dict[str, Any]:
     answer = api.post("/job-templates", {**FULL, **fields})
     assert answer.status_code == 201, answer.content
     document: dict[str, Any] = answer.json()
@@ -39,14 +39,14 @@ def made(api: Api, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_template_is_made_as_it_was_said() -> None:
-    template = made(Api())
+    template = made(ApiClient())
     assert {name: template[name] for name in FULL} == {**FULL, "priority": 75}
     assert template["tenant"] == "default"
     assert JobTemplate.objects.get().name == "nightly"
 
 
 def test_what_a_template_does_not_say_is_null() -> None:
-    answer = Api().post("/job-templates", {"name": "bare", "job_type": SAMPLE_TYPE})
+    answer = ApiClient().post("/job-templates", {"name": "bare", "job_type": SAMPLE_TYPE})
     template = answer.json()
     unsaid = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units")
     assert [template[name] for name in unsaid] == [None] * len(unsaid)
@@ -55,12 +55,12 @@ def test_what_a_template_does_not_say_is_null() -> None:
 
 
 def test_reading_takes_read_and_the_rest_takes_admin() -> None:
-    template = made(Api())
+    template = made(ApiClient())
     for scopes, status in ((("read",), 200), (("submit", "operate", "work"), 403)):
-        assert Api(*scopes).get(f"/job-templates/{template['id']}").status_code == status
-        assert Api(*scopes).get("/job-templates").status_code == status
+        assert ApiClient(*scopes).get(f"/job-templates/{template['id']}").status_code == status
+        assert ApiClient(*scopes).get("/job-templates").status_code == status
     for scope in ("read", "submit", "operate", "work"):
-        api = Api(scope)
+        api = ApiClient(scope)
         assert api.post("/job-templates", FULL).status_code == 403
         assert api.patch(f"/job-templates/{template['id']}", {}).status_code == 403
         assert api.delete(f"/job-templates/{template['id']}").status_code == 403
@@ -96,25 +96,25 @@ def test_reading_takes_read_and_the_rest_takes_admin() -> None:
     ],
 )
 def test_a_wrong_field_is_named_and_nothing_is_kept(fields: dict[str, Any], loc: list[Any]) -> None:
-    answer = Api().post("/job-templates", {**FULL, **fields})
-    assert wrong_fields(answer)[0][: len(loc)] == loc
+    answer = ApiClient().post("/job-templates", {**FULL, **fields})
+    assert read_error_locations(answer)[0][: len(loc)] == loc
     assert not JobTemplate.objects.exists()
 
 
 def test_params_may_be_incomplete_but_not_wrong() -> None:
-    api = Api()
+    api = ApiClient()
     assert api.post("/job-templates", {"name": "a", "job_type": SAMPLE_TYPE, "params": {"times": 2}}).status_code == 201
     answer = api.post("/job-templates", {"name": "b", "job_type": SAMPLE_TYPE, "params": {"times": "2"}})
-    assert wrong_fields(answer) == [["body", "params", "times"]]
+    assert read_error_locations(answer) == [["body", "params", "times"]]
     template = JobTemplate.objects.get()
-    assert wrong_fields(api.patch(f"/job-templates/{template.pk}", {"params": {"nope": 1}})) == [
+    assert read_error_locations(api.patch(f"/job-templates/{template.pk}", {"params": {"nope": 1}})) == [
         ["body", "params", "nope"]
     ]
-    assert wrong_fields(api.post(f"/job-templates/{template.pk}/run")) == [["body", "params", "text"]]
+    assert read_error_locations(api.post(f"/job-templates/{template.pk}/run")) == [["body", "params", "text"]]
 
 
 def test_a_name_is_taken_once_in_a_tenant() -> None:
-    everywhere = Api(tenant=None)
+    everywhere = ApiClient(tenant=None)
     made(everywhere)
     assert everywhere.post("/job-templates", FULL).json()["code"] == "name_taken"
     assert everywhere.post("/job-templates", FULL).status_code == 409
@@ -125,7 +125,7 @@ def test_a_name_is_taken_once_in_a_tenant() -> None:
 
 
 def test_an_edit_changes_what_it_says_and_null_clears() -> None:
-    api = Api()
+    api = ApiClient()
     template = made(api)
     edited = api.patch(
         f"/job-templates/{template['id']}",
@@ -135,22 +135,22 @@ def test_an_edit_changes_what_it_says_and_null_clears() -> None:
     assert (edited["tags"], edited["cost_units"], edited["name"]) == ([], 7, "nightly")
     assert edited["retry_policy"]["max_attempts"] is None
     assert edited["params"] == FULL["params"]
-    assert wrong_fields(api.patch(f"/job-templates/{template['id']}", {"name": None})) == [["body", "name"]]
-    assert wrong_fields(api.patch(f"/job-templates/{template['id']}", {"tenant": "x"})) == [["body", "tenant"]]
+    assert read_error_locations(api.patch(f"/job-templates/{template['id']}", {"name": None})) == [["body", "name"]]
+    assert read_error_locations(api.patch(f"/job-templates/{template['id']}", {"tenant": "x"})) == [["body", "tenant"]]
 
 
 def test_a_secret_is_masked_and_stays_when_it_comes_back_masked() -> None:
-    api = Api()
+    api = ApiClient()
     template = made(api, params={"password": "hush", "pages": 3})
     assert template["params"] == {"password": MASK, "pages": 3}
     api.patch(f"/job-templates/{template['id']}", {"params": {**template["params"], "pages": 4}})
     assert JobTemplate.objects.get().params == {"password": "hush", "pages": 4}
     copied = api.post("/job-templates", {**FULL, "name": "copy", "params": template["params"]})
-    assert wrong_fields(copied) == [["body", "params", "password"]]
+    assert read_error_locations(copied) == [["body", "params", "password"]]
 
 
 def test_a_run_merges_params_key_by_key_and_lets_a_submission_win() -> None:
-    api = Api()
+    api = ApiClient()
     template = made(api)
     answer = api.post(f"/job-templates/{template['id']}/run", {"params": {"pages": 5}, "priority": 10, "tags": ["now"]})
     job = answer.json()
@@ -164,7 +164,7 @@ def test_a_run_merges_params_key_by_key_and_lets_a_submission_win() -> None:
 
 
 def test_a_run_needs_no_body() -> None:
-    api = Api()
+    api = ApiClient()
     template = made(api)
     assert api.post(f"/job-templates/{template['id']}/run").json()["params"] == FULL["params"]
 
@@ -174,14 +174,14 @@ def test_a_run_needs_no_body() -> None:
     [{"job_type": "x"}, {"template": "x"}, {"tenant": "default"}, {"status": "RUNNING"}, {"lease_token": "x"}],
 )
 def test_a_run_says_nothing_that_the_template_decides(body: dict[str, Any]) -> None:
-    api = Api()
+    api = ApiClient()
     template = made(api)
-    assert wrong_fields(api.post(f"/job-templates/{template['id']}/run", body)) == [["body", *body]]
+    assert read_error_locations(api.post(f"/job-templates/{template['id']}/run", body)) == [["body", *body]]
     assert not Job.objects.exists()
 
 
 def test_a_run_with_a_key_is_made_once() -> None:
-    api = Api()
+    api = ApiClient()
     path = f"/job-templates/{made(api)['id']}/run"
     first = api.post(path, {"params": {"pages": 1}}, **{"Idempotency-Key": "k1"})
     again = api.post(path, {"params": {"pages": 1}}, **{"Idempotency-Key": "k1"})
@@ -196,7 +196,7 @@ def test_a_run_with_a_key_is_made_once() -> None:
 
 
 def test_a_template_that_is_in_use_stays() -> None:
-    api = Api()
+    api = ApiClient()
     template = made(api)
     job = api.post(f"/job-templates/{template['id']}/run").json()
     refused = api.delete(f"/job-templates/{template['id']}")
@@ -211,7 +211,7 @@ def test_a_template_that_is_in_use_stays() -> None:
 def test_a_template_of_a_schedule_stays() -> None:
     template = JobTemplateFactory.create()
     ScheduleFactory(template=template, job_type="")
-    refused = Api().delete(f"/job-templates/{template.pk}")
+    refused = ApiClient().delete(f"/job-templates/{template.pk}")
     assert (refused.status_code, refused.json()["code"]) == (409, "in_use")
     assert "schedule" in refused.json()["detail"]
 
@@ -220,12 +220,12 @@ def test_a_template_of_a_schedule_stays() -> None:
 def test_every_live_job_keeps_its_template(status: str) -> None:
     template = JobTemplateFactory.create()
     JobFactory.create(template=template, **{status: True})
-    assert Api().delete(f"/job-templates/{template.pk}").status_code == 409
+    assert ApiClient().delete(f"/job-templates/{template.pk}").status_code == 409
 
 
 def test_another_tenants_template_is_not_there() -> None:
     foreign = JobTemplateFactory.create(tenant="theirs")
-    api = Api()
+    api = ApiClient()
     absent = api.get(f"/job-templates/{uuid4()}")
     for path in (f"/job-templates/{foreign.pk}", "/job-templates/nonsense", f"/job-templates/{foreign.pk}"):
         answer = api.get(path)
@@ -236,19 +236,19 @@ def test_another_tenants_template_is_not_there() -> None:
     assert api.get("/job-templates").json()["items"] == []
     assert api.get("/job-templates?tenant=theirs").json()["items"] == []
     assert api.post("/job-templates", {**FULL, "tenant": "theirs"}).status_code == 403
-    assert len(Api(tenant=None).get("/job-templates?tenant=theirs").json()["items"]) == 1
+    assert len(ApiClient(tenant=None).get("/job-templates?tenant=theirs").json()["items"]) == 1
 
 
 def test_the_list_is_newest_first_and_pages_through() -> None:
     names = [JobTemplateFactory.create().name for _ in range(7)]
-    assert [each["name"] for each in Api().walk("/job-templates", 3)] == names[::-1]
-    assert [each["name"] for each in Api().get(f"/job-templates?name={names[2]}").json()["items"]] == [names[2]]
-    assert Api().get("/job-templates?job_type=none").json() == {"items": [], "next_cursor": None}
-    assert Api().get("/job-templates?colour=red").status_code == 422
+    assert [each["name"] for each in ApiClient().list_all("/job-templates", 3)] == names[::-1]
+    assert [each["name"] for each in ApiClient().get(f"/job-templates?name={names[2]}").json()["items"]] == [names[2]]
+    assert ApiClient().get("/job-templates?job_type=none").json() == {"items": [], "next_cursor": None}
+    assert ApiClient().get("/job-templates?colour=red").status_code == 422
 
 
 def test_an_unchanged_template_need_not_be_sent_again() -> None:
-    api = Api()
+    api = ApiClient()
     path = f"/job-templates/{made(api)['id']}"
     tag = api.get(path)["ETag"]
     assert api.get(path, **{"If-None-Match": tag}).status_code == 304

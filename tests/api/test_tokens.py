@@ -17,7 +17,7 @@ from jobs.errors import InvalidInput, NotFound
 from jobs.models import ApiToken
 from jobs.services import tokens
 from tests.factories import JobFactory
-from tests.support.api_client import Api
+from tests.support.api_client import ApiClient
 
 
 @pytest.mark.django_db
@@ -41,7 +41,7 @@ def test_a_token_is_found_by_an_index_in_one_statement() -> None:
 
 @pytest.mark.django_db
 def test_the_last_use_is_written_at_most_once_a_minute() -> None:
-    api = Api("read")
+    api = ApiClient("read")
     assert api.get("/jobs").status_code == 200
     used = ApiToken.objects.get().last_used_at
     assert used is not None
@@ -56,7 +56,7 @@ def test_the_last_use_is_written_at_most_once_a_minute() -> None:
 
 @pytest.mark.django_db
 def test_expiry_is_judged_by_the_database() -> None:
-    api = Api("read")
+    api = ApiClient("read")
     for ahead, status in ((timedelta(minutes=1), 200), (timedelta(0), 401), (timedelta(days=-1), 401)):
         ApiToken.objects.update(expires_at=Now() + ahead)
         assert api.get("/jobs").status_code == status
@@ -64,7 +64,7 @@ def test_expiry_is_judged_by_the_database() -> None:
 
 @pytest.mark.django_db
 def test_revoking_is_for_good_and_may_be_repeated() -> None:
-    api = Api("read")
+    api = ApiClient("read")
     token = ApiToken.objects.get()
     when = tokens.revoke(token.pk).revoked_at
     assert tokens.revoke(token.pk).revoked_at == when is not None
@@ -89,7 +89,7 @@ def test_a_token_in_a_query_string_is_no_credential() -> None:
 
 @pytest.mark.django_db
 def test_without_a_rate_limit_nothing_is_counted() -> None:
-    api = Api("read")
+    api = ApiClient("read")
     api.get("/jobs")
     assert ApiToken.objects.get().window_count is None
 
@@ -97,7 +97,7 @@ def test_without_a_rate_limit_nothing_is_counted() -> None:
 @pytest.mark.django_db
 def test_the_rate_limit_is_per_token_and_minute(settings: Any) -> None:
     settings.JOBSCHEDULER = {"API_RATE_LIMIT": 3}
-    api, other = Api("read"), Api("read")
+    api, other = ApiClient("read"), ApiClient("read")
     token = ApiToken.objects.order_by("pk")[0]
     assert [api.get("/jobs").status_code for _ in range(4)] == [200, 200, 200, 429]
     refused = api.get("/jobs")
@@ -111,7 +111,7 @@ def test_the_rate_limit_is_per_token_and_minute(settings: Any) -> None:
 @pytest.mark.django_db
 def test_refused_requests_count_against_the_rate_limit_too(settings: Any) -> None:
     settings.JOBSCHEDULER = {"API_RATE_LIMIT": 2}
-    api = Api("read")
+    api = ApiClient("read")
     assert [api.post("/jobs", {}).status_code for _ in range(3)] == [403, 403, 429]
 
 

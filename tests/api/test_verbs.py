@@ -14,16 +14,16 @@ from jobs.services import jobs as job_services
 from jobs.states import Status, allowed_actions
 from tests.factories import SAMPLE_TYPE, JobFactory, job_in
 from tests.sample_app import job_types
-from tests.support.api_client import Api
-from tests.support.snapshots import events_of, everything
+from tests.support.api_client import ApiClient
+from tests.support.snapshots import dump_tables, list_events
 
 pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 
 @pytest.fixture
-def api() -> Api:
-    return Api("operate", "read")
+def api() -> ApiClient:
+    return ApiClient("operate", "read")
 
 
 @pytest.mark.parametrize(
@@ -42,18 +42,18 @@ def api() -> Api:
         ("resolve", Status.FAILED, "FAILED"),
     ],
 )
-def test_a_verb_leads_where_the_map_says(api: Api, verb: str, source: Status, target: str) -> None:
+def test_a_verb_leads_where_the_map_says(api: ApiClient, verb: str, source: Status, target: str) -> None:
     job = job_in(source, target="book-1")
     response = api.post(f"/jobs/{job.pk}/{verb}", {"reason": "why not"})
     assert response.status_code == 200, response.content
     told = response.json()
     assert (told["id"], told["status"]) == (str(job.pk), target)
-    assert events_of(job)[-1].reason == "why not"
+    assert list_events(job)[-1].reason == "why not"
     assert told["cancel_requested"] == (source == Status.RUNNING)
     assert told["blocks_target"] == (target == "PAUSED")
 
 
-def test_a_verb_takes_no_body_at_all(api: Api) -> None:
+def test_a_verb_takes_no_body_at_all(api: ApiClient) -> None:
     for content in (
         {},
         {"data": "", "content_type": "application/json"},
@@ -64,16 +64,16 @@ def test_a_verb_takes_no_body_at_all(api: Api) -> None:
         assert response.status_code == 200, response.content
 
 
-def test_asking_again_changes_nothing(api: Api) -> None:
+def test_asking_again_changes_nothing(api: ApiClient) -> None:
     job = job_in(Status.RUNNING)
     first = api.post(f"/jobs/{job.pk}/cancel").json()
-    before = everything()
+    before = dump_tables()
     assert api.post(f"/jobs/{job.pk}/cancel").json() == first
-    assert everything() == before
+    assert dump_tables() == before
     assert api.post(f"/jobs/{job.pk}/pause").status_code == 409
 
 
-def test_a_wrong_state_says_which_and_what_is_allowed(api: Api) -> None:
+def test_a_wrong_state_says_which_and_what_is_allowed(api: ApiClient) -> None:
     for status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.SKIPPED):
         job = job_in(status)
         told = api.post(f"/jobs/{job.pk}/cancel").json()
@@ -84,7 +84,7 @@ def test_a_wrong_state_says_which_and_what_is_allowed(api: Api) -> None:
 
 
 @pytest.mark.parametrize("verb", ["retry", "resume"])
-def test_after_a_failure_a_new_job_is_made_and_answered(api: Api, verb: str) -> None:
+def test_after_a_failure_a_new_job_is_made_and_answered(api: ApiClient, verb: str) -> None:
     job = job_in(Status.FAILED, target="book-1")
     response = api.post(f"/jobs/{job.pk}/{verb}")
     assert response.status_code == 201
@@ -92,7 +92,7 @@ def test_after_a_failure_a_new_job_is_made_and_answered(api: Api, verb: str) -> 
     assert (told["retry_of"], told["attempt"], told["status"]) == (str(job.pk), 2, "QUEUED")
 
 
-def test_dec_007_a_retry_follows_the_tail_whichever_job_is_named(api: Api) -> None:
+def test_dec_007_a_retry_follows_the_tail_whichever_job_is_named(api: ApiClient) -> None:
     first = job_in(Status.FAILED)
     tail = job_in(Status.FAILED, retry_of=first, attempt=2)
     told = api.post(f"/jobs/{first.pk}/retry").json()
@@ -101,7 +101,7 @@ def test_dec_007_a_retry_follows_the_tail_whichever_job_is_named(api: Api) -> No
     assert (refused["code"], refused["tail_id"], refused["state"]) == ("live_tail", told["id"], "QUEUED")
 
 
-def test_a_retry_in_backoff_is_sent_off_with_200(api: Api) -> None:
+def test_a_retry_in_backoff_is_sent_off_with_200(api: ApiClient) -> None:
     first = job_in(Status.FAILED)
     waiting = JobFactory.create(retry_of=first, attempt=2, not_before=timezone.now() + timedelta(hours=1))
     response = api.post(f"/jobs/{first.pk}/retry")
@@ -109,14 +109,14 @@ def test_a_retry_in_backoff_is_sent_off_with_200(api: Api) -> None:
     assert response.json()["not_before"] is None
 
 
-def test_fresh_drops_the_checkpoint(api: Api) -> None:
+def test_fresh_drops_the_checkpoint(api: ApiClient) -> None:
     for fresh, kept in ((True, None), (False, {"page": 3}), (None, {"page": 3})):
         job = job_in(Status.FAILED, checkpoint={"page": 3})
         told = api.post(f"/jobs/{job.pk}/retry", {"fresh": fresh}).json()
         assert Job.objects.get(pk=told["id"]).checkpoint == kept
 
 
-def test_a_run_is_retried_through_its_own_path(api: Api) -> None:
+def test_a_run_is_retried_through_its_own_path(api: ApiClient) -> None:
     job = job_in(Status.COMPLETED)
     response = api.post(f"/job-runs/{job.pk}/retry", {"reason": "again"})
     assert (response.status_code, response.json()["retry_of"]) == (201, str(job.pk))
@@ -125,7 +125,7 @@ def test_a_run_is_retried_through_its_own_path(api: Api) -> None:
     assert api.get(f"/job-runs/{never_ran.pk}").status_code == 404
 
 
-def test_jobs_are_moved_within_their_priority(api: Api) -> None:
+def test_jobs_are_moved_within_their_priority(api: ApiClient) -> None:
     one, two, three = (JobFactory.create(position=n * 10_000) for n in range(3))
 
     def order() -> list[Any]:
@@ -142,14 +142,14 @@ def test_jobs_are_moved_within_their_priority(api: Api) -> None:
     assert api.post(f"/jobs/{one.pk}/move", {"before": str(JobFactory.create(priority=1).pk)}).status_code == 409
 
 
-def test_a_job_is_not_moved_beside_one_of_another_tenant_nor_told_of_it(api: Api) -> None:
+def test_a_job_is_not_moved_beside_one_of_another_tenant_nor_told_of_it(api: ApiClient) -> None:
     job, theirs = JobFactory.create(), JobFactory.create(tenant="acme")
     foreign = api.post(f"/jobs/{job.pk}/move", {"before": str(theirs.pk)})
     absent = api.post(f"/jobs/{job.pk}/move", {"before": str(JobFactory.build().pk)})
     assert (foreign.status_code, foreign.content) == (404, absent.content)
 
 
-def test_a_held_job_is_released(api: Api) -> None:
+def test_a_held_job_is_released(api: ApiClient) -> None:
     held = job_services.enqueue("tests.note", {"text": "x"}, hold=True)
     assert api.post(f"/jobs/{held.pk}/release").json()["status"] == "QUEUED"
     assert api.post(f"/jobs/{held.pk}/release").status_code == 409

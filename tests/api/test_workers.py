@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.factories import WorkerFactory
-from tests.support.api_client import Api
+from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_worker_is_shown_as_it_last_said_it_was() -> None:
     worker = WorkerFactory.create(name="w1", version="1.2", slots=4, busy=2, stuck=1, serves={"types": ["a"]})
-    (shown,) = Api("read", tenant=None).get("/workers").json()["items"]
+    (shown,) = ApiClient("read", tenant=None).get("/workers").json()["items"]
 
     assert shown.pop("id") == str(worker.pk)
     assert shown.pop("started_at").endswith("Z")
@@ -38,16 +38,16 @@ def test_those_that_stopped_or_fell_silent_long_ago_are_gone() -> None:
     WorkerFactory(name="silent", heartbeat_at=now - timedelta(minutes=50))
     WorkerFactory(name="lost", heartbeat_at=now - timedelta(hours=2))
     WorkerFactory(name="stopped", state="STOPPED")
-    names = [each["name"] for each in Api("read", tenant=None).get("/workers").json()["items"]]
+    names = [each["name"] for each in ApiClient("read", tenant=None).get("/workers").json()["items"]]
     assert names == ["silent", "here"]
 
 
 def test_the_newest_come_first_and_pages_go_on() -> None:
     names = [WorkerFactory.create().name for _ in range(7)]
-    assert [each["name"] for each in Api("read", tenant=None).walk("/workers", 3)] == names[::-1]
+    assert [each["name"] for each in ApiClient("read", tenant=None).list_all("/workers", 3)] == names[::-1]
 
 
 def test_it_takes_read_and_all_tenants() -> None:
-    assert Api("read", tenant="default").get("/workers").status_code == 403
-    assert Api("admin", tenant="default").get("/workers").status_code == 403
-    assert Api("submit", "operate", "work", tenant=None).get("/workers").status_code == 403
+    assert ApiClient("read", tenant="default").get("/workers").status_code == 403
+    assert ApiClient("admin", tenant="default").get("/workers").status_code == 403
+    assert ApiClient("submit", "operate", "work", tenant=None).get("/workers").status_code == 403

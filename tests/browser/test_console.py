@@ -20,10 +20,10 @@ from schedules.models import Schedule
 from tests.admin.test_pages import SHOWN
 from tests.browser.conftest import Opener
 from tests.factories import job_in
-from tests.support.admin_pages import list_of, page_of
-from tests.support.admin_rows import one_of_each
-from tests.support.admin_users import reader
-from tests.support.worker_processes import STEADY, Fleet, await_status
+from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.admin_rows import create_all_rows
+from tests.support.admin_users import create_reader
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_for_status
 
 pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
@@ -49,7 +49,7 @@ def order(page: Page) -> list[str]:
 
 def test_a_verb_on_the_list_and_on_the_job_page(open_as: Opener, boss: User) -> None:
     job = queued(2)[0]
-    page = open_as(boss, list_of(Job))
+    page = open_as(boss, get_list_url(Job))
     page.locator(f'input[name="_selected_action"][value="{job.pk}"]').check()
     page.get_by_label("Action:").select_option("pause")
     page.get_by_label("Reason:").fill("later")
@@ -64,17 +64,17 @@ def test_a_verb_on_the_list_and_on_the_job_page(open_as: Opener, boss: User) -> 
 
 
 def test_a_running_job_is_paused_and_resumed_by_its_buttons(open_as: Opener, boss: User, fleet: Fleet) -> None:
-    fleet.start("--name=one", settings=STEADY)
+    fleet.start("--name=one", settings=LONG_LEASE_SETTINGS)
     job = job_services.enqueue("sample.count", {"upto": 100_000, "pace": 0.05})
-    await_status(job.pk, Status.RUNNING, fleet=fleet)
-    page = open_as(boss, page_of(job))
+    wait_for_status(job.pk, Status.RUNNING, fleet=fleet)
+    page = open_as(boss, get_page_url(job))
     page.get_by_role("button", name="Pause").click()
-    await_status(job.pk, Status.PAUSED, fleet=fleet)
+    wait_for_status(job.pk, Status.PAUSED, fleet=fleet)
     expect(page.locator(".jc-facts .jc-paused")).to_be_visible()  # by itself: the page keeps fresh
     page.get_by_role("button", name="Resume").click()
-    await_status(job.pk, Status.RUNNING, fleet=fleet)
+    wait_for_status(job.pk, Status.RUNNING, fleet=fleet)
     page.get_by_role("button", name="Cancel").click()
-    await_status(job.pk, Status.CANCELLED, fleet=fleet)
+    wait_for_status(job.pk, Status.CANCELLED, fleet=fleet)
 
 
 def test_a_queue_is_reordered_by_buttons_keys_and_drag(open_as: Opener, boss: User) -> None:
@@ -95,7 +95,7 @@ def test_a_queue_is_reordered_by_buttons_keys_and_drag(open_as: Opener, boss: Us
 
 def test_many_jobs_are_retried_after_a_look_at_what_would_happen(open_as: Opener, boss: User) -> None:
     [job_in(Status.FAILED) for _ in range(3)], job_in(Status.RUNNING)
-    page = open_as(boss, list_of(Job))
+    page = open_as(boss, get_list_url(Job))
     page.locator("#action-toggle").check()
     page.get_by_label("Action:").select_option("retry")
     page.get_by_role("button", name="Go").click()
@@ -107,7 +107,7 @@ def test_many_jobs_are_retried_after_a_look_at_what_would_happen(open_as: Opener
 
 def test_a_list_keeps_itself_fresh_and_stops_while_somebody_chooses(open_as: Opener, boss: User) -> None:
     first = queued(1)[0]
-    page = open_as(boss, list_of(Job))
+    page = open_as(boss, get_list_url(Job))
     page.locator(".jc-live-every").select_option("2")
     job_services.pause(first.pk)
     expect(page.locator("#result_list .jc-paused")).to_be_visible()
@@ -126,9 +126,9 @@ def test_a_list_keeps_itself_fresh_and_stops_while_somebody_chooses(open_as: Ope
 
 
 def test_a_reader_sees_everything_and_is_offered_nothing(open_as: Opener, transactional_db: None) -> None:
-    rows = [row for row in one_of_each() if isinstance(row, Job)]
-    page = open_as(reader("looker"), place("dashboard"))
-    for path in (place("dashboard"), place("queue"), list_of(Job), *(page_of(job) for job in rows)):
+    rows = [row for row in create_all_rows() if isinstance(row, Job)]
+    page = open_as(create_reader("looker"), place("dashboard"))
+    for path in (place("dashboard"), place("queue"), get_list_url(Job), *(get_page_url(job) for job in rows)):
         page.goto(path)
         forms = page.locator(
             '#content-main form[method="post"]:not(#changelist-form):not([id$="_form"]), .jc form[method="post"]'
@@ -141,7 +141,7 @@ def test_keys_lead_through_the_console(open_as: Opener, boss: User) -> None:
     queued(1)
     page = open_as(boss, place("dashboard"))
     page.keyboard.type("gj")
-    page.wait_for_url(f"**{list_of(Job)}")
+    page.wait_for_url(f"**{get_list_url(Job)}")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "searchbar"
     page.keyboard.type("gd")  # in a field, keys are letters
@@ -163,17 +163,17 @@ def test_keys_lead_through_the_console(open_as: Opener, boss: User) -> None:
 @pytest.mark.timeout(300)  # all pages there are, one after the other
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_breaks_the_policy_or_the_layout_in_light_and_dark(open_as: Opener, boss: User, scheme: str) -> None:
-    rows = one_of_each()
+    rows = create_all_rows()
     page = open_as(boss, place("dashboard"), color_scheme=scheme)
     back = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", back)[:3])) < 200) is (scheme == "dark")
-    paths = [*map(place, SCREENS), *map(list_of, SHOWN), *map(page_of, rows)]
+    paths = [*map(place, SCREENS), *map(get_list_url, SHOWN), *map(get_page_url, rows)]
     for path in paths if scheme == "light" else paths[:3]:
         answer = page.goto(path)
         assert answer is not None
         assert answer.ok, path
     page.set_viewport_size({"width": 390, "height": 800})
-    for path in (*map(place, SCREENS), page_of(rows[0])):
+    for path in (*map(place, SCREENS), get_page_url(rows[0])):
         page.goto(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
 
@@ -183,7 +183,7 @@ def test_every_verb_works_without_a_script(open_as: Opener, boss: User) -> None:
     page = open_as(boss, place("queue"), java_script_enabled=False)
     page.locator(f"#job-{b}").get_by_role("button", name="First of its priority").click()
     assert order(page) == [b, a]
-    page.goto(page_of(Job.objects.get(pk=a)))
+    page.goto(get_page_url(Job.objects.get(pk=a)))
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("1 job cancelled.")).to_be_visible()
 
@@ -198,12 +198,12 @@ def test_screenshots(open_as: Opener, boss: User, fleet: Fleet) -> None:
     pictures: dict[str, tuple[str, dict[str, Any]]] = {
         "dashboard": (place("dashboard"), tall),
         "dashboard-dark": (place("dashboard"), {"color_scheme": "dark", **tall}),
-        "jobs": (list_of(Job), {}),
-        "jobs-phone": (f"{list_of(Job)}?status=FAILED", phone),
-        "job": (page_of(failed), {}),
+        "jobs": (get_list_url(Job), {}),
+        "jobs-phone": (f"{get_list_url(Job)}?status=FAILED", phone),
+        "job": (get_page_url(failed), {}),
         "queue": (f"{place('queue')}?tenant=demo&priority=25", {}),
-        "schedules": (list_of(Schedule), {}),
-        "workers": (list_of(Worker), {}),
+        "schedules": (get_list_url(Schedule), {}),
+        "workers": (get_list_url(Worker), {}),
     }
     for name, (path, options) in pictures.items():
         page = open_as(boss, path, **options)
@@ -214,6 +214,6 @@ def test_screenshots(open_as: Opener, boss: User, fleet: Fleet) -> None:
 def scene(fleet: Fleet) -> None:
     """The demo, with a worker at it."""
     demo.fill(actor=Actor(ActorKind.CLI, "ada"))
-    fleet.start("--name=worker-1", "--concurrency=4", settings=STEADY)
+    fleet.start("--name=worker-1", "--concurrency=4", settings=LONG_LEASE_SETTINGS)
     counting = job_services.enqueue("sample.count", {"upto": 100_000, "pace": 0.05}, target="book-1", priority=90)
-    await_status(counting.pk, Status.RUNNING, fleet=fleet)
+    wait_for_status(counting.pk, Status.RUNNING, fleet=fleet)

@@ -20,9 +20,9 @@ from tests import factories
 from tests.admin.test_pages import SHOWN
 from tests.admin.test_payload import hostile_rows
 from tests.browser.conftest import Opener
-from tests.support.admin_pages import list_of, page_of
-from tests.support.admin_rows import one_of_each
-from tests.support.admin_users import reader
+from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.admin_rows import create_all_rows
+from tests.support.admin_users import create_reader
 
 pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
 LISTED = [each.name for each in SCREENS.values() if each.listed]
@@ -60,7 +60,7 @@ FRESH: dict[str, tuple[Any, Any, str]] = {
 def test_a_list_of_what_is_no_job_keeps_itself_fresh_too(open_as: Opener, boss: User, name: str) -> None:
     make, change, told = FRESH[name]
     row: Model = make()
-    page = open_as(boss, list_of(type(row)))
+    page = open_as(boss, get_list_url(type(row)))
     expect(page.locator(".jc-bar a[aria-current]")).to_have_text(name.title())
     expect(page.locator("#result_list")).not_to_contain_text(told)
     page.locator(".jc-live-every").select_option("2")
@@ -91,20 +91,20 @@ def test_a_job_is_submitted_by_a_form_made_of_its_handlers_params(open_as: Opene
 
 def test_filters_stand_above_the_list_and_only_say_what_was_chosen(open_as: Opener, boss: User) -> None:
     factories.job_in(factories.Status.FAILED)
-    page = open_as(boss, f"{list_of(Job)}?status=FAILED")
+    page = open_as(boss, f"{get_list_url(Job)}?status=FAILED")
     page.get_by_label("Created").select_option("24h")
     page.get_by_role("button", name="Filter").click()
     page.wait_for_url("**?status=FAILED&created=24h")
     expect(page.locator("#result_list tbody tr")).to_have_count(1)
     page.get_by_role("link", name="Clear", exact=True).click()
-    page.wait_for_url(f"**{list_of(Job)}?")
+    page.wait_for_url(f"**{get_list_url(Job)}?")
 
 
 def test_hostile_texts_stay_texts_and_the_pages_whole(open_as: Opener, boss: User) -> None:
     rows = hostile_rows()
     page = open_as(boss, place("dashboard"))
     page.on("dialog", lambda dialog: pytest.fail(f"a text spoke: {dialog.message}"))
-    for path in (*map(place, LISTED), *{list_of(type(row)) for row in rows}, *map(page_of, rows)):
+    for path in (*map(place, LISTED), *{get_list_url(type(row)) for row in rows}, *map(get_page_url, rows)):
         answer = page.goto(path)
         assert answer is not None
         assert answer.ok, path
@@ -115,9 +115,9 @@ def test_hostile_texts_stay_texts_and_the_pages_whole(open_as: Opener, boss: Use
 @pytest.mark.timeout(300)  # all screens and lists there are, one after the other
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_screen_list_or_page_is_wider_than_a_phone(open_as: Opener, boss: User, scheme: str) -> None:
-    rows = one_of_each()
+    rows = create_all_rows()
     page = open_as(boss, place("dashboard"), color_scheme=scheme, viewport={"width": 390, "height": 844})
-    lists = (*map(list_of, SHOWN), *(page_of(row) for row in rows if type(row) in SHOWN))
+    lists = (*map(get_list_url, SHOWN), *(get_page_url(row) for row in rows if type(row) in SHOWN))
     for path in (*map(place, LISTED), f"{place('enqueue')}?job_type=sample.add", *lists):
         page.goto(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
@@ -125,11 +125,11 @@ def test_no_screen_list_or_page_is_wider_than_a_phone(open_as: Opener, boss: Use
 
 @pytest.mark.timeout(300)
 def test_a_reader_is_offered_no_form_anywhere(open_as: Opener, transactional_db: None) -> None:
-    rows = one_of_each()
-    page = open_as(reader("looker"), place("dashboard"))
+    rows = create_all_rows()
+    page = open_as(create_reader("looker"), place("dashboard"))
     expect(page.locator(".jc-bar")).not_to_contain_text("New job")
     screens = [name for name in LISTED if name != "enqueue"]  # that is nothing but a form
-    for path in (*map(place, screens), *map(list_of, SHOWN), *map(page_of, rows)):
+    for path in (*map(place, screens), *map(get_list_url, SHOWN), *map(get_page_url, rows)):
         page.goto(path)
         buttons = page.locator('#content form[method="post"] :is(button, input[type="submit"]):visible')
         assert buttons.count() == 0, path
@@ -140,6 +140,6 @@ def test_a_group_shows_its_progress_as_a_bar_with_words(open_as: Opener, boss: U
     group = factories.JobGroupFactory.create()
     for index, status in enumerate(("completed", "completed", "failed")):
         factories.JobFactory.create(**{status: True}, group=group, group_index=index)
-    page = open_as(boss, list_of(JobGroup))
+    page = open_as(boss, get_list_url(JobGroup))
     expect(page.locator("#result_list .field-members")).to_contain_text("3 of 3 ended")
     expect(page.locator("#result_list .field-members svg")).to_be_visible()

@@ -12,8 +12,8 @@ from jobs.states import Status
 from tests.admin.test_verbs import VERBS as TRIED
 from tests.browser.conftest import Opener
 from tests.factories import job_in
-from tests.support.admin_pages import list_of, page_of
-from tests.support.snapshots import events_of
+from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.snapshots import list_events
 
 pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
 SCRIPTED = pytest.mark.parametrize("is_scripted", [True, False], ids=["with a script", "without"])
@@ -32,7 +32,7 @@ def act(page: Page, job: Job, action: str) -> None:
 
 
 def last_said(job: Job) -> tuple[str, str, str]:
-    event = events_of(job)[-1]
+    event = list_events(job)[-1]
     return event.kind, event.actor_name, event.reason
 
 
@@ -41,7 +41,7 @@ def last_said(job: Job) -> tuple[str, str, str]:
 def test_a_verb_is_done_from_the_list(open_as: Opener, boss: User, verb: str, is_scripted: bool) -> None:
     status, event = TRIED[verb]
     job = job_in(status)
-    page = open_as(boss, list_of(Job), java_script_enabled=is_scripted)
+    page = open_as(boss, get_list_url(Job), java_script_enabled=is_scripted)
     act(page, job, verb)
     expect(page.get_by_text(str(JOB_ACTIONS[verb].done_text % {"count": 1}))).to_be_visible()
     assert last_said(job) == (event, "boss", "by hand")
@@ -52,7 +52,7 @@ def test_a_verb_is_done_from_the_list(open_as: Opener, boss: User, verb: str, is
 def test_a_verb_is_done_on_the_jobs_page(open_as: Opener, boss: User, verb: str, is_scripted: bool) -> None:
     status, event = TRIED[verb]
     job = job_in(status)
-    page = open_as(boss, page_of(job), java_script_enabled=is_scripted)
+    page = open_as(boss, get_page_url(job), java_script_enabled=is_scripted)
     page.get_by_label("Reason:").fill("by hand")
     page.get_by_role("button", name=str(JOB_ACTIONS[verb].label), exact=True).click()
     expect(page.get_by_text(str(JOB_ACTIONS[verb].done_text % {"count": 1}))).to_be_visible()
@@ -62,7 +62,7 @@ def test_a_verb_is_done_on_the_jobs_page(open_as: Opener, boss: User, verb: str,
 @SCRIPTED
 def test_the_priority_of_a_job_is_changed_from_the_list(open_as: Opener, boss: User, is_scripted: bool) -> None:
     job = job_in(Status.QUEUED)
-    page = open_as(boss, list_of(Job), java_script_enabled=is_scripted)
+    page = open_as(boss, get_list_url(Job), java_script_enabled=is_scripted)
     act(page, job, "change_priority")
     page.get_by_label("Priority").fill("77")
     page.get_by_role("button", name="Change priority").click()
@@ -73,7 +73,7 @@ def test_the_priority_of_a_job_is_changed_from_the_list(open_as: Opener, boss: U
 
 def test_a_dry_run_of_one_job_only_says_what_would_happen(open_as: Opener, boss: User) -> None:
     job = job_in(Status.QUEUED)
-    page = open_as(boss, list_of(Job))
+    page = open_as(boss, get_list_url(Job))
     page.get_by_label("Only say what would happen").check()
     act(page, job, "pause")
     expect(page.locator("#jc-forecast")).to_have_text("1 job: 1 will be paused.")

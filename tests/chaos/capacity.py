@@ -9,14 +9,14 @@ from collections import Counter
 from jobs.models import JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind
-from tests.chaos.many_workers import judge_runs, refusals
-from tests.chaos.verdict import Verdict
-from tests.support.ledger import most_at_once
-from tests.support.worker_processes import STEADY, Fleet, await_all_ended
+from tests.chaos.many_workers import check_runs, find_refusals
+from tests.chaos.verdict import SuiteReport
+from tests.support.ledger import count_most_at_once
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until_all_ended
 
 WORKERS, SLOTS, MOST = 4, 4, 3
 SETTINGS = {
-    **STEADY,
+    **LONG_LEASE_SETTINGS,
     "POLL_SEC": 0.05,
     "LIMITS": {"global": None},
     "ADMISSION_POLICY": "jobs.policies.admission.Capacity",
@@ -24,8 +24,8 @@ SETTINGS = {
 }
 
 
-def run(fleet: Fleet, chance: random.Random, *, jobs: int, sabotage: str = "") -> Verdict:
-    verdict = Verdict()
+def run(fleet: Fleet, chance: random.Random, *, jobs: int, sabotage: str = "") -> SuiteReport:
+    verdict = SuiteReport()
     items = [
         {
             "job_type": "sample.work",
@@ -38,19 +38,19 @@ def run(fleet: Fleet, chance: random.Random, *, jobs: int, sabotage: str = "") -
     job_services.enqueue_many(items)
     began = time.monotonic()
     fleet.start_many(WORKERS, f"--concurrency={SLOTS}", settings=SETTINGS, sabotage=sabotage)
-    await_all_ended(60 + jobs, fleet)
-    ran = fleet.ledger.stretches()
-    most = most_at_once(ran)
+    wait_until_all_ended(60 + jobs, fleet)
+    ran = fleet.ledger.list_calls()
+    most = count_most_at_once(ran)
     verdict.note(jobs=jobs, at_once=f"{most}/{MOST}", seconds=time.monotonic() - began)
-    judge_runs(verdict, ran, jobs)
+    check_runs(verdict, ran, jobs)
     verdict.require(most <= MOST, f"{most} ran at once, {MOST} fit")
     verdict.require(most == MOST, "the capacity was never used")
     judge_events(verdict, jobs)
-    verdict.broken += refusals(fleet)
+    verdict.broken += find_refusals(fleet)
     return verdict
 
 
-def judge_events(verdict: Verdict, jobs: int) -> None:
+def judge_events(verdict: SuiteReport, jobs: int) -> None:
     """There is one reason to be denied here: at most one event of it a job, however often it was asked about."""
     denied = Counter(JobEvent.objects.filter(kind=EventKind.DENIED).values_list("job_id", flat=True))
     admitted = Counter(JobEvent.objects.filter(kind=EventKind.ADMITTED).values_list("job_id", flat=True))

@@ -23,13 +23,13 @@ from jobs.services import jobs as job_services
 from jobs.services.groups import group
 from jobs.states import TERMINAL, EventKind, Status
 from tests.chaos.crashable_postgres import Wire
-from tests.chaos.verdict import Verdict
-from tests.support.ledger import overlaps
-from tests.support.worker_processes import SHORT, Fleet, await_all_ended
+from tests.chaos.verdict import SuiteReport
+from tests.support.ledger import find_overlaps
+from tests.support.worker_processes import FAST_SETTINGS, Fleet, wait_until_all_ended
 
 WORKERS, SLOTS, LANES = 2, 4, 6
 # A lease is so long that a claim nobody hands back is noticed, not recovered.
-SETTINGS = {**SHORT, "LEASE_SEC": 120, "HEARTBEAT_SEC": 0.5, "POLL_SEC": 0.2, "RETRY_BASE_SEC": 0}
+SETTINGS = {**FAST_SETTINGS, "LEASE_SEC": 120, "HEARTBEAT_SEC": 0.5, "POLL_SEC": 0.2, "RETRY_BASE_SEC": 0}
 LIMITED = {**SETTINGS, "LIMITS": {"global": 6}}
 BACK_SEC = 40.0
 LATE_SEC = 0.7
@@ -45,9 +45,11 @@ class Cut(StrEnum):
     AFTER = "after"  # the server has committed; its answer is lost
 
 
-def run(fleet: Fleet, chance: random.Random, *, cuts: int, back_sec: float = BACK_SEC, sabotage: str = "") -> Verdict:
+def run(
+    fleet: Fleet, chance: random.Random, *, cuts: int, back_sec: float = BACK_SEC, sabotage: str = ""
+) -> SuiteReport:
     """First without limits, where a turn is one pipeline; then with a limit, where it has several transactions."""
-    verdict, done = Verdict(), Counter[str]()
+    verdict, done = SuiteReport(), Counter[str]()
     for settings in (SETTINGS, LIMITED):
         wire = CommitWire(int(connection.settings_dict["PORT"]), chance)
         through = {"DATABASE_URL": url_through(wire.port)}
@@ -59,7 +61,7 @@ def run(fleet: Fleet, chance: random.Random, *, cuts: int, back_sec: float = BAC
             cut_many(wire, fleet, chance, cuts // 2)
             done += wire.cuts
             try:
-                await_all_ended(back_sec, fleet)
+                wait_until_all_ended(back_sec, fleet)
             except AssertionError as error:
                 verdict.broken.append(str(error)[:600])
                 for job in Job.objects.running():
@@ -67,7 +69,7 @@ def run(fleet: Fleet, chance: random.Random, *, cuts: int, back_sec: float = BAC
                 return verdict
             for worker in workers:
                 worker.terminate()
-            verdict.broken += [f"ended badly:\n{worker.output}" for worker in workers if worker.ended() != 0]
+            verdict.broken += [f"ended badly:\n{worker.output}" for worker in workers if worker.wait_for_end() != 0]
         finally:
             wire.close()
     verdict.note(**dict(sorted(done.items())))
@@ -106,7 +108,7 @@ def cut_many(wire: CommitWire, fleet: Fleet, chance: random.Random, cuts: int) -
         time.sleep(0.02)  # the pace of the stream
 
 
-def judge(verdict: Verdict, fleet: Fleet) -> None:
+def judge(verdict: SuiteReport, fleet: Fleet) -> None:
     status = dict(Job.objects.values_list("pk", "status"))
     tails = Job.objects.latest_attempts()
     verdict.note(jobs=len(status), retries=Job.objects.filter(retry_of__isnull=False).count())
@@ -120,18 +122,18 @@ def judge(verdict: Verdict, fleet: Fleet) -> None:
     groups = Counter(JobGroup.objects.values_list("status", flat=True))
     verdict.require(set(groups) == {GroupStatus.COMPLETED}, f"the groups ended as {dict(groups)}")
     judge_events(verdict, len(status))
-    ran = fleet.ledger.stretches()
+    ran = fleet.ledger.list_calls()
     calls = Counter(each.job for each in ran)
     verdict.require(len(calls) == len(status), f"{len(calls)} of {len(status)} jobs ran")
     verdict.broken += [f"job {job} ran {times} times" for job, times in calls.items() if times > 1]
-    verdict.broken += overlaps(ran, lambda each: each.job)
-    verdict.broken += overlaps([each for each in ran if each.facts["lane"]], lambda each: each.facts["lane"])
+    verdict.broken += find_overlaps(ran, lambda each: each.job)
+    verdict.broken += find_overlaps([each for each in ran if each.facts["lane"]], lambda each: each.facts["lane"])
     for worker in fleet.workers:
         lines = [line for line in worker.output.splitlines() if any(word in line for word in REFUSED)]
-        verdict.broken += [f"{worker.printed.name}: {line}" for line in lines]
+        verdict.broken += [f"{worker.log_path.name}: {line}" for line in lines]
 
 
-def judge_events(verdict: Verdict, jobs: int) -> None:
+def judge_events(verdict: SuiteReport, jobs: int) -> None:
     """One end each: in the trail, in the run, and in the rollup."""
     ends = JobEvent.objects.filter(kind__in=sorted(TERMINAL))
     per_job = Counter(ends.values_list("job_id", flat=True))

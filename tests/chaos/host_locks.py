@@ -21,13 +21,17 @@ from jobs.services import limits
 from jobs.services.groups import group
 from jobs.states import TERMINAL, Status
 from tests.chaos.lanes import count_deadlocks
-from tests.chaos.many_workers import refusals
-from tests.chaos.verdict import Verdict
-from tests.support.ledger import most_at_once
-from tests.support.worker_processes import STEADY, Fleet, await_all_ended, until
+from tests.chaos.many_workers import find_refusals
+from tests.chaos.verdict import SuiteReport
+from tests.support.ledger import count_most_at_once
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until, wait_until_all_ended
 
 WORKERS, SLOTS, GLOBAL, LONG = 3, 4, 8, 5
-SETTINGS = {**STEADY, "POLL_SEC": 0.1, "HEARTBEAT_SEC": 0.2}  # on SQLite only heartbeats read stop requests
+SETTINGS = {
+    **LONG_LEASE_SETTINGS,
+    "POLL_SEC": 0.1,
+    "HEARTBEAT_SEC": 0.2,
+}  # on SQLite only heartbeats read stop requests
 LIMITS = (("global", ""), ("job_type", "sample.sleepy"), ("job_type", "sample.work"))
 ENOUGH, BATCH, LANES = 30, 20, 6
 LONG_SEC = 2.0  # a host that holds its locks for longer sees each job end meanwhile
@@ -44,16 +48,16 @@ def run(
     slots: int = SLOTS,
     held_sec: Sequence[float] = HELD_SEC,
     sabotage: str = "",
-) -> Verdict:
-    verdict, host = Verdict(), Host(chance, held_sec)
+) -> SuiteReport:
+    verdict, host = SuiteReport(), Host(chance, held_sec)
     deadlocks = count_deadlocks()
     limits.set_maximum("global", maximum=GLOBAL)
     limits.set_maximum("job_type", "sample.sleepy", maximum=LONG)
     fleet.start_many(WORKERS, f"--concurrency={slots}", settings=SETTINGS, sabotage=sabotage)
     for number in range(rounds):
-        until(host.has_running, what=fleet.logs)
+        wait_until(host.has_running, what=fleet.logs)
         host.change_both(limit_first=number % 2 == 0)
-    await_all_ended(120, fleet)
+    wait_until_all_ended(120, fleet)
     verdict.broken += host.errors
     verdict.note(rounds=rounds, asked_to_stop=len(host.stopped), slowest_sec=host.slowest)
     verdict.require(host.slowest < SLOWEST_SEC, f"a host's transaction took {host.slowest:.1f} s")
@@ -66,14 +70,14 @@ def run(
     return verdict
 
 
-def unordered(fleet: Fleet, chance: random.Random, *, rounds: int) -> Verdict:
+def unordered(fleet: Fleet, chance: random.Random, *, rounds: int) -> SuiteReport:
     """Workers record and wait for limits in one transaction: a job that ends while the host holds a limit shows it.
 
     The host holds it for longer than any job takes. With one slot nothing else of the same worker ends first.
     """
     found = run(fleet, chance, rounds=rounds, slots=1, held_sec=[1.1 * LONG_SEC], sabotage="one_transaction")
     print(found)
-    return Verdict(broken=[each for each in found.broken if "deadlock" in each])
+    return SuiteReport(broken=[each for each in found.broken if "deadlock" in each])
 
 
 class Host:
@@ -144,7 +148,7 @@ class Host:
         self.stopped.add(job_id)
 
 
-def judge(verdict: Verdict, fleet: Fleet, host: Host) -> None:
+def judge(verdict: SuiteReport, fleet: Fleet, host: Host) -> None:
     ended = Counter(Job.objects.values_list("status", flat=True))
     verdict.note(**{status.lower(): n for status, n in ended.items()})
     # A handler that had finished already when its stop request came is COMPLETED all the same.
@@ -156,15 +160,17 @@ def judge(verdict: Verdict, fleet: Fleet, host: Host) -> None:
     verdict.require(set(terminal.values()) == {1}, "a job has ended more than once")
     verdict.require(len(terminal) == ended.total(), f"{len(terminal)} of {ended.total()} jobs have a terminal event")
     verdict.require(not JobRun.objects.open().exists(), "a run is left open")
-    ran = fleet.ledger.stretches()
+    ran = fleet.ledger.list_calls()
     calls = Counter(each.job for each in ran)
     verdict.broken += [f"job {job} ran {times} times" for job, times in calls.items() if times > 1]
     verdict.require(len(calls) == ended.total(), f"{len(calls)} of {ended.total()} jobs ran")
     long = [each for each in ran if each.type == "sample.sleepy"]
     for name, some, limit in (("at_once", ran, GLOBAL), ("long_at_once", long, LONG)):
-        verdict.note(**{name: f"{most_at_once(some)}/{limit}"})
-        verdict.require(most_at_once(some) <= limit, f"{most_at_once(some)} ran at once, {limit} are allowed")
-    verdict.broken += refusals(fleet)
+        verdict.note(**{name: f"{count_most_at_once(some)}/{limit}"})
+        verdict.require(
+            count_most_at_once(some) <= limit, f"{count_most_at_once(some)} ran at once, {limit} are allowed"
+        )
+    verdict.broken += find_refusals(fleet)
     for worker in fleet.workers:
         lines = [line for line in worker.output.splitlines() if any(word in line for word in ABNORMAL)]
-        verdict.broken += [f"{worker.printed.name}: {line}" for line in lines]
+        verdict.broken += [f"{worker.log_path.name}: {line}" for line in lines]

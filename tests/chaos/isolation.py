@@ -20,15 +20,15 @@ from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.services import remote
 from jobs.states import Status
-from tests.chaos.many_workers import refusals
-from tests.chaos.verdict import Verdict
-from tests.support.ledger import most_at_once
-from tests.support.remote_workers import ADDON, Crew
-from tests.support.web_process import Call
-from tests.support.worker_processes import STEADY, Fleet, await_all_ended, until
+from tests.chaos.many_workers import find_refusals
+from tests.chaos.verdict import SuiteReport
+from tests.support.ledger import count_most_at_once
+from tests.support.remote_workers import ADDON, RemoteWorkers
+from tests.support.web_process import DirectCall
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until, wait_until_all_ended
 
 LIMIT, WORKERS, SLOTS = 3, 4, 4
-SETTINGS = {**STEADY, "POLL_SEC": 0.05, "LIMITS": {"global": LIMIT}}
+SETTINGS = {**LONG_LEASE_SETTINGS, "POLL_SEC": 0.05, "LIMITS": {"global": LIMIT}}
 LEVELS = ("read committed", "repeatable read", "serializable")
 WAYS = ("database", "options")
 # One for each worker: under a strict level claims of the same jobs fail, those of different jobs exceed limits.
@@ -66,39 +66,41 @@ def run(
     direct: int,
     ways: Sequence[str] = WAYS,
     levels: Sequence[str] = LEVELS,
-) -> Verdict:
-    verdict = Verdict()
+) -> SuiteReport:
+    verdict = SuiteReport()
     for case in [Case(way, level) for way in ways for level in levels]:
         run_case(verdict, fleet, chance, case, Load(jobs, direct))
     verdict.note(jobs=jobs, direct=direct)
     return verdict
 
 
-def unguarded(fleet: Fleet, chance: random.Random, *, jobs: int, direct: int) -> Verdict:
+def unguarded(fleet: Fleet, chance: random.Random, *, jobs: int, direct: int) -> SuiteReport:
     """Take the protection out. Both ways of asking must show; and under READ COMMITTED nothing does."""
     load, kind = Load(jobs, direct, longest_sec=0.3), "unguarded_isolation"
-    control, found = Verdict(), Verdict()
+    control, found = SuiteReport(), SuiteReport()
     run_case(control, fleet, chance, Case("both", "read committed"), load, kind)
     for way in WAYS:
-        verdict = Verdict()
+        verdict = SuiteReport()
         run_case(verdict, fleet, chance, Case(way, "repeatable read"), load, kind)
         exceeded = [each for each in verdict.broken if "are allowed" in each]
         print(verdict)
         if not exceeded:
-            return Verdict()
+            return SuiteReport()
         found.broken += exceeded
     print(control)
-    return found if not control.broken else Verdict()
+    return found if not control.broken else SuiteReport()
 
 
-def run_case(verdict: Verdict, fleet: Fleet, chance: random.Random, case: Case, load: Load, sabotage: str = "") -> None:
+def run_case(
+    verdict: SuiteReport, fleet: Fleet, chance: random.Random, case: Case, load: Load, sabotage: str = ""
+) -> None:
     """Drain one queue with workers, remote workers and direct calls under the same limit."""
     began, done_before = time.monotonic(), Job.objects.count()
     submit(chance, load)
-    with asked_of_the_database(case), Crew(fleet) as crew:
+    with asked_of_the_database(case), RemoteWorkers(fleet) as crew:
         urls = [serve(crew, environment, sabotage) for environment in case.environments]
         for number, url in enumerate(urls):
-            crew.python_worker(url, f"--slots={SLOTS}", name=f"snake-{number}")
+            crew.start_python_worker(url, f"--slots={SLOTS}", name=f"snake-{number}")
         workers = [
             fleet.start(
                 *(f"--concurrency={SLOTS}", f"--resources={RESOURCES[number]}"),
@@ -109,13 +111,13 @@ def run_case(verdict: Verdict, fleet: Fleet, chance: random.Random, case: Case, 
             )
             for number in range(WORKERS)
         ]
-        fleet.await_started(*workers)
+        fleet.wait_until_started(*workers)
         answers = call_directly(fleet, urls, crew.token, load, began)
-        await_all_ended(60 + load.jobs * load.longest_sec, fleet)
+        wait_until_all_ended(60 + load.jobs * load.longest_sec, fleet)
         for worker in workers:
             worker.terminate()
-        verdict.broken += [f"{case}: {worker.output}" for worker in workers if worker.ended() != 0]
-        printed = [(each.printed.name, each.output) for each in [*crew.programs, *workers]]
+        verdict.broken += [f"{case}: {worker.output}" for worker in workers if worker.wait_for_end() != 0]
+        printed = [(each.log_path.name, each.output) for each in [*crew.programs, *workers]]
     verdict.note(**{f"{case.way}_{case.level}_repeated": sum(text.count(NOT_SERIALIZED) for _, text in printed)})
     verdict.broken += [f"{name}: {line}" for name, text in printed for line in complaints(text)]
     wrong = [each for each in answers if not isinstance(each, dict) or "result" not in each]
@@ -123,7 +125,7 @@ def run_case(verdict: Verdict, fleet: Fleet, chance: random.Random, case: Case, 
     judge(verdict, fleet, case, began, load)
     ended = Counter(Job.objects.values_list("status", flat=True))
     verdict.require(ended == {Status.COMPLETED: done_before + load.jobs}, f"{case}: the jobs ended as {dict(ended)}")
-    verdict.broken += refusals(fleet)
+    verdict.broken += find_refusals(fleet)
 
 
 def submit(chance: random.Random, load: Load) -> None:
@@ -155,30 +157,30 @@ def set_default(change: str) -> None:
         cursor.execute(f"ALTER DATABASE {name} {change}")
 
 
-def serve(crew: Crew, environment: str, sabotage: str) -> str:
+def serve(crew: RemoteWorkers, environment: str, sabotage: str) -> str:
     before = crew.fleet.env
     crew.fleet.env = {**before, "ISOLATION": environment}
     try:
-        return crew.serve(settings=SETTINGS, sabotage=sabotage)
+        return crew.start_server(settings=SETTINGS, sabotage=sabotage)
     finally:
         crew.fleet.env = before
 
 
 def call_directly(fleet: Fleet, urls: Sequence[str], token: str, load: Load, began: float) -> list[Any]:
     """Calls beside the queue, as many at once as there are web processes. Returns their answers."""
-    until(lambda: any(each.start > began for each in fleet.ledger.stretches()), what=fleet.logs)
+    wait_until(lambda: any(each.start > began for each in fleet.ledger.list_calls()), what=fleet.logs)
     answers: list[Any] = []
     while len(answers) < load.direct:
         params = [{"number": DIRECT_NUMBER + len(answers) + n, "seconds": load.longest_sec} for n in range(len(urls))]
         pairs = zip(urls, params, strict=True)
-        under_way = [Call(f"{url}/direct/sample.work", token, given) for url, given in pairs]
-        answers += [call.done() for call in under_way]
+        under_way = [DirectCall(f"{url}/direct/sample.work", token, given) for url, given in pairs]
+        answers += [call.wait_for_response() for call in under_way]
     return answers
 
 
-def judge(verdict: Verdict, fleet: Fleet, case: Case, began: float, load: Load) -> None:
-    ran = [each for each in fleet.ledger.stretches() if each.start > began]
-    most = most_at_once(ran)
+def judge(verdict: SuiteReport, fleet: Fleet, case: Case, began: float, load: Load) -> None:
+    ran = [each for each in fleet.ledger.list_calls() if each.start > began]
+    most = count_most_at_once(ran)
     verdict.note(**{f"{case.way}_{case.level}": f"{most}/{LIMIT}"})
     verdict.require(most <= LIMIT, f"{case}: {most} ran at once, {LIMIT} are allowed")
     verdict.require(most >= LIMIT, f"{case}: the limit was never reached")

@@ -15,24 +15,24 @@ from django.db import connection
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, EventKind, Status
-from tests.chaos.verdict import Verdict
-from tests.support.ledger import NEVER, Stretch, overlaps
-from tests.support.worker_processes import SHORT, Fleet, WorkerProcess, until
+from tests.chaos.verdict import SuiteReport
+from tests.support.ledger import NEVER, HandlerCall, find_overlaps
+from tests.support.worker_processes import FAST_SETTINGS, Fleet, WorkerProcess, wait_until
 
 WORKERS, SLOTS, LANES = 3, 4, 12
-RECOVERED_SEC = SHORT["LEASE_SEC"] + SHORT["GRACE_SEC"] + SHORT["RECOVERY_SEC"] + 1
+RECOVERED_SEC = FAST_SETTINGS["LEASE_SEC"] + FAST_SETTINGS["GRACE_SEC"] + FAST_SETTINGS["RECOVERY_SEC"] + 1
 BUSY_SEC = 2.0  # what a machine full of starting processes may add
 LONGEST_JOB_SEC = 0.3
 
 
-def run(fleet: Fleet, chance: random.Random, *, jobs: int, seconds: float, sabotage: str = "") -> Verdict:
-    verdict = Verdict()
+def run(fleet: Fleet, chance: random.Random, *, jobs: int, seconds: float, sabotage: str = "") -> SuiteReport:
+    verdict = SuiteReport()
     order = submit(chance, jobs)
     storm = Storm(fleet, chance, sabotage)
     storm.rage(seconds)
     live = Job.objects.exclude(status__in=sorted(TERMINAL))
     patience = 120 + jobs * LONGEST_JOB_SEC
-    until(lambda: not live.exists(), patience, lambda: f"{live.count()} jobs end\n{fleet.logs()[-9000:]}")
+    wait_until(lambda: not live.exists(), patience, lambda: f"{live.count()} jobs end\n{fleet.logs()[-9000:]}")
     judge_chains(verdict, jobs)
     judge_recoveries(verdict)
     judge_ledger(verdict, storm, order)
@@ -70,7 +70,7 @@ class Storm:
     def rage(self, seconds: float) -> None:
         warden = self.fleet.start("--name=warden", "--types=sample.add", wait=False)  # never hurt: somebody must sweep
         crew = [self.start(f"crew-{number}") for number in range(WORKERS)]
-        self.fleet.await_started(warden, *crew)
+        self.fleet.wait_until_started(warden, *crew)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(self.chance.uniform(0.2, 1.0))  # the storm's own pace
@@ -101,11 +101,11 @@ class Storm:
             victim.freeze()
         else:
             victim.signal(signal.SIGSTOP)
-        time.sleep(self.chance.uniform(0.1, 2 * SHORT["LEASE_SEC"]))  # how long it stands still
-        victim.thaw()
+        time.sleep(self.chance.uniform(0.1, 2 * FAST_SETTINGS["LEASE_SEC"]))  # how long it stands still
+        victim.unfreeze()
 
 
-def judge_chains(verdict: Verdict, jobs: int) -> None:
+def judge_chains(verdict: SuiteReport, jobs: int) -> None:
     tails = Job.objects.latest_attempts()
     verdict.require(tails.count() == jobs, f"{tails.count()} chains, {jobs} were submitted")
     verdict.broken += [f"{each} ended {each.status}" for each in tails.exclude(status=Status.COMPLETED)]
@@ -115,7 +115,7 @@ def judge_chains(verdict: Verdict, jobs: int) -> None:
     verdict.broken += [f"{n} jobs failed with {reason!r}" for reason, n in failed.items() if reason not in known]
 
 
-def judge_recoveries(verdict: Verdict) -> None:
+def judge_recoveries(verdict: SuiteReport) -> None:
     ended = JobEvent.objects.filter(kind=EventKind.FAILED).values_list("at", "data")
     took = [(at - datetime.fromisoformat(data["last_beat_at"])).total_seconds() for at, data in ended]
     slowest = max(took, default=0.0)
@@ -124,12 +124,12 @@ def judge_recoveries(verdict: Verdict) -> None:
     verdict.require(slowest <= allowed, f"a recovery took {slowest:.1f} s from the last beat, {allowed:.1f} s allowed")
 
 
-def judge_ledger(verdict: Verdict, storm: Storm, order: dict[UUID, str]) -> None:
+def judge_ledger(verdict: SuiteReport, storm: Storm, order: dict[UUID, str]) -> None:
     """Only a process that stood still may have run beside its successor."""
     first = first_of_chains()
-    ran = [ended(each, storm.died) for each in storm.fleet.ledger.stretches() if each.pid not in storm.stopped]
-    verdict.broken += overlaps(ran, lambda each: first[UUID(each.job)])
-    verdict.broken += overlaps([each for each in ran if each.facts["lane"]], lambda each: each.facts["lane"])
+    ran = [ended(each, storm.died) for each in storm.fleet.ledger.list_calls() if each.pid not in storm.stopped]
+    verdict.broken += find_overlaps(ran, lambda each: first[UUID(each.job)])
+    verdict.broken += find_overlaps([each for each in ran if each.facts["lane"]], lambda each: each.facts["lane"])
     completed = JobEvent.objects.filter(kind=EventKind.COMPLETED).order_by("id").values_list("job_id", flat=True)
     done = [first[each] for each in completed]
     for lane in sorted(set(order.values()) - {""}):
@@ -137,7 +137,7 @@ def judge_ledger(verdict: Verdict, storm: Storm, order: dict[UUID, str]) -> None
         verdict.require([each for each in done if order[each] == lane] == wanted, f"{lane}: not in order")
 
 
-def ended(stretch: Stretch, died: dict[int, float]) -> Stretch:
+def ended(stretch: HandlerCall, died: dict[int, float]) -> HandlerCall:
     return replace(stretch, end=died.get(stretch.pid, NEVER)) if stretch.end == NEVER else stretch
 
 

@@ -24,27 +24,27 @@ from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.signals import group_finished
 from jobs.states import LIVE, Status
-from tests.chaos.verdict import Verdict
+from tests.chaos.verdict import SuiteReport
 from tests.races import NOOP
-from tests.races.checker import answers_broken, violations
-from tests.races.fixtures import group
-from tests.races.parallel import Meeting
-from tests.races.random_verbs import Hammer
-from tests.races.run_remaining import drain, left_without_a_reason
+from tests.races.checker import find_answer_violations, find_violations
+from tests.races.fixtures import create_group
+from tests.races.parallel import SyncPoints
+from tests.races.random_verbs import RandomVerbs
+from tests.races.run_remaining import find_stuck_jobs, run_remaining_jobs
 from tests.support.worker_processes import MANAGE, Fleet
 
 PROCESSES, LANES = 8, 20
 PATIENCE_SEC = 120
 
 
-def run(fleet: Fleet, chance: random.Random, *, seconds: float) -> Verdict:
-    verdict = Verdict()
+def run(fleet: Fleet, chance: random.Random, *, seconds: float) -> SuiteReport:
+    verdict = SuiteReport()
     deadlocks = count_deadlocks()
     plan = {"processes": PROCESSES, "seconds": seconds, "seed": chance.random()}
     answers = gather(fleet, plan)
-    verdict.broken += [*answers_broken(answers), *violations()]
+    verdict.broken += [*find_answer_violations(answers), *find_violations()]
     let_everything_go()
-    verdict.broken += [*violations(), *left_without_a_reason()]
+    verdict.broken += [*find_violations(), *find_stuck_jobs()]
     verdict.broken += [f"job {each.pk} is still {each.status}" for each in Job.objects.filter(status__in=sorted(LIVE))]
     verdict.require(not LaneMark.objects.exists(), "marks are left")
     verdict.require(count_deadlocks() == deadlocks, f"{count_deadlocks() - deadlocks} deadlocks")
@@ -78,7 +78,7 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
     return {"jobs": [str(each) for each in made]}
 
 
-def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
+def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]:
     crew = Crew(random.Random(f"{plan['seed']}/{index}"), plan["jobs"])
     group_finished.connect(crew.hear)
     meeting.start.wait()
@@ -92,7 +92,7 @@ def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
     return crew.ledger()
 
 
-class Crew(Hammer):
+class Crew(RandomVerbs):
     """As the hammer of the races; besides, it submits, moves and shuts lanes."""
 
     def one_of_these(self, turn: int) -> Callable[[], None]:
@@ -108,7 +108,7 @@ class Crew(Hammer):
     def submit_group(self) -> None:
         mode = self.chance.choice(("sequential", "parallel"))
         on_failure = self.chance.choice(("stop", "continue", "skip"))
-        self.job_ids += group(mode, on_failure, [self._lane() for _ in range(3)])
+        self.job_ids += create_group(mode, on_failure, [self._lane() for _ in range(3)])
 
     def move(self) -> None:
         one, other = self.chance.sample(self.job_ids[-60:], 2)
@@ -144,7 +144,7 @@ def let_everything_go() -> None:
             job_services.resolve(job_id)
         for job_id in Job.objects.filter(status=Status.QUEUED, gate=1).values_list("pk", flat=True):
             job_services.retry(job_id)
-        drain()
+        run_remaining_jobs()
         if not Job.objects.filter(status__in=sorted(LIVE)).exists():
             return
 

@@ -12,9 +12,9 @@ from uuid import UUID
 from jobs.models import Job, JobRun
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.chaos.verdict import Verdict
-from tests.support.ledger import Stretch, busy_share, by, most_at_once, overlaps
-from tests.support.worker_processes import STEADY, Fleet, await_all_ended
+from tests.chaos.verdict import SuiteReport
+from tests.support.ledger import HandlerCall, compute_utilization, count_most_at_once, find_overlaps, group_calls
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until_all_ended
 
 WORKERS, SLOTS = 4, 4
 GLOBAL, RARE, POOL = 8, 3, 2
@@ -30,20 +30,20 @@ def run(
     jobs: int,
     lanes: int,
     longest_sec: float = 0.06,
-    settings: dict[str, Any] = STEADY,
+    settings: dict[str, Any] = LONG_LEASE_SETTINGS,
     sabotage: str = "",
-) -> Verdict:
-    verdict = Verdict()
+) -> SuiteReport:
+    verdict = SuiteReport()
     order = submit(chance, jobs, lanes, longest_sec)
     began = time.monotonic()
     fleet.start_many(WORKERS, f"--concurrency={SLOTS}", settings={**settings, "LIMITS": LIMITS}, sabotage=sabotage)
-    await_all_ended(60 + jobs * longest_sec, fleet)
-    ran = fleet.ledger.stretches()
+    wait_until_all_ended(60 + jobs * longest_sec, fleet)
+    ran = fleet.ledger.list_calls()
     verdict.note(jobs=jobs, lanes=lanes, seconds=time.monotonic() - began)
-    judge_runs(verdict, ran, jobs)
-    judge_limits(verdict, ran)
-    judge_lanes(verdict, ran, order)
-    verdict.broken += refusals(fleet)
+    check_runs(verdict, ran, jobs)
+    check_limits(verdict, ran)
+    check_lanes(verdict, ran, order)
+    verdict.broken += find_refusals(fleet)
     return verdict
 
 
@@ -66,7 +66,7 @@ def item(chance: random.Random, number: int, lanes: int, longest_sec: float) -> 
     return {"job_type": kind, "params": params, "target": lane, "resource": pool}
 
 
-def judge_runs(verdict: Verdict, ran: list[Stretch], jobs: int) -> None:
+def check_runs(verdict: SuiteReport, ran: list[HandlerCall], jobs: int) -> None:
     calls = Counter(each.job for each in ran)
     verdict.require(len(calls) == jobs, f"{len(calls)} of {jobs} jobs ran")
     verdict.broken += [f"job {job} ran {n} times" for job, n in calls.items() if n > 1]
@@ -75,26 +75,26 @@ def judge_runs(verdict: Verdict, ran: list[Stretch], jobs: int) -> None:
     verdict.require(JobRun.objects.filter(status=Status.COMPLETED).count() == jobs, "not every job has one run")
 
 
-def judge_limits(verdict: Verdict, ran: list[Stretch]) -> None:
+def check_limits(verdict: SuiteReport, ran: list[HandlerCall]) -> None:
     rare = [each for each in ran if each.type == "sample.rare"]
     pool = [each for each in ran if each.facts["pool"] == "pool"]
     for name, some, limit in (("at_once", ran, GLOBAL), ("rare_at_once", rare, RARE), ("pool_at_once", pool, POOL)):
-        most = most_at_once(some)
+        most = count_most_at_once(some)
         verdict.note(**{name: f"{most}/{limit}"})
         verdict.require(most <= limit, f"{most} of {name.removesuffix('_at_once')} ran at once, {limit} are allowed")
-    verdict.note(handlers_at_work=f"{busy_share(ran, GLOBAL):.0%}")
+    verdict.note(handlers_at_work=f"{compute_utilization(ran, GLOBAL):.0%}")
 
 
-def judge_lanes(verdict: Verdict, ran: list[Stretch], order: dict[str, list[UUID]]) -> None:
+def check_lanes(verdict: SuiteReport, ran: list[HandlerCall], order: dict[str, list[UUID]]) -> None:
     laned = [each for each in ran if each.facts["lane"]]
-    verdict.broken += overlaps(laned, lambda each: each.facts["lane"])
-    for lane, found in by(laned, lambda each: each.facts["lane"]).items():
+    verdict.broken += find_overlaps(laned, lambda each: each.facts["lane"])
+    for lane, found in group_calls(laned, lambda each: each.facts["lane"]).items():
         started = [each.job for each in found]
         verdict.require(started == [str(each) for each in order[str(lane)]], f"{lane}: not in the order of submission")
 
 
-def refusals(fleet: Fleet) -> Iterator[str]:
+def find_refusals(fleet: Fleet) -> Iterator[str]:
     for worker in fleet.workers:
         for line in worker.output.splitlines():
             if any(word in line for word in REFUSED):
-                yield f"{worker.printed.name}: {line}"
+                yield f"{worker.log_path.name}: {line}"

@@ -16,11 +16,11 @@ from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos.crashable_postgres import Server, Wire
-from tests.chaos.verdict import Verdict
-from tests.support.worker_processes import SHORT, Fleet, WorkerProcess, event, until
+from tests.chaos.verdict import SuiteReport
+from tests.support.worker_processes import FAST_SETTINGS, Fleet, WorkerProcess, get_event, wait_until
 
 BACK_SEC = 5.0  # after the database, the worker is back at its full speed
-PATIENT = {**SHORT, "LEASE_SEC": 10, "HEARTBEAT_SEC": 1, "RECOVERY_SEC": 1}
+PATIENT = {**FAST_SETTINGS, "LEASE_SEC": 10, "HEARTBEAT_SEC": 1, "RECOVERY_SEC": 1}
 FENCED = {**PATIENT, "LEASE_SEC": 4, "HEARTBEAT_SEC": 0.5}
 KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sample.work", {"seconds": 0.02}),
@@ -32,14 +32,14 @@ TICKS = 100  # of the processor's clock in a second
 
 def run(
     server: Server, fleet: Fleet, chance: random.Random, *, crashes: int, down_sec: float, cuts: int, hangs: int
-) -> Verdict:
+) -> SuiteReport:
     """All of it under a steady stream of jobs, on the same two worker processes; then the dead wire."""
-    verdict = Verdict()
+    verdict = SuiteReport()
     workers = fleet.start_many(2, "--concurrency=4", settings=PATIENT)
     long_ones = [job_services.enqueue("sample.sleepy", {"seconds": 6}).pk for _ in range(2)]
     with Stream(chance) as stream:
         for trouble in [crash] * crashes + [cut] * cuts:
-            until(lambda: stream.grows(20), what=fleet.logs, forgiving=True)
+            wait_until(lambda: stream.grows(20), what=fleet.logs, forgiving=True)
             watches = [Watch(worker) for worker in workers]
             trouble(verdict, server, down_sec, watches)
             judge_back(verdict, fleet)
@@ -48,14 +48,16 @@ def run(
     judge_nothing_lost(verdict, fleet, workers, [*stream.acknowledged, *long_ones])
     for worker in workers:
         worker.terminate()
-        verdict.require(worker.ended() == 0, f"a worker that has lived through all that ended badly\n{worker.output}")
+        verdict.require(
+            worker.wait_for_end() == 0, f"a worker that has lived through all that ended badly\n{worker.output}"
+        )
     for _ in range(hangs):
         hang(verdict, server, fleet)
     verdict.note(crashes=crashes, cuts=cuts, hangs=hangs, jobs=len(stream.acknowledged), refused=stream.refused)
     return verdict
 
 
-def crash(verdict: Verdict, server: Server, down_sec: float, watches: list[Watch]) -> None:
+def crash(verdict: SuiteReport, server: Server, down_sec: float, watches: list[Watch]) -> None:
     server.crash()
     time.sleep(down_sec)  # the length of the outage, not a wait for anything
     for each in watches:
@@ -63,26 +65,26 @@ def crash(verdict: Verdict, server: Server, down_sec: float, watches: list[Watch
     server.start()
 
 
-def cut(verdict: Verdict, server: Server, down_sec: float, watches: list[Watch]) -> None:
+def cut(verdict: SuiteReport, server: Server, down_sec: float, watches: list[Watch]) -> None:
     """The server ends all sessions but ours; it stays up."""
-    until(cut_everybody_off, forgiving=True)
+    wait_until(cut_everybody_off, forgiving=True)
 
 
-def hang(verdict: Verdict, server: Server, fleet: Fleet) -> None:
+def hang(verdict: SuiteReport, server: Server, fleet: Fleet) -> None:
     """A wire goes dead under one worker: its handlers stop before their leases end; new connections bring it back."""
     wire = Wire(server.port)
     through = {"DATABASE_URL": server.url_through(wire.port)}
     try:
         cut_off = fleet.start("--concurrency=2", settings=FENCED, env=through)
         held = job_services.enqueue("sample.long_once", {"seconds": 600}, max_retries=1)
-        until(lambda: fleet.ledger.of(held.pk, "start"), what=fleet.logs)
+        wait_until(lambda: fleet.ledger.read_job_lines(held.pk, "start"), what=fleet.logs)
         heir = fleet.start(settings=FENCED)
         watch, dead_at = Watch(cut_off), time.monotonic()
         wire.go_dead()
-        until(lambda: Job.objects.filter(retry_of_id=held.pk, status=Status.COMPLETED).exists(), what=fleet.logs)
+        wait_until(lambda: Job.objects.filter(retry_of_id=held.pk, status=Status.COMPLETED).exists(), what=fleet.logs)
         judge_fenced(verdict, fleet, held.pk, dead_at)
         heir.terminate()
-        verdict.require(heir.ended() == 0, "the heir did not end well")
+        verdict.require(heir.wait_for_end() == 0, "the heir did not end well")
         wire.revive()
         judge_revived(verdict, fleet)
         watch.judge_lines(verdict)
@@ -90,7 +92,7 @@ def hang(verdict: Verdict, server: Server, fleet: Fleet) -> None:
     finally:
         wire.close()
     cut_off.terminate()
-    verdict.require(cut_off.ended() == 0, f"the worker that was cut off ended badly\n{cut_off.output}")
+    verdict.require(cut_off.wait_for_end() == 0, f"the worker that was cut off ended badly\n{cut_off.output}")
 
 
 class Stream:
@@ -140,13 +142,13 @@ class Watch:
         self.cpu = cpu_seconds(worker.pid)
         self.lines = len(notable(worker))
 
-    def judge_while_down(self, verdict: Verdict) -> None:
+    def judge_while_down(self, verdict: SuiteReport) -> None:
         share = (cpu_seconds(self.worker.pid) - self.cpu) / (time.monotonic() - self.began)
         verdict.note(cpu_while_down=f"{share:.0%}")
         verdict.require(share < 0.10, f"{share:.0%} of a processor while the database was down")
-        verdict.require(self.worker.alive, f"{self.worker.printed.name} ended:\n{self.worker.output[-2000:]}")
+        verdict.require(self.worker.alive, f"{self.worker.log_path.name} ended:\n{self.worker.output[-2000:]}")
 
-    def judge_lines(self, verdict: Verdict) -> None:
+    def judge_lines(self, verdict: SuiteReport) -> None:
         said = notable(self.worker)[self.lines :]
         seconds = time.monotonic() - self.began
         verdict.note(lines_a_second=len(said) / seconds)
@@ -171,7 +173,7 @@ def cut_everybody_off() -> bool:
     return True
 
 
-def judge_back(verdict: Verdict, fleet: Fleet) -> None:
+def judge_back(verdict: SuiteReport, fleet: Fleet) -> None:
     """Soon after the database, jobs are picked up as fast as notifications travel again."""
     began = time.monotonic()
     waits: list[float] = []
@@ -189,16 +191,16 @@ def pick_up(fleet: Fleet) -> float:
         made.append(job_services.enqueue("sample.noop", priority="URGENT").pk)
         return True
 
-    until(submitted, forgiving=True)
+    wait_until(submitted, forgiving=True)
     ended = Job.objects.filter(pk=made[-1], status=Status.COMPLETED)
-    until(ended.exists, 60, fleet.logs, forgiving=True)
-    times = [event(made[-1], kind).at for kind in (EventKind.SUBMITTED, EventKind.RUNNING)]
+    wait_until(ended.exists, 60, fleet.logs, forgiving=True)
+    times = [get_event(made[-1], kind).at for kind in (EventKind.SUBMITTED, EventKind.RUNNING)]
     return float((times[1] - times[0]).total_seconds())
 
 
-def judge_fenced(verdict: Verdict, fleet: Fleet, job_id: UUID, dead_at: float) -> None:
+def judge_fenced(verdict: SuiteReport, fleet: Fleet, job_id: UUID, dead_at: float) -> None:
     """The handler's last moment was before its lease was over, and so before its successor's first."""
-    ends = fleet.ledger.of(job_id, "end")
+    ends = fleet.ledger.read_job_lines(job_id, "end")
     verdict.require(ends, "the handler of the cut-off worker was not stopped")
     if ends:
         ran, lease = ends[0]["at"] - dead_at, FENCED["LEASE_SEC"]
@@ -206,18 +208,22 @@ def judge_fenced(verdict: Verdict, fleet: Fleet, job_id: UUID, dead_at: float) -
         verdict.require(ran < lease, f"the handler ran for {ran:.1f} s, its lease for at most {lease} s after the wire")
 
 
-def judge_revived(verdict: Verdict, fleet: Fleet) -> None:
+def judge_revived(verdict: SuiteReport, fleet: Fleet) -> None:
     """Threads that wait on the dead connections are freed after a lease; then everything is as it was."""
     began = time.monotonic()
     last = job_services.enqueue("sample.noop")
-    until(lambda: Job.objects.filter(pk=last.pk, status=Status.COMPLETED).exists(), 60, fleet.logs)
+    wait_until(lambda: Job.objects.filter(pk=last.pk, status=Status.COMPLETED).exists(), 60, fleet.logs)
     verdict.note(back_after_the_wire=time.monotonic() - began)
     judge_back(verdict, fleet)
 
 
-def judge_nothing_lost(verdict: Verdict, fleet: Fleet, workers: list[WorkerProcess], acknowledged: list[UUID]) -> None:
+def judge_nothing_lost(
+    verdict: SuiteReport, fleet: Fleet, workers: list[WorkerProcess], acknowledged: list[UUID]
+) -> None:
     live = Job.objects.exclude(status__in=[Status.COMPLETED, Status.FAILED])
-    until(lambda: not live.exists(), 60, lambda: f"{live.count()} jobs end\n{fleet.logs()[-5000:]}", forgiving=True)
+    wait_until(
+        lambda: not live.exists(), 60, lambda: f"{live.count()} jobs end\n{fleet.logs()[-5000:]}", forgiving=True
+    )
     known = dict(Job.objects.values_list("pk", "status"))
     verdict.broken += [f"job {each} was acknowledged and is gone" for each in acknowledged if each not in known]
     tails = Job.objects.latest_attempts().exclude(status=Status.COMPLETED)
@@ -227,11 +233,11 @@ def judge_nothing_lost(verdict: Verdict, fleet: Fleet, workers: list[WorkerProce
     verdict.broken += [
         f"job {each.pk}: {each.status_reason}" for each in expired.exclude(status_reason="lease expired")
     ]
-    calls = [each.job for each in fleet.ledger.stretches()]
+    calls = [each.job for each in fleet.ledger.list_calls()]
     verdict.broken += [
         f"{told(each, fleet)} ran {calls.count(each)} times" for each in set(calls) if calls.count(each) > 1
     ]
-    verdict.broken += [f"{each.printed.name} ended" for each in workers if not each.alive]
+    verdict.broken += [f"{each.log_path.name} ended" for each in workers if not each.alive]
 
 
 def told(job_id: Any, fleet: Fleet) -> str:

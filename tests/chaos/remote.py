@@ -12,36 +12,36 @@ from jobs.actors import PYTHON
 from jobs.models import JobRun
 from jobs.services import jobs as job_services
 from jobs.services import remote
-from tests.chaos.many_workers import judge_lanes, judge_runs, refusals
-from tests.chaos.verdict import Verdict
-from tests.support.ledger import Stretch, most_at_once
-from tests.support.remote_workers import ADDON, Crew
-from tests.support.worker_processes import STEADY, Fleet, await_all_ended
+from tests.chaos.many_workers import check_lanes, check_runs, find_refusals
+from tests.chaos.verdict import SuiteReport
+from tests.support.ledger import HandlerCall, count_most_at_once
+from tests.support.remote_workers import ADDON, RemoteWorkers
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until_all_ended
 
 SLOTS, GLOBAL, RARE = 3, 6, 2
 LIMITS = {"global": GLOBAL, "job_type": {"remote.rare": RARE}}
-SETTINGS = {**STEADY, "LIMITS": LIMITS}
+SETTINGS = {**LONG_LEASE_SETTINGS, "LIMITS": LIMITS}
 LONGEST_SEC = 0.02
 
 
-def run(fleet: Fleet, chance: random.Random, *, jobs: int, lanes: int) -> Verdict:
-    verdict = Verdict()
+def run(fleet: Fleet, chance: random.Random, *, jobs: int, lanes: int) -> SuiteReport:
+    verdict = SuiteReport()
     order = submit(chance, jobs, lanes)
     began = time.monotonic()
-    with Crew(fleet) as crew:
-        url = crew.serve(settings=SETTINGS)
-        crew.python_worker(url, f"--slots={SLOTS}")
-        crew.shell_worker(url)
+    with RemoteWorkers(fleet) as crew:
+        url = crew.start_server(settings=SETTINGS)
+        crew.start_python_worker(url, f"--slots={SLOTS}")
+        crew.start_shell_worker(url)
         fleet.start(f"--concurrency={SLOTS}", settings=SETTINGS)
-        await_all_ended(60 + jobs * 0.5, fleet)
+        wait_until_all_ended(60 + jobs * 0.5, fleet)
         verdict.broken += [f"{each.name}: {line}" for each in crew.programs for line in _complaints(each.output)]
-    ran = fleet.ledger.stretches()
+    ran = fleet.ledger.list_calls()
     verdict.note(jobs=jobs, lanes=lanes, seconds=time.monotonic() - began)
-    judge_runs(verdict, ran, jobs)
-    judge_lanes(verdict, ran, order)
+    check_runs(verdict, ran, jobs)
+    check_lanes(verdict, ran, order)
     judge_limits(verdict, ran)
     judge_shares(verdict)
-    verdict.broken += refusals(fleet)
+    verdict.broken += find_refusals(fleet)
     return verdict
 
 
@@ -65,15 +65,15 @@ def _submit(chance: random.Random, params: dict[str, Any], fields: dict[str, Any
     return remote.submit(intent, actor=PYTHON)[0].pk
 
 
-def judge_limits(verdict: Verdict, ran: list[Stretch]) -> None:
+def judge_limits(verdict: SuiteReport, ran: list[HandlerCall]) -> None:
     rare = [each for each in ran if each.type == "remote.rare"]
     for name, some, limit in (("at_once", ran, GLOBAL), ("rare_at_once", rare, RARE)):
-        most = most_at_once(some)
+        most = count_most_at_once(some)
         verdict.note(**{name: f"{most}/{limit}"})
         verdict.require(most <= limit, f"{most} of {name.removesuffix('_at_once')} ran at once, {limit} are allowed")
 
 
-def judge_shares(verdict: Verdict) -> None:
+def judge_shares(verdict: SuiteReport) -> None:
     """Each of the three had some of it."""
     owners = JobRun.objects.values_list("worker", flat=True)
     did = Counter(next((name for name in ("snake", "shell") if f":{name}#" in each), "local") for each in owners)

@@ -12,17 +12,17 @@ from django.db import connection
 
 from jobs.services import jobs as job_services
 from tests.chaos.outages import cpu_seconds
-from tests.chaos.verdict import Verdict
-from tests.support.worker_processes import Fleet, await_all_ended
+from tests.chaos.verdict import SuiteReport
+from tests.support.worker_processes import Fleet, wait_until_all_ended
 
 DEFAULTS: dict[str, Any] = {"LIMITS": {"global": None}}
 SETTLE_SEC = 5.0
 BULK = 5000
 
 
-def idle(server: Any, fleet: Fleet, chance: random.Random, *, seconds: float) -> Verdict:
+def idle(server: Any, fleet: Fleet, chance: random.Random, *, seconds: float) -> SuiteReport:
     """With the settings as they come: less than 1 % of a processor, at most one query a second on PostgreSQL."""
-    verdict = Verdict()
+    verdict = SuiteReport()
     worker = fleet.start("--concurrency=4", settings=DEFAULTS)
     time.sleep(SETTLE_SEC)  # its start is not its rest
     queries = start_counting(server)
@@ -40,9 +40,9 @@ def idle(server: Any, fleet: Fleet, chance: random.Random, *, seconds: float) ->
     return verdict
 
 
-def memory(fleet: Fleet, chance: random.Random, *, jobs: int) -> Verdict:
+def memory(fleet: Fleet, chance: random.Random, *, jobs: int) -> SuiteReport:
     """After the first tenth it must not grow any more."""
-    verdict = Verdict()
+    verdict = SuiteReport()
     worker = fleet.start("--concurrency=8", settings=DEFAULTS)
     part = max(jobs // 10, 1)
     sizes = []
@@ -52,7 +52,7 @@ def memory(fleet: Fleet, chance: random.Random, *, jobs: int) -> Verdict:
             job_services.enqueue_many(
                 [{"job_type": "sample.add", "params": {"a": 1, "b": 2}}] * min(BULK, part - start)
             )
-        await_all_ended(60 + part / 20, fleet)
+        wait_until_all_ended(60 + part / 20, fleet)
         sizes.append(resident_mib(worker.pid))
     growth = sizes[-1] / sizes[0] - 1
     verdict.note(jobs=jobs, seconds=time.monotonic() - began)

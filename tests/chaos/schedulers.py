@@ -20,7 +20,7 @@ from django.db import connection
 
 from jobs.models import Job
 from schedules.models import Schedule, ScheduleFire
-from tests.chaos.verdict import Verdict
+from tests.chaos.verdict import SuiteReport
 from tests.support.worker_processes import MANAGE, Fleet
 
 BEGIN = datetime(2026, 6, 15, tzinfo=UTC)
@@ -31,8 +31,8 @@ FORK = multiprocessing.get_context("fork")
 
 def run(
     fleet: Fleet, chance: random.Random, *, schedules: int, minutes: int, schedulers: int = 4, sabotage: bool = False
-) -> Verdict:
-    verdict = Verdict()
+) -> SuiteReport:
+    verdict = SuiteReport()
     stage(schedules)
     connection.close()
     told = storm(fleet, {"minutes": minutes, "schedulers": schedulers, "seed": chance.random(), "sabotage": sabotage})
@@ -74,7 +74,7 @@ def storm(fleet: Fleet, plan: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def judge(verdict: Verdict, minutes: int) -> None:
+def judge(verdict: SuiteReport, minutes: int) -> None:
     expected = {BEGIN + timedelta(minutes=each) for each in range(1, minutes + 1)}
     fires = list(ScheduleFire.objects.values_list("schedule_id", "fire_time", "job_id"))
     for schedule_id in Schedule.objects.values_list("pk", flat=True):

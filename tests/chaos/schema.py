@@ -22,16 +22,16 @@ from jobs.registry import registry
 from jobs.services import tokens
 from jobs.states import Status
 from tests import factories
-from tests.chaos.verdict import Verdict
-from tests.support.worker_processes import MANAGE, START_SEC, Fleet, until
+from tests.chaos.verdict import SuiteReport
+from tests.support.worker_processes import MANAGE, START_SEC, Fleet, wait_until
 
 SERVER = [sys.executable, "-m", "waitress", "--threads=8", "jobscheduler.wsgi:application"]
 NOT_ASKED = "positive_data_acceptance"
 SLACK_SEC = 300
 
 
-def run(fleet: Fleet, chance: random.Random, *, seconds: int) -> Verdict:
-    verdict = Verdict()
+def run(fleet: Fleet, chance: random.Random, *, seconds: int) -> SuiteReport:
+    verdict = SuiteReport()
     _, written = tokens.create("schemathesis", tenant=None, scopes=["admin"])
     with server(fleet) as (url, log):
         document = fleet.home / "openapi.json"
@@ -86,7 +86,7 @@ def server(fleet: Fleet) -> Iterator[tuple[str, Path]]:
         command = [*SERVER[:-1], f"--listen=127.0.0.1:{port}", SERVER[-1]]
         process = subprocess.Popen(command, env=fleet.env, cwd=MANAGE.parent, stdout=out, stderr=subprocess.STDOUT)
     try:
-        until(lambda: _answers(port), START_SEC, log.read_text)
+        wait_until(lambda: _answers(port), START_SEC, log.read_text)
         yield f"http://127.0.0.1:{port}", log
     finally:
         process.terminate()

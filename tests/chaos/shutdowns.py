@@ -10,10 +10,10 @@ from uuid import UUID
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
-from tests.chaos.verdict import Verdict
-from tests.support.worker_processes import STEADY, Fleet, WorkerProcess, await_all_ended
+from tests.chaos.verdict import SuiteReport
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, WorkerProcess, wait_until_all_ended
 
-HASTY = {**STEADY, "SHUTDOWN_GRACE_SEC": 0.2}
+HASTY = {**LONG_LEASE_SETTINGS, "SHUTDOWN_GRACE_SEC": 0.2}
 JOBS_A_ROUND = 30
 KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sample.noop", {}),
@@ -24,8 +24,8 @@ KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def run(fleet: Fleet, chance: random.Random, *, rounds: int, sabotage: str = "") -> Verdict:
-    verdict = Verdict()
+def run(fleet: Fleet, chance: random.Random, *, rounds: int, sabotage: str = "") -> SuiteReport:
+    verdict = SuiteReport()
     ids: list[UUID] = []
     for number in range(rounds):
         ids += submit(chance)
@@ -37,8 +37,8 @@ def run(fleet: Fleet, chance: random.Random, *, rounds: int, sabotage: str = "")
         for worker in workers:
             judge_end(verdict, number, worker)
     handed_back = JobEvent.objects.filter(kind=EventKind.HANDED_BACK).count()
-    fleet.start("--concurrency=32", settings=STEADY)  # most rounds leave some behind
-    await_all_ended(120 + 6 * rounds, fleet)
+    fleet.start("--concurrency=32", settings=LONG_LEASE_SETTINGS)  # most rounds leave some behind
+    wait_until_all_ended(120 + 6 * rounds, fleet)
     judge_jobs(verdict, ids)
     verdict.note(rounds=rounds, workers=2 * rounds, jobs=len(ids), handed_back=handed_back)
     return verdict
@@ -53,15 +53,15 @@ def submit(chance: random.Random) -> list[UUID]:
     return job_services.enqueue_many(made)
 
 
-def judge_end(verdict: Verdict, number: int, worker: WorkerProcess) -> None:
-    code = worker.ended()
+def judge_end(verdict: SuiteReport, number: int, worker: WorkerProcess) -> None:
+    code = worker.wait_for_end()
     verdict.require(code == 0, f"round {number}: exit code {code}\n{worker.output}")
     left = Job.objects.filter(status=Status.RUNNING, lease_owner__startswith=f"{worker.name}@")
     verdict.broken += [f"round {number}: {each} is RUNNING and its worker is gone" for each in left]
     verdict.require("Traceback" not in worker.output, f"round {number}: {worker.output}")
 
 
-def judge_jobs(verdict: Verdict, ids: list[UUID]) -> None:
+def judge_jobs(verdict: SuiteReport, ids: list[UUID]) -> None:
     verdict.broken += [f"{each} is {each.status}" for each in Job.objects.exclude(status=Status.COMPLETED)]
     verdict.require(Job.objects.count() == len(ids), f"{Job.objects.count()} jobs, {len(ids)} were submitted")
     verdict.broken += [f"{each} used {each.attempt} attempts" for each in Job.objects.exclude(attempt=1)]

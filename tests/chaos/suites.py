@@ -26,11 +26,11 @@ class Suite:
     small: dict[str, Any] | None = None
 
     def run(self, server: Any, home: Path, seed: str, short: bool) -> Any:
-        from tests.support.worker_processes import Fleet, environment
+        from tests.support.worker_processes import Fleet, build_environment
 
         scenario: Callable[..., Any] = getattr(import_module(f"tests.chaos.{self.module}"), self.function)
         size = (self.small if short else self.long) or {}
-        with Fleet(environment(), home) as fleet:
+        with Fleet(build_environment(), home) as fleet:
             told = (server, fleet) if self.with_server else (fleet,)
             return scenario(*told, random.Random(seed), **size)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Verdict:
+class SuiteReport:
     notes: dict[str, object] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
 

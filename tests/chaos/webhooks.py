@@ -21,10 +21,10 @@ from jobs.models import Job
 from jobs.services import jobs as jobs
 from jobs.states import TERMINAL
 from tests.chaos.rest import resident_mib
-from tests.chaos.verdict import Verdict
-from tests.support import webhook_receiver as manners
-from tests.support.webhook_receiver import Handler, Receiver, Seen, receiver
-from tests.support.worker_processes import SHORT, START_SEC, Fleet, WorkerProcess, until
+from tests.chaos.verdict import SuiteReport
+from tests.support import webhook_receiver as behaviours
+from tests.support.webhook_receiver import Handler, ReceivedRequest, Receiver, run_receiver
+from tests.support.worker_processes import FAST_SETTINGS, START_SEC, Fleet, WorkerProcess, wait_until
 from webhooks import services
 from webhooks.models import WebhookDelivery, WebhookMessage
 
@@ -33,7 +33,7 @@ TAKEN_BACK = 0.1  # of all submissions
 GROWTH_MIB = 5.0
 TYPE, PARAMS = "sample.add", {"a": 1, "b": 2}
 SETTINGS: dict[str, Any] = {
-    **SHORT,
+    **FAST_SETTINGS,
     "LEASE_SEC": 20,
     "HEARTBEAT_SEC": 0.5,
     "WEBHOOK_ALLOW_PRIVATE": True,
@@ -46,9 +46,9 @@ NOTHING_TO_DO = "--types=sample.rare"
 
 
 @override_settings(JOBSCHEDULER={"WEBHOOK_ALLOW_PRIVATE": True})
-def run(fleet: Fleet, chance: random.Random, *, events: int, floods: int) -> Verdict:
-    verdict = Verdict()
-    with receiver() as trap, wild(chance, trap) as crowd:
+def run(fleet: Fleet, chance: random.Random, *, events: int, floods: int) -> SuiteReport:
+    verdict = SuiteReport()
+    with run_receiver() as trap, wild(chance, trap) as crowd:
         secrets = _endpoints(crowd.receiver.url)
         worker = fleet.start("--concurrency=8", "--no-housekeeping", settings=SETTINGS)
         storm = Storm(fleet)
@@ -72,7 +72,7 @@ class Crowd:
     receiver: Receiver
     answered: set[str] = field(default_factory=set)  # ids that got a proper 200
 
-    def judge(self, verdict: Verdict, secrets: dict[str, str], committed: set[str], taken_back: set[str]) -> None:
+    def judge(self, verdict: SuiteReport, secrets: dict[str, str], committed: set[str], taken_back: set[str]) -> None:
         seen, bodies = list(self.receiver.seen), dict[str, bytes]()
         told: set[tuple[str, str]] = set()
         for each in seen:
@@ -92,25 +92,35 @@ class Crowd:
 def wild(chance: random.Random, trap: Receiver) -> Iterator[Crowd]:
     """Answers well more often than not; else as badly as there are ways to."""
     bad = [
-        *(manners.status(500), manners.status(302, Location=trap.url), manners.status(307, Location=trap.url)),
-        *(manners.close_early, manners.reset, manners.garbage, manners.flood_head, manners.flood_chunks),
-        *(manners.hang, manners.drip_head, manners.drip_body),
+        *(
+            behaviours.respond(500),
+            behaviours.respond(302, Location=trap.url),
+            behaviours.respond(307, Location=trap.url),
+        ),
+        *(
+            behaviours.close_early,
+            behaviours.reset,
+            behaviours.send_garbage,
+            behaviours.flood_head,
+            behaviours.flood_chunks,
+        ),
+        *(behaviours.hang, behaviours.drip_head, behaviours.drip_body),
     ]
     lock = threading.Lock()
 
     def answer(handler: Handler) -> None:
         with lock:
-            manner = chance.choice(bad) if chance.random() < 0.35 else manners.status(200)
-            if manner not in bad or manner is manners.flood_chunks:  # that one floods us, but says 200 first
+            behaviour = chance.choice(bad) if chance.random() < 0.35 else behaviours.respond(200)
+            if behaviour not in bad or behaviour is behaviours.flood_chunks:  # that one floods us, but says 200 first
                 crowd.answered.add(handler.headers["webhook-id"])
-        manner(handler)
+        behaviour(handler)
 
-    with receiver(answer) as made:
+    with run_receiver(answer) as made:
         crowd = Crowd(made)
         yield crowd
 
 
-def _verifies(seen: Seen, secret: str) -> bool:
+def _verifies(seen: ReceivedRequest, secret: str) -> bool:
     """Whenever we look: the clock of the check is not what is judged here."""
     from datetime import UTC, datetime
 
@@ -136,7 +146,7 @@ class Storm(threading.Thread):
     def run(self) -> None:
         while not self._over.is_set():
             victim = self.crew[0]
-            until(lambda: " started: " in victim.output or self._over.is_set(), START_SEC, "a sender starts")  # noqa: B023
+            wait_until(lambda: " started: " in victim.output or self._over.is_set(), START_SEC, "a sender starts")  # noqa: B023
             if not self._over.wait(KILL_SEC):
                 self.crew.pop(0).kill()
                 self.kills += 1
@@ -177,7 +187,7 @@ def _submit(chance: random.Random, number: int) -> tuple[set[str], set[str]]:
     return committed, taken_back
 
 
-def _await_delivery(verdict: Verdict, fleet: Fleet, committed: set[str], patience: float) -> None:
+def _await_delivery(verdict: SuiteReport, fleet: Fleet, committed: set[str], patience: float) -> None:
     open_jobs = Job.objects.exclude(status__in=sorted(TERMINAL))
     waiting = WebhookMessage.objects.filter(fanned_out_at__isnull=True)
     undelivered = WebhookDelivery.objects.exclude(status="DELIVERED")
@@ -188,7 +198,7 @@ def _await_delivery(verdict: Verdict, fleet: Fleet, committed: set[str], patienc
         left = list(undelivered.values("status", "attempts", "next_try_at", "lease_expires_at", "error")[:5])
         return f"{counts}, {undelivered.count()} deliveries are left: {left}\n{fleet.logs()[-5000:]}"
 
-    until(lambda: not any(rows.exists() for rows in (open_jobs, waiting, undelivered)), patience, what)
+    wait_until(lambda: not any(rows.exists() for rows in (open_jobs, waiting, undelivered)), patience, what)
     most = WebhookDelivery.objects.aggregate(most=Max("attempts"))["most"]
     verdict.note(seconds=time.monotonic() - began, most_attempts=most)
     expected = 2 * len(committed)
@@ -199,9 +209,11 @@ def _await_delivery(verdict: Verdict, fleet: Fleet, committed: set[str], patienc
 # ---------------------------------------------------------------------- memory
 
 
-def _judge_memory(verdict: Verdict, fleet: Fleet, floods: int) -> None:
-    greedy = manners.in_turn(*[manners.flood_body, manners.flood_chunks, manners.flood_head, manners.hang] * floods)
-    with receiver(greedy) as there:
+def _judge_memory(verdict: SuiteReport, fleet: Fleet, floods: int) -> None:
+    greedy = behaviours.respond_in_turn(
+        *[behaviours.flood_body, behaviours.flood_chunks, behaviours.flood_head, behaviours.hang] * floods
+    )
+    with run_receiver(greedy) as there:
         endpoint, _ = services.create(there.url, ["job.failed"])
         sender = fleet.start(NOTHING_TO_DO, settings=SETTINGS)
         sizes = [_after(sender, endpoint, there, floods) for _ in range(4)]
@@ -215,7 +227,7 @@ def _after(sender: WorkerProcess, endpoint: Any, there: Receiver, floods: int) -
     goal = len(there.seen) + floods
     for _ in range(floods):
         services.send_test(endpoint.pk)
-    until(
+    wait_until(
         lambda: len(there.seen) >= goal,
         60 + floods,
         lambda: f"{len(there.seen)} of {goal} tries: {sender.output[-3000:]}",

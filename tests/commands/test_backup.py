@@ -14,7 +14,7 @@ from django.db import connection
 
 from jobs.models import Job
 from jobs.services.jobs import enqueue, enqueue_many
-from tests.support.commands import call, run
+from tests.support.commands import call, run_process
 
 
 @pytest.mark.sqlite_only
@@ -44,7 +44,7 @@ def test_a_restored_backup_has_all_that_was_committed_and_runs(process_env: dict
         found = {row[0] for row in copy.execute("SELECT id FROM jobscheduler_job")}
     assert {pk.hex for pk in kept} <= found
     env = {**process_env, "DATABASE_URL": f"sqlite:///{tmp_path}/copy.sqlite3", "JOBSCHEDULER_LIMITS": '{"global": 50}'}
-    assert run(env, "worker", "--burst", "--concurrency", "50").code == 0
+    assert run_process(env, "worker", "--burst", "--concurrency", "50").code == 0
     with closing(sqlite3.connect(tmp_path / "copy.sqlite3")) as copy:
         ended = dict(copy.execute("SELECT status, count(*) FROM jobscheduler_job GROUP BY status"))
     assert ended == {"COMPLETED": len(found)}

@@ -9,7 +9,7 @@ import pytest
 from jobs import clock
 from jobs.models import ApiToken
 from jobs.services import tokens
-from tests.support.commands import call, run
+from tests.support.commands import call, run_process
 
 
 @pytest.mark.django_db
@@ -58,7 +58,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words: tuple[str, ...]) -> None:
 
 @pytest.mark.once
 def test_as_a_process_it_prints_nothing_else(process_env: dict[str, str]) -> None:
-    said = run(process_env, "createtoken", "robot", "--tenant=x")
+    said = run_process(process_env, "createtoken", "robot", "--tenant=x")
     assert (said.code, len(said.out.split())) == (0, 1)
-    assert run(process_env, "createtoken", "robot", "--tenant=x", "--all-tenants").code == 2
-    assert run(process_env, "createtoken").code == 2
+    assert run_process(process_env, "createtoken", "robot", "--tenant=x", "--all-tenants").code == 2
+    assert run_process(process_env, "createtoken").code == 2

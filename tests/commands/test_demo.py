@@ -17,7 +17,7 @@ from jobs.states import Status
 from schedules import history
 from schedules.models import Schedule
 from tests.support.commands import call
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,7 +33,7 @@ def types_as_before() -> Iterator[None]:
 
 
 def rows() -> dict[str, list[dict[str, Any]]]:
-    return {name: listed for name, listed in everything().items() if name not in KEPT}
+    return {name: listed for name, listed in dump_tables().items() if name not in KEPT}
 
 
 def test_it_shows_every_side_of_the_console_and_goes_without_a_trace() -> None:
@@ -80,10 +80,10 @@ def test_schedules_of_the_demo_name_job_types_that_every_worker_knows() -> None:
 
 
 def test_without_debug_it_must_be_meant() -> None:
-    before = everything()
+    before = dump_tables()
     said = call("demo")
     assert (said.code, "--force" in said.err) == (1, True)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_tenant_that_it_did_not_make_is_left_alone() -> None:

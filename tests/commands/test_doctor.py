@@ -18,8 +18,8 @@ from jobs.services.jobs import enqueue
 from schedules import services as schedules
 from schedules.models import Schedule
 from tests.packaging.dockerfile import CHECKOUT
-from tests.support.commands import Said, call, run
-from tests.support.executor import take
+from tests.support.commands import CommandResult, call, run_process
+from tests.support.executor import claim
 from webhooks import services as webhooks
 from webhooks.models import WebhookEndpoint
 
@@ -78,7 +78,7 @@ def test_stuck_slots_idle_slots_and_mixed_versions_are_named() -> None:
 
 
 def test_a_lease_that_nobody_recovers_is_an_error() -> None:
-    taken = take(enqueue("system.noop"))
+    taken = claim(enqueue("system.noop"))
     Job.objects.filter(pk=taken.pk).update(lease_expires_at=timezone.now() - timedelta(hours=1))
     assert said("error", "leases") == "1 job waits to be recovered"
 
@@ -151,7 +151,7 @@ def test_a_worker_health_check_with_senseless_settings_is_told_and_nothing_break
 @pytest.mark.parametrize("url", ["sqlite:///{}/empty.sqlite3", "sqlite:////nowhere/at/all.sqlite3"])
 def test_a_database_without_tables_or_without_an_answer_is_told_in_lines(url: str, tmp_path: Any) -> None:
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": url.format(tmp_path)}
-    answer: Said = run(env, "doctor")
+    answer: CommandResult = run_process(env, "doctor")
     assert (answer.code, "Traceback" in answer.err) == (1, False)
     assert ("migrations: jobscheduler_jobs 0001_initial" in answer.out) == ("empty" in url)
     assert ("database: does not answer" in answer.out) == ("nowhere" in url)

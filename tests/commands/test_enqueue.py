@@ -9,8 +9,8 @@ import pytest
 
 from jobs.models import Job
 from jobs.states import Status
-from tests.support.commands import call, run
-from tests.support.snapshots import events_of
+from tests.support.commands import call, run_process
+from tests.support.snapshots import list_events
 
 pytestmark = pytest.mark.django_db
 
@@ -46,7 +46,7 @@ def test_every_option_reaches_the_job() -> None:
     assert (job.priority, job.status, job.hold) == (7, Status.PENDING, True)
     assert job.not_before is not None
     assert job.not_before.isoformat() == "2030-01-31T11:00:00+00:00"
-    event = events_of(job)[0]
+    event = list_events(job)[0]
     assert (event.reason, event.actor_kind, event.actor_name) == ("because", "cli", getpass.getuser())
 
 
@@ -93,18 +93,18 @@ def test_the_same_key_and_params_give_the_same_job_and_others_are_refused() -> N
 
 @pytest.mark.once
 def test_as_a_process_it_prints_the_id_alone_or_one_line_on_stderr(process_env: dict[str, str]) -> None:
-    said = run(process_env, "enqueue", "sample.add", "a=1", "--priority", "LOW", "b=2")
+    said = run_process(process_env, "enqueue", "sample.add", "a=1", "--priority", "LOW", "b=2")
     assert (said.code, said.err) == (0, "")
     assert Job.objects.get().pk == UUID(said.out.strip())
 
-    wrong = run(process_env, "enqueue", "sample.add", "a=1", "b=\x1b[31m")
+    wrong = run_process(process_env, "enqueue", "sample.add", "a=1", "b=\x1b[31m")
     assert wrong.code == 2
     assert wrong.err.count("\n") == 1
     assert "\x1b" not in wrong.err
 
 
 def test_a_database_that_refuses_is_one_line_and_exit_code_1(process_env: dict[str, str], tmp_path: object) -> None:
-    said = run({**process_env, "DATABASE_URL": f"sqlite:///{tmp_path}/empty.sqlite3"}, "enqueue", "sample.noop")
+    said = run_process({**process_env, "DATABASE_URL": f"sqlite:///{tmp_path}/empty.sqlite3"}, "enqueue", "sample.noop")
 
     assert (said.code, said.out) == (1, "")
     assert said.err.startswith("CommandError: The database refused: ")

@@ -17,7 +17,7 @@ from jobs.engine.process_identity import Identity, beat_clock
 from jobs.models import Job
 from jobs.states import Status
 from tests.factories import JobFactory
-from tests.support.commands import call, run
+from tests.support.commands import call, run_process
 
 pytestmark = pytest.mark.django_db
 
@@ -63,7 +63,7 @@ def test_recover_does_not_believe_the_wall_clock_while_the_steady_one_says_the_w
 def test_as_a_process_recover_says_how_many(process_env: dict[str, str]) -> None:
     expired(GONE)
 
-    assert run(process_env, "recover").out == "1 job recovered.\n"
+    assert run_process(process_env, "recover").out == "1 job recovered.\n"
 
 
 def test_tick_runs_every_duty_once_and_prints_its_word() -> None:
@@ -105,7 +105,7 @@ def test_a_duty_that_fails_is_one_line_and_exit_code_1_and_the_others_run(
 
 
 def test_as_a_process_tick_says_each_duty_s_word(process_env: dict[str, str]) -> None:
-    said = run({**process_env, "JOBSCHEDULER_RETENTION_DAYS": "30"}, "tick")
+    said = run_process({**process_env, "JOBSCHEDULER_RETENTION_DAYS": "30"}, "tick")
 
     assert said.code == 0
     assert "recovery: 0\n" in said.out

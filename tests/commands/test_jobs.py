@@ -14,9 +14,9 @@ from jobs.management import bulk_actions
 from jobs.models import Job
 from jobs.states import Status
 from tests.factories import JobFactory, JobGroupFactory, JobLogFactory, JobMinuteFactory, job_in
-from tests.support.commands import call, run
-from tests.support.past_jobs import born, old_job
-from tests.support.snapshots import events_of, everything
+from tests.support.commands import call, run_process
+from tests.support.past_jobs import create_old_job, make_id
+from tests.support.snapshots import dump_tables, list_events
 
 pytestmark = pytest.mark.django_db
 
@@ -64,8 +64,8 @@ def test_list_filters_by_what_a_job_is(words: list[str]) -> None:
     odd = JobFactory.create(
         failed=True, job_type="odd", target="book-1", tenant="acme", resource="gpu", tags=tags, started=False
     )
-    old_job(age=timedelta(hours=3), tags=["re", "red2", "sea"])
-    JobFactory.create(id=born(clock.now() - timedelta(hours=2, minutes=5)), completed=True)
+    create_old_job(age=timedelta(hours=3), tags=["re", "red2", "sea"])
+    JobFactory.create(id=make_id(clock.now() - timedelta(hours=2, minutes=5)), completed=True)
 
     assert listed(*words) == [str(odd.pk)]
 
@@ -168,7 +168,7 @@ def test_a_verb_by_id_moves_the_job_and_is_recorded_with_who_and_why(verb: str, 
     job.refresh_from_db()
     assert (said.code, job.status) == (0, after)
     assert said.out.startswith(f"{verb}: 1 changed")
-    last = events_of(job)[-1]
+    last = list_events(job)[-1]
     assert (last.actor_kind, last.actor_name, last.reason) == ("cli", getpass.getuser(), "because I can")
 
 
@@ -253,9 +253,9 @@ def test_a_dry_run_foretells_what_the_real_run_then_does_and_changes_nothing() -
     JobFactory.create(job_type="odd", running=True, cancel_requested=True, cancel_mode="CANCEL")
     JobFactory.create(job_type="odd", running=True, cancel_requested=True, cancel_mode="PAUSE")
     for verb in bulk_actions.VERBS:
-        before = everything()
+        before = dump_tables()
         foretold = call("jobs", verb, "--type=odd", "--dry-run", "--json")
-        assert everything() == before, verb
+        assert dump_tables() == before, verb
         done = call("jobs", verb, "--type=odd", "--json")
         assert {**foretold.json, "made": {}, "dry_run": False} == {**done.json, "made": {}}, verb
 
@@ -307,7 +307,7 @@ def test_retry_by_filter_reruns_each_chain_once() -> None:
 
 
 def test_since_and_limit_bound_what_a_verb_changes() -> None:
-    old_job(age=timedelta(hours=2), failed=True)
+    create_old_job(age=timedelta(hours=2), failed=True)
     recent = [JobFactory.create(failed=True) for _ in range(3)]
 
     assert changed("retry", "--status=FAILED", "--since=1h", "--limit=2") == [str(job.pk) for job in recent[:2]]
@@ -390,9 +390,9 @@ def test_stats_count_live_jobs_and_sum_ended_ones_from_the_rollup() -> None:
 
 def test_the_oldest_waiting_job_is_one_that_could_run() -> None:
     later = clock.now() + timedelta(hours=1)
-    old_job(age=timedelta(hours=9), not_before=later)
-    in_lane = old_job(age=timedelta(hours=5), target="book-1")
-    old_job(age=timedelta(hours=4))
+    create_old_job(age=timedelta(hours=9), not_before=later)
+    in_lane = create_old_job(age=timedelta(hours=5), target="book-1")
+    create_old_job(age=timedelta(hours=4))
 
     said = call("jobs", "stats")
 
@@ -406,13 +406,13 @@ def test_the_oldest_waiting_job_is_one_that_could_run() -> None:
 def test_as_a_process_it_has_the_same_exit_codes(process_env: dict[str, str]) -> None:
     job = JobFactory.create()
 
-    done = run(process_env, "jobs", "cancel", job.pk, "--json", "--settings=tests.settings", "--traceback")
+    done = run_process(process_env, "jobs", "cancel", job.pk, "--json", "--settings=tests.settings", "--traceback")
     assert (done.code, done.err, done.json["changed"]) == (0, "", [str(job.pk)])
 
-    refused = run(process_env, "jobs", "cancel", job.pk)
+    refused = run_process(process_env, "jobs", "cancel", job.pk)
     assert (refused.code, refused.err) == (1, "CommandError: 1 job could not be changed.\n")
 
-    wrong = run(process_env, "jobs", "cancel", "--since=never", "--status=QUEUED")
+    wrong = run_process(process_env, "jobs", "cancel", "--since=never", "--status=QUEUED")
     assert wrong.code == 2
     assert wrong.err.count("\n") == 1
-    assert run(process_env, "jobs", "explode").code == 2
+    assert run_process(process_env, "jobs", "explode").code == 2

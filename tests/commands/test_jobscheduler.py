@@ -8,7 +8,7 @@ import pytest
 
 from jobs.models import Job
 from tests.factories import JobFactory
-from tests.support.commands import call, run
+from tests.support.commands import call, run_process
 
 pytestmark = pytest.mark.django_db
 
@@ -37,13 +37,13 @@ def crowded_site(process_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
 def test_where_names_collide_ours_are_reached_by_the_full_name(crowded_site: dict[str, str]) -> None:
     job = JobFactory.create()
 
-    assert run(crowded_site, "jobs").out == "vacancies: none\n"
-    said = run(crowded_site, "jobscheduler", "jobs", "cancel", job.pk, "--reason=by full name", "--json")
+    assert run_process(crowded_site, "jobs").out == "vacancies: none\n"
+    said = run_process(crowded_site, "jobscheduler", "jobs", "cancel", job.pk, "--reason=by full name", "--json")
 
     assert (said.code, said.json["changed"]) == (0, [str(job.pk)])
-    refused = run(crowded_site, "jobscheduler", "jobs", "cancel", job.pk)
+    refused = run_process(crowded_site, "jobscheduler", "jobs", "cancel", job.pk)
     assert (refused.code, refused.err) == (1, "CommandError: 1 job could not be changed.\n")
-    helped = run(crowded_site, "jobscheduler", "jobs", "cancel", "--help")
+    helped = run_process(crowded_site, "jobscheduler", "jobs", "cancel", "--help")
     assert helped.out.startswith("usage: manage.py jobscheduler jobs cancel")
 
 

@@ -11,8 +11,8 @@ from jobs.engine.selection import limits as engine_limits
 from jobs.models import ConcurrencyLimit
 from jobs.services import jobs as job_services
 from tests.factories import ConcurrencyLimitFactory, JobFactory, LeaseFactory
-from tests.support.commands import call, run
-from tests.support.executor import take_next
+from tests.support.commands import call, run_process
+from tests.support.executor import claim_next
 
 pytestmark = pytest.mark.django_db
 
@@ -78,13 +78,13 @@ def test_a_pause_stops_starts_and_keeps_who_and_why() -> None:
     job_services.enqueue("sample.noop")
     assert call("limits", "pause", "job_type", "sample.noop", "--reason=mail is down").code == 0
 
-    assert take_next() is None
+    assert claim_next() is None
     paused = limit("job_type", "sample.noop")
     assert (paused["paused"], paused["paused_by"], paused["reason"]) == (True, getpass.getuser(), "mail is down")
     assert paused["max"] is None
 
     assert call("limits", "unpause", "job_type", "sample.noop").code == 0
-    assert take_next() is not None
+    assert claim_next() is not None
     assert not ConcurrencyLimit.objects.filter(scope="job_type").exists()
 
 
@@ -130,4 +130,4 @@ def test_bad_input_is_one_line_exit_code_2_and_changes_nothing(words: list[str])
 
 
 def test_as_a_process_an_unknown_scope_is_exit_code_2(process_env: dict[str, str]) -> None:
-    assert run(process_env, "limits", "set", "universe", 3).code == 2
+    assert run_process(process_env, "limits", "set", "universe", 3).code == 2

@@ -25,9 +25,9 @@ from tests.factories import (
     ScheduleFireFactory,
     WorkerFactory,
 )
-from tests.support.commands import call, run
-from tests.support.past_jobs import born, ended_job, old_job
-from tests.support.snapshots import everything
+from tests.support.commands import call, run_process
+from tests.support.past_jobs import create_ended_job, create_old_job, make_id
+from tests.support.snapshots import dump_tables
 
 OLD, YOUNG = timedelta(days=40), timedelta(days=20)
 MONTH = "--older-than=30d"
@@ -52,8 +52,8 @@ def left() -> set[UUID]:
 
 
 def test_an_ended_job_goes_with_all_that_belongs_to_it_and_a_young_one_stays() -> None:
-    ended_job(age=OLD)
-    young = ended_job(age=YOUNG)
+    create_ended_job(age=OLD)
+    young = create_ended_job(age=YOUNG)
 
     assert prune()["jobs"] == 1
 
@@ -65,7 +65,7 @@ def test_an_ended_job_goes_with_all_that_belongs_to_it_and_a_young_one_stays() -
 
 @pytest.mark.parametrize("status", ["pending", "queued", "dispatching", "running", "paused"])
 def test_a_live_job_stays_however_old(status: str) -> None:
-    job = old_job(age=OLD, **{status: True})
+    job = create_old_job(age=OLD, **{status: True})
 
     assert prune()["jobs"] == 0
     assert left() == {job.pk}
@@ -73,20 +73,20 @@ def test_a_live_job_stays_however_old(status: str) -> None:
 
 @pytest.mark.parametrize("status", ["completed", "failed", "skipped", "cancelled"])
 def test_every_kind_of_end_is_an_end(status: str) -> None:
-    old_job(age=OLD, **{status: True})
+    create_old_job(age=OLD, **{status: True})
 
     assert prune()["jobs"] == 1
 
 
 def test_a_job_that_waited_for_months_and_ended_lately_is_young() -> None:
-    job = ended_job(age=OLD, ended=YOUNG)
+    job = create_ended_job(age=OLD, ended=YOUNG)
 
     assert prune()["jobs"] == 0
     assert left() == {job.pk}
 
 
 def test_a_failure_that_blocks_its_target_stays_until_it_is_resolved() -> None:
-    blocking = old_job(age=OLD, failed=True, target="book-1")
+    blocking = create_old_job(age=OLD, failed=True, target="book-1")
 
     assert prune()["jobs"] == 0
     job_services.resolve(blocking.pk)
@@ -97,9 +97,9 @@ def test_a_failure_that_blocks_its_target_stays_until_it_is_resolved() -> None:
 
 
 def test_a_chain_goes_as_a_whole() -> None:
-    first = ended_job(age=OLD, failed=True)
-    second = ended_job(age=OLD - timedelta(days=1), failed=True, retry_of=first)
-    ended_job(age=OLD - timedelta(days=2), retry_of=second)
+    first = create_ended_job(age=OLD, failed=True)
+    second = create_ended_job(age=OLD - timedelta(days=1), failed=True, retry_of=first)
+    create_ended_job(age=OLD - timedelta(days=2), retry_of=second)
 
     assert prune()["jobs"] == 3
     assert not left()
@@ -107,14 +107,14 @@ def test_a_chain_goes_as_a_whole() -> None:
 
 @pytest.mark.parametrize("tail", ["live", "young", "blocking"])
 def test_a_chain_stays_as_a_whole_while_its_tail_must(tail: str) -> None:
-    first = ended_job(age=OLD, failed=True)
-    second = ended_job(age=OLD, failed=True, retry_of=first)
+    first = create_ended_job(age=OLD, failed=True)
+    second = create_ended_job(age=OLD, failed=True, retry_of=first)
     if tail == "live":
-        third = old_job(age=OLD, retry_of=second)
+        third = create_old_job(age=OLD, retry_of=second)
     elif tail == "young":
-        third = ended_job(age=YOUNG, retry_of=second)
+        third = create_ended_job(age=YOUNG, retry_of=second)
     else:
-        third = old_job(age=OLD, failed=True, target="book-1", retry_of=second)
+        third = create_old_job(age=OLD, failed=True, target="book-1", retry_of=second)
 
     assert prune()["jobs"] == 0
     assert left() == {first.pk, second.pk, third.pk}
@@ -126,11 +126,11 @@ def test_a_chain_stays_as_a_whole_while_its_tail_must(tail: str) -> None:
 def old_group(**fields: Any) -> JobGroup:
     moment = clock.now() - OLD
     ended = {"status": GroupStatus.PARTIAL, "finished_at": moment}
-    return JobGroupFactory.create(**{"id": born(moment), "created_at": moment, **ended, **fields})
+    return JobGroupFactory.create(**{"id": make_id(moment), "created_at": moment, **ended, **fields})
 
 
 def member(group: JobGroup, place: int, **fields: Any) -> Job:
-    return ended_job(**{"age": OLD, "group": group, "group_index": place, **fields})
+    return create_ended_job(**{"age": OLD, "group": group, "group_index": place, **fields})
 
 
 def test_a_group_goes_as_a_whole_with_its_retries() -> None:
@@ -176,9 +176,9 @@ def kept(*ids: UUID) -> Iterator[None]:
 
 
 def test_a_keeper_keeps_the_whole_chain_and_the_whole_group() -> None:
-    ended_job(age=OLD)
-    first = ended_job(age=OLD, failed=True)
-    second = ended_job(age=OLD, retry_of=first)
+    create_ended_job(age=OLD)
+    first = create_ended_job(age=OLD, failed=True)
+    second = create_ended_job(age=OLD, retry_of=first)
     group, other = old_group(), old_group()
     members = [member(group, 0), member(group, 1), member(other, 0)]
 
@@ -189,7 +189,7 @@ def test_a_keeper_keeps_the_whole_chain_and_the_whole_group() -> None:
 
 
 def test_a_schedule_s_fire_lets_go_of_its_job_and_stays() -> None:
-    fire = ScheduleFireFactory.create(job=ended_job(age=OLD))
+    fire = ScheduleFireFactory.create(job=create_ended_job(age=OLD))
 
     assert prune()["jobs"] == 1
     fire.refresh_from_db()
@@ -198,7 +198,7 @@ def test_a_schedule_s_fire_lets_go_of_its_job_and_stays() -> None:
 
 def test_a_job_stays_while_a_row_of_another_app_does_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Job._meta.get_field("fires"), "on_delete", models.PROTECT)
-    job = ended_job(age=OLD)
+    job = create_ended_job(age=OLD)
     fire = ScheduleFireFactory.create(job=job)
 
     assert prune()["jobs"] == 0
@@ -208,7 +208,7 @@ def test_a_job_stays_while_a_row_of_another_app_does_not_let_go(monkeypatch: pyt
 
 @pytest.mark.django_db(transaction=True)
 def test_a_constraint_we_know_nothing_of_keeps_its_job_and_no_other() -> None:
-    jobs = [ended_job(age=OLD) for _ in range(3)]
+    jobs = [create_ended_job(age=OLD) for _ in range(3)]
     kind = "uuid" if connection.vendor == "postgresql" else "char(32)"
     with connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE stranger (job_id {kind} REFERENCES jobscheduler_job (id))")
@@ -226,9 +226,9 @@ def test_a_constraint_we_know_nothing_of_keeps_its_job_and_no_other() -> None:
 @pytest.mark.pg_only
 @pytest.mark.django_db(transaction=True)
 def test_a_chain_that_somebody_is_busy_with_is_left_alone() -> None:
-    first = ended_job(age=OLD, failed=True)
-    second = ended_job(age=OLD, retry_of=first)
-    other = ended_job(age=OLD)
+    first = create_ended_job(age=OLD, failed=True)
+    second = create_ended_job(age=OLD, retry_of=first)
+    other = create_ended_job(age=OLD)
     busy, done = threading.Event(), threading.Event()
 
     def somebody() -> None:
@@ -254,18 +254,18 @@ def test_a_chain_that_somebody_is_busy_with_is_left_alone() -> None:
 
 
 def test_a_dry_run_foretells_what_the_real_run_then_does_and_changes_nothing() -> None:
-    first = ended_job(age=OLD, failed=True)
-    ended_job(age=OLD, retry_of=first)
-    old_job(age=OLD)
+    first = create_ended_job(age=OLD, failed=True)
+    create_ended_job(age=OLD, retry_of=first)
+    create_old_job(age=OLD)
     group = old_group()
     member(group, 0)
     JobMinuteFactory.create(minute=clock.now() - OLD)
     WorkerFactory.create(heartbeat_at=clock.now() - OLD)
-    before = everything()
+    before = dump_tables()
 
     foretold = prune("--dry-run")
 
-    assert everything() == before
+    assert dump_tables() == before
     assert foretold == {"dry_run": True, "jobs": 3, "groups": 1, "minutes": 1, "workers": 1, "leases": 0}
     assert prune() == {**foretold, "dry_run": False}
 
@@ -273,10 +273,10 @@ def test_a_dry_run_foretells_what_the_real_run_then_does_and_changes_nothing() -
 def test_many_batches_prune_all_and_only_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "BATCH_SIZE", 2)
     monkeypatch.setattr(retention, "GROUP_BATCH_SIZE", 1)
-    stays = {old_job(age=OLD).pk}
+    stays = {create_old_job(age=OLD).pk}
     for number in range(7):
-        ended_job(age=OLD)
-        stays.add(old_job(age=OLD, failed=True, target=f"book-{number}").pk)
+        create_ended_job(age=OLD)
+        stays.add(create_old_job(age=OLD, failed=True, target=f"book-{number}").pk)
     for _ in range(3):
         group = old_group()
         for place in range(5):
@@ -315,8 +315,8 @@ def test_workers_and_leases_of_long_ago_go_too() -> None:
     long_ago, lately = clock.now() - OLD, clock.now() - YOUNG
     WorkerFactory.create(heartbeat_at=long_ago)
     stays = WorkerFactory.create(heartbeat_at=lately)
-    LeaseFactory.create(id=born(long_ago), ended_at=long_ago)
-    open_lease = LeaseFactory.create(id=born(long_ago))
+    LeaseFactory.create(id=make_id(long_ago), ended_at=long_ago)
+    open_lease = LeaseFactory.create(id=make_id(long_ago))
 
     said = prune()
 
@@ -328,7 +328,7 @@ def test_workers_and_leases_of_long_ago_go_too() -> None:
 
 
 def test_how_old_must_be_said_unless_the_settings_do(settings: Any) -> None:
-    ended_job(age=OLD)
+    create_ended_job(age=OLD)
     assert call("prune").code == 2
     assert call("prune", "--older-than=old").code == 2
 
@@ -337,7 +337,7 @@ def test_how_old_must_be_said_unless_the_settings_do(settings: Any) -> None:
 
 
 def test_the_duty_is_off_unless_the_settings_want_it(settings: Any) -> None:
-    ended_job(age=OLD)
+    create_ended_job(age=OLD)
     assert "retention: off" in call("tick").out
     assert Job.objects.count() == 1
 
@@ -352,7 +352,7 @@ def test_a_round_of_the_duty_is_bounded_and_the_next_goes_on(settings: Any, monk
     monkeypatch.setattr(retention, "ROUND_SEC", -1.0)
     monkeypatch.setattr(retention, "BATCH_SIZE", 2)
     for _ in range(5):
-        ended_job(age=OLD)
+        create_ended_job(age=OLD)
     counts = []
     while not counts or retention.pause_sec() == retention.BUSY_SEC:
         retention.run_round()
@@ -362,9 +362,9 @@ def test_a_round_of_the_duty_is_bounded_and_the_next_goes_on(settings: Any, monk
 
 
 def test_as_a_process_it_prunes_and_says_what(process_env: dict[str, str]) -> None:
-    ended_job(age=OLD)
+    create_ended_job(age=OLD)
 
-    said = run(process_env, "prune", MONTH)
+    said = run_process(process_env, "prune", MONTH)
 
     assert (said.code, said.err) == (0, "")
     assert said.out == "Deleted or folded: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"

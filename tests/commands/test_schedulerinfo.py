@@ -12,7 +12,7 @@ from jobs import clock
 from jobs.engine.process_identity import Identity
 from jobs.states import Status
 from tests.factories import JobFactory, JobMinuteFactory, TargetFactory, WorkerFactory
-from tests.support.commands import PATIENCE_SEC, call, run, start
+from tests.support.commands import PATIENCE_SEC, call, run_process, start_process
 
 pytestmark = pytest.mark.django_db
 
@@ -76,7 +76,7 @@ def test_it_fits_80_columns_and_one_screen_whatever_the_names_are() -> None:
 
 
 def test_watch_looks_again_until_ctrl_c_and_exits_0(process_env: dict[str, str]) -> None:
-    watching = start({**process_env, "PYTHONUNBUFFERED": "1"}, "schedulerinfo", "--watch")
+    watching = start_process({**process_env, "PYTHONUNBUFFERED": "1"}, "schedulerinfo", "--watch")
     assert watching.stdout is not None
     looks = 0
     while looks < 2:
@@ -92,7 +92,7 @@ def test_watch_looks_again_until_ctrl_c_and_exits_0(process_env: dict[str, str])
 
 
 def test_as_a_process_it_prints_one_screen_without_colours(process_env: dict[str, str]) -> None:
-    said = run(process_env, "schedulerinfo")
+    said = run_process(process_env, "schedulerinfo")
 
     assert (said.code, said.err) == (0, "")
     assert said.out.startswith("Job scheduler  ")

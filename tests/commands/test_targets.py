@@ -12,8 +12,8 @@ from jobs.engine import promoter
 from jobs.models import Gate, Job, LaneMark, Target
 from jobs.services import jobs as job_services
 from tests.factories import JobFactory, TargetFactory
-from tests.support.commands import call, run
-from tests.support.executor import fail, take_next
+from tests.support.commands import call, run_process
+from tests.support.executor import claim_next, fail
 
 pytestmark = pytest.mark.django_db
 
@@ -28,13 +28,13 @@ def test_a_paused_target_starts_nothing_until_it_is_unpaused() -> None:
     job_services.enqueue("sample.noop", target="book-1")
 
     assert call("targets", "pause", "book-1", "--reason=reindexing").code == 0
-    assert take_next() is None
+    assert claim_next() is None
     paused = target("book-1")
     assert (paused["paused"], paused["paused_by"], paused["reason"]) == (True, getpass.getuser(), "reindexing")
     assert paused["paused_at"].endswith("Z")
 
     assert call("targets", "unpause", "book-1").code == 0
-    assert take_next() is not None
+    assert claim_next() is not None
     assert target("book-1")["paused"] is False
 
 
@@ -45,7 +45,7 @@ def test_a_ready_job_steps_back_when_its_target_is_paused() -> None:
 
     call("targets", "pause", "book-1")
 
-    assert take_next() is None
+    assert claim_next() is None
     assert Job.objects.get().gate == Gate.LANE
 
 
@@ -56,7 +56,7 @@ def test_a_target_can_be_paused_before_its_first_job() -> None:
     assert (made.pk, made.tenant, made.paused) == (ids.lane_id("acme", "book-9"), "acme", True)
     assert LaneMark.objects.filter(lane_id=made.pk).exists()
     job_services.enqueue("sample.noop", target="book-9", tenant="acme")
-    assert take_next() is None
+    assert claim_next() is None
 
 
 def test_pausing_twice_keeps_the_first_and_unpausing_twice_is_no_error() -> None:
@@ -78,7 +78,7 @@ def test_an_unknown_target_cannot_be_unpaused() -> None:
 def test_list_shows_who_holds_and_who_blocks_a_lane() -> None:
     for _ in range(3):
         job_services.enqueue("sample.noop", target="book-1")
-    running = take_next()
+    running = claim_next()
     assert running is not None
     assert (target("book-1")["holder"], target("book-1")["blocked_by"]) == (str(running.pk), None)
 
@@ -119,7 +119,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words: list[str]) -> None:
 
 
 def test_as_a_process_it_pauses(process_env: dict[str, str]) -> None:
-    said = run(process_env, "targets", "pause", "book-1", "--json")
+    said = run_process(process_env, "targets", "pause", "book-1", "--json")
 
     assert said.code == 0
     assert [each["paused"] for each in said.json] == [True]

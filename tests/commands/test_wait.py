@@ -13,8 +13,8 @@ import pytest
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.support.commands import PATIENCE_SEC, Said, call, start
-from tests.support.worker_processes import Fleet, await_status, chain
+from tests.support.commands import PATIENCE_SEC, CommandResult, call, start_process
+from tests.support.worker_processes import Fleet, list_attempts, wait_for_status
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,7 +49,7 @@ def test_a_failure_that_is_retried_is_not_the_end(fleet: Fleet) -> None:
     said = call("enqueue", "sample.fail", "times=2", "--wait")
 
     first = UUID(said.out.strip())
-    assert [each.status for each in chain(first)] == [Status.FAILED, Status.FAILED, Status.COMPLETED]
+    assert [each.status for each in list_attempts(first)] == [Status.FAILED, Status.FAILED, Status.COMPLETED]
     assert said.code == 0
 
 
@@ -58,7 +58,7 @@ def test_the_last_failure_of_the_chain_is_the_end(fleet: Fleet) -> None:
 
     said = call("enqueue", "sample.fail", "--max-retries=1", "--wait")
 
-    assert [each.attempt for each in chain(UUID(said.out.strip()))] == [1, 2]
+    assert [each.attempt for each in list_attempts(UUID(said.out.strip()))] == [1, 2]
     assert said.code == 1
     assert "attempt 2 failed" in said.err.splitlines()[-1]
 
@@ -66,8 +66,8 @@ def test_the_last_failure_of_the_chain_is_the_end(fleet: Fleet) -> None:
 @pytest.mark.once
 def test_a_cancelled_job_exits_130(fleet: Fleet) -> None:
     fleet.start()
-    waiting = start(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
-    job = await_status(first_line_of(waiting), Status.RUNNING, fleet=fleet)
+    waiting = start_process(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
+    job = wait_for_status(first_line_of(waiting), Status.RUNNING, fleet=fleet)
 
     job_services.cancel(job.pk)
 
@@ -79,8 +79,8 @@ def test_a_cancelled_job_exits_130(fleet: Fleet) -> None:
 @pytest.mark.once
 def test_ctrl_c_leaves_the_job_and_exits_130(fleet: Fleet) -> None:
     fleet.start()
-    waiting = start(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
-    job = await_status(first_line_of(waiting), Status.RUNNING, fleet=fleet)
+    waiting = start_process(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
+    job = wait_for_status(first_line_of(waiting), Status.RUNNING, fleet=fleet)
 
     waiting.send_signal(signal.SIGINT)
 
@@ -104,7 +104,7 @@ def test_a_terminal_gets_a_bar_on_stderr_and_the_id_alone_on_stdout(fleet: Fleet
 
 
 def test_without_a_worker_it_says_so(process_env: dict[str, str]) -> None:
-    waiting = start(process_env, "enqueue", "sample.noop", "--wait")
+    waiting = start_process(process_env, "enqueue", "sample.noop", "--wait")
     job_id = first_line_of(waiting)
     assert waiting.stderr is not None
     assert [waiting.stderr.readline() for _ in range(2)] == [
@@ -124,15 +124,15 @@ def first_line_of(process: subprocess.Popen[str]) -> UUID:
     return UUID(process.stdout.readline().strip())
 
 
-def at_a_terminal(env: dict[str, str], *words: object) -> Said:
+def at_a_terminal(env: dict[str, str], *words: object) -> CommandResult:
     """With a terminal for its stderr."""
     ours, theirs = pty.openpty()
-    process = start(env, *words, stderr=theirs)
+    process = start_process(env, *words, stderr=theirs)
     os.close(theirs)
     shown = b"".join(iter(lambda: _read(ours), b""))
     out, _ = process.communicate(timeout=PATIENCE_SEC)
     os.close(ours)
-    return Said(process.returncode, out, shown.decode())
+    return CommandResult(process.returncode, out, shown.decode())
 
 
 def _read(terminal: int) -> bytes:

@@ -14,7 +14,7 @@ from schedules.models import Schedule
 from schedules.triggers import build_trigger, due_times_from
 from tests.sample_app import job_types
 from tests.support.commands import call
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -178,20 +178,20 @@ def test_the_intended_date_becomes_the_param_for_the_due_time() -> None:
 
 def test_a_dry_run_changes_nothing_and_says_the_same() -> None:
     theirs(schedule_type="D")
-    before, rows = everything(), list(Theirs.objects.values())
+    before, rows = dump_tables(), list(Theirs.objects.values())
     said = call("import_django_q", "--dry-run", "--disable-source")
     assert (said.code, "would be made" in said.out) == (0, True)
-    assert (everything(), list(Theirs.objects.values())) == (before, rows)
+    assert (dump_tables(), list(Theirs.objects.values())) == (before, rows)
 
 
 def test_importing_again_leaves_what_came_over_alone() -> None:
     theirs(schedule_type="D")
     call("import_django_q")
     Schedule.objects.update(name="mine", cron="0 5 * * *")
-    before = everything()
+    before = dump_tables()
     said = call("import_django_q", "--json")
     assert [each["result"] for each in said.json] == ["known"]
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_sources_are_disabled_and_never_deleted() -> None:

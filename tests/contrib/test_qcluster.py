@@ -23,8 +23,8 @@ from jobs.states import Status
 from schedules.models import Schedule, ScheduleFire
 from tests.factories import JobFactory
 from tests.support.commands import call
-from tests.support.schedules import every_minute, fired, require_job_iff_fire
-from tests.support.worker_processes import MANAGE, until
+from tests.support.schedules import create_due_schedule, list_fire_times, require_a_job_per_fire
+from tests.support.worker_processes import MANAGE, wait_until
 
 STORY_SEC, STOP_SEC = 40.0, 30.0
 GONE = replace(Identity.mine("worker-1"), started="1")  # no such process can live any more
@@ -67,30 +67,32 @@ def orphan() -> Job:
 def test_a_qcluster_fires_schedules_and_recovers_orphans_and_stopping_it_loses_nothing(
     process_env: dict[str, str], tmp_path: Path
 ) -> None:
-    row = every_minute(timezone.now().replace(second=0, microsecond=0), job_type="sample.noop", catch_up="all")
+    row = create_due_schedule(timezone.now().replace(second=0, microsecond=0), job_type="sample.noop", catch_up="all")
     lost = orphan()
     assert call("install_django_q").code == 0
     with qcluster(process_env, tmp_path) as log:
-        until(lambda: ScheduleFire.objects.exists(), STORY_SEC, lambda: log.read_text())
-        until(lambda: Job.objects.filter(pk=lost.pk, status=Status.FAILED).exists(), STORY_SEC, lambda: log.read_text())
+        wait_until(lambda: ScheduleFire.objects.exists(), STORY_SEC, lambda: log.read_text())
+        wait_until(
+            lambda: Job.objects.filter(pk=lost.pk, status=Status.FAILED).exists(), STORY_SEC, lambda: log.read_text()
+        )
     lost.refresh_from_db()
     assert (lost.status_reason, lost.retried_by.status) == ("lease expired", Status.QUEUED)
-    require_job_iff_fire()
+    require_a_job_per_fire()
     assert not Task.objects.exists()  # it keeps no record of ticks
 
-    seen = len(fired(row))
+    seen = len(list_fire_times(row))
     Schedule.objects.update(next_fire_at=timezone.now() - timedelta(hours=1))  # it came due while nobody looked
     Theirs.objects.update(next_run=timezone.now())
     with qcluster(process_env, tmp_path) as log:
-        until(lambda: len(fired(row)) > seen, STORY_SEC, lambda: log.read_text())
-    require_job_iff_fire()
-    until(lambda: not OrmQ.objects.exists(), 5, "no tick is left behind")
+        wait_until(lambda: len(list_fire_times(row)) > seen, STORY_SEC, lambda: log.read_text())
+    require_a_job_per_fire()
+    wait_until(lambda: not OrmQ.objects.exists(), 5, "no tick is left behind")
 
 
 def test_a_tick_that_is_delivered_twice_fires_once(process_env: dict[str, str]) -> None:
     from jobs.contrib import django_q
 
-    row = every_minute(timezone.now().replace(second=0, microsecond=0))
+    row = create_due_schedule(timezone.now().replace(second=0, microsecond=0))
     django_q.tick()
     django_q.tick()
-    assert len(fired(row)) == 1
+    assert len(list_fire_times(row)) == 1

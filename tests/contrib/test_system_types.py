@@ -24,9 +24,9 @@ from jobs.services.jobs import cancel, enqueue
 from jobs.states import Status
 from jobs.testing import drain
 from schedules import services as schedules
-from tests.support.webhook_receiver import hang, receiver
-from tests.support.webhook_receiver import status as answers
-from tests.support.worker_processes import Fleet, await_status, until
+from tests.support.webhook_receiver import hang, run_receiver
+from tests.support.webhook_receiver import respond as answers
+from tests.support.worker_processes import Fleet, wait_for_status, wait_until
 from webhooks import jobs as calling
 
 pytestmark = pytest.mark.django_db
@@ -120,10 +120,10 @@ def test_a_real_worker_ends_the_command_of_a_job_that_is_cancelled(process_env: 
         made = enqueue("system.command", {"command": "sample_sleep", "args": [str(note)]})
     with Fleet(env, tmp_path) as fleet:
         fleet.start()
-        until(lambda: note.exists() and note.read_text().strip(), what=fleet.logs)
+        wait_until(lambda: note.exists() and note.read_text().strip(), what=fleet.logs)
         cancel(made.pk)
-        await_status(made.pk, Status.CANCELLED, fleet=fleet)
-    until(lambda: not _alive(int(note.read_text())), what="the command is gone")
+        wait_for_status(made.pk, Status.CANCELLED, fleet=fleet)
+    wait_until(lambda: not _alive(int(note.read_text())), what="the command is gone")
 
 
 def test_it_can_be_scheduled_and_submitted_from_a_terminal(allowed: Any, capsys: Any) -> None:
@@ -139,7 +139,7 @@ def test_it_can_be_scheduled_and_submitted_from_a_terminal(allowed: Any, capsys:
 
 
 def test_a_call_sends_what_it_is_told_and_keeps_the_answer(allowed: Any) -> None:
-    with receiver() as there:
+    with run_receiver() as there:
         params = {"url": there.url, "headers": {"X-Word": "sea"}, "body": {"order": 7}}
         enqueue("system.http", params)
         (ran,) = drain()
@@ -151,7 +151,7 @@ def test_a_call_sends_what_it_is_told_and_keeps_the_answer(allowed: Any) -> None
 
 @pytest.mark.parametrize(("status", "retried"), [(302, False), (404, False), (429, True), (503, True)])
 def test_what_is_not_2xx_fails_and_only_what_may_pass_is_retried(status: int, retried: bool, allowed: Any) -> None:
-    with receiver(answers(status, b"{}")) as there:
+    with run_receiver(answers(status, b"{}")) as there:
         enqueue("system.http", {"url": there.url})
         (ran,) = drain()
     assert (ran.status, hasattr(ran, "retried_by")) == (Status.FAILED, retried)
@@ -194,7 +194,7 @@ def test_a_name_that_turns_private_between_gate_and_call_is_refused(allowed: Any
 
 
 def test_a_call_is_over_when_its_time_is(allowed: Any) -> None:
-    with receiver(hang) as there:
+    with run_receiver(hang) as there:
         enqueue("system.http", {"url": there.url, "timeout_sec": 0.2}, max_retries=0)
         (ran,) = drain()
     assert "did not answer in time" in ran.status_reason

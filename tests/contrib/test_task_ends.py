@@ -61,7 +61,7 @@ def test_a_task_skipped_by_the_scheduler_is_told(on_commit: Any) -> None:
 def test_a_worker_that_vanished_is_told_and_reads_as_a_lost_lease(on_commit: Any, cause: Cause) -> None:
     result = tasks.add.enqueue(1)
     with finishes() as told, on_commit():
-        lose(executor.take(Job.objects.get()), cause, retry_in=None)
+        lose(executor.claim(Job.objects.get()), cause, retry_in=None)
     assert told == [(result.id, "FAILED", "jobs.errors.LeaseLost")]
     result.refresh()
     assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 1)
@@ -72,7 +72,7 @@ def test_a_worker_that_vanished_is_told_and_reads_as_a_lost_lease(on_commit: Any
 def test_a_worker_that_vanished_before_a_retry_is_not_the_end(on_commit: Any) -> None:
     result = tasks.add.enqueue(1)
     with finishes() as told, on_commit():
-        lose(executor.take(Job.objects.get()), Cause.LEASE_EXPIRED, retry_in=0)
+        lose(executor.claim(Job.objects.get()), Cause.LEASE_EXPIRED, retry_in=0)
         assert tasks.add.get_result(result.id).errors[0].exception_class is LeaseLost
         drain()
     assert told == [(result.id, "SUCCESSFUL", "jobs.errors.LeaseLost")]
@@ -81,7 +81,7 @@ def test_a_worker_that_vanished_before_a_retry_is_not_the_end(on_commit: Any) ->
 def test_a_task_out_of_time_is_told_and_reads_as_a_timeout(on_commit: Any) -> None:
     result = tasks.add.enqueue(1)
     with finishes() as told, on_commit():
-        job = executor.take(Job.objects.get())
+        job = executor.claim(Job.objects.get())
         executor.finish(job, Failed(error="timeout: ran longer than 1 s", reason="timeout", cause=Cause.TIMEOUT))
     assert told == [(result.id, "FAILED", "builtins.TimeoutError")]
     result.refresh()
@@ -90,7 +90,7 @@ def test_a_task_out_of_time_is_told_and_reads_as_a_timeout(on_commit: Any) -> No
 
 def test_a_running_task_that_a_person_cancels_is_told_once(on_commit: Any) -> None:
     result = tasks.stoppable.enqueue()
-    job = executor.take(Job.objects.get())
+    job = executor.claim(Job.objects.get())
     with finishes() as told, on_commit():
         stop(job, StopMode.CANCEL)
         job_services.cancel(job.pk)
@@ -102,13 +102,13 @@ def test_a_running_task_that_a_person_cancels_is_told_once(on_commit: Any) -> No
 def test_a_task_that_stops_for_another_day_is_not_at_its_end(on_commit: Any, mode: StopMode | None) -> None:
     tasks.stoppable.enqueue()
     with finishes() as told, on_commit():
-        stop(executor.take(Job.objects.get()), mode)
+        stop(executor.claim(Job.objects.get()), mode)
     assert told == []
 
 
 def test_a_handler_that_returns_after_its_end_was_recorded_is_not_heard(on_commit: Any) -> None:
     result = tasks.add.enqueue(1)
-    job = executor.take(Job.objects.get())
+    job = executor.claim(Job.objects.get())
     with finishes() as told, on_commit():
         lose(job, Cause.LEASE_EXPIRED, retry_in=None)
         stop(job, None)

@@ -36,7 +36,7 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.testing import drain
 from tests.sample_app import tasks
-from tests.support.worker_processes import Fleet, until
+from tests.support.worker_processes import Fleet, wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -336,7 +336,7 @@ def test_a_real_worker_process_runs_tasks(process_env: dict[str, str], tmp_path:
                 result.refresh()
             return all(result.is_finished for result in results)
 
-        until(done, what=fleet.logs)
+        wait_until(done, what=fleet.logs)
     assert [result.return_value for result in results] == [42, 2, "elsewhere"]
 
 

@@ -26,7 +26,7 @@ from jobs.states import Status
 from tests.dispatch import handlers
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import events_of, kinds_of
+from tests.support.snapshots import list_event_kinds, list_events
 
 pytestmark = pytest.mark.django_db
 TYPE = job_types.anything.name
@@ -75,80 +75,80 @@ def fresh(job: Job) -> Job:
 
 def test_cost_units_of_what_is_active_bound_what_starts(capacity: None) -> None:
     jobs = [enqueue(30) for _ in range(5)]
-    running = [executor.take(job) for job in jobs[:3]]
-    assert executor.take_next() is None
+    running = [executor.claim(job) for job in jobs[:3]]
+    assert executor.claim_next() is None
     executor.complete(running[0])
-    executor.take(jobs[3])
-    assert executor.take_next() is None
+    executor.claim(jobs[3])
+    assert executor.claim_next() is None
 
 
 def test_a_job_that_fits_passes_one_that_does_not(capacity: None) -> None:
-    executor.take(enqueue(80))
+    executor.claim(enqueue(80))
     large, small = enqueue(30, priority="HIGH"), enqueue(10)
-    executor.take(small)
+    executor.claim(small)
     assert fresh(large).status == Status.QUEUED
 
 
 def test_what_is_reserved_counts_as_much_as_what_runs(capacity: None) -> None:
     assert isinstance(admission_leases.request_lease(owner="addon", job_type="x", cost_units=80), GrantedLease)
     blocked = enqueue(30)
-    assert executor.take_next() is None
-    executor.take(enqueue(20))
+    assert executor.claim_next() is None
+    executor.claim(enqueue(20))
     assert fresh(blocked).status == Status.QUEUED
 
 
 def test_an_addon_is_capped(capacity: None) -> None:
     with override_settings(JOBSCHEDULER={**CAPACITY, "ADMISSION": {**CALM, "max_cost_per_addon": 40}}):
-        executor.take(enqueue(30, addon_id="visuals"))
+        executor.claim(enqueue(30, addon_id="visuals"))
         waits, passes = enqueue(30, addon_id="visuals"), enqueue(30, addon_id="sounds")
-        executor.take(passes)
+        executor.claim(passes)
         assert fresh(waits).status_reason == "the cost limit of its addon is reached"
 
 
 def test_heavy_jobs_wait_until_the_machine_is_quiet(capacity: None, monkeypatch: pytest.MonkeyPatch) -> None:
     heavy, light = enqueue(5, constraints={"cpu_heavy": True}), enqueue(5)
     monkeypatch.setattr(system_load, "measure", lambda: Measurement(950.0, 0.0, 0.0))
-    executor.take(light)
+    executor.claim(light)
     assert SystemSnapshot.objects.get().state == State.NORMAL
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
     monkeypatch.setattr(system_load, "measure", lambda: Measurement(0.1, 0.0, 0.0))
     assert system_load.write_measurement()
-    executor.take(heavy)
+    executor.claim(heavy)
 
 
 def test_lower_priorities_do_not_take_what_a_job_near_its_deadline_waits_for(capacity: None) -> None:
-    running = [executor.take(enqueue(40)) for _ in range(2)]
+    running = [executor.claim(enqueue(40)) for _ in range(2)]
     soon = timezone.now() + timedelta(minutes=1)
     urgent = enqueue(50, priority="HIGH", time_sensitive=True, deadline_at=soon)
     small = enqueue(10)
-    assert executor.take_next() is None, "ten are free, and are kept"
+    assert executor.claim_next() is None, "ten are free, and are kept"
     assert fresh(small).status_reason == "a job near its deadline goes first"
-    executor.take(enqueue(10, priority="URGENT"))
+    executor.claim(enqueue(10, priority="URGENT"))
     executor.complete(running[0])
-    executor.take(urgent)
+    executor.claim(urgent)
     executor.complete(running[1])
-    executor.take(small)
+    executor.claim(small)
 
 
 def test_a_deadline_that_is_far_keeps_nothing(capacity: None) -> None:
-    executor.take(enqueue(80))
+    executor.claim(enqueue(80))
     enqueue(50, priority="HIGH", time_sensitive=True, deadline_at=timezone.now() + timedelta(days=1))
-    executor.take(enqueue(10))
+    executor.claim(enqueue(10))
 
 
 def test_limits_and_admission_both_have_their_say(capacity: None) -> None:
     with override_settings(JOBSCHEDULER={**CAPACITY, "LIMITS": {"global": 2}}):
         limits.sync()
         jobs = [enqueue(10) for _ in range(3)]
-        running = [executor.take(job) for job in jobs[:2]]
-        assert executor.take_next() is None
+        running = [executor.claim(job) for job in jobs[:2]]
+        assert executor.claim_next() is None
         assert fresh(jobs[2]).recheck_at is None, "a full limit is not admission's business"
         executor.complete(running[0])
-        executor.take(jobs[2])
+        executor.claim(jobs[2])
 
 
 def test_a_direct_call_asks_too(capacity: None) -> None:
-    running = executor.take(enqueue(100))
+    running = executor.claim(enqueue(100))
     with pytest.raises(NoSlot, match="capacity"):
         direct.run("direct.echo", wait=0)
     executor.complete(running)
@@ -161,7 +161,7 @@ def test_a_direct_call_asks_too(capacity: None) -> None:
 def test_a_denied_job_says_why_and_when_and_keeps_its_own_time(sulking: type[Sulking]) -> None:
     job = enqueue(not_before=timezone.now() - timedelta(seconds=5))
     before = fresh(job).not_before
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
     denied = fresh(job)
     assert (denied.status, denied.status_reason, denied.not_before) == (Status.QUEUED, "not today", before)
     assert denied.recheck_at is not None
@@ -171,14 +171,14 @@ def test_a_denied_job_says_why_and_when_and_keeps_its_own_time(sulking: type[Sul
 def test_a_decision_is_one_event_per_change_not_per_tick(sulking: type[Sulking]) -> None:
     job = enqueue()
     for _ in range(5):
-        assert executor.take_next() is None
-    assert kinds_of(job) == ["SUBMITTED", "DENIED"]
+        assert executor.claim_next() is None
+    assert list_event_kinds(job) == ["SUBMITTED", "DENIED"]
     sulking.reason = "still not"
     for _ in range(5):
-        assert executor.take_next() is None
+        assert executor.claim_next() is None
     sulking.reason = ""
-    executor.take(job)
-    told = [(event.kind, event.reason) for event in events_of(job)[1:]]
+    executor.claim(job)
+    told = [(event.kind, event.reason) for event in list_events(job)[1:]]
     assert told == [("DENIED", "not today"), ("DENIED", "still not"), ("ADMITTED", ""), ("RUNNING", "")]
     taken = fresh(job)
     assert (taken.recheck_at, taken.status_reason) == (None, "")
@@ -186,43 +186,43 @@ def test_a_decision_is_one_event_per_change_not_per_tick(sulking: type[Sulking])
 
 def test_a_denial_that_lasts_stays_up_to_date_without_an_event(sulking: type[Sulking]) -> None:
     job = enqueue()
-    executor.take_next()
+    executor.claim_next()
     Job.objects.filter(pk=job.pk).update(recheck_at=timezone.now() - timedelta(seconds=1))
-    executor.take_next()
+    executor.claim_next()
     assert fresh(job).recheck_at > timezone.now()  # type: ignore[operator]
-    assert kinds_of(job) == ["SUBMITTED", "DENIED"]
+    assert list_event_kinds(job) == ["SUBMITTED", "DENIED"]
 
 
 def test_the_order_among_those_who_were_denied_stays(sulking: type[Sulking]) -> None:
     """They keep their place: who is asked again later does not fall behind who came later."""
     first, second = enqueue(), enqueue()
     for _ in range(3):
-        executor.take_next()
+        executor.claim_next()
     sulking.reason = ""
-    executor.take(first)
-    executor.take(second)
+    executor.claim(first)
+    executor.claim(second)
 
 
 def test_a_denied_job_that_is_put_off_waits_for_its_own_time(sulking: type[Sulking]) -> None:
     job = enqueue()
-    executor.take_next()
+    executor.claim_next()
     job_services.update(job.pk, {"not_before": timezone.now() + timedelta(hours=1)})
     put_off = fresh(job)
     assert (put_off.gate, put_off.recheck_at) == (Gate.TIME, None)
     sulking.reason = ""
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
 
 
 def test_open_admission_records_nothing() -> None:
     job = enqueue()
-    executor.take(job)
-    assert kinds_of(job) == ["SUBMITTED", "RUNNING"]
+    executor.claim(job)
+    assert list_event_kinds(job) == ["SUBMITTED", "RUNNING"]
     assert not SystemSnapshot.objects.exists()
 
 
 def test_a_crowd_that_is_denied_is_not_written_all_at_once(sulking: type[Sulking]) -> None:
     job_services.enqueue_many([{"job_type": TYPE}] * 120)
-    executor.take_next()
+    executor.claim_next()
     assert Job.objects.exclude(recheck_at=None).count() == 50
 
 
@@ -271,9 +271,9 @@ def test_a_lease_that_nobody_renews_frees_what_it_had(capacity: None) -> None:
     got = admission_leases.request_lease(owner="a", job_type="index", cost_units=100)
     assert isinstance(got, GrantedLease)
     job = enqueue(30)
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1), beat_clock=None)
-    executor.take(job)
+    executor.claim(job)
     assert Lease.objects.get(pk=got.lease_id).outcome == leases.EXPIRED
 
 
@@ -314,11 +314,11 @@ def test_a_state_is_as_old_as_its_last_change(capacity: None, monkeypatch: pytes
 
 
 def test_whoever_needs_the_figures_measures_if_nobody_does(capacity: None) -> None:
-    executor.take(enqueue(1))
+    executor.claim(enqueue(1))
     assert SystemSnapshot.objects.get().taken_at is not None
     old = timezone.now() - timedelta(minutes=1)
     SystemSnapshot.objects.update(taken_at=old)
-    executor.take_next()
+    executor.claim_next()
     assert SystemSnapshot.objects.get().taken_at > old
 
 

@@ -13,7 +13,7 @@ from jobs.services import jobs as job_services
 from tests.dispatch import handlers
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.api_client import Api, wrong_fields
+from tests.support.api_client import ApiClient, read_error_locations
 
 pytestmark = pytest.mark.django_db
 TYPE = job_types.anything.name
@@ -21,7 +21,7 @@ assert handlers  # registers them
 
 
 def test_the_result_comes_with_the_response() -> None:
-    api = Api("submit", tenant="acme")
+    api = ApiClient("submit", tenant="acme")
     for slash in ("", "/"):
         response = api.post(f"/direct/direct.echo{slash}", {"params": {"word": "sea"}})
         assert response.status_code == 200
@@ -35,20 +35,20 @@ def test_the_result_comes_with_the_response() -> None:
 
 
 def test_a_body_may_be_absent_and_an_odd_result_is_told_as_well_as_json_can() -> None:
-    response = Api("submit").post("/direct/direct.odd")
+    response = ApiClient("submit").post("/direct/direct.odd")
     assert response.status_code == 200
     assert sorted(response.json()["result"]["1"]) == [2, 3]
 
 
 def test_a_skip_is_an_answer() -> None:
-    response = Api("submit").post("/direct/direct.skip", {"params": {}})
+    response = ApiClient("submit").post("/direct/direct.skip", {"params": {}})
     assert response.status_code == 200
     assert (response.json()["result"], response.json()["skipped"]) == (None, "nothing new")
 
 
 @pytest.mark.parametrize("job_type", ["direct.boom", "direct.leave"])
 def test_a_handler_that_raises_is_a_bad_gateway(job_type: str) -> None:
-    response = Api("submit").post(f"/direct/{job_type}", {"params": {}})
+    response = ApiClient("submit").post(f"/direct/{job_type}", {"params": {}})
     assert response.status_code == 502
     assert response["Content-Type"] == "application/problem+json"
     assert response.json()["code"] == "handler_failed"
@@ -69,28 +69,28 @@ def test_a_handler_that_raises_is_a_bad_gateway(job_type: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_and_reserves_nothing(job_type: str, body: Any, where: str) -> None:
-    (loc,) = wrong_fields(Api("submit").post(f"/direct/{job_type}", body))
+    (loc,) = read_error_locations(ApiClient("submit").post(f"/direct/{job_type}", body))
     assert loc[-1] == where
     assert not Lease.objects.exists()
 
 
 @pytest.mark.parametrize("scopes", [("read",), ("operate",), ("work",)])
 def test_it_takes_the_scope_submit(scopes: tuple[str, ...]) -> None:
-    assert Api(*scopes).post("/direct/direct.echo").status_code == 403
+    assert ApiClient(*scopes).post("/direct/direct.echo").status_code == 403
 
 
 @override_settings(JOBSCHEDULER={"DIRECT_WAIT_SEC": 0})
 def test_no_slot_in_time_is_unavailable_for_now() -> None:
     limits.sync()
-    running = executor.take(job_services.enqueue(TYPE))
-    response = Api("submit").post("/direct/direct.echo", {"wait_sec": 30})
+    running = executor.claim(job_services.enqueue(TYPE))
+    response = ApiClient("submit").post("/direct/direct.echo", {"wait_sec": 30})
     assert response.status_code == 503
     assert int(response["Retry-After"]) >= 1
     assert response.json()["code"] == "no_slot"
     executor.complete(running)
-    assert Api("submit").post("/direct/direct.echo").status_code == 200
+    assert ApiClient("submit").post("/direct/direct.echo").status_code == 200
 
 
 def test_it_is_in_the_document() -> None:
-    described = Api("read").get("/openapi.json").json()["paths"]["/api/direct/{job_type}"]["post"]
+    described = ApiClient("read").get("/openapi.json").json()["paths"]["/api/direct/{job_type}"]["post"]
     assert {"200", "401", "403", "422", "502", "503"} <= set(described["responses"])

@@ -18,7 +18,7 @@ from jobs.states import Status
 from tests.factories import ConcurrencyLimitFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import events_of
+from tests.support.snapshots import list_events
 
 pytestmark = pytest.mark.django_db
 TYPE = job_types.anything.name
@@ -45,7 +45,7 @@ def test_what_is_late_ends_skipped_with_the_reason_and_without_a_run() -> None:
     found = Job.objects.get(pk=late.pk)
     assert (found.status, found.status_reason) == (Status.SKIPPED, DEADLINE_PASSED)
     assert not JobRun.objects.exists()
-    last = events_of(late)[-1]
+    last = list_events(late)[-1]
     assert (last.kind, last.reason, last.actor_kind) == ("SKIPPED", DEADLINE_PASSED, "scheduler")
     assert (status(in_time), status(careless)) == (Status.QUEUED, Status.QUEUED)
 
@@ -80,12 +80,12 @@ def test_a_job_that_was_started_in_time_goes_on() -> None:
     """Handed back by a worker that shut down, or paused by a person: it has begun."""
     from jobs.engine import finish
 
-    job = executor.take(enqueue(timedelta(minutes=1)))
+    job = executor.claim(enqueue(timedelta(minutes=1)))
     assert job.lease_token is not None
     finish.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="shut down")
     Job.objects.filter(pk=job.pk).update(deadline_at=timezone.now() + LATE)
     assert DeadlineCheck().skip_late_jobs() == 0
-    executor.take(job)
+    executor.claim(job)
 
 
 @pytest.mark.parametrize("held", [{"hold": True}, {"target": "book-1"}, {"not_before": timezone.now() + timedelta(1)}])

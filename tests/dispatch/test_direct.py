@@ -21,7 +21,7 @@ from jobs.services import jobs as job_services
 from tests.dispatch import handlers
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.worker_processes import until
+from tests.support.worker_processes import wait_until
 
 TYPE = job_types.anything.name
 QUICK = {"HEARTBEAT_SEC": 0.1, "LEASE_SEC": 2, "POLL_SEC": 0.05}
@@ -58,7 +58,7 @@ def test_the_limits_of_the_settings_hold_where_no_worker_has_ever_started() -> N
 @override_settings(JOBSCHEDULER={"LIMITS": {"global": None}})
 def test_without_a_limit_it_runs_at_once() -> None:
     limits.sync()
-    executor.take(job_services.enqueue(TYPE))
+    executor.claim(job_services.enqueue(TYPE))
     assert direct.run("direct.echo", wait=0)["word"] == "hello"
 
 
@@ -83,7 +83,7 @@ def test_what_the_handler_raises_is_raised_and_the_slot_is_free(
     with pytest.raises(raised):
         direct.run(job_type)
     assert lease().outcome == outcome
-    executor.take(job_services.enqueue(TYPE))
+    executor.claim(job_services.enqueue(TYPE))
 
 
 @pytest.mark.django_db
@@ -129,14 +129,14 @@ def test_nothing_is_reserved_for_what_cannot_run() -> None:
 @pytest.mark.django_db
 def test_the_wait_is_bounded_and_leaves_nothing_shut() -> None:
     limits.sync()
-    running = executor.take(job_services.enqueue(TYPE))
+    running = executor.claim(job_services.enqueue(TYPE))
     with pytest.raises(NoSlot, match="within 0 s"):
         direct.run("direct.echo", wait=0)
     with override_settings(JOBSCHEDULER={"DIRECT_WAIT_SEC": 0.1}), pytest.raises(NoSlot, match=r"within 0\.1 s"):
         direct.run("direct.echo")
     assert {row.outcome for row in Lease.objects.all()} == {"gave up waiting"}
     executor.complete(running)
-    executor.take(job_services.enqueue(TYPE))
+    executor.claim(job_services.enqueue(TYPE))
 
 
 @pytest.mark.django_db
@@ -145,8 +145,8 @@ def test_a_slot_is_held_for_as_long_as_its_block_runs() -> None:
     job = job_services.enqueue(TYPE)
     with direct.slot("direct.echo", wait=0) as slot:
         assert (slot.lost, slot.waited_ms >= 0) == (False, True)
-        assert executor.take_next() is None
-    executor.complete(executor.take(job))
+        assert executor.claim_next() is None
+    executor.complete(executor.claim(job))
     with pytest.raises(KeyError), direct.slot("direct.elsewhere", wait=0):
         raise KeyError("x")
     assert {row.outcome for row in Lease.objects.all()} == {"completed", "failed: KeyError: 'x'"}
@@ -164,11 +164,11 @@ def test_inside_a_transaction_of_the_caller_it_is_refused() -> None:
 @override_settings(JOBSCHEDULER=QUICK)
 def test_a_waiting_call_is_woken_and_its_heart_beats_meanwhile() -> None:
     limits.sync()
-    running = executor.take(job_services.enqueue(TYPE))
+    running = executor.claim(job_services.enqueue(TYPE))
     with calling("direct.echo", {"word": "sea"}) as answers:
-        until(lambda: Lease.objects.filter(granted_at=None).exists())
+        wait_until(lambda: Lease.objects.filter(granted_at=None).exists())
         first = lease().expires_at
-        until(lambda: lease().expires_at > first)
+        wait_until(lambda: lease().expires_at > first)
         assert not answers
         executor.complete(running)
     assert answers[0]["word"] == "sea"
@@ -180,7 +180,7 @@ def test_a_waiting_call_is_woken_and_its_heart_beats_meanwhile() -> None:
 def test_a_handler_whose_lease_is_lost_is_told_to_stop() -> None:
     limits.sync()
     with calling("direct.until_lost") as answers:
-        until(lambda: Lease.objects.filter(granted_at__isnull=False).exists())
+        wait_until(lambda: Lease.objects.filter(granted_at__isnull=False).exists())
         leases.end_lease(lease().pk, leases.EXPIRED)
     assert answers == [True]
     assert lease().outcome == leases.EXPIRED, "what was recorded stands"

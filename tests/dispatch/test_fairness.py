@@ -19,7 +19,7 @@ from jobs.models import Job, ShareAccount, SystemSnapshot
 from jobs.services import jobs as job_services
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import events_of, kinds_of
+from tests.support.snapshots import list_event_kinds, list_events
 
 pytestmark = pytest.mark.django_db
 TYPE = job_types.anything.name
@@ -46,7 +46,7 @@ def test_a_waiting_job_rises_and_the_event_says_from_where_to_where() -> None:
     assert PriorityAging().run_round() == 1
     found = Job.objects.get(pk=old.pk)
     assert (found.priority, found.base_priority, priority(new)) == (35, 25, 25)
-    last = events_of(old)[-1]
+    last = list_events(old)[-1]
     assert (last.kind, last.reason, last.data) == ("AGED", "has waited 130 s", {"from": 25, "to": 35})
     assert PriorityAging().run_round() == 0, "once per step"
     waited(old, 400)
@@ -63,7 +63,7 @@ def test_it_overtakes_what_came_later() -> None:
     for _ in range(5):
         job_services.enqueue(TYPE, priority="URGENT")
     runner.run_tasks()
-    executor.take(low)
+    executor.claim(low)
 
 
 @override_settings(JOBSCHEDULER=AGING)
@@ -86,7 +86,7 @@ def test_jobs_rise_in_lanes_and_for_remote_workers_too() -> None:
     promoter.promote()
     assert PriorityAging().run_round() == 2
     assert (priority(in_lane[0]), priority(remote)) == (100, 100)
-    executor.take(in_lane[0])
+    executor.claim(in_lane[0])
 
 
 @override_settings(JOBSCHEDULER=AGING)
@@ -101,7 +101,7 @@ def test_one_round_raises_only_so_many_of_each_priority() -> None:
 def test_a_retry_begins_where_the_job_began() -> None:
     old = waited(job_services.enqueue(TYPE, priority="LOW"), 900)
     PriorityAging().run_round()
-    failed = executor.fail(executor.take(old), retry_in=0)
+    failed = executor.fail(executor.claim(old), retry_in=0)
     assert (failed.priority, Job.objects.get(retry_of=failed).priority) == (100, 25)
 
 
@@ -109,8 +109,8 @@ def test_without_a_policy_nothing_rises() -> None:
     old = waited(job_services.enqueue(TYPE, priority="LOW"), 1e6)
     high = job_services.enqueue(TYPE, priority="HIGH")
     assert PriorityAging().run_round() == 0
-    executor.take(high)
-    assert (priority(old), kinds_of(old)) == (25, ["SUBMITTED"])
+    executor.claim(high)
+    assert (priority(old), list_event_kinds(old)) == (25, ["SUBMITTED"])
 
 
 # ---------------------------------------------------------------------- fair shares
@@ -124,7 +124,7 @@ def drain(rounds: int) -> str:
     """The addons whose jobs start, one after the other."""
     started = ""
     for _ in range(rounds):
-        job = executor.take_next()
+        job = executor.claim_next()
         assert job is not None
         started += job.addon_id[0]
         executor.complete(job)
@@ -167,7 +167,7 @@ def test_a_claim_of_many_is_shared_too_and_says_who_went_before_others() -> None
     claims = Claimer("w", Serves((TYPE,)), life="w@1").claim(range(4), lease_sec=30)
     taken = [Job.objects.get(pk=claim.id) for claim in claims]
     assert Counter(job.addon_id for job in taken) == {"a": 2, "b": 2}
-    told = {job.addon_id: [event.reason for event in events_of(job) if event.kind == "ADMITTED"] for job in taken}
+    told = {job.addon_id: [event.reason for event in list_events(job) if event.kind == "ADMITTED"] for job in taken}
     assert told == {"a": [], "b": ["fair share: the turn of addon:b"]}
 
 

@@ -17,8 +17,15 @@ from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos import capacity, direct
-from tests.support.ledger import most_at_once
-from tests.support.worker_processes import MANAGE, STEADY, Fleet, await_all_ended, await_status, until
+from tests.support.ledger import count_most_at_once
+from tests.support.worker_processes import (
+    LONG_LEASE_SETTINGS,
+    MANAGE,
+    Fleet,
+    wait_for_status,
+    wait_until,
+    wait_until_all_ended,
+)
 
 HIGH_WAITING = 200  # so many that the flood does not run dry on a loaded machine
 HIGHS = 75
@@ -65,8 +72,8 @@ def test_without_fairness_the_order_is_strict_under_four_workers(fleet: Fleet, c
     items = [{"job_type": "sample.noop", "priority": chance.randrange(0, 101, 5)} for _ in range(200)]
     job_services.enqueue_many(items)
     expected = list(Job.objects.in_dispatch_order().values_list("pk", flat=True))
-    fleet.start_many(4, settings={**STEADY, "LIMITS": {"global": 4}})
-    await_all_ended(60, fleet)
+    fleet.start_many(4, settings={**LONG_LEASE_SETTINGS, "LIMITS": {"global": 4}})
+    wait_until_all_ended(60, fleet)
     claimed = JobEvent.objects.filter(kind=EventKind.RUNNING).order_by("id").values_list("job_id", flat=True)
     assert list(claimed) == expected
 
@@ -79,13 +86,13 @@ def test_a_low_job_behind_an_endless_flood_of_high_ones(fleet: Fleet, fairness: 
     """With aging it starts within its bound; without, it would wait for ever."""
     low = job_services.enqueue("sample.work", priority="LOW")
     with flood():
-        fleet.start(settings={**STEADY, "LIMITS": {"global": 1}, **fairness})
+        fleet.start(settings={**LONG_LEASE_SETTINGS, "LIMITS": {"global": 1}, **fairness})
         if fairness:
-            await_status(low.pk, Status.COMPLETED, fleet=fleet)
+            wait_for_status(low.pk, Status.COMPLETED, fleet=fleet)
             aged = JobEvent.objects.filter(job_id=low.pk, kind=EventKind.AGED)
             assert [event.data for event in aged.order_by("id")][-1]["to"] >= HIGHS
         else:
-            until(lambda: Job.objects.filter(status=Status.COMPLETED).count() > 100)
+            wait_until(lambda: Job.objects.filter(status=Status.COMPLETED).count() > 100)
             assert Job.objects.get(pk=low.pk).status == Status.QUEUED
 
 
@@ -106,7 +113,7 @@ def flood() -> Iterator[None]:
     thread = threading.Thread(target=pour)
     thread.start()
     try:
-        until(lambda: Job.objects.filter(base_priority=HIGHS).exists())
+        wait_until(lambda: Job.objects.filter(base_priority=HIGHS).exists())
         yield
     finally:
         over.set()
@@ -119,19 +126,19 @@ def test_con_002_the_recipe_in_the_docs_gives_each_resource_its_own(fleet: Fleet
     pools = ("ollama", "remote", "remote") * 8
     items = [{"job_type": "sample.work", "params": {"pool": p, "seconds": 0.1}, "resource": p} for p in pools]
     job_services.enqueue_many(items)
-    fleet.start_many(2, "--concurrency=4", settings={**STEADY, "LIMITS": json.loads(recipe.group(1))})
-    await_all_ended(60, fleet)
-    ran = fleet.ledger.stretches()
+    fleet.start_many(2, "--concurrency=4", settings={**LONG_LEASE_SETTINGS, "LIMITS": json.loads(recipe.group(1))})
+    wait_until_all_ended(60, fleet)
+    ran = fleet.ledger.list_calls()
     assert len(ran) == len(items)
-    most = {pool: most_at_once(each for each in ran if each.facts["pool"] == pool) for pool in set(pools)}
+    most = {pool: count_most_at_once(each for each in ran if each.facts["pool"] == pool) for pool in set(pools)}
     assert most == {"ollama": 1, "remote": 2}
-    assert most_at_once(ran) == 3
+    assert count_most_at_once(ran) == 3
 
 
 def test_a_worker_with_more_slots_than_the_limits_allow_says_so_once(fleet: Fleet) -> None:
-    crowded = fleet.start("--concurrency=4", settings={**STEADY, "LIMITS": {"global": 2}})
-    fitting = fleet.start("--concurrency=2", settings={**STEADY, "LIMITS": {"global": 2}})
+    crowded = fleet.start("--concurrency=4", settings={**LONG_LEASE_SETTINGS, "LIMITS": {"global": 2}})
+    fitting = fleet.start("--concurrency=2", settings={**LONG_LEASE_SETTINGS, "LIMITS": {"global": 2}})
     for _ in range(3):
-        await_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+        wait_for_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
     assert crowded.output.count("limits set global 4") == 1
     assert "limits set" not in fitting.output

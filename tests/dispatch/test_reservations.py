@@ -41,27 +41,27 @@ def is_granted(lease: Lease) -> bool:
 
 
 def test_what_runs_goes_on_then_the_direct_call_then_the_queue() -> None:
-    running = executor.take(job_services.enqueue(TYPE))
+    running = executor.claim(job_services.enqueue(TYPE))
     queued = job_services.enqueue(TYPE, priority="URGENT")
     direct = reserve()
     assert not is_granted(direct)
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
 
     executor.complete(running)
-    assert executor.take_next() is None, "the slot that came free is the direct call's"
+    assert executor.claim_next() is None, "the slot that came free is the direct call's"
     assert reservations.try_grant(direct) is None
-    assert executor.take_next() is None, "and so it is while that runs"
+    assert executor.claim_next() is None, "and so it is while that runs"
     leases.end_lease(direct.pk, "completed")
-    executor.take(queued)
+    executor.claim(queued)
 
 
 def test_a_free_slot_is_taken_at_once() -> None:
     assert is_granted(reserve())
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
 
 
 def test_direct_calls_keep_their_order() -> None:
-    running = executor.take(job_services.enqueue(TYPE))
+    running = executor.claim(job_services.enqueue(TYPE))
     first, second = reserve(), reserve()
     executor.complete(running)
     reason = reservations.try_grant(second)
@@ -75,7 +75,7 @@ def test_direct_calls_keep_their_order() -> None:
 @override_settings(JOBSCHEDULER={"LIMITS": {"global": 2}})
 def test_room_for_two_is_room_for_the_second_in_line() -> None:
     limits.sync()
-    running = [executor.take(job_services.enqueue(TYPE)) for _ in range(2)]
+    running = [executor.claim(job_services.enqueue(TYPE)) for _ in range(2)]
     first, second, third = (reserve() for _ in range(3))
     for job in running:
         executor.complete(job)
@@ -87,11 +87,11 @@ def test_room_for_two_is_room_for_the_second_in_line() -> None:
 @override_settings(JOBSCHEDULER=PER_RESOURCE)
 def test_only_the_limits_that_the_type_falls_under_are_shut() -> None:
     limits.sync()
-    executor.take(job_services.enqueue(TYPE, resource="ollama"))
+    executor.claim(job_services.enqueue(TYPE, resource="ollama"))
     waiting = reserve("ollama")
     job_services.enqueue(TYPE, resource="ollama")
     free = [job_services.enqueue(TYPE, resource=name) for name in ("remote", "default", "remote")]
-    assert [executor.take_next() for _ in range(4)] == [*free, None]
+    assert [executor.claim_next() for _ in range(4)] == [*free, None]
     other = reserve("remote")
     assert not is_granted(other), "two of two run"
     executor.complete(Job.objects.get(pk=free[0].pk))
@@ -103,16 +103,16 @@ def test_only_the_limits_that_the_type_falls_under_are_shut() -> None:
 def test_without_any_limit_nobody_waits() -> None:
     limits.sync()
     assert all(is_granted(reserve()) for _ in range(3))
-    executor.take(job_services.enqueue(TYPE))
+    executor.claim(job_services.enqueue(TYPE))
 
 
 def test_a_lease_that_runs_out_frees_its_slot_at_the_next_claim() -> None:
     held, waits = reserve(), reserve()
     job = job_services.enqueue(TYPE)
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
     for lease in (held, waits):
         past(lease)
-    executor.take(job)
+    executor.claim(job)
     held.refresh_from_db()
     assert (held.outcome, held.ended_at is not None) == (leases.EXPIRED, True)
 
@@ -147,11 +147,11 @@ def test_a_clock_that_jumps_ends_nothing_that_is_still_renewed() -> None:
     lease = reserve()
     Lease.objects.filter(pk=lease.pk).update(expires_at=timezone.now() - timedelta(hours=1))
     assert leases.end_dead_leases() == 0, "its last beat was a moment ago by the steady clock"
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
 
 
 def test_a_paused_scope_refuses_at_once_and_later_too() -> None:
-    running = executor.take(job_services.enqueue(TYPE))
+    running = executor.claim(job_services.enqueue(TYPE))
     waiting = reserve()
     operator.pause("job_type", TYPE)
     with pytest.raises(NoSlot, match="paused"):
@@ -164,7 +164,7 @@ def test_a_paused_scope_refuses_at_once_and_later_too() -> None:
 
 def test_admission_only_leases_take_no_slot() -> None:
     Lease.objects.create(kind="ADMISSION", job_type=TYPE, flow_id=1, owner="a", granted_at=timezone.now(), **later())
-    executor.take(job_services.enqueue(TYPE))
+    executor.claim(job_services.enqueue(TYPE))
 
 
 @override_settings(
@@ -172,16 +172,16 @@ def test_admission_only_leases_take_no_slot() -> None:
 )
 def test_a_limit_that_only_a_policy_knows_of_gives_way_too() -> None:
     limits.sync()
-    running = executor.take(job_services.enqueue(TYPE))
+    running = executor.claim(job_services.enqueue(TYPE))
     direct = reserve()
     assert not is_granted(direct)
     job_services.enqueue(TYPE)
     other = job_services.enqueue(job_types.nothing.name)
     executor.complete(running)
-    executor.take(other)
-    assert executor.take_next() is None
+    executor.claim(other)
+    assert executor.claim_next() is None
     assert reservations.try_grant(direct) is None
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
 
 
 def past(lease: Lease) -> None:

@@ -17,7 +17,7 @@ from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import TERMINAL, Cause, Status
 from tests.factories import JobFactory
 from tests.support.executor import WORKER, finish
-from tests.support.snapshots import events_of, everything, kinds_of
+from tests.support.snapshots import dump_tables, list_event_kinds, list_events
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +33,7 @@ def test_a_completed_job_has_everything_its_end_implies() -> None:
     run = job.run
     assert (run.status, run.exit_code, run.error, run.artifacts) == ("COMPLETED", 0, "", {"pages": 3})
     assert run.finished_at is not None
-    (event,) = events_of(job)
+    (event,) = list_events(job)
     assert (event.kind, event.token, event.actor_name) == ("COMPLETED", token, WORKER.name)
     assert LaneMark.objects.get().lane_id == job.lane_id
     minute = JobMinute.objects.get()
@@ -57,16 +57,16 @@ def test_a_failed_job_keeps_its_error_and_shuts_its_lane() -> None:
     assert (job.status, job.status_reason, job.holds_lane, job.blocks_target) == ("FAILED", "boom", True, True)
     assert (job.run.status, job.run.exit_code, job.run.error) == ("FAILED", 3, "Traceback: boom")
     assert job.run.artifacts == {"half": 1}
-    assert events_of(job)[0].data == {"cause": "TIMEOUT"}
+    assert list_events(job)[0].data == {"cause": "TIMEOUT"}
     assert job.permanently_failed
 
 
 @pytest.mark.parametrize("outcome", [Completed(), Skipped("x"), BOOM])
 def test_a_finish_with_the_wrong_token_is_lost_and_changes_nothing(outcome: Completed | Skipped | Failed) -> None:
     job = JobFactory.create(running=True)
-    before = everything()
+    before = dump_tables()
     assert ending.finish([End(job.pk, uuid4(), outcome)], actor=WORKER) == {job.pk: Verdict.LOST}
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_finish_of_no_job_is_lost() -> None:
@@ -78,17 +78,17 @@ def test_a_finish_of_no_job_is_lost() -> None:
 def test_a_replay_of_ones_own_finish_is_answered_as_done_before(outcome: Completed | Skipped | Failed) -> None:
     job = JobFactory.create(running=True)
     assert finish(job, outcome) == Verdict.DONE
-    before = everything()
+    before = dump_tables()
     assert finish(job, outcome) == Verdict.REPLAY
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_replay_of_ones_own_hand_back_is_answered_as_done_before() -> None:
     job = JobFactory.create(running=True)
     assert _hand_back(job) == Verdict.DONE
-    before = everything()
+    before = dump_tables()
     assert _hand_back(job) == Verdict.REPLAY
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def _hand_back(job: Job) -> Verdict:
@@ -107,25 +107,25 @@ def test_a_stale_worker_cannot_finish_a_recovered_job(outcome: Completed | Skipp
     """It must not believe that what it did was recorded, either: this is lost, not a replay."""
     job = JobFactory.create(running=True)
     _expired(job, retry_in=10)
-    before = everything()
+    before = dump_tables()
     assert finish(job, outcome, actor=worker("the stale one")) == Verdict.LOST
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_stale_worker_cannot_hand_back_a_recovered_job() -> None:
     job = JobFactory.create(running=True)
     _expired(job)
-    before = everything()
+    before = dump_tables()
     assert _hand_back(job) == Verdict.LOST
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_worker_that_handed_a_job_back_cannot_complete_it_afterwards() -> None:
     job = JobFactory.create(running=True)
     _hand_back(job)
-    before = everything()
+    before = dump_tables()
     assert finish(job, Completed()) == Verdict.LOST
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_an_expired_job_says_how_its_holder_was_lost() -> None:
@@ -133,8 +133,8 @@ def test_an_expired_job_says_how_its_holder_was_lost() -> None:
     _expired(job)
     job.refresh_from_db()
     assert (job.status, job.run.status, job.run.error) == (Status.FAILED, Status.FAILED, "lease expired")
-    assert events_of(job)[0].data == {"pid": 7, "cause": "LEASE_EXPIRED"}
-    assert events_of(job)[0].actor_kind == "scheduler"
+    assert list_events(job)[0].data == {"pid": 7, "cause": "LEASE_EXPIRED"}
+    assert list_events(job)[0].actor_kind == "scheduler"
 
 
 def test_an_automatic_retry_is_made_in_the_same_step_as_the_failure() -> None:
@@ -149,9 +149,9 @@ def test_an_automatic_retry_is_made_in_the_same_step_as_the_failure() -> None:
     assert abs(wait - timedelta(seconds=20)) < timedelta(milliseconds=5)
     assert (job.holds_lane, retry.holds_lane) == (False, True)
     assert not job.permanently_failed
-    assert kinds_of(job) == ["FAILED", "RETRY_CREATED"]
-    assert events_of(job)[1].data == {"retried_by": str(retry.pk)}
-    assert kinds_of(retry) == ["SUBMITTED"]
+    assert list_event_kinds(job) == ["FAILED", "RETRY_CREATED"]
+    assert list_events(job)[1].data == {"retried_by": str(retry.pk)}
+    assert list_event_kinds(retry) == ["SUBMITTED"]
 
 
 def test_many_ends_are_recorded_at_once_each_by_its_own_lease() -> None:
@@ -197,11 +197,11 @@ def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int)
     claimer._limited = False
 
     for ends, verdict in (([said_before], Verdict.REPLAY), ([stolen_end], Verdict.LOST)):
-        before = events_of(stolen), events_of(said)
+        before = list_events(stolen), list_events(said)
         Job.objects.filter(pk=waiting.pk).update(gate=1)  # nothing to claim
         verdicts, claims = turn.take_plain_turn(claimer, ends, [0], actor=WORKER, lease_sec=30)
         assert (verdicts, claims) == ({ends[0].job_id: verdict}, [])
-        assert (events_of(stolen), events_of(said)) == before
+        assert (list_events(stolen), list_events(said)) == before
     Job.objects.filter(pk=waiting.pk).update(gate=3)
 
     ends = [End(job.pk, job.lease_token, Completed()) for job in (good, *more)]
@@ -212,14 +212,14 @@ def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int)
     assert verdicts == expected | ({stolen.pk: Verdict.LOST, said.pk: Verdict.REPLAY} if others else {})
     (claimed,) = claims
     assert (claimed.id, claimed.params, claimed.lease_owner.rpartition("#")[2]) == (waiting.pk, waiting.params, "0")
-    (started,) = events_of(waiting)
+    (started,) = list_events(waiting)
     assert (started.kind, started.from_status, started.token, started.actor_name) == (
         "RUNNING",
         "QUEUED",
         None,
         "worker-2",
     )
-    (ended,) = events_of(good)
+    (ended,) = list_events(good)
     assert (ended.kind, ended.from_status, ended.token, ended.actor_name) == (
         "COMPLETED",
         "RUNNING",

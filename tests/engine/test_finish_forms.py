@@ -23,7 +23,7 @@ from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import Cause, StopMode
 from tests.factories import SAMPLE_TYPE, JobFactory, JobGroupFactory
 from tests.support.executor import WORKER
-from tests.support.snapshots import everything, kinds_of
+from tests.support.snapshots import dump_tables, list_event_kinds
 from webhooks import services as webhooks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pg_only]
@@ -106,7 +106,7 @@ def written(form: Form, ends: Sequence[End]) -> Written:
             {end.token for end in ends} | {end.job_id for end in ends} | set(Job.objects.values_list("pk", flat=True))
         )
         born = {pk: f"retry of {of}" for pk, of in Job.objects.exclude(retry_of=None).values_list("pk", "retry_of_id")}
-        rows = everything()
+        rows = dump_tables()
     rows["JobMinute"] = _added_up(rows["JobMinute"])
     return verdicts, {
         table: sorted(
@@ -246,7 +246,7 @@ def test_a_job_that_waits_again_is_claimed_in_the_turn_that_brings_its_stale_res
     verdicts, claims = turn.take_plain_turn(taker, [stale, *more], [0], actor=WORKER, lease_sec=30)
     assert verdicts == {lost.pk: Verdict.LOST} | {end.job_id: Verdict.DONE for end in more}
     assert [claim.id for claim in claims] == [lost.pk]
-    assert kinds_of(lost) == ["RUNNING"]
+    assert list_event_kinds(lost) == ["RUNNING"]
     assert not Job.objects.filter(retry_of=lost.pk).exists()
 
 
@@ -256,5 +256,5 @@ def test_a_job_whose_end_is_said_twice_ends_once(finish: Form) -> None:
     JobFactory.create_batch(2, queued=True)
     end = an_end(job, Failed(error="boom", reason="boom", retry_in=1))
     assert finish([end, end]) == {job.pk: Verdict.DONE}
-    assert kinds_of(job) == ["FAILED", "RETRY_CREATED"]
+    assert list_event_kinds(job) == ["FAILED", "RETRY_CREATED"]
     assert sum(JobMinute.objects.values_list("jobs", flat=True)) == 1

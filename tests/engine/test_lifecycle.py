@@ -36,7 +36,7 @@ from jobs.states import (
 from tests.factories import job_in
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import events_of, everything
+from tests.support.snapshots import dump_tables, list_events
 
 pytestmark = pytest.mark.django_db
 
@@ -87,7 +87,7 @@ def _name(each: Any) -> str:
 
 def _assert_left_behind(job: Job, way: Arrow, reason: str, actor: Actor = ADA) -> None:
     """Exactly the event of the arrow, the run as the state says, and a terminal job counted once."""
-    (event,) = events_of(job)
+    (event,) = list_events(job)
     assert (event.kind, event.from_status, event.to_status) == (way.event, way.source, way.target)
     assert (event.actor_kind, event.actor_name, event.reason) == (actor.kind, actor.name, reason)
     job.refresh_from_db()
@@ -121,13 +121,13 @@ def test_a_legal_verb_takes_its_arrow_and_leaves_its_event(way: Arrow) -> None:
 )
 def test_an_illegal_verb_is_refused_by_name_and_changes_nothing(verb: str, status: Status) -> None:
     job = job_in(status)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(WrongState) as refusal:
         ASKED[verb](job)
     assert refusal.value.status == status
     assert refusal.value.allowed == allowed_actions(facts_of(job))
     assert verb not in refusal.value.allowed
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("way", TOLD_ARROWS, ids=_name)
@@ -144,24 +144,24 @@ def test_the_holder_of_the_lease_takes_its_arrow(way: Arrow) -> None:
 @pytest.mark.parametrize(("verb", "status"), [pair for pair in product(TOLD, Status) if pair[0] != "expire"])
 def test_a_stale_token_moves_nothing_from_any_state(verb: str, status: Status) -> None:
     job = job_in(status)
-    before = everything()
+    before = dump_tables()
     assert TOLD[verb](job, uuid4()) == Verdict.LOST
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("status", Status)
 def test_only_a_queued_job_is_claimed(status: Status) -> None:
     assert job_types.note.name == "tests.note"
     job = job_in(status)
-    before = everything()
-    taken = executor.take_next()
+    before = dump_tables()
+    taken = executor.claim_next()
     if arrow("claim", status) is None:
         assert taken is None
-        assert everything() == before
+        assert dump_tables() == before
         return
     assert taken is not None
     assert (taken.pk, taken.status, taken.run.status) == (job.pk, Status.RUNNING, Status.RUNNING)
-    (event,) = events_of(job)
+    (event,) = list_events(job)
     assert (event.kind, event.actor_kind, event.actor_name) == ("RUNNING", "worker", executor.NAME)
 
 
@@ -170,7 +170,7 @@ def test_a_job_is_born_queued_or_held(hold: bool) -> None:
     job = job_services.enqueue("tests.note", {"text": "a"}, hold=hold, actor=ADA, reason=WHY)
     way = arrow("enqueue", None, Status.PENDING if hold else Status.QUEUED)
     assert way is not None
-    first = events_of(job)[0]
+    first = list_events(job)[0]
     assert job.status == way.target == first.to_status
     assert (first.kind, first.from_status) == (way.event, "")
     assert (first.actor_kind, first.actor_name, first.reason) == (ADA.kind, ADA.name, WHY)

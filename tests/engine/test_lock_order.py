@@ -18,8 +18,8 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.factories import SAMPLE_TYPE, JobFactory
 from tests.support.executor import WORKER
-from tests.support.snapshots import kinds_of
-from tests.support.worker_processes import until
+from tests.support.snapshots import list_event_kinds
+from tests.support.worker_processes import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.pg_only]
 
@@ -66,7 +66,7 @@ def test_a_worker_that_waits_to_end_a_job_holds_nothing_of_the_queue(jobs: tuple
     with transaction.atomic():
         job_services.cancel(running[-1].pk)
         exchange.start()
-        until(somebody_waits, what="the end waits for the caller")
+        wait_until(somebody_waits, what="the end waits for the caller")
         free = Job.objects.select_for_update(nowait=True).filter(pk__in=[job.pk for job in waiting])
         assert len(free) == len(waiting)
         job_services.cancel(waiting[0].pk)
@@ -85,10 +85,10 @@ def test_an_end_that_waited_for_a_heartbeat_is_written_once(jobs: tuple[list[Job
         leases = [(job.pk, job.lease_token) for job in running if job.lease_token is not None]
         assert len(renew_leases(connection, leases, 30)) == len(running)
         exchange.start()
-        until(somebody_waits, what="the end waits for the heartbeat")
+        wait_until(somebody_waits, what="the end waits for the heartbeat")
     exchange.join()
     verdicts, claimed = exchange.done
     assert set(verdicts.values()) == {Verdict.DONE}
     assert [claim.id for claim in sorted(claimed, key=lambda claim: claim.lease_owner)] == [job.pk for job in waiting]
-    assert {tuple(kinds_of(job)) for job in running} == {("COMPLETED",)}
-    assert {tuple(kinds_of(job)) for job in waiting} == {("RUNNING",)}
+    assert {tuple(list_event_kinds(job)) for job in running} == {("COMPLETED",)}
+    assert {tuple(list_event_kinds(job)) for job in waiting} == {("RUNNING",)}

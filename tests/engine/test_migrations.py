@@ -76,7 +76,7 @@ def test_everything_goes_to_zero_and_back(whole_again: None) -> None:
     assert existing_triggers() == triggers
     assert _schema() == before
     job = job_services.enqueue(job_types.note.name, {"text": "a"}, target="book-1")
-    executor.complete(executor.take(job))
+    executor.complete(executor.claim(job))
 
 
 def test_the_guards_can_be_taken_away_and_put_back(whole_again: None) -> None:

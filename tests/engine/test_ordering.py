@@ -16,7 +16,7 @@ from jobs.states import Status
 from tests.factories import JobFactory, job_in
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import events_of, everything
+from tests.support.snapshots import dump_tables, list_events
 
 pytestmark = pytest.mark.django_db
 
@@ -71,7 +71,7 @@ def test_a_job_moves_to_the_top_and_to_the_bottom() -> None:
 def test_a_move_is_in_the_audit_trail() -> None:
     a, b = (job_services.enqueue(TYPE) for _ in range(2))
     moved = job_services.move(b.pk, before=a.pk, reason="in a hurry", actor=ADA)
-    event = events_of(b)[-1]
+    event = list_events(b)[-1]
     assert (event.kind, event.reason, event.actor_name) == ("MOVED", "in a hurry", "ada")
     assert event.data == {"from": b.position, "to": moved.position}
     assert (event.from_status, event.to_status) == ("QUEUED", "QUEUED")
@@ -82,7 +82,7 @@ def test_a_move_in_a_lane_has_the_lane_looked_at_again() -> None:
     LaneMark.objects.all().delete()
     job_services.move(b.pk, before=a.pk)
     assert LaneMark.objects.get().lane_id == a.lane_id
-    executor.take(b)
+    executor.claim(b)
 
 
 def test_a_job_already_in_its_place_stays_in_order() -> None:
@@ -172,11 +172,11 @@ def test_a_held_job_can_be_moved_among_those_that_wait() -> None:
 @pytest.mark.parametrize("other", [{"tenant": "acme"}, {"priority": 75}])
 def test_a_job_moves_only_among_those_of_its_tenant_and_priority(other: dict[str, Any]) -> None:
     job, stranger = job_services.enqueue(TYPE), job_services.enqueue(TYPE, **other)
-    before = everything()
+    before = dump_tables()
     for way in ("before", "after"):
         with pytest.raises(WrongState):
             _beside(job, way, stranger)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_the_ends_are_those_of_the_jobs_own_tenant_and_priority() -> None:
@@ -189,24 +189,24 @@ def test_the_ends_are_those_of_the_jobs_own_tenant_and_priority() -> None:
 @pytest.mark.parametrize("status", sorted(set(Status) - {Status.QUEUED, Status.PENDING}))
 def test_a_job_that_does_not_wait_cannot_be_moved(status: Status) -> None:
     job, other = job_in(status), JobFactory.create()
-    before = everything()
+    before = dump_tables()
     places: list[dict[str, Any]] = [{"to": "top"}, {"to": "bottom"}, {"before": other.pk}, {"after": other.pk}]
     for where in places:
         with pytest.raises(WrongState) as refusal:
             job_services.move(job.pk, **where)
         assert refusal.value.status == status
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("status", sorted(set(Status) - {Status.QUEUED, Status.PENDING}))
 def test_nothing_moves_beside_a_job_that_does_not_wait(status: Status) -> None:
     job, other = JobFactory.create(), job_in(status)
-    before = everything()
+    before = dump_tables()
     for way in ("before", "after"):
         with pytest.raises(WrongState) as refusal:
             _beside(job, way, other)
         assert refusal.value.status == status
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_job_that_waits_again_after_a_dispatch_can_be_moved() -> None:
@@ -217,19 +217,19 @@ def test_a_job_that_waits_again_after_a_dispatch_can_be_moved() -> None:
 
 def test_a_job_cannot_be_moved_beside_itself() -> None:
     job = JobFactory.create()
-    before = everything()
+    before = dump_tables()
     for way in ("before", "after"):
         with pytest.raises(InvalidInput) as refusal:
             _beside(job, way, job)
         assert refusal.value.errors[0]["loc"] == [way]
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_neighbour_that_does_not_exist_is_not_found() -> None:
     job, stranger = JobFactory.create(), JobFactory.build()
-    before = everything()
+    before = dump_tables()
     with pytest.raises(NotFound):
         job_services.move(job.pk, before=stranger.pk)
     with pytest.raises(NotFound):
         job_services.move(stranger.pk, before=job.pk)
-    assert everything() == before
+    assert dump_tables() == before

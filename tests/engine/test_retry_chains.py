@@ -17,7 +17,7 @@ from jobs.states import TERMINAL, Status
 from tests.factories import JobFactory, JobGroupFactory, JobTemplateFactory, ScheduleFactory, job_in
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import events_of, everything, kinds_of
+from tests.support.snapshots import dump_tables, list_event_kinds, list_events
 
 pytestmark = pytest.mark.django_db
 
@@ -106,9 +106,9 @@ def test_any_ended_job_can_be_retried(status: Status) -> None:
     job = job_in(status)
     retry, made = job_services.retried(job.pk, reason="once more")
     assert (made, retry.retry_of_id, retry.status) == (True, job.pk, Status.QUEUED)
-    assert kinds_of(job) == ["RETRY_CREATED"]
-    assert events_of(job)[0].data == {"retried_by": str(retry.pk)}
-    assert [event.reason for event in (*events_of(job), *events_of(retry))] == ["once more", "once more"]
+    assert list_event_kinds(job) == ["RETRY_CREATED"]
+    assert list_events(job)[0].data == {"retried_by": str(retry.pk)}
+    assert [event.reason for event in (*list_events(job), *list_events(retry))] == ["once more", "once more"]
 
 
 def test_a_chain_stays_linear_whichever_job_is_named() -> None:
@@ -118,7 +118,7 @@ def test_a_chain_stays_linear_whichever_job_is_named() -> None:
         named = chain[turn // 2]
         retry = job_services.retry(named.pk)
         assert retry.retry_of_id == chain[-1].pk
-        chain.append(executor.fail(executor.take(retry)))
+        chain.append(executor.fail(executor.claim(retry)))
     assert [job.attempt for job in chain] == [1, 2, 3, 4, 5, 6]
     assert [job.pk for job in Job.objects.latest_attempts()] == [chain[-1].pk]
 
@@ -127,12 +127,12 @@ def test_a_chain_stays_linear_whichever_job_is_named() -> None:
 def test_a_chain_with_a_live_tail_is_not_retried(status: Status) -> None:
     first = JobFactory.create(failed=True)
     tail = job_in(status, retry_of=first, attempt=2)
-    before = everything()
+    before = dump_tables()
     for named in (first, tail):
         with pytest.raises(LiveTail) as refusal:
             job_services.retry(named.pk)
         assert (refusal.value.tail_id, refusal.value.status) == (tail.pk, status)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_retry_in_backoff_is_sent_off_at_once() -> None:
@@ -141,35 +141,35 @@ def test_a_retry_in_backoff_is_sent_off_at_once() -> None:
     assert waiting.gate == Gate.TIME
     sent, made = job_services.retried(job.pk, reason="now")
     assert (sent.pk, made, sent.not_before, sent.gate) == (waiting.pk, False, None, Gate.LANE)
-    assert events_of(sent)[-1].kind == "UPDATED"
-    assert (events_of(sent)[-1].reason, events_of(sent)[-1].data) == ("now", {"fields": ["not_before"]})
-    assert executor.take_next() == sent
+    assert list_events(sent)[-1].kind == "UPDATED"
+    assert (list_events(sent)[-1].reason, list_events(sent)[-1].data) == ("now", {"fields": ["not_before"]})
+    assert executor.claim_next() == sent
 
 
 def test_a_job_that_was_asked_to_wait_is_no_retry_in_backoff() -> None:
     job = JobFactory.create(not_before=timezone.now() + timedelta(hours=1))
-    before = everything()
+    before = dump_tables()
     with pytest.raises(WrongState):
         job_services.retry(job.pk)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_failed_job_is_resumed_at_the_head_of_its_target() -> None:
-    failed = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")))
+    failed = executor.fail(executor.claim(job_services.enqueue(TYPE, target="book-1")))
     waiting = [job_services.enqueue(TYPE, target="book-1") for _ in range(3)]
     early = job_services.move(waiting[2].pk, to="top")
     resumed = job_services.resume(failed.pk)
     assert resumed.position < early.position
     for expected in (resumed, early, waiting[0], waiting[1]):
-        executor.complete(executor.take(expected))
+        executor.complete(executor.claim(expected))
 
 
 def test_a_resolved_failure_is_resumed_at_the_head_too() -> None:
-    failed = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")))
+    failed = executor.fail(executor.claim(job_services.enqueue(TYPE, target="book-1")))
     job_services.resolve(failed.pk)
     job_services.enqueue(TYPE, target="book-1")
     resumed = job_services.resume(failed.pk)
-    executor.take(resumed)
+    executor.claim(resumed)
 
 
 def test_a_failed_job_that_was_retried_is_not_resumed() -> None:
@@ -177,65 +177,65 @@ def test_a_failed_job_that_was_retried_is_not_resumed() -> None:
     first = JobFactory.create(failed=True)
     second = JobFactory.create(failed=True, retry_of=first, attempt=2)
     third = JobFactory.create(queued=True, retry_of=second, attempt=3)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(Superseded) as refusal:
         job_services.resume(first.pk)
     assert refusal.value.tail_id == third.pk
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_the_hold_on_a_lane_is_handed_on_along_the_chain() -> None:
-    job = executor.take(job_services.enqueue(TYPE, target="book-1"))
+    job = executor.claim(job_services.enqueue(TYPE, target="book-1"))
     other = job_services.enqueue(TYPE, target="book-1", priority="URGENT")
     executor.fail(job, retry_in=3600)
-    assert executor.take_next() is None, "the chain in backoff holds the lane"
+    assert executor.claim_next() is None, "the chain in backoff holds the lane"
     retry = job_services.retry(job.pk)
-    again = executor.fail(executor.take(retry))
-    assert executor.take_next() is None, "a failed tail holds the lane"
+    again = executor.fail(executor.claim(retry))
+    assert executor.claim_next() is None, "a failed tail holds the lane"
     manual = job_services.retry(again.pk)
     assert [each.pk for each in Job.objects.filter(holds_lane=True)] == [manual.pk]
-    executor.complete(executor.take(manual))
-    executor.take(other)
+    executor.complete(executor.claim(manual))
+    executor.claim(other)
 
 
 def test_a_cancelled_tail_lets_the_lane_go() -> None:
-    job = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")), retry_in=3600)
+    job = executor.fail(executor.claim(job_services.enqueue(TYPE, target="book-1")), retry_in=3600)
     other = job_services.enqueue(TYPE, target="book-1")
     job_services.cancel(job.retried_by.pk)
-    executor.take(other)
+    executor.claim(other)
 
 
 def test_a_resolved_failure_lets_the_lane_go() -> None:
-    job = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")))
+    job = executor.fail(executor.claim(job_services.enqueue(TYPE, target="book-1")))
     other = job_services.enqueue(TYPE, target="book-1")
     assert job.blocks_target
     resolved = job_services.resolve(job.pk, reason="known")
-    assert (resolved.status_reason, events_of(resolved)[-1].reason) == ("boom", "known")
+    assert (resolved.status_reason, list_events(resolved)[-1].reason) == ("boom", "known")
     assert (resolved.status, resolved.blocks_target, resolved.resolved_at is not None) == ("FAILED", False, True)
-    executor.take(other)
+    executor.claim(other)
 
 
 def test_a_failure_is_resolved_once() -> None:
     job = JobFactory.create(failed=True, in_lane=True)
     job_services.resolve(job.pk)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(WrongState) as refusal:
         job_services.resolve(job.pk)
     assert refusal.value.status == Status.FAILED
     assert "resolve" not in refusal.value.allowed
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_only_the_end_of_a_chain_is_resolved() -> None:
     job = executor.fail(JobFactory.create(running=True), retry_in=10)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(WrongState):
         job_services.resolve(job.pk)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_retry_after_a_resolution_starts_without_the_hold() -> None:
-    job = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")))
+    job = executor.fail(executor.claim(job_services.enqueue(TYPE, target="book-1")))
     job_services.resolve(job.pk)
     retry = job_services.retry(job.pk)
     assert retry.holds_lane is False
@@ -243,5 +243,5 @@ def test_a_retry_after_a_resolution_starts_without_the_hold() -> None:
 
 
 def test_a_paused_retry_keeps_the_lane_when_it_is_resumed() -> None:
-    job = executor.fail(executor.take(job_services.enqueue(TYPE, target="book-1")), retry_in=3600)
+    job = executor.fail(executor.claim(job_services.enqueue(TYPE, target="book-1")), retry_in=3600)
     assert job_services.resume(job_services.pause(job.retried_by.pk).pk).holds_lane is True

@@ -18,22 +18,22 @@ from jobs.states import Status
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.signals import Received, run_commit_hooks
-from tests.support.snapshots import everything
+from tests.support.signals import SignalRecorder, run_commit_hooks
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
 TYPE = job_types.anything.name
-Receive = Callable[..., Received]
+Receive = Callable[..., SignalRecorder]
 
 
 @pytest.fixture
 def receive() -> Iterator[Receive]:
     """Connects receivers for one test."""
-    connected: list[Received] = []
+    connected: list[SignalRecorder] = []
 
-    def connect(*wanted: Any) -> Received:
-        connected.append(Received(*wanted))
+    def connect(*wanted: Any) -> SignalRecorder:
+        connected.append(SignalRecorder(*wanted))
         return connected[-1]
 
     yield connect
@@ -45,13 +45,13 @@ def test_a_job_sends_one_signal_for_each_start_and_its_end(receive: Receive) -> 
     enqueued, started, finished = map(receive, (signals.job_enqueued, signals.job_started, signals.job_finished))
     job = job_services.enqueue(TYPE, hold=True)
     job_services.release(job.pk)
-    running = executor.take(job)
+    running = executor.claim(job)
     job_services.pause(job.pk)
     assert running.lease_token is not None
     finish.stop(job.pk, running.lease_token, actor=executor.WORKER)
     job_services.resume(job.pk)
     assert finished() == []
-    executor.complete(executor.take(job))
+    executor.complete(executor.claim(job))
     facts = {"job_id": job.pk, "job_type": TYPE, "tenant": "default"}
     assert enqueued() == [facts | {"status": "PENDING"}]
     assert started() == [facts, facts]
@@ -125,7 +125,7 @@ def _transitions() -> dict[str, Callable[[], Any]]:
     return {
         "enqueue": lambda: job_services.enqueue(TYPE),
         "enqueue many": lambda: job_services.enqueue_many([{"job_type": TYPE}] * 3),
-        "claim": executor.take_next,
+        "claim": executor.claim_next,
         "verb": lambda: job_services.cancel(Job.objects.queued()[0].pk),
         "stop request": lambda: job_services.cancel(Job.objects.running()[0].pk),
         "finish": lambda: executor.finish(Job.objects.running()[0], Completed()),
@@ -143,7 +143,7 @@ def test_a_receiver_that_fails_is_logged_and_the_transition_stands(
 ) -> None:
     for status in ("queued", "running", "failed"):
         JobFactory.create(**{status: True})
-    before = everything()
+    before = dump_tables()
 
     def fail(**_facts: Any) -> None:
         raise RuntimeError("the receiver fell over")
@@ -158,7 +158,7 @@ def test_a_receiver_that_fails_is_logged_and_the_transition_stands(
     finally:
         for signal in ALL:
             signal.disconnect(fail)
-    assert everything() != before
+    assert dump_tables() != before
     assert "the receiver fell over" in caplog.text
 
 
@@ -179,7 +179,7 @@ def test_a_slow_receiver_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch
 
 
 def test_a_callers_own_failure_takes_its_jobs_with_it() -> None:
-    before = everything()
+    before = dump_tables()
 
     def checkout() -> None:
         with transaction.atomic():
@@ -188,4 +188,4 @@ def test_a_callers_own_failure_takes_its_jobs_with_it() -> None:
 
     with pytest.raises(LookupError):
         checkout()
-    assert everything() == before
+    assert dump_tables() == before

@@ -15,7 +15,7 @@ from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.services import limits
 from tests.factories import JobFactory, WorkerFactory
-from tests.support.api_client import Api
+from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
 TYPE = "sample.noop"
@@ -97,6 +97,6 @@ def test_explaining_costs_fewer_than_ten_statements(django_assert_max_num_querie
 
 def test_over_http_the_document_is_the_same_and_other_tenants_have_none() -> None:
     waiting = job_services.enqueue(TYPE, not_before=timezone.now() + timedelta(hours=1))
-    answer = Api("read").get(f"/jobs/{waiting.pk}/explain")
+    answer = ApiClient("read").get(f"/jobs/{waiting.pk}/explain")
     assert (answer.status_code, answer.json()["reasons"][0]["code"]) == (200, "not_before")
-    assert Api("read", tenant="acme").get(f"/jobs/{waiting.pk}/explain").status_code == 404
+    assert ApiClient("read", tenant="acme").get(f"/jobs/{waiting.pk}/explain").status_code == 404

@@ -57,7 +57,7 @@ def test_a_future_start_is_said_with_its_time() -> None:
 
 
 def test_a_retry_in_backoff_names_the_failure_it_follows() -> None:
-    failed = executor.fail(executor.take(job()), retry_in=600)
+    failed = executor.fail(executor.claim(job()), retry_in=600)
     reason = only(Job.objects.get(retry_of=failed))
     assert (reason.code, reason.blocking_job_id) == ("backoff", failed.pk)
 
@@ -85,7 +85,7 @@ def test_a_paused_job_says_since_when_and_by_whom() -> None:
 
 def test_a_busy_target_names_the_job_that_is_at_work() -> None:
     first, second = job(target="book-1"), job(target="book-1")
-    executor.take(first)
+    executor.claim(first)
     reason = only(second)
     assert (reason.code, reason.blocking_job_id) == ("target_busy", first.pk)
 
@@ -103,7 +103,7 @@ def test_a_blocked_target_names_the_job_its_state_since_when_and_by_whom(how: st
     if how == "paused":
         job_services.pause(first.pk, actor=ANNA, reason="proof")
     else:
-        executor.fail(executor.take(first))
+        executor.fail(executor.claim(first))
     reason = only(second)
     assert (reason.code, reason.blocking_job_id) == ("target_blocked", first.pk)
     assert f"is {how.upper()}" in reason.message
@@ -125,7 +125,7 @@ def test_a_paused_target_says_who_shut_it_and_why() -> None:
 def test_a_full_limit_says_how_full(scope: str, key: str) -> None:
     limits.set_maximum(scope, key, maximum=1)
     first, second = job(resource="gpu"), job(resource="gpu")
-    executor.take(first)
+    executor.claim(first)
     reason = only(second)
     assert (reason.code, "1 of 1" in reason.message) == ("limit", True)
 
@@ -146,7 +146,7 @@ def test_a_full_limit_says_how_full(scope: str, key: str) -> None:
 def test_a_limit_is_named_as_its_language_writes_it(scope: str, key: str, english: str, german: str) -> None:
     limits.set_maximum(scope, key, maximum=1)
     first, second = job(resource="GPU"), job(resource="GPU")
-    executor.take(first)
+    executor.claim(first)
     assert english in only(second).message
     with translation.override("de"):
         assert german in only(second).message

@@ -8,8 +8,8 @@ import pytest
 
 from jobs.models import GroupStatus, JobEvent, JobGroup
 from jobs.services import groups
-from tests.support.admin_pages import choose, said
-from tests.support.admin_users import logged_in, reader
+from tests.support.admin_pages import read_messages, run_action
+from tests.support.admin_users import create_reader, log_in
 
 pytestmark = pytest.mark.django_db
 ITEM = {"job_type": "sample.noop"}
@@ -22,9 +22,9 @@ def test_a_verb_needs_its_permission(verb: str, before: str, after: str) -> None
     made = groups.create([ITEM, ITEM])
     if before == GroupStatus.CANCELLED:
         groups.cancel(made.pk)
-    choose(logged_in(reader("reader")), verb, [made])
+    run_action(log_in(create_reader("reader")), verb, [made])
     assert JobGroup.objects.get().status == before
-    choose(logged_in(reader("operator", f"{verb}_jobgroup")), verb, [made], reason="as agreed")
+    run_action(log_in(create_reader("operator", f"{verb}_jobgroup")), verb, [made], reason="as agreed")
     assert JobGroup.objects.get().status == after
     assert JobEvent.objects.filter(actor_kind="user", actor_name="operator", reason="as agreed").exists()
 
@@ -32,7 +32,7 @@ def test_a_verb_needs_its_permission(verb: str, before: str, after: str) -> None
 def test_what_cannot_be_done_is_said_and_the_rest_is_done() -> None:
     ended, waiting = groups.create([ITEM]), groups.create([ITEM])
     groups.cancel(ended.pk)
-    response: Any = choose(logged_in(reader("operator", "cancel_jobgroup")), "cancel", [ended, waiting])
-    told = said(response)
+    response: Any = run_action(log_in(create_reader("operator", "cancel_jobgroup")), "cancel", [ended, waiting])
+    told = read_messages(response)
     assert "1 group changed" in str(told)
     assert "has ended" in str(told)

@@ -10,15 +10,15 @@ from jobs.models import JobGroup
 from jobs.services import groups
 from jobs.services import jobs as job_services
 from tests.support import executor
-from tests.support.api_client import Api, wrong_fields
-from tests.support.snapshots import everything
+from tests.support.api_client import ApiClient, read_error_locations
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
 ITEM = {"job_type": "sample.noop"}
 
 
-def made(api: Api, **fields: Any) -> dict[str, Any]:
+def made(api: ApiClient, **fields: Any) -> dict[str, Any]:
     answer = api.post("/job-groups", {"jobs": [ITEM, ITEM], **fields})
     assert answer.status_code == 201, answer.content
     document: dict[str, Any] = answer.json()
@@ -26,7 +26,7 @@ def made(api: Api, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_group_is_answered_with_its_jobs_and_its_progress() -> None:
-    group = made(Api("submit"), name="book", mode="sequential", on_failure="skip")
+    group = made(ApiClient("submit"), name="book", mode="sequential", on_failure="skip")
     assert (group["name"], group["mode"], group["on_failure"], group["status"]) == (
         "book",
         "sequential",
@@ -38,46 +38,46 @@ def test_a_group_is_answered_with_its_jobs_and_its_progress() -> None:
         (1, "PENDING", group["id"]),
     ]
     assert group["progress"] == {"total": 2, "by_status": {"QUEUED": 1, "PENDING": 1}}
-    assert Api("read").get(f"/job-groups/{group['id']}").json() == group
+    assert ApiClient("read").get(f"/job-groups/{group['id']}").json() == group
 
 
 def test_a_group_that_has_not_changed_is_not_sent_again() -> None:
-    api = Api()
+    api = ApiClient()
     group = made(api)
     first = api.get(f"/job-groups/{group['id']}")
     assert api.get(f"/job-groups/{group['id']}", **{"If-None-Match": first["ETag"]}).status_code == 304
 
 
 def test_the_job_of_a_place_is_the_last_of_its_retries() -> None:
-    api = Api()
+    api = ApiClient()
     group = made(api)
     first = groups.tails(group["id"])[0]
-    executor.fail(executor.take(first))
+    executor.fail(executor.claim(first))
     again = job_services.retry(first.pk)
     assert api.get(f"/job-groups/{group['id']}").json()["jobs"][0]["id"] == str(again.pk)
 
 
 def test_only_so_many_jobs_are_shown_and_the_rest_is_in_the_list() -> None:
-    api = Api()
+    api = ApiClient()
     group = made(api, jobs=[ITEM] * 201)
     assert (len(group["jobs"]), group["progress"]["total"]) == (200, 201)
-    assert len(api.walk(f"/jobs?group={group['id']}", 100)) == 201
+    assert len(api.list_all(f"/jobs?group={group['id']}", 100)) == 201
 
 
 def test_groups_are_listed_newest_first_page_by_page_in_few_statements(django_assert_max_num_queries: Any) -> None:
-    api = Api()
+    api = ApiClient()
     ids = [made(api)["id"] for _ in range(5)]
     with django_assert_max_num_queries(8):
         listed = api.get("/job-groups?limit=3").json()
     assert [each["id"] for each in listed["items"]] == ids[:1:-1]
-    assert [each["id"] for each in api.walk("/job-groups", 2)] == ids[::-1]
+    assert [each["id"] for each in api.list_all("/job-groups", 2)] == ids[::-1]
     groups.cancel(ids[0])
-    assert [each["id"] for each in api.walk("/job-groups?status=CANCELLED", 2)] == ids[:1]
+    assert [each["id"] for each in api.list_all("/job-groups?status=CANCELLED", 2)] == ids[:1]
 
 
 def test_verbs_answer_with_the_group_as_it_is_now() -> None:
-    api = Api("operate")
-    group = made(Api("submit"))
+    api = ApiClient("operate")
+    group = made(ApiClient("submit"))
     cancelled = api.post(f"/job-groups/{group['id']}/cancel", {"reason": "no need"})
     assert (cancelled.status_code, cancelled.json()["status"]) == (200, "CANCELLED")
     refused = api.post(f"/job-groups/{group['id']}/cancel")
@@ -89,20 +89,20 @@ def test_verbs_answer_with_the_group_as_it_is_now() -> None:
 
 def test_a_group_of_another_tenant_is_not_there() -> None:
     theirs = groups.create([ITEM], tenant="acme")
-    api = Api()
+    api = ApiClient()
     absent = "01a1e326-2d3f-7874-ad8c-79793630013e"
     for path in ("", "/cancel", "/retry"):
         ask = api.get if not path else api.post
         foreign, unknown = ask(f"/job-groups/{theirs.pk}{path}"), ask(f"/job-groups/{absent}{path}")
         assert (foreign.status_code, unknown.status_code) == (404, 404)
         assert foreign.json()["code"] == unknown.json()["code"]
-    assert api.walk("/job-groups", 50) == []
+    assert api.list_all("/job-groups", 50) == []
     assert api.post("/job-groups", {"jobs": [ITEM], "tenant": "acme"}).status_code == 403
-    assert made(Api(tenant=None), tenant="acme")["tenant"] == "acme"
+    assert made(ApiClient(tenant=None), tenant="acme")["tenant"] == "acme"
 
 
 def test_a_group_that_is_submitted_again_is_answered_with_the_first() -> None:
-    api = Api()
+    api = ApiClient()
     jobs = [{**ITEM, "idempotency_key": key} for key in ("a", "b")]
     assert made(api, jobs=jobs)["id"] == made(api, jobs=jobs)["id"]
     reused = api.post("/job-groups", {"jobs": jobs[:1]})
@@ -129,18 +129,18 @@ def test_a_group_that_is_submitted_again_is_answered_with_the_first() -> None:
     ],
 )
 def test_a_body_that_makes_no_sense_names_its_field_and_changes_nothing(body: Any, place: list[Any]) -> None:
-    api = Api()
+    api = ApiClient()
     before = all_but_tokens()
-    assert wrong_fields(api.post("/job-groups", body))[0] == place
+    assert read_error_locations(api.post("/job-groups", body))[0] == place
     assert all_but_tokens() == before
 
 
 def all_but_tokens() -> dict[str, Any]:
     """A token keeps when it was last used."""
-    return {model: rows for model, rows in everything().items() if model != "ApiToken"}
+    return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}
 
 
 def test_an_unknown_filter_or_status_is_refused() -> None:
-    api = Api()
-    assert wrong_fields(api.get("/job-groups?status=HAPPY")) == [["query", "status"]]
-    assert wrong_fields(api.get("/job-groups?colour=red")) == [["query", "colour"]]
+    api = ApiClient()
+    assert read_error_locations(api.get("/job-groups?status=HAPPY")) == [["query", "status"]]
+    assert read_error_locations(api.get("/job-groups?colour=red")) == [["query", "colour"]]

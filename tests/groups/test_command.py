@@ -11,7 +11,7 @@ import pytest
 from jobs.models import GroupStatus, Job, JobGroup
 from jobs.services import groups
 from tests.support.commands import call
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -65,11 +65,11 @@ BAD: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_refused_in_one_line_and_changes_nothing(case: str, tmp_path: Path) -> None:
-    before = everything()
+    before = dump_tables()
     said = call("groups", "create", written(tmp_path, BAD[case]))
     assert said.code == 2
     assert len(said.err.strip().splitlines()) == 1
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from jobs.models import GroupStatus, Job, JobGroup
 from jobs.services import groups
 from jobs.states import Status
 from tests.sample_app.jobs import add, noop
-from tests.support.snapshots import everything, kinds_of
+from tests.support.snapshots import dump_tables, list_event_kinds
 
 pytestmark = pytest.mark.django_db
 
@@ -31,7 +31,7 @@ def test_a_sequence_lets_only_its_first_place_go() -> None:
     assert statuses(made) == ["QUEUED", "PENDING", "PENDING"]
     second = groups.tails(made.pk)[1]
     assert (second.params, second.priority, second.group_index) == ({"a": 1, "b": 2}, 75, 1)
-    assert kinds_of(second) == ["SUBMITTED", "HELD"]
+    assert list_event_kinds(second) == ["SUBMITTED", "HELD"]
 
 
 def test_members_of_a_parallel_group_all_wait_in_the_queue_but_those_that_are_held() -> None:
@@ -83,11 +83,11 @@ BAD: dict[str, tuple[Any, dict[str, Any], list[str | int]]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_group_that_makes_no_sense_is_refused_by_field_and_changes_nothing(case: str) -> None:
     members, options, place = BAD[case]
-    before = everything()
+    before = dump_tables()
     with pytest.raises(InvalidInput) as refusal:
         groups.create(members, **options)
     assert refusal.value.errors[0]["loc"][: len(place)] == place
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_too_many_members_are_refused() -> None:
@@ -123,10 +123,10 @@ def test_a_group_that_is_submitted_again_is_the_first_one() -> None:
 )
 def test_a_key_that_was_used_for_another_group_is_refused(members: Any, options: dict[str, Any]) -> None:
     groups.create(keyed("a", "b"), mode="sequential")
-    before = everything()
+    before = dump_tables()
     with pytest.raises(IdempotencyKeyReused):
         groups.create(members, **options)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_key_of_a_single_job_cannot_be_a_members() -> None:
@@ -143,7 +143,7 @@ def test_progress_counts_the_last_job_of_each_place() -> None:
 
     made = groups.create([ITEM, ITEM, ITEM])
     first, second, _third = groups.tails(made.pk)
-    executor.complete(executor.take(first))
-    executor.fail(executor.take(second))
+    executor.complete(executor.claim(first))
+    executor.fail(executor.claim(second))
     job_services.retry(second.pk)
     assert groups.progress([made.pk])[made.pk] == {"total": 3, "by_status": {Status.COMPLETED: 1, Status.QUEUED: 2}}

@@ -12,7 +12,7 @@ from jobs.models import Job
 from jobs.services import jobs as job_services
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 TYPE = job_types.anything.name
 OLLAMA_ALONE = {"LIMITS": {"global": None, "resource": {"ollama": 1}}}
@@ -31,22 +31,22 @@ def test_con_002_integration_jobs_of_another_resource_pass_those_that_wait() -> 
         [{"job_type": TYPE, "resource": name} for name in ("ollama", "ollama", "api", "api")]
     )
     first, second, *free = (Job.objects.get(pk=each) for each in ids)
-    running = executor.take(first)
+    running = executor.claim(first)
     for job in free:
-        executor.take(job)
-    assert executor.take_next() is None
+        executor.claim(job)
+    assert executor.claim_next() is None
     executor.complete(running)
-    executor.take(second)
+    executor.claim(second)
 
 
 @pytest.mark.django_db
 @override_settings(JOBSCHEDULER=OLLAMA_ALONE)
 def test_con_002_error_a_busy_resource_starts_nothing_and_a_nameless_one_is_refused() -> None:
     limits.sync()
-    executor.take(job_services.enqueue(TYPE, resource="ollama"))
+    executor.claim(job_services.enqueue(TYPE, resource="ollama"))
     job_services.enqueue(TYPE, resource="ollama", priority="URGENT")
-    before = everything()
-    assert executor.take_next() is None
+    before = dump_tables()
+    assert executor.claim_next() is None
     with pytest.raises(InvalidInput):
         job_services.enqueue(TYPE, resource="")
-    assert everything() == before
+    assert dump_tables() == before

@@ -11,7 +11,7 @@ from jobs.services import jobs as job_services
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 TYPE = job_types.anything.name
 
@@ -25,13 +25,13 @@ def test_dec_001_unit_a_run_is_its_jobs_and_shares_its_id() -> None:
 def test_dec_001_integration_claims_continue_the_run_and_a_retry_gets_its_own() -> None:
     job = job_services.enqueue(TYPE)
     for _ in range(3):
-        running = executor.take(job)
+        running = executor.claim(job)
         job_services.pause(job.pk)
         assert running.lease_token is not None
         finish.stop(job.pk, running.lease_token, actor=executor.WORKER)
         job_services.resume(job.pk)
-    failed = executor.fail(executor.take(job))
-    retry = executor.complete(executor.take(job_services.retry(job.pk)))
+    failed = executor.fail(executor.claim(job))
+    retry = executor.complete(executor.claim(job_services.retry(job.pk)))
     assert JobRun.objects.count() == Job.objects.count() == 2
     assert (failed.run.status, retry.run.status) == ("FAILED", "COMPLETED")
     assert failed.run.id == failed.pk
@@ -40,7 +40,7 @@ def test_dec_001_integration_claims_continue_the_run_and_a_retry_gets_its_own() 
 @pytest.mark.django_db
 def test_dec_001_error_a_second_run_is_refused() -> None:
     job = JobFactory.create(failed=True)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(IntegrityError), transaction.atomic():
         JobRun.objects.create(job=job)
-    assert everything() == before
+    assert dump_tables() == before

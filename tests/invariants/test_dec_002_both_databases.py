@@ -19,7 +19,7 @@ from jobs.models import Job
 from jobs.services import jobs as job_services
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 TYPE = job_types.anything.name
 STATEMENTS = (
@@ -54,10 +54,10 @@ def test_dec_002_unit_a_claim_is_read_in_the_order_in_which_both_answer() -> Non
 def test_dec_002_integration_what_was_committed_outlives_its_connection() -> None:
     assert is_sqlite(connection) == (connection.vendor == "sqlite")
     ids = job_services.enqueue_many([{"job_type": TYPE, "params": {"n": n}, "target": f"book-{n}"} for n in range(5)])
-    executor.complete(executor.take(Job.objects.get(pk=ids[0])))
-    before = everything()
+    executor.complete(executor.claim(Job.objects.get(pk=ids[0])))
+    before = dump_tables()
     connection.close()
-    assert everything() == before
+    assert dump_tables() == before
     assert list(Job.objects.queued().in_dispatch_order().values_list("pk", flat=True)) == ids[1:]
 
 

@@ -10,7 +10,7 @@ from jobs.models import Job
 from jobs.services import jobs as job_services
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -30,15 +30,15 @@ def test_dec_005_integration_jobs_start_in_the_order_they_were_moved_into() -> N
     job_services.move(a.pk, to="bottom")
     job_services.move(c.pk, to="top")
     for expected in (c, d, b, a):
-        executor.complete(executor.take(expected))
+        executor.complete(executor.claim(expected))
 
 
 def test_dec_005_error_a_position_orders_within_its_priority_only() -> None:
     low, high = job_services.enqueue(TYPE, priority=1, position=0), job_services.enqueue(TYPE, priority=2, position=9)
     assert list(Job.objects.in_dispatch_order()) == [high, low]
-    before = everything()
+    before = dump_tables()
     with pytest.raises(WrongState):
         job_services.move(low.pk, before=high.pk)
     with pytest.raises(InvalidInput):
         job_services.enqueue(TYPE, position="first")  # type: ignore[arg-type]
-    assert everything() == before
+    assert dump_tables() == before

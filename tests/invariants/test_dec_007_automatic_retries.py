@@ -37,13 +37,13 @@ def _fail(job: Job, error: Exception | None = None) -> Job:
 def test_dec_007_integration_a_job_that_always_fails_is_executed_four_times() -> None:
     job = job_services.enqueue(TYPE)
     waits = []
-    failed = _fail(executor.take(job))
+    failed = _fail(executor.claim(job))
     while not failed.permanently_failed:
         retry = failed.retried_by
         assert retry.not_before is not None
         assert failed.run.finished_at is not None
         waits.append(round((retry.not_before - failed.run.finished_at).total_seconds()))
-        failed = _fail(executor.take(job_services.retry(job.pk)))
+        failed = _fail(executor.claim(job_services.retry(job.pk)))
     assert waits == [10, 20, 40]
     assert (failed.attempt, Job.objects.count()) == (4, 4)
     assert set(Job.objects.values_list("status", flat=True)) == {"FAILED"}
@@ -52,15 +52,15 @@ def test_dec_007_integration_a_job_that_always_fails_is_executed_four_times() ->
 @pytest.mark.django_db
 def test_dec_007_error_a_manual_retry_after_the_last_one_is_made_but_not_retried_by_itself() -> None:
     job = job_services.enqueue(TYPE, max_retries=0)
-    failed = _fail(executor.take(job))
+    failed = _fail(executor.claim(job))
     assert failed.permanently_failed
-    manual = _fail(executor.take(job_services.retry(job.pk)))
+    manual = _fail(executor.claim(job_services.retry(job.pk)))
     assert (manual.status, manual.attempt, manual.permanently_failed) == (Status.FAILED, 2, True)
     assert job_services.retry(job.pk).attempt == 3
 
 
 @pytest.mark.django_db
 def test_dec_007_error_a_failure_that_would_only_repeat_is_not_retried() -> None:
-    failed = _fail(executor.take(job_services.enqueue(TYPE)), NoRetry("no such page"))
+    failed = _fail(executor.claim(job_services.enqueue(TYPE)), NoRetry("no such page"))
     assert failed.permanently_failed
     assert Job.objects.count() == 1

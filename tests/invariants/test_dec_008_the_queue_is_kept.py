@@ -15,7 +15,7 @@ from jobs.states import Status
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import events_of, everything
+from tests.support.snapshots import dump_tables, list_events
 
 TYPE = job_types.anything.name
 ME = Identity.mine("worker-1")
@@ -40,9 +40,9 @@ def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
     assert list(waiting.in_dispatch_order()) == before
     lost.refresh_from_db()
     assert (lost.status, lost.run.error) == (Status.FAILED, "Scheduler crash recovery")
-    assert (events_of(lost)[0].data or {})["cause"] == "CRASH_RECOVERY"
+    assert (list_events(lost)[0].data or {})["cause"] == "CRASH_RECOVERY"
     assert (lost.retried_by.status, lost.retried_by.attempt) == (Status.QUEUED, 2)
-    assert executor.take_next() == before[0]
+    assert executor.claim_next() == before[0]
 
 
 @pytest.mark.django_db
@@ -53,6 +53,6 @@ def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
 )
 def test_dec_008_error_what_is_not_proven_gone_is_left_alone(owner: Identity) -> None:
     JobFactory.create(running=True, lease_owner=owner.slot(0))
-    before = everything()
+    before = dump_tables()
     assert recovery.recover_previous_process(ME) == 0
-    assert everything() == before
+    assert dump_tables() == before

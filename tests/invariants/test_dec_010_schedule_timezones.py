@@ -12,8 +12,8 @@ from jobs.models import Job
 from schedules import services
 from schedules.cron import Cron, UnknownZone, get_zone
 from schedules.firing import fire_due
-from tests.support.schedules import due_at, fired, schedule
-from tests.support.snapshots import everything
+from tests.support.schedules import create_schedule, list_fire_times, make_due
+from tests.support.snapshots import dump_tables
 
 
 def test_dec_010_unit_an_expression_is_read_in_its_own_zone() -> None:
@@ -26,17 +26,17 @@ def test_dec_010_unit_an_expression_is_read_in_its_own_zone() -> None:
 
 @pytest.mark.django_db
 def test_dec_010_integration_utc_is_the_default_and_a_new_zone_counts_from_the_next_fire() -> None:
-    row = schedule(cron="0 3 * * *")
+    row = create_schedule(cron="0 3 * * *")
     assert row.timezone == "UTC"
-    due_at(row, datetime(2026, 7, 1, 3, tzinfo=UTC))
+    make_due(row, datetime(2026, 7, 1, 3, tzinfo=UTC))
     fire_due(datetime(2026, 7, 1, 3, tzinfo=UTC))
-    due_at(row, timezone.now() + timedelta(days=1))
+    make_due(row, timezone.now() + timedelta(days=1))
     before = list(Job.objects.values())
     moved = services.update(row.pk, {"timezone": "Asia/Tokyo"})
     assert moved.next_fire_at is not None
     assert (moved.next_fire_at.hour, moved.next_fire_at.minute) == (18, 0)
     assert list(Job.objects.values()) == before
-    assert fired(row) == [datetime(2026, 7, 1, 3, tzinfo=UTC)]
+    assert list_fire_times(row) == [datetime(2026, 7, 1, 3, tzinfo=UTC)]
 
 
 @pytest.mark.django_db
@@ -44,9 +44,9 @@ def test_dec_010_integration_utc_is_the_default_and_a_new_zone_counts_from_the_n
 def test_dec_010_error_a_zone_that_there_is_not_is_refused(name: str) -> None:
     with pytest.raises(UnknownZone):
         get_zone(name)
-    row = schedule()
-    before = everything()
+    row = create_schedule()
+    before = dump_tables()
     with pytest.raises(InvalidInput) as refused:
         services.update(row.pk, {"timezone": name})
     assert refused.value.errors[0]["loc"] == ["timezone"]
-    assert everything() == before
+    assert dump_tables() == before

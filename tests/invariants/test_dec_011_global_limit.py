@@ -15,7 +15,7 @@ from jobs.services import jobs as job_services
 from tests.factories import ConcurrencyLimitFactory, JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 TYPE = job_types.anything.name
 
@@ -28,10 +28,10 @@ def test_dec_011_unit_the_default_is_one_for_all() -> None:
 def test_dec_011_integration_the_next_job_starts_when_the_first_has_ended() -> None:
     limits.sync()
     first, second = job_services.enqueue(TYPE), job_services.enqueue(TYPE, tenant="acme", resource="other")
-    running = executor.take(first)
-    assert executor.take_next() is None
+    running = executor.claim(first)
+    assert executor.claim_next() is None
     executor.complete(running)
-    executor.take(second)
+    executor.claim(second)
 
 
 @pytest.mark.django_db
@@ -40,7 +40,7 @@ def test_dec_011_integration_an_operator_may_raise_it() -> None:
     ConcurrencyLimit.objects.update(max=2, overridden=True)
     limits.sync()
     job_services.enqueue_many([{"job_type": TYPE}] * 3)
-    assert [executor.take_next() is not None for _ in range(3)] == [True, True, False]
+    assert [executor.claim_next() is not None for _ in range(3)] == [True, True, False]
 
 
 @pytest.mark.django_db
@@ -50,9 +50,9 @@ def test_dec_011_error_a_job_beyond_the_limit_stays_where_it_is(state: str) -> N
     limits.sync()
     JobFactory.create(**{state: True})
     job_services.enqueue(TYPE)
-    before = everything()
-    assert executor.take_next() is None
-    assert everything() == before
+    before = dump_tables()
+    assert executor.claim_next() is None
+    assert dump_tables() == before
     assert Job.objects.active().count() == 1
 
 
@@ -70,4 +70,4 @@ def test_dec_011_error_a_limit_that_makes_no_sense_is_refused(wrong: dict[str, A
 def test_dec_011_integration_no_limit_at_all_can_be_asked_for() -> None:
     limits.sync()
     job_services.enqueue_many([{"job_type": TYPE}] * 3)
-    assert all(executor.take_next() for _ in range(3))
+    assert all(executor.claim_next() for _ in range(3))

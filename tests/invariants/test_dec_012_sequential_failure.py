@@ -12,7 +12,7 @@ from jobs.states import Status
 from tests.factories import JobFactory, JobGroupFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 assert job_types.note.name == "tests.note"  # the type of the factories' jobs can be claimed
 
@@ -34,9 +34,9 @@ def test_dec_012_unit_the_group_says_what_happens_and_stop_is_the_default(word: 
 @pytest.mark.django_db
 def test_dec_012_integration_the_rest_is_cancelled_only_when_the_retries_are_over() -> None:
     group, (first, *rest) = _sequence()
-    failed = executor.fail(executor.take(first), retry_in=3600)
+    failed = executor.fail(executor.claim(first), retry_in=3600)
     assert [Job.objects.get(pk=job.pk).status for job in rest] == ["PENDING", "PENDING"]
-    executor.fail(executor.take(job_services.retry(failed.pk)))
+    executor.fail(executor.claim(job_services.retry(failed.pk)))
     for job in rest:
         job.refresh_from_db()
         assert (job.status, job.status_reason) == (Status.CANCELLED, "predecessor failed")
@@ -47,10 +47,10 @@ def test_dec_012_integration_the_rest_is_cancelled_only_when_the_retries_are_ove
 @pytest.mark.django_db
 def test_dec_012_error_a_place_cannot_be_let_go_past_its_predecessor() -> None:
     _, (first, second, third) = _sequence()
-    executor.take(first)
-    before = everything()
+    executor.claim(first)
+    before = dump_tables()
     for job in (second, third):
         with pytest.raises(WrongState):
             job_services.release(job.pk)
-    assert executor.take_next() is None, "only the first place was in the queue"
-    assert everything() == before
+    assert executor.claim_next() is None, "only the first place was in the queue"
+    assert dump_tables() == before

@@ -16,7 +16,7 @@ from jobs.states import JobFacts, Status, refusal
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 TYPE = job_types.note.name
 CHANGES: list[dict[str, Any]] = [{"params": {}}, {"job_type": "x"}, {"tenant": "x"}, {"dispatched_at": None}]
@@ -35,7 +35,7 @@ def test_inv_001_unit_the_guard_asks_for_the_dispatch_and_not_for_the_state(stat
 def test_inv_001_integration_a_job_that_returns_to_the_queue_is_still_frozen() -> None:
     job = job_services.enqueue(TYPE, {"text": "first"})
     job_services.update(job.pk, {"params": {"text": "second"}})
-    running = executor.take(job)
+    running = executor.claim(job)
     assert running.lease_token is not None
     finish.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="worker shut down")
     assert Job.objects.get(pk=job.pk).status == Status.QUEUED
@@ -44,7 +44,7 @@ def test_inv_001_integration_a_job_that_returns_to_the_queue_is_still_frozen() -
     job_services.resume(job_services.pause(job.pk).pk)
     with pytest.raises(InvalidOperationError):
         job_services.update(job.pk, {"target": "elsewhere"})
-    ended = executor.complete(executor.take(job))
+    ended = executor.complete(executor.claim(job))
     assert ended.params == {"text": "second"}
 
 
@@ -54,14 +54,14 @@ def test_inv_001_integration_a_job_that_returns_to_the_queue_is_still_frozen() -
 )
 def test_inv_001_error_the_orm_cannot_change_a_dispatched_job_either(change: dict[str, Any]) -> None:
     job = JobFactory.create(queued=True, started=True)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(IntegrityError, match="INV-001"), transaction.atomic():
         Job.objects.filter(pk=job.pk).update(**change)
     for name, value in change.items():
         setattr(job, name, value)
     with pytest.raises(IntegrityError, match="INV-001"), transaction.atomic():
         job.save()
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.django_db

@@ -17,7 +17,7 @@ from jobs.states import Status
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 TYPE = job_types.note.name
 
@@ -31,17 +31,17 @@ def test_inv_002_unit_every_column_of_a_run_is_either_frozen_or_part_of_its_end(
 @pytest.mark.django_db
 def test_inv_002_integration_a_run_belongs_to_the_first_claim_until_its_end() -> None:
     job = job_services.enqueue(TYPE, {"text": "a"})
-    running = executor.take(job)
+    running = executor.claim(job)
     first = (running.run.started_at, running.run.worker)
     assert running.lease_token is not None
     finish.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="worker shut down")
-    again = executor.take(job)
+    again = executor.claim(job)
     job_services.pause(job.pk)
     assert again.lease_token is not None
     finish.stop(job.pk, again.lease_token, actor=executor.WORKER)
     assert JobRun.objects.get(pk=job.pk).status == Status.RUNNING, "a paused job's run is open"
     job_services.resume(job.pk)
-    ended = executor.complete(executor.take(job))
+    ended = executor.complete(executor.claim(job))
     assert (ended.run.started_at, ended.run.worker) == first
     assert (ended.run.status, ended.run.exit_code) == ("COMPLETED", 0)
 
@@ -73,7 +73,7 @@ def test_inv_002_error_an_ended_run_is_frozen_altogether(change: dict[str, Any])
 
 def _assert_refused(state: str, change: dict[str, Any]) -> None:
     run = JobFactory.create(**{state: True}).run
-    before = everything()
+    before = dump_tables()
     with pytest.raises(IntegrityError, match="INV-002"), transaction.atomic():
         JobRun.objects.filter(pk=run.pk).update(**change)
-    assert everything() == before
+    assert dump_tables() == before

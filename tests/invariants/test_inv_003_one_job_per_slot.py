@@ -12,7 +12,7 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.factories import JobFactory
 from tests.sample_app import job_types
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 TYPE = job_types.anything.name
 
@@ -41,10 +41,10 @@ def test_inv_003_error_a_busy_slot_cannot_take_a_second_job() -> None:
     job_services.enqueue_many([{"job_type": TYPE}] * 2)
     claimer = _claimer()
     assert len(claimer.claim([0], lease_sec=30)) == 1
-    before = everything()
+    before = dump_tables()
     with pytest.raises(IntegrityError), transaction.atomic():
         claimer.claim([0], lease_sec=30)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.django_db

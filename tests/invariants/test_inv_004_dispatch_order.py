@@ -37,7 +37,7 @@ def test_inv_004_integration_jobs_start_in_that_order() -> None:
     for priority, position, age in keys:
         JobFactory.create(priority=priority, position=position, created_at=now - timedelta(seconds=age))
     started = []
-    while (job := executor.take_next()) is not None:
+    while (job := executor.claim_next()) is not None:
         started.append((-job.priority, job.position, job.created_at))
         executor.complete(job)
     assert len(started) == len(keys)
@@ -46,14 +46,14 @@ def test_inv_004_integration_jobs_start_in_that_order() -> None:
 
 def test_inv_004_integration_only_what_cannot_run_is_overtaken() -> None:
     later = job_services.enqueue(TYPE, priority=100, not_before=timezone.now() + timedelta(hours=1))
-    busy = executor.take(job_services.enqueue(TYPE, priority=99, target="book-1"))
+    busy = executor.claim(job_services.enqueue(TYPE, priority=99, target="book-1"))
     waiting = job_services.enqueue(TYPE, priority=98, target="book-1")
     low = job_services.enqueue(TYPE, priority=0)
-    assert executor.take_next() == low
+    assert executor.claim_next() == low
     executor.complete(busy)
-    assert executor.take_next() == waiting
+    assert executor.claim_next() == waiting
     job_services.update(later.pk, {"not_before": None})
-    assert executor.take_next() == later
+    assert executor.claim_next() == later
 
 
 def test_inv_004_error_a_priority_out_of_range_is_refused_by_the_services_and_by_the_database() -> None:

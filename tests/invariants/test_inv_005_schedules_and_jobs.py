@@ -14,8 +14,8 @@ from schedules.firing import fire_due
 from schedules.models import Schedule
 from tests.factories import JobFactory, ScheduleFactory, ScheduleFireFactory
 from tests.invariants.raw import execute
-from tests.support.schedules import NOON, every_minute, jobs_of
-from tests.support.snapshots import everything
+from tests.support.schedules import NOON, create_due_schedule, list_jobs
+from tests.support.snapshots import dump_tables
 
 
 def test_inv_005_unit_a_job_has_its_own_params_and_outlives_its_schedule() -> None:
@@ -39,9 +39,9 @@ def test_inv_005_integration_edits_and_the_end_of_a_schedule_leave_its_jobs_alon
 
 @pytest.mark.django_db
 def test_inv_005_integration_a_fire_copies_what_the_schedule_says_and_edits_reach_only_the_next() -> None:
-    row = every_minute(params={"text": ["then"]}, priority="LOW", target="book-1")
+    row = create_due_schedule(params={"text": ["then"]}, priority="LOW", target="book-1")
     fire_due(NOON)
-    (first,) = jobs_of(row)
+    (first,) = list_jobs(row)
     before = _row(first)
     services.update(row.pk, {"params": {"text": ["now"]}, "priority": "HIGH", "target": None})
     services.disable(row.pk)
@@ -49,7 +49,7 @@ def test_inv_005_integration_a_fire_copies_what_the_schedule_says_and_edits_reac
     services.enable(row.pk)
     Schedule.objects.update(next_fire_at=NOON + timedelta(minutes=1))
     fire_due(NOON + timedelta(minutes=1))
-    _, second = jobs_of(row)
+    _, second = list_jobs(row)
     assert (first.params, second.params, second.priority, second.target) == (
         {"text": ["then"]},
         {"text": ["now"]},
@@ -64,12 +64,12 @@ def test_inv_005_integration_a_fire_copies_what_the_schedule_says_and_edits_reac
 def test_inv_005_error_a_schedule_cannot_be_torn_away_unseen() -> None:
     schedule = ScheduleFactory.create()
     JobFactory.create(running=True, schedule=schedule)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(IntegrityError):
         execute("DELETE FROM jobscheduler_schedule WHERE id = %(id)s", {"id": schedule.pk})
     with pytest.raises(IntegrityError, match="INV-001"), transaction.atomic():
         schedule.jobs.update(params={"text": "now"})
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def _row(job: Job) -> dict[str, Any]:

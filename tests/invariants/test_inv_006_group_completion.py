@@ -16,7 +16,7 @@ from jobs.states import LIVE, Status
 from tests.factories import JobFactory, JobGroupFactory, job_in
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -61,11 +61,11 @@ def test_inv_006_unit_of_a_retry_chain_only_the_end_counts() -> None:
 def test_inv_006_integration_a_group_ends_with_its_last_member_and_not_before() -> None:
     group = JobGroupFactory.create()
     first, second = (JobFactory.create(group=group, group_index=index) for index in range(2))
-    executor.complete(executor.take(first))
-    failed = executor.fail(executor.take(second), retry_in=3600)
+    executor.complete(executor.claim(first))
+    failed = executor.fail(executor.claim(second), retry_in=3600)
     group.refresh_from_db()
     assert not group.is_terminal, "its retry waits"
-    executor.complete(executor.take(job_services.retry(failed.pk)))
+    executor.complete(executor.claim(job_services.retry(failed.pk)))
     group.refresh_from_db()
     assert (group.status, group.finished_at is not None) == (GroupStatus.COMPLETED, True)
 
@@ -75,10 +75,10 @@ def test_inv_006_integration_a_group_ends_with_its_last_member_and_not_before() 
 def test_inv_006_error_a_group_cannot_end_over_a_live_member(live: Status, ended: str) -> None:
     group = JobGroupFactory.create()
     job_in(live, group=group, group_index=0)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(IntegrityError, match="INV-006"), transaction.atomic():
         JobGroup.objects.filter(pk=group.pk).update(status=ended, finished_at=timezone.now())
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("how", ["born", "moved"])
@@ -86,7 +86,7 @@ def test_inv_006_error_nothing_live_joins_an_ended_group(how: str) -> None:
     group = JobGroupFactory.create(status=GroupStatus.COMPLETED, finished_at=timezone.now())
     outsider = Job.objects.filter(pk=JobFactory.create().pk)
     join: Callable[..., Any] = JobFactory.create if how == "born" else outsider.update
-    before = everything()
+    before = dump_tables()
     with pytest.raises(IntegrityError, match="INV-006"), transaction.atomic():
         join(group=group, group_index=3)
-    assert everything() == before
+    assert dump_tables() == before

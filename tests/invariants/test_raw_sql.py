@@ -17,7 +17,7 @@ from tests.invariants.raw import (
     existing_triggers,
 )
 from tests.invariants.violations import VIOLATIONS, Violation
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -38,10 +38,10 @@ RULES = {
 @pytest.mark.parametrize("violation", VIOLATIONS, ids=str)
 def test_the_database_refuses(violation: Violation) -> None:
     params = violation.given()
-    before = everything()
+    before = dump_tables()
     with pytest.raises(IntegrityError, match=violation.by):
         execute(violation.sql, params)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_every_promise_of_the_database_is_tried() -> None:
@@ -64,10 +64,10 @@ def test_a_row_cannot_be_replaced_past_the_triggers(table: str) -> None:
         " SELECT id, created_at, 'COMPLETED', '', '', '', 'cli', '' FROM jobscheduler_job",
         {},
     )
-    before = everything()
+    before = dump_tables()
     with pytest.raises(IntegrityError, match="never replaced"):
         execute(f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}", {})
-    assert everything() == before
+    assert dump_tables() == before
 
 
 GUARDED = {

@@ -16,7 +16,7 @@ import yaml
 from jobs.conf import RULES, Conf
 from tests.packaging import processes
 from tests.packaging.dockerfile import CHECKOUT, Stage, stages
-from tests.support.commands import run
+from tests.support.commands import run_process
 
 BUILD, IMAGE = stages((CHECKOUT / "Dockerfile").read_text())
 DEPLOY = CHECKOUT / "docs" / "deploy"
@@ -102,8 +102,8 @@ def test_a_password_beside_the_url_opens_the_database(process_env: dict[str, str
     url = re.fullmatch(r"(postgres(?:ql)?://[^:]+):([^@]+)(@.*)", process_env["DATABASE_URL"])
     assert url
     env = {**process_env, "DATABASE_URL": url[1] + url[3], "PGPASSWORD": url[2]}
-    assert run(env, "schedulerinfo").code == 0
-    assert run({**env, "PGPASSWORD": "another"}, "schedulerinfo").code == 1
+    assert run_process(env, "schedulerinfo").code == 0
+    assert run_process({**env, "PGPASSWORD": "another"}, "schedulerinfo").code == 1
 
 
 def container(name: str, given: dict[str, str]) -> dict[str, str]:

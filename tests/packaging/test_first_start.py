@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 
 from jobscheduler.settings_helpers import parse_log_level, read_or_create_secret
 from jobscheduler.shadow_check import refuse_shadows
-from tests.support.commands import run
+from tests.support.commands import run_process
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_our_own_packages_are_not_taken_for_shadows() -> None:
 
 def test_a_log_level_that_is_none_is_named_in_the_last_line() -> None:
     env = {**os.environ, "ENV_FILE": "", "SECRET_KEY": "for this test", "LOG_LEVEL": "loud"}
-    refused = run({**env, "DJANGO_SETTINGS_MODULE": "jobscheduler.settings"}, "check")
+    refused = run_process({**env, "DJANGO_SETTINGS_MODULE": "jobscheduler.settings"}, "check")
     assert refused.code == 1
     last = "LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, not 'loud'."
     assert refused.err.splitlines()[-1].endswith(last)

@@ -28,10 +28,10 @@ from tests.packaging.messages import (
     po_file,
     read_mo,
 )
-from tests.support.admin_users import logged_in
-from tests.support.api_client import Api
+from tests.support.admin_users import log_in
+from tests.support.api_client import ApiClient
 from tests.support.commands import call
-from tests.support.schedules import TYPE, schedule
+from tests.support.schedules import TYPE, create_schedule
 
 pytestmark = pytest.mark.once
 EACH = [(app, language) for app in APPS for language in LANGUAGES]
@@ -120,7 +120,7 @@ def test_every_name_that_marks_a_text_is_known_to_the_extraction(app: str) -> No
 
 @pytest.mark.django_db
 def test_the_console_speaks_german_to_a_german_browser() -> None:
-    row, boss = schedule(name="nightly", every_sec=1), logged_in(User.objects.create_superuser("boss"))
+    row, boss = create_schedule(name="nightly", every_sec=1), log_in(User.objects.create_superuser("boss"))
     german = {"Accept-Language": "de-AT,de;q=0.9"}
     listed = boss.get("/admin/jobscheduler_schedules/schedule/", headers=german).content.decode()
     for said in ("Zeitplan hinzufügen", "Jede Sekunde", "Ausgewählte Zeitpläne deaktivieren", "Job-Scheduler</a>"):
@@ -139,11 +139,11 @@ def test_the_console_speaks_german_to_a_german_browser() -> None:
 @pytest.mark.django_db
 def test_a_problem_of_the_api_is_told_in_the_language_that_was_asked_for() -> None:
     never = {"name": "never", "job_type": TYPE, "cron": "0 0 31 2 *"}
-    told = Api().post("/schedules", never, **{"Accept-Language": "de"})
+    told = ApiClient().post("/schedules", never, **{"Accept-Language": "de"})
     assert (told.status_code, told.json()["errors"][0]["loc"]) == (422, ["body", "cron"])
     assert told.json()["errors"][0]["msg"] == "wird nie fällig: einen solchen Tag gibt es nicht"
     assert "Accept-Language" in told["Vary"]
-    told = Api().post("/schedules", never)
+    told = ApiClient().post("/schedules", never)
     assert told.json()["errors"][0]["msg"] == "never comes due: there is no such day"
 
 

@@ -25,7 +25,7 @@ KINDS = 4 * len(TENANTS)  # after so many rows, types and tenants repeat
 
 
 @dataclass
-class Crowd:
+class LargeTables:
     """How to say what the two databases say differently."""
 
     connection: Any

@@ -18,11 +18,11 @@ from jobs.admin.formatting import format_count
 from jobs.models import Job
 from jobs.states import TERMINAL, Status
 from jobs.stats import live_counts
-from tests.query_plans.large_tables import Crowd
+from tests.query_plans.large_tables import LargeTables
 from tests.query_plans.test_api import _clear as clear
 from tests.query_plans.test_api import walks
-from tests.support.admin_pages import list_of
-from tests.support.admin_users import logged_in
+from tests.support.admin_pages import get_list_url
+from tests.support.admin_users import log_in
 
 pytestmark = pytest.mark.django_db
 
@@ -41,9 +41,9 @@ LISTS = (
 
 
 @pytest.fixture(scope="module")
-def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Crowd]:
+def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[LargeTables]:
     with django_db_blocker.unblock():
-        made = Crowd(connection, JOBS)
+        made = LargeTables(connection, JOBS)
         made.fill()
         yield made
         live_counts.clear_cache()
@@ -51,7 +51,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 
 
 def asked(url: str) -> list[dict[str, Any]]:
-    client = logged_in(User.objects.create_superuser(f"boss-{User.objects.count()}"))
+    client = log_in(User.objects.create_superuser(f"boss-{User.objects.count()}"))
     client.get(url)
     live_counts.clear_cache()
     with CaptureQueriesContext(connection) as captured:
@@ -59,10 +59,10 @@ def asked(url: str) -> list[dict[str, Any]]:
     return list(captured)
 
 
-def urls(crowd: Crowd) -> list[str]:
-    pages = [f"{list_of(Job)}{crowd.id_of(n)}/change/" for n in (1, JOBS // 2, JOBS - 1, JOBS - JOBS // 20)]
+def urls(crowd: LargeTables) -> list[str]:
+    pages = [f"{get_list_url(Job)}{crowd.id_of(n)}/change/" for n in (1, JOBS // 2, JOBS - 1, JOBS - JOBS // 20)]
     screens = [reverse(f"admin:jobscheduler_jobs_{name}") + query for name, query in SCREENS]
-    return [*screens, *(f"{list_of(Job)}{query}" for query in LISTS), *pages]
+    return [*screens, *(f"{get_list_url(Job)}{query}" for query in LISTS), *pages]
 
 
 def found_in_history(sql: str) -> list[str]:
@@ -70,17 +70,17 @@ def found_in_history(sql: str) -> list[str]:
     return [] if "\"status\" = 'COMPLETED'" in sql else walks(sql)
 
 
-def test_the_tabs_count_what_their_lists_show_and_say_where_counting_stopped(crowd: Crowd) -> None:
-    client = logged_in(User.objects.create_superuser("boss"))
+def test_the_tabs_count_what_their_lists_show_and_say_where_counting_stopped(crowd: LargeTables) -> None:
+    client = log_in(User.objects.create_superuser("boss"))
     told = client.get(reverse("admin:jobscheduler_jobs_counts")).json()
-    lists = {str(status): client.get(list_of(Job), {"status": str(status)}) for status in Status}
+    lists = {str(status): client.get(get_list_url(Job), {"status": str(status)}) for status in Status}
     assert told == {status: format_count(page.context["cl"].result_count) for status, page in lists.items()}
     assert (told["COMPLETED"], told["FAILED"]) == ("10,000+", "900")
     said = "More than 10,000 match: counting stops there."
     assert (said in lists["COMPLETED"].content.decode(), said in lists["FAILED"].content.decode()) == (True, False)
 
 
-def test_where_a_time_begins_among_the_events_is_found_without_a_walk(crowd: Crowd) -> None:
+def test_where_a_time_begins_among_the_events_is_found_without_a_walk(crowd: LargeTables) -> None:
     with CaptureQueriesContext(connection) as captured:
         filters.find_first_event_id(timezone.now())
     (sql,) = (each["sql"] for each in captured)
@@ -91,7 +91,7 @@ def test_where_a_time_begins_among_the_events_is_found_without_a_walk(crowd: Cro
             assert [step for *_, step in cursor.fetchall() if step.startswith("SCAN jobscheduler")] == []
 
 
-def test_no_screen_walks_the_history(crowd: Crowd) -> None:
+def test_no_screen_walks_the_history(crowd: LargeTables) -> None:
     wrong = []
     for url in urls(crowd):
         statements = asked(url)

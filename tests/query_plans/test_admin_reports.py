@@ -18,9 +18,9 @@ from jobs.services import groups
 from jobs.stats import live_counts
 from schedules.models import Schedule
 from tests.factories import ConcurrencyLimitFactory, ScheduleFactory, WorkerFactory
-from tests.query_plans.large_tables import Crowd
+from tests.query_plans.large_tables import LargeTables
 from tests.query_plans.test_api import _clear, walks
-from tests.support.admin_pages import list_of, page_of
+from tests.support.admin_pages import get_list_url, get_page_url
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 
 JOBS = 60_000
@@ -46,13 +46,13 @@ SCREENS = {
 @pytest.fixture(scope="module")
 def crowded(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[list[str]]:
     with django_db_blocker.unblock():
-        Crowd(connection, JOBS).fill()
+        LargeTables(connection, JOBS).fill()
         group = groups.create([{"job_type": "system.noop"}] * 50)
         busy = Target.objects.filter(jobs__isnull=False).first()
         assert busy is not None
-        pages = [page_of(row) for row in (group, busy, WorkerFactory.create(), ConcurrencyLimitFactory.create())]
+        pages = [get_page_url(row) for row in (group, busy, WorkerFactory.create(), ConcurrencyLimitFactory.create())]
         ScheduleFactory.create_batch(20)
-        lists = [f"{list_of(model)}{query}" for model, queries in LISTS.items() for query in queries]
+        lists = [f"{get_list_url(model)}{query}" for model, queries in LISTS.items() for query in queries]
         screens = [
             f"{reverse(f'admin:jobscheduler_jobs_{name}')}{query}"
             for name, queries in SCREENS.items()

@@ -31,7 +31,7 @@ from tests.factories import (
     JobTemplateFactory,
     WorkerFactory,
 )
-from tests.query_plans.large_tables import Crowd
+from tests.query_plans.large_tables import LargeTables
 
 pytestmark = pytest.mark.django_db
 
@@ -83,7 +83,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Scene]:
     with django_db_blocker.unblock():
-        crowd = Crowd(connection, JOBS)
+        crowd = LargeTables(connection, JOBS)
         crowd.fill()
         job_id = crowd.id_of(JOBS // 2)
         JobEventFactory.create_batch(100, job_id=job_id, job=None, kind=str(EventKind.UPDATED))

@@ -13,7 +13,7 @@ from jobs.models import Job
 from jobs.services import limits, targets
 from jobs.stats import live_counts, queries
 from tests.factories import TargetFactory
-from tests.query_plans.large_tables import Crowd
+from tests.query_plans.large_tables import LargeTables
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +33,7 @@ LOOK_UP = re.compile(
 @pytest.fixture(autouse=True)
 def a_few_jobs(db: None) -> None:
     """In a table that is known to be empty, all indexes are alike to the planner."""
-    Crowd(connection, 2000).fill_jobs()
+    LargeTables(connection, 2000).fill_jobs()
 
 
 def plans(read: Callable[[], object]) -> list[str]:

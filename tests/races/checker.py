@@ -21,13 +21,13 @@ ENDS = {str(status) for status in TERMINAL}
 LETS_GO = {EventKind.COMPLETED, EventKind.SKIPPED, EventKind.CANCELLED, EventKind.RESOLVED}
 
 
-def violations() -> list[str]:
-    world = World()
+def find_violations() -> list[str]:
+    world = DatabaseState()
     rules = (trails, terminal_events, chains, lanes, held_lanes, groups, places, runs, rollup)
     return [line for rule in rules for line in rule(world)]
 
 
-def answers_broken(answers: Iterable[dict[str, Any]]) -> Iterator[str]:
+def find_answer_violations(answers: Iterable[dict[str, Any]]) -> Iterator[str]:
     """What the processes saw: nothing but named refusals, and every acknowledged end is in the trail exactly once."""
     acknowledged: Counter[tuple[UUID, UUID]] = Counter()
     finished: Counter[tuple[str, int]] = Counter()
@@ -44,7 +44,7 @@ def answers_broken(answers: Iterable[dict[str, Any]]) -> Iterator[str]:
     yield from (f"group {group}: round {each} was announced twice" for (group, each), n in finished.items() if n > 1)
 
 
-class World:
+class DatabaseState:
     def __init__(self) -> None:
         columns = ("id", "status", "lane_id", "holds_lane", "hold", "gate", "job_type", "attempt", "retry_of_id")
         self.jobs = {job["id"]: job for job in Job.objects.values(*columns, "group_id", "group_index", "resolved_at")}
@@ -64,7 +64,7 @@ class World:
         return found
 
 
-def trails(world: World) -> Iterator[str]:
+def trails(world: DatabaseState) -> Iterator[str]:
     """Every trail is a path through the map and ends where the job is.
 
     Its order is that of the ids: a job's row is locked while its event is written. Times may lag behind, since a
@@ -84,14 +84,14 @@ def trails(world: World) -> Iterator[str]:
             yield f"job {job_id}: is {job['status']}, its trail ends {status or 'nowhere'}"
 
 
-def terminal_events(world: World) -> Iterator[str]:
+def terminal_events(world: DatabaseState) -> Iterator[str]:
     for job_id, job in world.jobs.items():
         ends = sum(event["kind"] in ENDS for event in world.trail[job_id])
         if ends != (job["status"] in TERMINAL):
             yield f"job {job_id}: is {job['status']} and has {ends} terminal events"
 
 
-def chains(world: World) -> Iterator[str]:
+def chains(world: DatabaseState) -> Iterator[str]:
     """A job is followed at most once, only after its end, and says so once."""
     followed = Counter(job["retry_of_id"] for job in world.jobs.values() if job["retry_of_id"])
     yield from (f"job {job_id}: has {n} successors" for job_id, n in followed.items() if n > 1)
@@ -106,7 +106,7 @@ def chains(world: World) -> Iterator[str]:
             yield f"job {newer['id']}: attempt {newer['attempt']} follows attempt {job['attempt']}"
 
 
-def lanes(world: World) -> Iterator[str]:
+def lanes(world: DatabaseState) -> Iterator[str]:
     """At no time two active jobs; and from its first start to its good end a chain has its lane for itself.
 
     Events of one lane are in the order of their ids: who starts next has seen the commit of who ended before.
@@ -128,21 +128,21 @@ def lanes(world: World) -> Iterator[str]:
             del holder[lane]
 
 
-def _lets_go(world: World, event: dict[str, Any]) -> bool:
+def _lets_go(world: DatabaseState, event: dict[str, Any]) -> bool:
     """A good end does, or a person's word; and a retry that must first wait for its predecessor in a group."""
     newer = world.successor.get(event["job_id"])
     waits = newer is not None and world.trail[newer["id"]][0]["to_status"] == Status.PENDING
     return event["kind"] in LETS_GO or (event["kind"] == EventKind.RETRY_CREATED and waits)
 
 
-def held_lanes(world: World) -> Iterator[str]:
+def held_lanes(world: DatabaseState) -> Iterator[str]:
     """The column that the promoter reads says what the states say."""
     for job_id, job in world.jobs.items():
         if job["lane_id"] is not None and job["holds_lane"] != _should_hold(world, job):
             yield f"job {job_id}: {job['status']}, holds_lane is {job['holds_lane']}"
 
 
-def _should_hold(world: World, job: dict[str, Any]) -> bool:
+def _should_hold(world: DatabaseState, job: dict[str, Any]) -> bool:
     if job["id"] in world.successor or job["status"] == Status.PENDING:
         return False
     if job["status"] == Status.FAILED:
@@ -152,7 +152,7 @@ def _should_hold(world: World, job: dict[str, Any]) -> bool:
     return job["status"] == Status.QUEUED and _was_started(world, job)
 
 
-def _was_started(world: World, job: dict[str, Any]) -> bool:
+def _was_started(world: DatabaseState, job: dict[str, Any]) -> bool:
     """It, or the unresolved failure that it follows."""
     if any(event["to_status"] in ACTIVE for event in world.trail[job["id"]]):
         return True
@@ -160,7 +160,7 @@ def _was_started(world: World, job: dict[str, Any]) -> bool:
     return older is not None and older["status"] == Status.FAILED and older["resolved_at"] is None
 
 
-def groups(world: World) -> Iterator[str]:
+def groups(world: DatabaseState) -> Iterator[str]:
     """Terminal exactly when all members are, with the status that their tails give."""
     members: dict[UUID, list[dict[str, Any]]] = defaultdict(list)
     for job in world.jobs.values():
@@ -195,7 +195,7 @@ def _forgotten(live: list[dict[str, Any]]) -> Iterator[str]:
             yield f"job {job['id']}: waits for its turn in its group, and it is nobody else's"
 
 
-def places(world: World) -> Iterator[str]:
+def places(world: DatabaseState) -> Iterator[str]:
     """In a sequential group nobody is let go before an earlier place has ended, nor beside another that has begun.
 
     The retry that a failure makes by itself goes on with the turn of its place; a person may let go whatever has no
@@ -223,7 +223,7 @@ def _goes_on(event: dict[str, Any]) -> bool:
     return bool(event["kind"] == EventKind.SUBMITTED and event["actor_kind"] == ActorKind.WORKER)
 
 
-def runs(world: World) -> Iterator[str]:
+def runs(world: DatabaseState) -> Iterator[str]:
     """A started job has exactly one run, which ends as the job does; any other job has none."""
     found = dict(JobRun.objects.values_list("job_id", "status"))
     for job_id, job in world.jobs.items():
@@ -233,7 +233,7 @@ def runs(world: World) -> Iterator[str]:
             yield f"job {job_id}: is {job['status']}, its run {found.get(job_id)}"
 
 
-def rollup(world: World) -> Iterator[str]:
+def rollup(world: DatabaseState) -> Iterator[str]:
     """Every end was counted once."""
     ended = Counter(job["status"] for job in world.jobs.values() if job["status"] in TERMINAL)
     counted = dict(JobMinute.objects.order_by().values_list("outcome").annotate(n=Sum("jobs")))

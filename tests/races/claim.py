@@ -10,7 +10,7 @@ from tests.races import NOOP
 LEASE_SEC = 600
 
 
-class Taker:
+class JobClaimer:
     def __init__(self, worker: str) -> None:
         self._claimer = Claimer(worker, Serves(types=(NOOP,)))
 

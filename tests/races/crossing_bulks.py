@@ -9,7 +9,7 @@ from typing import Any
 
 from jobs.services import jobs as job_services
 from tests.races import NOOP, job_types
-from tests.races.parallel import Meeting
+from tests.races.parallel import SyncPoints
 
 
 def stage(plan: dict[str, Any]) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
+def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]:
     got: dict[str, str] = {}
     for each in range(plan["rounds"]):
         names = range(plan["size"])

@@ -20,7 +20,7 @@ LANES = [f"lane-{number}" for number in range(20)]
 ALONE, HELD, IN_LANES, GROUPS, PLACES = 190, 10, 180, 40, 3
 
 
-def five_hundred() -> list[str]:
+def create_jobs() -> list[str]:
     assert job_types.noop.name == NOOP
     lanes = cycle(LANES)
     items: list[dict[str, Any]] = [{"job_type": NOOP} for _ in range(ALONE)]
@@ -30,11 +30,11 @@ def five_hundred() -> list[str]:
     shapes = cycle(product(GroupMode.values, OnFailure.values, (False, True)))
     for _ in range(GROUPS):
         mode, on_failure, laned = next(shapes)
-        ids += group(mode, on_failure, [next(lanes) if laned else None for _ in range(PLACES)])
+        ids += create_group(mode, on_failure, [next(lanes) if laned else None for _ in range(PLACES)])
     return [str(each) for each in ids]
 
 
-def group(mode: str, on_failure: str, targets: list[str | None]) -> list[UUID]:
+def create_group(mode: str, on_failure: str, targets: list[str | None]) -> list[UUID]:
     """A group with a member for each target."""
     with db.atomic():
         made = JobGroup.objects.create(id=uuid7(), mode=mode, on_failure=on_failure)

@@ -10,7 +10,7 @@ from jobs import db
 from jobs.errors import IdempotencyKeyReused
 from jobs.services import jobs as job_services
 from tests.races import NOOP, job_types
-from tests.races.parallel import Meeting
+from tests.races.parallel import SyncPoints
 
 
 class TakenBack(Exception):
@@ -22,7 +22,7 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
+def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]:
     if not plan["first_is_taken_back"]:
         meeting.start.wait()
         return submit(index % plan["bodies"])
@@ -41,7 +41,7 @@ def submit(number: int) -> dict[str, Any]:
     return {"number": number, "job": str(job.pk)}
 
 
-def submit_and_take_back(meeting: Meeting, others: int) -> dict[str, Any]:
+def submit_and_take_back(meeting: SyncPoints, others: int) -> dict[str, Any]:
     """Only once the others are on their way: they find the key taken by a transaction that is still open."""
     try:
         with transaction.atomic(using=db.alias()):

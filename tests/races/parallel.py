@@ -25,7 +25,7 @@ PATIENCE_SEC = 100
 
 
 @dataclass(frozen=True)
-class Meeting:
+class SyncPoints:
     """Where the processes of a crowd wait for each other."""
 
     start: Any  # a barrier for all
@@ -33,7 +33,7 @@ class Meeting:
     arrived: Any  # a semaphore: each of the others says that it is about to do its own
 
 
-def gather(environment: dict[str, str], scenario: str, **plan: Any) -> dict[str, Any]:
+def run_parallel(environment: dict[str, str], scenario: str, **plan: Any) -> dict[str, Any]:
     """Run a crowd on the database that `environment` names: what was staged, and what each process answered."""
     command = [sys.executable, "-m", "tests.races.parallel", f"tests.races.{scenario}", json.dumps(plan)]
     crowd = subprocess.Popen(
@@ -58,27 +58,27 @@ def main(scenario: str, text: str) -> None:
     module, plan = import_module(scenario), json.loads(text)
     staged = module.stage(plan)
     connections.close_all()  # a connection must not be shared across a fork
-    answers = _all_at_once(module, {**plan, **staged})
+    answers = _run_processes(module, {**plan, **staged})
     json.dump({"staged": staged, "answers": answers}, sys.stdout)
 
 
-def _all_at_once(module: Any, plan: dict[str, Any]) -> list[Any]:
+def _run_processes(module: Any, plan: dict[str, Any]) -> list[Any]:
     size = plan["processes"]
-    meeting = Meeting(FORK.Barrier(size), FORK.Event(), FORK.Semaphore(0))
+    meeting = SyncPoints(FORK.Barrier(size), FORK.Event(), FORK.Semaphore(0))
     children = []
     for index in range(size):
         ours, theirs = FORK.Pipe(duplex=False)
-        child = FORK.Process(target=_one, args=(module, index, plan, meeting, theirs), daemon=True)
+        child = FORK.Process(target=_run_process, args=(module, index, plan, meeting, theirs), daemon=True)
         child.start()
         theirs.close()
         children.append((child, ours))
-    answers = [_answer(ours) for _, ours in children]
+    answers = [_receive_answer(ours) for _, ours in children]
     for child, _ in children:
         child.join()
     return answers
 
 
-def _one(module: Any, index: int, plan: dict[str, Any], meeting: Meeting, answer: Connection) -> None:
+def _run_process(module: Any, index: int, plan: dict[str, Any], meeting: SyncPoints, answer: Connection) -> None:
     try:
         answer.send(module.act(index, plan, meeting))
     except BaseException:
@@ -87,7 +87,7 @@ def _one(module: Any, index: int, plan: dict[str, Any], meeting: Meeting, answer
         raise
 
 
-def _answer(ours: Connection) -> Any:
+def _receive_answer(ours: Connection) -> Any:
     try:
         return ours.recv()
     except EOFError:

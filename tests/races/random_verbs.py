@@ -19,9 +19,9 @@ from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import jobs as job_services
 from jobs.signals import group_finished
 from tests.races import sabotage
-from tests.races.claim import LEASE_SEC, Taker
-from tests.races.fixtures import five_hundred
-from tests.races.parallel import Meeting
+from tests.races.claim import LEASE_SEC, JobClaimer
+from tests.races.fixtures import create_jobs
+from tests.races.parallel import SyncPoints
 from tests.support import executor
 
 SLOTS = 4
@@ -37,13 +37,13 @@ VERBS: tuple[tuple[Callable[..., Any], int], ...] = (
 
 
 def stage(plan: dict[str, Any]) -> dict[str, Any]:
-    return {"jobs": five_hundred()}
+    return {"jobs": create_jobs()}
 
 
-def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
+def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]:
     if plan["sabotage"]:
         sabotage.take_the_guard_out()
-    hammer = Hammer(random.Random(f"{plan['seed']}/{index}"), plan["jobs"])
+    hammer = RandomVerbs(random.Random(f"{plan['seed']}/{index}"), plan["jobs"])
     group_finished.connect(hammer.hear)
     meeting.start.wait()
     for turn in range(plan["turns"]):
@@ -53,12 +53,12 @@ def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
     return hammer.ledger()
 
 
-class Hammer:
+class RandomVerbs:
     def __init__(self, chance: random.Random, job_ids: Sequence[str]) -> None:
         self.chance, self.job_ids = chance, [UUID(each) for each in job_ids]
         self.actor = actors.worker(f"race-{os.getpid()}")
         self.person = actors.Actor(actors.ActorKind.USER, f"person-{os.getpid()}")
-        self.taker = Taker(self.actor.name)
+        self.taker = JobClaimer(self.actor.name)
         self.leases: dict[UUID, End] = {}
         self.slot = 0
         self.last: End | None = None

@@ -11,8 +11,8 @@ from jobs.errors import LiveTail, Superseded
 from jobs.outcomes import Failed
 from jobs.services import jobs as job_services
 from tests.races import NOOP, job_types
-from tests.races.claim import Taker
-from tests.races.parallel import Meeting
+from tests.races.claim import JobClaimer
+from tests.races.parallel import SyncPoints
 
 
 def stage(plan: dict[str, Any]) -> dict[str, Any]:
@@ -25,11 +25,11 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
 def fail_the_first() -> None:
     promoter.promote()
     worker = actors.worker("stage")
-    (taken,) = Taker(worker.name).take([1])
+    (taken,) = JobClaimer(worker.name).take([1])
     finish([End(taken.id, taken.lease_token, Failed("Traceback…", "broken"), taken.group_id)], actor=worker)
 
 
-def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
+def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]:
     verb = job_services.resume if index % 2 else job_services.retry
     meeting.start.wait()
     try:

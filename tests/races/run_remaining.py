@@ -13,15 +13,15 @@ from jobs.engine.finish import End, finish
 from jobs.models import Gate, GroupMode, Job
 from jobs.outcomes import Completed
 from jobs.states import LIVE, Status
-from tests.races.claim import Taker
+from tests.races.claim import JobClaimer
 
 BATCH = 50
 DRAINER = actors.worker("drainer")
 
 
-def drain() -> None:
+def run_remaining_jobs() -> None:
     slots = count()
-    taker = Taker(DRAINER.name)
+    taker = JobClaimer(DRAINER.name)
     while True:
         promoter.wake_due()
         marks = promoter.promote()
@@ -31,7 +31,7 @@ def drain() -> None:
             return
 
 
-def left_without_a_reason() -> Iterator[str]:
+def find_stuck_jobs() -> Iterator[str]:
     for job in Job.objects.filter(status__in=sorted(LIVE)).select_related("group"):
         if not _has_a_reason(job):
             yield f"job {job.pk}: stays {job.status} (gate {job.gate}) and nothing says why"

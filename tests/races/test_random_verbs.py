@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.races.checker import answers_broken, violations
-from tests.races.parallel import gather
-from tests.races.run_remaining import drain, left_without_a_reason
+from tests.races.checker import find_answer_violations, find_violations
+from tests.races.parallel import run_parallel
+from tests.races.run_remaining import find_stuck_jobs, run_remaining_jobs
 
 PROCESSES = 8
 
@@ -25,22 +25,22 @@ def seed() -> str:
 
 
 def test_random_verbs_of_eight_processes_take_only_legal_moves(process_env: dict[str, str], seed: str) -> None:
-    crowd = gather(process_env, "random_verbs", processes=PROCESSES, turns=350, seed=seed, sabotage=False)
+    crowd = run_parallel(process_env, "random_verbs", processes=PROCESSES, turns=350, seed=seed, sabotage=False)
     show(crowd["answers"])
-    broken = [*answers_broken(crowd["answers"]), *violations()]
+    broken = [*find_answer_violations(crowd["answers"]), *find_violations()]
     assert not broken, listed(broken)
-    drain()
-    broken = [*violations(), *left_without_a_reason()]
+    run_remaining_jobs()
+    broken = [*find_violations(), *find_stuck_jobs()]
     assert not broken, listed(broken)
 
 
 def test_random_verbs_break_the_trail_once_a_move_has_no_guard(process_env: dict[str, str], seed: str) -> None:
     for attempt in range(3):  # nearly always the first shows it, but nobody can force two processes to collide
-        crowd = gather(
+        crowd = run_parallel(
             process_env, "random_verbs", processes=PROCESSES, turns=120, seed=f"{seed}/{attempt}", sabotage=True
         )
         show(crowd["answers"])
-        broken = [*answers_broken(crowd["answers"]), *violations()]
+        broken = [*find_answer_violations(crowd["answers"]), *find_violations()]
         if broken:
             break
     print(f"{len(broken)} violations, such as:", *broken[:3], sep="\n")

@@ -10,8 +10,8 @@ from jobs import db
 from jobs.engine.transitions import jobs
 from jobs.services import jobs as job_services
 from tests.races import NOOP, job_types
-from tests.races.claim import Taker
-from tests.races.parallel import Meeting
+from tests.races.claim import JobClaimer
+from tests.races.parallel import SyncPoints
 
 
 class TakenBack(Exception):
@@ -23,11 +23,11 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def act(index: int, plan: dict[str, Any], meeting: Meeting) -> dict[str, Any]:
+def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]:
     return look(meeting) if index else submit(meeting, commits=plan["commits"])
 
 
-def submit(meeting: Meeting, *, commits: bool) -> dict[str, Any]:
+def submit(meeting: SyncPoints, *, commits: bool) -> dict[str, Any]:
     try:
         with transaction.atomic(using=db.alias()):
             job = job_services.enqueue(NOOP)
@@ -41,7 +41,7 @@ def submit(meeting: Meeting, *, commits: bool) -> dict[str, Any]:
     return {"job": str(job.pk)}
 
 
-def look(meeting: Meeting) -> dict[str, Any]:
+def look(meeting: SyncPoints) -> dict[str, Any]:
     meeting.told.wait()
     # On SQLite a claim would wait for the open transaction: it is the only writer.
     before = {"seen": seen(), "claimed": [] if db.connection().vendor == "sqlite" else claimed()}
@@ -55,4 +55,4 @@ def seen() -> list[str]:
 
 
 def claimed() -> list[str]:
-    return [str(each.id) for each in Taker("looker").take([1])]
+    return [str(each.id) for each in JobClaimer("looker").take([1])]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobs.engine.maintenance import runner
-from tests.support.remote_client import Remote
+from tests.support.remote_client import RemoteClient
 
 
 @pytest.fixture(autouse=True)
@@ -16,8 +16,8 @@ def unlimited(settings: Any) -> None:
 
 
 @pytest.fixture
-def remote(db: None) -> Remote:
-    return Remote()
+def remote(db: None) -> RemoteClient:
+    return RemoteClient()
 
 
 @pytest.fixture(autouse=True)

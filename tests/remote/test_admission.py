@@ -11,9 +11,9 @@ from django.db.models.functions import Now
 from jobs.models import Job, JobEvent, Lease
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot
 from jobs.states import EventKind, Status
-from tests.support.api_client import Api, wrong_fields
-from tests.support.remote_client import LEASE, Remote, job
-from tests.support.snapshots import kinds_of
+from tests.support.api_client import ApiClient, read_error_locations
+from tests.support.remote_client import LEASE, RemoteClient, get_job
+from tests.support.snapshots import list_event_kinds
 
 pytestmark = pytest.mark.django_db
 TOTAL = 100
@@ -31,7 +31,7 @@ def bounded(settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": None}, "ADMISSION_POLICY": f"{__name__}.AtMost"}
 
 
-def ask(remote: Remote, **fields: Any) -> Any:
+def ask(remote: RemoteClient, **fields: Any) -> Any:
     return remote.api.post(f"{LEASE}/request", {"addon_id": remote.addon, "job_type": "preview", **fields})
 
 
@@ -40,74 +40,74 @@ def used() -> int:
 
 
 @pytest.mark.usefixtures("bounded")
-def test_offers_never_cost_more_than_the_capacity(remote: Remote) -> None:
+def test_offers_never_cost_more_than_the_capacity(remote: RemoteClient) -> None:
     ids = [remote.submit(cost_units=30) for _ in range(5)]
-    assert remote.polled() == ids[:3]
-    assert remote.polled() == ids[:3]
+    assert remote.poll_ids() == ids[:3]
+    assert remote.poll_ids() == ids[:3]
     lease = remote.start(ids[0])
-    assert remote.polled() == ids[1:3]
+    assert remote.poll_ids() == ids[1:3]
     remote.complete(lease)
-    assert remote.polled() == [ids[3], *ids[1:3]]
+    assert remote.poll_ids() == [ids[3], *ids[1:3]]
     assert used() == 90
 
 
 @pytest.mark.usefixtures("bounded")
-def test_a_denial_is_recorded_once_as_long_as_it_says_the_same(remote: Remote) -> None:
+def test_a_denial_is_recorded_once_as_long_as_it_says_the_same(remote: RemoteClient) -> None:
     remote.submit(cost_units=90)
     denied = remote.submit(cost_units=20)
     for _ in range(3):
         remote.poll()
-    assert kinds_of(job(denied)) == ["SUBMITTED", "DENIED"]
+    assert list_event_kinds(get_job(denied)) == ["SUBMITTED", "DENIED"]
     assert JobEvent.objects.get(job_id=denied, kind=EventKind.DENIED).reason == "full"
 
 
 @pytest.mark.usefixtures("bounded")
-def test_a_smaller_job_behind_one_that_does_not_fit_is_offered(remote: Remote) -> None:
+def test_a_smaller_job_behind_one_that_does_not_fit_is_offered(remote: RemoteClient) -> None:
     large, _too_large, small = (remote.submit(cost_units=cost) for cost in (60, 50, 40))
-    assert remote.polled() == [large, small]
+    assert remote.poll_ids() == [large, small]
 
 
 @pytest.mark.usefixtures("bounded")
-def test_a_lease_without_a_job_counts_in_admission_until_it_is_released(remote: Remote) -> None:
+def test_a_lease_without_a_job_counts_in_admission_until_it_is_released(remote: RemoteClient) -> None:
     job_id = remote.submit(cost_units=30)
     granted = ask(remote, cost_units=80)
     assert granted.status_code == 200
     assert set(granted.json()) == {"approved", "lease_id", "lease_expires_at"}
     assert granted.json()["approved"] is True
-    assert remote.polled() == []
+    assert remote.poll_ids() == []
     denied = ask(remote, cost_units=30).json()
     assert (denied["approved"], denied["reason"]) == (False, "full")
     assert 0 < denied["retry_after_sec"] <= 2
     for _again in range(2):
         assert remote.release(granted.json()).json() == {"released": True}
-    assert remote.polled() == [job_id]
+    assert remote.poll_ids() == [job_id]
 
 
-def test_without_a_policy_every_lease_is_granted(remote: Remote) -> None:
+def test_without_a_policy_every_lease_is_granted(remote: RemoteClient) -> None:
     assert [ask(remote, cost_units=100).json()["approved"] for _ in range(3)] == [True] * 3
 
 
-def test_a_heartbeat_keeps_such_a_lease(remote: Remote) -> None:
+def test_a_heartbeat_keeps_such_a_lease(remote: RemoteClient) -> None:
     lease = ask(remote, constraints={"cpu_heavy": True}, priority="HIGH", expected_duration_sec=5).json()
     Lease.objects.update(expires_at=Now() + timedelta(seconds=1))
-    told = remote.beat(lease).json()
+    told = remote.send_heartbeat(lease).json()
     assert told["lease_expires_at"] > lease["lease_expires_at"]
     assert (told["cancel_requested"], told["cancel_mode"]) == (False, "")
 
 
-def test_a_lease_that_was_released_cannot_be_kept(remote: Remote) -> None:
+def test_a_lease_that_was_released_cannot_be_kept(remote: RemoteClient) -> None:
     lease = ask(remote).json()
     remote.release(lease)
-    refused = remote.beat(lease)
+    refused = remote.send_heartbeat(lease)
     assert (refused.status_code, refused.json()["code"]) == (409, "lease_lost")
 
 
 @pytest.mark.parametrize("tenant", ["default", "acme", None])
-def test_somebody_else_s_lease_is_not_there(remote: Remote, tenant: str | None) -> None:
+def test_somebody_else_s_lease_is_not_there(remote: RemoteClient, tenant: str | None) -> None:
     lease = ask(remote).json()
-    other = Remote(Api("work", tenant=tenant))
-    assert (other.beat(lease).status_code, other.release(lease).status_code) == (404, 404)
-    assert remote.beat(lease).status_code == 200
+    other = RemoteClient(ApiClient("work", tenant=tenant))
+    assert (other.send_heartbeat(lease).status_code, other.release(lease).status_code) == (404, 404)
+    assert remote.send_heartbeat(lease).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_somebody_else_s_lease_is_not_there(remote: Remote, tenant: str | None) 
         ({"payload": {}}, "payload"),
     ],
 )
-def test_a_request_that_makes_no_sense_names_the_field(remote: Remote, said: dict[str, Any], loc: str) -> None:
-    assert wrong_fields(ask(remote, **said)) == [["body", loc]]
+def test_a_request_that_makes_no_sense_names_the_field(remote: RemoteClient, said: dict[str, Any], loc: str) -> None:
+    assert read_error_locations(ask(remote, **said)) == [["body", loc]]
 
 
-def test_a_request_for_another_tenant_is_refused(remote: Remote) -> None:
+def test_a_request_for_another_tenant_is_refused(remote: RemoteClient) -> None:
     assert ask(remote, tenant="acme").status_code == 403

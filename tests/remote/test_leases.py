@@ -14,9 +14,9 @@ from jobs.engine.maintenance.recovery import LeaseReaper
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.support.api_client import Api
-from tests.support.remote_client import Remote, job
-from tests.support.snapshots import everything
+from tests.support.api_client import ApiClient
+from tests.support.remote_client import RemoteClient, get_job
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -25,42 +25,42 @@ Lease = dict[str, Any]
 
 def stored() -> dict[str, list[dict[str, Any]]]:
     """All but the tokens, whose last use is noted."""
-    return {model: rows for model, rows in everything().items() if model != "ApiToken"}
+    return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}
 
 
 # ---------------------------------------------------------------------- whose lease it is, and how it came to be
 
 
-def guessed(remote: Remote) -> tuple[Remote, Lease]:
-    return remote, {**remote.begin(), "lease_id": str(uuid4())}
+def guessed(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+    return remote, {**remote.start_new_job(), "lease_id": str(uuid4())}
 
 
-def malformed(remote: Remote) -> tuple[Remote, Lease]:
-    return remote, {**remote.begin(), "lease_id": "not-a-lease"}
+def malformed(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+    return remote, {**remote.start_new_job(), "lease_id": "not-a-lease"}
 
 
-def of_another_token(remote: Remote) -> tuple[Remote, Lease]:
-    return Remote(Api("work"), worker=remote.worker), remote.begin()
+def of_another_token(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+    return RemoteClient(ApiClient("work"), worker=remote.worker), remote.start_new_job()
 
 
-def of_another_tenant(remote: Remote) -> tuple[Remote, Lease]:
-    return Remote(Api("work", tenant="acme"), worker=remote.worker), remote.begin()
+def of_another_tenant(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+    return RemoteClient(ApiClient("work", tenant="acme"), worker=remote.worker), remote.start_new_job()
 
 
-def of_all_tenants(remote: Remote) -> tuple[Remote, Lease]:
-    return Remote(Api("admin", tenant=None), worker=remote.worker), remote.begin()
+def of_all_tenants(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+    return RemoteClient(ApiClient("admin", tenant=None), worker=remote.worker), remote.start_new_job()
 
 
-def of_a_local_worker(remote: Remote) -> tuple[Remote, Lease]:
+def of_a_local_worker(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     """The lease token of a job that no remote worker has."""
-    lease = remote.begin()
+    lease = remote.start_new_job()
     token = uuid4()
     Job.objects.filter(pk=lease["job_id"]).update(lease_token=token, lease_owner="worker@host:b:n:1:2#0")
     return remote, {**lease, "lease_id": str(token)}
 
 
-def recovered(remote: Remote) -> tuple[Remote, Lease]:
-    lease = remote.begin()
+def recovered(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+    lease = remote.start_new_job()
     long_ago = Now() - timedelta(days=1)
     Job.objects.filter(pk=lease["job_id"]).update(lease_expires_at=long_ago, beat_clock=None)
     reaper = LeaseReaper()
@@ -69,23 +69,23 @@ def recovered(remote: Remote) -> tuple[Remote, Lease]:
     return remote, lease
 
 
-def retaken(remote: Remote) -> tuple[Remote, Lease]:
+def retaken(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     """Handed back, and started again by somebody else."""
-    lease = remote.begin()
+    lease = remote.start_new_job()
     remote.release(lease, hand_back=True)
-    other = Remote(remote.api, worker="indexer-2")
-    other.start(other.polled()[0])
+    other = RemoteClient(remote.api, worker="indexer-2")
+    other.start(other.poll_ids()[0])
     return remote, lease
 
 
-def ended(remote: Remote) -> tuple[Remote, Lease]:
-    lease = remote.begin()
+def ended(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+    lease = remote.start_new_job()
     remote.complete(lease, "SKIPPED")
     return remote, lease
 
 
-def paused(remote: Remote) -> tuple[Remote, Lease]:
-    lease = remote.begin()
+def paused(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+    lease = remote.start_new_job()
     job_services.pause(lease["job_id"])
     remote.complete(lease, "PAUSED")
     return remote, lease
@@ -94,8 +94,8 @@ def paused(remote: Remote) -> tuple[Remote, Lease]:
 FOREIGN = (guessed, malformed, of_another_token, of_another_tenant, of_all_tenants, of_a_local_worker)
 STALE = (recovered, retaken, ended, paused)
 ITS_OWN_WORD = ((retaken, "hand back"), (paused, "hand back"))  # giving up what was stopped is what happened to it
-CALLS: dict[str, Callable[[Remote, Lease], Any]] = {
-    "heartbeat": lambda who, lease: who.beat(lease, progress=0.9, tokens_used=9, logs=[{"message": "x"}]),
+CALLS: dict[str, Callable[[RemoteClient, Lease], Any]] = {
+    "heartbeat": lambda who, lease: who.send_heartbeat(lease, progress=0.9, tokens_used=9, logs=[{"message": "x"}]),
     "complete": lambda who, lease: who.complete(lease, "DONE", artifacts={"stolen": True}),
     "fail": lambda who, lease: who.complete(lease, "FAILED", error="no"),
     "hand back": lambda who, lease: who.release(lease, hand_back=True),
@@ -104,7 +104,9 @@ CALLS: dict[str, Callable[[Remote, Lease], Any]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("lease_of", FOREIGN, ids=lambda each: each.__name__)
-def test_a_lease_that_is_not_one_s_own_is_404_and_changes_nothing(remote: Remote, lease_of: Any, call: str) -> None:
+def test_a_lease_that_is_not_one_s_own_is_404_and_changes_nothing(
+    remote: RemoteClient, lease_of: Any, call: str
+) -> None:
     who, lease = lease_of(remote)
     before = stored()
     refused = CALLS[call](who, lease)
@@ -114,7 +116,7 @@ def test_a_lease_that_is_not_one_s_own_is_404_and_changes_nothing(remote: Remote
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("lease_of", STALE, ids=lambda each: each.__name__)
-def test_a_lease_that_is_over_is_409_and_changes_nothing(remote: Remote, lease_of: Any, call: str) -> None:
+def test_a_lease_that_is_over_is_409_and_changes_nothing(remote: RemoteClient, lease_of: Any, call: str) -> None:
     who, lease = lease_of(remote)
     before = stored()
     refused = CALLS[call](who, lease)
@@ -123,7 +125,7 @@ def test_a_lease_that_is_over_is_409_and_changes_nothing(remote: Remote, lease_o
     assert stored() == before
 
 
-def test_a_job_that_was_not_started_cannot_be_completed(remote: Remote) -> None:
+def test_a_job_that_was_not_started_cannot_be_completed(remote: RemoteClient) -> None:
     for lease_id in (str(uuid4()), "nonsense"):
         for polls in (0, 1):
             job_id = remote.submit()
@@ -135,8 +137,8 @@ def test_a_job_that_was_not_started_cannot_be_completed(remote: Remote) -> None:
             assert stored() == before
 
 
-def test_a_lease_is_good_for_its_own_job_only(remote: Remote) -> None:
-    mine, other = remote.begin(slot=0), remote.begin(slot=1)
+def test_a_lease_is_good_for_its_own_job_only(remote: RemoteClient) -> None:
+    mine, other = remote.start_new_job(slot=0), remote.start_new_job(slot=1)
     before = stored()
     assert remote.complete({"job_id": other["job_id"], "lease_id": mine["lease_id"]}).status_code == 404
     assert stored() == before
@@ -145,7 +147,7 @@ def test_a_lease_is_good_for_its_own_job_only(remote: Remote) -> None:
 # ---------------------------------------------------------------------- starting
 
 
-def test_one_s_own_start_repeated_gets_the_same_answer(remote: Remote) -> None:
+def test_one_s_own_start_repeated_gets_the_same_answer(remote: RemoteClient) -> None:
     job_id = remote.submit()
     remote.poll()
     first = remote.try_start(job_id, pid=1)
@@ -158,24 +160,24 @@ def test_one_s_own_start_repeated_gets_the_same_answer(remote: Remote) -> None:
 @pytest.mark.parametrize(
     ("other", "slot"),
     [
-        (lambda api: Remote(api, worker="indexer-2"), 0),
-        (lambda api: Remote(api), 1),
-        (lambda api: Remote(Api("work")), 0),
+        (lambda api: RemoteClient(api, worker="indexer-2"), 0),
+        (lambda api: RemoteClient(api), 1),
+        (lambda api: RemoteClient(ApiClient("work")), 0),
     ],
     ids=["another worker", "another slot", "another token"],
 )
-def test_somebody_else_s_start_is_refused(remote: Remote, other: Any, slot: int) -> None:
-    lease = remote.begin()
+def test_somebody_else_s_start_is_refused(remote: RemoteClient, other: Any, slot: int) -> None:
+    lease = remote.start_new_job()
     before = stored()
     refused = other(remote.api).try_start(lease["job_id"], slot)
     assert (refused.status_code, refused.json()["code"]) == (409, "wrong_state")
     assert stored() == before
 
 
-def test_a_slot_has_one_job_at_a_time(remote: Remote) -> None:
-    lease = remote.begin()
+def test_a_slot_has_one_job_at_a_time(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
     other = remote.submit()
-    assert other in remote.polled()
+    assert other in remote.poll_ids()
     before = stored()
     refused = remote.try_start(other)
     assert (refused.status_code, refused.json()["code"]) == (409, "slot_busy")
@@ -185,7 +187,7 @@ def test_a_slot_has_one_job_at_a_time(remote: Remote) -> None:
 
 
 @pytest.mark.parametrize("status", [each for each in Status if each not in (Status.DISPATCHING, Status.RUNNING)])
-def test_only_what_was_offered_can_be_started(remote: Remote, status: Status) -> None:
+def test_only_what_was_offered_can_be_started(remote: RemoteClient, status: Status) -> None:
     from tests.factories import job_in
 
     there = job_in(status, remote=True)
@@ -195,19 +197,19 @@ def test_only_what_was_offered_can_be_started(remote: Remote, status: Status) ->
     assert stored() == before
 
 
-def test_another_tenant_s_job_cannot_be_started(remote: Remote) -> None:
+def test_another_tenant_s_job_cannot_be_started(remote: RemoteClient) -> None:
     job_id = remote.submit()
     remote.poll()
-    assert Remote(Api("work", tenant="acme")).try_start(job_id).status_code == 404
-    assert job(job_id).status == Status.DISPATCHING
+    assert RemoteClient(ApiClient("work", tenant="acme")).try_start(job_id).status_code == 404
+    assert get_job(job_id).status == Status.DISPATCHING
 
 
 # ---------------------------------------------------------------------- saying it again
 
 
 @pytest.mark.parametrize("state", ["DONE", "SKIPPED", "FAILED", "CANCELED", "PAUSED"])
-def test_an_end_that_is_said_again_gets_the_same_answer(remote: Remote, state: str) -> None:
-    lease = remote.begin(max_retries=2)
+def test_an_end_that_is_said_again_gets_the_same_answer(remote: RemoteClient, state: str) -> None:
+    lease = remote.start_new_job(max_retries=2)
     if state in ("CANCELED", "PAUSED"):
         {"CANCELED": job_services.cancel, "PAUSED": job_services.pause}[state](lease["job_id"])
     first = remote.complete(lease, state, artifacts={"x": 1})
@@ -218,14 +220,14 @@ def test_an_end_that_is_said_again_gets_the_same_answer(remote: Remote, state: s
     assert JobEvent.objects.filter(job_id=lease["job_id"], token=lease["lease_id"]).count() == 2
 
 
-def test_another_word_after_the_end_is_refused(remote: Remote) -> None:
-    lease = remote.begin()
+def test_another_word_after_the_end_is_refused(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
     remote.complete(lease, "DONE")
     refused = remote.complete(lease, "FAILED")
     assert (refused.status_code, refused.json()["code"]) == (409, "lease_lost")
-    assert job(lease).status == Status.COMPLETED
+    assert get_job(lease).status == Status.COMPLETED
 
 
-def test_a_worker_whose_job_was_recovered_hears_so_and_not_that_it_is_done(remote: Remote) -> None:
+def test_a_worker_whose_job_was_recovered_hears_so_and_not_that_it_is_done(remote: RemoteClient) -> None:
     who, lease = recovered(remote)
     assert who.complete(lease, "FAILED", error="lease expired").status_code == 409

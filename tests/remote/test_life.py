@@ -15,14 +15,14 @@ from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
 from tests.factories import JobGroupFactory
-from tests.support.api_client import Api, wrong_fields
-from tests.support.remote_client import ADDON, INDEXING, QUEUE, Remote, job
-from tests.support.snapshots import everything, kinds_of
+from tests.support.api_client import ApiClient, read_error_locations
+from tests.support.remote_client import ADDON, INDEXING, QUEUE, RemoteClient, get_job
+from tests.support.snapshots import dump_tables, list_event_kinds
 
 pytestmark = pytest.mark.django_db
 
 
-def test_a_job_is_submitted_offered_started_kept_and_completed(remote: Remote) -> None:
+def test_a_job_is_submitted_offered_started_kept_and_completed(remote: RemoteClient) -> None:
     job_id = remote.submit(cost_units=30, priority="HIGH", constraints={"cpu_heavy": True})
     (item,) = remote.poll()
     assert (item["job_id"], item["state"], item["payload"]) == (str(job_id), "DISPATCHING", INDEXING["payload"])
@@ -31,20 +31,20 @@ def test_a_job_is_submitted_offered_started_kept_and_completed(remote: Remote) -
     assert (lease["attempt"], lease["fence"], lease["checkpoint"]) == (1, 1, None)
     shown = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
     assert (shown["state"], shown["lease_id"], shown["pid"]) == ("RUNNING", lease["lease_id"], 4711)
-    assert remote.beat(lease, progress=0.5, message="half").json()["cancel_requested"] is False
+    assert remote.send_heartbeat(lease, progress=0.5, message="half").json()["cancel_requested"] is False
     told = remote.complete(lease, artifacts={"result": 42})
     assert told.status_code == 200
     assert (told.json()["state"], told.json()["lease_id"]) == ("DONE", None)
     run = JobRun.objects.get(job_id=job_id)
     assert (run.status, run.exit_code, run.artifacts) == (Status.COMPLETED, 0, {"result": 42})
-    assert kinds_of(job(job_id)) == ["SUBMITTED", "DISPATCHING", "RUNNING", "COMPLETED"]
+    assert list_event_kinds(get_job(job_id)) == ["SUBMITTED", "DISPATCHING", "RUNNING", "COMPLETED"]
 
 
-def test_the_owner_names_token_worker_and_slot(remote: Remote) -> None:
-    lease = remote.begin(slot=3)
+def test_the_owner_names_token_worker_and_slot(remote: RemoteClient) -> None:
+    lease = remote.start_new_job(slot=3)
     started = JobEvent.objects.get(job_id=lease["job_id"], kind=EventKind.RUNNING)
     token = started.data["api_token_id"]
-    assert job(lease).lease_owner == f"r:{token}:indexer-1#3"
+    assert get_job(lease).lease_owner == f"r:{token}:indexer-1#3"
     assert (started.actor_kind, started.actor_name) == ("worker", "indexer-1")
 
 
@@ -59,60 +59,60 @@ def test_the_owner_names_token_worker_and_slot(remote: Remote) -> None:
     ],
 )
 def test_a_job_ends_as_its_worker_says(
-    remote: Remote, state: str, said: dict[str, Any], ended: Status, reason: str, exit_code: int
+    remote: RemoteClient, state: str, said: dict[str, Any], ended: Status, reason: str, exit_code: int
 ) -> None:
-    lease = remote.begin(max_retries=0)
+    lease = remote.start_new_job(max_retries=0)
     assert remote.complete(lease, state, **said, artifacts={"x": 1}).json()["state"] == state
-    done = job(lease)
+    done = get_job(lease)
     assert (done.status, done.status_reason) == (ended, reason)
     assert (done.run.exit_code, done.run.artifacts) == (exit_code, {"x": 1})
 
 
-def test_a_failure_is_retried_as_a_new_job_like_any_other(remote: Remote) -> None:
-    lease = remote.begin(tags=["a"])
-    remote.beat(lease, checkpoint={"page": 3}, tokens_used=5)
+def test_a_failure_is_retried_as_a_new_job_like_any_other(remote: RemoteClient) -> None:
+    lease = remote.start_new_job(tags=["a"])
+    remote.send_heartbeat(lease, checkpoint={"page": 3}, tokens_used=5)
     assert remote.complete(lease, "FAILED", error="boom").json()["state"] == "FAILED"
     retry = Job.objects.get(retry_of_id=lease["job_id"])
     assert (retry.attempt, retry.remote, retry.addon_id, retry.checkpoint) == (2, True, ADDON, {"page": 3})
     Job.objects.filter(pk=retry.pk).update(not_before=Now() - timedelta(seconds=1))
-    assert remote.polled() == [retry.pk]
+    assert remote.poll_ids() == [retry.pk]
     again = remote.start(retry.pk)
     assert (again["attempt"], again["fence"], again["checkpoint"], again["tokens_used"]) == (2, 2, {"page": 3}, 0)
 
 
-def test_what_comes_with_a_beat_is_kept(remote: Remote) -> None:
-    lease = remote.begin()
+def test_what_comes_with_a_beat_is_kept(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
     lines = [{"level": "WARNING", "message": "look", "at": "2030-01-01T00:00:00Z"}, {"message": "and look"}]
     said = {"progress": 0.25, "message": "a quarter", "tokens_used": 7, "checkpoint": {"page": 1}, "logs": lines}
-    before = job(lease).lease_expires_at
-    assert remote.beat(lease, **said).status_code == 200
-    now = job(lease)
+    before = get_job(lease).lease_expires_at
+    assert remote.send_heartbeat(lease, **said).status_code == 200
+    now = get_job(lease)
     assert (now.progress, now.progress_message, now.tokens_used, now.checkpoint) == (0.25, "a quarter", 7, {"page": 1})
     assert now.lease_expires_at > before
     first, second = JobLog.objects.filter(job_id=now.pk).order_by("id")
     assert (first.level, first.message, first.at.year) == ("WARNING", "look", 2030)
     assert (second.level, second.message) == ("INFO", "and look")
-    assert remote.beat(lease).status_code == 200
-    assert (job(lease).progress, job(lease).checkpoint) == (0.25, {"page": 1})
+    assert remote.send_heartbeat(lease).status_code == 200
+    assert (get_job(lease).progress, get_job(lease).checkpoint) == (0.25, {"page": 1})
 
 
-def test_tokens_are_counted_in_all_and_never_backwards(remote: Remote) -> None:
-    lease = remote.begin(token_limit=100)
-    remote.beat(lease, tokens_used=60)
-    assert remote.beat(lease, tokens_used=50).json()["cancel_requested"] is False
-    assert job(lease).tokens_used == 60
+def test_tokens_are_counted_in_all_and_never_backwards(remote: RemoteClient) -> None:
+    lease = remote.start_new_job(token_limit=100)
+    remote.send_heartbeat(lease, tokens_used=60)
+    assert remote.send_heartbeat(lease, tokens_used=50).json()["cancel_requested"] is False
+    assert get_job(lease).tokens_used == 60
 
 
 @pytest.mark.parametrize("state", ["DONE", "SKIPPED", "FAILED", "CANCELED", "PAUSED", "hand_back"])
-def test_past_its_token_limit_a_job_ends_failed_whatever_is_said(remote: Remote, state: str) -> None:
-    lease = remote.begin(token_limit=100)
-    assert remote.beat(lease, tokens_used=100).json()["cancel_requested"] is False
-    told = remote.beat(lease, tokens_used=101).json()
+def test_past_its_token_limit_a_job_ends_failed_whatever_is_said(remote: RemoteClient, state: str) -> None:
+    lease = remote.start_new_job(token_limit=100)
+    assert remote.send_heartbeat(lease, tokens_used=100).json()["cancel_requested"] is False
+    told = remote.send_heartbeat(lease, tokens_used=101).json()
     assert (told["cancel_requested"], told["cancel_mode"]) == (True, "CANCEL")
     for _again in range(2):
         said = remote.release(lease, hand_back=True) if state == "hand_back" else remote.complete(lease, state)
         assert said.status_code == 200, said.content
-    ended = job(lease)
+    ended = get_job(lease)
     assert (ended.status, ended.status_reason) == (Status.FAILED, "token limit exceeded")
     assert JobEvent.objects.get(job_id=ended.pk, kind=EventKind.FAILED).data["cause"] == Cause.TOKEN_LIMIT
     assert not Job.objects.filter(retry_of=ended).exists()
@@ -126,107 +126,109 @@ def test_past_its_token_limit_a_job_ends_failed_whatever_is_said(remote: Remote,
     ],
 )
 def test_a_stop_request_reaches_the_worker_and_is_answered(
-    remote: Remote, verb: Any, mode: str, state: str, ended: Status
+    remote: RemoteClient, verb: Any, mode: str, state: str, ended: Status
 ) -> None:
-    lease = remote.begin()
+    lease = remote.start_new_job()
     verb(lease["job_id"])
-    told = remote.beat(lease, checkpoint=[1]).json()
+    told = remote.send_heartbeat(lease, checkpoint=[1]).json()
     assert (told["cancel_requested"], told["cancel_mode"]) == (True, mode)
     assert remote.complete(lease, state, artifacts={"half": 1}).json()["state"] == state
-    assert (job(lease).status, job(lease).run.artifacts) == (ended, {"half": 1})
+    assert (get_job(lease).status, get_job(lease).run.artifacts) == (ended, {"half": 1})
 
 
-def test_a_paused_job_goes_on_with_the_same_run_and_what_it_had(remote: Remote) -> None:
-    lease = remote.begin()
+def test_a_paused_job_goes_on_with_the_same_run_and_what_it_had(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
     job_services.pause(lease["job_id"])
-    remote.beat(lease, checkpoint={"page": 2}, tokens_used=9)
+    remote.send_heartbeat(lease, checkpoint={"page": 2}, tokens_used=9)
     remote.complete(lease, "PAUSED", artifacts={"first": 1})
-    assert remote.polled() == []
+    assert remote.poll_ids() == []
     job_services.resume(lease["job_id"])
-    again = remote.start(remote.polled()[0])
+    again = remote.start(remote.poll_ids()[0])
     assert (again["attempt"], again["fence"], again["checkpoint"], again["tokens_used"]) == (1, 2, {"page": 2}, 9)
     remote.complete(again, artifacts={"second": 2})
-    assert job(lease).run.artifacts == {"first": 1, "second": 2}
+    assert get_job(lease).run.artifacts == {"first": 1, "second": 2}
 
 
 @pytest.mark.parametrize(
     ("verb", "state"),
     [(None, "CANCELED"), (None, "PAUSED"), (job_services.cancel, "PAUSED"), (job_services.pause, "CANCELED")],
 )
-def test_a_stop_that_nobody_asked_for_is_refused(remote: Remote, verb: Any, state: str) -> None:
-    lease = remote.begin()
+def test_a_stop_that_nobody_asked_for_is_refused(remote: RemoteClient, verb: Any, state: str) -> None:
+    lease = remote.start_new_job()
     if verb is not None:
         verb(lease["job_id"])
-    before = everything()
+    before = dump_tables()
     refused = remote.complete(lease, state)
     assert (refused.status_code, refused.json()["code"]) == (409, "not_asked")
-    assert everything() == before
+    assert dump_tables() == before
 
 
-def test_a_job_that_completes_before_it_notices_a_stop_stays_completed(remote: Remote) -> None:
-    lease = remote.begin()
+def test_a_job_that_completes_before_it_notices_a_stop_stays_completed(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
     job_services.cancel(lease["job_id"])
     assert remote.complete(lease).json()["state"] == "DONE"
 
 
-def test_a_failure_after_a_cancel_was_asked_is_not_retried(remote: Remote) -> None:
-    lease = remote.begin()
+def test_a_failure_after_a_cancel_was_asked_is_not_retried(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
     job_services.cancel(lease["job_id"])
     remote.complete(lease, "FAILED", error="boom")
     assert not Job.objects.filter(retry_of_id=lease["job_id"]).exists()
 
 
-def test_a_job_that_is_handed_back_waits_for_another_worker(remote: Remote) -> None:
-    lease = remote.begin()
-    remote.beat(lease, checkpoint={"page": 5})
+def test_a_job_that_is_handed_back_waits_for_another_worker(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
+    remote.send_heartbeat(lease, checkpoint={"page": 5})
     for _again in range(2):
         assert remote.release(lease, hand_back=True).json() == {"released": True}
-    assert (job(lease).status, job(lease).run.status) == (Status.QUEUED, Status.RUNNING)
-    other = Remote(remote.api, worker="indexer-2")
-    again = other.start(other.polled()[0])
+    assert (get_job(lease).status, get_job(lease).run.status) == (Status.QUEUED, Status.RUNNING)
+    other = RemoteClient(remote.api, worker="indexer-2")
+    again = other.start(other.poll_ids()[0])
     assert (again["attempt"], again["fence"], again["checkpoint"]) == (1, 2, {"page": 5})
 
 
-def test_a_job_that_was_asked_to_stop_and_is_handed_back_stops(remote: Remote) -> None:
-    lease = remote.begin()
+def test_a_job_that_was_asked_to_stop_and_is_handed_back_stops(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
     job_services.cancel(lease["job_id"])
     assert remote.release(lease, hand_back=True).status_code == 200
-    assert job(lease).status == Status.CANCELLED
+    assert get_job(lease).status == Status.CANCELLED
 
 
-def test_a_job_s_lease_is_not_released_like_an_admission(remote: Remote) -> None:
-    lease = remote.begin()
+def test_a_job_s_lease_is_not_released_like_an_admission(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
     for said in ({}, {"hand_back": False}):
         refused = remote.release(lease, **said)
         assert (refused.status_code, refused.json()["code"]) == (409, "report_with_complete")
-    assert job(lease).status == Status.RUNNING
+    assert get_job(lease).status == Status.RUNNING
 
 
-def test_log_lines_are_capped_over_all_beats(remote: Remote, settings: Any) -> None:
+def test_log_lines_are_capped_over_all_beats(remote: RemoteClient, settings: Any) -> None:
     settings.JOBSCHEDULER = {**settings.JOBSCHEDULER, "LOG_LINES_PER_JOB": 3}
-    lease = remote.begin()
+    lease = remote.start_new_job()
     for start in (0, 2, 4, 6):
-        assert remote.beat(lease, logs=[{"message": f"line {n}"} for n in (start, start + 1)]).status_code == 200
+        assert (
+            remote.send_heartbeat(lease, logs=[{"message": f"line {n}"} for n in (start, start + 1)]).status_code == 200
+        )
     kept = list(JobLog.objects.filter(job_id=lease["job_id"]).order_by("id").values_list("message", flat=True))
     assert kept == ["line 0", "line 1", "line 2", "only the first 3 lines are kept"]
 
 
-def test_an_end_is_not_lost_over_an_odd_result(remote: Remote) -> None:
-    lease, deep = remote.begin(max_retries=0), []
+def test_an_end_is_not_lost_over_an_odd_result(remote: RemoteClient) -> None:
+    lease, deep = remote.start_new_job(max_retries=0), []
     for _ in range(100):
         deep = [deep]
     told = remote.complete(lease, "FAILED", error="x" * 200_000, artifacts={"deep": deep, "result": 1})
     assert told.status_code == 200, told.content
-    ended = job(lease)
+    ended = get_job(lease)
     assert (len(ended.run.error), len(ended.status_reason), ended.run.artifacts["result"]) == (64_000, 500, 1)
 
 
-def test_secrets_reach_the_worker_and_nobody_else(remote: Remote) -> None:
+def test_secrets_reach_the_worker_and_nobody_else(remote: RemoteClient) -> None:
     secret = {"password": "open sesame"}
     job_id = remote.submit(payload=secret)
     (item,) = remote.poll()
     lease = remote.start(job_id)
-    remote.beat(lease, checkpoint=secret)
+    remote.send_heartbeat(lease, checkpoint=secret)
     assert (item["payload"], lease["payload"]) == (secret, secret)
     assert remote.start(job_id)["checkpoint"] == secret
     masked = {"password": MASK}
@@ -236,11 +238,11 @@ def test_secrets_reach_the_worker_and_nobody_else(remote: Remote) -> None:
     assert remote.complete(lease).json()["payload"] == secret
 
 
-def test_a_group_is_running_once_a_remote_worker_has_started_a_member(remote: Remote) -> None:
+def test_a_group_is_running_once_a_remote_worker_has_started_a_member(remote: RemoteClient) -> None:
     group = JobGroupFactory.create()
     job_id = remote.submit()
     Job.objects.filter(pk=job_id).update(group=group, group_index=0)
-    lease = remote.start(remote.polled()[0])
+    lease = remote.start(remote.poll_ids()[0])
     group.refresh_from_db()
     assert group.status == GroupStatus.RUNNING
     remote.complete(lease)
@@ -260,24 +262,26 @@ def declared() -> Any:
     registry._handlers = before
 
 
-def test_a_declared_remote_type_is_judged_by_its_signature_and_runs_remotely(remote: Remote, declared: Any) -> None:
+def test_a_declared_remote_type_is_judged_by_its_signature_and_runs_remotely(
+    remote: RemoteClient, declared: Any
+) -> None:
     refused = remote.api.post(f"{QUEUE}/jobs/submit", {**INDEXING, "job_type": "tests.render", "payload": {"w": 1}})
-    assert ["body", "payload", "width"] in wrong_fields(refused)
+    assert ["body", "payload", "width"] in read_error_locations(refused)
     sent = declared.using(addon_id=ADDON).enqueue(width=3)
-    lease = remote.start(remote.polled()[0])
+    lease = remote.start(remote.poll_ids()[0])
     assert (lease["job_id"], lease["payload"]) == (str(sent.pk), {"width": 3})
-    assert (job(lease).resource, job(lease).max_retries) == ("gpu", 1)
+    assert (get_job(lease).resource, get_job(lease).max_retries) == ("gpu", 1)
 
 
 def test_jobs_of_no_addon_are_for_who_names_none(declared: Any) -> None:
     sent = declared.enqueue(width=3)
-    api = Api("work")
-    assert Remote(api).polled() == []
+    api = ApiClient("work")
+    assert RemoteClient(api).poll_ids() == []
     (item,) = api.get(f"{QUEUE}/dispatchable").json()["items"]
     assert (item["job_id"], item["addon_id"]) == (str(sent.pk), "")
 
 
-def test_an_unknown_type_stays_unknown_on_every_other_surface(remote: Remote) -> None:
+def test_an_unknown_type_stays_unknown_on_every_other_surface(remote: RemoteClient) -> None:
     remote.submit()
     refused = remote.api.post("/jobs", {"job_type": "indexing", "params": {}})
     assert (refused.status_code, refused.json()["code"]) == (422, "unknown_job_type")

@@ -23,9 +23,9 @@ from jobs.services import limits, targets
 from jobs.states import EventKind, Status
 from tests.factories import SAMPLE_TYPE
 from tests.sample_app import job_types
-from tests.support.api_client import Api
-from tests.support.remote_client import QUEUE, Remote, job
-from tests.support.snapshots import kinds_of
+from tests.support.api_client import ApiClient
+from tests.support.remote_client import QUEUE, RemoteClient, get_job
+from tests.support.snapshots import list_event_kinds
 
 pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
@@ -38,130 +38,132 @@ def claim_local() -> list[Any]:
 # ---------------------------------------------------------------------- which, and in which order
 
 
-def test_offers_follow_the_dispatch_order(remote: Remote) -> None:
+def test_offers_follow_the_dispatch_order(remote: RemoteClient) -> None:
     low, first, second = remote.submit(priority="LOW"), remote.submit(), remote.submit()
     urgent = remote.submit(priority="URGENT")
-    assert remote.polled() == [urgent, first, second, low]
+    assert remote.poll_ids() == [urgent, first, second, low]
 
 
-def test_no_more_are_offered_than_asked_for_and_what_was_offered_before_is_told_again(remote: Remote) -> None:
+def test_no_more_are_offered_than_asked_for_and_what_was_offered_before_is_told_again(remote: RemoteClient) -> None:
     first, second, third = (remote.submit() for _ in range(3))
-    assert remote.polled(2) == [first, second]
-    assert remote.polled(2) == [third, first, second]
-    assert remote.polled(2) == [first, second, third]
-    assert kinds_of(job(first)).count(EventKind.DISPATCHING) == 1
+    assert remote.poll_ids(2) == [first, second]
+    assert remote.poll_ids(2) == [third, first, second]
+    assert remote.poll_ids(2) == [first, second, third]
+    assert list_event_kinds(get_job(first)).count(EventKind.DISPATCHING) == 1
 
 
 def test_an_addon_is_offered_its_own_jobs_of_its_own_tenant_only() -> None:
-    ours, theirs = Remote(Api("work", "submit")), Remote(Api("work", "submit"), addon="sounds")
-    elsewhere = Remote(Api("work", "submit", tenant="acme"))
+    ours, theirs = RemoteClient(ApiClient("work", "submit")), RemoteClient(ApiClient("work", "submit"), addon="sounds")
+    elsewhere = RemoteClient(ApiClient("work", "submit", tenant="acme"))
     mine, sound, foreign = ours.submit(), theirs.submit(), elsewhere.submit()
-    assert (ours.polled(), theirs.polled(), elsewhere.polled()) == ([mine], [sound], [foreign])
+    assert (ours.poll_ids(), theirs.poll_ids(), elsewhere.poll_ids()) == ([mine], [sound], [foreign])
 
 
 def test_a_token_of_all_tenants_is_offered_those_of_all() -> None:
-    one, two = (Remote(Api("submit", tenant=name)).submit() for name in ("acme", "globex"))
-    assert Remote(Api("work", tenant=None)).polled() == [one, two]
+    one, two = (RemoteClient(ApiClient("submit", tenant=name)).submit() for name in ("acme", "globex"))
+    assert RemoteClient(ApiClient("work", tenant=None)).poll_ids() == [one, two]
 
 
-def test_local_jobs_are_not_offered_and_remote_ones_not_claimed(remote: Remote) -> None:
+def test_local_jobs_are_not_offered_and_remote_ones_not_claimed(remote: RemoteClient) -> None:
     local = job_services.enqueue(SAMPLE_TYPE, {"text": "x"}, addon_id="visuals")
     there = remote.submit()
     assert [each.id for each in claim_local()] == [local.pk]
-    assert remote.polled() == [there]
+    assert remote.poll_ids() == [there]
 
 
-def test_what_is_not_due_is_not_offered_until_it_is(remote: Remote) -> None:
+def test_what_is_not_due_is_not_offered_until_it_is(remote: RemoteClient) -> None:
     later = remote.submit(earliest_start_at=(timezone.now() + timedelta(hours=1)).isoformat())
-    assert remote.polled() == []
+    assert remote.poll_ids() == []
     Job.objects.filter(pk=later).update(not_before=Now() - timedelta(seconds=1))
-    assert remote.polled() == [later]
+    assert remote.poll_ids() == [later]
 
 
-def test_a_lane_is_offered_one_job_at_a_time_in_order(remote: Remote) -> None:
+def test_a_lane_is_offered_one_job_at_a_time_in_order(remote: RemoteClient) -> None:
     first, second, beside = remote.submit(target="book-1"), remote.submit(target="book-1"), remote.submit(target="b-2")
-    assert remote.polled() == [first, beside]
+    assert remote.poll_ids() == [first, beside]
     lease = remote.start(first)
-    assert remote.polled() == [beside]
+    assert remote.poll_ids() == [beside]
     remote.complete(lease)
-    assert remote.polled() == [second, beside]
+    assert remote.poll_ids() == [second, beside]
 
 
-def test_a_paused_lane_is_not_offered(remote: Remote) -> None:
+def test_a_paused_lane_is_not_offered(remote: RemoteClient) -> None:
     first = remote.submit(target="book-1")
     targets.pause("book-1")
-    assert remote.polled() == []
+    assert remote.poll_ids() == []
     targets.unpause("book-1")
-    assert remote.polled() == [first]
+    assert remote.poll_ids() == [first]
 
 
 # ---------------------------------------------------------------------- limits
 
 
-def test_without_any_worker_ever_started_the_default_limit_holds(remote: Remote, settings: Any) -> None:
+def test_without_any_worker_ever_started_the_default_limit_holds(remote: RemoteClient, settings: Any) -> None:
     """DEC-011: one at a time."""
     settings.JOBSCHEDULER = {}
     first, second = remote.submit(), remote.submit()
-    assert remote.polled() == [first]
+    assert remote.poll_ids() == [first]
     lease = remote.start(first)
-    assert remote.polled() == []
+    assert remote.poll_ids() == []
     remote.complete(lease)
-    assert remote.polled() == [second]
+    assert remote.poll_ids() == [second]
 
 
-def test_an_offer_counts_as_much_as_a_running_job(remote: Remote, settings: Any) -> None:
+def test_an_offer_counts_as_much_as_a_running_job(remote: RemoteClient, settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": 2}}
     job_services.enqueue(SAMPLE_TYPE, {"text": "x"}, priority="LOW")
     for _ in range(3):
         remote.submit()
-    assert len(remote.polled()) == 2
+    assert len(remote.poll_ids()) == 2
     assert claim_local() == []
 
 
-def test_what_runs_locally_leaves_less_to_offer(remote: Remote, settings: Any) -> None:
+def test_what_runs_locally_leaves_less_to_offer(remote: RemoteClient, settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": 2}}
     limits.set_maximum("global", maximum=2)
     job_services.enqueue(SAMPLE_TYPE, {"text": "x"})
     for _ in range(3):
         remote.submit()
     assert len(claim_local()) == 1
-    assert len(remote.polled()) == 1
+    assert len(remote.poll_ids()) == 1
 
 
 @pytest.mark.parametrize(
     ("scope", "key"), [("job_type", "indexing"), ("resource", "gpu"), ("addon", "visuals"), ("tenant", "default")]
 )
-def test_every_scope_holds_within_one_batch_of_offers(remote: Remote, scope: str, key: str) -> None:
+def test_every_scope_holds_within_one_batch_of_offers(remote: RemoteClient, scope: str, key: str) -> None:
     limits.set_maximum(scope, key, maximum=2)
     for _ in range(4):
         remote.submit(resource="gpu")
-    assert len(remote.polled()) == 2
+    assert len(remote.poll_ids()) == 2
     assert Job.objects.filter(status=Status.DISPATCHING).count() == 2
 
 
-def test_a_paused_scope_is_offered_nothing(remote: Remote) -> None:
+def test_a_paused_scope_is_offered_nothing(remote: RemoteClient) -> None:
     remote.submit()
     limits.pause("job_type", "indexing")
-    assert remote.polled() == []
+    assert remote.poll_ids() == []
     limits.unpause("job_type", "indexing")
-    assert len(remote.polled()) == 1
+    assert len(remote.poll_ids()) == 1
 
 
-def test_what_stands_behind_thousands_of_a_full_type_is_found(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_behind_thousands_of_a_full_type_is_found(
+    remote: RemoteClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("jobs.engine.sql.candidates.WINDOW", 5)
     limits.set_maximum("job_type", "indexing", maximum=1)
     crowd = [remote.submit() for _ in range(20)]
     behind = remote.submit(job_type="rendering")
-    assert remote.polled() == [crowd[0], behind]
+    assert remote.poll_ids() == [crowd[0], behind]
 
 
 def test_a_tenant_behind_thousands_of_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.engine.sql.candidates.WINDOW", 5)
-    crowd, few = (Remote(Api("work", "submit", tenant=name)) for name in ("acme", "globex"))
+    crowd, few = (RemoteClient(ApiClient("work", "submit", tenant=name)) for name in ("acme", "globex"))
     for _ in range(20):
         crowd.submit()
     wanted = few.submit()
-    assert few.polled() == [wanted]
+    assert few.poll_ids() == [wanted]
 
 
 class NeverIndexing:
@@ -171,11 +173,11 @@ class NeverIndexing:
         return Blocked(Limit("job_type", "indexing", 1), 0) if flow.job_type == "indexing" else None
 
 
-def test_a_policy_of_the_host_is_asked(remote: Remote, settings: Any) -> None:
+def test_a_policy_of_the_host_is_asked(remote: RemoteClient, settings: Any) -> None:
     settings.JOBSCHEDULER = {"CONCURRENCY_POLICY": f"{__name__}.NeverIndexing", "LIMITS": {"global": None}}
     remote.submit()
     other = remote.submit(job_type="rendering")
-    assert remote.polled() == [other]
+    assert remote.poll_ids() == [other]
 
 
 # ---------------------------------------------------------------------- taken back
@@ -187,26 +189,26 @@ def let_time_pass(job_id: UUID) -> None:
 
 
 def backoff_of(job_id: UUID) -> float:
-    waiting = job(job_id)
+    waiting = get_job(job_id)
     assert (waiting.status, waiting.gate) == (Status.QUEUED, Gate.TIME)
     assert waiting.recheck_at is not None
     withdrawn = JobEvent.objects.filter(job_id=job_id, kind=EventKind.WITHDRAWN).latest("id").at
     return float((waiting.recheck_at - withdrawn).total_seconds())
 
 
-def test_an_offer_that_nobody_starts_is_taken_back_and_made_again_later_and_later(remote: Remote) -> None:
+def test_an_offer_that_nobody_starts_is_taken_back_and_made_again_later_and_later(remote: RemoteClient) -> None:
     job_id = remote.submit()
     waits = []
     for _ in range(7):
-        assert remote.polled() == [job_id]
+        assert remote.poll_ids() == [job_id]
         let_time_pass(job_id)
-        assert remote.polled() == []
+        assert remote.poll_ids() == []
         waits.append(round(backoff_of(job_id)))
         Job.objects.filter(pk=job_id).update(recheck_at=Now() - timedelta(seconds=1))
     assert waits == [30, 60, 120, 240, 480, 600, 600]
 
 
-def test_a_start_lets_the_waiting_begin_anew(remote: Remote) -> None:
+def test_a_start_lets_the_waiting_begin_anew(remote: RemoteClient) -> None:
     job_id = remote.submit()
     for _ in range(3):
         remote.poll()
@@ -221,32 +223,32 @@ def test_a_start_lets_the_waiting_begin_anew(remote: Remote) -> None:
     assert round(backoff_of(job_id)) == 30
 
 
-def test_a_tick_takes_offers_back_too(remote: Remote) -> None:
+def test_a_tick_takes_offers_back_too(remote: RemoteClient) -> None:
     job_id = remote.submit()
     remote.poll()
     let_time_pass(job_id)
     assert run_tasks()["withdraw"] == 1
-    assert job(job_id).status == Status.QUEUED
+    assert get_job(job_id).status == Status.QUEUED
     shown = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
     assert (shown["state"], shown["next_earliest_start_at"] is not None) == ("QUEUED", True)
 
 
-def test_a_withdrawn_job_keeps_its_lane_shut_while_it_waits(remote: Remote) -> None:
+def test_a_withdrawn_job_keeps_its_lane_shut_while_it_waits(remote: RemoteClient) -> None:
     first, second = remote.submit(target="book-1"), remote.submit(target="book-1")
     remote.poll()
     let_time_pass(first)
-    assert remote.polled() == []
+    assert remote.poll_ids() == []
     Job.objects.filter(pk=first).update(recheck_at=Now() - timedelta(seconds=1))
-    assert remote.polled() == [first]
-    assert job(second).status == Status.QUEUED
+    assert remote.poll_ids() == [first]
+    assert get_job(second).status == Status.QUEUED
 
 
-def test_what_was_offered_can_be_cancelled_and_paused(remote: Remote) -> None:
+def test_what_was_offered_can_be_cancelled_and_paused(remote: RemoteClient) -> None:
     cancelled, paused = remote.submit(), remote.submit()
     remote.poll()
     job_services.cancel(cancelled)
     job_services.pause(paused)
-    assert remote.polled() == []
+    assert remote.poll_ids() == []
     for job_id in (cancelled, paused):
         assert remote.try_start(job_id).status_code == 409
 
@@ -254,8 +256,8 @@ def test_what_was_offered_can_be_cancelled_and_paused(remote: Remote) -> None:
 # ---------------------------------------------------------------------- kick
 
 
-def test_a_kick_makes_offers_to_who_asked_lately(remote: Remote) -> None:
-    assert remote.polled(2) == []
+def test_a_kick_makes_offers_to_who_asked_lately(remote: RemoteClient) -> None:
+    assert remote.poll_ids(2) == []
     for _ in range(3):
         remote.submit()
     assert remote.api.post(f"{QUEUE}/kick").json() == {"dispatched": 2}
@@ -263,7 +265,7 @@ def test_a_kick_makes_offers_to_who_asked_lately(remote: Remote) -> None:
     assert Job.objects.filter(status=Status.DISPATCHING).count() == 2
 
 
-def test_a_kick_offers_nothing_to_who_is_gone(remote: Remote) -> None:
+def test_a_kick_offers_nothing_to_who_is_gone(remote: RemoteClient) -> None:
     remote.poll()
     Poller.objects.update(polled_at=Now() - timedelta(seconds=31))
     remote.submit()
@@ -271,23 +273,23 @@ def test_a_kick_offers_nothing_to_who_is_gone(remote: Remote) -> None:
 
 
 def test_a_kick_reaches_its_own_tenant_only() -> None:
-    ours, theirs = (Remote(Api("work", "submit", "operate", tenant=name)) for name in ("acme", "globex"))
+    ours, theirs = (RemoteClient(ApiClient("work", "submit", "operate", tenant=name)) for name in ("acme", "globex"))
     for each in (ours, theirs):
         each.poll()
         each.submit()
     assert ours.api.post(f"{QUEUE}/kick").json() == {"dispatched": 1}
     assert set(Job.objects.filter(status=Status.DISPATCHING).values_list("tenant", flat=True)) == {"acme"}
-    assert Api("operate", tenant=None).post(f"{QUEUE}/kick").json() == {"dispatched": 1}
+    assert ApiClient("operate", tenant=None).post(f"{QUEUE}/kick").json() == {"dispatched": 1}
 
 
-def test_a_poller_of_all_tenants_is_kicked_within_the_caller_s(remote: Remote) -> None:
-    Remote(Api("work", tenant=None)).poll()
+def test_a_poller_of_all_tenants_is_kicked_within_the_caller_s(remote: RemoteClient) -> None:
+    RemoteClient(ApiClient("work", tenant=None)).poll()
     for tenant in ("acme", "globex"):
-        Remote(Api("submit", tenant=tenant)).submit()
-    assert Api("operate", tenant="acme").post(f"{QUEUE}/kick").json() == {"dispatched": 1}
+        RemoteClient(ApiClient("submit", tenant=tenant)).submit()
+    assert ApiClient("operate", tenant="acme").post(f"{QUEUE}/kick").json() == {"dispatched": 1}
 
 
-def test_a_job_that_nobody_asks_for_says_so(remote: Remote) -> None:
+def test_a_job_that_nobody_asks_for_says_so(remote: RemoteClient) -> None:
     job_id = remote.submit()
     (reason,) = explain(job_id).reasons
     assert (reason.code, reason.message) == ("no_worker", "no remote worker of addon visuals has polled recently")
@@ -297,7 +299,7 @@ def test_a_job_that_nobody_asks_for_says_so(remote: Remote) -> None:
     assert explain(job_id).reasons == []
 
 
-def test_pollers_that_fell_silent_are_forgotten(remote: Remote) -> None:
+def test_pollers_that_fell_silent_are_forgotten(remote: RemoteClient) -> None:
     remote.poll()
     offers.delete_silent_pollers()
     assert Poller.objects.count() == 1
@@ -306,7 +308,7 @@ def test_pollers_that_fell_silent_are_forgotten(remote: Remote) -> None:
     assert Poller.objects.count() == 0
 
 
-def test_an_idle_poll_writes_nothing(remote: Remote) -> None:
+def test_an_idle_poll_writes_nothing(remote: RemoteClient) -> None:
     remote.poll()
     with CaptureQueriesContext(connection) as said:
         assert remote.poll() == []

@@ -13,9 +13,9 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.factories import SAMPLE_TYPE, job_in
 from tests.sample_app import job_types
-from tests.support.api_client import Api, wrong_fields
-from tests.support.remote_client import INDEXING, LEASE, QUEUE, Remote, job
-from tests.support.snapshots import everything
+from tests.support.api_client import ApiClient, read_error_locations
+from tests.support.remote_client import INDEXING, LEASE, QUEUE, RemoteClient, get_job
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
@@ -34,7 +34,7 @@ WORDS = {
 }
 
 
-def test_everything_that_can_be_said_is_kept(remote: Remote) -> None:
+def test_everything_that_can_be_said_is_kept(remote: RemoteClient) -> None:
     said = {
         "cost_units": 30,
         "priority": "HIGH",
@@ -52,24 +52,24 @@ def test_everything_that_can_be_said_is_kept(remote: Remote) -> None:
     shown = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
     assert {name: shown[name] for name in said} == {**said, "priority": 75}
     assert shown["next_earliest_start_at"] == "2030-12-28T22:00:00Z"
-    kept = job(job_id)
+    kept = get_job(job_id)
     assert (kept.remote, kept.resource, kept.token_limit, kept.max_retries) == (True, "gpu", 5, 1)
 
 
-def test_a_submission_answers_with_id_and_state_alone(remote: Remote) -> None:
+def test_a_submission_answers_with_id_and_state_alone(remote: RemoteClient) -> None:
     answer = remote.api.post(SUBMIT, INDEXING)
     assert answer.status_code == 201
     assert answer.json() == {"job_id": str(Job.objects.get().pk), "state": "QUEUED"}
 
 
-def test_a_type_that_is_registered_here_is_what_it_was_registered_as(remote: Remote) -> None:
+def test_a_type_that_is_registered_here_is_what_it_was_registered_as(remote: RemoteClient) -> None:
     job_id = remote.submit(job_type=SAMPLE_TYPE, payload={"text": "x"})
-    assert not job(job_id).remote
+    assert not get_job(job_id).remote
     refused = remote.api.post(SUBMIT, {**INDEXING, "job_type": SAMPLE_TYPE, "payload": {"txt": 1}})
-    assert ["body", "payload", "text"] in wrong_fields(refused)
+    assert ["body", "payload", "text"] in read_error_locations(refused)
 
 
-def test_the_same_key_and_body_make_one_job(remote: Remote) -> None:
+def test_the_same_key_and_body_make_one_job(remote: RemoteClient) -> None:
     key = {"Idempotency-Key": "k1"}
     first = remote.api.post(SUBMIT, INDEXING, **key)
     again = remote.api.post(SUBMIT, {**INDEXING, "idempotency_key": "k1"})
@@ -82,15 +82,15 @@ def test_the_same_key_and_body_make_one_job(remote: Remote) -> None:
     assert Job.objects.count() == 1
 
 
-def test_who_submitted_it_is_in_the_trail(remote: Remote) -> None:
+def test_who_submitted_it_is_in_the_trail(remote: RemoteClient) -> None:
     event = JobEvent.objects.get(job_id=remote.submit())
     assert (event.actor_kind, event.actor_name) == ("token", "tests")
 
 
 def test_tenants_are_kept_apart() -> None:
-    everywhere, ours = Api("submit", "read", tenant=None), Api("submit", "read", tenant="acme")
+    everywhere, ours = ApiClient("submit", "read", tenant=None), ApiClient("submit", "read", tenant="acme")
     job_id = everywhere.post(SUBMIT, {**INDEXING, "tenant": "globex"}).json()["job_id"]
-    assert job(job_id).tenant == "globex"
+    assert get_job(job_id).tenant == "globex"
     assert ours.post(SUBMIT, {**INDEXING, "tenant": "globex"}).status_code == 403
     assert ours.get(f"{QUEUE}/jobs/{job_id}").status_code == 404
     assert ours.post(f"{QUEUE}/jobs/{job_id}/cancel").status_code == 404
@@ -98,7 +98,7 @@ def test_tenants_are_kept_apart() -> None:
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_a_job_in_any_state_is_shown_in_the_words_of_addons(remote: Remote, status: Status) -> None:
+def test_a_job_in_any_state_is_shown_in_the_words_of_addons(remote: RemoteClient, status: Status) -> None:
     there = job_in(status, target="book-1")
     shown = remote.api.get(f"{QUEUE}/jobs/{there.pk}").json()
     assert set(shown) == set(IntentOut.model_fields)
@@ -106,43 +106,43 @@ def test_a_job_in_any_state_is_shown_in_the_words_of_addons(remote: Remote, stat
     assert shown["lease_id"] is None  # nobody's business but a local worker's
 
 
-def test_a_start_has_the_documented_fields(remote: Remote) -> None:
-    assert set(remote.begin()) == set(StartOut.model_fields)
+def test_a_start_has_the_documented_fields(remote: RemoteClient) -> None:
+    assert set(remote.start_new_job()) == set(StartOut.model_fields)
 
 
 @pytest.mark.parametrize("state", sorted(set(WORDS.values())))
-def test_lists_can_be_of_one_state(remote: Remote, state: str) -> None:
+def test_lists_can_be_of_one_state(remote: RemoteClient, state: str) -> None:
     made = {status: str(job_in(status).pk) for status in Status}
-    listed = remote.api.walk(f"{QUEUE}/jobs?state={state}", 1)
+    listed = remote.api.list_all(f"{QUEUE}/jobs?state={state}", 1)
     assert {each["job_id"] for each in listed} == {made[status] for status, word in WORDS.items() if word == state}
     assert {each["state"] for each in listed} == {state}
 
 
-def test_lists_are_newest_first_and_of_one_addon_if_asked(remote: Remote) -> None:
+def test_lists_are_newest_first_and_of_one_addon_if_asked(remote: RemoteClient) -> None:
     first, second = remote.submit(), remote.submit()
-    third = Remote(remote.api, addon="sounds").submit()
-    assert [each["job_id"] for each in remote.api.walk(f"{QUEUE}/jobs", 2)] == [str(third), str(second), str(first)]
-    assert [each["job_id"] for each in remote.api.walk(f"{QUEUE}/jobs?addon_id=sounds", 2)] == [str(third)]
+    third = RemoteClient(remote.api, addon="sounds").submit()
+    assert [each["job_id"] for each in remote.api.list_all(f"{QUEUE}/jobs", 2)] == [str(third), str(second), str(first)]
+    assert [each["job_id"] for each in remote.api.list_all(f"{QUEUE}/jobs?addon_id=sounds", 2)] == [str(third)]
 
 
 @pytest.mark.parametrize(
     ("status", "state"), [(Status.QUEUED, "CANCELED"), (Status.DISPATCHING, "CANCELED"), (Status.RUNNING, "RUNNING")]
 )
-def test_what_waits_is_cancelled_and_what_runs_is_asked(remote: Remote, status: Status, state: str) -> None:
+def test_what_waits_is_cancelled_and_what_runs_is_asked(remote: RemoteClient, status: Status, state: str) -> None:
     there = job_in(status)
     told = remote.api.post(f"{QUEUE}/jobs/{there.pk}/cancel", {"reason": "not needed"})
     assert (told.status_code, told.json()["state"], told.json()["reason"]) == (200, state, "not needed")
-    assert job(there.pk).cancel_requested == (status == Status.RUNNING)
+    assert get_job(there.pk).cancel_requested == (status == Status.RUNNING)
 
 
-def test_what_has_ended_cannot_be_cancelled(remote: Remote) -> None:
+def test_what_has_ended_cannot_be_cancelled(remote: RemoteClient) -> None:
     there = job_in(Status.COMPLETED)
     refused = remote.api.post(f"{QUEUE}/jobs/{there.pk}/cancel")
     assert (refused.status_code, refused.json()["code"]) == (409, "wrong_state")
 
 
-def test_a_retry_of_an_unknown_type_is_for_remote_workers_too(remote: Remote) -> None:
-    lease = remote.begin(max_retries=0)
+def test_a_retry_of_an_unknown_type_is_for_remote_workers_too(remote: RemoteClient) -> None:
+    lease = remote.start_new_job(max_retries=0)
     remote.complete(lease, "FAILED")
     assert job_services.retry(lease["job_id"]).remote
 
@@ -221,11 +221,11 @@ WRONG: list[tuple[str, dict[str, Any], list[Any]]] = [
 
 @pytest.mark.parametrize(("where", "said", "loc"), WRONG, ids=str)
 def test_what_makes_no_sense_names_the_field_and_changes_nothing(
-    remote: Remote, where: str, said: dict[str, Any], loc: list[Any]
+    remote: RemoteClient, where: str, said: dict[str, Any], loc: list[Any]
 ) -> None:
     path, body = where, said
     if where in ("start", "complete", "heartbeat", "release"):
-        lease = remote.begin()
+        lease = remote.start_new_job()
         waiting = remote.submit()
         remote.poll()
         path = {
@@ -236,12 +236,12 @@ def test_what_makes_no_sense_names_the_field_and_changes_nothing(
         }[where]
         if where == "complete" and loc != ["lease_id"]:
             body = {"lease_id": lease["lease_id"], **said}
-    before = {model: rows for model, rows in everything().items() if model != "ApiToken"}
+    before = {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}
     refused = remote.api.client.post(
         f"/api{path}", json.dumps(body), content_type="application/json", headers=remote.api.headers
     )
-    assert wrong_fields(refused) == [["body", *loc]]
-    assert {model: rows for model, rows in everything().items() if model != "ApiToken"} == before
+    assert read_error_locations(refused) == [["body", *loc]]
+    assert {model: rows for model, rows in dump_tables().items() if model != "ApiToken"} == before
 
 
 @pytest.mark.parametrize(
@@ -261,5 +261,5 @@ def test_what_makes_no_sense_names_the_field_and_changes_nothing(
         (f"{QUEUE}/jobs?cursor=x", "cursor"),
     ],
 )
-def test_parameters_that_make_no_sense_are_named(remote: Remote, path: str, name: str) -> None:
-    assert wrong_fields(remote.api.get(path)) == [["query", name]]
+def test_parameters_that_make_no_sense_are_named(remote: RemoteClient, path: str, name: str) -> None:
+    assert read_error_locations(remote.api.get(path)) == [["query", name]]

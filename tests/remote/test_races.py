@@ -16,18 +16,18 @@ from jobs.actors import PYTHON
 from jobs.models import Job, JobRun
 from jobs.services import remote
 from jobs.states import Status
-from tests.support.http_client import Caller
-from tests.support.remote_client import Remote
-from tests.support.remote_workers import ADDON, Crew
-from tests.support.worker_processes import STEADY, Fleet, until
+from tests.support.http_client import HttpClient
+from tests.support.remote_client import RemoteClient
+from tests.support.remote_workers import ADDON, RemoteWorkers
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until
 
 SERVERS, POLLERS, JOBS, LIMIT = 2, 6, 40, 3
-LIMITED = {**STEADY, "LIMITS": {"global": LIMIT}}
+LIMITED = {**LONG_LEASE_SETTINGS, "LIMITS": {"global": LIMIT}}
 
 
 @pytest.fixture
-def crew(fleet: Fleet) -> Iterator[Crew]:
-    with Crew(fleet) as made:
+def crew(fleet: Fleet) -> Iterator[RemoteWorkers]:
+    with RemoteWorkers(fleet) as made:
         yield made
         print(made.logs())
 
@@ -38,14 +38,14 @@ class Poller(threading.Thread):
     def __init__(self, number: int, url: str, token: str, done: threading.Event) -> None:
         super().__init__(daemon=True)
         self.who = {"worker_id": f"poller-{number}"}
-        self.caller, self.done = Caller(url, token), done
+        self.caller, self.done = HttpClient(url, token), done
         self.statuses: Counter[int] = Counter()
         self.failure: Exception | None = None
 
     def run(self) -> None:
         try:
             while not self.done.is_set():
-                offered = self.caller.read(self.caller.get(f"/queue/dispatchable?addon_id={ADDON}&limit={LIMIT}"))
+                offered = self.caller.parse(self.caller.get(f"/queue/dispatchable?addon_id={ADDON}&limit={LIMIT}"))
                 for item in offered["items"]:
                     self.take(item["job_id"])
         except Exception as error:  # noqa: BLE001 — told to the test, which fails with it
@@ -57,16 +57,16 @@ class Poller(threading.Thread):
         self.statuses[started[0]] += 1
         if started[0] == 200:
             time.sleep(0.01)  # the work
-            lease = self.caller.read(started)["lease_id"]
-            self.caller.read(self.caller.post(f"/queue/jobs/{job_id}/complete", {"lease_id": lease, "state": "DONE"}))
+            lease = self.caller.parse(started)["lease_id"]
+            self.caller.parse(self.caller.post(f"/queue/jobs/{job_id}/complete", {"lease_id": lease, "state": "DONE"}))
 
 
-def drain(crew: Crew, sabotage: str = "") -> tuple[int, list[Poller]]:
+def drain(crew: RemoteWorkers, sabotage: str = "") -> tuple[int, list[Poller]]:
     """All of them over all servers. Returns the largest number of active jobs that was ever seen."""
     for number in range(JOBS):
         said: dict[str, Any] = {"addon_id": ADDON, "job_type": "remote.work", "payload": {"number": number}}
         remote.submit(said, actor=PYTHON)
-    urls = [crew.serve(settings=LIMITED, sabotage=sabotage) for _ in range(SERVERS)]
+    urls = [crew.start_server(settings=LIMITED, sabotage=sabotage) for _ in range(SERVERS)]
     done = threading.Event()
     pollers = [Poller(number, urls[number % SERVERS], crew.token, done) for number in range(POLLERS)]
     for poller in pollers:
@@ -78,7 +78,7 @@ def drain(crew: Crew, sabotage: str = "") -> tuple[int, list[Poller]]:
         most = max(most, Job.objects.active().count())
         return not Job.objects.exclude(status=Status.COMPLETED).exists() or any(each.failure for each in pollers)
 
-    until(is_drained, 90, crew.logs)
+    wait_until(is_drained, 90, crew.logs)
     done.set()
     for poller in pollers:
         poller.join()
@@ -86,7 +86,7 @@ def drain(crew: Crew, sabotage: str = "") -> tuple[int, list[Poller]]:
     return most, pollers
 
 
-def test_no_number_of_servers_and_pollers_exceeds_a_limit(crew: Crew) -> None:
+def test_no_number_of_servers_and_pollers_exceeds_a_limit(crew: RemoteWorkers) -> None:
     most, pollers = drain(crew)
     assert most <= LIMIT
     assert sum((each.statuses for each in pollers), Counter())[200] == JOBS
@@ -95,7 +95,7 @@ def test_no_number_of_servers_and_pollers_exceeds_a_limit(crew: Crew) -> None:
 
 
 @pytest.mark.pg_only  # on SQLite there is only one writer at a time: a count cannot grow old
-def test_offers_that_are_counted_without_a_lock_exceed_it(crew: Crew) -> None:
+def test_offers_that_are_counted_without_a_lock_exceed_it(crew: RemoteWorkers) -> None:
     most, _ = drain(crew, sabotage="unlocked_limits")
     assert most > LIMIT
 
@@ -103,7 +103,7 @@ def test_offers_that_are_counted_without_a_lock_exceed_it(crew: Crew) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_one_job_is_started_by_one_of_many(settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": None}}
-    first = Remote()
+    first = RemoteClient()
     job_id = first.submit()
     first.poll()
     answers: list[int] = []
@@ -111,7 +111,7 @@ def test_one_job_is_started_by_one_of_many(settings: Any) -> None:
 
     def try_it(number: int) -> None:
         together.wait()
-        answers.append(Remote(first.api, worker=f"indexer-{number}").try_start(job_id).status_code)
+        answers.append(RemoteClient(first.api, worker=f"indexer-{number}").try_start(job_id).status_code)
         connection.close()
 
     _all_at_once(try_it, 8)
@@ -121,7 +121,7 @@ def test_one_job_is_started_by_one_of_many(settings: Any) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_one_slot_gets_one_of_many_jobs(settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": None}}
-    worker = Remote()
+    worker = RemoteClient()
     ids: list[UUID] = [worker.submit() for _ in range(8)]
     worker.poll()
     codes: list[Any] = []

@@ -20,7 +20,7 @@ from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
 from tests.factories import SAMPLE_TYPE
 from tests.sample_app import job_types
-from tests.support.remote_client import Remote, job
+from tests.support.remote_client import RemoteClient, get_job
 
 pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
@@ -41,12 +41,12 @@ def _is_sqlite() -> bool:
     return connection.vendor == "sqlite"
 
 
-def test_a_lease_that_nobody_keeps_is_recovered_like_a_local_one(remote: Remote) -> None:
-    lease = remote.begin()
-    remote.beat(lease, checkpoint={"page": 7})
+def test_a_lease_that_nobody_keeps_is_recovered_like_a_local_one(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
+    remote.send_heartbeat(lease, checkpoint={"page": 7})
     silent(lease, 60)
     assert LeaseReaper().run_round() == 1
-    ended = job(lease)
+    ended = get_job(lease)
     assert (ended.status, ended.status_reason, ended.run.error) == (Status.FAILED, "lease expired", "lease expired")
     event = JobEvent.objects.get(job_id=ended.pk, kind=EventKind.FAILED)
     assert (event.data["cause"], event.data["worker"]) == (Cause.LEASE_EXPIRED, "indexer-1")
@@ -54,7 +54,7 @@ def test_a_lease_that_nobody_keeps_is_recovered_like_a_local_one(remote: Remote)
     assert (retry.status, retry.remote, retry.checkpoint) == (Status.QUEUED, True, {"page": 7})
 
 
-def test_who_held_it_is_told_as_it_said_itself(remote: Remote) -> None:
+def test_who_held_it_is_told_as_it_said_itself(remote: RemoteClient) -> None:
     job_id = remote.submit()
     remote.poll()
     lease = remote.start(job_id, pid=4711, host="box-3")
@@ -64,51 +64,55 @@ def test_who_held_it_is_told_as_it_said_itself(remote: Remote) -> None:
     assert (data["worker"], data["host"], data["pid"]) == ("indexer-1", "box-3", 4711)
 
 
-def test_a_lease_within_its_grace_is_left_alone(remote: Remote) -> None:
-    lease = remote.begin()
+def test_a_lease_within_its_grace_is_left_alone(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
     silent(lease, 35)
     assert LeaseReaper().run_round() == 0
-    assert remote.beat(lease).status_code == 200
+    assert remote.send_heartbeat(lease).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("verb", "ended"), [(job_services.cancel, Status.CANCELLED), (job_services.pause, Status.PAUSED)]
 )
-def test_a_stop_request_outlives_the_worker(remote: Remote, verb: Any, ended: Status) -> None:
-    lease = remote.begin()
+def test_a_stop_request_outlives_the_worker(remote: RemoteClient, verb: Any, ended: Status) -> None:
+    lease = remote.start_new_job()
     verb(lease["job_id"])
     silent(lease, 60)
     assert LeaseReaper().run_round() == 1
-    assert job(lease).status == ended
+    assert get_job(lease).status == ended
     assert not Job.objects.filter(retry_of_id=lease["job_id"]).exists()
 
 
-def test_polls_do_not_sweep_more_often_than_a_worker_would(remote: Remote) -> None:
-    lease = remote.begin(max_retries=1)
+def test_polls_do_not_sweep_more_often_than_a_worker_would(remote: RemoteClient) -> None:
+    lease = remote.start_new_job(max_retries=1)
     silent(lease, 60)
-    Remote(remote.api, worker="indexer-2", addon="another").poll()
-    assert job(lease).status == Status.RUNNING  # everything was swept a moment ago, with the first poll
+    RemoteClient(remote.api, worker="indexer-2", addon="another").poll()
+    assert get_job(lease).status == Status.RUNNING  # everything was swept a moment ago, with the first poll
 
 
-def test_a_poll_recovers_what_others_left_where_no_worker_runs(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_poll_recovers_what_others_left_where_no_worker_runs(
+    remote: RemoteClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from jobs.engine.maintenance import runner
 
-    lease = remote.begin()
+    lease = remote.start_new_job()
     silent(lease, 60)
     monkeypatch.setattr(runner, "_offer_tasks", runner.build_offer_tasks())
     remote.poll()
-    assert job(lease).status == Status.FAILED
+    assert get_job(lease).status == Status.FAILED
 
 
 @pytest.mark.sqlite_only
-def test_a_clock_that_jumps_ahead_ends_no_lease_and_no_runtime(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = remote.begin(max_runtime_sec=600)
+def test_a_clock_that_jumps_ahead_ends_no_lease_and_no_runtime(
+    remote: RemoteClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = remote.start_new_job(max_runtime_sec=600)
     later = timezone.now() + timedelta(days=1)
     monkeypatch.setattr(timezone, "now", lambda: later)
     Job.objects.filter(pk=lease["job_id"]).update(lease_expires_at=later - timedelta(hours=1))
     assert LeaseReaper().run_round() == 0
-    assert remote.beat(lease).status_code == 200
-    assert job(lease).status == Status.RUNNING
+    assert remote.send_heartbeat(lease).status_code == 200
+    assert get_job(lease).status == Status.RUNNING
 
 
 # ---------------------------------------------------------------------- running for too long
@@ -121,29 +125,29 @@ def running_since(lease: dict[str, Any], seconds: float) -> None:
     Job.objects.filter(pk=lease["job_id"]).update(max_runtime_sec=min(passed, 1.0 / seconds))
 
 
-def test_past_its_runtime_a_job_fails_and_its_lease_is_void(remote: Remote) -> None:
-    lease = remote.begin(max_runtime_sec=600)
+def test_past_its_runtime_a_job_fails_and_its_lease_is_void(remote: RemoteClient) -> None:
+    lease = remote.start_new_job(max_runtime_sec=600)
     assert LeaseReaper().run_round() == 0
     running_since(lease, 601)
     assert LeaseReaper().run_round() == 1
-    ended = job(lease)
+    ended = get_job(lease)
     assert (ended.status, ended.status_reason) == (Status.FAILED, "timeout")
     assert JobEvent.objects.get(job_id=ended.pk, kind=EventKind.FAILED).data["cause"] == Cause.TIMEOUT
     assert Job.objects.filter(retry_of=ended).exists()
     assert remote.complete(lease).status_code == 409
 
 
-def test_a_heartbeat_past_the_runtime_ends_the_job_itself(remote: Remote) -> None:
-    lease = remote.begin(max_runtime_sec=600)
-    assert remote.beat(lease).status_code == 200
+def test_a_heartbeat_past_the_runtime_ends_the_job_itself(remote: RemoteClient) -> None:
+    lease = remote.start_new_job(max_runtime_sec=600)
+    assert remote.send_heartbeat(lease).status_code == 200
     running_since(lease, 601)
-    refused = remote.beat(lease, progress=0.9)
+    refused = remote.send_heartbeat(lease, progress=0.9)
     assert (refused.status_code, refused.json()["code"]) == (409, "lease_lost")
-    assert (job(lease).status, job(lease).status_reason) == (Status.FAILED, "timeout")
+    assert (get_job(lease).status, get_job(lease).status_reason) == (Status.FAILED, "timeout")
 
 
-def test_the_runtime_is_counted_anew_after_a_pause(remote: Remote) -> None:
-    lease = remote.begin(max_runtime_sec=600)
+def test_the_runtime_is_counted_anew_after_a_pause(remote: RemoteClient) -> None:
+    lease = remote.start_new_job(max_runtime_sec=600)
     job_services.pause(lease["job_id"])
     remote.complete(lease, "PAUSED")
     job_services.resume(lease["job_id"])
@@ -158,10 +162,10 @@ def test_the_runtime_is_counted_anew_after_a_pause(remote: Remote) -> None:
 # ---------------------------------------------------------------------- what a worker says of itself is not believed
 
 
-def test_a_remote_worker_cannot_pass_for_one_of_ours(remote: Remote) -> None:
-    pretender = Remote(remote.api, worker=SPOOF)
-    lease = pretender.begin()
-    owner = job(lease).lease_owner
+def test_a_remote_worker_cannot_pass_for_one_of_ours(remote: RemoteClient) -> None:
+    pretender = RemoteClient(remote.api, worker=SPOOF)
+    lease = pretender.start_new_job()
+    owner = get_job(lease).lease_owner
     assert owner is not None
     assert Identity.of_owner(owner) is None
     silent(lease, 35)
@@ -171,17 +175,17 @@ def test_a_remote_worker_cannot_pass_for_one_of_ours(remote: Remote) -> None:
 # ---------------------------------------------------------------------- with everything else
 
 
-def test_a_time_sensitive_job_is_not_offered_too_late_and_ends_skipped(remote: Remote) -> None:
+def test_a_time_sensitive_job_is_not_offered_too_late_and_ends_skipped(remote: RemoteClient) -> None:
     late = remote.submit(time_sensitive=True, deadline_at="2031-01-01T00:00:00Z")
     Job.objects.filter(pk=late).update(deadline_at=Now() - timedelta(seconds=1))
-    assert remote.polled() == []
-    assert (job(late).status, job(late).status_reason) == (Status.SKIPPED, DEADLINE_PASSED)
+    assert remote.poll_ids() == []
+    assert (get_job(late).status, get_job(late).status_reason) == (Status.SKIPPED, DEADLINE_PASSED)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_while_a_direct_call_has_the_slot_nothing_is_offered(remote: Remote, settings: Any) -> None:
+def test_while_a_direct_call_has_the_slot_nothing_is_offered(remote: RemoteClient, settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": 1}}
     waiting = remote.submit()
     with direct.slot(SAMPLE_TYPE, wait=0):
-        assert remote.polled() == []
-    assert remote.polled() == [waiting]
+        assert remote.poll_ids() == []
+    assert remote.poll_ids() == [waiting]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import NoRetry, Skip, job
-from tests.sample_app.ledger import note, noted
+from tests.sample_app.ledger import record, record_call
 
 STEP_SEC = 0.01
 BEAT_SEC = 0.5
@@ -19,7 +19,7 @@ logger = logging.getLogger("tests.sample_app")
 
 @job("sample.noop")
 def noop(ctx: Any) -> None:
-    with noted(ctx, "sample.noop"):
+    with record_call(ctx, "sample.noop"):
         return
 
 
@@ -31,7 +31,7 @@ def add(a: int, b: int) -> int:
 @job("sample.work")
 def work(ctx: Any, lane: str = "", pool: str = "", number: int = 0, seconds: float = 0.0) -> int:
     """A stretch of work that knows where it belongs, so that the ledger alone can judge lanes and limits."""
-    with noted(ctx, "sample.work", lane=lane, pool=pool, number=number):
+    with record_call(ctx, "sample.work", lane=lane, pool=pool, number=number):
         time.sleep(seconds)
         return number
 
@@ -39,20 +39,20 @@ def work(ctx: Any, lane: str = "", pool: str = "", number: int = 0, seconds: flo
 @job("sample.rare")
 def rare(ctx: Any, lane: str = "", pool: str = "", number: int = 0, seconds: float = 0.0) -> int:
     """The same under a name of its own, for a limit of its own."""
-    with noted(ctx, "sample.rare", lane=lane, pool=pool, number=number):
+    with record_call(ctx, "sample.rare", lane=lane, pool=pool, number=number):
         time.sleep(seconds)
         return number
 
 
 @job("sample.left")
 def left(ctx: Any, number: int) -> None:
-    with noted(ctx, "sample.left"):
+    with record_call(ctx, "sample.left"):
         _await_beat()
 
 
 @job("sample.right")
 def right(ctx: Any, number: int) -> None:
-    with noted(ctx, "sample.right"):
+    with record_call(ctx, "sample.right"):
         _await_beat()
 
 
@@ -64,7 +64,7 @@ def _await_beat() -> None:
 @job("sample.sleepy")
 def sleepy(ctx: Any, seconds: float) -> None:
     """Sleeps, and wakes when it is asked to stop."""
-    with noted(ctx, "sample.sleepy"):
+    with record_call(ctx, "sample.sleepy"):
         ctx.wait(seconds)
         ctx.check_cancelled()
 
@@ -74,7 +74,7 @@ def query(ctx: Any, seconds: float) -> None:
     """Uses the database, and keeps its connection while it sleeps."""
     from django.db import connection
 
-    with noted(ctx, "sample.query"), connection.cursor() as cursor:
+    with record_call(ctx, "sample.query"), connection.cursor() as cursor:
         cursor.execute("SELECT 1")
         ctx.wait(seconds)
         ctx.check_cancelled()
@@ -82,14 +82,14 @@ def query(ctx: Any, seconds: float) -> None:
 
 @job("sample.nap")
 async def nap(ctx: Any, seconds: float) -> None:
-    with noted(ctx, "sample.nap"):
+    with record_call(ctx, "sample.nap"):
         await asyncio.sleep(seconds)
 
 
 @job("sample.long_once")
 def long_once(ctx: Any, seconds: float) -> int:
     """Long the first time, short after that."""
-    with noted(ctx, "sample.long_once"):
+    with record_call(ctx, "sample.long_once"):
         if ctx.attempt == 1:
             ctx.wait(seconds)
             ctx.check_cancelled()
@@ -99,7 +99,7 @@ def long_once(ctx: Any, seconds: float) -> int:
 @job("sample.fail")
 def fail(ctx: Any, lane: str = "", times: int = 1_000_000) -> int:
     """Fails so many times along its chain."""
-    with noted(ctx, "sample.fail", lane=lane):
+    with record_call(ctx, "sample.fail", lane=lane):
         if ctx.attempt <= times:
             raise RuntimeError(f"attempt {ctx.attempt} failed")
         return int(ctx.attempt)
@@ -108,7 +108,7 @@ def fail(ctx: Any, lane: str = "", times: int = 1_000_000) -> int:
 @job("sample.fail_when_told")
 def fail_when_told(ctx: Any, gate: str) -> None:
     """Deaf to stops; fails once somebody makes the file `gate`."""
-    with noted(ctx, "sample.fail_when_told"):
+    with record_call(ctx, "sample.fail_when_told"):
         _await(Path(gate))
         raise RuntimeError("told to fail")
 
@@ -132,13 +132,13 @@ def nothing_to_do() -> None:
 @job("sample.count")
 def count(ctx: Any, upto: int, pace: float = STEP_SEC) -> int:
     """Counts on from where the last stretch stopped; every number is noted once it is kept."""
-    with noted(ctx, "sample.count"):
+    with record_call(ctx, "sample.count"):
         done = ctx.resume_from or 0
         while done < upto:
             ctx.check_cancelled()
             time.sleep(pace)
             done += 1
-            note("step", job=str(ctx.job_id), number=done)
+            record("step", job=str(ctx.job_id), number=done)
             ctx.checkpoint(done)
             ctx.progress(done, upto, f"{done} of {upto}")
         return int(done)
@@ -146,7 +146,7 @@ def count(ctx: Any, upto: int, pace: float = STEP_SEC) -> int:
 
 @job("sample.tokens")
 def tokens(ctx: Any, each: int, times: int) -> int:
-    with noted(ctx, "sample.tokens"):
+    with record_call(ctx, "sample.tokens"):
         for _ in range(times):
             ctx.use_tokens(each)
         return int(ctx.tokens_used)
@@ -164,21 +164,21 @@ def talk(ctx: Any, lines: int) -> None:
 @job("sample.hog")
 def hog(ctx: Any, seconds: float) -> None:
     """Holds the interpreter in C: `PyDLL` does not let go of it while the call lasts."""
-    with noted(ctx, "sample.hog"):
+    with record_call(ctx, "sample.hog"):
         ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
 
 
 @job("sample.block_loop")
 async def block_loop(ctx: Any, seconds: float) -> None:
     """What an async handler must not do, and some do."""
-    with noted(ctx, "sample.block_loop"):
+    with record_call(ctx, "sample.block_loop"):
         time.sleep(seconds)
 
 
 @job("sample.deaf")
 def deaf(ctx: Any, gate: str) -> None:
     """Hears no stop; goes on until somebody makes the file `gate`."""
-    with noted(ctx, "sample.deaf"):
+    with record_call(ctx, "sample.deaf"):
         _await(Path(gate))
 
 
@@ -187,23 +187,23 @@ def deaf_process(ctx: Any, gate: str) -> None:
     """The same with a child of its own, which must not outlive it."""
     import subprocess
 
-    with noted(ctx, "sample.deaf_process"):
+    with record_call(ctx, "sample.deaf_process"):
         child = subprocess.Popen(["sleep", "600"])
-        note("child", job=str(ctx.job_id), child=child.pid)
+        record("child", job=str(ctx.job_id), child=child.pid)
         _await(Path(gate))
 
 
 @job("sample.late")
 def late(ctx: Any, gate: str) -> str:
     """Waits for the file of this very claim, deaf to stops, then writes all that a handler can write."""
-    with noted(ctx, "sample.late"):
+    with record_call(ctx, "sample.late"):
         _await(Path(f"{gate}.{ctx.fence}"))
         told = f"claim {ctx.fence}"
         ctx.progress(ctx.fence, 10, told)
         ctx.checkpoint({"said by": told})
         ctx.use_tokens(ctx.fence)
         ctx.log.warning("said by %s", told)
-        note("written", job=str(ctx.job_id), fence=ctx.fence)
+        record("written", job=str(ctx.job_id), fence=ctx.fence)
         return told
 
 

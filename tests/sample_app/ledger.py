@@ -12,7 +12,7 @@ from typing import Any
 VARIABLE = "RUNS_LOG"
 
 
-def note(event: str, **facts: Any) -> None:
+def record(event: str, **facts: Any) -> None:
     """Append a line; without a ledger in the environment nothing is noted."""
     path = os.environ.get(VARIABLE)
     if not path:
@@ -26,11 +26,11 @@ def note(event: str, **facts: Any) -> None:
 
 
 @contextmanager
-def noted(ctx: Any, job_type: str, **facts: Any) -> Iterator[None]:
+def record_call(ctx: Any, job_type: str, **facts: Any) -> Iterator[None]:
     """A start and an end; an end is missing only if the process was killed."""
     told = {"job": str(ctx.job_id), "type": job_type, "fence": ctx.fence, "attempt": ctx.attempt, **facts}
-    note("start", **told)
+    record("start", **told)
     try:
         yield
     finally:
-        note("end", **told)
+        record("end", **told)

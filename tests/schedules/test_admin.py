@@ -16,10 +16,10 @@ from schedules.firing import fire_due
 from schedules.models import CatchUp, Overlap, Schedule, ScheduleFire
 from tests.admin.test_lists import queries_of
 from tests.factories import JobTemplateFactory, ScheduleFactory
-from tests.support.admin_pages import choose, list_of, page_of, said
-from tests.support.admin_users import logged_in, reader
-from tests.support.schedules import NOON, TYPE, every_minute, fired, schedule
-from tests.support.snapshots import everything
+from tests.support.admin_pages import get_list_url, get_page_url, read_messages, run_action
+from tests.support.admin_users import create_reader, log_in
+from tests.support.schedules import NOON, TYPE, create_due_schedule, create_schedule, list_fire_times
+from tests.support.snapshots import dump_tables
 
 ADD = {
     "name": "nightly",
@@ -38,7 +38,7 @@ ADD = {
 
 
 def add(client: Client, **data: str) -> Any:
-    return client.post(f"{list_of(Schedule)}add/", {**ADD, **data})
+    return client.post(f"{get_list_url(Schedule)}add/", {**ADD, **data})
 
 
 def errors(response: Any) -> dict[str, str]:
@@ -47,11 +47,11 @@ def errors(response: Any) -> dict[str, str]:
 
 
 def verb_url(row: Schedule, verb: str) -> str:
-    return page_of(row).replace("/change/", f"/verb/{verb}/")
+    return get_page_url(row).replace("/change/", f"/verb/{verb}/")
 
 
 def test_a_schedule_written_here_is_as_one_of_the_api(boss: Client) -> None:
-    assert boss.get(f"{list_of(Schedule)}add/").status_code == 200
+    assert boss.get(f"{get_list_url(Schedule)}add/").status_code == 200
     assert add(boss, priority="75", target="book-1").status_code == 302
     row = Schedule.objects.get()
     assert (row.cron, row.timezone, row.params, row.priority, row.target) == (
@@ -103,15 +103,15 @@ def test_the_other_rules_and_a_template(boss: Client) -> None:
     ],
 )
 def test_nonsense_is_refused_at_its_field_with_the_reason(field: str, data: Any, why: str, boss: Client) -> None:
-    before = everything()
+    before = dump_tables()
     found = errors(add(boss, **data))
     assert (set(found), why in found[field]) == ({field}, True), found
-    assert everything() == before
-    row = schedule(name="there")
-    before = everything()
+    assert dump_tables() == before
+    row = create_schedule(name="there")
+    before = dump_tables()
     if field != "tenant":
-        boss.post(page_of(row), {**ADD, **data})
-        assert everything() == before
+        boss.post(get_page_url(row), {**ADD, **data})
+        assert dump_tables() == before
 
 
 def test_a_constraint_of_the_database_never_speaks(boss: Client) -> None:
@@ -122,7 +122,7 @@ def test_a_constraint_of_the_database_never_speaks(boss: Client) -> None:
 
 
 def test_an_empty_form_proposes_what_the_services_take_for_unsaid(boss: Client) -> None:
-    form = boss.get(f"{list_of(Schedule)}add/").context["adminform"].form
+    form = boss.get(f"{get_list_url(Schedule)}add/").context["adminform"].form
     unsaid = validation.clean_fields(dict.fromkeys(validation.VALIDATORS.keys() - {"name"}), {})
     for name in unsaid.keys() - {"params"}:
         is_empty = unsaid[name] is None or unsaid[name] == ""
@@ -142,18 +142,20 @@ def test_an_empty_form_proposes_what_the_services_take_for_unsaid(boss: Client) 
 def test_two_cannot_share_a_name(boss: Client) -> None:
     assert add(boss).status_code == 302
     assert errors(add(boss))
-    other = schedule(name="other")
-    boss.post(page_of(other), {**ADD, "name": "nightly"})
+    other = create_schedule(name="other")
+    boss.post(get_page_url(other), {**ADD, "name": "nightly"})
     other.refresh_from_db()
     assert other.name == "other"
 
 
 def test_an_edit_changes_what_was_changed_and_nothing_else(boss: Client) -> None:
-    row = schedule(name="nightly", cron="0 3 * * *", params={"password": "hunter2", "a": 1}, timezone="Europe/Berlin")
+    row = create_schedule(
+        name="nightly", cron="0 3 * * *", params={"password": "hunter2", "a": 1}, timezone="Europe/Berlin"
+    )
     next_fire_at = row.next_fire_at
-    shown = boss.get(page_of(row)).context["adminform"].form["params"].value()
+    shown = boss.get(get_page_url(row)).context["adminform"].form["params"].value()
     assert "hunter2" not in shown
-    assert boss.post(page_of(row), {**ADD, "params": shown.replace("1", "2"), "priority": "3"}).status_code == 302
+    assert boss.post(get_page_url(row), {**ADD, "params": shown.replace("1", "2"), "priority": "3"}).status_code == 302
     row.refresh_from_db()
     assert (row.params, row.priority, row.next_fire_at, row.edited) == (
         {"password": "hunter2", "a": 2},
@@ -161,30 +163,30 @@ def test_an_edit_changes_what_was_changed_and_nothing_else(boss: Client) -> None
         next_fire_at,
         True,
     )
-    boss.post(page_of(row), {**ADD, "params": shown, "cron": "30 4 * * *"})
+    boss.post(get_page_url(row), {**ADD, "params": shown, "cron": "30 4 * * *"})
     row.refresh_from_db()
     assert row.next_fire_at != next_fire_at
 
 
 def test_who_may_not_see_params_does_not_overwrite_them(db: Any) -> None:
-    editor = logged_in(reader("editor", "change_schedule"))
-    row = schedule(name="nightly", params={"text": "kept"})
-    assert "kept" not in editor.get(page_of(row)).content.decode()
-    assert editor.post(page_of(row), {**ADD, "params": '{"text": "mine"}'}).status_code == 302
+    editor = log_in(create_reader("editor", "change_schedule"))
+    row = create_schedule(name="nightly", params={"text": "kept"})
+    assert "kept" not in editor.get(get_page_url(row)).content.decode()
+    assert editor.post(get_page_url(row), {**ADD, "params": '{"text": "mine"}'}).status_code == 302
     row.refresh_from_db()
     assert (row.cron, row.params) == ("0 3 * * *", {"text": "kept"})
 
 
 def test_a_reader_reads_and_changes_nothing(looker: Client) -> None:
-    row = every_minute()
-    before = everything()
-    assert looker.get(page_of(row)).status_code == 200
-    assert looker.post(page_of(row), ADD).status_code == 403
+    row = create_due_schedule()
+    before = dump_tables()
+    assert looker.get(get_page_url(row)).status_code == 200
+    assert looker.post(get_page_url(row), ADD).status_code == 403
     assert add(looker).status_code == 403
     for verb in ("trigger", "skip", "enable", "disable"):
         assert looker.post(verb_url(row, verb)).status_code == 403
-        choose(looker, verb, [row])
-    assert everything() == before
+        run_action(looker, verb, [row])
+    assert dump_tables() == before
 
 
 VERBS = {"trigger": "triggered", "skip": "skips a fire", "enable": "enabled", "disable": "disabled"}
@@ -192,15 +194,15 @@ VERBS = {"trigger": "triggered", "skip": "skips a fire", "enable": "enabled", "d
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_verb_takes_its_own_permission_as_an_action_and_as_a_button(verb: str, db: Any) -> None:
-    rows = [every_minute(timezone.now() + timedelta(days=1)) for _ in range(2)]
+    rows = [create_due_schedule(timezone.now() + timedelta(days=1)) for _ in range(2)]
     if verb == "enable":
         for row in rows:
             services.disable(row.pk)
-    client = logged_in(reader("operator", f"{verb}_schedule"))
-    others = logged_in(reader("another", *(f"{other}_schedule" for other in VERBS if other != verb)))
+    client = log_in(create_reader("operator", f"{verb}_schedule"))
+    others = log_in(create_reader("another", *(f"{other}_schedule" for other in VERBS if other != verb)))
     assert others.post(verb_url(rows[0], verb)).status_code == 403
-    assert [each.name for each, _url in client.get(page_of(rows[0])).context["buttons"]] == [verb]
-    told = said(choose(client, verb, rows[:1], reason="as agreed"))
+    assert [each.name for each, _url in client.get(get_page_url(rows[0])).context["buttons"]] == [verb]
+    told = read_messages(run_action(client, verb, rows[:1], reason="as agreed"))
     assert f"1 schedule {VERBS[verb]}" in told
     assert client.post(verb_url(rows[1], verb)).status_code == 302
     assert client.get(verb_url(rows[1], verb)).status_code == 405
@@ -213,59 +215,62 @@ def test_each_verb_takes_its_own_permission_as_an_action_and_as_a_button(verb: s
 
 
 def test_a_verb_that_cannot_says_why(boss: Client) -> None:
-    silent, broken = schedule(enabled=False, name="silent"), ScheduleFactory.create(job_type="gone", name="broken")
-    told = said(choose(boss, "skip", [silent]))
+    silent, broken = (
+        create_schedule(enabled=False, name="silent"),
+        ScheduleFactory.create(job_type="gone", name="broken"),
+    )
+    told = read_messages(run_action(boss, "skip", [silent]))
     assert "0 schedules skip a fire" in told
     assert "“silent” has no next run to skip" in told
-    assert "gone" in said(choose(boss, "trigger", [broken]))
+    assert "gone" in read_messages(run_action(boss, "trigger", [broken]))
 
 
 def test_the_page_shows_what_comes_and_what_was(boss: Client) -> None:
-    row = every_minute(cron="30 2 * * *", timezone="Europe/Berlin", misfire_grace_sec=3600)
+    row = create_due_schedule(cron="30 2 * * *", timezone="Europe/Berlin", misfire_grace_sec=3600)
     Schedule.objects.filter(pk=row.pk).update(next_fire_at="2027-03-27T01:30:00Z")
-    page = boss.get(page_of(row)).content.decode()
+    page = boss.get(get_page_url(row)).content.decode()
     assert "2027-03-27T02:30:00+01:00" in page
     assert "02:30 does not exist on this day" in page
     assert "It has not fired yet." in page
-    other = every_minute(NOON)
+    other = create_due_schedule(NOON)
     fire_due(NOON)
-    page = boss.get(page_of(other)).content.decode()
-    assert str(fired(other)[0].date()) in page
+    page = boss.get(get_page_url(other)).content.decode()
+    assert str(list_fire_times(other)[0].date()) in page
     assert str(ScheduleFire.objects.get(schedule=other).job_id) in page
-    assert "clocks" in boss.get(list_of(Schedule)).content.decode() or row.next_fire_at is not None
+    assert "clocks" in boss.get(get_list_url(Schedule)).content.decode() or row.next_fire_at is not None
 
 
 def test_a_broken_row_can_be_opened_listed_and_mended(boss: Client) -> None:
     row = ScheduleFactory.create(
         name="broken", cron="nonsense", timezone="Mars/Phobos", job_type="gone", next_fire_at=NOON
     )
-    assert boss.get(list_of(Schedule)).status_code == 200
-    page = boss.get(page_of(row)).content.decode()
+    assert boss.get(get_list_url(Schedule)).status_code == 200
+    page = boss.get(get_page_url(row)).content.decode()
     assert "This schedule is broken" in page
-    assert boss.post(page_of(row), ADD).status_code == 302
+    assert boss.post(get_page_url(row), ADD).status_code == 302
     row.refresh_from_db()
     assert (row.cron, row.job_type) == ("0 3 * * *", TYPE)
 
 
 def test_deleting_goes_through_the_services_and_lists_no_fires(boss: Client) -> None:
-    row, other = every_minute(), every_minute()
+    row, other = create_due_schedule(), create_due_schedule()
     fire_due(NOON)
-    url = page_of(row).replace("/change/", "/delete/")
+    url = get_page_url(row).replace("/change/", "/delete/")
     few = queries_of(boss, url)
     ScheduleFire.objects.bulk_create(
         [ScheduleFire(schedule=row, fire_time=NOON - timedelta(minutes=n)) for n in range(1, 300)]
     )
     assert queries_of(boss, url) == few
     assert boss.post(url, {"post": "yes"}).status_code == 302
-    choose(boss, "delete_selected", [other], post="yes")
+    run_action(boss, "delete_selected", [other], post="yes")
     assert not Schedule.objects.exists()
     assert not ScheduleFire.objects.exists()
     assert Job.objects.filter(schedule=None).count() == 2
 
 
 def test_a_page_takes_as_many_queries_for_many_fires_as_for_few(boss: Client) -> None:
-    row = every_minute(misfire_grace_sec=3600)
+    row = create_due_schedule(misfire_grace_sec=3600)
     fire_due(NOON)
-    few = queries_of(boss, page_of(row))
+    few = queries_of(boss, get_page_url(row))
     fire_due(NOON + timedelta(minutes=30))
-    assert queries_of(boss, page_of(row)) == few
+    assert queries_of(boss, get_page_url(row)) == few

@@ -16,9 +16,9 @@ from schedules.models import Schedule, ScheduleFire
 from tests.factories import JobTemplateFactory, ScheduleFactory
 from tests.schedules.test_services import REFUSED
 from tests.support import executor
-from tests.support.api_client import Api, wrong_fields
-from tests.support.schedules import NOON, TYPE, every_minute, jobs_of
-from tests.support.snapshots import everything
+from tests.support.api_client import ApiClient, read_error_locations
+from tests.support.schedules import NOON, TYPE, create_due_schedule, list_jobs
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -31,18 +31,18 @@ FIELDS = {
 
 
 @pytest.fixture
-def api() -> Api:
-    return Api()
+def api() -> ApiClient:
+    return ApiClient()
 
 
-def made(api: Api, **said: Any) -> dict[str, Any]:
+def made(api: ApiClient, **said: Any) -> dict[str, Any]:
     response = api.post("/schedules", {**PLAIN, **said})
     assert response.status_code == 201, response.content
     document: dict[str, Any] = response.json()
     return document
 
 
-def test_a_schedule_is_made_read_changed_and_deleted(api: Api) -> None:
+def test_a_schedule_is_made_read_changed_and_deleted(api: ApiClient) -> None:
     schedule = made(api, priority="HIGH", target="book-1")
     assert set(schedule) >= FIELDS
     assert (schedule["priority"], schedule["catch_up"], schedule["overlap"]) == (75, "latest", "allow")
@@ -56,7 +56,7 @@ def test_a_schedule_is_made_read_changed_and_deleted(api: Api) -> None:
     assert (api.delete(path).status_code, api.get(path).status_code) == (204, 404)
 
 
-def test_rules_and_templates_in_all_their_forms(api: Api) -> None:
+def test_rules_and_templates_in_all_their_forms(api: ApiClient) -> None:
     JobTemplateFactory.create(name="preset", job_type=TYPE)
     every = made(api, name="a", cron=None, every_sec=90, anchor_at="2026-01-01T00:00:00+01:00")
     assert (every["every_sec"], every["anchor_at"]) == (90, "2025-12-31T23:00:00Z")
@@ -68,28 +68,28 @@ def test_rules_and_templates_in_all_their_forms(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("said", "where"), REFUSED)
-def test_nonsense_is_422_and_names_the_field(said: dict[str, Any], where: list[Any], api: Api) -> None:
+def test_nonsense_is_422_and_names_the_field(said: dict[str, Any], where: list[Any], api: ApiClient) -> None:
     if any(isinstance(value, float) and value != value for value in said.values()):
         said = {**said, "every_sec": "NaN"}  # JSON has no such number
-    before = everything()["Schedule"]
-    assert wrong_fields(api.post("/schedules", {**PLAIN, "params": {}, **said}))[0] == ["body", *where]
-    assert everything()["Schedule"] == before
+    before = dump_tables()["Schedule"]
+    assert read_error_locations(api.post("/schedules", {**PLAIN, "params": {}, **said}))[0] == ["body", *where]
+    assert dump_tables()["Schedule"] == before
 
 
-def test_a_name_that_is_taken_is_409(api: Api) -> None:
+def test_a_name_that_is_taken_is_409(api: ApiClient) -> None:
     made(api)
     response = api.post("/schedules", PLAIN)
     assert (response.status_code, response.json()["code"]) == (409, "name_taken")
 
 
-def test_a_template_that_a_schedule_uses_cannot_be_deleted(api: Api) -> None:
+def test_a_template_that_a_schedule_uses_cannot_be_deleted(api: ApiClient) -> None:
     template = JobTemplateFactory.create(name="preset", job_type=TYPE)
     made(api, job_type=None, template="preset")
     response = api.delete(f"/job-templates/{template.pk}")
     assert (response.status_code, response.json()["code"]) == (409, "in_use")
 
 
-def test_verbs_answer_with_what_they_did(api: Api) -> None:
+def test_verbs_answer_with_what_they_did(api: ApiClient) -> None:
     schedule = made(api)
     path = f"/schedules/{schedule['id']}"
     disabled = api.post(f"{path}/disable", {"reason": "too loud"})
@@ -110,13 +110,13 @@ def test_verbs_answer_with_what_they_did(api: Api) -> None:
 
 
 @pytest.mark.parametrize("body", [{"reason": 5}, {"reason": "x" * 2001}, {"reason": "\0"}, {"why": "x"}, [], '"x"'])
-def test_a_verbs_body_is_judged_too(body: Any, api: Api) -> None:
+def test_a_verbs_body_is_judged_too(body: Any, api: ApiClient) -> None:
     path = f"/schedules/{made(api)['id']}"
     for verb in ("trigger", "enable", "disable", "skip-next"):
         assert api.post(f"{path}/{verb}", body).status_code == 422, verb
 
 
-def test_previews_of_a_schedule_and_of_an_expression(api: Api) -> None:
+def test_previews_of_a_schedule_and_of_an_expression(api: ApiClient) -> None:
     schedule = made(api)
     items = api.get(f"/schedules/{schedule['id']}/preview").json()["items"]
     assert (len(items), items[0]["fire_at"]) == (5, schedule["next_fire_at"])
@@ -148,23 +148,23 @@ def test_previews_of_a_schedule_and_of_an_expression(api: Api) -> None:
         ("cron=*+*+*+*+*&cron=*+*+*+*+*", "cron"),
     ],
 )
-def test_a_preview_of_nonsense_is_422(query: str, where: str, api: Api) -> None:
-    assert wrong_fields(api.get(f"/schedules/preview?{query}")) == [["query", where]]
+def test_a_preview_of_nonsense_is_422(query: str, where: str, api: ApiClient) -> None:
+    assert read_error_locations(api.get(f"/schedules/preview?{query}")) == [["query", where]]
 
 
-def test_fires_are_listed_latest_first_with_what_became_of_them(api: Api) -> None:
-    row = every_minute(misfire_grace_sec=3600, overlap="skip")
+def test_fires_are_listed_latest_first_with_what_became_of_them(api: ApiClient) -> None:
+    row = create_due_schedule(misfire_grace_sec=3600, overlap="skip")
     fire_due(NOON + timedelta(minutes=2))
-    failed = executor.fail(executor.take(jobs_of(row)[0]), retry_in=0)
+    failed = executor.fail(executor.claim(list_jobs(row)[0]), retry_in=0)
     path = f"/schedules/{row.pk}/fires"
     skipped, _, first = api.get(path).json()["items"]
     assert (first["fire_time"], first["job_id"]) == ("2026-06-15T12:00:00Z", str(failed.pk))
     assert (first["outcome"], first["last_job_id"]) == ("QUEUED", str(failed.retried_by.pk))
     assert (skipped["outcome"], "overlap" in skipped["note"]) == ("SKIPPED", True)
-    assert [each["id"] for each in api.walk(path, 1)] == [each["id"] for each in api.get(path).json()["items"]]
+    assert [each["id"] for each in api.list_all(path, 1)] == [each["id"] for each in api.get(path).json()["items"]]
 
 
-def test_a_broken_row_is_shown_and_previewed_without_a_500(api: Api) -> None:
+def test_a_broken_row_is_shown_and_previewed_without_a_500(api: ApiClient) -> None:
     row = ScheduleFactory.create(cron="nonsense", timezone="Mars/Phobos", job_type="gone", params={"password": "x"})
     path = f"/schedules/{row.pk}"
     assert api.get(path).json()["params"] == {"password": "••••••"}
@@ -180,7 +180,7 @@ def test_a_broken_row_is_shown_and_previewed_without_a_500(api: Api) -> None:
     assert api.patch(path, {"params": {}}).status_code == 200
 
 
-def test_lists_are_filtered(api: Api) -> None:
+def test_lists_are_filtered(api: ApiClient) -> None:
     one, two = made(api, name="one"), made(api, name="two", enabled=False)
     found = lambda query: [each["id"] for each in api.get(f"/schedules?{query}").json()["items"]]  # noqa: E731
     assert found("") == [two["id"], one["id"]]
@@ -191,11 +191,11 @@ def test_lists_are_filtered(api: Api) -> None:
         [],
     )
     assert found("tenant=acme") == []
-    assert wrong_fields(api.get("/schedules?enabled=yes")) == [["query", "enabled"]]
+    assert read_error_locations(api.get("/schedules?enabled=yes")) == [["query", "enabled"]]
 
 
-def test_jobs_are_listed_by_their_schedule(api: Api) -> None:
-    row = every_minute()
+def test_jobs_are_listed_by_their_schedule(api: ApiClient) -> None:
+    row = create_due_schedule()
     fire_due(NOON)
     assert [each["schedule_id"] for each in api.get(f"/jobs?schedule={row.pk}").json()["items"]] == [str(row.pk)]
 
@@ -210,7 +210,7 @@ def test_jobs_are_listed_by_their_schedule(api: Api) -> None:
     ],
 )
 def test_a_session_needs_the_permission_of_its_verb(verb: str, permission: str) -> None:
-    row = every_minute(timezone.now() + timedelta(days=1))
+    row = create_due_schedule(timezone.now() + timedelta(days=1))
     user = User.objects.create_user("staff", is_staff=True)
     client = Client()
     client.force_login(user)
@@ -224,7 +224,7 @@ def test_a_session_needs_the_permission_of_its_verb(verb: str, permission: str) 
 
 
 def test_who_may_not_see_payloads_sees_no_params() -> None:
-    row = every_minute(params={"secretive": 1})
+    row = create_due_schedule(params={"secretive": 1})
     user = User.objects.create_user("staff", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_job"))
     client = Client()
@@ -233,7 +233,7 @@ def test_who_may_not_see_payloads_sees_no_params() -> None:
     assert client.get("/api/schedules").json()["items"][0]["params"] is None
 
 
-def test_masked_params_survive_an_edit(api: Api) -> None:
+def test_masked_params_survive_an_edit(api: ApiClient) -> None:
     schedule = made(api, params={"password": "hunter2", "a": 1})
     assert schedule["params"]["password"] == "••••••"
     api.patch(f"/schedules/{schedule['id']}", {"params": {**schedule["params"], "a": 2}})

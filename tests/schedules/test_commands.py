@@ -13,7 +13,7 @@ from schedules.firing import fire_due
 from schedules.models import Schedule
 from tests.factories import JobTemplateFactory
 from tests.support.commands import call
-from tests.support.schedules import NOON, TYPE, every_minute, jobs_of
+from tests.support.schedules import NOON, TYPE, create_due_schedule, list_jobs
 
 pytestmark = pytest.mark.django_db
 
@@ -113,23 +113,23 @@ def test_previews_and_fires() -> None:
     assert call("schedules", "preview").code == 2
     assert call("schedules", "preview", "--cron", "@daily", "--count", "0").code == 2
     assert call("schedules", "preview", "--cron", "0 0 31 2 *").code == 2
-    row = every_minute(name="busy")
+    row = create_due_schedule(name="busy")
     fire_due(NOON)
     assert call("schedules", "preview", "busy", "--json").json[0]["fire_at"] == "2026-06-15T12:01:00Z"
     (fire,) = call("schedules", "fires", "busy", "--json").json
-    assert (fire["job_id"], fire["outcome"]) == (str(jobs_of(row)[0].pk), "QUEUED")
+    assert (fire["job_id"], fire["outcome"]) == (str(list_jobs(row)[0].pk), "QUEUED")
     assert "2026-06-15T12:00:00Z  QUEUED" in call("schedules", "fires", "busy").out
 
 
 def test_tick_fires_what_is_due_every_time_it_is_called() -> None:
     from django.utils import timezone
 
-    row = every_minute(timezone.now().replace(second=0, microsecond=0), misfire_grace_sec=3600)
+    row = create_due_schedule(timezone.now().replace(second=0, microsecond=0), misfire_grace_sec=3600)
     first = call("tick")
     assert (first.code, "schedules: 1" in first.out) == (0, True)
     Schedule.objects.update(next_fire_at=timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=1))
     assert "schedules: 1" in call("tick").out
-    assert len(jobs_of(row)) == 2
+    assert len(list_jobs(row)) == 2
 
 
 def test_the_command_is_there_under_our_own_name_too() -> None:

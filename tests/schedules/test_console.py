@@ -15,10 +15,10 @@ from schedules.describe import describe_cron, describe_interval
 from schedules.models import Schedule, ScheduleFire
 from tests.admin.test_lists import queries_of
 from tests.factories import JobFactory, ScheduleFactory, job_in
-from tests.support.admin_pages import list_of, page_of
-from tests.support.admin_users import logged_in, reader
-from tests.support.schedules import NOON, every_minute
-from tests.support.snapshots import everything
+from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.admin_users import create_reader, log_in
+from tests.support.schedules import NOON, create_due_schedule
+from tests.support.snapshots import dump_tables
 
 
 def place() -> str:
@@ -89,30 +89,30 @@ def test_the_preview_shows_five_fires_there_and_in_utc_with_a_note_where_clocks_
 
 
 def test_without_a_script_the_button_opens_the_preview_as_a_page_and_saves_nothing(boss: Client) -> None:
-    row = every_minute(cron="0 3 * * *")
-    before = everything()
-    page = boss.get(page_of(row)).content.decode()
+    row = create_due_schedule(cron="0 3 * * *")
+    before = dump_tables()
+    page = boss.get(get_page_url(row)).content.decode()
     assert f'formaction="{place()}"' in page
     assert page.index('name="_save"') < page.index('name="_preview"')  # Enter saves
     answer = boss.post(place(), {"cron": "0 9 * * *", "timezone": "UTC", "name": "x", "_preview": "1"})
     assert (answer.status_code, "At 09:00 every day" in answer.content.decode()) == (200, True)
     assert "<html" in answer.content.decode()
     assert boss.put(place()).status_code == 405
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_who_may_not_write_is_offered_no_preview_but_sees_what_comes(looker: Client) -> None:
-    row = every_minute(cron="0 3 * * *")
-    page = looker.get(page_of(row)).content.decode()
+    row = create_due_schedule(cron="0 3 * * *")
+    page = looker.get(get_page_url(row)).content.decode()
     assert ("_preview" in page, "At 03:00 every day" in page) == (False, True)
-    assert logged_in(reader("stranger")).get(place()).status_code == 200
+    assert log_in(create_reader("stranger")).get(place()).status_code == 200
     client = Client()
     assert client.get(place()).status_code == 302
 
 
 def test_the_form_offers_every_time_zone_and_keeps_one_that_is_gone(boss: Client) -> None:
     row = ScheduleFactory.create(timezone="Mars/Phobos")
-    page = boss.get(page_of(row)).content.decode()
+    page = boss.get(get_page_url(row)).content.decode()
     for zone in ("Europe/Berlin", "America/New_York", "UTC"):
         assert f'<option value="{zone}">' in page
     assert '<option value="Mars/Phobos" selected>' in page
@@ -129,7 +129,7 @@ def test_the_list_shows_the_rule_in_words_the_last_fires_and_their_outcomes(boss
         name="nightly", cron="30 2 * * *", timezone="Europe/Berlin", tenant="acme", last_fire_at=NOON
     )
     fire(row, [Status.COMPLETED, Status.FAILED, None, Status.RUNNING])
-    page = boss.get(list_of(Schedule)).content.decode()
+    page = boss.get(get_list_url(Schedule)).content.decode()
     for told in ("At 02:30 every day", "Europe/Berlin", "30 2 * * *", "acme"):
         assert told in page, told
     assert "The last 4 fires, 1 of them failed" in page
@@ -157,13 +157,13 @@ def test_only_the_last_thirty_fires_are_looked_at(db: Any) -> None:
 
 def test_the_list_takes_as_many_statements_for_many_schedules_and_fires_as_for_few(boss: Client) -> None:
     fire(ScheduleFactory.create(), [Status.COMPLETED])
-    few = queries_of(boss, list_of(Schedule))
+    few = queries_of(boss, get_list_url(Schedule))
     for row in ScheduleFactory.create_batch(12):
         fire(row, [Status.COMPLETED] * 3)
-    assert queries_of(boss, list_of(Schedule)) == few <= 12
+    assert queries_of(boss, get_list_url(Schedule)) == few <= 12
 
 
 def test_an_empty_list_says_what_to_do_and_a_filtered_one_how_to_undo_it(boss: Client) -> None:
-    assert "Nothing is scheduled." in boss.get(list_of(Schedule)).content.decode()
-    assert "Nothing matches these filters." in boss.get(f"{list_of(Schedule)}?q=x").content.decode()
-    assert "Nothing matches these filters." in boss.get(f"{list_of(Schedule)}?enabled=1").content.decode()
+    assert "Nothing is scheduled." in boss.get(get_list_url(Schedule)).content.decode()
+    assert "Nothing matches these filters." in boss.get(f"{get_list_url(Schedule)}?q=x").content.decode()
+    assert "Nothing matches these filters." in boss.get(f"{get_list_url(Schedule)}?enabled=1").content.decode()

@@ -16,7 +16,7 @@ from schedules import declared, services
 from schedules.firing import fire_due
 from schedules.models import Schedule
 from schedules.ticker import Ticker
-from tests.support.schedules import NOON, schedule
+from tests.support.schedules import NOON, create_schedule
 
 pytestmark = pytest.mark.django_db
 
@@ -131,7 +131,7 @@ def test_a_row_that_older_code_did_not_know_how_to_run_is_mended_by_newer_code()
 
 
 def test_a_name_that_is_taken_is_not_taken_away() -> None:
-    theirs = schedule(name="report.make")
+    theirs = create_schedule(name="report.make")
     declare(cron="@daily")
     declared.sync()
     assert row().name == "report.make (code)"

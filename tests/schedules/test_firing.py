@@ -16,16 +16,25 @@ from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from tests.factories import JobTemplateFactory, ScheduleFactory
 from tests.support import executor
-from tests.support.schedules import NOON, due_at, every_minute, fired, jobs_of, minutes, require_job_iff_fire, schedule
-from tests.support.snapshots import events_of, everything
+from tests.support.schedules import (
+    NOON,
+    create_due_schedule,
+    create_schedule,
+    list_fire_times,
+    list_jobs,
+    list_minutes,
+    make_due,
+    require_a_job_per_fire,
+)
+from tests.support.snapshots import dump_tables, list_events
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_due_time_makes_one_job_however_often_one_looks() -> None:
-    row = every_minute(params={"n": 1}, priority="HIGH", target="book-1", resource="attic")
+    row = create_due_schedule(params={"n": 1}, priority="HIGH", target="book-1", resource="attic")
     assert [fire_due(NOON - timedelta(seconds=1)), fire_due(NOON), fire_due(NOON), fire_due(NOON)] == [0, 1, 0, 0]
-    (job,) = jobs_of(row)
+    (job,) = list_jobs(row)
     assert (job.status, job.params, job.priority, job.target, job.resource) == (
         "QUEUED",
         {"n": 1},
@@ -36,44 +45,44 @@ def test_a_due_time_makes_one_job_however_often_one_looks() -> None:
     assert (job.fire_time, job.not_before) == (NOON, None)
     row.refresh_from_db()
     assert (row.next_fire_at, row.last_fire_at, row.last_job_id) == (NOON + timedelta(minutes=1), NOON, job.pk)
-    (event,) = events_of(job)
+    (event,) = list_events(job)
     assert (event.kind, event.actor_kind, event.reason) == ("SUBMITTED", "scheduler", "fired by its schedule")
-    require_job_iff_fire()
+    require_a_job_per_fire()
 
 
 def test_a_due_time_that_was_fired_is_not_fired_again_even_if_the_schedule_is_set_back() -> None:
-    row = every_minute()
+    row = create_due_schedule()
     fire_due(NOON)
-    due_at(row, NOON)
+    make_due(row, NOON)
     assert fire_due(NOON + timedelta(minutes=1)) == 1
-    assert fired(row) == minutes(NOON, 2)
+    assert list_fire_times(row) == list_minutes(NOON, 2)
     row.refresh_from_db()
     assert row.fire_count == 2
-    require_job_iff_fire()
+    require_a_job_per_fire()
 
 
 def test_a_template_fires_with_its_presets_and_the_schedules_own_words_win() -> None:
     JobTemplateFactory.create(
         name="nightly", job_type="tests.anything", params={"a": 1, "b": 2}, priority=30, resource="attic"
     )
-    row = every_minute(template="nightly", params={"b": 3})
+    row = create_due_schedule(template="nightly", params={"b": 3})
     fire_due(NOON)
-    (job,) = jobs_of(row)
+    (job,) = list_jobs(row)
     assert (job.params, job.priority, job.resource) == ({"a": 1, "b": 3}, 30, "attic")
     assert job.template is not None
 
 
 def test_the_due_time_can_be_a_param() -> None:
-    row = every_minute(fire_time_param="when", job_type="tests.at")
+    row = create_due_schedule(fire_time_param="when", job_type="tests.at")
     fire_due(NOON)
-    assert jobs_of(row)[0].params == {"when": "2026-06-15T12:00:00Z"}
+    assert list_jobs(row)[0].params == {"when": "2026-06-15T12:00:00Z"}
 
 
 def test_jitter_moves_the_start_and_never_the_due_time() -> None:
-    rows = [every_minute(jitter_sec=30) for _ in range(20)]
+    rows = [create_due_schedule(jitter_sec=30) for _ in range(20)]
     fire_due(NOON)
-    starts = [jobs_of(row)[0].not_before for row in rows]
-    assert all(fired(row) == [NOON] for row in rows)
+    starts = [list_jobs(row)[0].not_before for row in rows]
+    assert all(list_fire_times(row) == [NOON] for row in rows)
     assert all(start is not None and NOON <= start < NOON + timedelta(seconds=30) for start in starts)
     assert len(set(starts)) > 15
 
@@ -81,7 +90,7 @@ def test_jitter_moves_the_start_and_never_the_due_time() -> None:
 def test_jitter_is_the_same_whoever_fires() -> None:
     from schedules.fire_plan import compute_jitter
 
-    row = schedule()
+    row = create_schedule()
     assert (
         compute_jitter(row.pk, NOON, 60)
         == compute_jitter(row.pk, NOON, 60)
@@ -100,15 +109,15 @@ ABSENCES: list[tuple[dict[str, Any], int]] = [
 @pytest.mark.parametrize(("policy", "expected"), ABSENCES)
 @pytest.mark.parametrize("rule", [{"cron": "* * * * *"}, {"cron": "7 * * * *"}, {"every_sec": 60}])
 def test_after_30_days_down_catch_up_decides(policy: dict[str, Any], expected: int, rule: dict[str, Any]) -> None:
-    row = due_at(schedule(**rule, **policy), NOON)
+    row = make_due(create_schedule(**rule, **policy), NOON)
     later = NOON + timedelta(days=30)
     if "every_sec" in rule:
         Schedule.objects.update(anchor_at=NOON)
     while fire_due(later):  # more than a hundred come in several rounds
         pass
-    times = fired(row)
+    times = list_fire_times(row)
     row.refresh_from_db()
-    assert len(times) == len(jobs_of(row)) == expected
+    assert len(times) == len(list_jobs(row)) == expected
     assert row.next_fire_at is not None
     assert later < row.next_fire_at <= later + timedelta(hours=1)
     if times:  # the newest
@@ -121,21 +130,21 @@ def test_after_30_days_down_catch_up_decides(policy: dict[str, Any], expected: i
 
 @pytest.mark.parametrize("catch_up", ["none", "latest", "all"])
 def test_what_is_late_within_its_grace_is_fired_whatever_catch_up_says(catch_up: str) -> None:
-    row = every_minute(catch_up=catch_up, misfire_grace_sec=300)
+    row = create_due_schedule(catch_up=catch_up, misfire_grace_sec=300)
     assert fire_due(NOON + timedelta(minutes=4, seconds=59)) == 5
-    assert fired(row) == minutes(NOON, 5)
+    assert list_fire_times(row) == list_minutes(NOON, 5)
     row.refresh_from_db()
     assert row.note == ""
 
 
 def test_a_scheduler_that_is_a_moment_late_has_not_been_away() -> None:
-    row = every_minute(catch_up="none", misfire_grace_sec=0)
+    row = create_due_schedule(catch_up="none", misfire_grace_sec=0)
     assert fire_due(NOON + timedelta(seconds=4)) == 1
-    assert fired(row) == [NOON]
+    assert list_fire_times(row) == [NOON]
 
 
 def test_a_schedule_fires_no_more_often_than_it_may() -> None:
-    row = every_minute(max_fires=3, misfire_grace_sec=3600)
+    row = create_due_schedule(max_fires=3, misfire_grace_sec=3600)
     assert fire_due(NOON + timedelta(minutes=1)) == 2
     assert fire_due(NOON + timedelta(minutes=30)) == 1
     row.refresh_from_db()
@@ -144,7 +153,7 @@ def test_a_schedule_fires_no_more_often_than_it_may() -> None:
 
 
 def test_once_is_once() -> None:
-    row = schedule(run_at="2099-01-01T00:00:00Z")
+    row = create_schedule(run_at="2099-01-01T00:00:00Z")
     assert row.next_fire_at is not None
     assert (fire_due(row.next_fire_at), fire_due(row.next_fire_at + timedelta(days=1))) == (1, 0)
     row.refresh_from_db()
@@ -152,37 +161,37 @@ def test_once_is_once() -> None:
 
 
 def test_intervals_are_counted_from_their_anchor() -> None:
-    row = schedule(every_sec=90, anchor_at="2026-06-15T11:59:00Z")
-    due_at(row, NOON + timedelta(seconds=30))
+    row = create_schedule(every_sec=90, anchor_at="2026-06-15T11:59:00Z")
+    make_due(row, NOON + timedelta(seconds=30))
     fire_due(NOON + timedelta(seconds=59))
     row.refresh_from_db()
-    assert (fired(row), row.next_fire_at) == ([NOON + timedelta(seconds=30)], NOON + timedelta(seconds=120))
+    assert (list_fire_times(row), row.next_fire_at) == ([NOON + timedelta(seconds=30)], NOON + timedelta(seconds=120))
 
 
 class TestOverlap:
     def test_a_fire_is_skipped_while_the_last_ones_job_is_live_and_says_why(self) -> None:
-        row = every_minute(overlap="skip")
+        row = create_due_schedule(overlap="skip")
         fire_due(NOON)
-        first = executor.take(jobs_of(row)[0])
+        first = executor.claim(list_jobs(row)[0])
         fire_due(NOON + timedelta(minutes=1))
         fire_due(NOON + timedelta(minutes=2))  # the one before was itself skipped: the first still runs
-        _, *skipped = jobs_of(row)
+        _, *skipped = list_jobs(row)
         for job in skipped:
             assert (job.status, job.status_reason) == (
                 "SKIPPED",
                 f"overlap: job {first.pk} of an earlier fire is RUNNING",
             )
-            assert [event.kind for event in events_of(job)] == ["SUBMITTED", "SKIPPED"]
+            assert [event.kind for event in list_events(job)] == ["SUBMITTED", "SKIPPED"]
         executor.complete(first)
         fire_due(NOON + timedelta(minutes=3))
-        assert [job.status for job in jobs_of(row)] == ["COMPLETED", "SKIPPED", "SKIPPED", "QUEUED"]
-        assert len(fired(row)) == 4
-        require_job_iff_fire()
+        assert [job.status for job in list_jobs(row)] == ["COMPLETED", "SKIPPED", "SKIPPED", "QUEUED"]
+        assert len(list_fire_times(row)) == 4
+        require_a_job_per_fire()
 
     def test_the_whole_retry_chain_counts(self) -> None:
-        row = every_minute(overlap="skip")
+        row = create_due_schedule(overlap="skip")
         fire_due(NOON)
-        failed = executor.fail(executor.take(jobs_of(row)[0]), retry_in=3600)
+        failed = executor.fail(executor.claim(list_jobs(row)[0]), retry_in=3600)
         fire_due(NOON + timedelta(minutes=1))
         retry = failed.retried_by
         skipped = Job.objects.get(status=Status.SKIPPED)
@@ -193,29 +202,29 @@ class TestOverlap:
 
     @pytest.mark.parametrize("state", ["paused", "failed for good", "cancelled"])
     def test_only_what_is_live_overlaps(self, state: str) -> None:
-        row = every_minute(overlap="skip")
+        row = create_due_schedule(overlap="skip")
         fire_due(NOON)
-        (job,) = jobs_of(row)
+        (job,) = list_jobs(row)
         if state == "failed for good":
-            executor.fail(executor.take(job))
+            executor.fail(executor.claim(job))
         else:
             {"paused": job_services.pause, "cancelled": job_services.cancel}[state](job.pk)
         fire_due(NOON + timedelta(minutes=1))
-        assert jobs_of(row)[1].status == ("SKIPPED" if state == "paused" else "QUEUED")
+        assert list_jobs(row)[1].status == ("SKIPPED" if state == "paused" else "QUEUED")
 
     def test_of_many_due_at_once_the_first_runs(self) -> None:
-        row = every_minute(overlap="skip", misfire_grace_sec=3600)
+        row = create_due_schedule(overlap="skip", misfire_grace_sec=3600)
         fire_due(NOON + timedelta(minutes=4))
-        assert [job.status for job in jobs_of(row)] == ["QUEUED", *["SKIPPED"] * 4]
+        assert [job.status for job in list_jobs(row)] == ["QUEUED", *["SKIPPED"] * 4]
 
     def test_by_default_fires_overlap(self) -> None:
-        row = every_minute()
+        row = create_due_schedule()
         fire_due(NOON)
         fire_due(NOON + timedelta(minutes=1))
-        assert [job.status for job in jobs_of(row)] == ["QUEUED", "QUEUED"]
+        assert [job.status for job in list_jobs(row)] == ["QUEUED", "QUEUED"]
 
     def test_what_a_person_triggered_is_no_fire(self) -> None:
-        row = every_minute(overlap="skip")
+        row = create_due_schedule(overlap="skip")
         services.trigger(row.pk)
         fire_due(NOON)
         assert [job.status for job in Job.objects.filter(schedule=row)] == ["QUEUED", "QUEUED"]
@@ -236,7 +245,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("why", BROKEN)
 def test_a_broken_row_is_disabled_with_its_reason_and_stops_nobody(why: str) -> None:
-    before, after = every_minute(), every_minute()
+    before, after = create_due_schedule(), create_due_schedule()
     row = ScheduleFactory.create(next_fire_at=NOON, **{"job_type": "tests.anything", "params": {}, **BROKEN[why]})
     fire_due(NOON + timedelta(seconds=30))
     row.refresh_from_db()
@@ -244,14 +253,14 @@ def test_a_broken_row_is_disabled_with_its_reason_and_stops_nobody(why: str) -> 
     assert row.disabled_reason.startswith("broken: ")
     if why not in ("params", "catch", "missing"):
         assert why in row.disabled_reason
-    assert (fired(before), fired(row), fired(after)) == ([NOON], [], [NOON])
+    assert (list_fire_times(before), list_fire_times(row), list_fire_times(after)) == ([NOON], [], [NOON])
 
 
 def test_schedules_that_cannot_be_written_now_stay_due_and_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever fails while jobs are inserted (an outbox, say) is no fault of the schedule: it is tried again."""
     from schedules import firing
 
-    rows = [every_minute(params={"n": number}) for number in range(3)]
+    rows = [create_due_schedule(params={"n": number}) for number in range(3)]
     whole = firing.insert_jobs
 
     def picky(jobs: Any, **how: Any) -> Any:
@@ -261,37 +270,37 @@ def test_schedules_that_cannot_be_written_now_stay_due_and_stop_nobody(monkeypat
 
     monkeypatch.setattr(firing, "insert_jobs", picky)
     assert fire_due(NOON) == 2
-    assert [len(fired(row)) for row in rows] == [1, 0, 1]
+    assert [len(list_fire_times(row)) for row in rows] == [1, 0, 1]
     assert Schedule.objects.get(pk=rows[1].pk).enabled
-    require_job_iff_fire()
+    require_a_job_per_fire()
     monkeypatch.undo()
     assert fire_due(NOON) == 1
-    assert [fired(row) for row in rows] == [[NOON]] * 3
+    assert [list_fire_times(row) for row in rows] == [[NOON]] * 3
 
 
 def test_nothing_is_half_done_when_a_fire_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     from schedules import firing
 
-    every_minute()
-    before = everything()
+    create_due_schedule()
+    before = dump_tables()
     for name in ("insert_jobs", "advance_schedules"):
         monkeypatch.setattr(firing, name, None)
         assert fire_due(NOON) == 0
-        assert everything() == before
+        assert dump_tables() == before
         monkeypatch.undo()
     assert fire_due(NOON) == 1
 
 
 def test_disabled_schedules_do_not_fire() -> None:
-    row = every_minute()
+    row = create_due_schedule()
     services.disable(row.pk)
-    due_at(row, NOON)
+    make_due(row, NOON)
     assert fire_due(NOON) == 0
     assert not ScheduleFire.objects.exists()
 
 
 def test_250_schedules_due_at_once_are_fired_in_batches_each_once() -> None:
-    template = schedule()
+    template = create_schedule()
     rows = [Schedule(name=f"s{n}", job_type="tests.anything", cron="* * * * *", next_fire_at=NOON) for n in range(250)]
     Schedule.objects.bulk_create(rows)
     services.disable(template.pk)
@@ -300,4 +309,4 @@ def test_250_schedules_due_at_once_are_fired_in_batches_each_once() -> None:
     assert set(Schedule.objects.filter(enabled=True).values_list("next_fire_at", flat=True)) == {
         NOON + timedelta(minutes=1)
     }
-    require_job_iff_fire()
+    require_a_job_per_fire()

@@ -14,20 +14,20 @@ from schedules import history
 from schedules.firing import fire_due
 from schedules.models import ScheduleFire
 from tests.support import executor
-from tests.support.schedules import NOON, every_minute, jobs_of
+from tests.support.schedules import NOON, create_due_schedule, list_jobs
 
 pytestmark = pytest.mark.django_db
 
 
 def test_an_outcome_is_that_of_the_whole_chain() -> None:
-    row = every_minute(misfire_grace_sec=3600)
+    row = create_due_schedule(misfire_grace_sec=3600)
     fire_due(NOON + timedelta(minutes=1))
-    first, second = jobs_of(row)
+    first, second = list_jobs(row)
     for _ in range(3):
-        first = executor.fail(executor.take(first), retry_in=0).retried_by
+        first = executor.fail(executor.claim(first), retry_in=0).retried_by
         Job.objects.filter(pk=first.pk).update(gate=3, position=0)  # its time has come
-    executor.complete(executor.take(first))
-    executor.fail(executor.take(second))
+    executor.complete(executor.claim(first))
+    executor.fail(executor.claim(second))
     latest, earliest = history.load_outcomes(history.fires_of(row))
     assert (earliest.outcome, latest.outcome) == ("COMPLETED", "FAILED")
     assert earliest.latest_attempt is not None
@@ -35,9 +35,9 @@ def test_an_outcome_is_that_of_the_whole_chain() -> None:
 
 
 def test_a_fire_outlives_its_job_for_as_long_as_is_said(settings: Any) -> None:
-    row = every_minute(misfire_grace_sec=3600)
+    row = create_due_schedule(misfire_grace_sec=3600)
     fire_due(NOON + timedelta(minutes=1))
-    executor.complete(executor.take(jobs_of(row)[0]))
+    executor.complete(executor.claim(list_jobs(row)[0]))
     assert PrunePass(timedelta(0)).run()
     assert [past.outcome for past in history.load_outcomes(history.fires_of(row))] == ["QUEUED", None]
     assert history.delete_old_fires() == 0

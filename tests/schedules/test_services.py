@@ -17,8 +17,17 @@ from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from schedules.validation import BrokenSchedule
 from tests.factories import JobTemplateFactory, ScheduleFactory
-from tests.support.schedules import NOON, TYPE, due_at, every_minute, fired, jobs_of, minutes, schedule
-from tests.support.snapshots import everything
+from tests.support.schedules import (
+    NOON,
+    TYPE,
+    create_due_schedule,
+    create_schedule,
+    list_fire_times,
+    list_jobs,
+    list_minutes,
+    make_due,
+)
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -94,11 +103,11 @@ def test_what_makes_no_sense_is_refused_by_name_and_leaves_nothing(said: dict[st
     assert refused.value.errors[0]["loc"] == where
     assert not Schedule.objects.exists()
     row = services.create(PLAIN)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(InvalidInput) as refused:
         services.update(row.pk, said)
     assert refused.value.errors[0]["loc"] == where
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_two_schedules_of_a_tenant_cannot_share_a_name() -> None:
@@ -148,7 +157,7 @@ def test_another_tenants_schedule_is_not_there() -> None:
 
 
 def test_a_new_cron_or_timezone_counts_from_the_next_fire() -> None:
-    row = schedule(cron="0 3 * * *", timezone="Europe/Berlin")
+    row = create_schedule(cron="0 3 * * *", timezone="Europe/Berlin")
     moved = services.update(row.pk, {"timezone": "America/New_York"})
     assert moved.next_fire_at is not None
     assert f"{moved.next_fire_at.astimezone(get_zone('America/New_York')):%H:%M}" == "03:00"
@@ -160,25 +169,25 @@ def test_a_new_cron_or_timezone_counts_from_the_next_fire() -> None:
 
 
 def test_what_was_due_when_the_rule_changed_is_fired_by_the_old_rule_and_not_lost() -> None:
-    row = schedule(cron="* * * * *", params={"then": 1})
+    row = create_schedule(cron="* * * * *", params={"then": 1})
     now = timezone.now().replace(second=0, microsecond=0)
-    due_at(row, now)
+    make_due(row, now)
     services.update(row.pk, {"cron": "0 3 * * *", "params": {"now": 2}})
-    assert fired(row) == [now]
-    assert jobs_of(row)[0].params == {"then": 1}
+    assert list_fire_times(row) == [now]
+    assert list_jobs(row)[0].params == {"then": 1}
     row.refresh_from_db()
     assert (row.fire_count, row.next_fire_at is not None and row.next_fire_at > now) == (1, True)
 
 
 def test_edits_that_leave_the_rule_alone_leave_the_next_fire_alone() -> None:
-    row = every_minute(NOON)
+    row = create_due_schedule(NOON)
     for change in ({"name": "new"}, {"params": {"a": 1}}, {"cron": "*  * * * *"}, {"priority": 3}, {}):
         assert services.update(row.pk, change).next_fire_at == NOON
     assert services.update(row.pk, {"cron": "@hourly"}).next_fire_at != NOON
 
 
 def test_a_schedule_may_go_from_one_kind_of_rule_to_another() -> None:
-    row = schedule(every_sec=60)
+    row = create_schedule(every_sec=60)
     assert services.update(row.pk, {"every_sec": None, "cron": "@daily"}).anchor_at is None
     again = services.update(row.pk, {"cron": None, "every_sec": 90})
     assert (again.every_sec, again.anchor_at is not None, again.next_fire_at is not None) == (90, True, True)
@@ -205,7 +214,7 @@ def test_a_row_that_makes_no_sense_is_a_conflict_and_no_crash() -> None:
 
 class TestEnabling:
     def test_disabling_and_enabling_never_fires_at_once(self) -> None:
-        row = due_at(schedule(catch_up="all"), timezone.now() - timedelta(minutes=3))
+        row = make_due(create_schedule(catch_up="all"), timezone.now() - timedelta(minutes=3))
         disabled = services.disable(row.pk, reason="too loud")
         assert (disabled.enabled, disabled.disabled_reason, disabled.next_fire_at) == (False, "too loud", None)
         enabled = services.enable(row.pk)
@@ -216,53 +225,53 @@ class TestEnabling:
         assert not Job.objects.exists()
 
     def test_repeating_either_changes_nothing(self) -> None:
-        row = every_minute(NOON)
+        row = create_due_schedule(NOON)
         assert services.enable(row.pk).next_fire_at == NOON
         services.disable(row.pk, reason="why")
         assert services.disable(row.pk).disabled_reason == "why"
 
     def test_a_patch_does_the_same(self) -> None:
-        row = every_minute(NOON)
+        row = create_due_schedule(NOON)
         assert services.update(row.pk, {"enabled": False}).next_fire_at is None
         enabled = services.update(row.pk, {"enabled": True})
         assert enabled.next_fire_at is not None
         assert enabled.next_fire_at > timezone.now() - timedelta(seconds=1)
 
     def test_what_has_passed_or_is_spent_stays_silent(self) -> None:
-        once = schedule(run_at=timezone.now() + timedelta(days=1))
+        once = create_schedule(run_at=timezone.now() + timedelta(days=1))
         services.disable(once.pk)
         Schedule.objects.filter(pk=once.pk).update(run_at=timezone.now() - timedelta(seconds=1))
         assert services.enable(once.pk).next_fire_at is None
-        spent = due_at(schedule(max_fires=1), NOON, fire_count=1)
+        spent = make_due(create_schedule(max_fires=1), NOON, fire_count=1)
         services.disable(spent.pk)
         assert services.enable(spent.pk).next_fire_at is None
         again = services.update(spent.pk, {"max_fires": 2})
         assert again.next_fire_at is not None
 
     def test_one_made_disabled_waits_for_nothing(self) -> None:
-        assert schedule(enabled=False).next_fire_at is None
+        assert create_schedule(enabled=False).next_fire_at is None
 
 
 class TestSkipNext:
     def test_the_next_fire_is_left_out_and_the_one_after_comes(self) -> None:
-        row = every_minute(NOON)
+        row = create_due_schedule(NOON)
         skipped = services.skip_next(row.pk, reason="holiday")
         assert skipped.next_fire_at == NOON + timedelta(minutes=1)
         assert skipped.note == "skipped: the fire of 2026-06-15T12:00:00Z, by python: holiday"
         fire_due(NOON + timedelta(minutes=2))
-        assert fired(row) == minutes(NOON + timedelta(minutes=1), 2)
+        assert list_fire_times(row) == list_minutes(NOON + timedelta(minutes=1), 2)
 
     def test_what_has_no_next_fire_has_none_to_skip(self) -> None:
-        disabled = schedule(enabled=False)
-        before = everything()
+        disabled = create_schedule(enabled=False)
+        before = dump_tables()
         with pytest.raises(services.NothingToSkip):
             services.skip_next(disabled.pk)
-        assert everything() == before
+        assert dump_tables() == before
 
 
 class TestTrigger:
     def test_it_makes_a_job_and_no_fire(self) -> None:
-        row = every_minute(NOON, overlap="skip", params={"a": 1}, jitter_sec=60, target="book-1")
+        row = create_due_schedule(NOON, overlap="skip", params={"a": 1}, jitter_sec=60, target="book-1")
         services.disable(row.pk)
         before = Schedule.objects.values().get()
         job = services.trigger(row.pk, reason="just once")
@@ -285,9 +294,9 @@ class TestTrigger:
 
 def test_deleting_a_schedule_takes_its_history_and_leaves_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "LET_GO_AT_ONCE", 2)
-    row, other = every_minute(misfire_grace_sec=3600), every_minute()
+    row, other = create_due_schedule(misfire_grace_sec=3600), create_due_schedule()
     fire_due(NOON + timedelta(minutes=4))
-    jobs = {job.pk: job.params for job in jobs_of(row)}
+    jobs = {job.pk: job.params for job in list_jobs(row)}
     assert len(jobs) == 5
     services.delete(row.pk)
     assert {job.pk: job.params for job in Job.objects.filter(pk__in=jobs, schedule=None)} == jobs
@@ -314,17 +323,19 @@ class TestPreview:
         assert refused.value.errors[0]["loc"] == [field]
 
     def test_it_begins_with_the_fire_that_waits(self) -> None:
-        row = every_minute(NOON)
+        row = create_due_schedule(NOON)
         services.skip_next(row.pk)
         row.refresh_from_db()
-        assert [each.fire_at for each in history.preview_schedule(row, 2)] == minutes(NOON + timedelta(minutes=1), 2)
+        assert [each.fire_at for each in history.preview_schedule(row, 2)] == list_minutes(
+            NOON + timedelta(minutes=1), 2
+        )
 
     def test_a_schedule_that_fires_a_few_times_shows_no_more(self) -> None:
-        row = due_at(schedule(max_fires=3), NOON, fire_count=1)
+        row = make_due(create_schedule(max_fires=3), NOON, fire_count=1)
         assert len(history.preview_schedule(row, 50)) == 2
 
     def test_a_disabled_schedule_shows_what_would_come(self) -> None:
-        row = schedule(enabled=False, cron="0 3 * * *")
+        row = create_schedule(enabled=False, cron="0 3 * * *")
         assert [f"{each.fire_at:%H:%M}" for each in history.preview_schedule(row, 2)] == ["03:00"] * 2
 
     def test_a_thousand_are_not_too_many_and_the_calendar_may_end(self) -> None:

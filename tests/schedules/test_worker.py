@@ -15,41 +15,48 @@ from jobs.states import EventKind, Status
 from schedules import services
 from schedules.models import Schedule
 from schedules.ticker import Ticker
-from tests.support.schedules import fired, jobs_of, require_job_iff_fire, schedule
-from tests.support.worker_processes import STEADY, Fleet, await_status, database_now, event, until
+from tests.support.schedules import create_schedule, list_fire_times, list_jobs, require_a_job_per_fire
+from tests.support.worker_processes import (
+    LONG_LEASE_SETTINGS,
+    Fleet,
+    get_database_time,
+    get_event,
+    wait_for_status,
+    wait_until,
+)
 
 SOON_SEC = 6.0  # less than what a scheduler that nobody tells anything would sleep
 
 
 def test_a_schedule_that_is_made_while_the_scheduler_sleeps_fires_at_its_time(fleet: Fleet) -> None:
-    fleet.start(settings=STEADY)
-    due = database_now() + timedelta(seconds=2)
-    row = schedule(run_at=due, job_type="sample.noop")
-    until(lambda: jobs_of(row), what=fleet.logs)
-    (job,) = jobs_of(row)
-    await_status(job.pk, Status.COMPLETED, fleet=fleet)
-    late = (event(job.pk, EventKind.SUBMITTED).at - due).total_seconds()
+    fleet.start(settings=LONG_LEASE_SETTINGS)
+    due = get_database_time() + timedelta(seconds=2)
+    row = create_schedule(run_at=due, job_type="sample.noop")
+    wait_until(lambda: list_jobs(row), what=fleet.logs)
+    (job,) = list_jobs(row)
+    wait_for_status(job.pk, Status.COMPLETED, fleet=fleet)
+    late = (get_event(job.pk, EventKind.SUBMITTED).at - due).total_seconds()
     assert 0 <= late < SOON_SEC
 
 
 def test_two_workers_fire_every_second_once_until_it_is_disabled(fleet: Fleet) -> None:
-    fleet.start_many(2, settings=STEADY)
-    row = schedule(every_sec=1, job_type="sample.noop", overlap="skip")
-    until(lambda: len(fired(row)) >= 5, what=fleet.logs)
+    fleet.start_many(2, settings=LONG_LEASE_SETTINGS)
+    row = create_schedule(every_sec=1, job_type="sample.noop", overlap="skip")
+    wait_until(lambda: len(list_fire_times(row)) >= 5, what=fleet.logs)
     services.disable(row.pk)
-    times = fired(row)
+    times = list_fire_times(row)
     assert [b - a for a, b in pairwise(times)] == [timedelta(seconds=1)] * (len(times) - 1)
-    until(lambda: not Job.objects.filter(status=Status.QUEUED).exists(), what=fleet.logs)
-    assert fired(row) == times
-    require_job_iff_fire()
+    wait_until(lambda: not Job.objects.filter(status=Status.QUEUED).exists(), what=fleet.logs)
+    assert list_fire_times(row) == times
+    require_a_job_per_fire()
     assert " broken" not in fleet.logs()
 
 
 def test_a_worker_that_starts_makes_up_for_what_was_missed(fleet: Fleet) -> None:
-    row = schedule(cron="* * * * *", job_type="sample.noop", catch_up="all", catch_up_max=3)
-    Schedule.objects.update(next_fire_at=database_now().replace(second=0, microsecond=0) - timedelta(hours=1))
-    fleet.start(settings=STEADY)
-    until(lambda: Job.objects.filter(schedule=row, status=Status.COMPLETED).count() >= 3, what=fleet.logs)
+    row = create_schedule(cron="* * * * *", job_type="sample.noop", catch_up="all", catch_up_max=3)
+    Schedule.objects.update(next_fire_at=get_database_time().replace(second=0, microsecond=0) - timedelta(hours=1))
+    fleet.start(settings=LONG_LEASE_SETTINGS)
+    wait_until(lambda: Job.objects.filter(schedule=row, status=Status.COMPLETED).count() >= 3, what=fleet.logs)
 
 
 @pytest.mark.django_db
@@ -63,7 +70,7 @@ class TestPace:
 
     def test_a_housekeeper_that_comes_by_often_asks_the_database_seldom(self) -> None:
         ticker = Ticker()
-        schedule(cron="0 3 1 1 *")
+        create_schedule(cron="0 3 1 1 *")
         self.ask(ticker)
         assert [self.ask(ticker) for _ in range(20)] == [0] * 20
         assert 0 < ticker.pause_sec() <= 1.0
@@ -99,13 +106,13 @@ class TestPace:
     def test_a_tick_that_somebody_asks_for_always_looks(self) -> None:
         ticker = Ticker()
         ticker.tick()
-        row = schedule(cron="@yearly")  # every minute, the turn of a minute would be due too
-        Schedule.objects.filter(pk=row.pk).update(next_fire_at=database_now() - timedelta(seconds=1))
+        row = create_schedule(cron="@yearly")  # every minute, the turn of a minute would be due too
+        Schedule.objects.filter(pk=row.pk).update(next_fire_at=get_database_time() - timedelta(seconds=1))
         assert ticker.tick() == 1
 
     def test_it_wakes_for_the_next_due_time_and_not_a_second_later(self) -> None:
         ticker = Ticker()
-        row = schedule()
-        Schedule.objects.filter(pk=row.pk).update(next_fire_at=database_now() + timedelta(seconds=0.5))
+        row = create_schedule()
+        Schedule.objects.filter(pk=row.pk).update(next_fire_at=get_database_time() + timedelta(seconds=0.5))
         ticker.tick()
         assert ticker.pause_sec() < 0.6

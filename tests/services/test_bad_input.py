@@ -15,7 +15,7 @@ from jobs.errors import InvalidInput, InvalidParams, JobSchedulerError, NotFound
 from jobs.services import jobs as job_services
 from tests.factories import JobFactory, JobTemplateFactory
 from tests.sample_app import job_types
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -153,21 +153,21 @@ def _points_at(refusal: JobSchedulerError, loc: Loc) -> bool:
 
 @pytest.mark.parametrize(("said", "kind", "loc"), CASES)
 def test_a_bad_submission_is_refused_by_field(said: dict[str, Any], kind: Kind, loc: Loc) -> None:
-    before = everything()
+    before = dump_tables()
     with pytest.raises(kind) as refusal:
         job_services.enqueue(**said)
     assert _points_at(refusal.value, loc)
     assert str(refusal.value).isprintable(), "what somebody sent does not travel on in the message"
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize(("said", "kind", "loc"), CASES)
 def test_a_bad_item_of_a_bulk_is_refused_by_place(said: dict[str, Any], kind: Kind, loc: Loc) -> None:
-    before = everything()
+    before = dump_tables()
     with pytest.raises(kind) as refusal:
         job_services.enqueue_many([note(), said])
     assert _points_at(refusal.value, ["jobs", 1, *loc])
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("item", [None, 7, "tests.note", ["tests.note"], [("job_type", "tests.note")]], ids=str)
@@ -186,10 +186,10 @@ def test_a_bulk_that_is_no_list_is_refused(items: Any) -> None:
 
 def test_a_template_that_no_longer_fits_its_handler_is_refused() -> None:
     JobTemplateFactory.create(name="old", job_type=NOTE, params={"words": 1})
-    before = everything()
+    before = dump_tables()
     with pytest.raises(InvalidParams):
         job_services.enqueue(template="old")
-    assert everything() == before
+    assert dump_tables() == before
 
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -209,10 +209,10 @@ NO_IDS = ["", "x", "0" * 31, "0" * 33, "123e4567", 7, None, b"x", ["x"], NUL, st
 @pytest.mark.parametrize("job_id", NO_IDS, ids=repr)
 def test_an_id_of_no_job_is_not_found(verb: str, job_id: Any) -> None:
     JobFactory.create()
-    before = everything()
+    before = dump_tables()
     with pytest.raises(NotFound):
         VERBS[verb](job_id)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 BAD_REASONS = {"NUL": NUL, "surrogate": LONE, "too long": "x" * 2001, "number": 7, "list": ["x"], "true": True}
@@ -222,21 +222,21 @@ BAD_REASONS = {"NUL": NUL, "surrogate": LONE, "too long": "x" * 2001, "number": 
 @pytest.mark.parametrize("reason", BAD_REASONS)
 def test_a_bad_reason_is_refused_before_anything_moves(verb: str, reason: str) -> None:
     job = JobFactory.create(queued=True)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(InvalidInput) as refusal:
         VERBS[verb](job.pk, reason=BAD_REASONS[reason])
     assert refusal.value.errors[0]["loc"] == ["reason"]
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("reason", BAD_REASONS)
 def test_a_bad_reason_of_a_submission_is_refused(reason: str) -> None:
-    before = everything()
+    before = dump_tables()
     for submit in (lambda **more: job_services.enqueue(NOTE, {"text": "a"}, **more), _many):
         with pytest.raises(InvalidInput) as refusal:
             submit(reason=BAD_REASONS[reason])
         assert refusal.value.errors[0]["loc"] == ["reason"]
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def _many(**more: Any) -> Any:
@@ -246,11 +246,11 @@ def _many(**more: Any) -> Any:
 @pytest.mark.parametrize("fresh", ["yes", 1, None, 0])
 def test_a_retry_is_fresh_or_not(fresh: Any) -> None:
     job = JobFactory.create(failed=True)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(InvalidInput) as refusal:
         job_services.retry(job.pk, fresh=fresh)
     assert refusal.value.errors[0]["loc"] == ["fresh"]
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize(
@@ -268,20 +268,20 @@ def test_a_retry_is_fresh_or_not(fresh: Any) -> None:
 def test_a_move_says_one_place(where: dict[str, Any]) -> None:
     job, other = JobFactory.create(), JobFactory.create()
     said: dict[str, Any] = {name: other.pk if value == "other" else value for name, value in where.items()}
-    before = everything()
+    before = dump_tables()
     with pytest.raises(InvalidInput):
         job_services.move(job.pk, **said)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("way", ["before", "after"])
 @pytest.mark.parametrize("neighbour", ["x", "", 7, NUL], ids=repr)
 def test_a_neighbour_that_is_no_id_is_not_found(way: str, neighbour: Any) -> None:
     job = JobFactory.create()
-    before = everything()
+    before = dump_tables()
     with pytest.raises(NotFound):
         job_services.move(job.pk, **{way: neighbour})
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("changes", [None, [], "tags", 7], ids=repr)

@@ -22,7 +22,7 @@ from jobs.states import Status
 from tests.factories import JobTemplateFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import everything, kinds_of
+from tests.support.snapshots import dump_tables, list_event_kinds
 
 pytestmark = pytest.mark.django_db
 
@@ -119,11 +119,11 @@ def test_a_job_for_later_waits_behind_its_time_and_a_past_one_does_not() -> None
 def test_a_held_job_is_pending_until_a_person_releases_it() -> None:
     job = job_services.enqueue(TYPE, target="book-1", hold=True)
     assert (job.status, job.hold, job.gate) == (Status.PENDING, True, Gate.CLOSED)
-    assert kinds_of(job) == ["SUBMITTED", "HELD"]
-    assert executor.take_next() is None
+    assert list_event_kinds(job) == ["SUBMITTED", "HELD"]
+    assert executor.claim_next() is None
     released = job_services.release(job.pk)
     assert (released.status, released.hold) == (Status.QUEUED, False)
-    executor.take(released)
+    executor.claim(released)
 
 
 def test_a_submission_in_a_lane_leaves_a_mark() -> None:
@@ -172,16 +172,16 @@ def test_a_bulk_submission_may_mix_everything() -> None:
     )
     found = [Job.objects.get(pk=each) for each in ids]
     assert [job.gate for job in found] == [Gate.LANE, Gate.TIME, Gate.CLOSED]
-    assert [kinds_of(job) for job in found] == [["SUBMITTED"], ["SUBMITTED"], ["SUBMITTED", "HELD"]]
+    assert [list_event_kinds(job) for job in found] == [["SUBMITTED"], ["SUBMITTED"], ["SUBMITTED", "HELD"]]
 
 
 def test_a_bulk_submission_with_one_mistake_writes_nothing_and_names_the_place() -> None:
     items: list[dict[str, Any]] = [{"job_type": TYPE}, {"job_type": TYPE}, {"job_type": TYPE, "priority": 101}]
-    before = everything()
+    before = dump_tables()
     with pytest.raises(InvalidInput) as refusal:
         job_services.enqueue_many(items)
     assert refusal.value.errors[0]["loc"] == ["jobs", 2, "priority"]
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_an_empty_bulk_submission_is_no_submission() -> None:

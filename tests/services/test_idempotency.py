@@ -15,7 +15,7 @@ from jobs.states import Status
 from tests.factories import JobTemplateFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import events_of, everything, kinds_of
+from tests.support.snapshots import dump_tables, list_event_kinds, list_events
 
 pytestmark = pytest.mark.django_db
 
@@ -24,10 +24,10 @@ TYPE = job_types.anything.name
 
 def test_the_same_key_and_body_give_the_same_job() -> None:
     job = job_services.enqueue(TYPE, {"a": 1}, idempotency_key="k", tags=["t"])
-    before = everything()
+    before = dump_tables()
     again = job_services.enqueue(TYPE, {"a": 1}, idempotency_key="k", tags=["t"])
     assert again.pk == job.pk
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_submission_says_whether_it_created_the_job() -> None:
@@ -56,11 +56,11 @@ def test_the_same_key_gives_the_job_as_it_is_now() -> None:
 )
 def test_the_same_key_with_another_body_is_refused(other: dict[str, Any]) -> None:
     job_services.enqueue(TYPE, {"a": 1}, idempotency_key="k")
-    before = everything()
+    before = dump_tables()
     said: dict[str, Any] = {"job_type": TYPE, "params": {"a": 1}, "idempotency_key": "k", **other}
     with pytest.raises(IdempotencyKeyReused, match="“k”"):
         job_services.enqueue(**said)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_the_order_of_keys_does_not_make_another_body() -> None:
@@ -84,7 +84,7 @@ def test_a_key_belongs_to_its_tenant() -> None:
 
 
 def test_a_retry_does_not_take_the_key() -> None:
-    job = executor.fail(executor.take(job_services.enqueue(TYPE, idempotency_key="k")), retry_in=10)
+    job = executor.fail(executor.claim(job_services.enqueue(TYPE, idempotency_key="k")), retry_in=10)
     assert job.retried_by.idempotency_key is None
     assert job_services.enqueue(TYPE, idempotency_key="k").pk == job.pk
 
@@ -94,7 +94,7 @@ def test_one_key_within_one_bulk_is_one_job() -> None:
     ids = job_services.enqueue_many([item, {"job_type": TYPE}, item])
     assert ids[0] == ids[2] != ids[1]
     assert Job.objects.count() == 2
-    assert [kinds_of(job) for job in Job.objects.all()] == [["SUBMITTED"], ["SUBMITTED"]]
+    assert [list_event_kinds(job) for job in Job.objects.all()] == [["SUBMITTED"], ["SUBMITTED"]]
 
 
 def test_one_key_with_two_bodies_within_one_bulk_writes_nothing() -> None:
@@ -114,7 +114,7 @@ def test_a_bulk_with_keys_that_are_taken_makes_only_the_others() -> None:
     assert (ids[1], ids[3]) == (taken.pk, taken.pk)
     assert ids[0] == ids[4]
     assert Job.objects.count() == 3
-    assert len(events_of(taken)) == 1
+    assert len(list_events(taken)) == 1
 
 
 def test_a_large_bulk_that_is_sent_again_is_answered_with_the_same_jobs() -> None:
@@ -133,7 +133,7 @@ def test_a_large_bulk_that_is_sent_again_is_answered_with_the_same_jobs() -> Non
 
 def test_a_bulk_with_a_taken_key_and_another_body_writes_nothing() -> None:
     job_services.enqueue(TYPE, idempotency_key="b")
-    before = everything()
+    before = dump_tables()
     with pytest.raises(IdempotencyKeyReused):
         job_services.enqueue_many([{"job_type": TYPE}, {"job_type": TYPE, "idempotency_key": "b", "priority": 1}])
-    assert everything() == before
+    assert dump_tables() == before

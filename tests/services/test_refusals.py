@@ -25,11 +25,11 @@ from jobs.states import ACTIONS, PERSON_VERBS, LatestAttempt, Status, allowed_ac
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.admin_pages import page_of
-from tests.support.admin_users import logged_in
-from tests.support.api_client import Api
+from tests.support.admin_pages import get_page_url
+from tests.support.admin_users import log_in
+from tests.support.api_client import ApiClient
 from tests.support.commands import call
-from tests.support.snapshots import everything
+from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -43,7 +43,7 @@ def _enqueue(**fields: Any) -> Job:
 
 
 def _running() -> Job:
-    return executor.take(_enqueue(target="book-1"))
+    return executor.claim(_enqueue(target="book-1"))
 
 
 def _handed_back() -> Job:
@@ -84,19 +84,19 @@ def _backoff() -> Job:
 
 def _failed_twice() -> Job:
     first = _failed()
-    executor.fail(executor.take(job_services.retry(first.pk)))
+    executor.fail(executor.claim(job_services.retry(first.pk)))
     return first
 
 
 def _chain_of_three() -> Job:
     first = _failed_twice()
-    executor.take(job_services.retry(first.pk))
+    executor.claim(job_services.retry(first.pk))
     return first
 
 
 def _succeeded_at_last() -> Job:
     first = _failed()
-    executor.complete(executor.take(job_services.retry(first.pk)))
+    executor.complete(executor.claim(job_services.retry(first.pk)))
     return first
 
 
@@ -130,7 +130,7 @@ SITUATIONS: dict[str, Callable[[], Job]] = {
     "retry in backoff": lambda: _retry_of(_backoff()),
     "failed, its retry queued": lambda: job_services.retry(_failed().pk).retry_of,  # type: ignore[return-value]
     "queued retry": lambda: job_services.retry(_failed().pk),
-    "running retry": lambda: executor.take(job_services.retry(_failed().pk)),
+    "running retry": lambda: executor.claim(job_services.retry(_failed().pk)),
     "failed, its retry failed": _failed_twice,
     "failed retry": lambda: _retry_of(_failed_twice()),
     "failed, its retry completed": _succeeded_at_last,
@@ -157,7 +157,7 @@ def built(situation: str) -> Iterator[Job]:
         transaction.set_rollback(True)
 
 
-def _ask(api: Api, action: str, job: Job) -> Any:
+def _ask(api: ApiClient, action: str, job: Job) -> Any:
     if action == "update":
         return api.patch(f"/jobs/{job.pk}", {"priority": 90})
     return api.post(f"/jobs/{job.pk}/{action}", {"to": "bottom"} if action == "move" else {})
@@ -165,10 +165,10 @@ def _ask(api: Api, action: str, job: Job) -> Any:
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: str) -> None:
-    api, boss = Api("operate", "read"), logged_in(User.objects.create_superuser("boss"))
+    api, boss = ApiClient("operate", "read"), log_in(User.objects.create_superuser("boss"))
     for action in ACTIONS:
         with built(situation) as job:
-            facts, before = facts_of(job), everything()
+            facts, before = facts_of(job), dump_tables()
             allowed = allowed_actions(facts)
             is_allowed = action in allowed
             assert _buttons(boss, job) == {
@@ -178,13 +178,13 @@ def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: 
             if action in PERSON_VERBS:
                 foretold = call("jobs", action, job.pk, "--dry-run", "--json").json
                 assert bool(foretold["changed"] or foretold["asked"]) == is_allowed
-            assert everything() == before, "looking changed something"
+            assert dump_tables() == before, "looking changed something"
             if is_allowed:
                 CALLS[action](job)
                 continue
             with pytest.raises(Conflict) as refused:
                 CALLS[action](job)
-            assert everything() == before, "a refusal changed something"
+            assert dump_tables() == before, "a refusal changed something"
             problem = _ask(api, action, job)
             assert problem.status_code == 409
             told = problem.json()
@@ -194,7 +194,7 @@ def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_what_a_409_lists_is_then_accepted(situation: str) -> None:
-    api = Api("operate", "read")
+    api = ApiClient("operate", "read")
     with built(situation) as job:
         refused = next(action for action in ACTIONS if action not in allowed_actions(facts_of(job)))
     for action in ACTIONS:
@@ -205,7 +205,7 @@ def test_what_a_409_lists_is_then_accepted(situation: str) -> None:
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_each_field_is_refused_by_its_name(situation: str) -> None:
-    api = Api("operate", "read")
+    api = ApiClient("operate", "read")
     for field, value in ALL_FIELDS.items():
         with built(situation) as job:
             answer = api.patch(f"/jobs/{job.pk}", {field: value})
@@ -224,7 +224,7 @@ def test_a_superseded_attempt_answers_with_the_latest_one(action: str) -> None:
     job = _chain_of_three()
     second = _retry_of(job)
     third = _retry_of(second)
-    api = Api("operate", "read")
+    api = ApiClient("operate", "read")
     for named in (job, second):
         told = _ask(api, action, named).json()
         assert (told["status"], told["code"], told["tail_id"]) == (409, "superseded", str(third.pk))
@@ -282,7 +282,7 @@ def test_every_status_is_among_the_situations() -> None:
 
 
 def _buttons(client: Client, job: Job) -> set[str]:
-    return {action.name for action, _url in client.get(page_of(job)).context["buttons"]}
+    return {action.name for action, _url in client.get(get_page_url(job)).context["buttons"]}
 
 
 def _is_foreseen(action: str, job: Job) -> bool:

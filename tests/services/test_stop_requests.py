@@ -17,9 +17,9 @@ from jobs.services import jobs as job_services
 from jobs.states import STOPPED_AS, Cause, Status, StopMode
 from tests.factories import JobFactory
 from tests.sample_app import job_types
-from tests.support.api_client import Api
-from tests.support.executor import WORKER, finish, offer, take
-from tests.support.snapshots import events_of, everything, kinds_of
+from tests.support.api_client import ApiClient
+from tests.support.executor import WORKER, claim, finish, offer
+from tests.support.snapshots import dump_tables, list_event_kinds, list_events
 
 pytestmark = pytest.mark.django_db
 
@@ -51,26 +51,26 @@ def test_a_pause_has_a_reason_even_if_nobody_gave_one() -> None:
 @pytest.mark.parametrize("mode", StopMode)
 def test_a_repeated_request_is_no_new_event(mode: StopMode) -> None:
     job = _running(mode)
-    before = everything()
+    before = dump_tables()
     again = job_services.cancel(job.pk, reason="again") if mode == StopMode.CANCEL else job_services.pause(job.pk)
     assert again.cancel_mode == mode
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_cancel_upgrades_a_pause() -> None:
     job = job_services.cancel(_running(StopMode.PAUSE).pk, reason="no, for good")
     assert (job.cancel_mode, job.status_reason) == ("CANCEL", "no, for good")
-    assert kinds_of(job) == ["PAUSE_REQUESTED", "CANCEL_REQUESTED"]
+    assert list_event_kinds(job) == ["PAUSE_REQUESTED", "CANCEL_REQUESTED"]
 
 
 def test_a_pause_after_a_cancel_is_refused() -> None:
     job = _running(StopMode.CANCEL)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(WrongState) as refusal:
         job_services.pause(job.pk)
     assert refusal.value.status == Status.RUNNING
     assert "pause" not in refusal.value.allowed
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize(("mode", "status"), [(StopMode.CANCEL, Status.CANCELLED), (StopMode.PAUSE, Status.PAUSED)])
@@ -90,7 +90,7 @@ def test_a_job_with_a_stop_request_ends_in_what_was_asked(mode: StopMode, status
     assert Job.objects.count() == 1
     assert job.run.status == (Status.CANCELLED if status == Status.CANCELLED else Status.RUNNING)
     assert job.holds_lane is (status == Status.PAUSED)
-    assert kinds_of(job)[-1] == status
+    assert list_event_kinds(job)[-1] == status
 
 
 def test_a_paused_job_has_no_request_left_on_it() -> None:
@@ -119,7 +119,7 @@ def test_the_event_of_a_stop_names_who_asked_for_it_and_the_request_is_gone(mode
     else:
         _expire(job)
     asked = {"kind": "user", "name": "ada"} if mode == StopMode.CANCEL else {"kind": "token", "name": "bob"}
-    last = Api("read").get(f"/jobs/{job.pk}/events").json()["items"][-1]
+    last = ApiClient("read").get(f"/jobs/{job.pk}/events").json()["items"][-1]
     assert (last["kind"], last["data"]["requested_by"]) == (STOPPED_AS[mode], asked)
     job.refresh_from_db()
     assert (job.cancel_requested, job.cancel_mode) == (False, "")
@@ -129,11 +129,11 @@ def test_of_two_pauses_the_last_asker_is_named() -> None:
     job = JobFactory.create(paused=True, job_type=job_types.note.name)
     for name in ("ada", "bob"):
         job_services.resume(job.pk)
-        taken = take(job)
+        taken = claim(job)
         assert taken.lease_token is not None
         job_services.pause(job.pk, actor=Actor(ActorKind.USER, name))
         ending.stop(job.pk, taken.lease_token, actor=WORKER)
-        data = events_of(job)[-1].data
+        data = list_events(job)[-1].data
         assert data is not None
         assert data["requested_by"]["name"] == name
 
@@ -144,8 +144,8 @@ def test_a_hand_back_that_meets_a_stop_request_is_a_stop_and_its_replay_is_known
     for verdict in (Verdict.DONE, Verdict.REPLAY):
         assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == verdict
     assert ending.stop(job.pk, job.lease_token, actor=WORKER) == Verdict.REPLAY
-    assert kinds_of(job) == ["CANCEL_REQUESTED", "CANCELLED"]
-    assert events_of(job)[-1].reason == "enough"
+    assert list_event_kinds(job) == ["CANCEL_REQUESTED", "CANCELLED"]
+    assert list_events(job)[-1].reason == "enough"
 
 
 def test_a_stop_is_no_replay_of_a_hand_back() -> None:
@@ -153,7 +153,7 @@ def test_a_stop_is_no_replay_of_a_hand_back() -> None:
     assert job.lease_token is not None
     assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == Verdict.DONE
     assert ending.stop(job.pk, job.lease_token, actor=WORKER) == Verdict.LOST
-    assert kinds_of(job) == ["HANDED_BACK"]
+    assert list_event_kinds(job) == ["HANDED_BACK"]
 
 
 def test_stopping_keeps_what_the_handler_had_made_so_far() -> None:
@@ -167,9 +167,9 @@ def test_stopping_keeps_what_the_handler_had_made_so_far() -> None:
 def test_a_stop_that_nobody_asked_for_changes_nothing() -> None:
     job = _running()
     assert job.lease_token is not None
-    before = everything()
+    before = dump_tables()
     assert ending.stop(job.pk, job.lease_token, actor=WORKER) == Verdict.LOST
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("mode", StopMode)
@@ -195,7 +195,7 @@ def test_a_failure_after_a_stop_request_is_not_retried(mode: StopMode) -> None:
     job.refresh_from_db()
     assert (job.status, job.holds_lane) == (Status.FAILED, True)
     assert Job.objects.count() == 1
-    assert "RETRY_CREATED" not in kinds_of(job)
+    assert "RETRY_CREATED" not in list_event_kinds(job)
 
 
 def test_a_hand_back_puts_the_job_back_with_its_run_open_and_no_attempt_used() -> None:
@@ -207,7 +207,7 @@ def test_a_hand_back_puts_the_job_back_with_its_run_open_and_no_attempt_used() -
     assert (job.status, job.attempt, job.checkpoint) == (Status.QUEUED, 1, {"page": 7})
     assert (job.holds_lane, job.run.status) == (True, Status.RUNNING)
     assert (job.run.started_at, job.run.worker) == first
-    assert kinds_of(job) == ["HANDED_BACK"]
+    assert list_event_kinds(job) == ["HANDED_BACK"]
 
 
 def test_a_resumed_job_goes_on_with_the_same_run() -> None:

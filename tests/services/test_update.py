@@ -18,7 +18,7 @@ from jobs.states import Status
 from tests.factories import JobFactory, job_in
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.snapshots import events_of, everything, kinds_of
+from tests.support.snapshots import dump_tables, list_event_kinds, list_events
 
 pytestmark = pytest.mark.django_db
 
@@ -49,16 +49,16 @@ def test_a_waiting_job_can_be_edited(name: str, status: Status) -> None:
     edited = job_services.update(job.pk, {name: CHANGES[name]}, actor=ADA, reason="a better idea")
     expected = {"priority": 100}.get(name, CHANGES[name])
     assert getattr(edited, name) == expected
-    event = events_of(job)[-1]
+    event = list_events(job)[-1]
     assert (event.kind, event.reason, event.actor_name) == ("UPDATED", "a better idea", "ada")
     assert (event.data, event.to_status) == ({"fields": [name]}, status)
 
 
 def test_an_edit_that_changes_nothing_leaves_no_event() -> None:
     job = job_services.enqueue(TYPE, {"text": "a"}, priority=70)
-    before = everything()
+    before = dump_tables()
     job_services.update(job.pk, {"priority": 70, "params": {"text": "a"}})
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_none_clears_a_field() -> None:
@@ -76,9 +76,9 @@ def test_a_new_priority_is_also_what_a_retry_starts_from() -> None:
 def test_a_job_put_off_waits_behind_its_time_and_one_brought_forward_does_not() -> None:
     job = job_services.enqueue(TYPE, {"text": "a"})
     assert job_services.update(job.pk, {"not_before": TOMORROW}).gate == Gate.TIME
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
     assert job_services.update(job.pk, {"not_before": None}).gate == Gate.READY
-    executor.take(job)
+    executor.claim(job)
 
 
 @pytest.mark.parametrize("target", ["book-2", None])
@@ -88,27 +88,27 @@ def test_a_job_that_leaves_its_lane_has_both_lanes_looked_at_again(target: str |
     job_services.update(job.pk, {"target": target})
     marked = {mark.lane_id for mark in LaneMark.objects.all()}
     assert marked == {lane_id("default", each) for each in ("book-1", target) if each}
-    executor.take(job)
+    executor.claim(job)
 
 
 @pytest.mark.parametrize("target", ["book-2", None])
 def test_a_paused_job_that_leaves_its_lane_lets_it_go(target: str | None) -> None:
     paused = job_services.pause(job_services.enqueue(TYPE, {"text": "a"}, target="book-1").pk)
     other = job_services.enqueue(TYPE, {"text": "b"}, target="book-1")
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
     moved = job_services.update(paused.pk, {"target": target})
     assert (moved.target, moved.holds_lane) == (target, target is not None)
-    executor.take(other)
+    executor.claim(other)
 
 
 @pytest.mark.parametrize("target", ["book-2", None])
 def test_a_retry_that_leaves_its_lane_lets_it_go(target: str | None) -> None:
-    failed = executor.fail(executor.take(job_services.enqueue(TYPE, {"text": "a"}, target="book-1")), retry_in=3600)
+    failed = executor.fail(executor.claim(job_services.enqueue(TYPE, {"text": "a"}, target="book-1")), retry_in=3600)
     other = job_services.enqueue(TYPE, {"text": "b"}, target="book-1")
-    assert executor.take_next() is None
+    assert executor.claim_next() is None
     moved = job_services.update(failed.retried_by.pk, {"target": target})
     assert (moved.target, moved.holds_lane) == (target, False)
-    executor.take(other)
+    executor.claim(other)
 
 
 DISPATCHED: dict[str, dict[str, Any]] = {
@@ -129,11 +129,11 @@ MAY_CHANGE = sorted(set(CHANGES) - {"params", "target", "tags"})
 @pytest.mark.parametrize("name", ["params", "target"])
 def test_what_was_dispatched_once_is_frozen(state: str, name: str) -> None:
     job = JobFactory.create(**DISPATCHED[state])
-    before = everything()
+    before = dump_tables()
     with pytest.raises(InvalidOperationError, match=f"^Cannot modify {name} after dispatch$") as refusal:
         job_services.update(job.pk, {"priority": 1, name: CHANGES[name]} if state in WAITS else {name: CHANGES[name]})
     assert (refusal.value.field, refusal.value.status) == (name, job.status)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("state", WAITS)
@@ -142,23 +142,23 @@ def test_the_rest_changes_while_the_job_waits_also_after_its_dispatch(state: str
     job = JobFactory.create(**DISPATCHED[state])
     edited = job_services.update(job.pk, {name: CHANGES[name]})
     assert getattr(edited, name) == {"priority": 100}.get(name, CHANGES[name])
-    assert events_of(job)[-1].data == {"fields": [name]}
+    assert list_events(job)[-1].data == {"fields": [name]}
 
 
 @pytest.mark.parametrize("state", sorted(set(DISPATCHED) - set(WAITS)))
 @pytest.mark.parametrize("name", MAY_CHANGE)
 def test_a_job_that_does_not_wait_keeps_the_rest_and_the_refusal_names_the_field(state: str, name: str) -> None:
     job = JobFactory.create(**DISPATCHED[state])
-    before = everything()
+    before = dump_tables()
     with pytest.raises(WrongState, match=f"is {job.status} and its {name} cannot be changed") as refusal:
         job_services.update(job.pk, {"tags": ["x"], name: CHANGES[name]})
     assert (refusal.value.field, refusal.value.status) == (name, job.status)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("changes", [{"priority": 1}, {"not_before": TOMORROW}, {"max_runtime_sec": 5}])
 def test_a_holder_of_its_lane_that_is_edited_while_it_waits_keeps_the_lane(changes: dict[str, Any]) -> None:
-    job = executor.take(job_services.enqueue(TYPE, {"text": "a"}, target="book-1"))
+    job = executor.claim(job_services.enqueue(TYPE, {"text": "a"}, target="book-1"))
     job_services.enqueue(TYPE, {"text": "b"}, target="book-1", priority="URGENT")
     assert job.lease_token is not None
     finish.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="worker shut down")
@@ -166,29 +166,29 @@ def test_a_holder_of_its_lane_that_is_edited_while_it_waits_keeps_the_lane(chang
     assert edited.holds_lane
     assert edited.gate == (Gate.TIME if "not_before" in changes else Gate.LANE)
     job_services.update(job.pk, {"not_before": None})
-    executor.take(job)
+    executor.claim(job)
 
 
 def test_a_priority_that_was_reached_by_waiting_can_be_made_the_base() -> None:
     job = JobFactory.create(priority=70, base_priority=50)
     assert job_services.update(job.pk, {"priority": 70}).base_priority == 70
-    assert events_of(job)[-1].data == {"fields": ["priority"]}
+    assert list_events(job)[-1].data == {"fields": ["priority"]}
 
 
 def test_a_job_that_ended_before_it_was_dispatched_cannot_be_edited_either() -> None:
     job = JobFactory.create(cancelled=True)
-    before = everything()
+    before = dump_tables()
     with pytest.raises(WrongState) as refusal:
         job_services.update(job.pk, {"priority": 1})
     assert (refusal.value.status, refusal.value.allowed) == ("CANCELLED", ["retry"])
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize("status", Status)
 def test_tags_can_be_changed_at_any_time(status: Status) -> None:
     job = job_in(status)
     assert job_services.update(job.pk, {"tags": ["late"]}).tags == ["late"]
-    assert kinds_of(job) == ["UPDATED"]
+    assert list_event_kinds(job) == ["UPDATED"]
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ def test_tags_can_be_changed_at_any_time(status: Status) -> None:
 )
 def test_a_bad_edit_is_refused_by_field_and_changes_nothing(changes: dict[str, Any], loc: list[str]) -> None:
     job = job_services.enqueue(TYPE, {"text": "a"})
-    before = everything()
+    before = dump_tables()
     with pytest.raises(InvalidInput) as refusal:
         job_services.update(job.pk, changes)
     assert loc in [error["loc"] for error in refusal.value.errors]
-    assert everything() == before
+    assert dump_tables() == before
 
 
 def test_a_deadline_must_be_after_the_start_that_the_job_has() -> None:

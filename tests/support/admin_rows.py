@@ -7,7 +7,7 @@ from django.db.models import Model
 from tests import factories
 
 
-def one_of_each() -> list[Model]:
+def create_all_rows() -> list[Model]:
     """Each once; jobs in each state of their life."""
     job = factories.JobFactory.create(failed=True, in_lane=True, in_group=True)
     schedule = factories.ScheduleFactory.create()

@@ -5,19 +5,19 @@ from __future__ import annotations
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-OURS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
+APP_LABELS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
 
 
-def reader(name: str, *also: str) -> User:
+def create_reader(name: str, *also: str) -> User:
     """May view all that is ours, and whatever `also` names."""
     user = User.objects.create_user(name, is_staff=True)
-    ours = Permission.objects.filter(content_type__app_label__in=OURS)
+    ours = Permission.objects.filter(content_type__app_label__in=APP_LABELS)
     named = ours.filter(codename__startswith="view_").exclude(codename="view_payload")
     user.user_permissions.set([*named, *ours.filter(codename__in=also)])
     return user
 
 
-def logged_in(user: User) -> Client:
+def log_in(user: User) -> Client:
     client = Client()
     client.force_login(user)
     return client

@@ -10,7 +10,7 @@ from django.test import Client
 from jobs.services import tokens
 
 
-class Api:
+class ApiClient:
     """`tenant` None is a token of all tenants. Paths are relative to /api."""
 
     def __init__(self, *scopes: str, tenant: str | None = "default") -> None:
@@ -21,7 +21,7 @@ class Api:
     def get(self, path: str, **headers: str) -> Any:
         return self.client.get(f"/api{path}", headers={**self.headers, **headers})
 
-    def raw(self, path: str) -> HttpResponse:
+    def get_page(self, path: str) -> HttpResponse:
         """Outside of /api."""
         return self.client.get(path, headers=self.headers)
 
@@ -41,7 +41,7 @@ class Api:
     def delete(self, path: str) -> Any:
         return self.send("delete", path)
 
-    def walk(self, path: str, limit: int) -> list[dict[str, Any]]:
+    def list_all(self, path: str, limit: int) -> list[dict[str, Any]]:
         """All items of a list, page by page."""
         found: list[dict[str, Any]] = []
         cursor = ""
@@ -53,7 +53,7 @@ class Api:
             cursor = f"&cursor={answer['next_cursor']}"
 
 
-def wrong_fields(response: Any) -> list[list[Any]]:
+def read_error_locations(response: Any) -> list[list[Any]]:
     """Where a refusal says that the mistakes are."""
     assert response.status_code == 422, response.content
     return [each["loc"] for each in response.json()["errors"]]

@@ -17,7 +17,7 @@ PATIENCE_SEC = 60
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -27,30 +27,30 @@ class Said:
         return json.loads(self.out)
 
 
-def call(*words: object) -> Said:
+def call(*words: object) -> CommandResult:
     """In this process; a CommandError is what the terminal would see of it."""
     out, err = StringIO(), StringIO()
     try:
         call_command(*map(str, words), stdout=out, stderr=err)
     except CommandError as error:
         err.write(f"{error}\n")
-        return Said(error.returncode, out.getvalue(), err.getvalue())
-    return Said(0, out.getvalue(), err.getvalue())
+        return CommandResult(error.returncode, out.getvalue(), err.getvalue())
+    return CommandResult(0, out.getvalue(), err.getvalue())
 
 
-def start(env: dict[str, str], *words: object, **streams: Any) -> subprocess.Popen[str]:
+def start_process(env: dict[str, str], *words: object, **streams: Any) -> subprocess.Popen[str]:
     command = [sys.executable, str(CHECKOUT / "manage.py"), *map(str, words)]
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
     return subprocess.Popen(command, env=env, cwd=CHECKOUT, text=True, **how)
 
 
-def run(env: dict[str, str], *words: object) -> Said:
+def run_process(env: dict[str, str], *words: object) -> CommandResult:
     """As a process of its own."""
-    process = start(env, *words)
+    process = start_process(env, *words)
     try:
         out, err = process.communicate(timeout=PATIENCE_SEC)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         raise
-    return Said(process.returncode, out, err)
+    return CommandResult(process.returncode, out, err)

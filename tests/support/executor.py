@@ -20,7 +20,7 @@ NAME = "worker-1"
 WORKER = worker(NAME)
 
 
-def take_next() -> Job | None:
+def claim_next() -> Job | None:
     """Claim the job that is next in order, as a worker does, after the lanes have been looked at."""
     while promoter.promote():
         pass
@@ -29,9 +29,9 @@ def take_next() -> Job | None:
     return Job.objects.get(pk=taken[0].id) if taken else None
 
 
-def take(job: Job) -> Job:
+def claim(job: Job) -> Job:
     """Claim; it must be this job's turn."""
-    taken = take_next()
+    taken = claim_next()
     assert taken is not None
     assert taken.pk == job.pk, f"it was the turn of {taken}"
     return taken

@@ -7,28 +7,28 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-Answer = tuple[int, bytes]
+Response = tuple[int, bytes]
 
 
-class Caller:
+class HttpClient:
     """Plain HTTP, without a second try: None where no answer came."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url, self.headers = f"{url}/system/scheduler", {"Authorization": f"Bearer {token}"}
 
-    def get(self, path: str) -> Answer | None:
-        return self._ask(urllib.request.Request(self.url + path, headers=self.headers))
+    def get(self, path: str) -> Response | None:
+        return self._send(urllib.request.Request(self.url + path, headers=self.headers))
 
-    def post(self, path: str, body: dict[str, Any]) -> Answer | None:
+    def post(self, path: str, body: dict[str, Any]) -> Response | None:
         headers = {**self.headers, "Content-Type": "application/json"}
-        return self._ask(urllib.request.Request(self.url + path, json.dumps(body).encode(), headers))
+        return self._send(urllib.request.Request(self.url + path, json.dumps(body).encode(), headers))
 
-    def read(self, answer: Answer | None) -> dict[str, Any]:
+    def parse(self, answer: Response | None) -> dict[str, Any]:
         assert answer is not None
         assert answer[0] == 200, answer
         return dict(json.loads(answer[1]))
 
-    def _ask(self, request: urllib.request.Request) -> Answer | None:
+    def _send(self, request: urllib.request.Request) -> Response | None:
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status, answer.read()

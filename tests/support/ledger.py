@@ -14,7 +14,7 @@ NEVER = float("inf")
 
 
 @dataclass(frozen=True)
-class Stretch:
+class HandlerCall:
     """One call of a handler, by the clock that all processes of this machine share. `end` of a killed one is never."""
 
     job: str
@@ -31,7 +31,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def lines(self, *events: str) -> list[dict[str, Any]]:
+    def read_lines(self, *events: str) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []
         # The last line of a killed process may be cut short.
@@ -39,15 +39,15 @@ class Ledger:
         found = [json.loads(line) for line in whole]
         return [line for line in found if not events or line["event"] in events]
 
-    def of(self, job_id: object, *events: str) -> list[dict[str, Any]]:
-        return [line for line in self.lines(*events) if line.get("job") == str(job_id)]
+    def read_job_lines(self, job_id: object, *events: str) -> list[dict[str, Any]]:
+        return [line for line in self.read_lines(*events) if line.get("job") == str(job_id)]
 
-    def stretches(self) -> list[Stretch]:
-        ends = {_call(line): line["at"] for line in self.lines("end")}
-        return sorted((_stretch(line, ends) for line in self.lines("start")), key=lambda each: each.start)
+    def list_calls(self) -> list[HandlerCall]:
+        ends = {_call_key(line): line["at"] for line in self.read_lines("end")}
+        return sorted((_parse_call(line, ends) for line in self.read_lines("start")), key=lambda each: each.start)
 
 
-def most_at_once(stretches: Iterable[Stretch]) -> int:
+def count_most_at_once(stretches: Iterable[HandlerCall]) -> int:
     """The largest number of handlers that ran at one moment."""
     steps = sorted(step for each in stretches for step in ((each.start, 1), (each.end, -1)))
     running = most = 0
@@ -57,33 +57,35 @@ def most_at_once(stretches: Iterable[Stretch]) -> int:
     return most
 
 
-def overlaps(stretches: Iterable[Stretch], key: Callable[[Stretch], Hashable]) -> Iterator[str]:
+def find_overlaps(stretches: Iterable[HandlerCall], key: Callable[[HandlerCall], Hashable]) -> Iterator[str]:
     """Calls that ran side by side although they share a key."""
-    for name, several in by(stretches, key).items():
+    for name, several in group_calls(stretches, key).items():
         for one, two in pairwise(several):
             if two.start < one.end:
                 yield f"{name}: {two.job} (pid {two.pid}) started while {one.job} (pid {one.pid}) was running"
 
 
-def by(stretches: Iterable[Stretch], key: Callable[[Stretch], Hashable]) -> dict[Hashable, list[Stretch]]:
-    found: dict[Hashable, list[Stretch]] = defaultdict(list)
+def group_calls(
+    stretches: Iterable[HandlerCall], key: Callable[[HandlerCall], Hashable]
+) -> dict[Hashable, list[HandlerCall]]:
+    found: dict[Hashable, list[HandlerCall]] = defaultdict(list)
     for each in stretches:
         found[key(each)].append(each)
     return found
 
 
-def busy_share(stretches: list[Stretch], slots: int) -> float:
+def compute_utilization(stretches: list[HandlerCall], slots: int) -> float:
     """Which part of the slots was at work, from the first start until nine tenths had started."""
     begin, end = stretches[0].start, stretches[len(stretches) * 9 // 10].start
     worked = sum(max(0.0, min(each.end, end) - each.start) for each in stretches)
     return worked / ((end - begin) * slots)
 
 
-def _call(line: dict[str, Any]) -> tuple[object, ...]:
+def _call_key(line: dict[str, Any]) -> tuple[object, ...]:
     return line["job"], line["fence"], line["pid"], line.get("number")  # a direct call has no job, but a number
 
 
-def _stretch(line: dict[str, Any], ends: dict[tuple[object, ...], float]) -> Stretch:
+def _parse_call(line: dict[str, Any], ends: dict[tuple[object, ...], float]) -> HandlerCall:
     known = {name: line[name] for name in ("job", "type", "fence", "attempt", "pid")}
     facts = {name: value for name, value in line.items() if name not in (*known, "at", "event")}
-    return Stretch(**known, start=line["at"], end=ends.get(_call(line), NEVER), facts=facts)
+    return HandlerCall(**known, start=line["at"], end=ends.get(_call_key(line), NEVER), facts=facts)

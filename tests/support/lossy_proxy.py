@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-Loses = Callable[[str, int], bool]  # by the path, and how often it was asked before
+LossRule = Callable[[str, int], bool]  # by the path, and how often it was asked before
 
 
-def first_answer_to(*verbs: str) -> Loses:
+def lose_first_response_to(*verbs: str) -> LossRule:
     """The first answer on each path that ends so."""
     return lambda path, before: before == 0 and path.rstrip("/").endswith(verbs)
 
@@ -21,7 +21,7 @@ def first_answer_to(*verbs: str) -> Loses:
 class LossyProxy:
     """`lost` counts the answers that were thrown away, by the last word of their path."""
 
-    def __init__(self, url: str, loses: Loses) -> None:
+    def __init__(self, url: str, loses: LossRule) -> None:
         target = urlsplit(url)
         assert target.hostname is not None
         self.host, self.port, self.loses = target.hostname, target.port, loses

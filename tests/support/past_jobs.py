@@ -12,19 +12,19 @@ from jobs.states import EventKind
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory
 
 
-def born(moment: datetime) -> UUID:
+def make_id(moment: datetime) -> UUID:
     """An id as a job of that age has it."""
     return UUID(int=clock.first_id(moment).int | ids.uuid7().int & 0xFFFF_FFFF_FFFF_FFFF)
 
 
-def old_job(*, age: timedelta, **fields: Any) -> Job:
+def create_old_job(*, age: timedelta, **fields: Any) -> Job:
     moment = clock.now() - age
-    return JobFactory.create(**{"id": born(moment), "created_at": moment, **fields})
+    return JobFactory.create(**{"id": make_id(moment), "created_at": moment, **fields})
 
 
-def ended_job(*, age: timedelta, ended: timedelta | None = None, **fields: Any) -> Job:
+def create_ended_job(*, age: timedelta, ended: timedelta | None = None, **fields: Any) -> Job:
     """With events and a log line; it ended when it began, unless `ended` says how long ago."""
-    job = old_job(age=age, **{"completed": not {"failed", "cancelled"} & set(fields), **fields})
+    job = create_old_job(age=age, **{"completed": not {"failed", "cancelled"} & set(fields), **fields})
     began, end = clock.now() - age, clock.now() - (age if ended is None else ended)
     JobEventFactory.create(job=job, at=began)
     JobEventFactory.create(job=job, at=end, kind=EventKind(job.status), to_status=job.status)

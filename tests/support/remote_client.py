@@ -6,18 +6,18 @@ from typing import Any
 from uuid import UUID
 
 from jobs.models import Job
-from tests.support.api_client import Api
+from tests.support.api_client import ApiClient
 
 QUEUE, LEASE = "/system/scheduler/queue", "/system/scheduler/lease"
 ADDON = "visuals"
 INDEXING: dict[str, Any] = {"addon_id": ADDON, "job_type": "indexing", "payload": {"path": "/some/dir"}}
 
 
-class Remote:
+class RemoteClient:
     """`worker` is its name; two with the same API token are two `Remote`s over one `Api`."""
 
-    def __init__(self, api: Api | None = None, worker: str = "indexer-1", addon: str = ADDON) -> None:
-        self.api = api or Api("work", "submit", "read", "operate")
+    def __init__(self, api: ApiClient | None = None, worker: str = "indexer-1", addon: str = ADDON) -> None:
+        self.api = api or ApiClient("work", "submit", "read", "operate")
         self.worker, self.addon = worker, addon
 
     def submit(self, **fields: Any) -> UUID:
@@ -31,7 +31,7 @@ class Remote:
         items: list[dict[str, Any]] = answer.json()["items"]
         return items
 
-    def polled(self, limit: int = 10) -> list[UUID]:
+    def poll_ids(self, limit: int = 10) -> list[UUID]:
         return [UUID(each["job_id"]) for each in self.poll(limit)]
 
     def try_start(self, job_id: Any, slot: int = 0, **more: Any) -> Any:
@@ -43,13 +43,13 @@ class Remote:
         told: dict[str, Any] = answer.json()
         return told
 
-    def begin(self, slot: int = 0, **fields: Any) -> dict[str, Any]:
+    def start_new_job(self, slot: int = 0, **fields: Any) -> dict[str, Any]:
         """A job of its own: submitted, offered and started."""
         job_id = self.submit(**fields)
-        assert job_id in self.polled(500)
+        assert job_id in self.poll_ids(500)
         return self.start(job_id, slot)
 
-    def beat(self, lease: dict[str, Any], **said: Any) -> Any:
+    def send_heartbeat(self, lease: dict[str, Any], **said: Any) -> Any:
         return self.api.post(f"{LEASE}/{lease['lease_id']}/heartbeat", said)
 
     def complete(self, lease: dict[str, Any], state: str = "DONE", **said: Any) -> Any:
@@ -60,6 +60,6 @@ class Remote:
         return self.api.post(f"{LEASE}/{lease['lease_id']}/release", said)
 
 
-def job(of: Any) -> Job:
+def get_job(of: Any) -> Job:
     """By its id, or by a lease on it."""
     return Job.objects.get(pk=of["job_id"] if isinstance(of, dict) else of)

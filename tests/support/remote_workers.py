@@ -17,7 +17,7 @@ from django.db import connection
 
 from jobs.services import tokens
 from tests.postgres import _die_with_parent
-from tests.support.worker_processes import MANAGE, SHORT, START_SEC, STORY_SEC, Fleet, _as_environ, until
+from tests.support.worker_processes import FAST_SETTINGS, MANAGE, START_SEC, WAIT_SEC, Fleet, to_environ, wait_until
 
 EXAMPLES = MANAGE.parent / "examples"
 HANDLERS = Path(__file__).with_name("remote_handlers.py")
@@ -26,12 +26,12 @@ POLL_SEC = 0.05
 SHELL_TOOLS = ("curl", "jq")
 
 
-class Program:
+class ChildProcess:
     """One process in a session of its own. What it prints goes to a file."""
 
     def __init__(self, name: str, command: Iterable[str], env: dict[str, str], home: Path, **options: Any) -> None:
-        self.name, self.printed = name, home / f"{name}.log"
-        with self.printed.open("w") as out:
+        self.name, self.log_path = name, home / f"{name}.log"
+        with self.log_path.open("w") as out:
             self.process = subprocess.Popen(
                 list(command),
                 env=env,
@@ -50,7 +50,7 @@ class Program:
 
     @property
     def output(self) -> str:
-        return self.printed.read_text()
+        return self.log_path.read_text()
 
     def signal(self, number: int) -> None:
         """Only ever to the process that we started and have not waited for yet."""
@@ -63,66 +63,66 @@ class Program:
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(START_SEC)
 
-    def ended(self, seconds: float = STORY_SEC) -> int:
+    def wait_for_end(self, seconds: float = WAIT_SEC) -> int:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} did not end in {seconds:g} s:\n{self.output}") from None
 
 
-class Crew:
+class RemoteWorkers:
     """Web servers and remote workers beside the local workers of a fleet."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.programs: list[Program] = []
+        self.programs: list[ChildProcess] = []
         self.token = tokens.create("crew", tenant="default", scopes=["work", "submit", "read"])[1]
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> RemoteWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
         for program in self.programs:
             program.kill()
 
-    def serve(self, *, settings: dict[str, Any] = SHORT, sabotage: str = "") -> str:
+    def start_server(self, *, settings: dict[str, Any] = FAST_SETTINGS, sabotage: str = "") -> str:
         """A web server and nothing else; the address of its API."""
-        env = {**self.fleet.env, **_as_environ(settings), "SABOTAGE": sabotage}
+        env = {**self.fleet.env, **to_environ(settings), "SABOTAGE": sabotage}
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port, descriptor = listening.getsockname()[1], listening.fileno()
             command = [sys.executable, str(MANAGE), "runscheduler", f"--socket={descriptor}", "--threads=8"]
             web = self._start("web", command, env, pass_fds=[descriptor])
-        until(lambda: _answers(port) or web.process.poll() is not None, START_SEC, lambda: web.output)
+        wait_until(lambda: _is_healthy(port) or web.process.poll() is not None, START_SEC, lambda: web.output)
         return f"http://127.0.0.1:{port}/api"
 
-    def python_worker(self, url: str, *options: str, name: str = "snake") -> Program:
+    def start_python_worker(self, url: str, *options: str, name: str = "snake") -> ChildProcess:
         told = ["--url", url, "--addon", ADDON, "--worker-id", name, "--poll-sec", str(POLL_SEC), *options]
         command = [sys.executable, str(EXAMPLES / "remote_worker.py"), "--handlers", str(HANDLERS), *told]
         return self._worker(name, command)
 
-    def shell_worker(self, url: str, *command: str, name: str = "shell") -> Program:
+    def start_shell_worker(self, url: str, *command: str, name: str = "shell") -> ChildProcess:
         program = command or (sys.executable, "-I", str(HANDLERS))
         told = ["/bin/sh", str(EXAMPLES / "remote_worker.sh"), url, ADDON, *program]
         return self._worker(name, told, WORKER_ID=name, POLL_SEC=str(POLL_SEC))
 
     def logs(self) -> str:
-        told = "\n".join(f"--- {each.printed.name}\n{each.output[-6000:]}" for each in self.programs)
+        told = "\n".join(f"--- {each.log_path.name}\n{each.output[-6000:]}" for each in self.programs)
         return f"{told}\n{self.fleet.logs()[-6000:]}"
 
-    def _worker(self, name: str, command: list[str], **more: str) -> Program:
+    def _worker(self, name: str, command: list[str], **more: str) -> ChildProcess:
         worker = self._start(name, command, {**self.fleet.env, "SCHEDULER_TOKEN": self.token, **more})
-        until(lambda: " started" in worker.output, START_SEC, lambda: worker.output)
+        wait_until(lambda: " started" in worker.output, START_SEC, lambda: worker.output)
         return worker
 
-    def _start(self, name: str, command: list[str], env: dict[str, str], **options: Any) -> Program:
+    def _start(self, name: str, command: list[str], env: dict[str, str], **options: Any) -> ChildProcess:
         number = sum(each.name.startswith(name) for each in self.programs)
-        program = Program(f"{name}-{number}" if number else name, command, env, self.fleet.home, **options)
+        program = ChildProcess(f"{name}-{number}" if number else name, command, env, self.fleet.home, **options)
         self.programs.append(program)
         connection.close()  # a test that waits for processes should not keep the database waiting for it
         return program
 
 
-def _answers(port: int) -> bool:
+def _is_healthy(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
             return bool(answer.status == 200)

@@ -107,10 +107,10 @@ def _meet(job: Any) -> None:
 def hear_groups() -> None:
     """Nothing wrong: the end of each group is noted in the ledger once it is committed."""
     from jobs.signals import group_finished
-    from tests.sample_app.ledger import note
+    from tests.sample_app.ledger import record
 
     def hear(*, group_id: Any, **facts: Any) -> None:
-        note("group.finished", group=str(group_id), round=facts["round"])
+        record("group.finished", group=str(group_id), round=facts["round"])
 
     group_finished.connect(hear, weak=False)
 

@@ -16,38 +16,38 @@ NOON = datetime(2026, 6, 15, 12, tzinfo=UTC)
 _numbers = count()
 
 
-def schedule(**values: Any) -> Schedule:
+def create_schedule(**values: Any) -> Schedule:
     """Every minute, unless another rule is said."""
     what = {} if {"job_type", "template"} & set(values) else {"job_type": TYPE}
     rule = {} if {"cron", "every_sec", "run_at"} & set(values) else {"cron": "* * * * *"}
     return services.create({"name": f"made {next(_numbers)}", **what, **rule, **values})
 
 
-def due_at(row: Schedule, moment: datetime, **columns: Any) -> Schedule:
+def make_due(row: Schedule, moment: datetime, **columns: Any) -> Schedule:
     """As if it had waited for this due time."""
     Schedule.objects.filter(pk=row.pk).update(next_fire_at=moment, **columns)
     row.refresh_from_db()
     return row
 
 
-def every_minute(at: datetime = NOON, **values: Any) -> Schedule:
-    return due_at(schedule(**values), at)
+def create_due_schedule(at: datetime = NOON, **values: Any) -> Schedule:
+    return make_due(create_schedule(**values), at)
 
 
-def fired(row: Schedule) -> list[datetime]:
+def list_fire_times(row: Schedule) -> list[datetime]:
     """The due times it has fired, in their order."""
     return list(ScheduleFire.objects.filter(schedule=row).order_by("fire_time").values_list("fire_time", flat=True))
 
 
-def jobs_of(row: Schedule) -> list[Job]:
+def list_jobs(row: Schedule) -> list[Job]:
     return list(Job.objects.filter(schedule=row).order_by("fire_time", "pk"))
 
 
-def minutes(first: datetime, number: int) -> list[datetime]:
+def list_minutes(first: datetime, number: int) -> list[datetime]:
     return [first + timedelta(minutes=each) for each in range(number)]
 
 
-def require_job_iff_fire() -> None:
+def require_a_job_per_fire() -> None:
     """Every fire has its job, and every job of a due time has its fire."""
     fires = set(ScheduleFire.objects.values_list("schedule_id", "fire_time", "job_id"))
     made = Job.objects.filter(schedule__isnull=False, fire_time__isnull=False, retry_of__isnull=True)

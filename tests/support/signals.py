@@ -8,7 +8,7 @@ from django.db import connection
 from django.dispatch import Signal
 
 
-class Received:
+class SignalRecorder:
     """Collects what signals carry. Reading runs what waits for the commit of the test's own transaction first."""
 
     def __init__(self, *signals: Signal) -> None:

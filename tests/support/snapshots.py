@@ -10,26 +10,26 @@ from django.db.models import Model
 
 from jobs.models import Job, JobEvent
 
-OURS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
+APP_LABELS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
 
 
-def everything() -> dict[str, list[dict[str, Any]]]:
+def dump_tables() -> dict[str, list[dict[str, Any]]]:
     """Every row of every table of ours."""
-    models = [model for label in OURS for model in apps.get_app_config(label).get_models()]
+    models = [model for label in APP_LABELS for model in apps.get_app_config(label).get_models()]
     with connection.cursor() as cursor:
-        return {model.__name__: _rows(cursor, model) for model in models}
+        return {model.__name__: _dump_table(cursor, model) for model in models}
 
 
-def _rows(cursor: Any, model: type[Model]) -> list[dict[str, Any]]:
+def _dump_table(cursor: Any, model: type[Model]) -> list[dict[str, Any]]:
     cursor.execute(f'SELECT * FROM "{model._meta.db_table}" ORDER BY "{model._meta.pk.column}"')
     columns = [each[0] for each in cursor.description]
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
 
 
-def events_of(job: Job) -> list[JobEvent]:
+def list_events(job: Job) -> list[JobEvent]:
     """A job's audit trail, oldest first."""
     return list(JobEvent.objects.filter(job_id=job.pk).order_by("id"))
 
 
-def kinds_of(job: Job) -> list[str]:
-    return [event.kind for event in events_of(job)]
+def list_event_kinds(job: Job) -> list[str]:
+    return [event.kind for event in list_events(job)]

@@ -14,24 +14,24 @@ from typing import Any
 
 from jobs.management.commands.runscheduler import listen
 from jobs.services import tokens
-from tests.support.worker_processes import MANAGE, SHORT, START_SEC, Fleet, until
-from tests.support.worker_processes import _as_environ as as_environ
+from tests.support.worker_processes import FAST_SETTINGS, MANAGE, START_SEC, Fleet, wait_until
+from tests.support.worker_processes import to_environ as as_environ
 
 CALL_SEC = 120
 
 
-class Web:
+class WebProcess:
     """Ends with its block, killed if it must be."""
 
     def __init__(self, fleet: Fleet, settings: dict[str, Any] | None = None) -> None:
         _, self._token = tokens.create("direct tests", tenant="default", scopes=("submit",))
         listening = listen("127.0.0.1", 0)
         descriptor, self.port = listening.fileno(), listening.getsockname()[1]
-        self.printed: Path = fleet.home / f"web-{self.port}.log"
-        with self.printed.open("w") as out:
+        self.log_path: Path = fleet.home / f"web-{self.port}.log"
+        with self.log_path.open("w") as out:
             self.process = subprocess.Popen(
                 [sys.executable, str(MANAGE), "runscheduler", f"--socket={descriptor}", "--threads=8"],
-                env={**fleet.env, **as_environ(SHORT if settings is None else settings)},
+                env={**fleet.env, **as_environ(FAST_SETTINGS if settings is None else settings)},
                 cwd=MANAGE.parent,
                 pass_fds=[descriptor],
                 stdout=out,
@@ -40,8 +40,8 @@ class Web:
             )
         listening.close()
 
-    def __enter__(self) -> Web:
-        until(self._answers, START_SEC, lambda: f"the web process serves:\n{self.printed.read_text()}")
+    def __enter__(self) -> WebProcess:
+        wait_until(self._is_healthy, START_SEC, lambda: f"the web process serves:\n{self.log_path.read_text()}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -53,36 +53,36 @@ class Web:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(START_SEC)
 
-    def call(self, job_type: str, params: dict[str, Any]) -> Call:
-        return Call(f"http://127.0.0.1:{self.port}/api/direct/{job_type}", self._token, params)
+    def call(self, job_type: str, params: dict[str, Any]) -> DirectCall:
+        return DirectCall(f"http://127.0.0.1:{self.port}/api/direct/{job_type}", self._token, params)
 
-    def _answers(self) -> bool:
+    def _is_healthy(self) -> bool:
         try:
             return bool(urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5).status == 200)
         except OSError:
             return False
 
 
-class Call(threading.Thread):
+class DirectCall(threading.Thread):
     """One request; `answer` is its document, or what went wrong."""
 
     def __init__(self, url: str, token: str, params: dict[str, Any]) -> None:
         super().__init__(daemon=True)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._request = urllib.request.Request(url, json.dumps({"params": params}).encode(), headers)
-        self.answer: Any = None
+        self.response: Any = None
         self.start()
 
     def run(self) -> None:
         try:
             with urllib.request.urlopen(self._request, timeout=CALL_SEC) as response:
-                self.answer = json.load(response)
+                self.response = json.load(response)
         except urllib.error.HTTPError as error:
-            self.answer = json.load(error)
+            self.response = json.load(error)
         except OSError as error:
-            self.answer = error
+            self.response = error
 
-    def done(self) -> Any:
+    def wait_for_response(self) -> Any:
         self.join(CALL_SEC)
         assert not self.is_alive(), "the direct call was never answered"
-        return self.answer
+        return self.response

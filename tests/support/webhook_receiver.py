@@ -1,4 +1,4 @@
-"""A real receiver on loopback, of any manners: it verifies what it gets with the library that receivers use."""
+"""A real receiver on loopback, of any behaviour: it verifies what it gets with the library that receivers use."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 
 from standardwebhooks import Webhook
 
-Manner = Callable[["Handler"], None]
+Behaviour = Callable[["Handler"], None]
 MEGABYTE = b"x" * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReceivedRequest:
     """One request as it came in."""
 
     path: str
@@ -47,11 +47,11 @@ class Seen:
 
 @dataclass
 class Receiver:
-    manner: Manner
-    seen: list[Seen] = field(default_factory=list)
+    behaviour: Behaviour
+    seen: list[ReceivedRequest] = field(default_factory=list)
     connections: int = 0
     port: int = 0
-    leaving: threading.Event = field(default_factory=threading.Event)
+    closing: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
     at_once: int = 0
     most_at_once: int = 0
@@ -82,12 +82,12 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         with self.receiver.lock:
-            self.receiver.seen.append(Seen(self.path, dict(self.headers), body))
+            self.receiver.seen.append(ReceivedRequest(self.path, dict(self.headers), body))
             self.receiver.at_once += 1
             self.receiver.most_at_once = max(self.receiver.most_at_once, self.receiver.at_once)
         try:
             with suppress(OSError):  # a sender that has seen enough hangs up
-                self.receiver.manner(self)
+                self.receiver.behaviour(self)
         finally:
             self.close_connection = True
             with self.receiver.lock:
@@ -98,9 +98,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def receiver(manner: Manner | None = None, *, certificate: Path | None = None) -> Iterator[Receiver]:
+def run_receiver(behaviour: Behaviour | None = None, *, certificate: Path | None = None) -> Iterator[Receiver]:
     """With a certificate, over TLS."""
-    made = Receiver(manner or status(200))
+    made = Receiver(behaviour or respond(200))
     handler = type("Bound", (Handler,), {"receiver": made})
     with _Server(("127.0.0.1", 0), handler) as server:
         if certificate is not None:
@@ -111,7 +111,7 @@ def receiver(manner: Manner | None = None, *, certificate: Path | None = None) -
         try:
             yield made
         finally:
-            made.leaving.set()
+            made.closing.set()
             server.shutdown()
             thread.join()
 
@@ -131,10 +131,10 @@ class _Server(ThreadingHTTPServer):
         return
 
 
-# ---------------------------------------------------------------------- manners
+# ---------------------------------------------------------------------- behaviours
 
 
-def status(code: int, body: bytes = b"", **headers: str) -> Manner:
+def respond(code: int, body: bytes = b"", **headers: str) -> Behaviour:
     def answer(handler: Handler) -> None:
         handler.send_response(code)
         for name, value in headers.items():
@@ -146,20 +146,20 @@ def status(code: int, body: bytes = b"", **headers: str) -> Manner:
     return answer
 
 
-def in_turn(*manners: Manner) -> Manner:
+def respond_in_turn(*behaviours: Behaviour) -> Behaviour:
     """One after the other, then the last one for good."""
-    left = list(manners)
+    remaining = list(behaviours)
 
     def answer(handler: Handler) -> None:
         with handler.receiver.lock:
-            manner = left.pop(0) if len(left) > 1 else left[0]
-        manner(handler)
+            behaviour = remaining.pop(0) if len(remaining) > 1 else remaining[0]
+        behaviour(handler)
 
     return answer
 
 
 def hang(handler: Handler) -> None:
-    handler.receiver.leaving.wait()
+    handler.receiver.closing.wait()
 
 
 def drip_head(handler: Handler) -> None:
@@ -190,7 +190,7 @@ def flood_head(handler: Handler) -> None:
         handler.wfile.write(b"X-%d: %s\r\n" % (number, b"x" * 4000))
 
 
-def flood_of_continues(handler: Handler) -> None:
+def flood_continues(handler: Handler) -> None:
     for _ in range(1_000_000):
         handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
 
@@ -209,16 +209,16 @@ def close_within_head(handler: Handler) -> None:
     handler.connection.shutdown(socket.SHUT_RDWR)
 
 
-def garbage(handler: Handler) -> None:
+def send_garbage(handler: Handler) -> None:
     handler.wfile.write(bytes(range(256)) * 16)
 
 
-def no_http(handler: Handler) -> None:
+def send_smtp_banner(handler: Handler) -> None:
     handler.wfile.write(b"220 mail.example.org ESMTP ready\r\n")
 
 
-def binary_body(handler: Handler) -> None:
-    status(500, b"\x00\xff\xfe zero and half \xed\xa0\x80 letters", X_Odd="caf\xe9 \x01")(handler)
+def send_binary_body(handler: Handler) -> None:
+    respond(500, b"\x00\xff\xfe zero and half \xed\xa0\x80 letters", X_Odd="caf\xe9 \x01")(handler)
 
 
 def _drip(handler: Handler, text: bytes) -> None:
@@ -226,5 +226,5 @@ def _drip(handler: Handler, text: bytes) -> None:
     for number in range(len(text)):
         handler.wfile.write(text[number : number + 1])
         handler.wfile.flush()
-        if handler.receiver.leaving.wait(0.2 if number > 5 else 0.05):
+        if handler.receiver.closing.wait(0.2 if number > 5 else 0.05):
             return

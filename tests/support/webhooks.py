@@ -17,7 +17,7 @@ TYPE = job_types.anything.name
 ANYWHERE = "https://example.org/hook"
 
 
-def endpoint(url: str = ANYWHERE, *events: str, tenant: str = "default", **fields: Any) -> WebhookEndpoint:
+def create_endpoint(url: str = ANYWHERE, *events: str, tenant: str = "default", **fields: Any) -> WebhookEndpoint:
     enabled = fields.pop("enabled", True)
     made, _secret = services.create(url, list(events) or ["*"], tenant=tenant, enabled=enabled)
     if fields:
@@ -25,22 +25,22 @@ def endpoint(url: str = ANYWHERE, *events: str, tenant: str = "default", **field
     return services.get(made.pk)
 
 
-def enqueued(**said: Any) -> Job:
+def enqueue_job(**said: Any) -> Job:
     return jobs.enqueue(TYPE, **said)
 
 
-def completed(**said: Any) -> Job:
-    job = executor.take(enqueued(**said))
+def complete_job(**said: Any) -> Job:
+    job = executor.claim(enqueue_job(**said))
     executor.finish(job, Completed({"result": 1}))
     job.refresh_from_db()
     return job
 
 
-def failed_job(**said: Any) -> Job:
-    return executor.fail(executor.take(enqueued(**said)))
+def fail_job(**said: Any) -> Job:
+    return executor.fail(executor.claim(enqueue_job(**said)))
 
 
-def fan_out() -> int:
+def fan_out_all() -> int:
     """Fan out all messages; return how many."""
     number = 0
     while batch := fanout.fan_out():
@@ -48,17 +48,17 @@ def fan_out() -> int:
     return number
 
 
-def round_of_sending() -> Sender:
+def send_round() -> Sender:
     """Fan out, and try whatever is due."""
     sender = Sender()
     sender.one_round()
     return sender
 
 
-def deliveries(**filters: Any) -> list[WebhookDelivery]:
+def list_deliveries(**filters: Any) -> list[WebhookDelivery]:
     return list(WebhookDelivery.objects.filter(**filters).select_related("message").order_by("pk"))
 
 
-def messages() -> list[tuple[str, Any]]:
+def list_messages() -> list[tuple[str, Any]]:
     """Event and job of every message, oldest first."""
     return list(WebhookMessage.objects.order_by("pk").values_list("event", "job_id"))

@@ -24,12 +24,12 @@ from tests.sample_app import ledger
 from tests.support.ledger import Ledger
 
 MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
-LOOK_SEC = 0.02
+POLL_SEC = 0.02
 START_SEC = 30.0
-STORY_SEC = 30.0  # how long anything that should happen may take on a slow machine
+WAIT_SEC = 30.0  # how long anything that should happen may take on a slow machine
 
 # Short enough for a test to see leases run out, long enough for a busy machine to renew them.
-SHORT: dict[str, Any] = {
+FAST_SETTINGS: dict[str, Any] = {
     "LEASE_SEC": 2,
     "HEARTBEAT_SEC": 0.3,
     "GRACE_SEC": 0.5,
@@ -40,15 +40,20 @@ SHORT: dict[str, Any] = {
     "RETRY_BASE_SEC": 0,
     "LIMITS": {"global": None},
 }
-STEADY = {**SHORT, "LEASE_SEC": 20, "HEARTBEAT_SEC": 0.5, "GRACE_SEC": 5}  # nobody dies here: leases never matter
+LONG_LEASE_SETTINGS = {
+    **FAST_SETTINGS,
+    "LEASE_SEC": 20,
+    "HEARTBEAT_SEC": 0.5,
+    "GRACE_SEC": 5,
+}  # nobody dies here: leases never matter
 
 
 class WorkerProcess:
     """One worker in a session of its own. What it prints goes to a file."""
 
     def __init__(self, number: int, options: Iterable[str], env: dict[str, str], home: Path) -> None:
-        self.printed = home / f"worker-{number}.log"
-        with self.printed.open("w") as out:
+        self.log_path = home / f"worker-{number}.log"
+        with self.log_path.open("w") as out:
             self.process = subprocess.Popen(
                 [sys.executable, str(MANAGE), "worker", *options],
                 env=env,
@@ -64,7 +69,7 @@ class WorkerProcess:
 
     @property
     def output(self) -> str:
-        return self.printed.read_text()
+        return self.log_path.read_text()
 
     @property
     def name(self) -> str:
@@ -90,20 +95,20 @@ class WorkerProcess:
         """Stop it where it stands — but not inside a transaction, whose locks would stop everybody else as well."""
         for _ in range(100):
             self.signal(signal.SIGSTOP)
-            until(lambda: _state(self.pid) == "T", 5, "the process stops")
-            if not _anybody_is_locked_out():
+            wait_until(lambda: _process_state(self.pid) == "T", 5, "the process stops")
+            if not _database_is_locked():
                 return
-            self.thaw()
-            time.sleep(LOOK_SEC)
+            self.unfreeze()
+            time.sleep(POLL_SEC)
         raise AssertionError("the worker was never outside of a transaction")
 
-    def thaw(self) -> None:
+    def unfreeze(self) -> None:
         self.signal(signal.SIGCONT)
 
     def terminate(self) -> None:
         self.signal(signal.SIGTERM)
 
-    def ended(self, seconds: float = STORY_SEC) -> int:
+    def wait_for_end(self, seconds: float = WAIT_SEC) -> int:
         """Wait for its end; its exit code."""
         try:
             return self.process.wait(seconds)
@@ -138,32 +143,37 @@ class Fleet:
         env: dict[str, str] | None = None,
         wait: bool = True,
     ) -> WorkerProcess:
-        told = {**self.env, **_as_environ(SHORT if settings is None else settings), **(env or {}), "SABOTAGE": sabotage}
+        told = {
+            **self.env,
+            **to_environ(FAST_SETTINGS if settings is None else settings),
+            **(env or {}),
+            "SABOTAGE": sabotage,
+        }
         worker = WorkerProcess(len(self.workers), options, told, self.home)
         self.workers.append(worker)
         if wait:
-            self.await_started(worker)
+            self.wait_until_started(worker)
         return worker
 
     def start_many(self, count: int, *options: str, **how: Any) -> list[WorkerProcess]:
         started = [self.start(*options, wait=False, **how) for _ in range(count)]
-        self.await_started(*started)
+        self.wait_until_started(*started)
         return started
 
-    def await_started(self, *workers: WorkerProcess) -> None:
+    def wait_until_started(self, *workers: WorkerProcess) -> None:
         def all_started() -> bool:
             for worker in workers:
                 assert worker.alive, f"a worker ended with {worker.process.returncode}:\n{worker.output}"
             return all(" started: " in worker.output for worker in workers)
 
-        until(all_started, START_SEC, "the workers start")
+        wait_until(all_started, START_SEC, "the workers start")
 
     def logs(self) -> str:
-        return "\n".join(f"--- {worker.printed.name}\n{worker.output}" for worker in self.workers)
+        return "\n".join(f"--- {worker.log_path.name}\n{worker.output}" for worker in self.workers)
 
 
-def until(
-    condition: Callable[[], object], seconds: float = STORY_SEC, what: object = "", *, forgiving: bool = False
+def wait_until(
+    condition: Callable[[], object], seconds: float = WAIT_SEC, what: object = "", *, forgiving: bool = False
 ) -> None:
     """Ask again and again. `what` is said, or asked, if it never comes true; a forgiving one outlives an outage."""
     deadline = time.monotonic() + seconds
@@ -171,7 +181,7 @@ def until(
         if time.monotonic() > deadline:
             told = what() if callable(what) else what
             raise AssertionError(f"waited {seconds:g} s in vain: {told}")
-        time.sleep(LOOK_SEC)
+        time.sleep(POLL_SEC)
 
 
 def _holds(condition: Callable[[], object], forgiving: bool) -> bool:
@@ -187,22 +197,22 @@ def _holds(condition: Callable[[], object], forgiving: bool) -> bool:
 # ---------------------------------------------------------------------- what the database says
 
 
-def job(job_id: UUID) -> Job:
+def get_job(job_id: UUID) -> Job:
     return Job.objects.get(pk=job_id)
 
 
-def await_status(job_id: UUID, *wanted: Status, seconds: float = STORY_SEC, fleet: Fleet | None = None) -> Job:
+def wait_for_status(job_id: UUID, *wanted: Status, seconds: float = WAIT_SEC, fleet: Fleet | None = None) -> Job:
     def told() -> str:
-        story = "\n".join(f"{e.at:%H:%M:%S.%f} {e.kind} {e.reason} {e.data}" for e in events(job_id))
-        return f"job {job_id} becomes {' or '.join(wanted)}, it is {job(job_id).status}:\n{story}\n" + (
+        story = "\n".join(f"{e.at:%H:%M:%S.%f} {e.kind} {e.reason} {e.data}" for e in list_events(job_id))
+        return f"job {job_id} becomes {' or '.join(wanted)}, it is {get_job(job_id).status}:\n{story}\n" + (
             fleet.logs() if fleet else ""
         )
 
-    until(lambda: Job.objects.filter(pk=job_id, status__in=wanted).exists(), seconds, told)
-    return job(job_id)
+    wait_until(lambda: Job.objects.filter(pk=job_id, status__in=wanted).exists(), seconds, told)
+    return get_job(job_id)
 
 
-def await_all_ended(seconds: float, fleet: Fleet | None = None) -> None:
+def wait_until_all_ended(seconds: float, fleet: Fleet | None = None) -> None:
     """No job is live any more."""
     live = Job.objects.exclude(status__in=sorted(TERMINAL))
 
@@ -210,32 +220,32 @@ def await_all_ended(seconds: float, fleet: Fleet | None = None) -> None:
         logs = fleet.logs()[-20_000:] if fleet else ""
         return f"{live.count()} jobs end: {list(live.values_list('status', 'gate')[:20])}\n{logs}"
 
-    until(lambda: not live.exists(), seconds, what)
+    wait_until(lambda: not live.exists(), seconds, what)
 
 
-def successor(job_id: UUID) -> Job:
+def get_retry(job_id: UUID) -> Job:
     return Job.objects.get(retry_of_id=job_id)
 
 
-def chain(job_id: UUID) -> list[Job]:
+def list_attempts(job_id: UUID) -> list[Job]:
     """The job and all that followed it."""
-    found = [job(job_id)]
+    found = [get_job(job_id)]
     while newer := Job.objects.filter(retry_of_id=found[-1].pk).first():
         found.append(newer)
     return found
 
 
-def events(job_id: UUID, *kinds: str) -> list[JobEvent]:
+def list_events(job_id: UUID, *kinds: str) -> list[JobEvent]:
     found = JobEvent.objects.filter(job_id=job_id).order_by("id")
     return list(found.filter(kind__in=kinds) if kinds else found)
 
 
-def event(job_id: UUID, kind: str) -> JobEvent:
-    (found,) = events(job_id, kind)
+def get_event(job_id: UUID, kind: str) -> JobEvent:
+    (found,) = list_events(job_id, kind)
     return found
 
 
-def database_now() -> Any:
+def get_database_time() -> Any:
     """By the clock that events are written with."""
     if connection.vendor == "sqlite":
         return timezone.now()
@@ -247,18 +257,18 @@ def database_now() -> Any:
 # ---------------------------------------------------------------------- small print
 
 
-def _as_environ(settings: dict[str, Any]) -> dict[str, str]:
+def to_environ(settings: dict[str, Any]) -> dict[str, str]:
     return {
         f"JOBSCHEDULER_{key}": json.dumps(value) if isinstance(value, dict) else str(value)
         for key, value in settings.items()
     }
 
 
-def _state(pid: int) -> str:
+def _process_state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def _anybody_is_locked_out() -> bool:
+def _database_is_locked() -> bool:
     if connection.vendor == "sqlite":
         return _sqlite_is_locked(str(connection.settings_dict["NAME"]))
     with connection.cursor() as cursor:
@@ -285,10 +295,10 @@ def _sqlite_is_locked(path: str) -> bool:
 
 def is_running(pid: int) -> bool:
     try:
-        return _state(pid) != "Z"
+        return _process_state(pid) != "Z"
     except OSError:
         return False
 
 
-def environment() -> dict[str, str]:
+def build_environment() -> dict[str, str]:
     return {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}

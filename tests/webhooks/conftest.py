@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from tests.support.webhook_receiver import Receiver, receiver
+from tests.support.webhook_receiver import Receiver, run_receiver
 
 Settings = Callable[..., None]
 
@@ -28,4 +28,4 @@ def told() -> Iterator[Settings]:
 @pytest.fixture
 def receive(told: Settings) -> Iterator[Callable[..., Receiver]]:
     with ExitStack() as stack:
-        yield lambda manner=None, **how: stack.enter_context(receiver(manner, **how))
+        yield lambda behaviour=None, **how: stack.enter_context(run_receiver(behaviour, **how))

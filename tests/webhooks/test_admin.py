@@ -11,10 +11,10 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from tests.factories import JobFactory, WebhookAttemptFactory, WebhookDeliveryFactory
-from tests.support.admin_pages import list_of, page_of
-from tests.support.admin_users import logged_in, reader
-from tests.support.snapshots import everything
-from tests.support.webhooks import ANYWHERE, completed, deliveries, endpoint, fan_out, round_of_sending
+from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.admin_users import create_reader, log_in
+from tests.support.snapshots import dump_tables
+from tests.support.webhooks import ANYWHERE, complete_job, create_endpoint, fan_out_all, list_deliveries, send_round
 from webhooks import services
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 
@@ -23,7 +23,7 @@ FORM = {"tenant": "default", "url": ANYWHERE, "events": ["job.completed", "job.f
 
 
 def button(row: Any, verb: str) -> str:
-    return page_of(row).replace("/change/", f"/verb/{verb}/")
+    return get_page_url(row).replace("/change/", f"/verb/{verb}/")
 
 
 def secret_in(page: str) -> str:
@@ -33,12 +33,17 @@ def secret_in(page: str) -> str:
 
 
 def test_an_endpoint_is_made_and_its_secret_shown_on_the_answer_and_nowhere_else(boss: Client) -> None:
-    answer = boss.post(f"{list_of(WebhookEndpoint)}add/", FORM)
+    answer = boss.post(f"{get_list_url(WebhookEndpoint)}add/", FORM)
     secret = secret_in(answer.content.decode())
     assert (answer.status_code, "no-store" in answer["Cache-Control"]) == (200, True)
     made = WebhookEndpoint.objects.get()
     assert (made.url, made.events, made.enabled) == (ANYWHERE, ["job.completed", "job.failed"], True)
-    for url in (page_of(made), list_of(WebhookEndpoint), page_of(made).replace("/change/", "/history/"), "/admin/"):
+    for url in (
+        get_page_url(made),
+        get_list_url(WebhookEndpoint),
+        get_page_url(made).replace("/change/", "/history/"),
+        "/admin/",
+    ):
         assert secret not in boss.get(url).content.decode()
     assert secret not in str(list(LogEntry.objects.values()))
 
@@ -57,35 +62,35 @@ def test_an_endpoint_is_made_and_its_secret_shown_on_the_answer_and_nowhere_else
     ],
 )
 def test_what_the_api_refuses_the_form_refuses(field: str, value: Any, boss: Client) -> None:
-    answer = boss.post(f"{list_of(WebhookEndpoint)}add/", {**FORM, field: value})
+    answer = boss.post(f"{get_list_url(WebhookEndpoint)}add/", {**FORM, field: value})
     assert (answer.status_code, WebhookEndpoint.objects.count()) == (200, 0)
     assert field in answer.context["adminform"].form.errors
 
 
 def test_an_endpoint_is_changed_through_the_services(boss: Client) -> None:
-    made = endpoint(failures=7)
+    made = create_endpoint(failures=7)
     WebhookDeliveryFactory.create(endpoint=made)
-    answer = boss.post(page_of(made), {"url": "https://example.org/new", "events": ["*"]})
+    answer = boss.post(get_page_url(made), {"url": "https://example.org/new", "events": ["*"]})
     assert answer.status_code == 302
     made.refresh_from_db()
     assert (made.url, made.events, made.enabled, made.tenant) == ("https://example.org/new", ["*"], False, "default")
-    assert deliveries()[0].status == "FAILED"  # what a disabled endpoint was owed
+    assert list_deliveries()[0].status == "FAILED"  # what a disabled endpoint was owed
 
 
 def test_an_endpoint_is_deleted_with_all_that_is_its_own(boss: Client) -> None:
-    made = endpoint()
+    made = create_endpoint()
     WebhookDeliveryFactory.create_batch(3, endpoint=made)
-    boss.post(page_of(made).replace("/change/", "/delete/"), {"post": "yes"})
+    boss.post(get_page_url(made).replace("/change/", "/delete/"), {"post": "yes"})
     assert not WebhookEndpoint.objects.exists()
     assert not WebhookDelivery.objects.exists()
 
 
 def test_a_test_is_sent_from_the_page(boss: Client, receive: Any) -> None:
     there = receive()
-    made = endpoint(there.url, "job.failed")
-    assert "Send a test" in boss.get(page_of(made)).content.decode()
+    made = create_endpoint(there.url, "job.failed")
+    assert "Send a test" in boss.get(get_page_url(made)).content.decode()
     assert boss.post(button(made, "test")).status_code == 302
-    round_of_sending()
+    send_round()
     assert [each.type for each in there.seen] == ["webhook.test"]
 
 
@@ -93,64 +98,66 @@ def test_a_secret_is_replaced_and_shown_on_the_answer(boss: Client, receive: Any
     there = receive()
     made, first = services.create(there.url, ["job.completed"])
     second = secret_in(boss.post(button(made, "rotate")).content.decode())
-    completed()
-    round_of_sending()
+    complete_job()
+    send_round()
     there.seen[0].verify(first)
     there.seen[0].verify(second)
 
 
 def test_deliveries_are_resent_one_by_one_in_a_selection_and_all_that_failed(boss: Client) -> None:
-    made = endpoint()
+    made = create_endpoint()
     rows = WebhookDeliveryFactory.create_batch(6, endpoint=made, failed=True)
     boss.post(button(rows[0], "resend"))
     chosen = {"action": "resend", "_selected_action": [str(each.pk) for each in rows[1:3]]}
-    assert "2 deliveries are sent again." in boss.post(list_of(WebhookDelivery), chosen, follow=True).content.decode()
-    assert sorted(each.status for each in deliveries()) == ["FAILED"] * 3 + ["PENDING"] * 3
+    assert (
+        "2 deliveries are sent again." in boss.post(get_list_url(WebhookDelivery), chosen, follow=True).content.decode()
+    )
+    assert sorted(each.status for each in list_deliveries()) == ["FAILED"] * 3 + ["PENDING"] * 3
     boss.post(button(made, "resend"))
-    assert {each.status for each in deliveries()} == {"PENDING"}
-    assert {each.pk for each in deliveries()} == {each.pk for each in rows}
+    assert {each.status for each in list_deliveries()} == {"PENDING"}
+    assert {each.pk for each in list_deliveries()} == {each.pk for each in rows}
 
 
 def test_nothing_is_resent_to_a_disabled_endpoint_and_it_says_so(boss: Client) -> None:
-    delivery = WebhookDeliveryFactory.create(endpoint=endpoint(enabled=False), failed=True)
+    delivery = WebhookDeliveryFactory.create(endpoint=create_endpoint(enabled=False), failed=True)
     page = boss.post(button(delivery, "resend"), follow=True).content.decode()
     assert "This endpoint is disabled" in page
-    assert deliveries()[0].status == "FAILED"
+    assert list_deliveries()[0].status == "FAILED"
 
 
 @pytest.mark.parametrize("reason", ["\x00", "x" * 2001])
 def test_a_reason_that_cannot_be_kept_is_refused_before_anything_is_done(boss: Client, reason: str) -> None:
-    made = endpoint()
-    before = everything()
+    made = create_endpoint()
+    before = dump_tables()
     answer = boss.post(button(made, "rotate"), {"reason": reason}, follow=True)
-    assert (answer.status_code, everything()) == (200, before)
+    assert (answer.status_code, dump_tables()) == (200, before)
 
 
 @pytest.mark.parametrize("verb", ["test", "rotate", "resend"])
 def test_a_reader_sees_every_page_and_can_press_nothing(verb: str, looker: Client) -> None:
-    made = endpoint()
+    made = create_endpoint()
     delivery = WebhookDeliveryFactory.create(endpoint=made, failed=True)
     before = WebhookEndpoint.objects.values().get()
-    assert looker.get(page_of(made)).status_code == looker.get(page_of(delivery)).status_code == 200
+    assert looker.get(get_page_url(made)).status_code == looker.get(get_page_url(delivery)).status_code == 200
     assert looker.post(button(made, verb)).status_code == 403
     assert looker.post(button(delivery, "resend")).status_code == 403
-    assert looker.get(f"{list_of(WebhookEndpoint)}add/").status_code == 403
-    assert looker.post(page_of(made), {**FORM, "url": "https://example.org/evil"}).status_code == 403
+    assert looker.get(f"{get_list_url(WebhookEndpoint)}add/").status_code == 403
+    assert looker.post(get_page_url(made), {**FORM, "url": "https://example.org/evil"}).status_code == 403
     assert WebhookEndpoint.objects.values().get() == before
-    assert deliveries()[0].status == "FAILED"
+    assert list_deliveries()[0].status == "FAILED"
 
 
 @pytest.mark.parametrize(("verb", "codename"), [("test", "test_webhookendpoint"), ("rotate", "rotate_webhookendpoint")])
 def test_each_button_takes_its_own_permission(verb: str, codename: str) -> None:
-    made = endpoint()
-    client = logged_in(reader("operator", codename))
+    made = create_endpoint()
+    client = log_in(create_reader("operator", codename))
     assert client.post(button(made, verb)).status_code in (200, 302)
     for other in {"test", "rotate", "resend"} - {verb}:
         assert client.post(button(made, other)).status_code == 403
 
 
 def test_buttons_are_for_post_and_for_what_there_is(boss: Client) -> None:
-    made = endpoint()
+    made = create_endpoint()
     assert boss.get(button(made, "test")).status_code == 405
     assert boss.post(button(made, "explode")).status_code == 404
     assert (
@@ -163,38 +170,38 @@ def test_a_delivery_page_shows_its_tries_and_their_answers_to_those_who_may_see_
 ) -> None:
     tried = WebhookAttemptFactory.create(response_body="a very private answer", error="answered 500")
     for client, may in ((boss, True), (looker, False)):
-        page = client.get(page_of(tried.delivery)).content.decode()
+        page = client.get(get_page_url(tried.delivery)).content.decode()
         assert "answered 500" in page
         assert ("a very private answer" in page, "HTTP/1.1 500" in page) == (may, may)
 
 
 def test_a_job_page_shows_its_deliveries_and_what_is_about_to_be_made(boss: Client) -> None:
-    made = endpoint("https://example.org/", "job.completed")
-    job = completed()
-    assert "1 more is about to be made." in boss.get(page_of(job)).content.decode()
-    fan_out()
-    page = boss.get(page_of(job)).content.decode()
-    assert str(deliveries()[0].pk) in page
+    made = create_endpoint("https://example.org/", "job.completed")
+    job = complete_job()
+    assert "1 more is about to be made." in boss.get(get_page_url(job)).content.decode()
+    fan_out_all()
+    page = boss.get(get_page_url(job)).content.decode()
+    assert str(list_deliveries()[0].pk) in page
     assert str(made.pk) in page
     other = JobFactory.create()
-    assert "job-webhooks" not in boss.get(page_of(other)).content.decode()
+    assert "job-webhooks" not in boss.get(get_page_url(other)).content.decode()
 
 
 def test_who_may_not_see_deliveries_sees_none_on_the_job_page() -> None:
-    endpoint("https://example.org/", "job.completed")
-    job = completed()
-    fan_out()
-    client = logged_in(User.objects.create_user("narrow", is_staff=True))
+    create_endpoint("https://example.org/", "job.completed")
+    job = complete_job()
+    fan_out_all()
+    client = log_in(User.objects.create_user("narrow", is_staff=True))
     from django.contrib.auth.models import Permission
 
     User.objects.get(username="narrow").user_permissions.set(Permission.objects.filter(codename="view_job"))
-    page = client.get(page_of(job))
+    page = client.get(get_page_url(job))
     assert (page.status_code, "job-webhooks" in page.content.decode()) == (200, False)
 
 
 def test_the_success_of_the_last_day_is_shown(boss: Client) -> None:
-    made = endpoint()
+    made = create_endpoint()
     WebhookDeliveryFactory.create_batch(3, endpoint=made, delivered=True)
     WebhookDeliveryFactory.create(endpoint=made, failed=True)
     WebhookDeliveryFactory.create(endpoint=made)
-    assert "75% (4)" in boss.get(page_of(made)).content.decode()
+    assert "75% (4)" in boss.get(get_page_url(made)).content.decode()

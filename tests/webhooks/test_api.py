@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.factories import WebhookDeliveryFactory
-from tests.support.api_client import Api, wrong_fields
-from tests.support.webhooks import completed, deliveries, endpoint, round_of_sending
+from tests.support.api_client import ApiClient, read_error_locations
+from tests.support.webhooks import complete_job, create_endpoint, list_deliveries, send_round
 from tests.webhooks.conftest import Settings
 from webhooks import services
 from webhooks.models import WebhookEndpoint
@@ -26,7 +26,7 @@ DELIVERY = {
 
 
 def test_a_life_of_an_endpoint() -> None:
-    api = Api()
+    api = ApiClient()
     made = api.post("/webhooks", BODY)
     assert (made.status_code, set(made.json())) == (201, ENDPOINT | {"secret"})
     assert made.json()["secret"].startswith("whsec_")
@@ -39,7 +39,7 @@ def test_a_life_of_an_endpoint() -> None:
 
 
 def test_a_secret_is_shown_when_it_is_made_and_when_it_is_replaced_and_never_else() -> None:
-    api = Api()
+    api = ApiClient()
     made = api.post("/webhooks", BODY).json()
     path = f"/webhooks/{made['id']}"
     rotated = api.post(f"{path}/rotate-secret")
@@ -66,29 +66,29 @@ def test_a_secret_is_shown_when_it_is_made_and_when_it_is_replaced_and_never_els
     ],
 )
 def test_a_bad_endpoint_is_refused_by_its_field(body: Any, field: list[Any]) -> None:
-    assert wrong_fields(Api(tenant=None).post("/webhooks", body)) == [field]
+    assert read_error_locations(ApiClient(tenant=None).post("/webhooks", body)) == [field]
     assert not WebhookEndpoint.objects.exists()
 
 
 def test_a_test_delivery_can_be_followed_to_its_end(receive: Any) -> None:
-    api, there = Api(), receive()
+    api, there = ApiClient(), receive()
     made = api.post("/webhooks", {**BODY, "url": there.url}).json()
     sent = api.post(f"/webhooks/{made['id']}/test")
     assert (sent.status_code, set(sent.json()), sent.json()["status"]) == (201, DELIVERY, "PENDING")
-    round_of_sending()
+    send_round()
     found = api.get(f"/webhook-deliveries/{sent.json()['id']}").json()
     assert (found["status"], found["response_status"], found["attempts"]) == ("DELIVERED", 200, 1)
     assert there.seen[0].verify(made["secret"])["type"] == "webhook.test"
 
 
 def test_deliveries_are_listed_by_endpoint_newest_first_and_by_status(receive: Any) -> None:
-    api, there = Api(), receive()
-    made = endpoint(there.url, "job.completed")
-    jobs = [completed() for _ in range(5)]
+    api, there = ApiClient(), receive()
+    made = create_endpoint(there.url, "job.completed")
+    jobs = [complete_job() for _ in range(5)]
     WebhookDeliveryFactory.create()  # another endpoint's
-    round_of_sending()
+    send_round()
     WebhookDeliveryFactory.create(endpoint=made, failed=True)
-    listed = api.walk(f"/webhooks/{made.pk}/deliveries", 2)
+    listed = api.list_all(f"/webhooks/{made.pk}/deliveries", 2)
     assert len(listed) == 6
     assert [each["id"] for each in listed] == sorted((each["id"] for each in listed), reverse=True)
     assert {each["job_id"] for each in listed[1:]} == {str(job.pk) for job in jobs}
@@ -98,10 +98,10 @@ def test_deliveries_are_listed_by_endpoint_newest_first_and_by_status(receive: A
 
 
 def test_what_failed_is_resent_one_by_one_or_all_at_once() -> None:
-    api = Api("operate")
-    made = endpoint()
+    api = ApiClient("operate")
+    made = create_endpoint()
     WebhookDeliveryFactory.create_batch(3, endpoint=made, failed=True)
-    first = deliveries()[0]
+    first = list_deliveries()[0]
     answer = api.post(f"/webhook-deliveries/{first.pk}/resend")
     assert (answer.status_code, answer.json()["status"]) == (200, "PENDING")
     assert api.post(f"/webhooks/{made.pk}/resend-failed", {"since": "2030-01-01T00:00:00Z"}).json() == {"count": 0}
@@ -110,8 +110,8 @@ def test_what_failed_is_resent_one_by_one_or_all_at_once() -> None:
 
 
 def test_a_disabled_endpoint_answers_409_to_tests_and_resends() -> None:
-    api = Api()
-    made = endpoint(enabled=False)
+    api = ApiClient()
+    made = create_endpoint(enabled=False)
     delivery = WebhookDeliveryFactory.create(endpoint=made, failed=True)
     for path in (
         f"/webhooks/{made.pk}/test",
@@ -123,9 +123,9 @@ def test_a_disabled_endpoint_answers_409_to_tests_and_resends() -> None:
 
 
 def test_what_is_another_tenants_is_404_and_a_foreign_tenant_in_the_body_403() -> None:
-    theirs = endpoint(tenant="acme")
+    theirs = create_endpoint(tenant="acme")
     delivery = WebhookDeliveryFactory.create(endpoint=theirs)
-    api = Api()
+    api = ApiClient()
     for method, path in (
         ("get", f"/webhooks/{theirs.pk}"),
         ("patch", f"/webhooks/{theirs.pk}"),
@@ -141,7 +141,7 @@ def test_what_is_another_tenants_is_404_and_a_foreign_tenant_in_the_body_403() -
         assert answer.status_code == 404, path
     assert api.get("/webhooks").json()["items"] == []
     assert api.post("/webhooks", {**BODY, "tenant": "acme"}).status_code == 403
-    assert Api(tenant="acme").get(f"/webhooks/{theirs.pk}").status_code == 200
+    assert ApiClient(tenant="acme").get(f"/webhooks/{theirs.pk}").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_what_is_another_tenants_is_404_and_a_foreign_tenant_in_the_body_403() -
     [("read", {"list", "get"}), ("operate", {"resend"}), ("submit", set()), ("work", set()), ("admin", {"all"})],
 )
 def test_scopes(scope: str, allowed: set[str]) -> None:
-    made = endpoint()
+    made = create_endpoint()
     delivery = WebhookDeliveryFactory.create(endpoint=made, failed=True)
-    api = Api(scope)
+    api = ApiClient(scope)
     codes = {
         "list": api.get("/webhooks").status_code,
         "get": api.get(f"/webhooks/{made.pk}").status_code,
@@ -167,8 +167,8 @@ def test_scopes(scope: str, allowed: set[str]) -> None:
 
 
 def test_a_jobs_list_takes_three_statements_for_all_deliveries(django_assert_num_queries: Any, told: Settings) -> None:
-    endpoint("https://example.org/", "*")
-    ids = [completed().pk for _ in range(4)]
+    create_endpoint("https://example.org/", "*")
+    ids = [complete_job().pk for _ in range(4)]
     with django_assert_num_queries(3):
         assert {each["pending"] for each in services.count_deliveries(ids).values()} == {3}
     assert services.of(None).count() == 1

@@ -18,8 +18,16 @@ from jobs.services import groups
 from jobs.services import jobs as jobs
 from tests.factories import JobTemplateFactory
 from tests.support import executor
-from tests.support.api_client import Api
-from tests.support.webhooks import TYPE, completed, deliveries, endpoint, enqueued, failed_job, fan_out
+from tests.support.api_client import ApiClient
+from tests.support.webhooks import (
+    TYPE,
+    complete_job,
+    create_endpoint,
+    enqueue_job,
+    fail_job,
+    fan_out_all,
+    list_deliveries,
+)
 from webhooks import fanout, payloads
 from webhooks.models import WebhookMessage
 
@@ -29,7 +37,7 @@ AS_IT_GOES = {"webhooks"}  # how its deliveries stand has changed by the time th
 
 def told(event: str) -> dict[str, Any]:
     """The one document of this event."""
-    fan_out()
+    fan_out_all()
     (message,) = WebhookMessage.objects.filter(event=event)
     document: dict[str, Any] = json.loads(bytes(message.body or b""))
     assert (document["type"], list(document)) == (event, ["type", "timestamp", "data"])
@@ -39,7 +47,7 @@ def told(event: str) -> dict[str, Any]:
 
 
 def shown(path: str) -> dict[str, Any]:
-    answer: dict[str, Any] = Api().get(path).json()
+    answer: dict[str, Any] = ApiClient().get(path).json()
     return answer
 
 
@@ -48,27 +56,27 @@ def plain(document: dict[str, Any]) -> dict[str, Any]:
 
 
 LIVES: dict[str, Any] = {
-    "job.queued": lambda: enqueued(target="book", tags=["a"], deadline_at="2030-01-01T00:00:00Z"),
-    "job.started": lambda: executor.take(enqueued(target="book", params={"n": 2**53 + 1})),
-    "job.paused": lambda: jobs.pause(enqueued(target="book").pk, reason="wait"),
-    "job.completed": lambda: completed(target="book"),
-    "job.failed": lambda: failed_job(target="book"),
-    "job.cancelled": lambda: jobs.cancel(enqueued(target="book").pk, reason="why not"),
+    "job.queued": lambda: enqueue_job(target="book", tags=["a"], deadline_at="2030-01-01T00:00:00Z"),
+    "job.started": lambda: executor.claim(enqueue_job(target="book", params={"n": 2**53 + 1})),
+    "job.paused": lambda: jobs.pause(enqueue_job(target="book").pk, reason="wait"),
+    "job.completed": lambda: complete_job(target="book"),
+    "job.failed": lambda: fail_job(target="book"),
+    "job.cancelled": lambda: jobs.cancel(enqueue_job(target="book").pk, reason="why not"),
 }
 
 
 @pytest.mark.parametrize("event", LIVES)
 def test_data_is_what_the_api_shows(event: str) -> None:
-    endpoint()
+    create_endpoint()
     JobTemplateFactory.create(name="preset", job_type=TYPE)
     job = LIVES[event]()
     assert plain(told(event)) == plain(shown(f"/jobs/{job.pk}"))
 
 
 def test_data_of_a_group_is_what_the_api_shows() -> None:
-    endpoint()
+    create_endpoint()
     made = groups.create([{"job_type": TYPE}, {"job_type": TYPE}], name="both")
-    while (taken := executor.take_next()) is not None:
+    while (taken := executor.claim_next()) is not None:
         executor.complete(taken)
     found, expected = told("group.finished"), shown(f"/job-groups/{made.pk}")
     for document in (found, expected):
@@ -77,18 +85,18 @@ def test_data_of_a_group_is_what_the_api_shows() -> None:
 
 
 def test_the_template_is_named() -> None:
-    endpoint()
+    create_endpoint()
     JobTemplateFactory.create(name="preset", job_type=TYPE)
     jobs.enqueue(template="preset")
     assert told("job.queued")["template"] == "preset"
 
 
 def test_a_late_body_shows_the_job_as_it_is_now_with_the_status_of_the_event() -> None:
-    endpoint()
-    job = executor.take(enqueued(tags=["before"]))
+    create_endpoint()
+    job = executor.claim(enqueue_job(tags=["before"]))
     executor.fail(job, retry_in=10)
     jobs.update(job.pk, {"tags": ["after"]})
-    fan_out()
+    fan_out_all()
     for event, status in (("job.queued", "QUEUED"), ("job.started", "RUNNING"), ("job.failed", "FAILED")):
         (message,) = WebhookMessage.objects.filter(event=event, job_id=job.pk)
         document = json.loads(bytes(message.body or b""))
@@ -101,16 +109,16 @@ def test_a_late_body_shows_the_job_as_it_is_now_with_the_status_of_the_event() -
 
 
 def test_a_retry_by_a_person_is_no_fact_of_the_failure() -> None:
-    endpoint()
-    job = failed_job(target="book")
+    create_endpoint()
+    job = fail_job(target="book")
     jobs.retry(job.pk)
     assert told("job.failed")["retried_by"] is None
 
 
 def test_a_group_that_was_opened_again_is_reported_as_it_had_ended() -> None:
-    endpoint("https://example.org/", "group.finished")
+    create_endpoint("https://example.org/", "group.finished")
     made = groups.create([{"job_type": TYPE}])
-    taken = executor.take_next()
+    taken = executor.claim_next()
     assert taken is not None
     executor.fail(taken)
     groups.retry(made.pk)
@@ -120,24 +128,24 @@ def test_a_group_that_was_opened_again_is_reported_as_it_had_ended() -> None:
 
 
 def test_a_failure_that_is_retried_says_by_what() -> None:
-    endpoint()
-    job = executor.fail(executor.take(enqueued(target="book")), retry_in=10)
+    create_endpoint()
+    job = executor.fail(executor.claim(enqueue_job(target="book")), retry_in=10)
     data = told("job.failed")
     assert (data["retried_by"], data["permanently_failed"]) == (str(job.retried_by.pk), False)
     assert data["blocks_target"] is False
 
 
 def test_secrets_are_masked() -> None:
-    endpoint()
-    job = executor.take(enqueued(params={"login": {"Password": "hunter2"}}))
+    create_endpoint()
+    job = executor.claim(enqueue_job(params={"login": {"Password": "hunter2"}}))
     executor.finish(job, Completed({"result": {"token": "hunter2"}}))
     for event in ("job.queued", "job.started", "job.completed"):
         assert "hunter2" not in json.dumps(told(event))
 
 
 def test_neither_checkpoint_nor_lease_token_leaves_the_house() -> None:
-    endpoint()
-    job = executor.take(enqueued())
+    create_endpoint()
+    job = executor.claim(enqueue_job())
     Job.objects.filter(pk=job.pk).update(checkpoint={"where": "half way"})
     jobs.pause(job.pk)
     body = json.dumps(told("job.started"))
@@ -145,8 +153,8 @@ def test_neither_checkpoint_nor_lease_token_leaves_the_house() -> None:
 
 
 def test_params_and_artifacts_of_a_large_body_become_null() -> None:
-    endpoint()
-    job = executor.take(enqueued(params={"text": "x" * 200_000}))
+    create_endpoint()
+    job = executor.claim(enqueue_job(params={"text": "x" * 200_000}))
     executor.finish(job, Completed({"result": "y" * 100_000}))
     data = told("job.completed")
     assert (data["params"], data["run"]["artifacts"], data["truncated"]) == (None, None, True)
@@ -154,9 +162,9 @@ def test_params_and_artifacts_of_a_large_body_become_null() -> None:
 
 def test_a_payload_that_is_too_large_for_a_body_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither that of a job nor those of a group's members."""
-    endpoint("https://example.org/", "job.completed", "group.finished")
+    create_endpoint("https://example.org/", "job.completed", "group.finished")
     groups.create([{"job_type": TYPE, "params": {"text": "x" * 300_000}}])
-    taken = executor.take_next()
+    taken = executor.claim_next()
     assert taken is not None
     executor.finish(taken, Completed({"result": "y" * 10}))
     with CaptureQueriesContext(connection) as queries:
@@ -170,11 +178,11 @@ def test_a_payload_that_is_too_large_for_a_body_is_never_read(monkeypatch: pytes
 
 def test_a_batch_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout, "PAYLOAD_BYTES", 250_000)
-    endpoint("https://example.org/", "job.queued")
+    create_endpoint("https://example.org/", "job.queued")
     for _ in range(5):
-        enqueued(params={"text": "x" * 100_000})
+        enqueue_job(params={"text": "x" * 100_000})
     assert [fanout.fan_out() for _ in range(3)] == [3, 2, 0]
-    assert len(deliveries()) == 5
+    assert len(list_deliveries()) == 5
 
 
 LARGE = {"id": "1", "params": {"a": "x" * 400_000}, "run": {"artifacts": {"b": "y" * 400_000}, "error": "z" * 400_000}}
@@ -202,17 +210,17 @@ def test_a_body_of_just_256_kib_is_left_alone() -> None:
 
 def test_a_body_is_stored_once_for_all_endpoints() -> None:
     for _ in range(3):
-        endpoint("https://example.org/", "job.completed")
-    completed()
-    fan_out()
+        create_endpoint("https://example.org/", "job.completed")
+    complete_job()
+    fan_out_all()
     assert WebhookMessage.objects.count() == 1
-    assert len({bytes(each.message.body or b"") for each in deliveries()}) == 1
+    assert len({bytes(each.message.body or b"") for each in list_deliveries()}) == 1
     assert WebhookMessage.objects.filter(fanned_out_at__isnull=True).count() == 0
 
 
 def test_a_job_that_has_vanished_is_still_told_by_its_id() -> None:
-    endpoint("https://example.org/", "job.completed")
-    job = completed()
+    create_endpoint("https://example.org/", "job.completed")
+    job = complete_job()
     WebhookMessage.objects.update(job_id="018f0000-0000-7000-8000-000000000000")
     expected = {"id": "018f0000-0000-7000-8000-000000000000", "status": "COMPLETED", "truncated": True}
     assert told("job.completed") == expected
@@ -220,22 +228,26 @@ def test_a_job_that_has_vanished_is_still_told_by_its_id() -> None:
 
 
 def test_how_a_jobs_deliveries_stand_is_part_of_its_shape() -> None:
-    endpoint("https://example.org/", "job.completed", "job.queued")
-    endpoint("https://example.org/", "job.completed")
-    job, other = completed(), completed(tenant="acme")
+    create_endpoint("https://example.org/", "job.completed", "job.queued")
+    create_endpoint("https://example.org/", "job.completed")
+    job, other = complete_job(), complete_job(tenant="acme")
     assert shown(f"/jobs/{job.pk}")["webhooks"] == {"pending": 3, "delivered": 0, "failed": 0}
-    fan_out()
-    first, second, _ = deliveries()
+    fan_out_all()
+    first, second, _ = list_deliveries()
     type(first).objects.filter(pk=first.pk).update(status="DELIVERED", next_try_at=None)
     type(first).objects.filter(pk=second.pk).update(status="FAILED", next_try_at=None)
     assert shown(f"/jobs/{job.pk}")["webhooks"] == {"pending": 1, "delivered": 1, "failed": 1}
-    assert Api(tenant=None).get(f"/jobs/{other.pk}").json()["webhooks"] == {"pending": 0, "delivered": 0, "failed": 0}
+    assert ApiClient(tenant=None).get(f"/jobs/{other.pk}").json()["webhooks"] == {
+        "pending": 0,
+        "delivered": 0,
+        "failed": 0,
+    }
 
 
 def test_a_group_that_has_vanished_is_still_told_by_its_id() -> None:
-    endpoint("https://example.org/", "group.finished")
+    create_endpoint("https://example.org/", "group.finished")
     made = groups.create([{"job_type": TYPE}])
-    taken = executor.take_next()
+    taken = executor.claim_next()
     assert taken is not None
     executor.complete(taken)
     WebhookMessage.objects.update(group_id="018f0000-0000-7000-8000-000000000000")
@@ -251,8 +263,8 @@ def test_a_group_that_has_vanished_is_still_told_by_its_id() -> None:
 def test_a_body_that_cannot_be_made_does_not_hold_back_the_others(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoint("https://example.org/", "job.queued")
-    spoilt, whole = enqueued(), enqueued()
+    create_endpoint("https://example.org/", "job.queued")
+    spoilt, whole = enqueue_job(), enqueue_job()
     shape = serializers.serialize_jobs
 
     def refuse(rows: Any, caller: Any) -> Any:
@@ -262,8 +274,8 @@ def test_a_body_that_cannot_be_made_does_not_hold_back_the_others(
         return shape(found, caller)
 
     monkeypatch.setattr(serializers, "serialize_jobs", refuse)
-    fan_out()
-    found = {each.job_id: json.loads(bytes(each.message.body or b""))["data"] for each in deliveries()}
+    fan_out_all()
+    found = {each.job_id: json.loads(bytes(each.message.body or b""))["data"] for each in list_deliveries()}
     assert found[spoilt.pk] == {"id": str(spoilt.pk), "status": "QUEUED", "truncated": True}
     assert found[whole.pk]["tags"] == []
     assert "could not be made" in caplog.text

@@ -10,8 +10,8 @@ from django.test import Client
 from jobs import clock
 from tests.admin.test_lists import queries_of
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookEndpointFactory
-from tests.support.admin_pages import list_of, page_of
-from tests.support.admin_users import logged_in, reader
+from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.admin_users import create_reader, log_in
 from webhooks.admin import endpoints
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 
@@ -24,7 +24,7 @@ def test_a_list_of_endpoints_says_how_well_they_received_of_late(boss: Client) -
     WebhookDeliveryFactory.create(endpoint=good, failed=True)
     WebhookDeliveryFactory.create(endpoint=good)
     assert endpoints.lately([good.pk, silent.pk]) == {good.pk: (3, 4)}
-    page = boss.get(list_of(WebhookEndpoint)).content.decode()
+    page = boss.get(get_list_url(WebhookEndpoint)).content.decode()
     assert ("75% (4)" in page, "gone" in page) == (True, True)
 
 
@@ -44,22 +44,22 @@ def test_a_delivery_shows_its_answer_its_time_and_its_request(boss: Client) -> N
     delivery = WebhookDeliveryFactory.create(failed=True)
     WebhookAttemptFactory.create(delivery=delivery, took_ms=5)
     WebhookAttemptFactory.create(delivery=delivery, took_ms=42)
-    page = boss.get(list_of(WebhookDelivery)).content.decode()
+    page = boss.get(get_list_url(WebhookDelivery)).content.decode()
     assert ("42 ms" in page, "Failed 500" in page) == (True, True)
-    page = boss.get(page_of(delivery)).content.decode()
+    page = boss.get(get_page_url(delivery)).content.decode()
     assert (f"webhook-id: {delivery.pk}" in page, f"POST {delivery.endpoint.url}" in page) == (True, True)
     assert "whsec_" not in page
-    assert logged_in(reader("looker")).get(page_of(delivery)).status_code == 200
+    assert log_in(create_reader("looker")).get(get_page_url(delivery)).status_code == 200
 
 
 def test_lists_take_as_many_statements_for_many_as_for_few(boss: Client) -> None:
     WebhookAttemptFactory.create()
-    few = {model: queries_of(boss, list_of(model)) for model in (WebhookEndpoint, WebhookDelivery)}
+    few = {model: queries_of(boss, get_list_url(model)) for model in (WebhookEndpoint, WebhookDelivery)}
     WebhookAttemptFactory.create_batch(20)
-    assert {model: queries_of(boss, list_of(model)) for model in few} == few
+    assert {model: queries_of(boss, get_list_url(model)) for model in few} == few
     assert max(few.values()) <= 8
 
 
 def test_empty_lists_teach(boss: Client) -> None:
-    assert "Nobody is told of jobs yet." in boss.get(list_of(WebhookEndpoint)).content.decode()
-    assert "Nothing was sent yet." in boss.get(list_of(WebhookDelivery)).content.decode()
+    assert "Nobody is told of jobs yet." in boss.get(get_list_url(WebhookEndpoint)).content.decode()
+    assert "Nothing was sent yet." in boss.get(get_list_url(WebhookDelivery)).content.decode()

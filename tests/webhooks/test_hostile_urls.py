@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs.errors import InvalidInput
-from tests.support.webhooks import completed, deliveries, endpoint, round_of_sending
+from tests.support.webhooks import complete_job, create_endpoint, list_deliveries, send_round
 from tests.webhooks.conftest import Settings
 from webhooks import services, url_guard
 from webhooks.models import WebhookEndpoint
@@ -135,7 +135,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
 
 
 def sneaked_in(url: str) -> None:
-    made = endpoint("https://example.org/", "job.completed")
+    made = create_endpoint("https://example.org/", "job.completed")
     WebhookEndpoint.objects.filter(pk=made.pk).update(url=url)
 
 
@@ -156,9 +156,9 @@ def test_a_hostile_url_that_is_in_the_database_is_not_contacted(
     told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
     resolving(monkeypatch, [PUBLIC])
     sneaked_in(UNSAVEABLE[name])
-    completed()
-    round_of_sending()
-    (delivery,) = deliveries()
+    complete_job()
+    send_round()
+    (delivery,) = list_deliveries()
     assert connected == []
     assert delivery.status == "FAILED"
     assert len(delivery.error) > 10
@@ -170,10 +170,10 @@ def test_a_name_is_not_contacted_unless_all_its_addresses_are_public(
 ) -> None:
     told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
     asked = resolving(monkeypatch, UNSENDABLE[name])
-    endpoint("https://rebind.example.org/", "job.completed")
-    completed()
-    round_of_sending()
-    (delivery,) = deliveries()
+    create_endpoint("https://rebind.example.org/", "job.completed")
+    complete_job()
+    send_round()
+    (delivery,) = list_deliveries()
     assert (connected, asked) == ([], ["rebind.example.org"])
     assert "rebind.example.org" in delivery.error
 
@@ -183,9 +183,9 @@ def test_a_name_that_changes_its_answer_is_asked_once_and_what_was_checked_is_wh
 ) -> None:
     told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
     asked = resolving(monkeypatch, [PUBLIC], ["127.0.0.1"])
-    endpoint("https://rebind.example.org/", "job.completed")
-    completed()
-    round_of_sending()
+    create_endpoint("https://rebind.example.org/", "job.completed")
+    complete_job()
+    send_round()
     assert asked == ["rebind.example.org"]
     assert connected == [(PUBLIC, 443)]
 
@@ -195,9 +195,9 @@ def test_a_later_try_judges_the_name_anew(
 ) -> None:
     told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=3)
     resolving(monkeypatch, [PUBLIC], ["127.0.0.1"], [PUBLIC], ["10.0.0.1"])
-    endpoint("https://rebind.example.org/", "job.completed")
-    completed()
-    round_of_sending()
+    create_endpoint("https://rebind.example.org/", "job.completed")
+    complete_job()
+    send_round()
     assert connected == [(PUBLIC, 443), (PUBLIC, 443)]
 
 
@@ -207,9 +207,9 @@ def test_without_the_check_the_private_address_would_be_contacted(
     told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
     monkeypatch.setattr(url_guard, "is_public", lambda address: True)
     resolving(monkeypatch, ["10.1.2.3"])
-    endpoint("https://rebind.example.org/", "job.completed")
-    completed()
-    round_of_sending()
+    create_endpoint("https://rebind.example.org/", "job.completed")
+    complete_job()
+    send_round()
     assert connected == [("10.1.2.3", 443)]
 
 
@@ -219,11 +219,11 @@ def test_a_resolver_that_does_not_answer_is_not_waited_for(told: Settings, monke
     over = threading.Event()
     told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0, WEBHOOK_TIMEOUT_SEC=0.2)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60) and [])
-    endpoint("https://slow.example.org/", "job.completed")
-    completed()
-    round_of_sending()
+    create_endpoint("https://slow.example.org/", "job.completed")
+    complete_job()
+    send_round()
     over.set()
-    assert "could not be resolved in time" in deliveries()[0].error
+    assert "could not be resolved in time" in list_deliveries()[0].error
 
 
 SAVEABLE = {

@@ -14,8 +14,16 @@ from django.utils import timezone
 from jobs import clock
 from tests.factories import WebhookDeliveryFactory
 from tests.support.webhook_receiver import Receiver
-from tests.support.webhooks import completed, deliveries, endpoint, enqueued, fan_out, messages, round_of_sending
-from tests.support.worker_processes import until
+from tests.support.webhooks import (
+    complete_job,
+    create_endpoint,
+    enqueue_job,
+    fan_out_all,
+    list_deliveries,
+    list_messages,
+    send_round,
+)
+from tests.support.worker_processes import wait_until
 from tests.webhooks.conftest import Settings
 from webhooks import circuit_breaker, fanout, services
 from webhooks import deliveries as leases
@@ -28,7 +36,7 @@ Receive = Callable[..., Receiver]
 
 
 def due(number: int = 1, **fields: Any) -> WebhookEndpoint:
-    there = endpoint("https://example.org/", "job.completed", **fields)
+    there = create_endpoint("https://example.org/", "job.completed", **fields)
     WebhookDeliveryFactory.create_batch(number, endpoint=there)
     return there
 
@@ -72,10 +80,10 @@ def test_who_lost_the_lease_writes_nothing_down() -> None:
     WebhookDelivery.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
     (ours,) = leases.take(1)
     leases.record([answered(lost)])
-    assert (deliveries()[0].status, deliveries()[0].attempts) == ("PENDING", 0)
+    assert (list_deliveries()[0].status, list_deliveries()[0].attempts) == ("PENDING", 0)
     assert not WebhookAttempt.objects.exists()
     leases.record([answered(ours)])
-    assert (deliveries()[0].status, deliveries()[0].attempts) == ("DELIVERED", 1)
+    assert (list_deliveries()[0].status, list_deliveries()[0].attempts) == ("DELIVERED", 1)
 
 
 def test_an_outcome_that_is_recorded_twice_counts_once() -> None:
@@ -83,7 +91,7 @@ def test_an_outcome_that_is_recorded_twice_counts_once() -> None:
     (task,) = leases.take(1)
     leases.record([answered(task, 500)])
     leases.record([answered(task, 500)])
-    assert (deliveries()[0].attempts, WebhookAttempt.objects.count()) == (1, 1)
+    assert (list_deliveries()[0].attempts, WebhookAttempt.objects.count()) == (1, 1)
 
 
 def test_a_sender_that_was_killed_has_used_up_no_try() -> None:
@@ -92,7 +100,7 @@ def test_a_sender_that_was_killed_has_used_up_no_try() -> None:
     for _ in range(20):
         assert len(leases.take(1)) == 1
         WebhookDelivery.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
-    assert deliveries()[0].attempts == 0
+    assert list_deliveries()[0].attempts == 0
 
 
 def test_not_before_its_time_and_not_while_the_circuit_is_open_or_the_endpoint_disabled() -> None:
@@ -111,7 +119,7 @@ def test_retries_come_after_10_20_and_40_seconds_then_it_has_failed() -> None:
         WebhookDelivery.objects.filter(status="PENDING").update(next_try_at=timezone.now())
         (task,) = leases.take(1)
         leases.record([answered(task, 500)])
-        (delivery,) = deliveries()
+        (delivery,) = list_deliveries()
         if delivery.next_try_at is not None:
             waited.append(round((delivery.next_try_at - timezone.now()).total_seconds()))
     assert waited == [10, 20, 40]
@@ -142,7 +150,7 @@ def test_the_pause_grows_with_the_failures_and_has_an_end() -> None:
 
 def test_a_broken_endpoint_is_probed_by_one_alone_and_first_by_what_has_waited_least() -> None:
     there = due(5, failures=5)
-    newest = deliveries()[-1]
+    newest = list_deliveries()[-1]
     WebhookDelivery.objects.exclude(pk=newest.pk).update(next_try_at=timezone.now() - timedelta(hours=1))
     (probe,) = leases.take(100)
     assert probe.id == newest.pk
@@ -159,14 +167,14 @@ def test_while_a_circuit_is_open_deliveries_wait_and_no_attempt_is_counted() -> 
         (probe,) = leases.take(100)
         leases.record([answered(probe, None, error="refused the connection")])
         assert leases.take(100) == []  # until the pause is over
-    assert sorted(each.attempts for each in deliveries()) == [0] * 47 + [1] * 3
-    assert {each.status for each in deliveries()} == {"PENDING"}
+    assert sorted(each.attempts for each in list_deliveries()) == [0] * 47 + [1] * 3
+    assert {each.status for each in list_deliveries()} == {"PENDING"}
     assert WebhookAttempt.objects.count() == 3
 
 
 def test_a_resend_is_tried_at_once_whatever_the_circuit_says() -> None:
     there = due(5, failures=9, open_until=timezone.now() + timedelta(hours=1))
-    third = deliveries()[2]
+    third = list_deliveries()[2]
     assert leases.take(100) == []
     services.resend(third.pk)
     (probe,) = leases.take(100)
@@ -179,7 +187,7 @@ def test_a_resend_is_tried_at_once_whatever_the_circuit_says() -> None:
 
 def test_a_resend_that_fails_waits_again_like_the_others() -> None:
     there = due(2, failures=9, open_until=timezone.now() + timedelta(hours=1))
-    services.resend(deliveries()[0].pk)
+    services.resend(list_deliveries()[0].pk)
     (probe,) = leases.take(100)
     leases.record([answered(probe, 500)])
     WebhookDelivery.objects.update(next_try_at=timezone.now())
@@ -191,7 +199,7 @@ def test_a_resend_that_fails_waits_again_like_the_others() -> None:
 def test_a_resend_does_not_wait_for_a_probe_that_is_under_way() -> None:
     due(3, failures=9)
     (first,) = leases.take(100)
-    other = next(each for each in deliveries() if each.pk != first.id)
+    other = next(each for each in list_deliveries() if each.pk != first.id)
     services.resend(other.pk)
     assert [each.id for each in leases.take(100)] == [other.pk]
 
@@ -201,7 +209,7 @@ def test_of_a_bulk_resend_one_is_the_probe_and_the_rest_wait_for_it(how: str) ->
     there = due(failures=9, open_until=timezone.now() + timedelta(hours=1))
     WebhookDelivery.objects.all().delete()
     WebhookDeliveryFactory.create_batch(6, endpoint=there, failed=True)
-    ids = [each.pk for each in deliveries()]
+    ids = [each.pk for each in list_deliveries()]
     assert (services.resend_failed(there.pk) if how == "those of an endpoint" else services.resend_many(ids)) == 6
     (probe,) = leases.take(100)
     assert probe.id == ids[0]
@@ -239,8 +247,8 @@ def test_after_three_days_of_nothing_but_failures_the_endpoint_is_disabled() -> 
     WebhookEndpoint.objects.update(failing_since=began)
     fail_once(there)
     assert (there.enabled, there.disabled_reason) == (False, f"Nothing but failures since {began:%Y-%m-%d %H:%M} UTC.")
-    assert {each.status for each in deliveries()} == {"FAILED"}
-    assert {each.error for each in deliveries() if each.attempts == 0} == {"endpoint disabled"}
+    assert {each.status for each in list_deliveries()} == {"FAILED"}
+    assert {each.error for each in list_deliveries() if each.attempts == 0} == {"endpoint disabled"}
     assert not there.subscriptions.filter(until__isnull=True).exists()
 
 
@@ -275,106 +283,112 @@ def test_enabling_gives_a_fresh_start_before_it_is_given_up_again() -> None:
 
 
 def test_a_message_goes_to_those_who_wanted_it_when_it_happened() -> None:
-    before = endpoint("https://example.org/", "job.completed")
-    completed()
-    endpoint("https://example.org/", "job.completed")
-    fan_out()
-    assert [each.endpoint_id for each in deliveries()] == [before.pk]
+    before = create_endpoint("https://example.org/", "job.completed")
+    complete_job()
+    create_endpoint("https://example.org/", "job.completed")
+    fan_out_all()
+    assert [each.endpoint_id for each in list_deliveries()] == [before.pk]
 
 
 def test_who_no_longer_wants_it_gets_nothing_and_then_the_message_goes() -> None:
-    changed = endpoint("https://example.org/", "job.completed")
-    completed()
+    changed = create_endpoint("https://example.org/", "job.completed")
+    complete_job()
     services.update(changed.pk, {"events": ["job.failed"]})
-    fan_out()
-    assert (deliveries(), messages()) == ([], [])
+    fan_out_all()
+    assert (list_deliveries(), list_messages()) == ([], [])
 
 
 def test_an_event_that_stays_wanted_while_others_change_is_not_lost() -> None:
-    changed = endpoint("https://example.org/", "job.completed")
-    completed()
+    changed = create_endpoint("https://example.org/", "job.completed")
+    complete_job()
     services.update(changed.pk, {"events": ["job.*"], "url": "https://example.org/other"})
-    fan_out()
-    assert [each.event for each in deliveries()] == ["job.completed"]
+    fan_out_all()
+    assert [each.event for each in list_deliveries()] == ["job.completed"]
 
 
 def test_no_more_than_so_many_wait_at_an_endpoint_and_the_rest_can_be_resent(told: Settings) -> None:
     told(WEBHOOK_MAX_PENDING=3)
-    full, other = endpoint("https://example.org/", "job.queued"), endpoint("https://example.org/", "job.queued")
+    full, other = (
+        create_endpoint("https://example.org/", "job.queued"),
+        create_endpoint("https://example.org/", "job.queued"),
+    )
     WebhookDeliveryFactory.create_batch(2, endpoint=full)
     for _ in range(3):
-        enqueued()
-    fan_out()
-    stands = [(each.status, each.error) for each in deliveries(endpoint=full)]
+        enqueue_job()
+    fan_out_all()
+    stands = [(each.status, each.error) for each in list_deliveries(endpoint=full)]
     assert stands == [("PENDING", "")] * 3 + [("FAILED", "backlog full")] * 2
-    assert {each.status for each in deliveries(endpoint=other)} == {"PENDING"}
-    rejected = deliveries(endpoint=full)[-1]
+    assert {each.status for each in list_deliveries(endpoint=other)} == {"PENDING"}
+    rejected = list_deliveries(endpoint=full)[-1]
     assert rejected.message.body
     assert services.resend(rejected.pk).status == "PENDING"
 
 
 def test_a_batch_is_bounded_in_rows() -> None:
-    endpoint("https://example.org/", "job.queued")
+    create_endpoint("https://example.org/", "job.queued")
     for _ in range(7):
-        enqueued()
+        enqueue_job()
     assert [fanout.fan_out(5), fanout.fan_out(5), fanout.fan_out(5)] == [5, 2, 0]
-    assert len({each.job_id for each in deliveries()}) == 7
+    assert len({each.job_id for each in list_deliveries()}) == 7
 
 
 def test_a_batch_is_bounded_in_deliveries(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the first message: what it has too many of would never be made."""
     for place in range(3):
-        endpoint(f"https://example.org/{place}", "job.queued")
+        create_endpoint(f"https://example.org/{place}", "job.queued")
     for _ in range(4):
-        enqueued()
+        enqueue_job()
     monkeypatch.setattr(fanout, "DELIVERIES", 7)
     assert fanout.fan_out() == 2
     monkeypatch.setattr(fanout, "DELIVERIES", 1)
     assert [fanout.fan_out(), fanout.fan_out(), fanout.fan_out()] == [1, 1, 0]
-    assert len(deliveries()) == 12
+    assert len(list_deliveries()) == 12
 
 
 def test_a_delivery_has_an_id_that_tells_its_time() -> None:
     """Whichever database makes it: lists, rates and `since` go by it."""
-    endpoint("https://example.org/", "job.queued")
+    create_endpoint("https://example.org/", "job.queued")
     before = clock.first_id(clock.now())
     for _ in range(3):
-        enqueued()
-    fan_out()
+        enqueue_job()
+    fan_out_all()
     after = clock.first_id(clock.now() + timedelta(milliseconds=1))
-    for delivery in deliveries():
+    for delivery in list_deliveries():
         assert (before <= delivery.pk <= after, delivery.pk.version) == (True, 7)
 
 
 def test_it_is_known_whether_an_endpoint_that_answers_could_be_sent_more() -> None:
     assert not fanout.has_idle_endpoint()
-    busy = endpoint("http://example.org/")
+    busy = create_endpoint("http://example.org/")
     assert fanout.has_idle_endpoint()
     WebhookDeliveryFactory.create_batch(fanout.ROOM, endpoint=busy)
     assert not fanout.has_idle_endpoint()
-    endpoint("http://example.org/", failures=circuit_breaker.BREAK_AFTER)
-    endpoint("http://example.org/", enabled=False)
+    create_endpoint("http://example.org/", failures=circuit_breaker.BREAK_AFTER)
+    create_endpoint("http://example.org/", enabled=False)
     assert not fanout.has_idle_endpoint()
 
 
 def test_an_endpoint_that_was_disabled_or_deleted_meanwhile_is_sent_nothing() -> None:
-    disabled, deleted = endpoint("https://example.org/", "job.completed"), endpoint("https://example.org/")
-    completed()
+    disabled, deleted = (
+        create_endpoint("https://example.org/", "job.completed"),
+        create_endpoint("https://example.org/"),
+    )
+    complete_job()
     services.update(disabled.pk, {"enabled": False})
     services.delete(deleted.pk)
-    fan_out()
-    (failed,) = deliveries()
+    fan_out_all()
+    (failed,) = list_deliveries()
     assert (failed.endpoint_id, failed.status, failed.error) == (disabled.pk, "FAILED", "endpoint disabled")
     assert failed.message.event == "job.completed"
-    assert [event for event, _ in messages()] == ["job.completed"]
+    assert [event for event, _ in list_messages()] == ["job.completed"]
 
 
 @pytest.mark.pg_only
 @pytest.mark.django_db(transaction=True)
 def test_whoever_disables_an_endpoint_waits_for_fan_out_and_ends_what_it_made() -> None:
     """Else a delivery made meanwhile would stay pending for ever."""
-    there = endpoint("https://example.org/", "job.completed")
-    completed()
+    there = create_endpoint("https://example.org/", "job.completed")
+    complete_job()
 
     def disable() -> None:
         services.update(there.pk, {"enabled": False})
@@ -384,9 +398,9 @@ def test_whoever_disables_an_endpoint_waits_for_fan_out_and_ends_what_it_made() 
     with transaction.atomic():
         fanout.fan_out()
         other.start()
-        until(_somebody_waits_for_a_lock)
+        wait_until(_somebody_waits_for_a_lock)
     other.join()
-    (delivery,) = deliveries()
+    (delivery,) = list_deliveries()
     assert (delivery.status, delivery.error) == ("FAILED", "endpoint disabled")
 
 
@@ -402,9 +416,9 @@ def _somebody_waits_for_a_lock() -> bool:
 @pytest.mark.django_db(transaction=True)
 def test_senders_side_by_side_send_everything_and_no_delivery_twice(receive: Receive) -> None:
     there = receive()
-    endpoint(there.url, "job.completed")
+    create_endpoint(there.url, "job.completed")
     for _ in range(60):
-        completed()
+        complete_job()
 
     def send() -> None:
         Sender().one_round()
@@ -415,7 +429,7 @@ def test_senders_side_by_side_send_everything_and_no_delivery_twice(receive: Rec
         each.start()
     for each in crowd:
         each.join()
-    round_of_sending()
-    assert {each.status for each in deliveries()} == {"DELIVERED"}
+    send_round()
+    assert {each.status for each in list_deliveries()} == {"DELIVERED"}
     assert len(there.seen) == len(set(there.ids)) == 60
     assert there.most_at_once <= leases.CONCURRENT

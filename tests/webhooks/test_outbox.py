@@ -24,9 +24,17 @@ from jobs.states import ARROWS, EventKind, Status
 from tests.factories import JobFactory
 from tests.invariants.raw import execute
 from tests.support import executor
-from tests.support.snapshots import everything
-from tests.support.webhooks import TYPE, completed, deliveries, endpoint, enqueued, fan_out, messages
-from tests.support.worker_processes import until
+from tests.support.snapshots import dump_tables
+from tests.support.webhooks import (
+    TYPE,
+    complete_job,
+    create_endpoint,
+    enqueue_job,
+    fan_out_all,
+    list_deliveries,
+    list_messages,
+)
+from tests.support.worker_processes import wait_until
 from webhooks import events, services
 from webhooks.models import WebhookEndpoint, WebhookMessage, WebhookSubscription
 
@@ -34,23 +42,23 @@ pytestmark = pytest.mark.django_db
 
 
 def reported(job: Job) -> list[str]:
-    return [event for event, job_id in messages() if job_id == job.pk]
+    return [event for event, job_id in list_messages() if job_id == job.pk]
 
 
 def test_every_transition_of_a_life_is_reported_as_its_event() -> None:
-    endpoint()
-    job = enqueued(hold=True)
+    create_endpoint()
+    job = enqueue_job(hold=True)
     assert reported(job) == []
     jobs.release(job.pk)
-    running = executor.take(job)
+    running = executor.claim(job)
     jobs.pause(job.pk)
     assert running.lease_token is not None
     finish.stop(job.pk, running.lease_token, actor=executor.WORKER)
     jobs.resume(job.pk)
-    running = executor.take(job)
+    running = executor.claim(job)
     assert running.lease_token is not None
     finish.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="shutdown")
-    executor.complete(executor.take(job))
+    executor.complete(executor.claim(job))
     assert reported(job) == [
         "job.queued",
         "job.started",
@@ -64,42 +72,42 @@ def test_every_transition_of_a_life_is_reported_as_its_event() -> None:
 
 
 ENDS: dict[str, Callable[[], Job]] = {
-    "job.completed": completed,
-    "job.failed": lambda: executor.fail(executor.take(enqueued())),
+    "job.completed": complete_job,
+    "job.failed": lambda: executor.fail(executor.claim(enqueue_job())),
     "job.skipped": lambda: _finished(Skipped("nothing to do")),
-    "job.cancelled": lambda: jobs.cancel(enqueued().pk),
+    "job.cancelled": lambda: jobs.cancel(enqueue_job().pk),
 }
 
 
 def _finished(outcome: Any) -> Job:
-    job = executor.take(enqueued())
+    job = executor.claim(enqueue_job())
     executor.finish(job, outcome)
     return job
 
 
 @pytest.mark.parametrize("event", ENDS)
 def test_each_end_is_reported_once_as_what_it_is(event: str) -> None:
-    endpoint()
+    create_endpoint()
     job = ENDS[event]()
     assert [each for each in reported(job) if each not in ("job.queued", "job.started")] == [event]
 
 
 def test_the_retry_of_a_failure_is_reported_too() -> None:
-    endpoint()
-    job = executor.fail(executor.take(enqueued()), retry_in=10)
+    create_endpoint()
+    job = executor.fail(executor.claim(enqueue_job()), retry_in=10)
     assert reported(job.retried_by) == ["job.queued"]
 
 
 def test_the_end_of_a_group_is_reported_once_for_each_round() -> None:
-    endpoint("https://example.org/", "group.finished")
+    create_endpoint("https://example.org/", "group.finished")
     made = groups.create([{"job_type": TYPE}, {"job_type": TYPE}])
     for _ in range(2):
-        assert messages() == []
-        taken = executor.take_next()
+        assert list_messages() == []
+        taken = executor.claim_next()
         assert taken is not None
         executor.fail(taken)
     groups.retry(made.pk)
-    while (taken := executor.take_next()) is not None:
+    while (taken := executor.claim_next()) is not None:
         executor.complete(taken)
     found = WebhookMessage.objects.order_by("pk")
     facts = list(found.values_list("event", "group_id", "group_round", "group_status"))
@@ -120,47 +128,47 @@ FILTERS: dict[str, tuple[list[str], bool]] = {
 @pytest.mark.parametrize("name", FILTERS)
 def test_an_endpoint_gets_what_it_asked_for(name: str) -> None:
     patterns, wanted = FILTERS[name]
-    endpoint("https://example.org/", *patterns)
-    job = completed()
+    create_endpoint("https://example.org/", *patterns)
+    job = complete_job()
     assert ("job.completed" in reported(job)) is wanted
 
 
 def test_there_is_no_message_for_other_tenants_or_disabled_endpoints() -> None:
-    endpoint(tenant="acme")
-    endpoint(enabled=False)
-    disabled = endpoint()
+    create_endpoint(tenant="acme")
+    create_endpoint(enabled=False)
+    disabled = create_endpoint()
     services.update(disabled.pk, {"enabled": False})
-    assert reported(completed()) == []
+    assert reported(complete_job()) == []
     services.update(disabled.pk, {"enabled": True})
-    assert reported(completed()) == ["job.queued", "job.started", "job.completed"]
+    assert reported(complete_job()) == ["job.queued", "job.started", "job.completed"]
 
 
 def test_two_tenants_each_get_their_own() -> None:
-    ours, theirs = endpoint(tenant="ours"), endpoint(tenant="theirs")
-    job, other = completed(tenant="ours"), completed(tenant="theirs")
-    fan_out()
-    assert {each.job_id for each in deliveries(endpoint=ours)} == {job.pk}
-    assert {each.job_id for each in deliveries(endpoint=theirs)} == {other.pk}
+    ours, theirs = create_endpoint(tenant="ours"), create_endpoint(tenant="theirs")
+    job, other = complete_job(tenant="ours"), complete_job(tenant="theirs")
+    fan_out_all()
+    assert {each.job_id for each in list_deliveries(endpoint=ours)} == {job.pk}
+    assert {each.job_id for each in list_deliveries(endpoint=theirs)} == {other.pk}
 
 
 def test_there_is_one_message_an_event_however_many_want_it() -> None:
-    ids = {endpoint("https://example.org/", "job.completed").pk for _ in range(5)}
-    completed()
-    assert [event for event, _ in messages()] == ["job.completed"]
-    fan_out()
-    assert {each.endpoint_id for each in deliveries()} == ids
-    assert len({each.message_id for each in deliveries()}) == 1
+    ids = {create_endpoint("https://example.org/", "job.completed").pk for _ in range(5)}
+    complete_job()
+    assert [event for event, _ in list_messages()] == ["job.completed"]
+    fan_out_all()
+    assert {each.endpoint_id for each in list_deliveries()} == ids
+    assert len({each.message_id for each in list_deliveries()}) == 1
 
 
 def test_jobs_that_end_together_are_each_reported_as_they_ended() -> None:
-    endpoint("https://example.org/", "job.failed", "job.completed")
+    create_endpoint("https://example.org/", "job.failed", "job.completed")
     jobs.enqueue_many([{"job_type": TYPE}] * 4)
     claims = Claimer("worker-1", Serves(types=(TYPE,))).claim(range(4), lease_sec=30)
     outcomes = (Completed(), Failed("e", "r"), Completed(), Failed("e", "r"))
     ends = [finish.End(each.id, each.lease_token, how) for each, how in zip(claims, outcomes, strict=False)]
     finish.finish(ends, actor=executor.WORKER)
     expected = [("job.completed" if isinstance(end.outcome, Completed) else "job.failed", end.job_id) for end in ends]
-    assert Counter(messages()) == Counter(expected)
+    assert Counter(list_messages()) == Counter(expected)
 
 
 # ---------------------------------------------------------------------- the mapping
@@ -186,7 +194,7 @@ def test_every_transition_has_its_event_or_is_known_to_have_none() -> None:
 
 def test_the_trigger_agrees_with_the_mapping() -> None:
     """Whatever kind and status an event has."""
-    endpoint()
+    create_endpoint()
     job = JobFactory.create()
     expected = Counter()
     for kind in EventKind:
@@ -194,7 +202,7 @@ def test_the_trigger_agrees_with_the_mapping() -> None:
             insert_event(job, kind=str(kind), to_status=str(status))
             if (event := events.EVENT_OF.get(events.Transition(kind, status))) is not None:
                 expected[event] += 1
-    assert Counter(event for event, _ in messages()) == expected
+    assert Counter(event for event, _ in list_messages()) == expected
 
 
 # ---------------------------------------------------------------------- raw SQL
@@ -219,44 +227,44 @@ def insert_event(
 
 
 def test_an_event_inserted_by_raw_sql_is_delivered() -> None:
-    there = endpoint("https://example.org/", "job.completed")
+    there = create_endpoint("https://example.org/", "job.completed")
     job = JobFactory.create(completed=True)
     insert_event(job)
-    fan_out()
-    assert [(each.endpoint_id, each.event, each.job_id) for each in deliveries()] == [
+    fan_out_all()
+    assert [(each.endpoint_id, each.event, each.job_id) for each in list_deliveries()] == [
         (there.pk, "job.completed", job.pk)
     ]
 
 
 def test_an_event_that_is_older_than_an_hour_makes_no_message() -> None:
     """As a restore or loaddata inserts them."""
-    endpoint()
+    create_endpoint()
     job = JobFactory.create(completed=True)
     insert_event(job, at=timezone.now() - timedelta(minutes=61))
-    assert messages() == []
+    assert list_messages() == []
     insert_event(job, at=timezone.now() - timedelta(minutes=59))
-    assert [event for event, _ in messages()] == ["job.completed"]
+    assert [event for event, _ in list_messages()] == ["job.completed"]
 
 
 def test_an_event_has_one_message_at_most() -> None:
     """Also if it is deleted and inserted again, as a restore of one table does."""
-    endpoint()
+    create_endpoint()
     job = JobFactory.create(completed=True)
     for _ in range(2):
         insert_event(job, id=4711)
         JobEvent.objects.filter(pk=4711).delete()
-    assert len(messages()) == 1
+    assert len(list_messages()) == 1
     assert WebhookMessage.objects.get().event_id == 4711
 
 
 def test_an_event_of_no_job_makes_no_message() -> None:
-    endpoint()
+    create_endpoint()
     insert_event(Job(pk=uuid4()))
-    assert messages() == []
+    assert list_messages() == []
 
 
 def test_an_endpoint_deleted_by_raw_sql_leaves_no_subscription() -> None:
-    made = endpoint()
+    made = create_endpoint()
     assert WebhookSubscription.objects.filter(endpoint=made).count() == len(events.EVENTS)
     execute("DELETE FROM jobscheduler_webhookendpoint WHERE id = %(id)s", {"id": made.pk})
     assert not WebhookSubscription.objects.exists()
@@ -264,7 +272,7 @@ def test_an_endpoint_deleted_by_raw_sql_leaves_no_subscription() -> None:
 
 @pytest.mark.pg_only
 def test_a_role_with_rights_on_events_alone_can_insert_them() -> None:
-    endpoint("https://example.org/", "job.completed")
+    create_endpoint("https://example.org/", "job.completed")
     job = JobFactory.create(completed=True)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("CREATE ROLE jobscheduler_test_writer")
@@ -276,14 +284,14 @@ def test_a_role_with_rights_on_events_alone_can_insert_them() -> None:
         insert_event(job)
         cursor.execute("UPDATE jobscheduler_jobgroup SET status = 'COMPLETED', finished_at = now()")
         cursor.execute("RESET ROLE")
-        assert [event for event, _ in messages()] == ["job.completed"]
+        assert [event for event, _ in list_messages()] == ["job.completed"]
         transaction.set_rollback(True)
 
 
 @pytest.mark.pg_only
 def test_an_event_can_be_inserted_with_an_empty_search_path() -> None:
     """As `pg_restore` does it."""
-    endpoint("https://example.org/", "job.completed", "group.finished")
+    create_endpoint("https://example.org/", "job.completed", "group.finished")
     job, group = JobFactory.create(completed=True), groups.create([{"job_type": TYPE}])
     Job.objects.filter(group=group).update(status="CANCELLED", gate=0)
     with transaction.atomic(), connection.cursor() as cursor:
@@ -298,7 +306,7 @@ def test_an_event_can_be_inserted_with_an_empty_search_path() -> None:
         )
         cursor.execute(f"UPDATE {schema}.jobscheduler_jobgroup SET status = 'CANCELLED', finished_at = now()")
         cursor.execute(f"SET LOCAL search_path = {schema}")
-    assert [event for event, _ in messages()] == ["job.completed", "group.finished"]
+    assert [event for event, _ in list_messages()] == ["job.completed", "group.finished"]
 
 
 # ---------------------------------------------------------------------- exactly what was committed
@@ -310,7 +318,7 @@ def _moves() -> dict[str, tuple[str, Callable[[], Any]]]:
         "enqueue": ("job.queued", lambda: jobs.enqueue(TYPE)),
         "enqueue with a key": ("job.queued", lambda: jobs.enqueue(TYPE, idempotency_key="k")),
         "enqueue many": ("job.queued", lambda: jobs.enqueue_many([{"job_type": TYPE}] * 3)),
-        "claim": ("job.started", executor.take_next),
+        "claim": ("job.started", executor.claim_next),
         "cancel": ("job.cancelled", lambda: jobs.cancel(Job.objects.queued()[0].pk)),
         "finish": ("job.completed", lambda: executor.finish(Job.objects.running()[0], Completed())),
         "finish badly": ("job.failed", lambda: executor.finish(Job.objects.running()[0], Failed("e", "r", retry_in=9))),
@@ -334,32 +342,32 @@ def some_jobs(db: None) -> None:
 @pytest.mark.parametrize("move", _moves())
 def test_every_way_of_making_a_transition_is_reported(move: str) -> None:
     event, make = _moves()[move]
-    endpoint("https://example.org/", event)
+    create_endpoint("https://example.org/", event)
     make()
-    assert {each for each, _ in messages()} == {event}
+    assert {each for each, _ in list_messages()} == {event}
 
 
 @pytest.mark.usefixtures("some_jobs")
 @pytest.mark.parametrize("move", _moves())
 def test_a_transition_that_is_rolled_back_is_reported_to_nobody(move: str) -> None:
-    endpoint()
-    before = everything()
+    create_endpoint()
+    before = dump_tables()
     with transaction.atomic():
         _moves()[move][1]()
         transaction.set_rollback(True)
-    assert everything() == before
+    assert dump_tables() == before
 
 
 @pytest.mark.usefixtures("some_jobs")
 @pytest.mark.parametrize("move", _moves())
 def test_a_transition_whose_message_cannot_be_written_is_not_made(move: str) -> None:
-    endpoint()
+    create_endpoint()
     with connection.cursor() as cursor:
         cursor.execute(REFUSED[connection.vendor])
-    before = everything()
+    before = dump_tables()
     with pytest.raises(DatabaseError), transaction.atomic():
         _moves()[move][1]()
-    assert everything() == before
+    assert dump_tables() == before
 
 
 REFUSED = {
@@ -370,22 +378,22 @@ REFUSED = {
 
 
 def test_an_idempotent_replay_is_not_reported_again() -> None:
-    endpoint("https://example.org/", "job.queued")
+    create_endpoint("https://example.org/", "job.queued")
     for _ in range(3):
         job = jobs.enqueue(TYPE, idempotency_key="once")
     assert reported(job) == ["job.queued"]
 
 
 def test_a_replayed_finish_is_not_reported_again() -> None:
-    endpoint("https://example.org/", "job.completed")
-    job = executor.take(enqueued())
+    create_endpoint("https://example.org/", "job.completed")
+    job = executor.claim(enqueue_job())
     for _ in range(3):
         executor.finish(job, Completed())
     assert reported(job) == ["job.completed"]
 
 
 def test_an_expired_lease_is_reported_as_a_failure() -> None:
-    endpoint("https://example.org/", "job.failed")
+    create_endpoint("https://example.org/", "job.failed")
     job = JobFactory.create(running=True)
     with transaction.atomic():
         finish.expire([job], cause=None, error="lease expired", tell=lambda _: {}, retry_in=lambda _: None)  # type: ignore[arg-type]
@@ -412,7 +420,7 @@ def test_no_transition_after_an_endpoints_commit_is_missed() -> None:
         each.start()
     try:
         for _ in range(15):
-            made = endpoint("https://example.org/", "job.queued")
+            made = create_endpoint("https://example.org/", "job.queued")
             since = _now()
             _await_jobs(10)
             inserted = JobEvent.objects.filter(kind="SUBMITTED", at__gt=since)
@@ -422,9 +430,9 @@ def test_no_transition_after_an_endpoints_commit_is_missed() -> None:
         stop.set()
         for each in crowd:
             each.join()
-    assert sorted(due - {job_id for _event, job_id in messages()}) == []
-    fan_out()
-    assert due <= {each.job_id for each in deliveries()}
+    assert sorted(due - {job_id for _event, job_id in list_messages()}) == []
+    fan_out_all()
+    assert due <= {each.job_id for each in list_deliveries()}
     assert WebhookEndpoint.objects.count() == 15
 
 
@@ -436,4 +444,4 @@ def _now() -> Any:
 
 def _await_jobs(number: int) -> None:
     goal = Job.objects.count() + number
-    until(lambda: Job.objects.count() >= goal)
+    wait_until(lambda: Job.objects.count() >= goal)

@@ -13,7 +13,7 @@ from jobs.models import Job, JobGroup
 from jobs.services import groups
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookMessageFactory
 from tests.support import executor
-from tests.support.webhooks import TYPE, completed, deliveries, endpoint, fan_out
+from tests.support.webhooks import TYPE, complete_job, create_endpoint, fan_out_all, list_deliveries
 from tests.webhooks.conftest import Settings
 from webhooks import services
 from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookMessage
@@ -27,22 +27,22 @@ def prune() -> None:
 
 
 def test_a_job_with_a_message_or_delivery_that_waits_is_never_pruned() -> None:
-    endpoint("https://example.org/", "job.completed")
-    job = completed()
+    create_endpoint("https://example.org/", "job.completed")
+    job = complete_job()
     prune()
     assert Job.objects.filter(pk=job.pk).exists()
-    fan_out()
+    fan_out_all()
     prune()
     assert Job.objects.filter(pk=job.pk).exists()
 
 
 @pytest.mark.parametrize("status", ["DELIVERED", "FAILED"])
 def test_what_was_told_of_a_job_goes_with_it(status: str) -> None:
-    endpoint("https://example.org/", "job.completed")
-    completed()
-    fan_out()
+    create_endpoint("https://example.org/", "job.completed")
+    complete_job()
+    fan_out_all()
     WebhookDelivery.objects.update(status=status, next_try_at=None)
-    WebhookAttemptFactory.create(delivery=deliveries()[0])
+    WebhookAttemptFactory.create(delivery=list_deliveries()[0])
     prune()
     assert not Job.objects.exists()
     for model in (WebhookMessage, WebhookDelivery, WebhookAttempt):
@@ -50,14 +50,14 @@ def test_what_was_told_of_a_job_goes_with_it(status: str) -> None:
 
 
 def test_a_group_stays_and_goes_likewise() -> None:
-    endpoint("https://example.org/", "group.finished")
+    create_endpoint("https://example.org/", "group.finished")
     groups.create([{"job_type": TYPE}])
-    taken = executor.take_next()
+    taken = executor.claim_next()
     assert taken is not None
     executor.complete(taken)
     prune()
     assert JobGroup.objects.exists()
-    fan_out()
+    fan_out_all()
     WebhookDelivery.objects.update(status="DELIVERED", next_try_at=None)
     prune()
     assert not JobGroup.objects.exists()
@@ -65,7 +65,7 @@ def test_a_group_stays_and_goes_likewise() -> None:
 
 
 def test_tests_go_by_their_own_age(told: Settings) -> None:
-    made = endpoint()
+    made = create_endpoint()
     old = WebhookMessageFactory.create(at=clock.now() - timedelta(days=40), event="webhook.test")
     WebhookDeliveryFactory.create(endpoint=made, message=old)
     services.send_test(made.pk)
@@ -75,4 +75,4 @@ def test_tests_go_by_their_own_age(told: Settings) -> None:
     assert duty.run() == 0  # still pending
     WebhookDelivery.objects.update(status="FAILED", next_try_at=None)
     assert duty.run() == 1
-    assert [each.event for each in deliveries()] == ["webhook.test"]
+    assert [each.event for each in list_deliveries()] == ["webhook.test"]

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from jobs.errors import InvalidInput, NotFound
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory
-from tests.support.webhooks import ANYWHERE, completed, deliveries, endpoint, fan_out
+from tests.support.webhooks import ANYWHERE, complete_job, create_endpoint, fan_out_all, list_deliveries
 from tests.webhooks.conftest import Settings
 from webhooks import deliveries as leases
 from webhooks import services
@@ -48,7 +48,7 @@ def test_events_are_kept_once_each_in_their_order() -> None:
     ],
 )
 def test_an_edit_that_makes_no_sense_changes_nothing(changes: dict[str, Any], field: str) -> None:
-    made = endpoint()
+    made = create_endpoint()
     with pytest.raises(InvalidInput) as refused:
         services.update(made.pk, changes)
     assert refused.value.errors[0]["loc"] == [field]
@@ -56,7 +56,7 @@ def test_an_edit_that_makes_no_sense_changes_nothing(changes: dict[str, Any], fi
 
 
 def test_what_is_another_tenants_is_not_there() -> None:
-    made = endpoint(tenant="acme")
+    made = create_endpoint(tenant="acme")
     delivery = WebhookDeliveryFactory.create(endpoint=made)
     for call in (
         lambda: services.get(made.pk, tenant="default"),
@@ -76,20 +76,20 @@ def test_what_is_another_tenants_is_not_there() -> None:
 
 
 def test_disabling_ends_what_was_owed_and_enabling_gives_a_fresh_start() -> None:
-    made = endpoint(failures=7, open_until=timezone.now() + timedelta(hours=1))
+    made = create_endpoint(failures=7, open_until=timezone.now() + timedelta(hours=1))
     WebhookDeliveryFactory.create_batch(3, endpoint=made)
     on_the_wire = WebhookDeliveryFactory.create(
         endpoint=made, lease_token=uuid4(), lease_expires_at=timezone.now() + timedelta(minutes=1)
     )
     services.update(made.pk, {"enabled": False})
-    assert sorted(each.status for each in deliveries()) == ["FAILED"] * 3 + ["PENDING"]
+    assert sorted(each.status for each in list_deliveries()) == ["FAILED"] * 3 + ["PENDING"]
     assert services.get_delivery(on_the_wire.pk).status == "PENDING"
     enabled = services.update(made.pk, {"enabled": True})
     assert (enabled.failures, enabled.open_until, enabled.disabled_reason) == (0, None, "")
 
 
 def test_a_test_is_a_delivery_like_any_other() -> None:
-    made = endpoint("https://example.org/", "job.failed")
+    made = create_endpoint("https://example.org/", "job.failed")
     delivery = services.send_test(made.pk)
     assert (delivery.event, delivery.status, delivery.job_id) == ("webhook.test", "PENDING", None)
     (task,) = leases.take(1)
@@ -97,7 +97,7 @@ def test_a_test_is_a_delivery_like_any_other() -> None:
 
 
 def test_a_disabled_endpoint_is_neither_tested_nor_resent_to() -> None:
-    made = endpoint(enabled=False)
+    made = create_endpoint(enabled=False)
     delivery = WebhookDeliveryFactory.create(endpoint=made, failed=True)
     for call in (
         lambda: services.send_test(made.pk),
@@ -109,25 +109,25 @@ def test_a_disabled_endpoint_is_neither_tested_nor_resent_to() -> None:
 
 
 def test_all_that_failed_at_an_endpoint_can_be_resent_at_once(told: Settings) -> None:
-    made, other = endpoint(), endpoint()
+    made, other = create_endpoint(), create_endpoint()
     WebhookDeliveryFactory.create_batch(5, endpoint=made, failed=True)
     WebhookDeliveryFactory.create_batch(2, endpoint=made, delivered=True)
     WebhookDeliveryFactory.create(endpoint=other, failed=True)
     told(API_BULK_LIMIT=3)
     assert [services.resend_failed(made.pk) for _ in range(3)] == [3, 2, 0]
-    assert sorted(each.status for each in deliveries(endpoint=made)) == ["DELIVERED"] * 2 + ["PENDING"] * 5
-    assert deliveries(endpoint=other)[0].status == "FAILED"
+    assert sorted(each.status for each in list_deliveries(endpoint=made)) == ["DELIVERED"] * 2 + ["PENDING"] * 5
+    assert list_deliveries(endpoint=other)[0].status == "FAILED"
 
 
 def test_resending_can_be_limited_to_what_was_made_since() -> None:
-    made = endpoint()
+    made = create_endpoint()
     WebhookDeliveryFactory.create(endpoint=made, failed=True)
     assert services.resend_failed(made.pk, since=timezone.now() + timedelta(minutes=1)) == 0
     assert services.resend_failed(made.pk, since=timezone.now() - timedelta(minutes=1)) == 1
 
 
 def test_what_is_on_the_wire_is_not_resent_beside_itself() -> None:
-    made = endpoint()
+    made = create_endpoint()
     delivery = WebhookDeliveryFactory.create(endpoint=made)
     (task,) = leases.take(1)
     services.resend(delivery.pk)
@@ -136,14 +136,17 @@ def test_what_is_on_the_wire_is_not_resent_beside_itself() -> None:
 
 
 def test_a_deleted_endpoint_takes_all_that_is_its_own_along() -> None:
-    made, other = endpoint("https://example.org/", "job.completed"), endpoint("https://example.org/", "job.completed")
-    completed()
-    fan_out()
-    WebhookAttemptFactory.create(delivery=deliveries(endpoint=made)[0])
+    made, other = (
+        create_endpoint("https://example.org/", "job.completed"),
+        create_endpoint("https://example.org/", "job.completed"),
+    )
+    complete_job()
+    fan_out_all()
+    WebhookAttemptFactory.create(delivery=list_deliveries(endpoint=made)[0])
     services.send_test(made.pk)
     services.delete(made.pk)
     assert [each.pk for each in WebhookEndpoint.objects.all()] == [other.pk]
-    assert [each.endpoint_id for each in deliveries()] == [other.pk]
+    assert [each.endpoint_id for each in list_deliveries()] == [other.pk]
     assert (WebhookAttempt.objects.count(), WebhookMessage.objects.count()) == (0, 1)
     services.delete(other.pk)
     assert WebhookMessage.objects.count() == 0
@@ -151,8 +154,8 @@ def test_a_deleted_endpoint_takes_all_that_is_its_own_along() -> None:
 
 def test_a_tenant_has_no_more_endpoints_than_a_message_can_reasonably_carry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "MOST_ENDPOINTS", 2)
-    endpoint()
-    endpoint()
+    create_endpoint()
+    create_endpoint()
     with pytest.raises(services.TooMany):
-        endpoint()
-    endpoint(tenant="acme")
+        create_endpoint()
+    create_endpoint(tenant="acme")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.webhook_receiver import Receiver
-from tests.support.webhooks import completed, deliveries, endpoint, round_of_sending
+from tests.support.webhooks import complete_job, create_endpoint, list_deliveries, send_round
 from tests.webhooks.conftest import Settings
 from webhooks import http_client
 
@@ -46,10 +46,10 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sent_to(url: str) -> Any:
-    endpoint(url, "job.completed")
-    completed()
-    round_of_sending()
-    return deliveries()[0]
+    create_endpoint(url, "job.completed")
+    complete_job()
+    send_round()
+    return list_deliveries()[0]
 
 
 @pytest.mark.usefixtures("trusting", "names")

@@ -9,8 +9,16 @@ import pytest
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
-from tests.support.snapshots import everything
-from tests.support.worker_processes import Fleet, WorkerProcess, await_status, event, job, successor, until
+from tests.support.snapshots import dump_tables
+from tests.support.worker_processes import (
+    Fleet,
+    WorkerProcess,
+    get_event,
+    get_job,
+    get_retry,
+    wait_for_status,
+    wait_until,
+)
 
 HONEST, BLIND, TOKENLESS = "", "blind", "blind,tokenless"
 KEPT = ("Job", "JobRun", "JobEvent", "JobLog", "JobMinute", "Target", "LaneMark")
@@ -30,8 +38,8 @@ def test_a_stale_worker_changes_nothing_after_the_retry_has_completed(fleet: Fle
     wake_and_be_refused(fleet, stale, first)
 
     assert changes(before) == []
-    assert event(first.pk, EventKind.FAILED).data["cause"] == Cause.LEASE_EXPIRED
-    assert (job(first.pk).run.status, job(first.pk).run.error) == (Status.FAILED, "lease expired")
+    assert get_event(first.pk, EventKind.FAILED).data["cause"] == Cause.LEASE_EXPIRED
+    assert (get_job(first.pk).run.status, get_job(first.pk).run.error) == (Status.FAILED, "lease expired")
     goes_on(fleet, stale)
 
 
@@ -42,7 +50,7 @@ def test_without_the_token_the_stale_worker_writes_into_a_recovered_job(fleet: F
 
     wake(fleet, stale, first)
 
-    until(lambda: changes(before), what="the sabotage shows")
+    wait_until(lambda: changes(before), what="the sabotage shows")
     print(*changes(before), sep="\n")
 
 
@@ -56,7 +64,7 @@ def test_a_stale_worker_cannot_end_the_stretch_of_its_successor(fleet: Fleet, ga
     assert changes(before) == []
     goes_on(fleet, stale)
     open_gate(gate, 2)
-    done = await_status(first.pk, Status.COMPLETED, fleet=fleet)
+    done = wait_for_status(first.pk, Status.COMPLETED, fleet=fleet)
     assert done.run.artifacts == {"result": "claim 2"}
     assert done.checkpoint == {"said by": "claim 2"}
     assert [line.message for line in done.logs.all()] == ["said by claim 2"]
@@ -69,7 +77,7 @@ def test_without_the_token_the_stale_worker_ends_the_stretch_of_its_successor(fl
 
     wake(fleet, stale, first)
 
-    done = await_status(first.pk, Status.COMPLETED, fleet=fleet)
+    done = wait_for_status(first.pk, Status.COMPLETED, fleet=fleet)
     assert done.run.artifacts == {"result": "claim 1"}, "the successor is still at work"
 
 
@@ -77,7 +85,7 @@ def frozen_at_work(fleet: Fleet, gate: Path, sabotage: str) -> tuple[WorkerProce
     """A worker that is stopped in the middle of a job, and an heir that waits."""
     stale = fleet.start("--name=stale", "--no-housekeeping", sabotage=sabotage)
     first = job_services.enqueue("sample.late", {"gate": str(gate)})
-    until(lambda: fleet.ledger.of(first.pk, "start"))
+    wait_until(lambda: fleet.ledger.read_job_lines(first.pk, "start"))
     stale.freeze()
     open_gate(gate, 1)
     fleet.start("--name=heir")
@@ -85,36 +93,38 @@ def frozen_at_work(fleet: Fleet, gate: Path, sabotage: str) -> tuple[WorkerProce
 
 
 def finish_the_retry(fleet: Fleet, gate: Path, first: Job) -> None:
-    await_status(first.pk, Status.FAILED, fleet=fleet)
+    wait_for_status(first.pk, Status.FAILED, fleet=fleet)
     open_gate(gate, 2)
-    await_status(successor(first.pk).pk, Status.COMPLETED, fleet=fleet)
+    wait_for_status(get_retry(first.pk).pk, Status.COMPLETED, fleet=fleet)
 
 
 def resume_elsewhere(fleet: Fleet, first: Job) -> None:
     """A pause that its holder never heard survives the lease; the same job, the same run, then has another holder."""
     job_services.pause(first.pk)
-    await_status(first.pk, Status.PAUSED, fleet=fleet)
+    wait_for_status(first.pk, Status.PAUSED, fleet=fleet)
     job_services.resume(first.pk)
-    until(lambda: len(fleet.ledger.of(first.pk, "start")) == 2, what=fleet.logs)
+    wait_until(lambda: len(fleet.ledger.read_job_lines(first.pk, "start")) == 2, what=fleet.logs)
 
 
 def wake(fleet: Fleet, stale: WorkerProcess, first: Job) -> None:
     """Its handler goes on where it stood, and says all that a handler can say."""
-    stale.thaw()
-    until(lambda: any(line["fence"] == 1 for line in fleet.ledger.of(first.pk, "written")), what=fleet.logs)
+    stale.unfreeze()
+    wait_until(
+        lambda: any(line["fence"] == 1 for line in fleet.ledger.read_job_lines(first.pk, "written")), what=fleet.logs
+    )
 
 
 def wake_and_be_refused(fleet: Fleet, stale: WorkerProcess, first: Job) -> None:
     wake(fleet, stale, first)
-    until(lambda: "not recorded" in stale.output, what=fleet.logs)
+    wait_until(lambda: "not recorded" in stale.output, what=fleet.logs)
 
 
 def goes_on(fleet: Fleet, stale: WorkerProcess) -> None:
     """The slot of a lost job is free again: of two jobs at once, the same process takes one."""
     naps = [job_services.enqueue("sample.sleepy", {"seconds": 1}).pk for _ in range(2)]
     for nap in naps:
-        await_status(nap, Status.COMPLETED, fleet=fleet)
-    assert stale.pid in {line["pid"] for nap in naps for line in fleet.ledger.of(nap, "start")}
+        wait_for_status(nap, Status.COMPLETED, fleet=fleet)
+    assert stale.pid in {line["pid"] for nap in naps for line in fleet.ledger.read_job_lines(nap, "start")}
 
 
 def open_gate(gate: Path, fence: int) -> None:
@@ -129,7 +139,7 @@ def kept() -> dict[str, dict[object, dict[str, object]]]:
             row.get("id", row.get("job_id")): {key: value for key, value in row.items() if key not in beats}
             for row in rows
         }
-        for name, rows in everything().items()
+        for name, rows in dump_tables().items()
         if name in KEPT
     }
 

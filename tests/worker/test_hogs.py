@@ -12,9 +12,9 @@ from django.db import connection, transaction
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
-from tests.support.worker_processes import SHORT, STORY_SEC, Fleet, await_status, job, until
+from tests.support.worker_processes import FAST_SETTINGS, WAIT_SEC, Fleet, get_job, wait_for_status, wait_until
 
-LEASE = SHORT["LEASE_SEC"]
+LEASE = FAST_SETTINGS["LEASE_SEC"]
 
 
 def test_no_lease_is_lost_while_a_handler_holds_the_interpreter_in_c(fleet: Fleet) -> None:
@@ -39,22 +39,22 @@ def test_a_row_that_somebody_locks_costs_no_other_job_its_lease(fleet: Fleet) ->
     fleet.start("--name=sweeper", "--types=sample.add")
     locked = job_services.enqueue("sample.long_once", {"seconds": 600})
     others = [job_services.enqueue(kind, {"seconds": 5 * LEASE}) for kind in ("sample.nap", "sample.sleepy")]
-    until(lambda: len(fleet.ledger.lines("start")) == 3)
+    wait_until(lambda: len(fleet.ledger.read_lines("start")) == 3)
 
     with locked_by_a_stranger(locked):
         all_complete_in_one_stretch(fleet, *others)
-        assert job(locked.pk).status == Status.RUNNING
+        assert get_job(locked.pk).status == Status.RUNNING
 
-    await_status(locked.pk, Status.FAILED, fleet=fleet)
+    wait_for_status(locked.pk, Status.FAILED, fleet=fleet)
     assert "may run out before they are renewed" in fleet.workers[0].output, "its own handler was stopped in time"
 
 
 def all_complete_in_one_stretch(fleet: Fleet, *jobs: Job) -> None:
     for each in jobs:
-        await_status(each.pk, Status.COMPLETED, Status.FAILED, seconds=5 * LEASE + STORY_SEC, fleet=fleet)
+        wait_for_status(each.pk, Status.COMPLETED, Status.FAILED, seconds=5 * LEASE + WAIT_SEC, fleet=fleet)
     expired = JobEvent.objects.filter(kind=EventKind.FAILED, job_id__in=[each.pk for each in jobs])
     assert not expired.exists(), [each.data for each in expired]
-    assert all(len(fleet.ledger.of(each.pk, "start")) == 1 for each in jobs)
+    assert all(len(fleet.ledger.read_job_lines(each.pk, "start")) == 1 for each in jobs)
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def locked_by_a_stranger(held: Job) -> Iterator[None]:
 
     stranger = threading.Thread(target=hold)
     stranger.start()
-    assert locked.wait(STORY_SEC)
+    assert locked.wait(WAIT_SEC)
     try:
         yield
     finally:

@@ -7,59 +7,68 @@ import pytest
 from jobs.models import Worker
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
-from tests.support.worker_processes import SHORT, Fleet, await_status, database_now, event, job, successor, until
+from tests.support.worker_processes import (
+    FAST_SETTINGS,
+    Fleet,
+    get_database_time,
+    get_event,
+    get_job,
+    get_retry,
+    wait_for_status,
+    wait_until,
+)
 
-RECOVERED_SEC = SHORT["LEASE_SEC"] + SHORT["GRACE_SEC"] + SHORT["RECOVERY_SEC"] + 1
+RECOVERED_SEC = FAST_SETTINGS["LEASE_SEC"] + FAST_SETTINGS["GRACE_SEC"] + FAST_SETTINGS["RECOVERY_SEC"] + 1
 
 
 @pytest.mark.parametrize("row", ["kept", "deleted"])
 def test_a_killed_worker_s_job_is_recovered_retried_and_completed(fleet: Fleet, row: str) -> None:
     doomed = fleet.start("--name=doomed", "--no-housekeeping")
     first = job_services.enqueue("sample.long_once", {"seconds": 600})
-    until(lambda: fleet.ledger.of(first.pk, "start"))
+    wait_until(lambda: fleet.ledger.read_job_lines(first.pk, "start"))
     fleet.start("--name=heir")
     if row == "deleted":
         Worker.objects.filter(name="doomed").delete()
-    killed_at = database_now()
+    killed_at = get_database_time()
     doomed.kill()
 
-    await_status(first.pk, Status.FAILED, fleet=fleet)
-    second = successor(first.pk)
-    await_status(second.pk, Status.COMPLETED, fleet=fleet)
+    wait_for_status(first.pk, Status.FAILED, fleet=fleet)
+    second = get_retry(first.pk)
+    wait_for_status(second.pk, Status.COMPLETED, fleet=fleet)
 
-    took = (event(second.pk, EventKind.COMPLETED).at - killed_at).total_seconds()
+    took = (get_event(second.pk, EventKind.COMPLETED).at - killed_at).total_seconds()
     print(f"completed {took:.2f} s after the kill, {RECOVERED_SEC:.1f} s allowed")
-    ended = event(first.pk, EventKind.FAILED)
+    ended = get_event(first.pk, EventKind.FAILED)
     assert ended.data["cause"] == Cause.LEASE_EXPIRED
     assert (ended.data["worker"], ended.data["pid"]) == ("doomed", doomed.pid)
-    assert (job(first.pk).run.status, job(first.pk).run.error) == (Status.FAILED, "lease expired")
-    assert [each.attempt for each in fleet.ledger.stretches()] == [1, 2]
+    assert (get_job(first.pk).run.status, get_job(first.pk).run.error) == (Status.FAILED, "lease expired")
+    assert [each.attempt for each in fleet.ledger.list_calls()] == [1, 2]
 
 
 def test_a_worker_back_under_its_name_recovers_its_former_life_at_once(fleet: Fleet) -> None:
-    patient = {**SHORT, "LEASE_SEC": 600, "GRACE_SEC": 600}
+    patient = {**FAST_SETTINGS, "LEASE_SEC": 600, "GRACE_SEC": 600}
     former = fleet.start("--name=phoenix", settings=patient)
     first = job_services.enqueue("sample.long_once", {"seconds": 600})
-    until(lambda: fleet.ledger.of(first.pk, "start"))
+    wait_until(lambda: fleet.ledger.read_job_lines(first.pk, "start"))
     former.kill()
 
     fleet.start("--name=phoenix", settings=patient)
 
-    await_status(first.pk, Status.FAILED, fleet=fleet)
-    await_status(successor(first.pk).pk, Status.COMPLETED, fleet=fleet)
-    assert job(first.pk).run.error == "Scheduler crash recovery"
-    assert event(first.pk, EventKind.FAILED).data["cause"] == Cause.CRASH_RECOVERY
+    wait_for_status(first.pk, Status.FAILED, fleet=fleet)
+    wait_for_status(get_retry(first.pk).pk, Status.COMPLETED, fleet=fleet)
+    assert get_job(first.pk).run.error == "Scheduler crash recovery"
+    assert get_event(first.pk, EventKind.FAILED).data["cause"] == Cause.CRASH_RECOVERY
 
 
 def test_a_worker_of_another_name_leaves_a_live_lease_alone(fleet: Fleet) -> None:
-    patient = {**SHORT, "LEASE_SEC": 600, "GRACE_SEC": 600}
+    patient = {**FAST_SETTINGS, "LEASE_SEC": 600, "GRACE_SEC": 600}
     former = fleet.start("--name=one", settings=patient)
     first = job_services.enqueue("sample.long_once", {"seconds": 600})
-    until(lambda: fleet.ledger.of(first.pk, "start"))
+    wait_until(lambda: fleet.ledger.read_job_lines(first.pk, "start"))
     former.kill()
 
     fleet.start("--name=two", settings=patient)
     other = job_services.enqueue("sample.noop")
 
-    await_status(other.pk, Status.COMPLETED, fleet=fleet)
-    assert job(first.pk).status == Status.RUNNING
+    wait_for_status(other.pk, Status.COMPLETED, fleet=fleet)
+    assert get_job(first.pk).status == Status.RUNNING

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.chaos import kills, lanes, many_workers
-from tests.support.worker_processes import STEADY, Fleet
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet
 
 
 def test_four_workers_keep_lanes_in_order_and_every_limit(fleet: Fleet, chance: random.Random) -> None:
@@ -18,7 +18,7 @@ def test_four_workers_keep_lanes_in_order_and_every_limit(fleet: Fleet, chance: 
 
 @pytest.mark.pg_only  # on SQLite there is only one writer at a time: a count cannot grow old
 def test_limits_that_are_counted_without_a_lock_are_exceeded(fleet: Fleet, chance: random.Random) -> None:
-    often = {**STEADY, "POLL_SEC": 0.02}
+    often = {**LONG_LEASE_SETTINGS, "POLL_SEC": 0.02}
     verdict = many_workers.run(
         fleet, chance, jobs=150, lanes=40, longest_sec=0.1, settings=often, sabotage="unlocked_limits"
     )

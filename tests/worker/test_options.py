@@ -17,7 +17,7 @@ from jobs.engine.worker.registration import Registration
 from jobs.models import LaneMark, Worker
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.support.worker_processes import MANAGE, STEADY, Fleet, await_status, job, until
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, MANAGE, Fleet, get_job, wait_for_status, wait_until
 
 BAD = (
     (["--concurrency=0"], "--concurrency: must be"),
@@ -66,7 +66,7 @@ def test_a_worker_says_in_words_what_it_serves(concurrency: int, types: tuple[st
 
 
 def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:
-    first = fleet.start("--name=twin", settings=STEADY)
+    first = fleet.start("--name=twin", settings=LONG_LEASE_SETTINGS)
     refused = worker(fleet, "--name=twin")
     assert refused.returncode == 2
     assert refused.stderr.strip().count("\n") == 0
@@ -76,16 +76,16 @@ def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:
 
 def test_a_name_is_free_again_after_an_orderly_end_and_after_a_kill(fleet: Fleet) -> None:
     for end in ("terminate", "kill", "terminate"):
-        each = fleet.start("--name=again", settings=STEADY)
+        each = fleet.start("--name=again", settings=LONG_LEASE_SETTINGS)
         getattr(each, end)()
-        assert each.ended() == (0 if end == "terminate" else -9)
+        assert each.wait_for_end() == (0 if end == "terminate" else -9)
 
 
 def test_a_burst_ends_by_itself_when_nothing_is_left(fleet: Fleet) -> None:
     made = [job_services.enqueue("sample.work", {"seconds": 0.05}, target="lane") for _ in range(5)]
-    burst = fleet.start("--burst", "--concurrency=2", settings=STEADY, wait=False)
-    assert burst.ended() == 0, burst.output
-    assert {job(each.pk).status for each in made} == {Status.COMPLETED}
+    burst = fleet.start("--burst", "--concurrency=2", settings=LONG_LEASE_SETTINGS, wait=False)
+    assert burst.wait_for_end() == 0, burst.output
+    assert {get_job(each.pk).status for each in made} == {Status.COMPLETED}
 
 
 @pytest.mark.pg_only
@@ -95,39 +95,39 @@ def test_a_burst_does_not_end_while_somebody_has_a_lane_in_hand(fleet: Fleet) ->
     other = job_services.enqueue("sample.noop")
     with transaction.atomic():
         assert list(LaneMark.objects.select_for_update())
-        burst = fleet.start("--burst", "--no-housekeeping", settings=STEADY)
-        await_status(other.pk, Status.COMPLETED, fleet=fleet)
+        burst = fleet.start("--burst", "--no-housekeeping", settings=LONG_LEASE_SETTINGS)
+        wait_for_status(other.pk, Status.COMPLETED, fleet=fleet)
         with pytest.raises(AssertionError, match="did not end"):
-            burst.ended(1.0)
-    assert burst.ended() == 0, burst.output
-    assert {job(each.pk).status for each in behind} == {Status.COMPLETED}
+            burst.wait_for_end(1.0)
+    assert burst.wait_for_end() == 0, burst.output
+    assert {get_job(each.pk).status for each in behind} == {Status.COMPLETED}
 
 
 def test_a_burst_leaves_what_is_ready_for_others(fleet: Fleet) -> None:
     theirs, ours = job_services.enqueue("sample.work"), job_services.enqueue("sample.noop")
-    assert fleet.start("--burst", "--types=sample.noop", settings=STEADY, wait=False).ended() == 0
-    assert (job(theirs.pk).status, job(ours.pk).status) == (Status.QUEUED, Status.COMPLETED)
+    assert fleet.start("--burst", "--types=sample.noop", settings=LONG_LEASE_SETTINGS, wait=False).wait_for_end() == 0
+    assert (get_job(theirs.pk).status, get_job(ours.pk).status) == (Status.QUEUED, Status.COMPLETED)
 
 
 def test_a_worker_takes_only_what_it_serves(fleet: Fleet) -> None:
-    fleet.start("--types=sample.noop", "--resources=attic", "--tenant=acme", settings=STEADY)
+    fleet.start("--types=sample.noop", "--resources=attic", "--tenant=acme", settings=LONG_LEASE_SETTINGS)
     others = [
         job_services.enqueue("sample.work", resource="attic", tenant="acme"),
         job_services.enqueue("sample.noop", resource="cellar", tenant="acme"),
         job_services.enqueue("sample.noop", resource="attic", tenant="other"),
     ]
     mine = job_services.enqueue("sample.noop", resource="attic", tenant="acme")
-    await_status(mine.pk, Status.COMPLETED, fleet=fleet)
-    assert {job(each.pk).status for each in others} == {Status.QUEUED}
+    wait_for_status(mine.pk, Status.COMPLETED, fleet=fleet)
+    assert {get_job(each.pk).status for each in others} == {Status.QUEUED}
 
 
 def test_log_lines_are_json_when_asked_for(fleet: Fleet) -> None:
     import json
 
-    talking = fleet.start("--log-format=json", settings=STEADY, wait=False)
-    until(lambda: '"message": "worker ' in talking.output, what=fleet.logs)
+    talking = fleet.start("--log-format=json", settings=LONG_LEASE_SETTINGS, wait=False)
+    wait_until(lambda: '"message": "worker ' in talking.output, what=fleet.logs)
     talking.terminate()
-    assert talking.ended() == 0
+    assert talking.wait_for_end() == 0
     lines = [json.loads(line) for line in talking.output.splitlines()]
     assert [line["level"] for line in lines] == ["INFO"] * len(lines)
 

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.conftest import database_url
-from tests.support.worker_processes import MANAGE, Fleet, await_status, until
+from tests.support.worker_processes import MANAGE, Fleet, wait_for_status, wait_until
 
 
 @pytest.mark.pg_only
@@ -30,7 +30,7 @@ def test_a_worker_that_finds_the_only_writer_busy_waits_for_its_turn(fleet: Flee
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("UPDATE jobscheduler_job SET fence = fence")  # from here on, nobody else writes
         worker = fleet.start(wait=False, env={"DATABASE_URL": f"{database_url()}?timeout=1"})
-        until(lambda: "locked" in worker.output or not worker.alive, what=fleet.logs)
+        wait_until(lambda: "locked" in worker.output or not worker.alive, what=fleet.logs)
         assert worker.alive, worker.output
-    fleet.await_started(worker)
-    await_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+    fleet.wait_until_started(worker)
+    wait_for_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)

@@ -10,7 +10,7 @@ from django.db import connection, connections
 from jobs import db
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.support.worker_processes import SHORT, Fleet, await_status, chain
+from tests.support.worker_processes import FAST_SETTINGS, Fleet, list_attempts, wait_for_status
 
 pytestmark = pytest.mark.pg_only
 POOL_SIZE = 4  # psycopg_pool's default
@@ -19,16 +19,19 @@ POOL_SIZE = 4  # psycopg_pool's default
 def test_handlers_that_hold_every_pooled_connection_cost_no_lease(fleet: Fleet) -> None:
     """For several leases; beside them a job with a stop request, which only a heartbeat reads in time."""
     worker = fleet.start(f"--concurrency={POOL_SIZE}", env={"POOLED": "1"})
-    long = [job_services.enqueue("sample.query", {"seconds": 2.5 * SHORT["LEASE_SEC"]}) for _ in range(POOL_SIZE - 1)]
+    long = [
+        job_services.enqueue("sample.query", {"seconds": 2.5 * FAST_SETTINGS["LEASE_SEC"]})
+        for _ in range(POOL_SIZE - 1)
+    ]
     endless = job_services.enqueue("sample.query", {"seconds": 600})
-    await_status(endless.pk, Status.RUNNING, fleet=fleet)
+    wait_for_status(endless.pk, Status.RUNNING, fleet=fleet)
     job_services.cancel(endless.pk)
-    await_status(endless.pk, Status.CANCELLED, fleet=fleet)
+    wait_for_status(endless.pk, Status.CANCELLED, fleet=fleet)
     for made in long:
-        await_status(made.pk, Status.COMPLETED, Status.FAILED, fleet=fleet)
-    assert [each.status for made in long for each in chain(made.pk)] == [Status.COMPLETED] * len(long)
+        wait_for_status(made.pk, Status.COMPLETED, Status.FAILED, fleet=fleet)
+    assert [each.status for made in long for each in list_attempts(made.pk)] == [Status.COMPLETED] * len(long)
     after = job_services.enqueue("sample.query", {"seconds": 0})
-    await_status(after.pk, Status.COMPLETED, fleet=fleet)
+    wait_for_status(after.pk, Status.COMPLETED, fleet=fleet)
     assert "lost the leases" not in worker.output
     assert "cannot be reached" not in worker.output
 

@@ -18,8 +18,8 @@ from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed, Failed
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.support.snapshots import kinds_of
-from tests.support.worker_processes import STEADY, Fleet, await_status
+from tests.support.snapshots import list_event_kinds
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_for_status
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TYPE = "sample.noop"
@@ -66,8 +66,8 @@ def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
     assert len(worker.recorder.returned) == 0
     held_by_it = Job.objects.running().filter(lease_owner__startswith=f"{worker.me.incarnation}#")
     assert {job.pk for job in held_by_it} == {each.id for each in worker.running} == {second.pk}
-    assert kinds_of(first) == ["SUBMITTED", "RUNNING", "COMPLETED"]
-    assert kinds_of(second) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING"]
+    assert list_event_kinds(first) == ["SUBMITTED", "RUNNING", "COMPLETED"]
+    assert list_event_kinds(second) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING"]
     assert Job.objects.get(pk=second.pk).attempt == 1
 
 
@@ -180,10 +180,10 @@ def no_devils() -> Iterator[None]:
 def test_an_end_that_the_database_refuses_costs_no_other_job_its_own(fleet: Fleet, no_devils: None) -> None:
     devil = job_services.enqueue("sample.add", {"a": 665, "b": 1}, max_retries=3)
     others = [job_services.enqueue("sample.add", {"a": number, "b": 1}) for number in range(20)]
-    fleet.start("--concurrency=4", settings=STEADY)
+    fleet.start("--concurrency=4", settings=LONG_LEASE_SETTINGS)
     for other in others:
-        await_status(other.pk, Status.COMPLETED, fleet=fleet)
-    failed = await_status(devil.pk, Status.FAILED, fleet=fleet)
+        wait_for_status(other.pk, Status.COMPLETED, fleet=fleet)
+    failed = wait_for_status(devil.pk, Status.FAILED, fleet=fleet)
     assert "no devils here" in failed.run.error
     assert failed.run.artifacts == {}
     assert not Job.objects.filter(retry_of=devil.pk).exists()

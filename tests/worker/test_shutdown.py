@@ -11,20 +11,20 @@ from jobs.models import Worker, WorkerState
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos import shutdowns
-from tests.support.snapshots import kinds_of
+from tests.support.snapshots import list_event_kinds
 from tests.support.worker_processes import (
-    SHORT,
-    STEADY,
+    FAST_SETTINGS,
+    LONG_LEASE_SETTINGS,
     Fleet,
     WorkerProcess,
-    await_status,
-    event,
+    get_event,
+    get_job,
     is_running,
-    job,
-    until,
+    wait_for_status,
+    wait_until,
 )
 
-LEASE = SHORT["LEASE_SEC"]
+LEASE = FAST_SETTINGS["LEASE_SEC"]
 
 
 @pytest.mark.timeout(240)
@@ -35,66 +35,70 @@ def test_sigterm_at_random_moments_costs_no_job_an_attempt(fleet: Fleet, chance:
 
 
 def test_a_job_that_stops_is_handed_back_and_goes_on_elsewhere_in_the_same_run(fleet: Fleet) -> None:
-    leaving = fleet.start("--name=leaving", settings={**STEADY, "SHUTDOWN_GRACE_SEC": 0.2})
+    leaving = fleet.start("--name=leaving", settings={**LONG_LEASE_SETTINGS, "SHUTDOWN_GRACE_SEC": 0.2})
     counted = job_services.enqueue("sample.count", {"upto": 80, "pace": 0.02}, target="book-1")
-    until(lambda: len(fleet.ledger.of(counted.pk, "step")) >= 3)
+    wait_until(lambda: len(fleet.ledger.read_job_lines(counted.pk, "step")) >= 3)
     leaving.terminate()
-    assert leaving.ended() == 0
+    assert leaving.wait_for_end() == 0
 
-    back = job(counted.pk)
+    back = get_job(counted.pk)
     assert (back.status, back.attempt, back.run.status, back.holds_lane) == (Status.QUEUED, 1, Status.RUNNING, True)
-    assert back.checkpoint == len(fleet.ledger.of(counted.pk, "step"))
+    assert back.checkpoint == len(fleet.ledger.read_job_lines(counted.pk, "step"))
     gone = Worker.objects.get(name="leaving")
     assert (gone.state, gone.busy) == (WorkerState.STOPPED, 0)
-    fleet.start("--name=next", settings=STEADY)
-    done = await_status(counted.pk, Status.COMPLETED, fleet=fleet)
-    assert [line["number"] for line in fleet.ledger.of(counted.pk, "step")] == list(range(1, 81))
-    assert kinds_of(done) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING", "COMPLETED"]
+    fleet.start("--name=next", settings=LONG_LEASE_SETTINGS)
+    done = wait_for_status(counted.pk, Status.COMPLETED, fleet=fleet)
+    assert [line["number"] for line in fleet.ledger.read_job_lines(counted.pk, "step")] == list(range(1, 81))
+    assert list_event_kinds(done) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING", "COMPLETED"]
 
 
 def test_a_job_whose_process_is_long_in_coming_is_handed_back_and_never_begun(fleet: Fleet) -> None:
-    hasty = {**STEADY, "SHUTDOWN_GRACE_SEC": 0.2}
+    hasty = {**LONG_LEASE_SETTINGS, "SHUTDOWN_GRACE_SEC": 0.2}
     leaving = fleet.start("--executor=process", settings=hasty, sabotage="latecomer")
     made = job_services.enqueue("sample.noop")
-    await_status(made.pk, Status.RUNNING, fleet=fleet)
+    wait_for_status(made.pk, Status.RUNNING, fleet=fleet)
     leaving.terminate()
-    assert leaving.ended() == 0
-    assert (job(made.pk).status, job(made.pk).attempt, fleet.ledger.of(made.pk, "start")) == (Status.QUEUED, 1, [])
-    fleet.start("--executor=process", settings=STEADY)
-    await_status(made.pk, Status.COMPLETED, fleet=fleet)
-    assert len(fleet.ledger.of(made.pk, "start")) == 1
+    assert leaving.wait_for_end() == 0
+    assert (get_job(made.pk).status, get_job(made.pk).attempt, fleet.ledger.read_job_lines(made.pk, "start")) == (
+        Status.QUEUED,
+        1,
+        [],
+    )
+    fleet.start("--executor=process", settings=LONG_LEASE_SETTINGS)
+    wait_for_status(made.pk, Status.COMPLETED, fleet=fleet)
+    assert len(fleet.ledger.read_job_lines(made.pk, "start")) == 1
 
 
 def test_heartbeats_go_on_until_the_last_handler_has_ended(fleet: Fleet) -> None:
     leaving, held = leave_for_longer_than_a_lease(fleet)
 
-    done = await_status(held, Status.COMPLETED, Status.FAILED, fleet=fleet)
+    done = wait_for_status(held, Status.COMPLETED, Status.FAILED, fleet=fleet)
 
     assert (done.status, done.run.worker) == (Status.COMPLETED, "leaving")
-    assert leaving.ended() == 0
+    assert leaving.wait_for_end() == 0
 
 
 def test_a_worker_whose_heartbeats_stop_with_the_signal_loses_its_job(fleet: Fleet) -> None:
     _, held = leave_for_longer_than_a_lease(fleet, sabotage="breathless")
-    assert await_status(held, Status.COMPLETED, Status.FAILED, fleet=fleet).status == Status.FAILED
+    assert wait_for_status(held, Status.COMPLETED, Status.FAILED, fleet=fleet).status == Status.FAILED
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_a_second_signal_ends_at_once_and_what_was_running_is_recovered(fleet: Fleet, executor: str) -> None:
     leaving, held = leave_for_longer_than_a_lease(fleet, f"--executor={executor}")
-    until(lambda: "shutdown begun" in leaving.output)
+    wait_until(lambda: "shutdown begun" in leaving.output)
     leaving.terminate()
-    assert leaving.ended(5 * LEASE) == 0  # it was given twice as long to wait for its handlers
-    await_status(held, Status.FAILED, fleet=fleet)
-    assert not [line for line in fleet.ledger.of(held, "start") if is_running(line["pid"])]
-    assert event(held, EventKind.FAILED).reason == "lease expired"
+    assert leaving.wait_for_end(5 * LEASE) == 0  # it was given twice as long to wait for its handlers
+    wait_for_status(held, Status.FAILED, fleet=fleet)
+    assert not [line for line in fleet.ledger.read_job_lines(held, "start") if is_running(line["pid"])]
+    assert get_event(held, EventKind.FAILED).reason == "lease expired"
 
 
 def leave_for_longer_than_a_lease(fleet: Fleet, *options: str, **how: str) -> tuple[WorkerProcess, UUID]:
-    settings = {**SHORT, "SHUTDOWN_GRACE_SEC": 10 * LEASE}
+    settings = {**FAST_SETTINGS, "SHUTDOWN_GRACE_SEC": 10 * LEASE}
     leaving = fleet.start("--name=leaving", "--no-housekeeping", *options, settings=settings, **how)
     fleet.start("--name=sweeper", "--types=sample.add")
     held = job_services.enqueue("sample.sleepy", {"seconds": 2 * LEASE}, max_retries=0)
-    until(lambda: fleet.ledger.of(held.pk, "start"))
+    wait_until(lambda: fleet.ledger.read_job_lines(held.pk, "start"))
     leaving.terminate()
     return leaving, held.pk

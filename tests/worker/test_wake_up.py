@@ -16,21 +16,28 @@ from jobs.models import Gate, Job
 from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.states import EventKind, Status
-from tests.support.worker_processes import STEADY, Fleet, await_status, database_now, event, until
+from tests.support.worker_processes import (
+    LONG_LEASE_SETTINGS,
+    Fleet,
+    get_database_time,
+    get_event,
+    wait_for_status,
+    wait_until,
+)
 
 SOON_SEC = 6.0  # less than the fallback poll of one that listens
 
 
 def test_a_job_starts_at_once_or_when_its_time_has_come(fleet: Fleet) -> None:
-    fleet.start(settings=STEADY)
+    fleet.start(settings=LONG_LEASE_SETTINGS)
     for target in (None, "book-1"):
         made = job_services.enqueue("sample.noop", target=target)
-        await_status(made.pk, Status.COMPLETED, fleet=fleet)
+        wait_for_status(made.pk, Status.COMPLETED, fleet=fleet)
         assert waited(made) < SOON_SEC
-    due = database_now() + timedelta(seconds=1)
+    due = get_database_time() + timedelta(seconds=1)
     made = job_services.enqueue("sample.noop", not_before=due)
-    await_status(made.pk, Status.COMPLETED, fleet=fleet)
-    late = (event(made.pk, EventKind.RUNNING).at - due).total_seconds()
+    wait_for_status(made.pk, Status.COMPLETED, fleet=fleet)
+    late = (get_event(made.pk, EventKind.RUNNING).at - due).total_seconds()
     assert 0 <= late < SOON_SEC
 
 
@@ -46,53 +53,53 @@ def test_a_lane_that_a_person_opens_goes_on_at_once(fleet: Fleet) -> None:
     for head, _ in lanes.values():
         job_services.pause(head.pk)
     targets.pause("unpause")
-    fleet.start(settings=STEADY)
+    fleet.start(settings=LONG_LEASE_SETTINGS)
     for way, (head, behind) in lanes.items():
-        await_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
-        opened_at = database_now()
+        wait_for_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+        opened_at = get_database_time()
         OPENERS[way](head)
-        await_status(behind.pk, Status.COMPLETED, fleet=fleet)
-        assert (event(behind.pk, EventKind.RUNNING).at - opened_at).total_seconds() < SOON_SEC, way
+        wait_for_status(behind.pk, Status.COMPLETED, fleet=fleet)
+        assert (get_event(behind.pk, EventKind.RUNNING).at - opened_at).total_seconds() < SOON_SEC, way
 
 
 def test_room_in_a_limit_is_noticed_by_a_worker_of_other_types(fleet: Fleet) -> None:
     """Nobody announces it: who was refused looks again every POLL_SEC."""
-    settings = {**STEADY, "LIMITS": {"global": 1}, "POLL_SEC": 0.5}
+    settings = {**LONG_LEASE_SETTINGS, "LIMITS": {"global": 1}, "POLL_SEC": 0.5}
     fleet.start("--types=sample.sleepy", settings=settings)
     fleet.start("--types=sample.noop", settings=settings)
     first = job_services.enqueue("sample.sleepy", {"seconds": 1})
-    await_status(first.pk, Status.RUNNING, fleet=fleet)
+    wait_for_status(first.pk, Status.RUNNING, fleet=fleet)
     second = job_services.enqueue("sample.noop")
-    await_status(second.pk, Status.COMPLETED, fleet=fleet)
-    waited_for = event(second.pk, EventKind.RUNNING).at - event(first.pk, EventKind.COMPLETED).at
+    wait_for_status(second.pk, Status.COMPLETED, fleet=fleet)
+    waited_for = get_event(second.pk, EventKind.RUNNING).at - get_event(first.pk, EventKind.COMPLETED).at
     assert 0 <= waited_for.total_seconds() < 0.5 + SOON_SEC
 
 
 @pytest.mark.sqlite_only
 def test_on_sqlite_a_commit_of_another_process_wakes_an_idle_worker(fleet: Fleet) -> None:
     """Ready, behind a target, due in a moment; the fallback poll comes after ten minutes."""
-    fleet.start("--no-housekeeping", settings={**STEADY, "POLL_SEC": 600})
-    await_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
-    due = database_now() + timedelta(seconds=1)
+    fleet.start("--no-housekeeping", settings={**LONG_LEASE_SETTINGS, "POLL_SEC": 600})
+    wait_for_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+    due = get_database_time() + timedelta(seconds=1)
     for fields in ({}, {"target": "book-1"}, {"target": "book-1"}, {"not_before": due}):
         made = job_services.enqueue("sample.noop", **fields)
-        await_status(made.pk, Status.COMPLETED, fleet=fleet)
+        wait_for_status(made.pk, Status.COMPLETED, fleet=fleet)
 
 
 @pytest.mark.pg_only
 def test_a_job_that_somebody_had_in_hand_when_it_was_announced_is_not_forgotten(fleet: Fleet) -> None:
     """Nothing more is announced, and the fallback poll comes after ten minutes."""
-    fleet.start("--no-housekeeping", settings={**STEADY, "POLL_SEC": 60})
-    await_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
-    held = job_services.enqueue("sample.noop", not_before=database_now() + timedelta(hours=1))
+    fleet.start("--no-housekeeping", settings={**LONG_LEASE_SETTINGS, "POLL_SEC": 60})
+    wait_for_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+    held = job_services.enqueue("sample.noop", not_before=get_database_time() + timedelta(hours=1))
     with transaction.atomic():
         Job.objects.select_for_update().filter(pk=held.pk).update(not_before=None, gate=Gate.READY)
     with closing(connection.copy()) as holder, transaction_on(holder) as cursor:
         cursor.execute("SELECT 1 FROM jobscheduler_job WHERE id = %s FOR UPDATE", [held.pk])
-        announced_at = database_now()
+        announced_at = get_database_time()
         notifications.notify(notifications.READY)
-        until(lambda: looked_ahead_since(announced_at), what=fleet.logs)
-    await_status(held.pk, Status.COMPLETED, fleet=fleet)
+        wait_until(lambda: looked_ahead_since(announced_at), what=fleet.logs)
+    wait_for_status(held.pk, Status.COMPLETED, fleet=fleet)
 
 
 @contextmanager
@@ -115,4 +122,6 @@ def looked_ahead_since(moment: datetime) -> bool:
 
 
 def waited(made: Job) -> float:
-    return float((event(made.pk, EventKind.RUNNING).at - event(made.pk, EventKind.SUBMITTED).at).total_seconds())
+    return float(
+        (get_event(made.pk, EventKind.RUNNING).at - get_event(made.pk, EventKind.SUBMITTED).at).total_seconds()
+    )
