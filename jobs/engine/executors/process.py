@@ -39,14 +39,10 @@ class ProcessExecutor:
 
     def start(self, job: RunningJob) -> None:
         pipe, child_pipe = self._context.Pipe()
+        ctx_fields = {name: getattr(job.ctx, name) for name in CTX_FIELDS}
         process = self._context.Process(
             target=process_child.main,
-            args=(
-                child_pipe,
-                job.claim.job_type,
-                {name: getattr(job.ctx, name) for name in CTX_FIELDS},
-                retry_params(job),
-            ),
+            args=(child_pipe, job.claim.job_type, ctx_fields, retry_params(job)),
             daemon=False,
         )
         thread = threading.Thread(target=self._supervise, args=(job, process, pipe, child_pipe), daemon=True)
