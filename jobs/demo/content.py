@@ -22,7 +22,7 @@ from jobs.engine.claim import Serves
 from jobs.engine.maintenance import retention
 from jobs.engine.maintenance.rollup_compaction import MINUTE_RETENTION
 from jobs.engine.sql.rollup import HOUR
-from jobs.engine.worker import Options, Worker
+from jobs.engine.worker import WorkerLoop, WorkerOptions
 from jobs.errors import Conflict
 from jobs.models import ConcurrencyLimit, Job, JobGroup, JobMinute, JobTemplate, Target
 from jobs.models.rollup import BUCKETS_SEC
@@ -79,10 +79,10 @@ def run_worker(*, burst: bool, housekeeping: bool = False, concurrency: int = 1)
     """Run the demo's jobs in this process; without `burst` until a signal stops it."""
     handlers.register_handlers()
     serves = Serves(tuple(registry.local_names()), tenant=TENANT, choosy=True)
-    options = Options(None, concurrency, serves, burst=burst, housekeeping=housekeeping)
-    worker = Worker(options)
+    options = WorkerOptions(None, concurrency, serves, burst=burst, maintenance=housekeeping)
+    worker = WorkerLoop(options)
     if not burst:
-        worker.listen_to_signals()
+        worker.install_signal_handlers()
         return worker.run()
     # Some of these jobs fail on purpose: the worker's log lines would be misleading.
     logger = logging.getLogger("jobs")

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from jobs import clock, db
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
-from jobs.engine.worker.registration import QUIET_BEAT_SEC
+from jobs.engine.worker.registration import IDLE_BEAT_SEC
 from jobs.errors import Conflict, NotFound
 from jobs.models import Worker, WorkerState
 from jobs.validation import fields
@@ -39,7 +39,7 @@ def is_heard(worker: Worker) -> bool:
     """Whether somebody is there to read a request."""
     if worker.state == WorkerState.STOPPED:
         return False
-    return worker.heartbeat_at > clock.now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * QUIET_BEAT_SEC))
+    return worker.heartbeat_at > clock.now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * IDLE_BEAT_SEC))
 
 
 def _ask(worker_id: UUID, wish: str, reason: str, actor: Actor) -> Worker:

@@ -15,7 +15,7 @@ from django.utils import timezone
 from jobs.actors import Actor, ActorKind
 from jobs.admin import reports
 from jobs.engine.process_identity import Identity
-from jobs.engine.worker import Options
+from jobs.engine.worker import WorkerOptions
 from jobs.engine.worker.registration import Registration
 from jobs.errors import Conflict, NotFound
 from jobs.models import JobGroup, JobMinute, Worker, WorkerState
@@ -94,25 +94,25 @@ def test_quiet_and_stop_are_requests_that_the_worker_reads_and_can_be_seen_waiti
 
 
 def test_a_worker_reads_its_request_with_a_beat_and_says_what_it_has_become(db: Any) -> None:
-    registration = Registration(Identity.mine("mailer"), Options())
+    registration = Registration(Identity.mine("mailer"), WorkerOptions())
     registration.register()
     row = Worker.objects.get()
     for wish, state in ((workers.quiet, WorkerState.QUIET), (workers.wake, WorkerState.RUNNING)):
         wish(row.pk)
         registration._written_at = 0.0
-        registration.beat(busy=0, stuck=0)
-        registration.beat(busy=1, stuck=0)
+        registration.write_heartbeat(busy=0, stuck=0)
+        registration.write_heartbeat(busy=1, stuck=0)
         row.refresh_from_db()
         assert (row.state, registration.request) == (state, "QUIET" if state == WorkerState.QUIET else "")
-        registration.beat(busy=0, stuck=0)
+        registration.write_heartbeat(busy=0, stuck=0)
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_a_worker_shows_what_it_takes_of_its_host(boss: Client, executor: str) -> None:
-    registration = Registration(Identity.mine("mailer"), Options(executor=executor))
+    registration = Registration(Identity.mine("mailer"), WorkerOptions(executor=executor))
     registration.register()
     for busy in (0, 1):
-        registration.beat(busy=busy, stuck=0)
+        registration.write_heartbeat(busy=busy, stuck=0)
     row = Worker.objects.get()
     assert row.rss_bytes is not None and row.rss_bytes > 10_000_000  # noqa: PT018
     assert row.cpu_percent is not None and row.cpu_percent >= 0  # noqa: PT018
@@ -126,10 +126,10 @@ def test_a_host_that_cannot_be_measured_costs_no_beat(db: Any, monkeypatch: pyte
     def exhausted() -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("jobs.engine.worker.registration._psutil", exhausted)
-    registration = Registration(Identity.mine("mailer"), Options())
+    monkeypatch.setattr("jobs.engine.worker.registration._import_psutil", exhausted)
+    registration = Registration(Identity.mine("mailer"), WorkerOptions())
     registration.register()
-    registration.beat(busy=3, stuck=0)
+    registration.write_heartbeat(busy=3, stuck=0)
     row = Worker.objects.get()
     assert (row.busy, row.rss_bytes, row.cpu_percent) == (3, None, None)
 

@@ -56,16 +56,16 @@ def backwards() -> None:
 
 def breathless() -> None:
     """Stops its heartbeats with the first signal, as if nothing were running any more."""
-    from jobs.engine.worker import Worker
+    from jobs.engine.worker import WorkerLoop
 
-    orderly = Worker.stop
+    orderly = WorkerLoop.stop
 
-    def stop(self: Worker, *args: Any) -> None:
+    def stop(self: WorkerLoop, *args: Any) -> None:
         self.heartbeat.end()
         self.watchdog.end()
         orderly(self, *args)
 
-    Worker.stop = stop  # type: ignore[method-assign]
+    WorkerLoop.stop = stop  # type: ignore[method-assign]
 
 
 def latecomer() -> None:
@@ -187,9 +187,9 @@ def one_transaction() -> None:
 
 def keep_unknown_claims() -> None:
     """Does not look, after a failed turn, for jobs that it may have claimed."""
-    from jobs.engine.worker.turn import Turns
+    from jobs.engine.worker.turn import TurnRunner
 
-    Turns.recover = lambda self: self.schedule.fail_turn()  # type: ignore[method-assign]
+    TurnRunner.recover_claims = lambda self: self.schedule.record_failed_turn()  # type: ignore[method-assign]
 
 
 KINDS: dict[str, Callable[[], None]] = {

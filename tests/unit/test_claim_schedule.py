@@ -25,12 +25,12 @@ def claim_turn(
     """A turn that claims, as the loop takes it."""
     schedule.begin_turn(now)
     if schedule.should_poll:
-        schedule.looked(now, ahead, pace)
+        schedule.record_look(now, ahead, pace)
     if schedule.should_promote:
-        schedule.promoted(is_unfinished=False)
-    if schedule.claimed(asked=asked, got=got, took_sec=0.01):
-        schedule.looked(now, ahead, pace)
-    schedule.plan_next_look(now, got=got, is_saturated=pace.is_saturated)
+        schedule.record_promotion(is_unfinished=False)
+    if schedule.record_claim(requested=asked, claimed=got, took_sec=0.01):
+        schedule.record_look(now, ahead, pace)
+    schedule.plan_next_look(now, claimed=got, is_saturated=pace.is_saturated)
 
 
 def idle(ahead: QueueState = EMPTY, *, pace: Pace = PACE) -> ClaimSchedule:
@@ -78,8 +78,8 @@ def test_how_long_an_idle_worker_waits(ahead: QueueState, pace: Pace, seconds: f
 
 def test_slow_questions_of_admission_are_asked_for_a_tenth_of_the_time_at_most() -> None:
     schedule = idle()
-    schedule.claimed(asked=1, got=0, took_sec=2.0)
-    schedule.looked(NOW, EMPTY, PACE._replace(is_denied=True))
+    schedule.record_claim(requested=1, claimed=0, took_sec=2.0)
+    schedule.record_look(NOW, EMPTY, PACE._replace(is_denied=True))
     assert schedule.wait_sec(NOW) == 20.0
 
 
@@ -100,8 +100,8 @@ def test_claims_that_get_nothing_of_what_is_ready_become_rarer() -> None:
     [
         pytest.param(lambda s: s.wake(targets_changed=False), True, id="something is ready"),
         pytest.param(lambda s: s.wake(), False, id="a target changed"),
-        pytest.param(lambda s: s.free_slot(), True, id="a job ended"),
-        pytest.param(lambda s: s.fail_turn(), False, id="the last turn failed"),
+        pytest.param(lambda s: s.record_free_slot(), True, id="a job ended"),
+        pytest.param(lambda s: s.record_failed_turn(), False, id="the last turn failed"),
     ],
 )
 def test_what_makes_an_idle_worker_claim_at_once(event: Callable[[ClaimSchedule], None], is_plain: bool) -> None:
@@ -124,16 +124,16 @@ def test_a_claim_that_filled_every_slot_is_followed_by_another() -> None:
 def test_a_poll_that_finds_nothing_ready_is_not_followed_by_a_claim(ahead: QueueState, is_pointless: bool) -> None:
     schedule = idle()
     schedule.begin_turn(NOW + 20)
-    schedule.looked(NOW + 20, ahead, PACE)
+    schedule.record_look(NOW + 20, ahead, PACE)
     assert schedule.is_claim_pointless is is_pointless
 
 
 def test_what_was_promoted_may_be_ready() -> None:
     schedule = idle()
     schedule.begin_turn(NOW + 20)
-    schedule.looked(NOW + 20, MARKED, PACE)
+    schedule.record_look(NOW + 20, MARKED, PACE)
     assert schedule.should_promote
-    schedule.promoted(is_unfinished=True)
+    schedule.record_promotion(is_unfinished=True)
     assert (schedule.is_claim_pointless, schedule.should_promote) == (False, True)
 
 
@@ -145,7 +145,7 @@ def test_when_a_burst_has_nothing_left(ahead: QueueState, empty_claims: int, is_
     schedule = idle()
     for turn in range(empty_claims):
         claim_turn(schedule, NOW + 100 * (turn + 1), READY)
-    schedule.looked(NOW + 900, ahead, PACE)
+    schedule.record_look(NOW + 900, ahead, PACE)
     assert schedule.is_exhausted is is_exhausted
 
 
@@ -164,11 +164,11 @@ def test_a_change_of_the_database_leads_to_a_look_and_only_for_a_reason_to_a_cla
 ) -> None:
     schedule = idle()
     now = NOW + 1
-    schedule.note_change()
+    schedule.record_change()
     assert schedule.wait_sec(now) == 0
     schedule.begin_turn(now)
     assert schedule.should_look
-    schedule.looked_after_change(now, ahead)
+    schedule.record_look_after_change(now, ahead)
     assert not schedule.should_look
     assert (schedule.should_claim, schedule.should_poll) == (claims, polls)
     assert schedule.should_promote is ahead.marked
@@ -177,9 +177,9 @@ def test_a_change_of_the_database_leads_to_a_look_and_only_for_a_reason_to_a_cla
 def test_jobs_that_are_not_for_us_are_not_claimed_again_with_every_change() -> None:
     schedule = idle()
     claim_turn(schedule, NOW + 1, READY, pace=PACE._replace(is_saturated=True))
-    schedule.note_change()
+    schedule.record_change()
     schedule.begin_turn(NOW + 1.02)
-    schedule.looked_after_change(NOW + 1.02, READY)
+    schedule.record_look_after_change(NOW + 1.02, READY)
     assert not schedule.should_claim
     assert schedule.wait_sec(NOW + 1.02) == pytest.approx(0.23)
     schedule.begin_turn(NOW + 1.25)
@@ -191,13 +191,13 @@ def test_a_queue_that_was_empty_in_between_is_claimed_from_at_once() -> None:
     schedule = idle()
     claim_turn(schedule, NOW + 1, READY)
     for seconds, ahead, claims in ((1.02, READY, False), (1.04, EMPTY, False), (1.06, READY, True)):
-        schedule.note_change()
+        schedule.record_change()
         schedule.begin_turn(NOW + seconds)
-        schedule.looked_after_change(NOW + seconds, ahead)
+        schedule.record_look_after_change(NOW + seconds, ahead)
         assert schedule.should_claim is claims
 
 
 def test_unserved_jobs_are_looked_for_now_and_then() -> None:
     schedule = ClaimSchedule()
-    schedule.checked_unserved(NOW)
+    schedule.record_unserved_check(NOW)
     assert schedule.unserved_check_at == NOW + 30

@@ -12,7 +12,7 @@ from django.db import DatabaseError, DataError, OperationalError, connection
 
 from jobs.engine.claim import Serves
 from jobs.engine.database import short_timeouts
-from jobs.engine.worker import Options, Worker, turn
+from jobs.engine.worker import WorkerLoop, WorkerOptions, turn
 from jobs.engine.worker.turn import TurnResult, take_turn
 from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed, Failed
@@ -26,18 +26,18 @@ TYPE = "sample.noop"
 
 
 @pytest.fixture
-def worker() -> Worker:
+def worker() -> WorkerLoop:
     """One whose jobs end when the test says so."""
     ConcurrencyLimit.objects.all().delete()
-    made = Worker(Options(name="one", serves=Serves((TYPE,)), housekeeping=False))
-    made.turns.start = lambda job: None
+    made = WorkerLoop(WorkerOptions(name="one", serves=Serves((TYPE,)), maintenance=False))
+    made.turn_runner.start = lambda job: None
     made._end.set()  # no pauses
     return made
 
 
 @pytest.mark.parametrize("error", [DataError("refused"), OperationalError("the wire was cut at COMMIT")], ids=repr)
 def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, error: DatabaseError
+    worker: WorkerLoop, monkeypatch: pytest.MonkeyPatch, error: DatabaseError
 ) -> None:
     """Its results are replayed by their tokens; what it claimed is handed back, and claimed again."""
     first = job_services.enqueue(TYPE)
@@ -64,7 +64,7 @@ def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
 
     worker._try_turn()
     assert len(worker.recorder.returned) == 0
-    held_by_it = Job.objects.running().filter(lease_owner__startswith=f"{worker.me.incarnation}#")
+    held_by_it = Job.objects.running().filter(lease_owner__startswith=f"{worker.identity.incarnation}#")
     assert {job.pk for job in held_by_it} == {each.id for each in worker.running} == {second.pk}
     assert list_event_kinds(first) == ["SUBMITTED", "RUNNING", "COMPLETED"]
     assert list_event_kinds(second) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING"]
@@ -73,7 +73,7 @@ def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
 
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01", "55P03"])
 def test_a_turn_rolled_back_for_another_transaction_is_repeated_at_once_and_is_no_outage(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, sqlstate: str
+    worker: WorkerLoop, monkeypatch: pytest.MonkeyPatch, sqlstate: str
 ) -> None:
     made = job_services.enqueue(TYPE)
     error = OperationalError("rolled back")
@@ -94,7 +94,7 @@ def test_a_turn_rolled_back_for_another_transaction_is_repeated_at_once_and_is_n
 
 
 @pytest.mark.pg_only
-def test_a_turn_that_waited_too_long_for_a_lock_is_repeated_and_is_no_outage(worker: Worker) -> None:
+def test_a_turn_that_waited_too_long_for_a_lock_is_repeated_and_is_no_outage(worker: WorkerLoop) -> None:
     ConcurrencyLimit.objects.create(scope="global", key="", max=1)
     made = job_services.enqueue(TYPE)
     worker._configure_connection()
@@ -118,7 +118,7 @@ class RolledBack(Exception):
 
 @pytest.mark.parametrize(("jobs", "lines"), [(4, 8), (6, 2)])
 def test_a_few_claims_and_ends_have_a_line_each_and_many_share_one(
-    worker: Worker, caplog: pytest.LogCaptureFixture, jobs: int, lines: int
+    worker: WorkerLoop, caplog: pytest.LogCaptureFixture, jobs: int, lines: int
 ) -> None:
     caplog.set_level(logging.INFO, "jobs.engine.worker")
     worker.running.slots = jobs
@@ -128,12 +128,12 @@ def test_a_few_claims_and_ends_have_a_line_each_and_many_share_one(
         worker._on_return(job, Completed())
     worker._drain_events()
     worker._try_turn()
-    said = [line for line in caplog.messages if "claimed" in line or "ended: completed" in line]
+    said = [line for line in caplog.messages if "claimed" in line or "finished: completed" in line]
     assert len(said) == lines
     assert all(sum(str(each.pk) in line for line in said) == 2 for each in Job.objects.all())
 
 
-def test_each_failure_has_its_own_line(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_failure_has_its_own_line(worker: WorkerLoop, caplog: pytest.LogCaptureFixture) -> None:
     worker.running.slots = 6
     job_services.enqueue_many([{"job_type": TYPE}] * 6)
     worker._try_turn()

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.executors.run import Context
-from jobs.engine.worker import Options, Worker
+from jobs.engine.worker import WorkerLoop, WorkerOptions
 from jobs.engine.worker.heartbeat import Watchdog
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs
 from jobs.models import ConcurrencyLimit
@@ -42,7 +42,7 @@ def test_an_outage_that_costs_many_leases_is_told_in_one_line(caplog: pytest.Log
 
 
 def test_ends_that_come_after_it_are_told_together(caplog: pytest.LogCaptureFixture) -> None:
-    worker = Worker(Options(serves=Serves(("sample.noop",))))
+    worker = WorkerLoop(WorkerOptions(serves=Serves(("sample.noop",))))
     late = overdue(3)
     watch(*late)
     caplog.clear()
@@ -50,7 +50,7 @@ def test_ends_that_come_after_it_are_told_together(caplog: pytest.LogCaptureFixt
         worker.running.add(job)
         worker._on_return(job, Completed())
     worker._drain_events()
-    worker.turns.run(may_claim=True)
+    worker.turn_runner.run(may_claim=True)
     worker.recorder.log_lost_jobs()
     [line] = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     assert all(str(job.id) in line for job in late)

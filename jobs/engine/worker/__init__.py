@@ -1,5 +1,9 @@
-"""A worker process, by question: what the loop does, when it claims, how results are recorded, what runs."""
+"""A worker process: `worker` has the loop, `turn` one turn of it, `claim_schedule` when to claim.
 
-from jobs.engine.worker.worker import Options, Worker
+`recorder` records results, `running_jobs` has the jobs in the slots, `heartbeat` renews their leases and stops overdue
+handlers, `progress_writer` writes their progress, `registration` is the worker's row.
+"""
 
-__all__ = ["Options", "Worker"]
+from jobs.engine.worker.worker import WorkerLoop, WorkerOptions
+
+__all__ = ["WorkerLoop", "WorkerOptions"]

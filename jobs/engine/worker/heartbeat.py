@@ -1,4 +1,4 @@
-"""The heartbeat renews the worker's leases and reads stop requests; the watchdog keeps the deadlines.
+"""The heartbeat renews the worker's leases and reads stop requests; the watchdog enforces deadlines.
 
 Each has a thread of its own: a heartbeat may hang in the network for ever, and handlers must be stopped before their
 leases run out.
@@ -22,11 +22,11 @@ from jobs.states import StopMode
 
 logger = logging.getLogger("jobs.engine.heartbeat")
 STOP_GRACE_SEC = 5.0  # how long a handler gets to stop before its slot counts as stuck
-LOOK_SEC = 2.0  # how often stop requests are looked for, however rare the heartbeats are
+STOP_POLL_SEC = 2.0  # how often to read stop requests, however rare heartbeats are
 
 
 class Heartbeat(threading.Thread):
-    """Renew leases until told to end; the worker tells it after its last handler has returned."""
+    """Renews leases until `end`, which the worker calls after its last handler has returned."""
 
     def __init__(self, running: RunningJobs, *, on_beat: Callable[[], None] = lambda: None) -> None:
         super().__init__(name="heartbeat", daemon=True)
@@ -38,24 +38,24 @@ class Heartbeat(threading.Thread):
         self._renewed_at = 0.0
 
     def run(self) -> None:
-        pause = min(conf.HEARTBEAT_SEC, LOOK_SEC)
+        pause = min(conf.HEARTBEAT_SEC, STOP_POLL_SEC)
         while not self._end.is_set():
             self._wake.wait(pause)
             self._wake.clear()
             with self._outage.survive():
                 short_timeouts(conf.LEASE_SEC / 3)
-                self._turn()
+                self._beat()
         db.connection().close()
 
     def wake(self) -> None:
-        """Look for stop requests now."""
+        """Read stop requests now."""
         self._wake.set()
 
     def end(self) -> None:
         self._end.set()
         self._wake.set()
 
-    def _turn(self) -> None:
+    def _beat(self) -> None:
         jobs = list(self.running)
         if time.monotonic() - self._renewed_at >= conf.HEARTBEAT_SEC * 0.9:
             self._renew(jobs)
@@ -64,23 +64,23 @@ class Heartbeat(threading.Thread):
             self._read_stop_requests(jobs)
 
     def _renew(self, jobs: list[RunningJob]) -> None:
-        sent = time.monotonic()
+        sent_at = time.monotonic()
         if jobs:
             with db.atomic() as connection:
                 leases = [(job.id, job.claim.lease_token) for job in jobs]
-                answers = renew_leases(connection, leases, conf.LEASE_SEC, process_identity.beat_clock())
+                renewed = renew_leases(connection, leases, conf.LEASE_SEC, process_identity.beat_clock())
             for job in jobs:
-                if job.id in answers:
-                    job.deadline = sent + conf.LEASE_SEC - lease_margin_sec()
-                    _obey(job, *answers[job.id])
-            self._check_missing([job for job in jobs if job.id not in answers])
-            logger.debug("renewed %d of %d leases", len(answers), len(jobs))
-        self._renewed_at = sent
+                if job.id in renewed:
+                    job.deadline = sent_at + conf.LEASE_SEC - lease_margin_sec()
+                    _apply_stop_request(job, *renewed[job.id])
+            self._check_unrenewed([job for job in jobs if job.id not in renewed])
+            logger.debug("renewed %d of %d leases", len(renewed), len(jobs))
+        self._renewed_at = sent_at
 
-    def _check_missing(self, missing: list[RunningJob]) -> None:
-        """A row that was not renewed is locked, or ended by this worker just now, or no longer ours."""
-        tokens = _read_tokens(missing)
-        lost = [job for job in missing if tokens.get(job.id) != job.claim.lease_token and not job.returned]
+    def _check_unrenewed(self, unrenewed: list[RunningJob]) -> None:
+        """Stop handlers whose lease is lost. Other rows were locked, or this worker has just recorded their result."""
+        tokens = _read_tokens(unrenewed)
+        lost = [job for job in unrenewed if tokens.get(job.id) != job.claim.lease_token and not job.returned]
         if lost:
             logger.warning("lost the leases of %s; stopping their handlers", name_jobs(lost))
         for job in lost:
@@ -92,11 +92,11 @@ class Heartbeat(threading.Thread):
         for job in jobs:
             token, mode = requests.get(job.id, (None, ""))
             if token == job.claim.lease_token:
-                _obey(job, True, mode)
+                _apply_stop_request(job, True, mode)
 
 
 class Watchdog(threading.Thread):
-    """Keep deadlines by the steady clock: of leases, of runtimes, and of stops that are ignored."""
+    """Enforces deadlines by the steady clock: of leases, of runtimes, and of stop requests that are ignored."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Watchdog(threading.Thread):
         self._end.set()
 
     def _stop_overdue(self, now: float) -> None:
-        """Stop handlers whose leases may run out. One that has returned can do no harm."""
+        """Stop handlers whose leases may run out, except those that have returned."""
         overdue = [job for job in self.running if now > job.deadline and not (job.lost or job.returned)]
         if overdue:
             logger.warning(
@@ -139,17 +139,17 @@ class Watchdog(threading.Thread):
             self.on_timeout(job)
         if job.is_unresponsive(now, STOP_GRACE_SEC):
             self.on_unresponsive()
-        grace, told_at = conf.CANCEL_TIMEOUT_SEC, job.stop_requested_at
-        if grace is not None and job.kill is not None and told_at and now - told_at > grace:
+        grace, requested_at = conf.CANCEL_TIMEOUT_SEC, job.stop_requested_at
+        if grace is not None and job.kill is not None and requested_at and now - requested_at > grace:
             job.kill()
 
 
 def lease_margin_sec() -> float:
-    """How long before the end of its lease a handler is stopped."""
+    """Return how many seconds before the end of its lease a handler is stopped."""
     return max(conf.LEASE_SEC * 0.1, min(1.0, conf.LEASE_SEC / 4))
 
 
-def _obey(job: RunningJob, is_requested: bool, mode: str) -> None:
+def _apply_stop_request(job: RunningJob, is_requested: bool, mode: str) -> None:
     if is_requested and job.ctx.stop_mode != mode:
         logger.info("job %s: stop requested (%s)", job.id, mode)
         job.request_stop(StopMode(mode))

@@ -1,4 +1,4 @@
-"""Write what handlers report while they run (progress, checkpoints, tokens, log lines) to the database."""
+"""Write the reports of running handlers (progress, checkpoints, tokens, log lines) to the database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.engine.database import Outage, short_timeouts
 from jobs.engine.worker.running_jobs import RunningJobs
 
 logger = logging.getLogger("jobs.engine.scribe")
-BATCH_WINDOW_SEC = 0.5  # progress and log lines of this long are written together
+BATCH_WINDOW_SEC = 0.5  # progress and log lines of such a window are written together
 
 
 class ProgressWriter(threading.Thread):

@@ -1,4 +1,4 @@
-"""Record what handlers returned in one batch, or each alone where one is rejected; free slots after the commit."""
+"""Record results of handlers in one batch, or each alone where one is rejected; free slots after the commit."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from jobs.validation.sanitize import sanitize_text
 
 logger = logging.getLogger("jobs.engine.worker")
 LOG_COALESCE_SEC = 1.0  # jobs whose leases were lost share log lines: an outage loses all of them
-LINE_EACH = 4  # ends and claims of up to so many jobs get a line each; a line costs as much as a job's SQL
+SINGLE_LINES_LIMIT = 4  # up to so many jobs get a log line each; a line costs as much as a job's SQL
 
 
-class Finished(NamedTuple):
+class ReturnedJob(NamedTuple):
     job: RunningJob
     result: End
 
@@ -42,37 +42,37 @@ class Recorder:
         self.lost_jobs: list[RunningJob] = []  # not logged yet
         self._lost_logged_at = 0.0
 
-    def collect(self, jobs: Sequence[RunningJob] | None = None) -> list[Finished]:
+    def collect_results(self, jobs: Sequence[RunningJob] | None = None) -> list[ReturnedJob]:
         """Return the results (of these jobs, or of all) to record in one batch.
 
         Stops are recorded alone; results without a lease are dropped. The last progress of each handler is written
-        before any transaction of ours: SQLite has one writer.
+        before the transaction that records the results: SQLite has one writer.
         """
-        batch: list[Finished] = []
+        batch: list[ReturnedJob] = []
         for job in list(self.returned) if jobs is None else jobs:
             outcome = self.returned[job]
             if not job.stuck:
-                job.write_progress()  # or wait for the writer, which may have taken the last of it just now
+                job.write_progress()  # or waits for the progress writer, which may be writing the last of it
             if job.stuck:
-                logger.warning("job %s returned at last; its slot is free again", job.id)
+                logger.warning("job %s: its handler has returned; its slot is free again", job.id)
                 self._release(job, Verdict.DONE)
             elif job.lost:
                 self._release(job, Verdict.LOST)
             else:
                 if job.timed_out and not isinstance(outcome, Completed | Skipped):
-                    outcome = _time_out(job, retry=True)  # it stopped because its time was up
+                    outcome = _build_timeout(job, retry=True)  # the handler stopped because of its timeout
                 if isinstance(outcome, Stopped):
                     self._record_stop(job, outcome)
                 else:
-                    batch.append(Finished(job, End(job.id, job.claim.lease_token, outcome, job.claim.group_id)))
+                    batch.append(ReturnedJob(job, End(job.id, job.claim.lease_token, outcome, job.claim.group_id)))
         return batch
 
-    def release(self, batch: Sequence[Finished], verdicts: dict[UUID, Verdict]) -> None:
-        """Free the slots of jobs whose results are committed.
+    def release_slots(self, batch: Sequence[ReturnedJob], verdicts: dict[UUID, Verdict]) -> None:
+        """Free the slots of jobs whose results are committed, and log them.
 
-        Each failure and each of a few ends gets a line in the log; many ends share one.
+        Each failure gets a log line; other results do if they are few, else they share one.
         """
-        ended: dict[str, list[RunningJob]] = {}
+        jobs_by_outcome: dict[str, list[RunningJob]] = {}
         for job, result in batch:
             verdict = verdicts[job.id]
             if verdict != Verdict.LOST and isinstance(result.outcome, Failed):
@@ -80,29 +80,29 @@ class Recorder:
                 retry = "not retried" if delay is None else f"retried in {delay:g} s"
                 logger.warning("job %s failed, %s: %s", job.name, retry, result.outcome.reason)
             elif verdict != Verdict.LOST:
-                ended.setdefault(type(result.outcome).__name__.lower(), []).append(job)
+                jobs_by_outcome.setdefault(type(result.outcome).__name__.lower(), []).append(job)
             self._release(job, verdict)
         if logger.isEnabledFor(logging.INFO):
-            for outcome, jobs in ended.items():
-                log_jobs(jobs, f"%d jobs ended: {outcome}: %s", f"job %s ended: {outcome}")
+            for outcome, jobs in jobs_by_outcome.items():
+                log_jobs(jobs, f"%d jobs finished: {outcome}: %s", f"job %s finished: {outcome}")
 
     def record_individually(self) -> None:
-        """The batch was rejected: record each result alone, and fail the one that the database rejects."""
+        """Record each result of a rejected batch alone, and fail the job whose result the database rejects."""
         for job, outcome in list(self.returned.items()):
             try:
-                for finished in self.collect([job]):
-                    self.release([finished], finish.finish([finished.result], actor=self.actor))
+                for returned in self.collect_results([job]):
+                    self.release_slots([returned], finish.finish([returned.result], actor=self.actor))
             except DatabaseError as rejection:
                 if not is_rejection(rejection):
                     raise
-                logger.exception("job %s: the database rejects its result; it fails", job.id)
-                error = f"its end ({type(outcome).__name__}) could not be recorded: {rejection}"
-                self.returned[job] = Failed(sanitize_text(error, 2000), "the database refused its end")
+                logger.exception("job %s: the database rejected its result; the job fails", job.id)
+                error = f"the result ({type(outcome).__name__}) could not be recorded: {rejection}"
+                self.returned[job] = Failed(sanitize_text(error, 2000), "the database rejected its result")
 
-    def abandon(self, job: RunningJob) -> None:
-        """Fail a job whose handler ignores its stop. Its thread cannot be ended: its slot is stuck until it returns."""
-        logger.error("job %s ignores its stop; its slot is stuck", job.id)
-        result = End(job.id, job.claim.lease_token, _time_out(job, retry=False), job.claim.group_id)
+    def abandon_job(self, job: RunningJob) -> None:
+        """Fail a job whose handler ignores its stop request. Thread and slot are stuck until the handler returns."""
+        logger.error("job %s: its handler ignores the stop request; its slot is stuck", job.id)
+        result = End(job.id, job.claim.lease_token, _build_timeout(job, retry=False), job.claim.group_id)
         finish.finish([result], actor=self.actor)
         job.mark_lost()
         self.running.mark_stuck(job)
@@ -111,20 +111,20 @@ class Recorder:
         """Log results that were dropped for a lost lease; with `now`, at most one line in LOG_COALESCE_SEC."""
         if self.lost_jobs and (now is None or now >= self._lost_logged_at + LOG_COALESCE_SEC):
             names = name_jobs(self.lost_jobs)
-            logger.warning("after their leases were lost, the ends of %s were not recorded", names)
+            logger.warning("the results of %s were not recorded: their leases were lost", names)
             self.lost_jobs.clear()
             self._lost_logged_at = time.monotonic()
 
     def _record_stop(self, job: RunningJob, outcome: Stopped) -> None:
-        """Record `stop` for a handler that obeyed a request, `hand_back` for one whose worker goes away."""
-        token, verdict, verb = job.claim.lease_token, Verdict.LOST, "stopped"
+        """Record `stop` for a handler that obeyed a stop request, `hand_back` for one whose worker shuts down."""
+        token, verdict, action = job.claim.lease_token, Verdict.LOST, "stopped"
         if job.ctx.stop_mode is not None:
             verdict = finish.stop(job.id, token, actor=self.actor, artifacts=outcome.artifacts)
-        if verdict == Verdict.LOST:  # or the request was taken back meanwhile
-            reason, verb = f"worker {self.worker} shut down", "handed back"
+        if verdict == Verdict.LOST:  # no stop request, or it was withdrawn meanwhile
+            reason, action = f"worker {self.worker} shut down", "handed back"
             verdict = finish.hand_back(job.id, token, actor=self.actor, reason=reason, artifacts=outcome.artifacts)
         if verdict != Verdict.LOST:
-            logger.info("job %s ended: %s", job.name, verb)
+            logger.info("job %s finished: %s", job.name, action)
         self._release(job, verdict)
 
     def _release(self, job: RunningJob, verdict: Verdict) -> None:
@@ -135,7 +135,7 @@ class Recorder:
         self.on_release()
 
 
-def _time_out(job: RunningJob, *, retry: bool) -> Failed:
+def _build_timeout(job: RunningJob, *, retry: bool) -> Failed:
     error = f"timeout: ran longer than {job.claim.max_runtime_sec:g} s"
     failed = Failed(error=error, reason="timeout", cause=Cause.TIMEOUT)
     if not retry:
@@ -145,10 +145,10 @@ def _time_out(job: RunningJob, *, retry: bool) -> Failed:
 
 
 def log_jobs(jobs: Sequence[RunningJob], together: str, alone: str) -> None:
-    """Log `alone` (name) for each of a few jobs; `together` (number, names) for more of them, and each at DEBUG."""
-    if len(jobs) > LINE_EACH:
+    """Log `alone` (name) for each of a few jobs; for more, `together` (count, names), and each at DEBUG."""
+    if len(jobs) > SINGLE_LINES_LIMIT:
         logger.info(together, len(jobs), ", ".join([job.name for job in jobs]))
-    level = logging.INFO if len(jobs) <= LINE_EACH else logging.DEBUG
+    level = logging.INFO if len(jobs) <= SINGLE_LINES_LIMIT else logging.DEBUG
     if logger.isEnabledFor(level):
         for job in jobs:
             logger.log(level, alone, job.name)

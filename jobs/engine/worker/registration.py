@@ -1,4 +1,4 @@
-"""A worker's row: what the console shows of it, and the requests that it reads there."""
+"""The row of a worker: the figures that the console shows, and the requests that the worker reads."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from jobs.models import Worker, WorkerState
 from jobs.version import __version__
 
 if TYPE_CHECKING:
-    from jobs.engine.worker.worker import Options
+    from jobs.engine.worker.worker import WorkerOptions
 
-QUIET_BEAT_SEC = 5.0  # how often an idle worker writes its row
+IDLE_BEAT_SEC = 5.0  # how often an idle worker writes its row
 
-_BEAT = """
+_UPDATE_ROW = """
     UPDATE jobscheduler_worker
     SET heartbeat_at = CURRENT_TIMESTAMP, busy = %s, stuck = %s, state = %s, rss_bytes = %s, cpu_percent = %s
     WHERE id = %s RETURNING request
 """
 
 
-def _psutil() -> Any:
+def _import_psutil() -> Any:
     import psutil
 
     return psutil
 
 
 def _measure(process: Any) -> tuple[int, float]:
-    """Return memory and CPU share; zeros for a process that has just ended."""
+    """Return memory in bytes and CPU use in percent; zeros for a process that has just ended."""
     try:
         return process.memory_info().rss, process.cpu_percent()
-    except _psutil().Error:
+    except _import_psutil().Error:
         return 0, 0.0
 
 
 class Registration:
-    def __init__(self, me: Identity, options: Options) -> None:
-        self.me = me
+    def __init__(self, identity: Identity, options: WorkerOptions) -> None:
+        self.identity = identity
         self.options = options
         self.state: str = WorkerState.RUNNING
         self.request: str = ""
@@ -59,12 +59,12 @@ class Registration:
         serves = self.options.serves
         row = Worker(
             id=self._id,
-            name=self.me.name,
-            host=self.me.host,
-            pid=self.me.pid,
-            boot_id=self.me.boot_id,
-            pid_namespace=self.me.namespace,
-            pid_started=self.me.started,
+            name=self.identity.name,
+            host=self.identity.host,
+            pid=self.identity.pid,
+            boot_id=self.identity.boot_id,
+            pid_namespace=self.identity.namespace,
+            pid_started=self.identity.started,
             version=__version__,
             slots=self.options.concurrency,
             serves={
@@ -77,31 +77,32 @@ class Registration:
         Worker.objects.bulk_create([row], ignore_conflicts=True)
         self._row = row
 
-    def beat(self, *, busy: int, stuck: int) -> None:
-        """Write the row and read requests; unchanged figures are written every QUIET_BEAT_SEC only."""
+    def write_heartbeat(self, *, busy: int, stuck: int) -> None:
+        """Write the row and read requests; unchanged figures are written every IDLE_BEAT_SEC only."""
         assert self._row is not None
         figures = (busy, stuck, self.state)
-        if figures == self._written and time.monotonic() - self._written_at < QUIET_BEAT_SEC:
+        if figures == self._written and time.monotonic() - self._written_at < IDLE_BEAT_SEC:
             return
         with db.connection().cursor() as cursor:
             key = Worker._meta.pk.get_db_prep_value(self._row.pk, db.connection())
-            cursor.execute(_BEAT, [busy, stuck, self.state, *self._usage(), key])
+            cursor.execute(_UPDATE_ROW, [busy, stuck, self.state, *self._measure_usage(), key])
             self.request = next((request for (request,) in cursor.fetchall()), "")
         if self.state in (WorkerState.RUNNING, WorkerState.QUIET):
             self.state = WorkerState.QUIET if self.request == WorkerState.QUIET else WorkerState.RUNNING
         self._written, self._written_at = figures, time.monotonic()
 
-    def _usage(self) -> tuple[int | None, float | None]:
-        """Return memory and the share of a core since the last beat, with those of handler processes."""
+    def _measure_usage(self) -> tuple[int | None, float | None]:
+        """Return memory in bytes and percent of a core since the last heartbeat, handler processes included."""
         try:
-            self._process = self._process or _psutil().Process()
+            self._process = self._process or _import_psutil().Process()
             if self.options.executor == "process":
-                known = {each.pid: each for each in self._children}
-                self._children = [known.get(each.pid, each) for each in self._process.children(recursive=True)]
-            used = [_measure(each) for each in (self._process, *self._children)]
+                known = {child.pid: child for child in self._children}
+                children = self._process.children(recursive=True)
+                self._children = [known.get(child.pid, child) for child in children]
+            usage = [_measure(process) for process in (self._process, *self._children)]
         except Exception:  # noqa: BLE001 — for display only: it must not keep leases from being renewed
             return None, None
-        return sum(memory for memory, _ in used), sum(share for _, share in used)
+        return sum(memory for memory, _ in usage), sum(percent for _, percent in usage)
 
     def begin_stopping(self) -> None:
         self.state = WorkerState.STOPPING
@@ -111,12 +112,13 @@ class Registration:
             rows = Worker.objects.filter(pk=self._row.pk)
             rows.update(state=WorkerState.STOPPED, stopped_at=Now(), busy=0)
 
-    def summary(self) -> str:
+    def describe(self) -> str:
+        """Return slots, executor and served jobs in one line."""
         serves = self.options.serves
         parts = [
-            _counted(self.options.concurrency, "slot"),
+            _format_count(self.options.concurrency, "slot"),
             f"{self.options.executor} executor",
-            _counted(len(serves.types), "job type"),
+            _format_count(len(serves.types), "job type"),
         ]
         if serves.resources is not None:
             parts.append(f"resources {', '.join(serves.resources)}")
@@ -125,16 +127,16 @@ class Registration:
         return ", ".join(parts)
 
 
-def _counted(number: int, thing: str) -> str:
+def _format_count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def find_running_duplicate(me: Identity) -> Identity | None:
-    """Return a live worker of the same name: proven on this host, by its recent heartbeat elsewhere."""
-    fresh = Now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * QUIET_BEAT_SEC))
-    rows = Worker.objects.filter(name=me.name, heartbeat_at__gt=fresh)
+def find_running_duplicate(identity: Identity) -> Identity | None:
+    """Return a live worker of the same name: on this host its process runs, elsewhere its heartbeat is recent."""
+    recently = Now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * IDLE_BEAT_SEC))
+    rows = Worker.objects.filter(name=identity.name, heartbeat_at__gt=recently)
     for row in rows.exclude(state=WorkerState.STOPPED):
         other = Identity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
-        if other != me and other.life() != Life.GONE:
+        if other != identity and other.life() != Life.GONE:
             return other
     return None

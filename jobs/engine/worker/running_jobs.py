@@ -1,4 +1,4 @@
-"""The jobs in this worker's slots: running, and stuck. Shared by its threads. Times are monotonic."""
+"""The jobs in this worker's slots: running and stuck ones. Shared by its threads. Times are monotonic."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class RunningJob:
     stop_requested_at: float | None = None
     timed_out: bool = False
     lost: bool = False
-    returned: bool = False  # the handler has; its result is about to be recorded
-    stuck: bool = False  # it ignores a stop, and keeps its slot until it returns
+    returned: bool = False  # the handler has returned; its result is about to be recorded
+    stuck: bool = False  # the handler ignores a stop request, and keeps its slot until it returns
     start_cancelled: bool = False
     id: UUID = field(init=False)
     slot: int = field(init=False)
-    writing: threading.Lock = field(default_factory=threading.Lock)
-    starting: threading.Lock = field(default_factory=threading.Lock)
+    write_lock: threading.Lock = field(default_factory=threading.Lock)
+    start_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.id = self.claim.id
@@ -48,26 +48,26 @@ class RunningJob:
 
     @cached_property
     def name(self) -> str:
-        """Its id, type and attempt as log lines name it; formatted once."""
+        """Return id, type and attempt for log lines; formatted once."""
         attempt = f", attempt {self.claim.attempt}" if self.claim.attempt > 1 else ""
         return f"{self.claim.id} ({self.claim.job_type}{attempt})"
 
     def try_start(self) -> bool:
-        """Note that its handler is about to be called; returns whether it may be."""
-        with self.starting:
+        """Record the start of the handler, unless it was cancelled; return whether the handler may be called."""
+        with self.start_lock:
             if not self.start_cancelled:
                 self.started = time.monotonic()
             return not self.start_cancelled
 
     def cancel_start(self) -> bool:
-        """Keep its handler from being called; returns whether this call was the first and in time."""
-        with self.starting:
+        """Keep the handler from being called; return whether this call was the first and in time."""
+        with self.start_lock:
             is_first = self.started is None and not self.start_cancelled
             self.start_cancelled |= is_first
             return is_first
 
     def request_stop(self, mode: StopMode | None) -> None:
-        """Tell the handler to stop. A second request only changes the mode."""
+        """Request the handler to stop. A second request only changes the mode."""
         is_first = self.stop_requested_at is None
         if is_first:
             self.stop_requested_at = time.monotonic()
@@ -76,27 +76,28 @@ class RunningJob:
             self.interrupt()
 
     def mark_lost(self) -> None:
-        """Stop the handler and record nothing of it: its lease is gone, or can no longer be proven to be ours."""
+        """Stop the handler and drop its result: its lease is gone, or can no longer be proven to be ours."""
         self.lost = True
         self.request_stop(None)
         if self.kill is not None:
             self.kill()
 
     def write_progress(self) -> None:
-        """Write what the handler has reported since, if the lease is still ours; else stop the handler."""
-        with self.writing:
+        """Write the new reports of the handler, if the lease is still ours; else stop the handler."""
+        with self.write_lock:
             if self.lost or not self.ctx.writes:
                 return
             writes = self.ctx.take_writes()
             try:
-                is_ours = self._store(writes)
+                is_ours = self._write(writes)
             except Exception:
                 self.ctx.restore_writes(writes)
                 raise
             if not is_ours:
                 self.mark_lost()
 
-    def _store(self, writes: Writes) -> bool:
+    def _write(self, writes: Writes) -> bool:
+        """Write these reports; return False, and write nothing, if the lease is lost."""
         fields: dict[str, Any] = {}
         if writes.progress is not None:
             fields["progress"], fields["progress_message"] = writes.progress
@@ -106,7 +107,7 @@ class RunningJob:
             fields["tokens_used"] = writes.tokens
         with db.atomic():
             row = Job.objects.filter(pk=self.id, lease_token=self.claim.lease_token)
-            # Without a field to write, the row is still touched: the lock keeps a successor from claiming meanwhile.
+            # Without a field to write, the row is still updated: its lock keeps other workers from claiming it.
             if not row.update(**fields or {"tokens_used": F("tokens_used")}):
                 return False
             JobLog.objects.bulk_create(
@@ -115,13 +116,13 @@ class RunningJob:
         return True
 
     def is_unresponsive(self, now: float, grace_sec: float) -> bool:
-        """Whether its time is up, it was told to stop long ago, and nothing can end it by force."""
-        told_at = self.stop_requested_at
-        return self.timed_out and self.kill is None and told_at is not None and now - told_at > grace_sec
+        """Return whether it timed out, ignores its stop request for longer than this, and cannot be killed."""
+        requested_at = self.stop_requested_at
+        return self.timed_out and self.kill is None and requested_at is not None and now - requested_at > grace_sec
 
 
 def make_context(claim: Claim, on_write: Callable[[], None] = lambda: None) -> Context:
-    """Build what the claimed job's handler gets as `ctx`."""
+    """Build the `ctx` of the claimed job's handler."""
     return Context(
         job_id=claim.id,
         params=claim.params,
@@ -138,7 +139,7 @@ def make_context(claim: Claim, on_write: Callable[[], None] = lambda: None) -> C
 
 
 def name_jobs(jobs: Sequence[RunningJob], limit: int = 10) -> str:
-    """Name jobs in one log line, however many they are."""
+    """Name jobs for one log line: their number and the first ids."""
     ids = ", ".join(str(job.id) for job in jobs[:limit])
     extra = f" and {len(jobs) - limit} more" if len(jobs) > limit else ""
     return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} ({ids}{extra})"
@@ -148,7 +149,7 @@ class RunningJobs:
     def __init__(self, slots: int = 1) -> None:
         self.slots = slots
         self._running: dict[UUID, RunningJob] = {}
-        self._stuck: set[RunningJob] = set()  # their handlers ignore a stop; each keeps its slot until it returns
+        self._stuck: set[RunningJob] = set()  # each keeps its slot until its handler returns
         self._lock = threading.Lock()
         self._last_slot = 0
 
@@ -157,7 +158,7 @@ class RunningJobs:
             self._running[job.id] = job
 
     def remove(self, job: RunningJob) -> None:
-        """Free the slot of a job whose result is recorded, or whose stuck handler has returned at last."""
+        """Free the slot of a job whose result is recorded, or whose stuck handler has returned."""
         with self._lock:
             if self._running.get(job.id) is job:
                 del self._running[job.id]
@@ -177,21 +178,21 @@ class RunningJobs:
         return len(self._running)
 
     @property
-    def stuck(self) -> int:
+    def stuck_slots(self) -> int:
         return len(self._stuck)
 
     @property
-    def free(self) -> int:
+    def free_slots(self) -> int:
         return self.slots - len(self._running) - len(self._stuck)
 
     @property
     def ids(self) -> list[UUID]:
-        """Of all jobs whose handlers have not returned, and of those whose results are not recorded."""
+        """Return the ids of jobs whose handlers have not returned or whose results are not recorded."""
         with self._lock:
             return [job.id for job in (*self._running.values(), *self._stuck)]
 
     def pick_slots(self, free: int) -> list[int]:
-        """Pick unused slot numbers for the next claim, as many as one claims at once.
+        """Pick unused slot numbers for the next claim, as many as one claim takes.
 
         From a wide pool: an index scan passes all dead entries of a reused lease owner.
         """

@@ -34,7 +34,7 @@ from jobs.models import Job
 logger = logging.getLogger("jobs.engine.worker")
 
 
-class Turns:
+class TurnRunner:
     def __init__(
         self,
         claimer: Claimer,
@@ -56,26 +56,26 @@ class Turns:
         self.on_write = on_write
         self.is_notified = is_notified
         self._lease_sec = conf.LEASE_SEC - lease_margin_sec()  # how long a handler may run without a heartbeat
-        self._unknown_until = 0.0  # claims of a failed turn may appear until then
-        self._unknown_at = 0.0  # when to look for them again
+        self._unanswered_until = 0.0  # claims whose reply was lost may appear until then
+        self._unanswered_check_at = 0.0  # when to look for them again
 
     def run(self, *, may_claim: bool) -> None:
         """Take one turn. Handlers start, and slots are freed, after the commit was answered."""
-        if self._unknown_at <= time.monotonic() < self._unknown_until:
-            self._hand_back_unknown()
+        if self._unanswered_check_at <= time.monotonic() < self._unanswered_until:
+            self._hand_back_unanswered()
         if any(job.claim.target is not None for job in self.recorder.returned):
-            self.schedule.change_targets()  # the next job of its target may become ready
-        finished = self.recorder.collect()
-        free = self.running.free + len(finished) if may_claim else 0
+            self.schedule.record_changed_targets()  # the next job of its target may become ready
+        finished = self.recorder.collect_results()
+        free = self.running.free_slots + len(finished) if may_claim else 0
         self.schedule.begin_turn(time.monotonic())
         if free and not finished and self.schedule.should_look:
             ahead = promoter.look_ahead()
-            self.schedule.looked_after_change(time.monotonic(), ahead)
+            self.schedule.record_look_after_change(time.monotonic(), ahead)
         if not finished and not (free and self.schedule.should_claim):
             return
-        sent = time.monotonic()
-        if sent >= self.schedule.unserved_check_at:
-            self._check_unserved_jobs(sent)
+        sent_at = time.monotonic()
+        if sent_at >= self.schedule.unserved_check_at:
+            self._check_unserved_jobs(sent_at)
         slots = self.running.pick_slots(free)
         verdicts, claims = take_turn(
             self.claimer,
@@ -86,71 +86,71 @@ class Turns:
             plain=self.schedule.is_plain and all(job.claim.group_id is None for job, _ in finished),
             promote=self._promote,
         )
-        answered = time.monotonic()
-        self.recorder.release(finished, verdicts)
-        self._start(claims, sent)
+        answered_at = time.monotonic()
+        self.recorder.release_slots(finished, verdicts)
+        self._start_handlers(claims, sent_at)
         if slots:
-            if self.schedule.claimed(asked=len(slots), got=len(claims), took_sec=answered - sent):
+            if self.schedule.record_claim(requested=len(slots), claimed=len(claims), took_sec=answered_at - sent_at):
                 self._look()
-            self.schedule.plan_next_look(time.monotonic(), got=len(claims), is_saturated=self.claimer.saturated)
+            self.schedule.plan_next_look(time.monotonic(), claimed=len(claims), is_saturated=self.claimer.saturated)
 
-    def recover(self) -> None:
-        """After a failed turn: hand back what it may have claimed. Its reply was lost, so nothing runs those jobs.
+    def recover_claims(self) -> None:
+        """Hand back what a failed turn may have claimed. Its reply was lost, so nothing runs those jobs.
 
-        The server may commit such a claim later than we look, so look again, as often as leases are renewed, until
-        its lease is over.
+        The server may commit such a claim after this look, so look again, as often as leases are renewed, until its
+        lease is over.
         """
-        self.schedule.fail_turn()
-        self._unknown_until = time.monotonic() + conf.LEASE_SEC
-        self._hand_back_unknown()
+        self.schedule.record_failed_turn()
+        self._unanswered_until = time.monotonic() + conf.LEASE_SEC
+        self._hand_back_unanswered()
 
     def limit_wait(self, seconds: float) -> float:
-        """Return how long to wait for an event at most, so that claims of a failed turn are looked for in time."""
+        """Shorten a wait for events, so that claims whose reply was lost are looked for in time."""
         now = time.monotonic()
-        return min(seconds, max(self._unknown_at - now, 0.0)) if now < self._unknown_until else seconds
+        return min(seconds, max(self._unanswered_check_at - now, 0.0)) if now < self._unanswered_until else seconds
 
     def is_exhausted(self) -> bool:
-        """Look whether a burst has nothing left to do. Jobs locked by another transaction may be ready in a moment."""
+        """Return whether a burst has no job left. Jobs locked by another transaction may be ready in a moment."""
         self._look()
         if self.schedule.is_exhausted:
             return True
         self.schedule.look_soon(time.monotonic())
         return False
 
-    def _hand_back_unknown(self) -> None:
-        mine = Job.objects.running().filter(lease_owner__startswith=f"{self.claimer.life}#")
-        for job in mine.exclude(pk__in=self.running.ids):
+    def _hand_back_unanswered(self) -> None:
+        own_jobs = Job.objects.running().filter(lease_owner__startswith=f"{self.claimer.life}#")
+        for job in own_jobs.exclude(pk__in=self.running.ids):
             assert job.lease_token is not None
             finish.hand_back(job.pk, job.lease_token, actor=self.actor, reason="the reply to its claim was lost")
             self.schedule.wake()
-        self._unknown_at = time.monotonic() + conf.HEARTBEAT_SEC
+        self._unanswered_check_at = time.monotonic() + conf.HEARTBEAT_SEC
 
     def _promote(self) -> bool:
-        """Make ready what was scheduled or waited for its target, as far as needed; whether a claim may get a job."""
+        """Make due jobs and next jobs of targets ready, as far as needed. Return whether a claim may find a job."""
         if self.schedule.should_poll and self._look():
             if promoter.wake_due():
-                self.schedule.change_targets()
+                self.schedule.record_changed_targets()
             self._look()
         if self.schedule.should_promote:
-            self.schedule.promoted(is_unfinished=promoter.promote_round().is_unfinished)
+            self.schedule.record_promotion(is_unfinished=promoter.promote_round().is_unfinished)
         return not self.schedule.is_claim_pointless
 
     def _look(self) -> bool:
-        """Look ahead; returns whether a scheduled job is due already."""
+        """Read the state of the queue; return whether a scheduled job is due."""
         now = time.monotonic()
         ahead = promoter.look_ahead()
         jitter = random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
         saturated, denied = self.claimer.saturated, self.claimer.denied
-        self.schedule.looked(now, ahead, Pace(conf.POLL_SEC, self.is_notified(), saturated, denied, jitter))
+        self.schedule.record_look(now, ahead, Pace(conf.POLL_SEC, self.is_notified(), saturated, denied, jitter))
         return ahead.due_sec is not None and ahead.due_sec <= 0
 
     def _check_unserved_jobs(self, now: float) -> None:
-        """Jobs of others at the head of the queue ask for a claim that does not scan past each of them."""
-        self.schedule.checked_unserved(now)
+        """Check for jobs that this worker does not serve: then claims must not scan past each of them."""
+        self.schedule.record_unserved_check(now)
         self.claimer.serve(replace(self.claimer.serves, choosy=foreign_work(self.claimer.serves)))
 
-    def _start(self, claims: Sequence[Claim], sent: float) -> None:
-        deadline = sent + self._lease_sec
+    def _start_handlers(self, claims: Sequence[Claim], sent_at: float) -> None:
+        deadline = sent_at + self._lease_sec
         jobs = [RunningJob(claim, make_context(claim, self.on_write), deadline) for claim in claims]
         if logger.isEnabledFor(logging.INFO):
             log_jobs(jobs, "claimed %d jobs: %s", "claimed job %s")
@@ -160,7 +160,7 @@ class Turns:
 
 
 class TurnResult(NamedTuple):
-    verdicts: dict[UUID, Verdict]  # of the results that were given
+    verdicts: dict[UUID, Verdict]  # of the results, by job id
     claims: list[Claim]  # jobs claimed into the slots
 
 
@@ -177,12 +177,14 @@ def take_turn(
     """Record results and claim up to one job per slot; everything returned is committed.
 
     A `plain` turn has nothing to promote, and no result of a job with a target or a group. Otherwise `promote` runs
-    between the two and tells whether a claim may find anything; without results it runs outside of any transaction, so
+    between the two and returns whether a claim may find a job; without results it runs outside of any transaction, so
     that on SQLite a look alone takes no write lock.
     """
     if plain and results and slots and claimer.is_plain:
-        done = take_plain_turn(claimer, results, slots, actor=actor, lease_sec=lease_sec)
-        return done if done.claims else TurnResult(done.verdicts, claimer.claim(slots, lease_sec=lease_sec))
+        plain_turn = take_plain_turn(claimer, results, slots, actor=actor, lease_sec=lease_sec)
+        if plain_turn.claims:
+            return plain_turn
+        return TurnResult(plain_turn.verdicts, claimer.claim(slots, lease_sec=lease_sec))
     with db.atomic_on_sqlite() if results else nullcontext():
         verdicts = finish.finish(results, actor=actor) if results else {}
         may_find_jobs = bool(slots) and (plain or promote())

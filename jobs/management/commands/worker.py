@@ -13,7 +13,7 @@ from django.db.migrations.executor import MigrationExecutor
 from jobs import checks, db, triggers
 from jobs.engine.claim import Serves
 from jobs.engine.process_identity import Identity
-from jobs.engine.worker import Options, Worker
+from jobs.engine.worker import WorkerLoop, WorkerOptions
 from jobs.engine.worker.registration import find_running_duplicate
 from jobs.errors import InvalidInput
 from jobs.management import base
@@ -53,24 +53,24 @@ class Command(BaseCommand):
             message = f"A worker named {me.name} is running already (host {other.host}, pid {other.pid})."
             raise CommandError(message, returncode=base.BAD_INPUT)
         configure(given["log_format"], verbosity=given["verbosity"])
-        worker = Worker(options)
-        worker.listen_to_signals()
+        worker = WorkerLoop(options)
+        worker.install_signal_handlers()
         code = worker.run()
         logging.shutdown()
         if code:
             raise SystemExit(code)
 
-    def _options(self, given: dict[str, Any]) -> Options:
+    def _options(self, given: dict[str, Any]) -> WorkerOptions:
         name = given["name"]
         if name is not None and set(fields.parse_text(name, "--name", max_length=100, single_line=True)) & set("@#:"):
             raise InvalidInput("--name", "must not contain @, # or :")
-        return Options(
+        return WorkerOptions(
             name=name,
             concurrency=base.whole_number(given["concurrency"], "--concurrency", 1, 1000),
             serves=serves(given["types"], given["resources"], given["tenant"]),
             executor=given["executor"],
             burst=given["burst"],
-            housekeeping=not given["no_housekeeping"],
+            maintenance=not given["no_housekeeping"],
         )
 
     def _require_sound_database(self) -> None:
@@ -84,7 +84,7 @@ class Command(BaseCommand):
             told = f"The database lacks triggers: {', '.join(missing)}. Run `manage.py migrate`: it puts them back."
             raise CommandError(told, returncode=1)
 
-    def _require_enough_connections(self, options: Options) -> None:
+    def _require_enough_connections(self, options: WorkerOptions) -> None:
         """The worker's own threads are outside of Django's pool, but each handler thread takes a connection from it."""
         size = db.pool_size()
         if size is None or options.executor != "thread" or size >= options.concurrency:
