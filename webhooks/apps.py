@@ -23,7 +23,7 @@ class WebhooksConfig(AppConfig):
         serializers.add_extra("webhooks", services.count_deliveries)
         register_veto(retention.keep)
         register_cascade(retention.go_along)
-        runner.register_task("webhooks", sender.one_round, thread=sender.Sender)
+        runner.register_task("webhooks", sender.send_due, thread=sender.Sender)
         runner.register_task("webhook tests", retention.forget_tests, every_sec=lambda: 3600.0)
 
     def examine(self) -> Iterator[Any]:

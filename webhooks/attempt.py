@@ -16,34 +16,35 @@ from django.utils.translation import gettext as _
 from jobs.conf import conf
 from jobs.version import __version__
 from webhooks import http_client, url_guard
-from webhooks.deliveries import Outcome, Task
+from webhooks.deliveries import AttemptResult, ClaimedDelivery
 
 logger = logging.getLogger("webhooks.attempt")
 MAX_RETRY_AFTER_SEC = 86_400.0
 
 
-def attempt_delivery(task: Task) -> Outcome:
+def attempt_delivery(delivery: ClaimedDelivery) -> AttemptResult:
     """Send a delivery. This never raises, and takes no longer than WEBHOOK_TIMEOUT_SEC."""
     started = time.monotonic()
     response = None
     try:
-        if task.keys is None:
+        if delivery.keys is None:
             raise http_client.NoResponse(_("not sent: the secret cannot be decrypted with the current key; rotate it"))
         headers = {
             "Content-Type": "application/json",
             "Accept": "*/*",
             "User-Agent": f"jobscheduler-webhooks/{__version__}",
-            **signature_headers(str(task.id), int(time.time()), task.body, task.keys),
+            **signature_headers(str(delivery.id), int(time.time()), delivery.body, delivery.keys),
         }
-        response = http_client.request(task.url, headers, task.body, deadline=started + conf.WEBHOOK_TIMEOUT_SEC)
+        deadline = started + conf.WEBHOOK_TIMEOUT_SEC
+        response = http_client.request(delivery.url, headers, delivery.body, deadline=deadline)
     except (url_guard.RejectedUrl, http_client.NoResponse) as failure:
         error = str(failure)
     except Exception as unexpected:
-        logger.exception("delivery %s could not be sent", task.id)
+        logger.exception("delivery %s could not be sent", delivery.id)
         error = f"{type(unexpected).__name__}: {unexpected}"
     took_ms = round((time.monotonic() - started) * 1000)
     if response is None:
-        return Outcome(task, took_ms, error=error)
+        return AttemptResult(delivery, took_ms, error=error)
     if 200 <= response.status < 300:
         error = ""
     elif 300 <= response.status < 400:
@@ -51,7 +52,8 @@ def attempt_delivery(task: Task) -> Outcome:
     else:
         error = _("answered %d") % response.status
     text = response.body.decode(errors="replace")
-    return Outcome(task, took_ms, response.status, response.head, text, error, parse_retry_after(response.retry_after))
+    retry_after_sec = parse_retry_after(response.retry_after)
+    return AttemptResult(delivery, took_ms, response.status, response.head, text, error, retry_after_sec)
 
 
 def signature_headers(message_id: str, timestamp: int, body: bytes, keys: Iterable[bytes]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The circuit breaker: an endpoint that keeps failing is left alone for a while, then tried with a single delivery.
+"""The circuit breaker: pause an endpoint that keeps failing, then test it with a single delivery.
 
 While a circuit is open, deliveries wait; an attempt that was not made is not counted.
 """
@@ -12,24 +12,26 @@ from django.db.models.functions import Now
 
 from jobs.conf import conf
 
-BREAK_AFTER = 5  # failures in a row
-LONGEST_PAUSE_SEC = 300.0
-LONGEST_BACKOFF_SEC = 86_400.0
+FAILURE_THRESHOLD = 5  # consecutive failures
+MAX_PAUSE_SEC = 300.0
+MAX_BACKOFF_SEC = 86_400.0
 
 
-def is_broken(failures: int) -> bool:
-    return failures >= BREAK_AFTER
+def is_tripped(failures: int) -> bool:
+    """Return whether consecutive failures open the circuit. It stays tripped until a delivery succeeds."""
+    return failures >= FAILURE_THRESHOLD
 
 
 def pause_sec(failures: int) -> float:
-    """How long an endpoint is left alone after so many failures in a row."""
-    return min(conf.WEBHOOK_BACKOFF_SEC * 2 ** min(failures - BREAK_AFTER, 30), LONGEST_PAUSE_SEC)
+    """Return how long the circuit stays open after this many consecutive failures."""
+    return min(conf.WEBHOOK_BACKOFF_SEC * 2 ** min(failures - FAILURE_THRESHOLD, 30), MAX_PAUSE_SEC)
 
 
 def backoff_sec(failed: int) -> float:
-    """How long a delivery waits after its n-th failure."""
-    return min(conf.WEBHOOK_BACKOFF_SEC * 2 ** min(failed - 1, 30), LONGEST_BACKOFF_SEC)
+    """Return how long a delivery waits after its n-th failed attempt."""
+    return min(conf.WEBHOOK_BACKOFF_SEC * 2 ** min(failed - 1, 30), MAX_BACKOFF_SEC)
 
 
 def from_now(seconds: float) -> Any:
+    """Return the database expression for a time in the future."""
     return Now() + timedelta(seconds=seconds)

@@ -1,4 +1,7 @@
-"""Who sends what: deliveries are leased, so that any number of senders share them, and recorded under their lease."""
+"""Claim due deliveries and record the results of their attempts.
+
+Deliveries are leased, so that any number of senders share them; a result is recorded under its lease only.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ from webhooks.fanout import DISABLED
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 logger = logging.getLogger("webhooks.deliveries")
-CONCURRENT = 4  # tries at one endpoint at once, over all senders
-LEASE_SEC, RENEW_SEC = 6.0, 2.0  # a sender that dies holds up what it had in hand for no longer
+MAX_CONCURRENT = 4  # attempts at one endpoint at a time, by all senders together
+LEASE_SEC, RENEW_SEC = 6.0, 2.0  # the deliveries of a sender that died wait this long
 HEAD_LENGTH, ERROR_LENGTH = 16_384, 1000
-GONE = "The receiver answered 410 Gone."
-GIVEN_UP = "Nothing but failures since %s."
+GONE_REASON = "The receiver answered 410 Gone."
+FAILING_REASON = "Nothing but failures since %s."
 
 
 @dataclass(frozen=True)
-class Task:
-    """A delivery to be tried now. `keys` is None if the secret cannot be read."""
+class ClaimedDelivery:
+    """A leased delivery to be sent now. `keys` is None if the secret cannot be decrypted."""
 
     id: UUID
     token: UUID
@@ -38,14 +41,14 @@ class Task:
     url: str
     body: bytes
     keys: tuple[bytes, ...] | None
-    failed: int  # how often since it was sent or resent
+    failed: int  # attempts since it was created or resent
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a try went; `error` is empty if it was well received."""
+class AttemptResult:
+    """The result of one attempt; `error` is empty if the receiver accepted the delivery."""
 
-    task: Task
+    delivery: ClaimedDelivery
     took_ms: int
     status: int | None = None
     head: str = ""
@@ -58,52 +61,54 @@ class Outcome:
         return self.status == 410
 
 
-def take(limit: int) -> list[Task]:
-    """Lease up to `limit` deliveries that are due, at most CONCURRENT an endpoint.
+def claim_due(limit: int) -> list[ClaimedDelivery]:
+    """Lease up to `limit` deliveries that are due, at most MAX_CONCURRENT of an endpoint.
 
-    An endpoint whose circuit was broken gets one alone; one whose circuit is open only what a person resent.
+    A tripped endpoint gets a single delivery; while its circuit is open, only deliveries that were resent.
     """
     connection = db.connection()
-    if db.is_sqlite() and not _with_room(connection, limit):  # its only writer is not kept waiting for a look
+    # On SQLite a poll that finds nothing must not take the only write lock.
+    if db.is_sqlite() and not _endpoints_with_capacity(connection, limit):
         return []
     token = uuid4()
-    tasks: list[Task] = []
+    claimed: list[ClaimedDelivery] = []
     with db.atomic():
-        for endpoint, in_flight in _with_room(connection, limit):
-            tasks += endpoint.find_due(connection, limit - len(tasks), in_flight, token)
-        if tasks:
-            leased = _deliveries().filter(pk__in=[task.id for task in tasks])
+        for endpoint, in_flight in _endpoints_with_capacity(connection, limit):
+            claimed += endpoint.select_due(connection, limit - len(claimed), in_flight, token)
+        if claimed:
+            leased = _deliveries().filter(pk__in=[delivery.id for delivery in claimed])
             leased.update(lease_token=token, lease_expires_at=circuit_breaker.from_now(LEASE_SEC))
-    return tasks
+    return claimed
 
 
-def renew(tasks: Collection[Task]) -> None:
-    """Prolong leases while answers are awaited. What is no longer ours stays so."""
-    mine = _deliveries().filter(pk__in=[task.id for task in tasks], lease_token__in={task.token for task in tasks})
-    mine.update(lease_expires_at=circuit_breaker.from_now(LEASE_SEC))
+def renew_leases(claimed: Collection[ClaimedDelivery]) -> None:
+    """Extend the leases of deliveries in flight. A lease that was lost stays lost."""
+    ids, tokens = [delivery.id for delivery in claimed], {delivery.token for delivery in claimed}
+    leased = _deliveries().filter(pk__in=ids, lease_token__in=tokens)
+    leased.update(lease_expires_at=circuit_breaker.from_now(LEASE_SEC))
 
 
-def record(outcomes: Sequence[Outcome]) -> None:
-    """Write endpoints first, in one order, then their deliveries: as everyone locks them."""
+def record_results(results: Sequence[AttemptResult]) -> None:
+    """Write the results: endpoints first, by id, then their deliveries, as all writers lock them."""
     with db.atomic():
-        enabled = _record_health(outcomes)
-        kept = _still_leased(outcomes)
-        _record_deliveries(kept, enabled)
+        enabled = _record_health(results)
+        leased = _select_leased(results)
+        _record_deliveries(leased, enabled)
         WebhookAttempt.objects.bulk_create(
             WebhookAttempt(
-                delivery_id=outcome.task.id,
-                took_ms=outcome.took_ms,
-                response_status=outcome.status,
-                response_head=sanitize_text(outcome.head, HEAD_LENGTH),
-                response_body=sanitize_text(outcome.body, len(outcome.body) or 1),
-                error=sanitize_text(outcome.error, ERROR_LENGTH),
+                delivery_id=result.delivery.id,
+                took_ms=result.took_ms,
+                response_status=result.status,
+                response_head=sanitize_text(result.head, HEAD_LENGTH),
+                response_body=sanitize_text(result.body, len(result.body) or 1),
+                error=sanitize_text(result.error, ERROR_LENGTH),
             )
-            for outcome in kept
+            for result in leased
         )
 
 
-def disable(endpoint: WebhookEndpoint, reason: str = "") -> None:
-    """Disable an endpoint whose row the caller has locked: what is pending has FAILED, but for what is being sent."""
+def disable_endpoint(endpoint: WebhookEndpoint, reason: str = "") -> None:
+    """Disable an endpoint whose row the caller has locked. Its pending deliveries fail, except those in flight."""
     WebhookEndpoint.objects.filter(pk=endpoint.pk).update(enabled=False, disabled_reason=reason)
     endpoint.enabled = False
     subscriptions.write(endpoint)
@@ -112,66 +117,69 @@ def disable(endpoint: WebhookEndpoint, reason: str = "") -> None:
 
 
 class _Endpoint(NamedTuple):
-    """An endpoint with something due, as the database has it."""
+    """An endpoint with due deliveries, as read from the database."""
 
     key: Any
     url: str
     secret: Any
     old_secret: Any
-    signs_twice: Any
+    uses_old_secret: Any
     failures: int
     is_open: Any
 
-    def find_due(self, connection: Any, limit: int, in_flight: int, token: UUID) -> list[Task]:
-        """Put first what a person resent. It alone is sent while the circuit is open or being tried.
+    def select_due(self, connection: Any, limit: int, in_flight: int, token: UUID) -> list[ClaimedDelivery]:
+        """Return deliveries to send now. While the circuit is open or tripped, those that were resent come first.
 
-        A broken endpoint is tried with the newest first: it may be an older one that it chokes on.
+        A tripped endpoint gets its newest delivery: an older one may be the cause of its failures.
         """
-        room = min(limit, CONCURRENT - in_flight)
-        is_broken = circuit_breaker.is_broken(self.failures)
-        rows = self._due(connection, "AND d.probe ORDER BY d.next_try_at", room) if self.is_open or is_broken else []
-        if is_broken and not self.is_open and not rows:
-            rows = self._due(connection, "ORDER BY d.next_try_at DESC", min(room, 1 - in_flight))
-        elif not is_broken and not self.is_open:
-            rows = self._due(connection, "ORDER BY d.next_try_at", room)
+        capacity = min(limit, MAX_CONCURRENT - in_flight)
+        is_tripped = circuit_breaker.is_tripped(self.failures)
+        rows: list[Any] = []
+        if self.is_open or is_tripped:
+            rows = self._fetch_due(connection, "AND d.probe ORDER BY d.next_try_at", capacity)
+        if is_tripped and not self.is_open and not rows:
+            rows = self._fetch_due(connection, "ORDER BY d.next_try_at DESC", min(capacity, 1 - in_flight))
+        elif not is_tripped and not self.is_open:
+            rows = self._fetch_due(connection, "ORDER BY d.next_try_at", capacity)
         keys = self.decrypt_keys() if rows else None
         return [
-            Task(as_uuid(pk), token, as_uuid(self.key), self.url, bytes(body or b""), keys, failed)
+            ClaimedDelivery(as_uuid(pk), token, as_uuid(self.key), self.url, bytes(body or b""), keys, failed)
             for pk, failed, body in rows
         ]
 
-    def _due(self, connection: Any, which: str, limit: int) -> list[Any]:
+    def _fetch_due(self, connection: Any, condition: str, limit: int) -> list[Any]:
         if limit <= 0:
             return []
         statement = db.pick(connection, postgresql=_DUE_ON_POSTGRESQL, sqlite=_DUE_ON_SQLITE)
-        return _fetch(connection, statement.format(which=which), [self.key, limit])
+        return _fetch(connection, statement.format(condition=condition), [self.key, limit])
 
     def decrypt_keys(self) -> tuple[bytes, ...] | None:
-        tokens = [self.secret, *([self.old_secret] if self.old_secret and self.signs_twice else [])]
+        """Return the keys to sign with; None if a secret cannot be decrypted."""
+        tokens = [self.secret, *([self.old_secret] if self.old_secret and self.uses_old_secret else [])]
         try:
             return tuple(secrets.decrypt_secret(bytes(token), as_uuid(self.key)) for token in tokens)
         except secrets.UndecryptableSecret:
             return None
 
 
-def _with_room(connection: Any, limit: int) -> list[tuple[_Endpoint, int]]:
-    """Return endpoints with something due, and how many deliveries are being sent to each.
+def _endpoints_with_capacity(connection: Any, limit: int) -> list[tuple[_Endpoint, int]]:
+    """Return endpoints with due deliveries that can take one more, each with its number in flight.
 
-    Whoever locks them next, counts after us; so what is under way is counted once they are ours.
+    The number is read after the endpoints are locked: the next sender to lock them counts what this one claims.
     """
     statement = db.pick(connection, postgresql=_READY_ON_POSTGRESQL, sqlite=_READY_ON_SQLITE)
     endpoints = [_Endpoint(*row) for row in _fetch(connection, statement, [limit])]
     if not endpoints:
         return []
     leased = _deliveries().filter(endpoint_id__in=[endpoint.key for endpoint in endpoints], lease_token__isnull=False)
-    running = leased.filter(lease_expires_at__gt=Now()).order_by().values_list("endpoint_id").annotate(Count("pk"))
-    count_of = dict(running)
+    in_flight_rows = leased.filter(lease_expires_at__gt=Now()).order_by().values_list("endpoint_id")
+    count_of = dict(in_flight_rows.annotate(Count("pk")))
     counted = [(endpoint, count_of.get(as_uuid(endpoint.key), 0)) for endpoint in endpoints]
-    return [(endpoint, in_flight) for endpoint, in_flight in counted if in_flight < CONCURRENT]
+    return [(endpoint, in_flight) for endpoint, in_flight in counted if in_flight < MAX_CONCURRENT]
 
 
-# Past the ORM: it would take longer to put these together than the database does to answer. Endpoints come in no order,
-# so that none is always last. SQLite's clock ticks in milliseconds: what is of the present one has come.
+# Literal SQL: the ORM takes longer to build these statements than the database to run them. Endpoints come in random
+# order, so that none is always last. SQLite's clock has milliseconds: the end of the current one is compared.
 
 _READY_ON_POSTGRESQL = """
     SELECT id, url, secret, old_secret, old_secret_until > statement_timestamp(), failures,
@@ -206,7 +214,7 @@ _DUE_ON_POSTGRESQL = """
     SELECT d.id, d.attempts - d.attempts_before, m.body
     FROM jobscheduler_webhookdelivery d JOIN jobscheduler_webhookmessage m ON m.id = d.message_id
     WHERE d.endpoint_id = %s AND d.status = 'PENDING' AND d.next_try_at <= statement_timestamp()
-          AND (d.lease_expires_at IS NULL OR d.lease_expires_at <= statement_timestamp()) {which} LIMIT %s
+          AND (d.lease_expires_at IS NULL OR d.lease_expires_at <= statement_timestamp()) {condition} LIMIT %s
     FOR UPDATE OF d SKIP LOCKED
 """
 _DUE_ON_SQLITE = """
@@ -215,7 +223,7 @@ _DUE_ON_SQLITE = """
     WHERE d.endpoint_id = %s AND d.status = 'PENDING'
           AND d.next_try_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f999', 'now')
           AND (d.lease_expires_at IS NULL OR d.lease_expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f999', 'now'))
-          {which} LIMIT %s
+          {condition} LIMIT %s
 """
 
 
@@ -226,96 +234,97 @@ def _fetch(connection: Any, sql: str, params: Sequence[Any]) -> list[Any]:
 
 
 def as_uuid(stored: UUID | str) -> UUID:
-    """SQLite stores them as text."""
+    """Return a UUID for a value of either database; SQLite stores text."""
     return stored if isinstance(stored, UUID) else UUID(hex=stored)
 
 
 @dataclass(frozen=True)
 class Health:
-    """What becomes of an endpoint."""
+    """The state of an endpoint's circuit after results."""
 
     failures: int
-    closed: bool = False  # its circuit, if it was open
+    is_closed: bool = False  # by a success
     pause_sec: float = 0.0
 
-    def after(self, outcome: Outcome) -> Health:
-        if not outcome.error:
-            return Health(0, closed=True)
+    def after(self, result: AttemptResult) -> Health:
+        if not result.error:
+            return Health(0, is_closed=True)
         failures = self.failures + 1
-        pause = circuit_breaker.pause_sec(failures) if circuit_breaker.is_broken(failures) else 0.0
-        if outcome.status in (429, 503):  # it asked for a rest
-            pause = max(pause, outcome.retry_after_sec or 0.0)
-        return Health(failures, self.closed, pause or self.pause_sec)
+        pause = circuit_breaker.pause_sec(failures) if circuit_breaker.is_tripped(failures) else 0.0
+        if result.status in (429, 503):  # Retry-After applies to the whole endpoint
+            pause = max(pause, result.retry_after_sec or 0.0)
+        return Health(failures, self.is_closed, pause or self.pause_sec)
 
     def fields(self) -> dict[str, Any]:
-        began = Now() if self.closed else Coalesce("failing_since", Now())
-        fields: dict[str, Any] = {"failures": self.failures, "failing_since": began if self.failures else None}
+        """Return the columns of the endpoint to update."""
+        failing_since = Now() if self.is_closed else Coalesce("failing_since", Now())
+        fields: dict[str, Any] = {
+            "failures": self.failures,
+            "failing_since": failing_since if self.failures else None,
+        }
         if self.pause_sec:
             fields["open_until"] = circuit_breaker.from_now(self.pause_sec)
-        elif self.closed:
+        elif self.is_closed:
             fields["open_until"] = None
         return fields
 
 
-def _record_health(outcomes: Sequence[Outcome]) -> set[UUID]:
-    """Return the endpoints that are enabled afterwards."""
-    by_endpoint: dict[UUID, list[Outcome]] = {}
-    for outcome in outcomes:
-        by_endpoint.setdefault(outcome.task.endpoint_id, []).append(outcome)
+def _record_health(results: Sequence[AttemptResult]) -> set[UUID]:
+    """Update the circuits of endpoints, and disable those that failed for long or are gone; return the enabled ones."""
+    by_endpoint: dict[UUID, list[AttemptResult]] = {}
+    for result in results:
+        by_endpoint.setdefault(result.delivery.endpoint_id, []).append(result)
     failing_for_long = Q(failing_since__lte=Now() - timedelta(seconds=conf.WEBHOOK_GIVE_UP_SEC))
     locked = WebhookEndpoint.objects.filter(pk__in=list(by_endpoint)).order_by("pk").select_for_update(no_key=True)
     enabled: set[UUID] = set()
-    alike: dict[Health, list[UUID]] = {}
+    ids_by_health: dict[Health, list[UUID]] = {}
     for endpoint in locked.annotate(failing_for_long=Case(When(failing_for_long, then=True), default=False)):
         health = reduce(Health.after, by_endpoint[endpoint.pk], Health(endpoint.failures))
-        if health != Health(0, closed=True) or endpoint.failures or endpoint.open_until is not None:
-            alike.setdefault(health, []).append(endpoint.pk)
+        if health != Health(0, is_closed=True) or endpoint.failures or endpoint.open_until is not None:
+            ids_by_health.setdefault(health, []).append(endpoint.pk)
         if not endpoint.enabled:
             continue
-        if any(outcome.is_gone for outcome in by_endpoint[endpoint.pk]):
+        if any(result.is_gone for result in by_endpoint[endpoint.pk]):
             logger.warning("webhook endpoint %s answered 410 Gone and is disabled", endpoint.pk)
-            disable(endpoint, GONE)
-        elif endpoint.failing_for_long and circuit_breaker.is_broken(health.failures) and not health.closed:
+            disable_endpoint(endpoint, GONE_REASON)
+        elif endpoint.failing_for_long and circuit_breaker.is_tripped(health.failures) and not health.is_closed:
             since = f"{endpoint.failing_since:%Y-%m-%d %H:%M} UTC"
             logger.warning("webhook endpoint %s has failed since %s and is disabled", endpoint.pk, since)
-            disable(endpoint, GIVEN_UP % since)
+            disable_endpoint(endpoint, FAILING_REASON % since)
         else:
             enabled.add(endpoint.pk)
-    for health, ids in alike.items():
+    for health, ids in ids_by_health.items():
         WebhookEndpoint.objects.filter(pk__in=ids).update(**health.fields())
     return enabled
 
 
-def _still_leased(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return those whose lease is still ours, each once; the others are not ours to record."""
-    outcome_of = {outcome.task.id: outcome for outcome in outcomes}
-    rows = _deliveries().filter(pk__in=list(outcome_of)).order_by("pk").select_for_update()
+def _select_leased(results: Sequence[AttemptResult]) -> list[AttemptResult]:
+    """Lock the deliveries; return the results whose lease still holds, one for each delivery."""
+    result_of = {result.delivery.id: result for result in results}
+    rows = _deliveries().filter(pk__in=list(result_of)).order_by("pk").select_for_update()
     token_of = dict(rows.values_list("pk", "lease_token"))
-    for pk, outcome in list(outcome_of.items()):
-        if token_of.get(pk) != outcome.task.token:
-            logger.info("delivery %s: its lease ran out before its try was recorded", pk)
-            del outcome_of[pk]
-    return list(outcome_of.values())
+    for pk, result in list(result_of.items()):
+        if token_of.get(pk) != result.delivery.token:
+            logger.info("delivery %s: its lease expired before its attempt was recorded", pk)
+            del result_of[pk]
+    return list(result_of.values())
 
 
-def _record_deliveries(outcomes: Sequence[Outcome], enabled: Collection[UUID]) -> None:
-    """Write how tries went; those that went alike, together."""
-    alike: dict[tuple[Any, ...], list[UUID]] = {}
-    for outcome in outcomes:
-        task, is_final = outcome.task, outcome.is_gone or outcome.task.endpoint_id not in enabled
-        same = (outcome.status, outcome.error, task.failed, outcome.retry_after_sec, is_final)
-        alike.setdefault(same, []).append(task.id)
-    for (status, error, failed, retry_after_sec, is_final), ids in alike.items():
+def _record_deliveries(results: Sequence[AttemptResult], enabled: Collection[UUID]) -> None:
+    """Write the results, with one statement for all that are equal."""
+    ids_by_result: dict[tuple[Any, ...], list[UUID]] = {}
+    for result in results:
+        delivery, is_final = result.delivery, result.is_gone or result.delivery.endpoint_id not in enabled
+        key = (result.status, result.error, delivery.failed, result.retry_after_sec, is_final)
+        ids_by_result.setdefault(key, []).append(delivery.id)
+    for (status, error, failed, retry_after_sec, is_final), ids in ids_by_result.items():
         if not error:
-            then: dict[str, Any] = {"status": DeliveryStatus.DELIVERED, "next_try_at": None, "delivered_at": Now()}
-        elif is_final or failed >= conf.WEBHOOK_MAX_RETRIES:  # one try, and the retries
-            then = {"status": DeliveryStatus.FAILED, "next_try_at": None}
+            changes: dict[str, Any] = {"status": DeliveryStatus.DELIVERED, "next_try_at": None, "delivered_at": Now()}
+        elif is_final or failed >= conf.WEBHOOK_MAX_RETRIES:  # the first attempt and its retries
+            changes = {"status": DeliveryStatus.FAILED, "next_try_at": None}
         else:
-            then = {
-                "next_try_at": circuit_breaker.from_now(
-                    max(circuit_breaker.backoff_sec(failed + 1), retry_after_sec or 0.0)
-                )
-            }
+            wait_sec = max(circuit_breaker.backoff_sec(failed + 1), retry_after_sec or 0.0)
+            changes = {"next_try_at": circuit_breaker.from_now(wait_sec)}
         _deliveries().filter(pk__in=ids).update(
             attempts=F("attempts") + 1,
             lease_token=None,
@@ -323,7 +332,7 @@ def _record_deliveries(outcomes: Sequence[Outcome], enabled: Collection[UUID]) -
             probe=False,
             response_status=status,
             error=sanitize_text(error, ERROR_LENGTH),
-            **then,
+            **changes,
         )
 
 

@@ -37,7 +37,7 @@ def finish(actor: Actor) -> None:
             else:
                 _settle(delivery, 200, DeliveryStatus.DELIVERED, 1, next_try_at=None, delivered_at=now)
         for endpoint in _endpoints().filter(url=OLD).select_for_update(no_key=True):
-            leases.disable(endpoint, "demo: it answered 410 Gone")
+            leases.disable_endpoint(endpoint, "demo: it answered 410 Gone")
 
 
 def clear(actor: Actor) -> None:

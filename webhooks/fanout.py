@@ -13,7 +13,7 @@ from jobs import db
 from jobs.conf import conf
 from jobs.ids import uuid7
 from webhooks import payloads, subscriptions
-from webhooks.circuit_breaker import BREAK_AFTER
+from webhooks.circuit_breaker import FAILURE_THRESHOLD
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookMessage
 
 MESSAGES, DELIVERIES, PAYLOAD_BYTES = 200, 5000, 4 * 2**20  # of a batch; one message may have more deliveries
@@ -61,7 +61,7 @@ _LOCK_ENDPOINTS = "SELECT 1 FROM jobscheduler_webhookendpoint WHERE id = ANY(%s:
 def has_idle_endpoint() -> bool:
     """Tell whether an endpoint that answers could be sent more than waits for it."""
     with db.connection().cursor() as cursor:
-        cursor.execute(_HAS_IDLE_ENDPOINT, [BREAK_AFTER, ROOM - 1])
+        cursor.execute(_HAS_IDLE_ENDPOINT, [FAILURE_THRESHOLD, ROOM - 1])
         return bool(cursor.fetchone()[0])
 
 

@@ -1,7 +1,7 @@
-"""Sends deliveries beside the jobs, on threads of its own, with a connection of its own.
+"""Send deliveries beside the jobs, on threads and a database connection of the sender's own.
 
-One thread talks to the database and gives deliveries to threads that only talk to receivers. Any number of senders may
-run; the deliveries' leases keep them apart.
+One thread uses the database; each attempt runs on a thread that only talks to its receiver. Any number of senders may
+run: the leases of deliveries keep two from sending the same one.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from webhooks import attempt, deliveries, fanout
 from webhooks.models import WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.sender")
-AT_ONCE = 32  # receivers talked to at the same time
-WAKE_SEC = 0.1  # wake-ups that come in quick succession are looked at together
-SHUTDOWN_FLUSH_SEC = 1.0  # how long an ending process waits for answers that are under way
-ROUND_SEC = 5.0  # how long one round of `manage.py tick` begins new tries
-REST, BACKGROUND_REST = 1, 19  # so many times longer than a batch of fan-out took, the sender rests from it
-LONGEST_REST_SEC = 60.0  # a database that was slow once must not put off fan-out for hours
-BUSY_SEC = 1.0  # how long after the last commit of this process its jobs count as running
+MAX_IN_FLIGHT = 32  # attempts at the same time
+BATCH_WINDOW_SEC = 0.1  # wake-ups within this time share one poll
+SHUTDOWN_FLUSH_SEC = 1.0  # how long an ending process waits for attempts in flight
+ROUND_SEC = 5.0  # how long one round of `manage.py tick` starts new attempts
+PAUSE_FACTOR, BACKGROUND_PAUSE_FACTOR = 1, 19  # pause after a batch of fan-out, in multiples of its duration
+MAX_PAUSE_SEC = 60.0  # one slow statement must not delay fan-out for hours
+BUSY_SEC = 1.0  # after the last commit of this process its jobs count as running for this long
 
 _senders: set[Sender] = set()  # of this process
 
 
 def wake_senders(**kwargs: Any) -> None:
-    """Tell the senders of this process that there is something to send; all others look once a second."""
+    """Wake the senders of this process: there are deliveries to send. Other processes poll once a second."""
     for sender in tuple(_senders):
         sender.wake()
 
 
 class PollState(NamedTuple):
-    """What there may be to do."""
-
     has_messages: bool  # that are not fanned out
     has_endpoints: bool  # that are enabled
 
 
 class Sender(threading.Thread):
+    """Fans out messages, claims deliveries, starts attempts and records their results."""
+
     def __init__(self) -> None:
         super().__init__(name="webhooks", daemon=True)
-        self.tried = 0
-        self._answers: queue.SimpleQueue[deliveries.Outcome | None] = queue.SimpleQueue()
-        self._unrecorded: list[deliveries.Outcome] = []
-        self._in_flight: dict[UUID, deliveries.Task] = {}
+        self.attempt_count = 0
+        self._results: queue.SimpleQueue[deliveries.AttemptResult | None] = queue.SimpleQueue()  # None is a wake-up
+        self._unrecorded: list[deliveries.AttemptResult] = []
+        self._in_flight: dict[UUID, deliveries.ClaimedDelivery] = {}
         self._end = threading.Event()
         self._outage = Outage(logger, "webhooks", self._end)
-        self._looked = self._look_at = self._renewed = 0.0  # by the steady clock, as are all here
+        self._polled_at = self._next_poll_at = self._renewed_at = 0.0  # by the monotonic clock, as all times here
         self._fan_out_at = 0.0
         self._events_committed_at = 0.0
 
@@ -65,139 +65,141 @@ class Sender(threading.Thread):
         _senders.add(self)
         try:
             while not self._end.is_set():
-                self._gather(self._pause())
+                self._drain_results(self._next_wait())
                 with self._outage.survive():
                     short_timeouts(conf.LEASE_SEC * 2 / 3)
-                    self._survive_turn()
+                    self._run_turn_safely()
         finally:
-            self._follow_commits(False)
+            self._subscribe_to_commits(False)
             _senders.discard(self)
         with self._outage.survive():
-            self._await_answers(SHUTDOWN_FLUSH_SEC)
+            self._await_results(SHUTDOWN_FLUSH_SEC)
         db.connection().close()
 
     def wake(self, **_facts: object) -> None:
-        """There may be something new. Called for every commit: it wakes nobody who is about to look anyway."""
+        """Poll soon. Every commit calls this: a sender that polls soon anyway is not woken."""
         now = self._events_committed_at = time.monotonic()
-        if self._look_at <= now or (len(self._in_flight) < AT_ONCE and self._look_at > now + WAKE_SEC):
-            self._answers.put(None)
+        has_free_slot = len(self._in_flight) < MAX_IN_FLIGHT
+        if self._next_poll_at <= now or (has_free_slot and self._next_poll_at > now + BATCH_WINDOW_SEC):
+            self._results.put(None)
 
     def end(self) -> None:
         self._end.set()
-        self._answers.put(None)
+        self._results.put(None)
 
-    def one_round(self) -> str:
-        """For a process that does not stay: begin tries for a while, and see them through."""
+    def run_once(self) -> str:
+        """Start attempts for ROUND_SEC and wait for their results: for a process that does not stay."""
         deadline = time.monotonic() + ROUND_SEC
-        while time.monotonic() < deadline and self._turn():
-            self._look_at = self._fan_out_at = 0.0
-            self._gather(WAKE_SEC if self._in_flight else 0.0)
-        self._await_answers(conf.WEBHOOK_TIMEOUT_SEC + 1)
-        return f"{self.tried} tried"
+        while time.monotonic() < deadline and self._run_turn():
+            self._next_poll_at = self._fan_out_at = 0.0
+            self._drain_results(BATCH_WINDOW_SEC if self._in_flight else 0.0)
+        self._await_results(conf.WEBHOOK_TIMEOUT_SEC + 1)
+        return f"{self.attempt_count} attempts"
 
     # ------------------------------------------------------------------ one turn
 
-    def _gather(self, seconds: float) -> None:
-        """Wait for an answer or a wake-up; take all that have come."""
+    def _drain_results(self, wait_sec: float) -> None:
+        """Wait for a result or a wake-up, then take all that have come."""
         with suppress(queue.Empty):
-            self._take_in(self._answers.get(timeout=seconds) if seconds > 0 else self._answers.get_nowait())
+            self._handle_result(self._results.get(timeout=wait_sec) if wait_sec > 0 else self._results.get_nowait())
             while True:
-                self._take_in(self._answers.get_nowait())
+                self._handle_result(self._results.get_nowait())
 
-    def _take_in(self, outcome: deliveries.Outcome | None) -> None:
-        if outcome is None:
-            self._look_at = min(self._look_at, self._soon(time.monotonic()))
+    def _handle_result(self, result: deliveries.AttemptResult | None) -> None:
+        if result is None:
+            self._next_poll_at = min(self._next_poll_at, self._poll_time_after_wake(time.monotonic()))
             return
-        self._in_flight.pop(outcome.task.id, None)
-        self._unrecorded.append(outcome)
-        self._look_at = 0.0  # there is room for another
+        self._in_flight.pop(result.delivery.id, None)
+        self._unrecorded.append(result)
+        self._next_poll_at = 0.0  # a slot is free
 
-    def _soon(self, now: float) -> float:
-        """When a wake-up is looked at; where all slots are taken, not before the next answer or the usual time."""
-        return self._looked + conf.POLL_SEC if len(self._in_flight) >= AT_ONCE else now + WAKE_SEC
+    def _poll_time_after_wake(self, now: float) -> float:
+        """Return when to poll after a wake-up; with all slots in use, not before the next result or the usual time."""
+        return self._polled_at + conf.POLL_SEC if len(self._in_flight) >= MAX_IN_FLIGHT else now + BATCH_WINDOW_SEC
 
-    def _pause(self) -> float:
-        renew_at = self._renewed + deliveries.RENEW_SEC if self._in_flight else self._look_at
-        return max(min(self._look_at, renew_at) - time.monotonic(), 0.0)
+    def _next_wait(self) -> float:
+        renew_at = self._renewed_at + deliveries.RENEW_SEC if self._in_flight else self._next_poll_at
+        return max(min(self._next_poll_at, renew_at) - time.monotonic(), 0.0)
 
-    def _turn(self) -> bool:
-        """Whether there was anything to do, or is something under way."""
-        self._record()
-        self._renew()
-        if time.monotonic() < self._look_at:
+    def _run_turn(self) -> bool:
+        """Record, renew, and poll if it is time. Return whether there was work, or attempts are in flight."""
+        self._record_results()
+        self._renew_leases()
+        if time.monotonic() < self._next_poll_at:
             return bool(self._in_flight)
-        self._looked = time.monotonic()
-        self._look_at = self._looked + conf.POLL_SEC
+        self._polled_at = time.monotonic()
+        self._next_poll_at = self._polled_at + conf.POLL_SEC
         state = _poll_state()
-        self._follow_commits(state.has_endpoints and self in _senders)
-        worked = state.has_messages and self._fan_out()
-        room = AT_ONCE - len(self._in_flight)
-        if state.has_endpoints and room > 0:
-            worked |= self._start(deliveries.take(room))
-        return worked or bool(self._in_flight)
+        self._subscribe_to_commits(state.has_endpoints and self in _senders)
+        has_worked = state.has_messages and self._fan_out()
+        free_slots = MAX_IN_FLIGHT - len(self._in_flight)
+        if state.has_endpoints and free_slots > 0:
+            has_worked |= self._start_attempts(deliveries.claim_due(free_slots))
+        return has_worked or bool(self._in_flight)
 
-    def _follow_commits(self, wanted: bool) -> None:
+    def _subscribe_to_commits(self, wanted: bool) -> None:
         """Be woken by commits of this process only while there is an endpoint: most sites have none."""
         if wanted:
-            events_committed.connect(self.wake, weak=False)  # once, however often it is called
+            events_committed.connect(self.wake, weak=False)  # a repeated call adds nothing
         else:
             events_committed.disconnect(self.wake)
 
     def _fan_out(self) -> bool:
-        """Fan out one batch, and rest from it for as long as it took.
+        """Fan out one batch, then pause for as long as it took.
 
-        While jobs run in this process and no endpoint waits for more, longer: the jobs go first.
+        While jobs run in this process and no endpoint is idle, the pause is longer: the jobs go first.
         """
-        began = time.monotonic()
-        if began >= self._fan_out_at:
-            done = fanout.fan_out()
-            took = time.monotonic() - began
-            in_background = began - self._events_committed_at < BUSY_SEC and not fanout.has_idle_endpoint()
-            rest = took * (BACKGROUND_REST if in_background else REST)
-            self._fan_out_at = began + took + min(rest, LONGEST_REST_SEC)
-            if not done:
+        started = time.monotonic()
+        if started >= self._fan_out_at:
+            message_count = fanout.fan_out()
+            took = time.monotonic() - started
+            in_background = started - self._events_committed_at < BUSY_SEC and not fanout.has_idle_endpoint()
+            pause = took * (BACKGROUND_PAUSE_FACTOR if in_background else PAUSE_FACTOR)
+            self._fan_out_at = started + took + min(pause, MAX_PAUSE_SEC)
+            if not message_count:
                 return False
-        self._look_at = min(self._look_at, self._fan_out_at)
+        self._next_poll_at = min(self._next_poll_at, self._fan_out_at)
         return True
 
-    def _survive_turn(self) -> None:
-        """A thread that nobody restarts must not end for a mistake of ours."""
+    def _run_turn_safely(self) -> None:
+        """Run a turn. An unexpected exception must not end this thread: nothing restarts it."""
         try:
-            self._turn()
+            self._run_turn()
         except DatabaseError:
             raise
         except Exception:
-            logger.exception("a turn failed; it is tried again")
-            self._look_at = time.monotonic() + conf.POLL_SEC
+            logger.exception("a turn of the webhook sender failed; the next one follows in %s s", conf.POLL_SEC)
+            self._next_poll_at = time.monotonic() + conf.POLL_SEC
 
-    def _renew(self) -> None:
-        if self._in_flight and time.monotonic() >= self._renewed + deliveries.RENEW_SEC:
-            deliveries.renew(self._in_flight.values())
-            self._renewed = time.monotonic()
+    def _renew_leases(self) -> None:
+        if self._in_flight and time.monotonic() >= self._renewed_at + deliveries.RENEW_SEC:
+            deliveries.renew_leases(self._in_flight.values())
+            self._renewed_at = time.monotonic()
 
-    def _record(self) -> None:
+    def _record_results(self) -> None:
         if self._unrecorded:
-            deliveries.record(self._unrecorded)
-            self.tried += len(self._unrecorded)
+            deliveries.record_results(self._unrecorded)
+            self.attempt_count += len(self._unrecorded)
             self._unrecorded = []
 
-    def _start(self, tasks: list[deliveries.Task]) -> bool:
-        if tasks and not self._in_flight:
-            self._renewed = time.monotonic()
-        for task in tasks:
-            self._in_flight[task.id] = task
-            threading.Thread(target=self._try, args=(task,), name=f"webhook {task.id}", daemon=True).start()
-        return bool(tasks)
+    def _start_attempts(self, claimed: list[deliveries.ClaimedDelivery]) -> bool:
+        if claimed and not self._in_flight:
+            self._renewed_at = time.monotonic()
+        for delivery in claimed:
+            self._in_flight[delivery.id] = delivery
+            name = f"webhook {delivery.id}"
+            threading.Thread(target=self._attempt, args=(delivery,), name=name, daemon=True).start()
+        return bool(claimed)
 
-    def _try(self, task: deliveries.Task) -> None:
-        self._answers.put(attempt.attempt_delivery(task))
+    def _attempt(self, delivery: deliveries.ClaimedDelivery) -> None:
+        self._results.put(attempt.attempt_delivery(delivery))
 
-    def _await_answers(self, seconds: float) -> None:
+    def _await_results(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self._in_flight and (left := deadline - time.monotonic()) > 0:
-            self._gather(min(left, deliveries.RENEW_SEC))
-            self._renew()
-        self._record()
+            self._drain_results(min(left, deliveries.RENEW_SEC))
+            self._renew_leases()
+        self._record_results()
 
 
 def _poll_state() -> PollState:
@@ -209,9 +211,9 @@ def _poll_state() -> PollState:
 _POLL_STATE = f"""
     SELECT EXISTS (SELECT 1 FROM {WebhookMessage._meta.db_table} WHERE fanned_out_at IS NULL),
            EXISTS (SELECT 1 FROM {WebhookEndpoint._meta.db_table} WHERE enabled)
-"""  # noqa: S608 — our own words
+"""  # noqa: S608 — names of tables only
 
 
-def one_round() -> str:
-    """The duty of a process that does not stay."""
-    return Sender().one_round()
+def send_due() -> str:
+    """Fan out and send what is due: the maintenance task of a process that does not stay."""
+    return Sender().run_once()

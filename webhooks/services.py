@@ -86,7 +86,7 @@ def update(
             of(tenant).filter(pk=endpoint.pk).update(**clean)
             endpoint.refresh_from_db(fields=["events", "enabled"])
         if clean.get("enabled") is False:
-            leases.disable(endpoint)
+            leases.disable_endpoint(endpoint)
         else:
             subscriptions.write(endpoint)
     _log(endpoint, "changed", actor)
@@ -97,7 +97,7 @@ def delete(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor =
     """With its deliveries, and messages that nobody else got. Disabled first, so that no more are made."""
     with db.atomic():
         endpoint = _lock(endpoint_id, tenant)
-        leases.disable(endpoint)
+        leases.disable_endpoint(endpoint)
     own = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk)
     while message_of := dict(own.values_list("pk", "message_id")[:CHUNK]):
         with db.atomic():

@@ -51,7 +51,7 @@ def fan_out_all() -> int:
 def send_round() -> Sender:
     """Fan out, and try whatever is due."""
     sender = Sender()
-    sender.one_round()
+    sender.run_once()
     return sender
 
 

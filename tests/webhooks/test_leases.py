@@ -27,7 +27,7 @@ from tests.support.worker_processes import wait_until
 from tests.webhooks.conftest import Settings
 from webhooks import circuit_breaker, fanout, services
 from webhooks import deliveries as leases
-from webhooks.deliveries import Outcome
+from webhooks.deliveries import AttemptResult
 from webhooks.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from webhooks.sender import Sender
 
@@ -41,56 +41,56 @@ def due(number: int = 1, **fields: Any) -> WebhookEndpoint:
     return there
 
 
-def answered(task: leases.Task, status: int | None = 200, **more: Any) -> Outcome:
+def answered(task: leases.ClaimedDelivery, status: int | None = 200, **more: Any) -> AttemptResult:
     bad = {} if status == 200 else {"error": f"answered {status}"}
-    return Outcome(task, 5, status=status, **{**bad, **more})
+    return AttemptResult(task, 5, status=status, **{**bad, **more})
 
 
 def test_what_one_sender_has_taken_another_does_not_get() -> None:
     due(3)
-    assert len(leases.take(10)) == 3
-    assert leases.take(10) == []
+    assert len(leases.claim_due(10)) == 3
+    assert leases.claim_due(10) == []
 
 
 def test_no_more_than_four_an_endpoint_are_out_at_once_over_all_senders() -> None:
     due(10)
     due(10)
-    taken = leases.take(100)
+    taken = leases.claim_due(100)
     assert sorted(sum(each.endpoint_id == pk for each in taken) for pk in {each.endpoint_id for each in taken}) == [
         4,
         4,
     ]
-    leases.record([answered(taken[0])])
-    (another,) = leases.take(100)
+    leases.record_results([answered(taken[0])])
+    (another,) = leases.claim_due(100)
     assert another.endpoint_id == taken[0].endpoint_id
 
 
 def test_a_lease_that_ran_out_is_anybodys() -> None:
     due()
-    (lost,) = leases.take(1)
+    (lost,) = leases.claim_due(1)
     WebhookDelivery.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
-    (again,) = leases.take(1)
+    (again,) = leases.claim_due(1)
     assert again.id == lost.id
     assert again.token != lost.token
 
 
 def test_who_lost_the_lease_writes_nothing_down() -> None:
     due()
-    (lost,) = leases.take(1)
+    (lost,) = leases.claim_due(1)
     WebhookDelivery.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
-    (ours,) = leases.take(1)
-    leases.record([answered(lost)])
+    (ours,) = leases.claim_due(1)
+    leases.record_results([answered(lost)])
     assert (list_deliveries()[0].status, list_deliveries()[0].attempts) == ("PENDING", 0)
     assert not WebhookAttempt.objects.exists()
-    leases.record([answered(ours)])
+    leases.record_results([answered(ours)])
     assert (list_deliveries()[0].status, list_deliveries()[0].attempts) == ("DELIVERED", 1)
 
 
 def test_an_outcome_that_is_recorded_twice_counts_once() -> None:
     due()
-    (task,) = leases.take(1)
-    leases.record([answered(task, 500)])
-    leases.record([answered(task, 500)])
+    (task,) = leases.claim_due(1)
+    leases.record_results([answered(task, 500)])
+    leases.record_results([answered(task, 500)])
     assert (list_deliveries()[0].attempts, WebhookAttempt.objects.count()) == (1, 1)
 
 
@@ -98,7 +98,7 @@ def test_a_sender_that_was_killed_has_used_up_no_try() -> None:
     """What it had in hand is tried again when its lease is over, however often that happens."""
     due()
     for _ in range(20):
-        assert len(leases.take(1)) == 1
+        assert len(leases.claim_due(1)) == 1
         WebhookDelivery.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
     assert list_deliveries()[0].attempts == 0
 
@@ -109,7 +109,7 @@ def test_not_before_its_time_and_not_while_the_circuit_is_open_or_the_endpoint_d
     due(open_until=later)
     waits = due()
     WebhookDelivery.objects.filter(endpoint=waits).update(next_try_at=later)
-    assert leases.take(10) == []
+    assert leases.claim_due(10) == []
 
 
 def test_retries_come_after_10_20_and_40_seconds_then_it_has_failed() -> None:
@@ -117,8 +117,8 @@ def test_retries_come_after_10_20_and_40_seconds_then_it_has_failed() -> None:
     waited = []
     for _ in range(4):
         WebhookDelivery.objects.filter(status="PENDING").update(next_try_at=timezone.now())
-        (task,) = leases.take(1)
-        leases.record([answered(task, 500)])
+        (task,) = leases.claim_due(1)
+        leases.record_results([answered(task, 500)])
         (delivery,) = list_deliveries()
         if delivery.next_try_at is not None:
             waited.append(round((delivery.next_try_at - timezone.now()).total_seconds()))
@@ -133,13 +133,13 @@ def test_five_failures_in_a_row_open_the_circuit_and_one_success_closes_it() -> 
     there = due(10)
     for failed in range(1, 7):
         WebhookEndpoint.objects.update(open_until=None)
-        (task, *_) = leases.take(1)
-        leases.record([answered(task, 500)])
+        (task, *_) = leases.claim_due(1)
+        leases.record_results([answered(task, 500)])
         there.refresh_from_db()
-        assert (there.failures, there.open_until is not None) == (failed, failed >= circuit_breaker.BREAK_AFTER)
+        assert (there.failures, there.open_until is not None) == (failed, failed >= circuit_breaker.FAILURE_THRESHOLD)
     WebhookEndpoint.objects.update(open_until=timezone.now())
-    (task,) = leases.take(100)
-    leases.record([answered(task)])
+    (task,) = leases.claim_due(100)
+    leases.record_results([answered(task)])
     there.refresh_from_db()
     assert (there.failures, there.open_until) == (0, None)
 
@@ -152,11 +152,11 @@ def test_a_broken_endpoint_is_probed_by_one_alone_and_first_by_what_has_waited_l
     there = due(5, failures=5)
     newest = list_deliveries()[-1]
     WebhookDelivery.objects.exclude(pk=newest.pk).update(next_try_at=timezone.now() - timedelta(hours=1))
-    (probe,) = leases.take(100)
+    (probe,) = leases.claim_due(100)
     assert probe.id == newest.pk
-    assert leases.take(100) == []
-    leases.record([answered(probe)])
-    assert len(leases.take(100)) == 4
+    assert leases.claim_due(100) == []
+    leases.record_results([answered(probe)])
+    assert len(leases.claim_due(100)) == 4
     assert there
 
 
@@ -164,9 +164,9 @@ def test_while_a_circuit_is_open_deliveries_wait_and_no_attempt_is_counted() -> 
     due(50, failures=5)
     for _ in range(3):
         WebhookEndpoint.objects.update(open_until=None)
-        (probe,) = leases.take(100)
-        leases.record([answered(probe, None, error="refused the connection")])
-        assert leases.take(100) == []  # until the pause is over
+        (probe,) = leases.claim_due(100)
+        leases.record_results([answered(probe, None, error="refused the connection")])
+        assert leases.claim_due(100) == []  # until the pause is over
     assert sorted(each.attempts for each in list_deliveries()) == [0] * 47 + [1] * 3
     assert {each.status for each in list_deliveries()} == {"PENDING"}
     assert WebhookAttempt.objects.count() == 3
@@ -175,33 +175,33 @@ def test_while_a_circuit_is_open_deliveries_wait_and_no_attempt_is_counted() -> 
 def test_a_resend_is_tried_at_once_whatever_the_circuit_says() -> None:
     there = due(5, failures=9, open_until=timezone.now() + timedelta(hours=1))
     third = list_deliveries()[2]
-    assert leases.take(100) == []
+    assert leases.claim_due(100) == []
     services.resend(third.pk)
-    (probe,) = leases.take(100)
+    (probe,) = leases.claim_due(100)
     assert probe.id == third.pk
-    leases.record([answered(probe)])
+    leases.record_results([answered(probe)])
     there.refresh_from_db()
     assert (there.failures, there.open_until) == (0, None)
-    assert len(leases.take(100)) == 4
+    assert len(leases.claim_due(100)) == 4
 
 
 def test_a_resend_that_fails_waits_again_like_the_others() -> None:
     there = due(2, failures=9, open_until=timezone.now() + timedelta(hours=1))
     services.resend(list_deliveries()[0].pk)
-    (probe,) = leases.take(100)
-    leases.record([answered(probe, 500)])
+    (probe,) = leases.claim_due(100)
+    leases.record_results([answered(probe, 500)])
     WebhookDelivery.objects.update(next_try_at=timezone.now())
-    assert leases.take(100) == []
+    assert leases.claim_due(100) == []
     there.refresh_from_db()
     assert there.failures == 10
 
 
 def test_a_resend_does_not_wait_for_a_probe_that_is_under_way() -> None:
     due(3, failures=9)
-    (first,) = leases.take(100)
+    (first,) = leases.claim_due(100)
     other = next(each for each in list_deliveries() if each.pk != first.id)
     services.resend(other.pk)
-    assert [each.id for each in leases.take(100)] == [other.pk]
+    assert [each.id for each in leases.claim_due(100)] == [other.pk]
 
 
 @pytest.mark.parametrize("how", ["those of an endpoint", "selected ones"])
@@ -211,17 +211,17 @@ def test_of_a_bulk_resend_one_is_the_probe_and_the_rest_wait_for_it(how: str) ->
     WebhookDeliveryFactory.create_batch(6, endpoint=there, failed=True)
     ids = [each.pk for each in list_deliveries()]
     assert (services.resend_failed(there.pk) if how == "those of an endpoint" else services.resend_many(ids)) == 6
-    (probe,) = leases.take(100)
+    (probe,) = leases.claim_due(100)
     assert probe.id == ids[0]
-    assert leases.take(100) == []
-    leases.record([answered(probe)])
-    assert len(leases.take(100)) == leases.CONCURRENT
+    assert leases.claim_due(100) == []
+    leases.record_results([answered(probe)])
+    assert len(leases.claim_due(100)) == leases.MAX_CONCURRENT
 
 
 def test_a_test_is_tried_at_once_too() -> None:
     there = due(3, failures=9, open_until=timezone.now() + timedelta(hours=1))
     sent = services.send_test(there.pk)
-    assert [each.id for each in leases.take(100)] == [sent.pk]
+    assert [each.id for each in leases.claim_due(100)] == [sent.pk]
 
 
 # ---------------------------------------------------------------------- giving up
@@ -230,8 +230,8 @@ def test_a_test_is_tried_at_once_too() -> None:
 def fail_once(there: WebhookEndpoint) -> None:
     WebhookEndpoint.objects.filter(pk=there.pk).update(open_until=None)
     WebhookDelivery.objects.filter(status="PENDING").update(next_try_at=timezone.now())
-    (task, *_) = leases.take(1)
-    leases.record([answered(task, 500)])
+    (task, *_) = leases.claim_due(1)
+    leases.record_results([answered(task, 500)])
     there.refresh_from_db()
 
 
@@ -257,8 +257,8 @@ def test_one_success_begins_the_three_days_anew() -> None:
     for _ in range(5):
         fail_once(there)
     WebhookEndpoint.objects.update(failing_since=timezone.now() - timedelta(days=4), open_until=None)
-    (task,) = leases.take(1)
-    leases.record([answered(task)])
+    (task,) = leases.claim_due(1)
+    leases.record_results([answered(task)])
     there.refresh_from_db()
     assert there.failing_since is None
     fail_once(there)
@@ -363,7 +363,7 @@ def test_it_is_known_whether_an_endpoint_that_answers_could_be_sent_more() -> No
     assert fanout.has_idle_endpoint()
     WebhookDeliveryFactory.create_batch(fanout.ROOM, endpoint=busy)
     assert not fanout.has_idle_endpoint()
-    create_endpoint("http://example.org/", failures=circuit_breaker.BREAK_AFTER)
+    create_endpoint("http://example.org/", failures=circuit_breaker.FAILURE_THRESHOLD)
     create_endpoint("http://example.org/", enabled=False)
     assert not fanout.has_idle_endpoint()
 
@@ -421,7 +421,7 @@ def test_senders_side_by_side_send_everything_and_no_delivery_twice(receive: Rec
         complete_job()
 
     def send() -> None:
-        Sender().one_round()
+        Sender().run_once()
         connection.close()
 
     crowd = [threading.Thread(target=send) for _ in range(4)]
@@ -432,4 +432,4 @@ def test_senders_side_by_side_send_everything_and_no_delivery_twice(receive: Rec
     send_round()
     assert {each.status for each in list_deliveries()} == {"DELIVERED"}
     assert len(there.seen) == len(set(there.ids)) == 60
-    assert there.most_at_once <= leases.CONCURRENT
+    assert there.most_at_once <= leases.MAX_CONCURRENT

@@ -84,7 +84,7 @@ def test_an_endpoint_with_the_secret_of_another_sends_nothing() -> None:
     WebhookEndpoint.objects.filter(pk=mine.pk).update(secret=theirs.secret)
     for each in (mine, theirs):
         services.send_test(each.pk)
-    keys = {task.endpoint_id: task.keys for task in deliveries.take(10)}
+    keys = {task.endpoint_id: task.keys for task in deliveries.claim_due(10)}
     assert keys[mine.pk] is None
     assert keys[theirs.pk] is not None
 

@@ -228,7 +228,7 @@ def test_retry_after_is_a_rest_for_the_whole_endpoint(code: int, receive: Receiv
 
 
 def test_an_endpoint_is_talked_to_by_four_at_most_at_once(receive: Receive) -> None:
-    gate = threading.Barrier(leases.CONCURRENT)  # breaks unless four are there at the same time
+    gate = threading.Barrier(leases.MAX_CONCURRENT)  # breaks unless four are there at the same time
 
     def answer(handler: manners.Handler) -> None:
         gate.wait(10)
@@ -239,7 +239,7 @@ def test_an_endpoint_is_talked_to_by_four_at_most_at_once(receive: Receive) -> N
     for _ in range(20):
         complete_job()
     send_round()
-    assert there.most_at_once == leases.CONCURRENT
+    assert there.most_at_once == leases.MAX_CONCURRENT
     assert {each.status for each in list_deliveries()} == {"DELIVERED"}
 
 
@@ -337,7 +337,7 @@ def test_a_commit_of_its_own_process_wakes_the_sender(receive: Receive, told: Se
     ours = sender.Sender()
     ours.start()
     try:
-        wait_until(lambda: ours._looked)  # it found nothing, and will look again in an hour
+        wait_until(lambda: ours._polled_at)  # it found nothing, and will look again in an hour
         complete_job()
         events_committed.send(sender=None)
         wait_until(lambda: there.seen)

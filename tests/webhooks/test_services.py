@@ -92,7 +92,7 @@ def test_a_test_is_a_delivery_like_any_other() -> None:
     made = create_endpoint("https://example.org/", "job.failed")
     delivery = services.send_test(made.pk)
     assert (delivery.event, delivery.status, delivery.job_id) == ("webhook.test", "PENDING", None)
-    (task,) = leases.take(1)
+    (task,) = leases.claim_due(1)
     assert b'"type":"webhook.test"' in task.body
 
 
@@ -129,9 +129,9 @@ def test_resending_can_be_limited_to_what_was_made_since() -> None:
 def test_what_is_on_the_wire_is_not_resent_beside_itself() -> None:
     made = create_endpoint()
     delivery = WebhookDeliveryFactory.create(endpoint=made)
-    (task,) = leases.take(1)
+    (task,) = leases.claim_due(1)
     services.resend(delivery.pk)
-    assert leases.take(10) == []
+    assert leases.claim_due(10) == []
     assert WebhookDelivery.objects.get().lease_token == task.token
 
 

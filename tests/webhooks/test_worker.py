@@ -108,7 +108,7 @@ def test_a_tick_delivers_one_bounded_round(receive: Receive, told: Settings) -> 
         complete_job()
     out = io.StringIO()
     call_command("tick", stdout=out)
-    assert "webhooks: 10 tried" in out.getvalue()
+    assert "webhooks: 10 attempts" in out.getvalue()
     assert len(there.seen) == 10
 
 
