@@ -88,7 +88,7 @@ def check_triggers(databases: Sequence[str] | None = None, **kwargs: Any) -> lis
     if db.alias() not in (databases or ()) or not (missing := triggers.missing_triggers(db.connection())):
         return []
     message = f"The database {db.alias()!r} lacks these triggers of Job Scheduler: {', '.join(missing)}."
-    return [checks.Warning(message, hint="Run `manage.py migrate`: it puts them back.", id="jobs.W005")]
+    return [checks.Warning(message, hint="Run `manage.py migrate`, which creates them.", id="jobs.W005")]
 
 
 @register(checks.Tags.database)

@@ -176,7 +176,9 @@ def clear(actor: Actor, timeout_sec: float) -> int:
     while running := _jobs().filter(status=Status.RUNNING).count():
         if time.monotonic() > deadline:
             message = ngettext(
-                "%d job was asked to stop and still runs", "%d jobs were asked to stop and still run", running
+                "%d job has a stop request and is still running",
+                "%d jobs have a stop request and are still running",
+                running,
             )
             raise StillRunning(f"{message % running}; try again.")
         time.sleep(POLL_SEC)

@@ -1,4 +1,4 @@
-"""The process of `system.command`: a management command that does not outlive the worker that started it."""
+"""The process of `system.command`: a management command that ends with the worker that started it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from django.core.management import execute_from_command_line
 PR_SET_PDEATHSIG = 1
 
 
-def die_with(parent: int, signum: int) -> None:
+def exit_with_parent(parent: int, signum: int) -> None:
     """Let the kernel send this process a signal when its parent ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum)
-    if os.getppid() != parent:  # it went while we asked
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 
 def main() -> None:
-    die_with(os.getppid(), signal.SIGKILL)
+    exit_with_parent(os.getppid(), signal.SIGKILL)
     execute_from_command_line(["manage.py", *sys.argv[1:]])
 
 

@@ -1,6 +1,6 @@
-"""What `manage.py doctor` looks at: each examination says what it found, and never raises.
+"""The health checks of `manage.py doctor`: each yields findings, and none raises.
 
-Other apps have examinations of their own: their AppConfig's `examine`.
+Other apps have checks of their own: the method `examine` of their AppConfig.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.contrib.staticfiles import finders
 from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error as DatabaseTrouble
+from django.db import Error as DbError
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models.functions import Now
 from django.templatetags.static import static
@@ -33,7 +33,7 @@ from jobs.models import ConcurrencyLimit, Gate, Job, Worker, WorkerState
 from jobs.models.limit import LimitScope
 from jobs.triggers import missing_triggers
 
-SKEW_SEC, FRESH_SEC, LONG_SEC = 5.0, 30.0, 60.0
+MAX_SKEW_SEC, MIN_HEARTBEAT_AGE_SEC, LONG_WAIT_SEC = 5.0, 30.0, 60.0
 STYLESHEET = "jobs/console.css"
 
 
@@ -54,83 +54,95 @@ class Finding:
 Findings = Iterator[Finding]
 
 
-def examine() -> Findings:
-    """All of them; without a database, or one that lacks tables, what can be said without."""
-    yield from _settings()
-    yield from _static()
-    if read(configured())[1]:  # nothing of ours can be asked with such settings
+def run_checks() -> Findings:
+    """Run all checks; without a database or its tables, only those that do not need them."""
+    yield from _check_settings()
+    yield from _check_static()
+    if read(configured())[1]:  # the other checks need valid settings
         return
-    other_apps = [look for config in apps.get_app_configs() if callable(look := getattr(config, "examine", None))]
-    for look in (_database, _migrations, _triggers, _clock, _workers, _limits, _leases, *other_apps):
-        found = list(_guarded(look))
-        yield from found
-        if look in (_database, _migrations) and any(each.level == Level.ERROR for each in found):
+    in_apps = [check for config in apps.get_app_configs() if callable(check := getattr(config, "examine", None))]
+    for check in (
+        _check_database,
+        _check_migrations,
+        _check_triggers,
+        _check_clock,
+        _check_workers,
+        _check_limits,
+        _check_leases,
+        *in_apps,
+    ):
+        findings = list(_catch_errors(check))
+        yield from findings
+        is_prerequisite = check in (_check_database, _check_migrations)
+        if is_prerequisite and any(finding.level == Level.ERROR for finding in findings):
             return
 
 
-def examine_own_worker() -> Findings:
-    """What a worker's container asks of itself: what others got wrong does not make it unwell."""
+def check_own_worker() -> Findings:
+    """Check only the worker of this host, so that the problems of others do not restart its container."""
     if read(configured())[1]:
-        yield from _settings()
+        yield from _check_settings()
     else:
-        yield from _guarded(_own_worker)
+        yield from _catch_errors(_check_own_worker)
 
 
-def _guarded(look: Callable[[], Findings]) -> Findings:
+def _catch_errors(check: Callable[[], Findings]) -> Findings:
+    """Run a check, with an error of the database as a finding."""
     try:
-        yield from look()
-    except (DatabaseTrouble, *MISSING) as error:
-        yield Finding(look.__name__.strip("_"), Level.ERROR, _("could not be looked at: %s") % str(error).strip())
+        yield from check()
+    except (DbError, *MISSING) as error:
+        topic = check.__name__.removeprefix("_check_")
+        yield Finding(topic, Level.ERROR, _("could not be checked: %s") % str(error).strip())
 
 
-def _settings() -> Findings:
-    found = checks.run_checks(tags=[TAG], include_deployment_checks=True)
-    for each in found:
-        level = Level.ERROR if each.level >= checks.ERROR else Level.WARNING
-        yield Finding("settings", level, f"{each.msg} ({each.id})", each.hint or "")
-    if not found:
-        yield Finding("settings", Level.OK, _("the checks have nothing to say"))
+def _check_settings() -> Findings:
+    messages = checks.run_checks(tags=[TAG], include_deployment_checks=True)
+    for message in messages:
+        level = Level.ERROR if message.level >= checks.ERROR else Level.WARNING
+        yield Finding("settings", level, f"{message.msg} ({message.id})", message.hint or "")
+    if not messages:
+        yield Finding("settings", Level.OK, _("all checks passed"))
 
 
-def _static() -> Findings:
-    """Where static files are collected, the console's style must have been."""
+def _check_static() -> Findings:
+    """Check that the console's stylesheet can be served, collected or not."""
     if not apps.is_installed("django.contrib.staticfiles"):
         message = _("django.contrib.staticfiles is not installed; the console has no style")
         yield Finding("static", Level.WARNING, message)
         return
     try:
-        address, found = static(STYLESHEET), finders.find(STYLESHEET)
+        url, path = static(STYLESHEET), finders.find(STYLESHEET)
     except ImproperlyConfigured as error:
-        yield Finding("static", Level.ERROR, _("could not be looked at: %s") % str(error).strip())
+        yield Finding("static", Level.ERROR, _("could not be checked: %s") % str(error).strip())
         return
-    except ValueError:  # a manifest that does not know it
+    except ValueError:  # the manifest does not contain it
         hint = _("Run `manage.py collectstatic`.")
         yield Finding("static", Level.ERROR, _("the console's files have not been collected"), hint)
         return
-    if found is None:
+    if path is None:
         yield Finding("static", Level.ERROR, _("%s cannot be found") % STYLESHEET)
     elif not getattr(staticfiles_storage, "is_collected", True) and not settings.DEBUG:
-        hint = _("Run `manage.py collectstatic`: browsers may then keep them, and they are sent compressed.")
-        yield Finding("static", Level.WARNING, _("not collected; served as they lie in the apps"), hint)
+        hint = _("Run `manage.py collectstatic`: browsers can then cache them, and they are sent compressed.")
+        yield Finding("static", Level.WARNING, _("not collected; served from the apps' own folders"), hint)
     else:
-        yield Finding("static", Level.OK, address)
+        yield Finding("static", Level.OK, url)
 
 
-def _database() -> Findings:
-    began = time.monotonic()
+def _check_database() -> Findings:
+    started = time.monotonic()
     try:
         with db.connection().cursor() as cursor:
             cursor.execute("SELECT 1")
             cursor.fetchone()
-    except DatabaseTrouble as error:
+    except DbError as error:
         yield Finding("database", Level.ERROR, _("does not answer: %s") % str(error).strip())
         return
-    took_ms = (time.monotonic() - began) * 1000
+    duration_ms = (time.monotonic() - started) * 1000
     version = ".".join(map(str, db.connection().get_database_version()))
-    yield Finding("database", Level.OK, f"{db.connection().vendor} {version}, {took_ms:.0f} ms")
+    yield Finding("database", Level.OK, f"{db.connection().vendor} {version}, {duration_ms:.0f} ms")
 
 
-def _migrations() -> Findings:
+def _check_migrations() -> Findings:
     executor = MigrationExecutor(db.connection())
     leaves = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0].startswith("jobscheduler_")]
     missing = [f"{migration.app_label} {migration.name}" for migration, _back in executor.migration_plan(leaves)]
@@ -140,80 +152,86 @@ def _migrations() -> Findings:
         yield Finding("migrations", Level.OK, _("all applied"))
 
 
-def _triggers() -> Findings:
+def _check_triggers() -> Findings:
     if missing := missing_triggers(db.connection()):
-        told = _("missing: %s") % ", ".join(missing)
-        yield Finding("triggers", Level.ERROR, told, _("Run `manage.py migrate`: it puts them back."))
+        message = _("missing: %s") % ", ".join(missing)
+        yield Finding("triggers", Level.ERROR, message, _("Run `manage.py migrate`, which creates them."))
     else:
         yield Finding("triggers", Level.OK, _("all in place"))
 
 
-def _clock() -> Findings:
+def _check_clock() -> Findings:
     if db.is_sqlite():
-        yield Finding("clock", Level.OK, _("SQLite's clock is this host's"))
+        yield Finding("clock", Level.OK, _("SQLite uses this host's clock"))
         return
     with db.connection().cursor() as cursor:
-        began = datetime.now(UTC)
+        host_time = datetime.now(UTC)
         cursor.execute("SELECT clock_timestamp()")
-        theirs: datetime = cursor.fetchone()[0]
-    apart = (theirs - began).total_seconds()
-    told = _("the database's clock differs from this host's by %.1f s") % apart
-    if abs(apart) < SKEW_SEC:
-        yield Finding("clock", Level.OK, told)
+        database_time: datetime = cursor.fetchone()[0]
+    skew = (database_time - host_time).total_seconds()
+    message = _("the database's clock differs from this host's by %.1f s") % skew
+    if abs(skew) < MAX_SKEW_SEC:
+        yield Finding("clock", Level.OK, message)
     else:
-        yield Finding("clock", Level.WARNING, told, _("Leases do not mind; what people read does. Run NTP on both."))
+        yield Finding(
+            "clock",
+            Level.WARNING,
+            message,
+            _("Leases are not affected, but displayed times are. Run NTP on both hosts."),
+        )
 
 
-def _workers() -> Findings:
-    live = _live_workers()
-    slots = sum(worker.slots for worker in live)
-    if live:
-        told = ngettext("%(n)d heard from, %(slots)d slot", "%(n)d heard from, %(slots)d slots", slots)
-        yield Finding("workers", Level.OK, told % {"n": len(live), "slots": slots})
+def _check_workers() -> Findings:
+    workers = _list_workers()
+    slots = sum(worker.slots for worker in workers)
+    if workers:
+        message = ngettext("%(n)d running, %(slots)d slot", "%(n)d running, %(slots)d slots", slots)
+        yield Finding("workers", Level.OK, message % {"n": len(workers), "slots": slots})
     else:
         ready = Job.objects.filter(gate=Gate.READY, remote=False)
-        is_urgent = ready.filter(created_at__lt=Now() - timedelta(seconds=LONG_SEC)).exists()
+        is_urgent = ready.filter(created_at__lt=Now() - timedelta(seconds=LONG_WAIT_SEC)).exists()
         level = Level.ERROR if is_urgent else Level.WARNING
-        yield Finding("workers", level, _("none was heard from"), _("Start `manage.py worker`."))
-    stuck = sum(worker.stuck for worker in live)
+        yield Finding("workers", level, _("none is running"), _("Start `manage.py worker`."))
+    stuck = sum(worker.stuck for worker in workers)
     if stuck:
-        hint = _("Their handlers ignore stops. Restart those workers, or use --executor process.")
+        hint = _("Their handlers ignore stop requests. Restart those workers, or use --executor process.")
         yield Finding("workers", Level.WARNING, ngettext("%d slot is stuck", "%d slots are stuck", stuck) % stuck, hint)
-    versions = sorted({worker.version for worker in live})
+    versions = sorted({worker.version for worker in workers})
     if len(versions) > 1:
         yield Finding("workers", Level.WARNING, _("of several versions: %s") % ", ".join(versions))
 
 
-def _own_worker() -> Findings:
-    here = Identity.mine().host
-    if names := [worker.name for worker in _live_workers() if worker.host == here]:
+def _check_own_worker() -> Findings:
+    host = Identity.mine().host
+    if names := [worker.name for worker in _list_workers() if worker.host == host]:
         yield Finding("workers", Level.OK, ", ".join(names))
     else:
-        yield Finding("workers", Level.ERROR, _("no worker of this host was heard from"))
+        yield Finding("workers", Level.ERROR, _("no worker is running on this host"))
 
 
-def _limits() -> Findings:
+def _check_limits() -> Findings:
     rows = ConcurrencyLimit.objects.filter(scope=LimitScope.GLOBAL)
-    most = next(iter(rows.values_list("max", flat=True)), conf.LIMITS.overall)
-    slots = sum(worker.slots for worker in _live_workers())
-    said = {"max": _("unlimited") if most is None else most, "slots": slots}
-    if most is not None and slots > most:
-        told = _("workers have %(slots)d slots, the global limit is %(max)s: the rest stay idle") % said
-        yield Finding("limits", Level.WARNING, told, _("Raise LIMITS or lower --concurrency."))
+    maximum = next(iter(rows.values_list("max", flat=True)), conf.LIMITS.overall)
+    slots = sum(worker.slots for worker in _list_workers())
+    values = {"max": _("unlimited") if maximum is None else maximum, "slots": slots}
+    if maximum is not None and slots > maximum:
+        message = _("workers have %(slots)d slots, but the global limit is %(max)s: the other slots stay idle") % values
+        yield Finding("limits", Level.WARNING, message, _("Raise LIMITS or lower --concurrency."))
     else:
-        yield Finding("limits", Level.OK, _("global limit %(max)s, %(slots)d slots") % said)
+        yield Finding("limits", Level.OK, _("global limit %(max)s, %(slots)d slots") % values)
 
 
-def _leases() -> Findings:
-    over = Now() - timedelta(seconds=conf.LEASE_SEC + conf.GRACE_SEC)
-    lost = Job.objects.running().filter(lease_expires_at__lt=over).count()
-    if lost:
-        told = ngettext("%d job waits to be recovered", "%d jobs wait to be recovered", lost) % lost
-        yield Finding("leases", Level.ERROR, told, _("Run `manage.py recover`, or a worker."))
+def _check_leases() -> Findings:
+    recovery_due = Now() - timedelta(seconds=conf.LEASE_SEC + conf.GRACE_SEC)
+    expired = Job.objects.running().filter(lease_expires_at__lt=recovery_due).count()
+    if expired:
+        message = ngettext("%d job has an expired lease", "%d jobs have an expired lease", expired) % expired
+        yield Finding("leases", Level.ERROR, message, _("Run `manage.py recover`, or start a worker."))
     else:
-        yield Finding("leases", Level.OK, _("none is over"))
+        yield Finding("leases", Level.OK, _("none is expired"))
 
 
-def _live_workers() -> list[Worker]:
-    fresh = Now() - timedelta(seconds=max(conf.LEASE_SEC, FRESH_SEC))
-    return list(Worker.objects.filter(heartbeat_at__gt=fresh).exclude(state=WorkerState.STOPPED))
+def _list_workers() -> list[Worker]:
+    """Return the workers with recent heartbeats."""
+    last_lease = Now() - timedelta(seconds=max(conf.LEASE_SEC, MIN_HEARTBEAT_AGE_SEC))
+    return list(Worker.objects.filter(heartbeat_at__gt=last_lease).exclude(state=WorkerState.STOPPED))

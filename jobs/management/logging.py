@@ -1,4 +1,4 @@
-"""How the commands log: one line an event, for people or as JSON. Control characters are shown, never obeyed."""
+"""The log format of the commands: one line for each record, as text or JSON, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from jobs.validation.sanitize import escape_unprintable
 
 
 def configure(style: str, *, verbosity: int = 1) -> None:
-    """Send our log lines to standard error in this style, once: the host's own handlers do not get them too."""
+    """Send our log lines to standard error in this style, and not to the site's own handlers."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Json() if style == "json" else Human())
-    ours = logging.getLogger("jobs")
-    ours.handlers = [handler]
-    ours.propagate = False
-    ours.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    logger = logging.getLogger("jobs")
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
 
 
-class Human(logging.Formatter):
+class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_clock(int(record.created))} {record.levelname.lower():7} {escape_unprintable(record.getMessage())}"
+        message = escape_unprintable(record.getMessage())
+        line = f"{_format_time(int(record.created))} {record.levelname.lower():7} {message}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 @lru_cache(maxsize=1)
-def _clock(second: int) -> str:
-    """Format a time by the reader's own clock, once for all lines of a second."""
+def _format_time(second: int) -> str:
+    """Format a time in the local time zone, once for all lines of a second."""
     return datetime.fromtimestamp(second).strftime("%H:%M:%S")  # noqa: DTZ006
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(),

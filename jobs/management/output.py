@@ -1,4 +1,4 @@
-"""Jobs as text for a terminal: one line each, or all there is to know about one."""
+"""Format jobs for a terminal: one line for each, or all details of one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from jobs.states import Status
 from jobs.validation.sanitize import escape_unprintable
 
 HEADINGS = ("ID", "STATUS", "TYPE", "TARGET", "AGE", "NOTE")
-EVENTS, LINES = 50, 20
+EVENTS_LIMIT, LOG_LINES_LIMIT = 50, 20
 
 
-def row(job: Job, now: datetime) -> tuple[str, ...]:
-    age = base.age((now - job.created_at).total_seconds())
-    return (str(job.pk), job.status, job.job_type, job.target or "", age, note(job))
+def build_row(job: Job, now: datetime) -> tuple[str, ...]:
+    age = base.format_age((now - job.created_at).total_seconds())
+    return (str(job.pk), job.status, job.job_type, job.target or "", age, summarize_state(job))
 
 
-def note(job: Job) -> str:
-    """The one thing to know about a job besides its state."""
+def summarize_state(job: Job) -> str:
+    """Return the stop request, the progress or the reason, whichever is most important."""
     if job.cancel_requested:
         return f"{job.cancel_mode.lower()} requested"
     if job.progress is not None and not job.is_terminal:
@@ -32,35 +32,39 @@ def note(job: Job) -> str:
     return (job.status_reason.splitlines() or [""])[0]
 
 
-def document(job: Job) -> dict[str, Any]:
-    """All there is to know: the job, what happened to it, the end of its log."""
+def build_document(job: Job) -> dict[str, Any]:
+    """Return the job with its last events and log lines."""
     return {
         **serializers.job(job),
-        "events": [serializers.event(each) for each in _last(JobEvent, job, EVENTS)],
-        "logs": [serializers.log(each) for each in _last(JobLog, job, LINES)],
+        "events": [serializers.event(event) for event in _list_last(JobEvent, job, EVENTS_LIMIT)],
+        "logs": [serializers.log(line) for line in _list_last(JobLog, job, LOG_LINES_LIMIT)],
     }
 
 
-def explanation(found: Explanation) -> Iterable[str]:
-    yield escape_unprintable(found.summary)
-    if len(found.reasons) > 1:
-        yield from (escape_unprintable(f"  {reason.code}: {reason.message}") for reason in found.reasons)
-    if found.ahead:
-        yield f"ahead: {found.ahead}"
-    if found.predicted_start_at is not None:
-        yield f"may start: {serializers.moment(found.predicted_start_at)}"
+def format_explanation(explanation: Explanation) -> Iterable[str]:
+    yield escape_unprintable(explanation.summary)
+    if len(explanation.reasons) > 1:
+        yield from (escape_unprintable(f"  {reason.code}: {reason.message}") for reason in explanation.reasons)
+    if explanation.ahead:
+        yield f"ahead: {explanation.ahead}"
+    if explanation.predicted_start_at is not None:
+        yield f"may start: {serializers.moment(explanation.predicted_start_at)}"
 
 
-def page(job: Job) -> Iterable[str]:
+def format_job(job: Job) -> Iterable[str]:
+    """Yield the lines of `jobs show`."""
     if not job.is_terminal and job.status != Status.RUNNING:
-        yield from explanation(explain(job.pk))
-    told = document(job)
-    events, logs, run = told.pop("events"), told.pop("logs"), told.pop("run")
-    yield from _facts({name: value for name, value in told.items() if value not in (None, "", [], {}, False)}, "")
+        yield from format_explanation(explain(job.pk))
+    fields = build_document(job)
+    events, logs, run = fields.pop("events"), fields.pop("logs"), fields.pop("run")
+    fields = {name: value for name, value in fields.items() if value not in (None, "", [], {}, False)}
+    yield from _format_fields(fields, "")
     if run is not None:
         yield "run:"
-        yield from _facts({name: run[name] for name in ("status", "started_at", "finished_at", "exit_code")}, "  ")
-        yield from _facts({name: run[name] for name in ("worker", "artifacts") if run[name]}, "  ")
+        yield from _format_fields(
+            {name: run[name] for name in ("status", "started_at", "finished_at", "exit_code")}, "  "
+        )
+        yield from _format_fields({name: run[name] for name in ("worker", "artifacts") if run[name]}, "  ")
         yield from (f"  | {escape_unprintable(line)}" for line in run["error"].splitlines())
     yield "events:"
     for event in events:
@@ -69,16 +73,16 @@ def page(job: Job) -> Iterable[str]:
         yield escape_unprintable(f"  {event['at']}  {event['kind']}  by {actor}{reason}")
     if logs:
         yield "logs:"
-        yield from (escape_unprintable(f"  {each['at']}  {each['level']:7} {each['message']}") for each in logs)
+        yield from (escape_unprintable(f"  {line['at']}  {line['level']:7} {line['message']}") for line in logs)
 
 
-def _facts(facts: dict[str, Any], indent: str) -> Iterable[str]:
-    for name, value in facts.items():
-        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
-        yield f"{indent}{name}: {escape_unprintable(shown)}"
+def _format_fields(fields: dict[str, Any], indent: str) -> Iterable[str]:
+    for name, value in fields.items():
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+        yield f"{indent}{name}: {escape_unprintable(text)}"
 
 
-def _last(model: Any, job: Job, most: int) -> list[Any]:
-    """The newest rows of a job, oldest first."""
-    rows = model.objects.filter(job_id=job.pk).order_by("-id")[:most]
+def _list_last(model: Any, job: Job, limit: int) -> list[Any]:
+    """Return the newest rows of a job, oldest first."""
+    rows = model.objects.filter(job_id=job.pk).order_by("-id")[:limit]
     return list(rows)[::-1]

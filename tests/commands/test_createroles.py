@@ -53,7 +53,7 @@ def test_run_again_it_changes_nothing_and_says_so() -> None:
     before = {role: of(role) for role in ROLES}
     assert [each["added"] for each in call("createroles", "--json").json] == [0, 0, 0]
     assert {role: of(role) for role in ROLES} == before
-    assert "(0 added, 0 taken away)" in call("createroles").out
+    assert "(0 added, 0 removed)" in call("createroles").out
 
 
 def test_it_puts_ours_right_and_leaves_those_of_other_apps_alone() -> None:

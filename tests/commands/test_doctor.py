@@ -54,11 +54,11 @@ def test_a_sound_deployment_is_told_topic_by_topic_and_exits_0() -> None:
     answer = call("doctor", "--json")
     assert (answer.code, answer.json["healthy"]) == (0, True)
     assert {each["topic"] for each in answer.json["findings"]} == TOPICS
-    assert "ok       workers: 1 heard from, 1 slot\n" in call("doctor").out
+    assert "ok       workers: 1 running, 1 slot\n" in call("doctor").out
 
 
 def test_warnings_fail_only_if_asked() -> None:
-    assert said("warning", "workers") == "none was heard from"
+    assert said("warning", "workers") == "none is running"
     assert [call("doctor", *level).code for level in ([], ["--fail-level", "warning"])] == [0, 1]
 
 
@@ -66,7 +66,7 @@ def test_jobs_that_nobody_takes_are_an_error() -> None:
     made = enqueue("system.noop")
     Job.objects.filter(pk=made.pk).update(created_at=timezone.now() - timedelta(minutes=5))
     worker(heartbeat_at=timezone.now() - timedelta(hours=1))
-    assert said("error", "workers") == "none was heard from"
+    assert said("error", "workers") == "none is running"
     assert call("doctor").code == 1
 
 
@@ -80,7 +80,7 @@ def test_stuck_slots_idle_slots_and_mixed_versions_are_named() -> None:
 def test_a_lease_that_nobody_recovers_is_an_error() -> None:
     taken = claim(enqueue("system.noop"))
     Job.objects.filter(pk=taken.pk).update(lease_expires_at=timezone.now() - timedelta(hours=1))
-    assert said("error", "leases") == "1 job waits to be recovered"
+    assert said("error", "leases") == "1 job has an expired lease"
 
 
 def test_schedules_that_nobody_fires_and_broken_ones_are_named() -> None:
@@ -116,7 +116,7 @@ def test_files_that_were_not_collected_are_an_error(tmp_path: Any) -> None:
 def test_files_that_are_served_uncollected_are_a_warning(tmp_path: Any) -> None:
     storages = {"staticfiles": {"BACKEND": "jobscheduler.static.CollectedOrNot"}}
     with override_settings(STORAGES=storages, STATIC_ROOT=str(tmp_path), DEBUG=False):
-        assert said("warning", "static") == "not collected; served as they lie in the apps"
+        assert said("warning", "static") == "not collected; served from the apps' own folders"
 
 
 @pytest.mark.parametrize("nowhere", [{"STATIC_ROOT": ""}, {"STATIC_URL": None}], ids=str)
@@ -134,7 +134,7 @@ def test_a_workers_health_check_asks_for_the_worker_of_its_own_host_and_nothing_
         webhooks.create("https://example.com/", ["job.completed"])
     worker(name="elsewhere", host="another")
     answer = call(*words)
-    assert (answer.code, "no worker of this host was heard from" in answer.out) == (1, True)
+    assert (answer.code, "no worker is running on this host" in answer.out) == (1, True)
     mine = worker(name="mine", host=socket.gethostname()[:60])
     assert (call(*words).code, call("doctor").code) == (0, 1)
     mine.state = "STOPPED"

@@ -107,5 +107,5 @@ def test_a_database_that_refuses_is_one_line_and_exit_code_1(process_env: dict[s
     said = run_process({**process_env, "DATABASE_URL": f"sqlite:///{tmp_path}/empty.sqlite3"}, "enqueue", "sample.noop")
 
     assert (said.code, said.out) == (1, "")
-    assert said.err.startswith("CommandError: The database refused: ")
+    assert said.err.startswith("CommandError: Database error: ")
     assert said.err.count("\n") == 1

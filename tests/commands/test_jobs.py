@@ -81,7 +81,7 @@ def test_list_without_a_filter_shows_a_line_each() -> None:
 
 
 def test_list_looks_only_so_far_back_for_what_no_index_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_actions, "LOOK_BACK", 2)
+    monkeypatch.setattr(bulk_actions, "SCAN_LIMIT", 2)
     oldest = JobFactory.create(completed=True, job_type="odd")
     live = JobFactory.create(job_type="odd")
     newer = [JobFactory.create() for _ in range(3)]
@@ -175,7 +175,7 @@ def test_a_verb_by_id_moves_the_job_and_is_recorded_with_who_and_why(verb: str, 
 def test_a_running_job_is_asked_to_stop() -> None:
     job = JobFactory.create(running=True)
 
-    assert call("jobs", "pause", job.pk).out == "pause: 0 changed, 1 asked to stop, 0 skipped.\n"
+    assert call("jobs", "pause", job.pk).out == "pause: 0 changed, 1 stop requests, 0 skipped.\n"
 
     job.refresh_from_db()
     assert (job.status, job.cancel_requested, job.cancel_mode) == (Status.RUNNING, True, "PAUSE")
@@ -197,7 +197,7 @@ def test_what_was_refused_is_said_and_makes_exit_code_1() -> None:
 
     queued.refresh_from_db()
     assert (said.code, queued.status) == (1, Status.CANCELLED)
-    assert said.out.startswith("cancel: 1 changed, 0 asked to stop, 3 skipped.")
+    assert said.out.startswith("cancel: 1 changed, 0 stop requests, 3 skipped.")
     assert f"1 job skipped: already completed ({done.pk})" in said.out
     assert f"2 jobs skipped: there is no such job ({missing}, rubbish)" in said.out
 
@@ -252,7 +252,7 @@ def test_a_dry_run_foretells_what_the_real_run_then_does_and_changes_nothing() -
         job_in(status, job_type="odd", target=f"lane of {status}")
     JobFactory.create(job_type="odd", running=True, cancel_requested=True, cancel_mode="CANCEL")
     JobFactory.create(job_type="odd", running=True, cancel_requested=True, cancel_mode="PAUSE")
-    for verb in bulk_actions.VERBS:
+    for verb in bulk_actions.ACTIONS:
         before = dump_tables()
         foretold = call("jobs", verb, "--type=odd", "--dry-run", "--json")
         assert dump_tables() == before, verb
@@ -268,7 +268,7 @@ def test_a_dry_run_says_how_many_would_change_and_how_many_not_and_why() -> None
 
     said = call("jobs", "resolve", "--status", "FAILED", "--dry-run")
 
-    assert said.out.splitlines()[0] == "resolve would change 1, ask 0 to stop and skip 2."
+    assert said.out.splitlines()[0] == "resolve (dry run): 1 would change, 0 stop requests, 2 skipped."
     assert f"1 job skipped: already followed by a job that is queued ({followed.pk})" in said.out
     assert "1 job skipped: already resolved" in said.out
     failed.refresh_from_db()
@@ -325,13 +325,13 @@ def test_what_is_submitted_during_a_walk_is_not_part_of_it(monkeypatch: pytest.M
     """A retry that fails again at once must not be retried for ever."""
     monkeypatch.setattr(bulk_actions, "CHUNK", 1)
     jobs = [JobFactory.create(failed=True) for _ in range(2)]
-    retry = bulk_actions.VERBS["retry"]
+    retry = bulk_actions.ACTIONS["retry"]
 
     def fails_again(job_id: UUID, **how: Any) -> Job:
         JobFactory.create(failed=True)
         return retry(job_id, **how)
 
-    monkeypatch.setitem(bulk_actions.VERBS, "retry", fails_again)
+    monkeypatch.setitem(bulk_actions.ACTIONS, "retry", fails_again)
     assert changed("retry", "--status=FAILED") == [str(job.pk) for job in jobs]
 
 
@@ -362,7 +362,7 @@ def test_a_verb_needs_ids_or_filters_that_make_sense(words: list[str]) -> None:
 def test_a_filter_that_matches_nothing_is_no_error() -> None:
     said = call("jobs", "cancel", "--target=nobody-there")
 
-    assert (said.code, said.out) == (0, "cancel: 0 changed, 0 asked to stop, 0 skipped.\n")
+    assert (said.code, said.out) == (0, "cancel: 0 changed, 0 stop requests, 0 skipped.\n")
 
 
 def test_if_all_that_matched_was_refused_the_exit_code_is_1() -> None:

@@ -333,7 +333,7 @@ def test_how_old_must_be_said_unless_the_settings_do(settings: Any) -> None:
     assert call("prune", "--older-than=old").code == 2
 
     settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}
-    assert call("prune").out == "Deleted or folded: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"
+    assert call("prune").out == "Deleted or compacted: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"
 
 
 def test_the_duty_is_off_unless_the_settings_want_it(settings: Any) -> None:
@@ -367,4 +367,4 @@ def test_as_a_process_it_prunes_and_says_what(process_env: dict[str, str]) -> No
     said = run_process(process_env, "prune", MONTH)
 
     assert (said.code, said.err) == (0, "")
-    assert said.out == "Deleted or folded: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"
+    assert said.out == "Deleted or compacted: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"

@@ -37,7 +37,7 @@ def test_it_shows_the_state_of_everything(settings: Any) -> None:
     shown = call("schedulerinfo").out
 
     assert part(shown, "Live:") == ["  PENDING 0  QUEUED 1  DISPATCHING 0  RUNNING 1  PAUSED 0"]
-    assert part(shown, "Ended") == ["  COMPLETED 1234  FAILED 0  SKIPPED 0  CANCELLED 0"]
+    assert part(shown, "Finished") == ["  COMPLETED 1234  FAILED 0  SKIPPED 0  CANCELLED 0"]
     assert part(shown, "Oldest waiting:") == [f"  {oldest.pk}  5m 0s  tests.note"]
     (row,) = part(shown, "Running:")[1:]
     assert row.split() == [str(running.pk), "0s", "tests.note", "big-worker", "25%"]
@@ -45,7 +45,7 @@ def test_it_shows_the_state_of_everything(settings: Any) -> None:
     big, lost = (line.split() for line in part(shown, "Workers:")[1:])
     assert big[:3] == ["big-worker", "RUNNING", "1/4"]
     assert lost[:2] + lost[3:5] == ["lost-worker", "silent", "10m", "0s"]
-    blocked = part(shown, "Lanes blocked:")
+    blocked = part(shown, "Blocked targets:")
     assert blocked[1].split() == ["book-1", "FAILED", str(failed.pk), "boom"]
     assert blocked[2].split() == ["book-2", "target", "paused", "ann", "reindexing"]
 
@@ -55,7 +55,7 @@ def test_an_empty_queue_is_a_short_screen() -> None:
 
     assert part(shown, "Workers:") == ["  none is running"]
     assert "Running:" not in shown
-    assert "Lanes blocked:" not in shown
+    assert "Blocked targets:" not in shown
 
 
 def test_it_fits_80_columns_and_one_screen_whatever_the_names_are() -> None:

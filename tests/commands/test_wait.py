@@ -73,7 +73,7 @@ def test_a_cancelled_job_exits_130(fleet: Fleet) -> None:
 
     out, err = waiting.communicate(timeout=PATIENCE_SEC)
     assert (waiting.returncode, out) == (130, "")
-    assert f"CommandError: Job {job.pk} ended CANCELLED" in err
+    assert f"CommandError: Job {job.pk} is CANCELLED" in err
 
 
 @pytest.mark.once
@@ -86,7 +86,7 @@ def test_ctrl_c_leaves_the_job_and_exits_130(fleet: Fleet) -> None:
 
     _, err = waiting.communicate(timeout=PATIENCE_SEC)
     assert waiting.returncode == 130
-    assert f"job {job.pk} goes on without us" in err
+    assert f"job {job.pk} continues" in err
     assert "Traceback" not in err
     job.refresh_from_db()
     assert (job.status, job.cancel_requested) == (Status.RUNNING, False)

@@ -42,7 +42,7 @@ def test_two_of_ours_become_one() -> None:
 
 def test_removing_it() -> None:
     call("install_django_q")
-    assert "taken away" in call("install_django_q", "--remove").out
+    assert "removed" in call("install_django_q", "--remove").out
     assert not Theirs.objects.exists()
     assert call("install_django_q", "--remove").code == 0
 

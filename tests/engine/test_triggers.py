@@ -67,7 +67,7 @@ def test_a_missing_trigger_is_noticed_by_check_doctor_and_worker_and_put_back_by
     [warning] = [each for each in run_checks(databases=["default"]) if each.id == "jobs.W005"]
     assert "jobscheduler_inv_002, jobscheduler_webhook_events" in warning.msg
     assert "missing: jobscheduler_inv_002, jobscheduler_webhook_events" in call("doctor").out
-    with pytest.raises(CommandError, match="lacks triggers: jobscheduler_inv_002, jobscheduler_webhook_events"):
+    with pytest.raises(CommandError, match="Triggers are missing: jobscheduler_inv_002, jobscheduler_webhook_events"):
         call_command("worker", "--burst")
     call_command("migrate", verbosity=0)
     assert existing_triggers() == all_in_place

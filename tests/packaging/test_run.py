@@ -122,7 +122,7 @@ def test_a_start_without_collected_files_shows_whole_pages_and_says_so(
 def test_a_half_that_dies_takes_the_other_along_and_is_named(product: Product, name: str) -> None:
     os.kill(product.children()[name], signal.SIGKILL)
     assert product.process.wait(STOP_SEC) == 1
-    assert f"The {name} process ended by itself" in product.output
+    assert f"The {name} process exited unexpectedly" in product.output
     assert left_over(product.mark) == []
 
 

@@ -16,7 +16,7 @@ from jobs.management import base
     [("90s", 90), ("15m", 900), ("1h30m", 5400), ("1.5h", 5400), ("30d", 2_592_000), ("2w", 1_209_600)],
 )
 def test_a_duration_is_read_as_people_write_it(text: str, seconds: int) -> None:
-    assert base.duration(text, "--since") == timedelta(seconds=seconds)
+    assert base.parse_duration(text, "--since") == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_a_duration_is_read_as_people_write_it(text: str, seconds: int) -> None:
 )
 def test_what_is_no_duration_is_refused_by_the_name_of_its_option(text: str) -> None:
     with pytest.raises(InvalidInput, match="--since"):
-        base.duration(text, "--since")
+        base.parse_duration(text, "--since")
 
 
 @pytest.mark.parametrize(
@@ -32,23 +32,23 @@ def test_what_is_no_duration_is_refused_by_the_name_of_its_option(text: str) -> 
     [(None, "-"), (-3, "0s"), (0.9, "0s"), (59, "59s"), (61, "1m 1s"), (3600, "1h 0m"), (90_000, "1d 1h")],
 )
 def test_an_age_has_its_two_largest_units(seconds: float | None, shown: str) -> None:
-    assert base.age(seconds) == shown
+    assert base.format_age(seconds) == shown
 
 
 def test_a_table_is_aligned_and_shows_control_characters_instead_of_obeying_them() -> None:
-    assert base.table(("A", "LONG"), [("wide value", None), ("x", "\x1b[31m\n")]) == [
+    assert base.format_table(("A", "LONG"), [("wide value", None), ("x", "\x1b[31m\n")]) == [
         "A           LONG",
         "wide value",
         "x           \\x1b[31m\\n",
     ]
-    assert base.table(("A",), [("123456",)], width=4) == ["A", "123…"]
+    assert base.format_table(("A",), [("123456",)], width=4) == ["A", "123…"]
 
 
 def test_the_actor_is_who_sits_at_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert base.actor().name == getpass.getuser()
+    assert base.current_actor().name == getpass.getuser()
 
     def nameless() -> str:
         raise KeyError("getpwuid(): uid not found: 4711")
 
     monkeypatch.setattr(getpass, "getuser", nameless)
-    assert base.actor().name.startswith("uid ")
+    assert base.current_actor().name.startswith("uid ")

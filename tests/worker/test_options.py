@@ -25,8 +25,8 @@ BAD = (
     (["--concurrency=1001"], "--concurrency"),
     (["--concurrency=many"], "--concurrency"),
     (["--types=sample.noop,sample.unheard_of"], "sample.unheard_of"),
-    (["--types=,"], "--types: names nothing"),
-    (["--resources="], "--resources: names nothing"),
+    (["--types=,"], "--types: is empty"),
+    (["--resources="], "--resources: is empty"),
     (["--tenant=a/b"], "--tenant"),
     (["--name=a@b"], "--name"),
     (["--name=a#1"], "--name"),
@@ -70,7 +70,7 @@ def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:
     refused = worker(fleet, "--name=twin")
     assert refused.returncode == 2
     assert refused.stderr.strip().count("\n") == 0
-    assert f"twin is running already (host {Worker.objects.get().host}, pid {first.pid})" in refused.stderr
+    assert f"twin is already running (host {Worker.objects.get().host}, pid {first.pid})" in refused.stderr
     assert first.alive
 
 

@@ -1,4 +1,4 @@
-"""`manage.py createroles`: groups for those who look, those who operate and those who set up."""
+"""`manage.py createroles`: create groups with the permissions of viewers, operators and administrators."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from jobs.management import base
 
 class Command(base.CliCommand):
     help = (
-        "Makes the groups Job viewer, Job operator and Job admin, or puts their permissions right. "
-        "It may be run again at any time; permissions on other apps are left alone."
+        "Create the groups Job viewer, Job operator and Job admin, or update their permissions. "
+        "It can be repeated at any time; permissions of other apps are not changed."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        base.add_json(parser)
+        base.add_json_option(parser)
 
-    def handle(self, *args: Any, **given: Any) -> None:
+    def handle(self, *args: Any, **options: Any) -> None:
         if not apps.is_installed("django.contrib.auth"):
             raise CommandError(_("Roles are groups of django.contrib.auth, which is not installed."))
-        from jobs import roles  # its models are there only if the app is
+        from jobs import roles  # it needs the models of django.contrib.auth
 
         if not roles.is_ready():
             raise CommandError(_("There are no permissions yet: run “migrate” first."))
-        made = roles.make_all()
-        if given["json"]:
-            self.write_json([vars(each) for each in made])
+        results = roles.make_all()
+        if options["json"]:
+            self.write_json([vars(result) for result in results])
             return
-        for each in made:
-            number = ngettext("%d permission", "%d permissions", each.permissions) % each.permissions
-            told = {"name": each.name, "number": number, "added": each.added, "taken": each.taken}
-            self.stdout.write(_("%(name)s: %(number)s (%(added)d added, %(taken)d taken away)") % told)
+        for result in results:
+            number = ngettext("%d permission", "%d permissions", result.permissions) % result.permissions
+            values = {"name": result.name, "number": number, "added": result.added, "taken": result.taken}
+            self.stdout.write(_("%(name)s: %(number)s (%(added)d added, %(taken)d removed)") % values)

@@ -1,4 +1,4 @@
-"""`manage.py createtoken`: a token for the API, printed once and never kept."""
+"""`manage.py createtoken`: create an API token, which is printed once and not stored."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from jobs.services import tokens
 
 
 class Command(base.CliCommand):
-    help = "Makes an API token and prints it, alone, on stdout. It is not shown again."
+    help = "Create an API token and print it to stdout. It is not shown again."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("name", help="What it is for; the name in the audit trail.")
-        whose = parser.add_mutually_exclusive_group()
-        whose.add_argument("--tenant", default="default", help="The tenant it is of (default: default).")
-        whose.add_argument("--all-tenants", action="store_true", help="Of every tenant.")
+        parser.add_argument("name", help="The token's name, shown in the audit trail.")
+        tenant = parser.add_mutually_exclusive_group()
+        tenant.add_argument("--tenant", default="default", help="The tenant whose jobs it may use (default: default).")
+        tenant.add_argument("--all-tenants", action="store_true", help="For the jobs of every tenant.")
         parser.add_argument(
             "--scopes",
             action="append",
             help=f"Any of {', '.join(SCOPES)}, with commas (default: {','.join(tokens.DEFAULT_SCOPES)}).",
         )
-        parser.add_argument("--expires", metavar="DURATION", help="After which it is refused, e.g. 90d.")
+        parser.add_argument("--expires", metavar="DURATION", help="Its lifetime, e.g. 90d.")
 
-    def handle(self, *args: Any, **given: Any) -> None:
-        _token, written = tokens.create(
-            given["name"],
-            tenant=None if given["all_tenants"] else given["tenant"],
-            scopes=base.names(given["scopes"], "--scopes") or tokens.DEFAULT_SCOPES,
-            lifetime=None if given["expires"] is None else base.duration(given["expires"], "--expires"),
-            actor=base.actor(),
+    def handle(self, *args: Any, **options: Any) -> None:
+        _token, text = tokens.create(
+            options["name"],
+            tenant=None if options["all_tenants"] else options["tenant"],
+            scopes=base.parse_names(options["scopes"], "--scopes") or tokens.DEFAULT_SCOPES,
+            lifetime=None if options["expires"] is None else base.parse_duration(options["expires"], "--expires"),
+            actor=base.current_actor(),
         )
-        self.stdout.write(written)
+        self.stdout.write(text)

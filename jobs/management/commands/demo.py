@@ -23,25 +23,25 @@ class Command(base.CliCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         mode = parser.add_mutually_exclusive_group()
         mode.add_argument("--clear", action="store_true", help="Remove everything in the demo's tenant.")
-        mode.add_argument("--work", action="store_true", help="Then run the demo's jobs until Ctrl-C.")
+        mode.add_argument("--work", action="store_true", help="Run the demo's jobs until Ctrl-C.")
         parser.add_argument("--force", action="store_true", help="Create the demo although DEBUG is off.")
 
-    def handle(self, *args: Any, **given: Any) -> None:
-        if given["clear"]:
-            deleted = demo.clear(actor=base.actor(), timeout_sec=STOP_TIMEOUT_SEC)
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["clear"]:
+            deleted = demo.clear(actor=base.current_actor(), timeout_sec=STOP_TIMEOUT_SEC)
             self.stdout.write(_("Demo removed (%d jobs).") % deleted)
-        elif given["work"] and demo.exists():
+        elif options["work"] and demo.exists():
             self._run_worker()
         else:
-            if not settings.DEBUG and not given["force"]:
+            if not settings.DEBUG and not options["force"]:
                 message = _("DEBUG is off, so this may be a production site. Use --force to fill the tenant “%s” here.")
                 raise CommandError(message % demo.TENANT)
-            jobs = demo.fill(actor=base.actor())
+            jobs = demo.fill(actor=base.current_actor())
             message = _(
                 "The tenant “%(tenant)s” now has %(jobs)d jobs. A worker runs them; “demo --clear” removes all."
             )
             self.stdout.write(message % {"tenant": demo.TENANT, "jobs": jobs})
-            if given["work"]:
+            if options["work"]:
                 self._run_worker()
 
     def _run_worker(self) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py groups`: jobs that belong together."""
+"""`manage.py groups`: submit and operate groups of jobs."""
 
 from __future__ import annotations
 
@@ -17,43 +17,44 @@ from jobs.services import groups
 from jobs.validation import fields as validation
 
 HEADINGS = ("ID", "NAME", "TENANT", "MODE", "STATUS", "PLACES", "CREATED")
-PLACES = ("PLACE", "JOB", "TYPE", "STATUS", "ATTEMPT", "REASON")
+MEMBER_HEADINGS = ("PLACE", "JOB", "TYPE", "STATUS", "ATTEMPT", "REASON")
 FIELDS = {"name", "mode", "on_failure", "jobs", "tenant"}
 
 
 class Command(base.CliCommand):
-    help = "Submits, lists, shows, cancels and retries groups of jobs."
+    help = "Submit, list, show, cancel and retry groups of jobs."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        every = self.add_verbs(parser)
-        making = self.add_verb(every, "create", "Submit the group that a JSON file describes; prints its id.")
-        making.add_argument("file", metavar="FILE", help='{"mode": …, "on_failure": …, "jobs": [{…}, …]}; - is stdin.')
-        listing = self.add_verb(every, "list", "Groups, newest first.")
-        listing.add_argument("--tenant", help="Only of this tenant.")
-        listing.add_argument("--status", help=f"Only those that are {', '.join(GroupStatus.values)}.")
-        base.add_limit(listing)
-        showing = self._add(every, "show", "A group, place by place.")
-        for each in (listing, showing):
-            base.add_json(each)
-        base.add_reason(self._add(every, "cancel", "End what waits, ask what runs to stop."))
-        base.add_reason(self._add(every, "retry", "Run again, in order, what did not end well."))
+        subcommands = self.add_subcommands(parser)
+        create = self.add_subcommand(subcommands, "create", "Submit the group in a JSON file and print its id.")
+        create.add_argument("file", metavar="FILE", help='{"mode": …, "on_failure": …, "jobs": [{…}, …]}; - is stdin.')
+        list_groups = self.add_subcommand(subcommands, "list", "List groups, newest first.")
+        list_groups.add_argument("--tenant", help="Only groups of this tenant.")
+        list_groups.add_argument("--status", help=f"Only groups in this state: {', '.join(GroupStatus.values)}.")
+        base.add_limit_option(list_groups)
+        show = self._add_for_group(subcommands, "show", "Show a group and its jobs.")
+        for subcommand in (list_groups, show):
+            base.add_json_option(subcommand)
+        cancel = "Cancel waiting jobs, and send running ones a stop request."
+        base.add_reason_option(self._add_for_group(subcommands, "cancel", cancel))
+        base.add_reason_option(self._add_for_group(subcommands, "retry", "Retry the jobs that failed, in order."))
 
-    def _add(self, every: Any, name: str, summary: str) -> CommandParser:
-        verb = self.add_verb(every, name, summary)
-        verb.add_argument("id", metavar="GROUP")
-        return verb
+    def _add_for_group(self, subcommands: Any, name: str, summary: str) -> CommandParser:
+        subcommand = self.add_subcommand(subcommands, name, summary)
+        subcommand.add_argument("id", metavar="GROUP")
+        return subcommand
 
-    def handle(self, *args: Any, **given: Any) -> None:
-        if given["verb"] in ("cancel", "retry"):
-            change = groups.cancel if given["verb"] == "cancel" else groups.retry
-            group = change(given["id"], reason=given["reason"], actor=base.actor())
-            self.write_table(HEADINGS, [_row(group, groups.progress([group.pk])[group.pk])])
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["subcommand"] in ("cancel", "retry"):
+            change = groups.cancel if options["subcommand"] == "cancel" else groups.retry
+            group = change(options["id"], reason=options["reason"], actor=base.current_actor())
+            self.write_table(HEADINGS, [_build_row(group, groups.progress([group.pk])[group.pk])])
         else:
-            getattr(self, f"_{given['verb']}")(given)
+            getattr(self, f"_{options['subcommand']}")(options)
 
-    def _create(self, given: dict[str, Any]) -> None:
+    def _create(self, options: dict[str, Any]) -> None:
         try:
-            content = sys.stdin.buffer.read() if given["file"] == "-" else Path(given["file"]).read_bytes()
+            content = sys.stdin.buffer.read() if options["file"] == "-" else Path(options["file"]).read_bytes()
         except OSError as error:
             raise InvalidInput("FILE", _("cannot be read: %s") % (error.strerror or error)) from None
         fields = validation.decode_json(content, "FILE")
@@ -62,39 +63,39 @@ class Command(base.CliCommand):
         for name in set(fields) - FIELDS:
             raise InvalidInput(str(name)[:100], _("is not a field of a group"), "extra_forbidden")
         members = fields.pop("jobs", None)
-        options = {name: value for name, value in fields.items() if value is not None}
-        made = groups.create(members if members is not None else [], actor=base.actor(), **options)
-        self.stdout.write(str(made.pk))
+        fields = {name: value for name, value in fields.items() if value is not None}
+        group = groups.create(members if members is not None else [], actor=base.current_actor(), **fields)
+        self.stdout.write(str(group.pk))
 
-    def _list(self, given: dict[str, Any]) -> None:
-        found = groups.of(validation.parse_tenant(given["tenant"], "--tenant") if given["tenant"] is not None else None)
-        if given["status"] is not None:
-            if given["status"] not in GroupStatus.values:
+    def _list(self, options: dict[str, Any]) -> None:
+        selected = groups.of(
+            validation.parse_tenant(options["tenant"], "--tenant") if options["tenant"] is not None else None
+        )
+        if options["status"] is not None:
+            if options["status"] not in GroupStatus.values:
                 raise InvalidInput("--status", _("must be one of %s") % ", ".join(GroupStatus.values), "enum")
-            found = found.filter(status=given["status"])
-        rows = list(found[: base.limit(given)])
-        counted = groups.progress([row.pk for row in rows])
-        if given["json"]:
-            self.write_json([serializers.group(row, counted[row.pk]) for row in rows])
+            selected = selected.filter(status=options["status"])
+        rows = list(selected[: base.parse_limit(options)])
+        progress = groups.progress([row.pk for row in rows])
+        if options["json"]:
+            self.write_json([serializers.group(row, progress[row.pk]) for row in rows])
         else:
-            self.write_table(HEADINGS, [_row(row, counted[row.pk]) for row in rows])
+            self.write_table(HEADINGS, [_build_row(row, progress[row.pk]) for row in rows])
 
-    def _show(self, given: dict[str, Any]) -> None:
-        group = groups.get(given["id"])
-        tails = list(groups.tails(group.pk).select_related("run", "retried_by"))
+    def _show(self, options: dict[str, Any]) -> None:
+        group = groups.get(options["id"])
+        jobs = list(groups.tails(group.pk).select_related("run", "retried_by"))
         progress = groups.progress([group.pk])[group.pk]
-        if given["json"]:
-            self.write_json({**serializers.group(group, progress), "jobs": [serializers.job(each) for each in tails]})
+        if options["json"]:
+            self.write_json({**serializers.group(group, progress), "jobs": [serializers.job(job) for job in jobs]})
             return
-        self.write_table(HEADINGS, [_row(group, progress)])
+        self.write_table(HEADINGS, [_build_row(group, progress)])
         self.stdout.write("")
-        rows = [
-            (each.group_index, each.pk, each.job_type, each.status, each.attempt, each.status_reason) for each in tails
-        ]
-        self.write_table(PLACES, rows)
+        rows = [(job.group_index, job.pk, job.job_type, job.status, job.attempt, job.status_reason) for job in jobs]
+        self.write_table(MEMBER_HEADINGS, rows)
 
 
-def _row(group: JobGroup, progress: dict[str, Any]) -> tuple[object, ...]:
+def _build_row(group: JobGroup, progress: dict[str, Any]) -> tuple[object, ...]:
     states = ", ".join(f"{count} {status}" for status, count in sorted(progress["by_status"].items()))
-    told = f"{progress['total']}: {states}" if states else "0"
-    return (group.pk, group.name, group.tenant, group.mode, group.status, told, serializers.moment(group.created_at))
+    members = f"{progress['total']}: {states}" if states else "0"
+    return (group.pk, group.name, group.tenant, group.mode, group.status, members, serializers.moment(group.created_at))

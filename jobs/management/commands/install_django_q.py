@@ -1,4 +1,4 @@
-"""`manage.py install_django_q`: a running qcluster drives the housekeeping, where no worker does."""
+"""`manage.py install_django_q`: let a running qcluster do the maintenance, where no worker does."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from django.utils.translation import gettext as _
 from jobs.contrib import django_q
 from jobs.management import base
 
-MOST_MINUTES = 60
+MAX_MINUTES = 60
 
 
 class Command(base.CliCommand):
-    help = "Schedules our housekeeping in django-q2: due schedules, recovery, webhooks. Repeating it is harmless."
+    help = "Schedule our maintenance in django-q2: due schedules, recovery, webhooks. It can be repeated."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--minutes", default="1", help="How often (default every %(default)s).")
-        parser.add_argument("--cluster", help="For this cluster only (default: the site's default one).")
-        parser.add_argument("--remove", action="store_true", help="Take it away again.")
+        parser.add_argument("--minutes", default="1", help="Minutes between ticks (default %(default)s).")
+        parser.add_argument("--cluster", help="The cluster that runs it (default: the site's default cluster).")
+        parser.add_argument("--remove", action="store_true", help="Remove the schedule.")
 
-    def handle(self, *args: Any, **given: Any) -> None:
-        if given["remove"]:
-            gone = django_q.uninstall()
-            self.stdout.write(_("The tick was taken away.") if gone else _("There was no tick to take away."))
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["remove"]:
+            is_removed = django_q.uninstall()
+            self.stdout.write(_("The tick was removed.") if is_removed else _("There was no tick to remove."))
             return
-        minutes = base.whole_number(given["minutes"], "--minutes", 1, MOST_MINUTES)
-        new = django_q.install(minutes=minutes, cluster=given["cluster"] or None)
-        told = _("A running qcluster ticks every %d min.") if new else _("It was there; now it ticks every %d min.")
-        self.stdout.write(told % minutes)
+        minutes = base.parse_whole_number(options["minutes"], "--minutes", 1, MAX_MINUTES)
+        is_new = django_q.install(minutes=minutes, cluster=options["cluster"] or None)
+        message = (
+            _("A running qcluster ticks every %d min.")
+            if is_new
+            else _("Changed: a running qcluster ticks every %d min.")
+        )
+        self.stdout.write(message % minutes)

@@ -1,4 +1,4 @@
-"""`manage.py jobs`: look at jobs and operate them from a terminal, one by one or many by filter."""
+"""`manage.py jobs`: show and operate jobs, by id or by filter."""
 
 from __future__ import annotations
 
@@ -13,122 +13,128 @@ from jobs.engine.transitions import get
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
 from jobs.management import base, output
-from jobs.management.bulk_actions import LOOK_BACK, VERBS, Selection, add_filters, by_filter, by_ids
+from jobs.management.bulk_actions import ACTIONS, SCAN_LIMIT, Selection, add_filters, apply_to_ids, apply_to_selection
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.stats import live_counts, queries
 from jobs.validation import fields
 
-SHOWN = 50
+LIST_LIMIT = 50
 SUMMARIES = {
-    "cancel": "End waiting jobs at once; ask running ones to stop.",
-    "pause": "Stop jobs in a way that can be resumed.",
-    "resume": "Continue paused jobs; follow a failed one with a new job at the head of its target.",
-    "retry": "Follow ended jobs with a new one each. By filter without --status: those that FAILED.",
-    "resolve": "Accept failures: they no longer block their target.",
-    "release": "Let held jobs go.",
+    "cancel": "Cancel waiting jobs; send running ones a stop request.",
+    "pause": "Pause jobs; they can be resumed.",
+    "resume": "Continue paused jobs; retry a failed one before the other jobs of its target.",
+    "retry": "Submit a new job for each finished one. By filter without --status: for FAILED ones.",
+    "resolve": "Mark failures as resolved: they no longer block their target.",
+    "release": "Release held jobs.",
 }
 
 
 class Command(base.CliCommand):
-    help = "Lists, shows and operates jobs. Exit codes: 0 done, 1 refused or not found, 2 bad input."
+    help = "List, show and operate jobs. Exit codes: 0 done, 1 refused or not found, 2 bad input."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        every = self.add_verbs(parser)
-        listing = self.add_verb(every, "list", "The newest jobs.")
-        add_filters(listing, limit=SHOWN)
-        showing = self.add_verb(every, "show", "All there is to know about a job.")
-        showing.add_argument("ids", nargs="+", metavar="ID")
-        explaining = self.add_verb(every, "explain", "Why a job is not running, and when it may start.")
-        explaining.add_argument("id", metavar="ID")
+        subcommands = self.add_subcommands(parser)
+        list_jobs = self.add_subcommand(subcommands, "list", "List the newest jobs.")
+        add_filters(list_jobs, limit=LIST_LIMIT)
+        show = self.add_subcommand(subcommands, "show", "Show all details of a job.")
+        show.add_argument("ids", nargs="+", metavar="ID")
+        explain_job = self.add_subcommand(
+            subcommands, "explain", "Explain why a job is not running, and when it may start."
+        )
+        explain_job.add_argument("id", metavar="ID")
         for name, summary in SUMMARIES.items():
-            operating = self.add_verb(every, name, summary)
-            operating.add_argument("ids", nargs="*", metavar="ID", help="These jobs; or say filters.")
-            add_filters(operating, limit=None)
-            operating.add_argument("--dry-run", action="store_true", help="Only say what would be done.")
-            base.add_reason(operating)
-            base.add_json(operating)
-        moving = self.add_verb(every, "move", "Put a waiting job elsewhere among those of its tenant and priority.")
-        moving.add_argument("id", metavar="ID")
-        where = moving.add_mutually_exclusive_group(required=True)
-        where.add_argument("--before", metavar="ID")
-        where.add_argument("--after", metavar="ID")
-        where.add_argument("--top", action="store_const", const="top", dest="to")
-        where.add_argument("--bottom", action="store_const", const="bottom", dest="to")
-        base.add_reason(moving)
-        counting = self.add_verb(every, "stats", "How many jobs are in which state; of ended ones, ever.")
-        for each in (listing, showing, explaining, moving, counting):
-            base.add_json(each)
+            action = self.add_subcommand(subcommands, name, summary)
+            action.add_argument("ids", nargs="*", metavar="ID", help="The jobs; or use filters.")
+            add_filters(action, limit=None)
+            action.add_argument("--dry-run", action="store_true", help="Only print what would be done.")
+            base.add_reason_option(action)
+            base.add_json_option(action)
+        summary = "Move a waiting job among the others of its tenant and priority."
+        move = self.add_subcommand(subcommands, "move", summary)
+        move.add_argument("id", metavar="ID")
+        position = move.add_mutually_exclusive_group(required=True)
+        position.add_argument("--before", metavar="ID")
+        position.add_argument("--after", metavar="ID")
+        position.add_argument("--top", action="store_const", const="top", dest="to")
+        position.add_argument("--bottom", action="store_const", const="bottom", dest="to")
+        base.add_reason_option(move)
+        stats = self.add_subcommand(subcommands, "stats", "Count jobs by state; finished ones are totals of all time.")
+        for subcommand in (list_jobs, show, explain_job, move, stats):
+            base.add_json_option(subcommand)
 
-    def handle(self, *args: Any, **given: Any) -> None:
-        verb = given["verb"]
-        if verb in VERBS:
-            self._operate(verb, given)
+    def handle(self, *args: Any, **options: Any) -> None:
+        subcommand = options["subcommand"]
+        if subcommand in ACTIONS:
+            self._apply_action(subcommand, options)
         else:
-            getattr(self, f"_{verb}")(given)
+            getattr(self, f"_{subcommand}")(options)
 
-    def _list(self, given: dict[str, Any]) -> None:
-        found, cut = Selection.of(given).newest()
-        if given["json"]:
-            self.write_json([serializers.job(job) for job in found])
+    def _list(self, options: dict[str, Any]) -> None:
+        jobs, is_truncated = Selection.from_options(options).list_newest()
+        if options["json"]:
+            self.write_json([serializers.job(job) for job in jobs])
         else:
             now = clock.now()
-            self.write_table(output.HEADINGS, [output.row(job, now) for job in found])
-        if cut:
-            self.stderr.write(_("Only the newest %d jobs were looked at; --since looks as far as it says.") % LOOK_BACK)
+            self.write_table(output.HEADINGS, [output.build_row(job, now) for job in jobs])
+        if is_truncated:
+            self.stderr.write(_("Only the newest %d jobs were searched; --since searches further back.") % SCAN_LIMIT)
 
-    def _show(self, given: dict[str, Any]) -> None:
-        found, missing = [], []
-        for each in given["ids"]:
+    def _show(self, options: dict[str, Any]) -> None:
+        jobs, missing = [], []
+        for job_id in options["ids"]:
             try:
-                found.append(get(fields.parse_id(each)))
+                jobs.append(get(fields.parse_id(job_id)))
             except NotFound:
-                missing.append(each)
-        if given["json"]:
-            documents = [output.document(job) for job in found]
-            self.write_json(documents[0] if len(given["ids"]) == 1 and documents else documents)
+                missing.append(job_id)
+        if options["json"]:
+            documents = [output.build_document(job) for job in jobs]
+            self.write_json(documents[0] if len(options["ids"]) == 1 and documents else documents)
         else:
-            self.stdout.write("\n\n".join("\n".join(output.page(job)) for job in found), ending="\n" * bool(found))
+            self.stdout.write("\n\n".join("\n".join(output.format_job(job)) for job in jobs), ending="\n" * bool(jobs))
         if missing:
             raise NotFound(_("There is no job %s.") % ", ".join(missing))
 
-    def _explain(self, given: dict[str, Any]) -> None:
-        found = explain(get(fields.parse_id(given["id"])).pk)
-        if given["json"]:
-            self.write_json(found.document())
+    def _explain(self, options: dict[str, Any]) -> None:
+        explanation = explain(get(fields.parse_id(options["id"])).pk)
+        if options["json"]:
+            self.write_json(explanation.document())
         else:
-            self.stdout.write("\n".join(output.explanation(found)))
+            self.stdout.write("\n".join(output.format_explanation(explanation)))
 
-    def _operate(self, verb: str, given: dict[str, Any]) -> None:
-        selection, listed = Selection.of(given), given["ids"]
-        if bool(listed) != selection.is_empty:
-            raise InvalidInput([], _("say which jobs: either their ids or at least one filter"))
-        how: Any = {"dry_run": given["dry_run"], "reason": given["reason"], "actor": base.actor()}
-        tally = by_ids(verb, listed, **how) if listed else by_filter(verb, selection, **how)
-        if given["json"]:
-            self.write_json(tally.document())
+    def _apply_action(self, action: str, options: dict[str, Any]) -> None:
+        selection, job_ids = Selection.from_options(options), options["ids"]
+        if bool(job_ids) != selection.is_empty:
+            raise InvalidInput([], _("give either job ids or at least one filter"))
+        arguments: Any = {"dry_run": options["dry_run"], "reason": options["reason"], "actor": base.current_actor()}
+        if job_ids:
+            result = apply_to_ids(action, job_ids, **arguments)
         else:
-            self.stdout.write("\n".join(tally.lines()))
-        if tally.skipped and (listed or not (tally.changed or tally.asked)):
-            count = sum(map(len, tally.skipped.values()))
+            result = apply_to_selection(action, selection, **arguments)
+        if options["json"]:
+            self.write_json(result.document())
+        else:
+            self.stdout.write("\n".join(result.format_lines()))
+        if result.skipped and (job_ids or not (result.changed or result.stop_requested)):
+            count = sum(map(len, result.skipped.values()))
             message = ngettext("%d job could not be changed.", "%d jobs could not be changed.", count) % count
             raise CommandError(message, returncode=base.REFUSED)
 
-    def _move(self, given: dict[str, Any]) -> None:
-        where = {name: given[name] for name in ("before", "after", "to")}
-        job = job_services.move(given["id"], **where, reason=given["reason"], actor=base.actor())
-        if given["json"]:
+    def _move(self, options: dict[str, Any]) -> None:
+        position = {name: options[name] for name in ("before", "after", "to")}
+        job = job_services.move(options["id"], **position, reason=options["reason"], actor=base.current_actor())
+        if options["json"]:
             self.write_json(serializers.job(job))
         else:
             self.stdout.write(_("Job %s was moved.") % job.pk)
 
-    def _stats(self, given: dict[str, Any]) -> None:
+    def _stats(self, options: dict[str, Any]) -> None:
         counts, oldest = live_counts.count_jobs().by_status(), queries.get_oldest_waiting_job()
-        waited = None if oldest is None else max((clock.now() - oldest.created_at).total_seconds(), 0.0)
-        if given["json"]:
-            self.write_json({"jobs": counts, "oldest_queued_age_sec": waited})
+        age_sec = None if oldest is None else max((clock.now() - oldest.created_at).total_seconds(), 0.0)
+        if options["json"]:
+            self.write_json({"jobs": counts, "oldest_queued_age_sec": age_sec})
             return
         self.write_table(("STATUS", "JOBS"), [(status, counts[status]) for status in Status])
         if oldest is not None:
-            told = {"age": base.age(waited), "job": f"{oldest.job_type} {oldest.pk}"}
-            self.stdout.write(_("Oldest waiting: %(age)s (%(job)s)") % told)
+            values = {"age": base.format_age(age_sec), "job": f"{oldest.job_type} {oldest.pk}"}
+            self.stdout.write(_("Oldest waiting: %(age)s (%(job)s)") % values)

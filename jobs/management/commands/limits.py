@@ -1,4 +1,4 @@
-"""`manage.py limits`: how many jobs may run at once, changed live."""
+"""`manage.py limits`: show and change how many jobs may run at once."""
 
 from __future__ import annotations
 
@@ -16,55 +16,57 @@ from jobs.services.limits import LimitState
 
 UNLIMITED = ("unlimited", "none")
 HEADINGS = ("SCOPE", "KEY", "MAX", "IN USE", "SOURCE", "PAUSED")
-WHERE = "global; or job_type, resource, tenant or addon and its name"
+SCOPE_HELP = "global; or job_type, resource, tenant or addon and its name"
 
 
 class Command(base.CliCommand):
-    help = "Lists, sets and pauses limits, e.g. `limits set global 8` or `limits set job_type mail.send 3`."
+    help = "List, set and pause limits, e.g. `limits set global 8` or `limits set job_type mail.send 3`."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        every = self.add_verbs(parser)
-        base.add_json(self.add_verb(every, "list", "All limits and how much of them is in use."))
-        setting = self._add(every, "set", "Override what the settings say.")
-        setting.add_argument("words", nargs="+", metavar="[KEY] MAX", help="The maximum, or `unlimited`.")
+        subcommands = self.add_subcommands(parser)
+        base.add_json_option(self.add_subcommand(subcommands, "list", "List all limits and their use."))
+        set_limit = self._add_for_limit(subcommands, "set", "Override the limit of the settings.")
+        set_limit.add_argument("words", nargs="+", metavar="[KEY] MAX", help="The maximum, or `unlimited`.")
         for name, summary in (
-            ("reset", "Drop the override: the settings count again. A pause stays."),
-            ("pause", "Start nothing more under this limit; what runs goes on."),
-            ("unpause", "Lift the pause."),
+            ("reset", "Remove the override: the limit of the settings applies again. A pause stays."),
+            ("pause", "Start no more jobs under this limit; running jobs continue."),
+            ("unpause", "End the pause."),
         ):
-            self._add(every, name, summary).add_argument("words", nargs="?", metavar="KEY")
+            self._add_for_limit(subcommands, name, summary).add_argument("words", nargs="?", metavar="KEY")
 
-    def _add(self, every: Any, name: str, summary: str) -> CommandParser:
-        verb = self.add_verb(every, name, summary)
-        verb.add_argument("scope", choices=LimitScope.values, help=WHERE)
-        base.add_reason(verb)
-        base.add_json(verb)
-        return verb
+    def _add_for_limit(self, subcommands: Any, name: str, summary: str) -> CommandParser:
+        subcommand = self.add_subcommand(subcommands, name, summary)
+        subcommand.add_argument("scope", choices=LimitScope.values, help=SCOPE_HELP)
+        base.add_reason_option(subcommand)
+        base.add_json_option(subcommand)
+        return subcommand
 
-    def handle(self, *args: Any, **given: Any) -> None:
-        states = limits.listing() if given["verb"] == "list" else [self._change(given)]
-        if given["json"]:
+    def handle(self, *args: Any, **options: Any) -> None:
+        states = limits.listing() if options["subcommand"] == "list" else [self._change(options)]
+        if options["json"]:
             documents = [serializers.limit(state) for state in states]
-            self.write_json(documents if given["verb"] == "list" else documents[0])
+            self.write_json(documents if options["subcommand"] == "list" else documents[0])
         else:
-            self.write_table(HEADINGS, map(row, states))
+            self.write_table(HEADINGS, map(_build_row, states))
 
-    def _change(self, given: dict[str, Any]) -> LimitState:
-        scope, actor, reason = given["scope"], base.actor(), given["reason"]
-        if given["verb"] == "set":
-            *keys, maximum = given["words"]
+    def _change(self, options: dict[str, Any]) -> LimitState:
+        scope, actor, reason = options["scope"], base.current_actor(), options["reason"]
+        if options["subcommand"] == "set":
+            *keys, maximum = options["words"]
             if len(keys) > 1:
-                raise InvalidInput([], _("say a scope, its key unless it is global, and a maximum"))
-            number = None if maximum.lower() in UNLIMITED else base.whole_number(maximum, "max", 1, limits.LARGEST)
+                raise InvalidInput([], _("give a scope, its key unless the scope is global, and a maximum"))
+            number = (
+                None if maximum.lower() in UNLIMITED else base.parse_whole_number(maximum, "max", 1, limits.LARGEST)
+            )
             return limits.set_maximum(scope, "".join(keys), maximum=number, reason=reason, actor=actor)
-        key = given["words"] or ""
-        if given["verb"] == "unpause":
+        key = options["words"] or ""
+        if options["subcommand"] == "unpause":
             return limits.unpause(scope, key, actor=actor)
-        change = limits.reset if given["verb"] == "reset" else limits.pause
+        change = limits.reset if options["subcommand"] == "reset" else limits.pause
         return change(scope, key, reason=reason, actor=actor)
 
 
-def row(state: LimitState) -> tuple[object, ...]:
-    most = _("unlimited") if state.max is None else state.max
+def _build_row(state: LimitState) -> tuple[object, ...]:
+    maximum = _("unlimited") if state.max is None else state.max
     paused = f"{state.paused_by}: {state.reason}".strip(": ") or _("yes") if state.paused else ""
-    return (state.scope, state.key, most, state.in_use, state.source, paused)
+    return (state.scope, state.key, maximum, state.in_use, state.source, paused)

@@ -1,4 +1,4 @@
-"""`manage.py prune --older-than 30d`: retention, now and to the end."""
+"""`manage.py prune --older-than 30d`: apply retention now, without its limit per round."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from jobs.management import base
 
 class Command(base.CliCommand):
     help = (
-        "Deletes ended retry chains and groups that nothing has happened to for so long, never a part of one, nothing "
-        "that is live, blocks a target or waits for a webhook. Totals stay: old minutes of the rollup become days."
+        "Delete retry chains and groups that finished and have not changed for this long, always as a whole. Jobs that "
+        "block a target or wait for a webhook are kept. Totals are kept: old minutes of the rollup become days."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--older-than", metavar="DURATION", help="E.g. 30d or 12h; default RETENTION_DAYS.")
-        parser.add_argument("--dry-run", action="store_true", help="Only say what would go.")
-        base.add_json(parser)
+        parser.add_argument("--dry-run", action="store_true", help="Only print what would be deleted.")
+        base.add_json_option(parser)
 
-    def handle(self, *args: Any, **given: Any) -> None:
-        if given["older_than"] is not None:
-            age = base.duration(given["older_than"], "--older-than")
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["older_than"] is not None:
+            age = base.parse_duration(options["older_than"], "--older-than")
         elif conf.RETENTION_DAYS is not None:
             age = timedelta(days=conf.RETENTION_DAYS)
         else:
-            raise InvalidInput("--older-than", _("must be said, as RETENTION_DAYS is not set"))
-        pruning = PrunePass(age, dry_run=given["dry_run"])
-        pruning.run()
-        if given["json"]:
-            self.write_json({"dry_run": given["dry_run"], **vars(pruning.counts)})
+            raise InvalidInput("--older-than", _("is required, as RETENTION_DAYS is not set"))
+        prune_pass = PrunePass(age, dry_run=options["dry_run"])
+        prune_pass.run()
+        if options["json"]:
+            self.write_json({"dry_run": options["dry_run"], **vars(prune_pass.counts)})
         else:
-            would = _("Would delete or fold: %s.") if given["dry_run"] else _("Deleted or folded: %s.")
-            self.stdout.write(would % pruning.counts)
+            message = _("Would delete or compact: %s.") if options["dry_run"] else _("Deleted or compacted: %s.")
+            self.stdout.write(message % prune_pass.counts)

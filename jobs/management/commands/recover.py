@@ -1,4 +1,4 @@
-"""`manage.py recover`: one round of recovery, for a site whose workers are all gone or for a cron job."""
+"""`manage.py recover`: run lease recovery once, for a site without running workers, or from cron."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from jobs.management import base
 
 
 class Command(base.CliCommand):
-    help = "Ends jobs whose lease is over, as each worker does regularly, and retries those that may be."
+    help = "Fail jobs whose lease has expired, as each worker does regularly, and retry those that have retries left."
 
-    def handle(self, *args: Any, **given: Any) -> None:
-        ended = LeaseReaper().run_round()
-        self.stdout.write(ngettext("%d job recovered.", "%d jobs recovered.", ended) % ended)
+    def handle(self, *args: Any, **options: Any) -> None:
+        count = LeaseReaper().run_round()
+        self.stdout.write(ngettext("%d job recovered.", "%d jobs recovered.", count) % count)

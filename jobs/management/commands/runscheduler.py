@@ -1,4 +1,4 @@
-"""Everything in one terminal: the web server and a worker, which live and end together; or the web server alone."""
+"""`manage.py runscheduler`: run the web server and a worker, which stop together; or the web server alone."""
 
 from __future__ import annotations
 
@@ -29,25 +29,32 @@ from django.urls import NoReverseMatch, reverse
 
 from jobs.checks import TAG
 from jobs.conf import conf
-from jobs.management.command_child import die_with
+from jobs.management.command_child import exit_with_parent
 
 log = logging.getLogger("jobs.web")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PATIENCE_SEC = 3  # beyond the worker's own grace, for processes to wind down
-REPEAT_SEC = 1  # one Ctrl-C can arrive twice, from the terminal and from make
+EXTRA_STOP_SEC = 3  # after SHUTDOWN_GRACE_SEC, for the processes to exit
+REPEAT_SEC = 1  # one Ctrl-C can arrive twice: from the terminal and from make
 
 
 class Command(BaseCommand):
     requires_system_checks = [TAG]
-    help = "Runs the web server and a worker in one terminal; Ctrl-C ends both gracefully, a second one at once."
+    help = "Run the web server and a worker in one terminal; Ctrl-C stops both gracefully, a second one immediately."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-        parser.add_argument("--port", type=_port, default=8000, help="0 picks a free one (default %(default)s)")
-        parser.add_argument("--threads", type=int, default=8, help="requests served at once (default %(default)s)")
+        parser.add_argument("--host", default="127.0.0.1", help="Address to listen on (default %(default)s).")
+        parser.add_argument(
+            "--port",
+            type=_parse_port,
+            default=8000,
+            help="Port to listen on; 0 chooses a free one (default %(default)s).",
+        )
+        parser.add_argument(
+            "--threads", type=int, default=8, help="Number of threads for requests (default %(default)s)."
+        )
         worker = parser.add_mutually_exclusive_group()
-        worker.add_argument("--concurrency", type=int, help="jobs the worker runs at once")
-        worker.add_argument("--no-worker", action="store_true", help="the web server alone; workers run elsewhere")
+        worker.add_argument("--concurrency", type=int, help="Number of jobs that the worker runs at once.")
+        worker.add_argument("--no-worker", action="store_true", help="Run the web server alone.")
         parser.add_argument("--socket", type=int, help=SUPPRESS)
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -56,90 +63,96 @@ class Command(BaseCommand):
         if options["socket"] is not None:
             serve(options["socket"], threads=options["threads"])
             return
-        listening = self._listen(options["host"], options["port"])
+        server_socket = self._listen(options["host"], options["port"])
         if options["no_worker"]:
-            self._greet(listening)
-            serve(listening.detach(), threads=options["threads"])
+            self._print_address(server_socket)
+            serve(server_socket.detach(), threads=options["threads"])
         else:
-            self._run(listening, options["threads"], options["concurrency"])
+            self._run(server_socket, options["threads"], options["concurrency"])
 
-    def _run(self, listening: socket, threads: int, concurrency: int | None) -> None:
-        happenings = _heed_signals()
-        descriptor = listening.fileno()
+    def _run(self, server_socket: socket, threads: int, concurrency: int | None) -> None:
+        events = _queue_signals()
+        descriptor = server_socket.fileno()
         web = Child("web", "runscheduler", f"--socket={descriptor}", f"--threads={threads}", pass_fds=[descriptor])
         worker = Child("worker", "worker", *([f"--concurrency={concurrency}"] if concurrency else []))
         for child in (web, worker):
-            threading.Thread(target=_watch, args=(child, happenings), daemon=True).start()
-        self._greet(listening)
-        listening.close()  # the web process has it now; when that ends, the port is free
-        first = happenings.get()
-        killed = _stop([web, worker], happenings)
+            threading.Thread(target=_watch, args=(child, events), daemon=True).start()
+        self._print_address(server_socket)
+        server_socket.close()  # the web process has a copy; when it ends, the port is free
+        first = events.get()
+        killed = _stop([web, worker], events)
         if isinstance(first, Child):
             raise CommandError(
-                f"The {first.name} process ended by itself (exit code {first.wait()}); stopped the rest."
+                f"The {first.name} process exited unexpectedly (exit code {first.wait()}); the other was stopped."
             )
         if killed:
-            raise CommandError(f"Did not stop in time and was killed: {', '.join(child.name for child in killed)}.")
-        if failed := [child for child in (web, worker) if not child.ended_well]:
-            raise CommandError(f"Stopped, with an error in: {', '.join(child.name for child in failed)}.")
+            raise CommandError(f"Killed after the grace period: {', '.join(child.name for child in killed)}.")
+        if failed := [child for child in (web, worker) if not child.exited_cleanly]:
+            raise CommandError(f"Stopped with an error: {', '.join(child.name for child in failed)}.")
         self.stdout.write("Job scheduler has stopped.")
 
     def _listen(self, host: str, port: int) -> socket:
         try:
             return listen(host, port)
         except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)
-            busy = error.errno == errno.EADDRINUSE
-            hint = f" Choose another port, for instance with PORT={port + 1} or --port {port + 1}." if busy else ""
-            raise CommandError(f"Cannot listen on {host}:{port}: {why}.{hint}") from None
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            is_busy = error.errno == errno.EADDRINUSE
+            hint = f" Choose another port, for instance with PORT={port + 1} or --port {port + 1}." if is_busy else ""
+            raise CommandError(f"Cannot listen on {host}:{port}: {reason}.{hint}") from None
 
-    def _greet(self, listening: socket) -> None:
-        host, port = listening.getsockname()[:2]
-        shown = "localhost" if ip_address(host).is_unspecified else f"[{host}]" if ":" in host else host
+    def _print_address(self, server_socket: socket) -> None:
+        host, port = server_socket.getsockname()[:2]
+        address = "localhost" if ip_address(host).is_unspecified else f"[{host}]" if ":" in host else host
         try:
             console = reverse("admin:index")
         except NoReverseMatch:
             console = "/"
-        self.stdout.write(self.style.SUCCESS(f"Job scheduler is running: http://{shown}:{port}{console}"))
-        self.stdout.write("Log in with a staff account (a lost password: manage.py changepassword NAME). Ctrl-C ends.")
+        self.stdout.write(self.style.SUCCESS(f"Job scheduler is running: http://{address}:{port}{console}"))
+        self.stdout.write(
+            "Log in with a staff account (to reset a password: manage.py changepassword NAME). Stop with Ctrl-C."
+        )
         self.stdout.flush()
 
 
-def _port(value: str) -> int:
+def _parse_port(value: str) -> int:
     if not value.isdecimal() or int(value) > 65535:
         raise ArgumentTypeError(f"a port is a number from 0 to 65535, not {value!r}")
     return int(value)
 
 
-def _heed_signals() -> SimpleQueue[Child | int]:
-    """A SimpleQueue, because it alone may be filled from a signal handler that interrupts its own reader."""
-    happenings: SimpleQueue[Child | int] = SimpleQueue()
-    for each in STOP_SIGNALS:
-        if each is signal.SIGHUP and signal.getsignal(each) is signal.SIG_IGN:
+def _queue_signals() -> SimpleQueue[Child | int]:
+    """Return a queue of the stop signals.
+
+    It is a SimpleQueue, whose `put` alone is safe in a signal handler that interrupts its reader.
+    """
+    events: SimpleQueue[Child | int] = SimpleQueue()
+    for number in STOP_SIGNALS:
+        if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
             continue  # started with nohup
-        signal.signal(each, lambda signum, frame: happenings.put(signum))
-    return happenings
+        signal.signal(number, lambda signum, frame: events.put(signum))
+    return events
 
 
-def _watch(child: Child, happenings: SimpleQueue[Child | int]) -> None:
+def _watch(child: Child, events: SimpleQueue[Child | int]) -> None:
+    """Queue a child when it has exited."""
     child.wait()
-    happenings.put(child)
+    events.put(child)
 
 
-def _stop(children: list[Child], happenings: SimpleQueue[Child | int]) -> list[Child]:
-    """Ask all children to stop and wait for them; return those that had to be killed."""
-    began = time.monotonic()
+def _stop(children: list[Child], events: SimpleQueue[Child | int]) -> list[Child]:
+    """Stop all children and wait for them. Return those that had to be killed."""
+    started = time.monotonic()
     for child in children:
         child.stop()
-    while any(child.alive for child in children):
-        left = began + conf.SHUTDOWN_GRACE_SEC + PATIENCE_SEC - time.monotonic()
+    while any(child.is_alive for child in children):
+        left = started + conf.SHUTDOWN_GRACE_SEC + EXTRA_STOP_SEC - time.monotonic()
         try:
-            happening = happenings.get(timeout=max(left, 0.0))
+            event = events.get(timeout=max(left, 0.0))
         except Empty:
             break
-        if happening == signal.SIGINT and time.monotonic() - began > REPEAT_SEC:
+        if event == signal.SIGINT and time.monotonic() - started > REPEAT_SEC:
             break
-    killed = [child for child in children if child.alive]
+    killed = [child for child in children if child.is_alive]
     for child in killed:
         child.kill()
     for child in killed:
@@ -153,7 +166,7 @@ def listen(host: str, port: int) -> socket:
 
 
 def serve(descriptor: int, *, threads: int) -> None:
-    """Serves until SIGTERM; requests under way get a few seconds to end."""
+    """Serve until SIGTERM; requests in progress get a few seconds to finish."""
     import waitress
 
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(0))
@@ -161,43 +174,43 @@ def serve(descriptor: int, *, threads: int) -> None:
     if settings.DEBUG and "django.contrib.staticfiles" in settings.INSTALLED_APPS:
         application = StaticFilesHandler(application)
     if not settings.DEBUG and not getattr(staticfiles_storage, "is_collected", True):
-        log.warning("Static files are served as they lie in the apps: `manage.py collectstatic` makes pages quicker.")
+        log.warning("static files are not collected; run `manage.py collectstatic` for faster pages")
     waitress.serve(
         application,
         sockets=[socket(fileno=descriptor)],
         threads=threads,
-        # Which proxy headers to believe is the site's decision (SECURE_PROXY_SSL_HEADER), as under any other server.
+        # The site decides which proxy headers to trust (SECURE_PROXY_SSL_HEADER), as with any other server.
         clear_untrusted_proxy_headers=False,
     )
 
 
 class Child:
-    """One of our own management commands, in a session of its own."""
+    """A process with one of our management commands, in a session of its own."""
 
     def __init__(self, name: str, *arguments: str, pass_fds: Sequence[int] = ()) -> None:
         self.name = name
         parent = os.getpid()
         self.process = subprocess.Popen(
-            [*command_line(), *arguments],
+            [*get_command_line(), *arguments],
             pass_fds=pass_fds,
             start_new_session=True,
-            preexec_fn=lambda: _die_with(parent),
+            preexec_fn=lambda: _prepare_child(parent),
         )
 
     def wait(self) -> int:
         return self.process.wait()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.process.poll() is None
 
     @property
-    def ended_well(self) -> bool:
-        """It ended by itself, or by our asking before it was ready to be asked nicely."""
+    def exited_cleanly(self) -> bool:
+        """Whether it exited with 0, or by our SIGTERM before its handler of that signal was installed."""
         return self.process.returncode in (0, -signal.SIGTERM)
 
     def stop(self) -> None:
-        if self.alive:
+        if self.is_alive:
             self.process.terminate()
 
     def kill(self) -> None:
@@ -205,15 +218,15 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def command_line() -> list[str]:
-    """How this very command line was started: `python manage.py`, or `python -m django`."""
+def get_command_line() -> list[str]:
+    """Return how this process was started: `python manage.py`, or `python -m django`."""
     spec = sys.modules["__main__"].__spec__
     if spec is not None and spec.parent:
         return [sys.executable, "-m", spec.parent]
     return [sys.executable, str(Path(sys.argv[0]).resolve())]
 
 
-def _die_with(parent: int) -> None:
-    """Runs in the child before its program: a parent that is killed outright takes its children along."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` hands down an ignored SIGINT
-    die_with(parent, signal.SIGTERM)
+def _prepare_child(parent: int) -> None:
+    """Let a child end when its parent is killed; called in the child before its program starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` passes on an ignored SIGINT
+    exit_with_parent(parent, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`manage.py targets`: the serial lanes, and whether they are open."""
+"""`manage.py targets`: show and pause targets, the serial queues."""
 
 from __future__ import annotations
 
@@ -19,56 +19,59 @@ HEADINGS = ("TARGET", "TENANT", "QUEUED", "OLDEST", "HOLDER", "STATE")
 
 
 class Command(base.CliCommand):
-    help = "Lists, pauses and unpauses targets. A target that was never used may be paused beforehand."
+    help = "List, pause and unpause targets. A target can be paused before its first job."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        every = self.add_verbs(parser)
-        listing = self.add_verb(every, "list", "Targets and what goes on in their lanes.")
-        listing.add_argument("--tenant", help="Only of this tenant.")
-        listing.add_argument("--paused", action="store_true", help="Only those that are paused.")
-        listing.add_argument("--blocked", action="store_true", help="Only those that a paused or failed job blocks.")
-        base.add_limit(listing)
-        pausing = self._add(every, "pause", "Start nothing of a target; what runs goes on.")
-        base.add_reason(pausing)
-        for each in (listing, pausing, self._add(every, "unpause", "Open the target again.")):
-            base.add_json(each)
+        subcommands = self.add_subcommands(parser)
+        list_targets = self.add_subcommand(subcommands, "list", "List targets with their queues.")
+        list_targets.add_argument("--tenant", help="Only targets of this tenant.")
+        list_targets.add_argument("--paused", action="store_true", help="Only paused targets.")
+        list_targets.add_argument(
+            "--blocked", action="store_true", help="Only targets that a paused or failed job blocks."
+        )
+        base.add_limit_option(list_targets)
+        pause = self._add_for_target(subcommands, "pause", "Start no more jobs of a target; a running job continues.")
+        base.add_reason_option(pause)
+        unpause = self._add_for_target(subcommands, "unpause", "End the pause of a target.")
+        for subcommand in (list_targets, pause, unpause):
+            base.add_json_option(subcommand)
 
-    def _add(self, every: Any, name: str, summary: str) -> CommandParser:
-        verb = self.add_verb(every, name, summary)
-        verb.add_argument("key", metavar="TARGET")
-        verb.add_argument("--tenant", default="default")
-        return verb
+    def _add_for_target(self, subcommands: Any, name: str, summary: str) -> CommandParser:
+        subcommand = self.add_subcommand(subcommands, name, summary)
+        subcommand.add_argument("key", metavar="TARGET")
+        subcommand.add_argument("--tenant", default="default")
+        return subcommand
 
-    def handle(self, *args: Any, **given: Any) -> None:
-        if given["verb"] == "list":
-            found = self._select(given)
-        elif given["verb"] == "pause":
-            options = {"tenant": given["tenant"], "reason": given["reason"], "actor": base.actor()}
-            found = [targets.pause(given["key"], **options)]
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["subcommand"] == "list":
+            selected = self._select(options)
+        elif options["subcommand"] == "pause":
+            arguments = {"tenant": options["tenant"], "reason": options["reason"], "actor": base.current_actor()}
+            selected = [targets.pause(options["key"], **arguments)]
         else:
-            found = [targets.unpause(given["key"], tenant=given["tenant"], actor=base.actor())]
-        states = targets.states(found)
-        if given["json"]:
+            selected = [targets.unpause(options["key"], tenant=options["tenant"], actor=base.current_actor())]
+        states = targets.states(selected)
+        if options["json"]:
             self.write_json([serializers.target(state) for state in states])
         else:
-            self.write_table(HEADINGS, [row(state) for state in states])
+            self.write_table(HEADINGS, [_build_row(state) for state in states])
 
-    def _select(self, given: dict[str, Any]) -> list[Target]:
-        found = Target.objects.order_by("tenant", "key")
-        if given["tenant"] is not None:
-            found = found.filter(tenant=fields.parse_tenant(given["tenant"], "--tenant"))
-        if given["paused"]:
-            found = found.filter(paused=True)
-        if given["blocked"]:
-            found = found.filter(pk__in=queries.blocking_jobs().order_by().values("lane_id"))
-        return list(found[: base.limit(given)])
+    def _select(self, options: dict[str, Any]) -> list[Target]:
+        rows = Target.objects.order_by("tenant", "key")
+        if options["tenant"] is not None:
+            rows = rows.filter(tenant=fields.parse_tenant(options["tenant"], "--tenant"))
+        if options["paused"]:
+            rows = rows.filter(paused=True)
+        if options["blocked"]:
+            rows = rows.filter(pk__in=queries.blocking_jobs().order_by().values("lane_id"))
+        return list(rows[: base.parse_limit(options)])
 
 
-def row(state: TargetState) -> tuple[object, ...]:
+def _build_row(state: TargetState) -> tuple[object, ...]:
     holder = "" if state.holder is None else f"{state.holder.pk} {state.holder.status}"
     oldest = serializers.moment(state.oldest_queued_at) or ""
     status = _("blocked") if state.blocked_by else _("open")
     if state.target.paused:
-        who = f"{state.target.paused_by}: {state.target.reason}".strip(": ")
-        status = _("paused by %s") % who if who else _("paused")
+        actor = f"{state.target.paused_by}: {state.target.reason}".strip(": ")
+        status = _("paused by %s") % actor if actor else _("paused")
     return (state.target.key, state.target.tenant, state.queued, oldest, holder, status)

@@ -1,4 +1,4 @@
-"""`manage.py tick`: one round of every housekeeping duty, where no worker does it all the time."""
+"""`manage.py tick`: run every maintenance task once, for a site without a running worker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jobs.management import base
 
 
 class Command(base.CliCommand):
-    help = "Runs one round of every housekeeping duty and prints each one's word; exit code 1 if one failed."
+    help = "Run every maintenance task once and print the results; exit code 1 if one failed."
 
-    def handle(self, *args: Any, **given: Any) -> None:
+    def handle(self, *args: Any, **options: Any) -> None:
         def drop_traceback(record: logging.LogRecord) -> bool:
-            record.exc_info = record.exc_info if given["traceback"] else None
+            record.exc_info = record.exc_info if options["traceback"] else None
             return True
 
-        runner.logger.addFilter(drop_traceback)  # at a terminal the line that we print is enough
+        runner.logger.addFilter(drop_traceback)  # the printed line is enough at a terminal
         try:
             results = runner.run_tasks()
         finally:

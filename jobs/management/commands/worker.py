@@ -1,4 +1,4 @@
-"""`manage.py worker`: claims jobs and runs them."""
+"""`manage.py worker`: claim jobs and run them."""
 
 from __future__ import annotations
 
@@ -24,91 +24,93 @@ from jobs.validation import fields
 
 class Command(BaseCommand):
     requires_system_checks = [checks.TAG]
-    help = "Claims jobs and runs them until it is told to stop (SIGTERM or Ctrl-C; twice: at once)."
+    help = "Claim jobs and run them until SIGTERM or Ctrl-C; a second one stops immediately."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--name", help="A name to keep over restarts; default <hostname>-<pid>.")
-        parser.add_argument("--concurrency", default="1", help="How many jobs at once (default 1).")
-        parser.add_argument("--tenant", help="Only this tenant's jobs.")
-        parser.add_argument("--types", help="Only these job types, separated by commas.")
+        parser.add_argument("--name", help="A name that stays the same after a restart; default <hostname>-<pid>.")
+        parser.add_argument("--concurrency", default="1", help="Number of jobs that run at once (default 1).")
+        parser.add_argument("--tenant", help="Only jobs of this tenant.")
+        parser.add_argument("--types", help="Only jobs of these types, separated by commas.")
         parser.add_argument("--resources", help="Only jobs of these resources, separated by commas.")
         parser.add_argument("--executor", choices=["thread", "process"], default="thread", help="Where handlers run.")
-        parser.add_argument("--burst", action="store_true", help="End when there is nothing left to run.")
-        parser.add_argument("--no-housekeeping", action="store_true", help="Leave the periodic duties to others.")
-        parser.add_argument("--log-format", choices=["human", "json"], default="human", help="How log lines look.")
+        parser.add_argument("--burst", action="store_true", help="Exit when no job is left to run.")
+        parser.add_argument("--no-housekeeping", action="store_true", help="Do not run the periodic maintenance tasks.")
+        parser.add_argument("--log-format", choices=["human", "json"], default="human", help="The format of log lines.")
 
-    def handle(self, *args: Any, **given: Any) -> None:
+    def handle(self, *args: Any, **options: Any) -> None:
         try:
-            options = self._options(given)
+            worker_options = self._parse_options(options)
         except InvalidInput as error:
             raise CommandError(str(error), returncode=base.BAD_INPUT) from None
-        self._require_enough_connections(options)
+        self._require_enough_connections(worker_options)
         try:
-            self._require_sound_database()
-            me = Identity.mine(options.name)
+            self._require_usable_database()
+            me = Identity.mine(worker_options.name)
             other = find_running_duplicate(me)
         except OperationalError as error:
             raise CommandError(f"The database cannot be used: {str(error).strip()}", returncode=1) from None
         if other is not None:
-            message = f"A worker named {me.name} is running already (host {other.host}, pid {other.pid})."
+            message = f"A worker named {me.name} is already running (host {other.host}, pid {other.pid})."
             raise CommandError(message, returncode=base.BAD_INPUT)
-        configure(given["log_format"], verbosity=given["verbosity"])
-        worker = WorkerLoop(options)
+        configure(options["log_format"], verbosity=options["verbosity"])
+        worker = WorkerLoop(worker_options)
         worker.install_signal_handlers()
-        code = worker.run()
+        exit_code = worker.run()
         logging.shutdown()
-        if code:
-            raise SystemExit(code)
+        if exit_code:
+            raise SystemExit(exit_code)
 
-    def _options(self, given: dict[str, Any]) -> WorkerOptions:
-        name = given["name"]
+    def _parse_options(self, options: dict[str, Any]) -> WorkerOptions:
+        name = options["name"]
         if name is not None and set(fields.parse_text(name, "--name", max_length=100, single_line=True)) & set("@#:"):
             raise InvalidInput("--name", "must not contain @, # or :")
         return WorkerOptions(
             name=name,
-            concurrency=base.whole_number(given["concurrency"], "--concurrency", 1, 1000),
-            serves=serves(given["types"], given["resources"], given["tenant"]),
-            executor=given["executor"],
-            burst=given["burst"],
-            maintenance=not given["no_housekeeping"],
+            concurrency=base.parse_whole_number(options["concurrency"], "--concurrency", 1, 1000),
+            serves=_parse_serves(options["types"], options["resources"], options["tenant"]),
+            executor=options["executor"],
+            burst=options["burst"],
+            maintenance=not options["no_housekeeping"],
         )
 
-    def _require_sound_database(self) -> None:
+    def _require_usable_database(self) -> None:
         problem = checks.sqlite_problem(db.alias())
         if problem is not None:
             raise CommandError(problem, returncode=base.BAD_INPUT)
-        plan = MigrationExecutor(db.connection())
-        if plan.migration_plan([leaf for leaf in plan.loader.graph.leaf_nodes() if leaf[0] == "jobscheduler_jobs"]):
-            raise CommandError("The database lacks migrations; run `manage.py migrate` first.", returncode=1)
+        executor = MigrationExecutor(db.connection())
+        if executor.migration_plan(
+            [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] == "jobscheduler_jobs"]
+        ):
+            raise CommandError("Migrations are not applied; run `manage.py migrate` first.", returncode=1)
         if missing := triggers.missing_triggers(db.connection()):
-            told = f"The database lacks triggers: {', '.join(missing)}. Run `manage.py migrate`: it puts them back."
-            raise CommandError(told, returncode=1)
+            message = f"Triggers are missing: {', '.join(missing)}. Run `manage.py migrate`, which creates them."
+            raise CommandError(message, returncode=1)
 
     def _require_enough_connections(self, options: WorkerOptions) -> None:
-        """The worker's own threads are outside of Django's pool, but each handler thread takes a connection from it."""
+        """Raise if Django's pool has fewer connections than handler threads; the worker's own threads do not use it."""
         size = db.pool_size()
         if size is None or options.executor != "thread" or size >= options.concurrency:
             return
         raise CommandError(
-            f"Django's connection pool gives {size} connections to a process, fewer than the {options.concurrency} "
+            f"Django's connection pool has {size} connections for each process, fewer than the {options.concurrency} "
             f'handlers of --concurrency. Set OPTIONS["pool"] = {{"max_size": {options.concurrency}}} or more.',
             returncode=base.BAD_INPUT,
         )
 
 
-def serves(types: str | None, resources: str | None, tenant: str | None) -> Serves:
-    known = registry.local_names()
-    wanted = known if types is None else _names(types, "--types")
-    for name in wanted:
-        if name not in known:
-            raise InvalidInput("--types", f"there is no handler for the job type {name!r} here")
+def _parse_serves(types: str | None, resources: str | None, tenant: str | None) -> Serves:
+    known_types = registry.local_names()
+    job_types = known_types if types is None else _parse_names(types, "--types")
+    for name in job_types:
+        if name not in known_types:
+            raise InvalidInput("--types", f"no handler is registered for the job type {name!r}")
     return Serves(
-        types=tuple(wanted),
-        resources=None if resources is None else tuple(_names(resources, "--resources")),
+        types=tuple(job_types),
+        resources=None if resources is None else tuple(_parse_names(resources, "--resources")),
         tenant=None if tenant is None else fields.parse_tenant(tenant, "--tenant"),
         choosy=(types, resources, tenant) != (None, None, None),
     )
 
 
-def _names(value: str, field: str) -> list[str]:
-    return [fields.parse_identifier(name, field) for name in base.names([value], field)]
+def _parse_names(value: str, field: str) -> list[str]:
+    return [fields.parse_identifier(name, field) for name in base.parse_names([value], field)]

@@ -25,14 +25,14 @@ class Command(base.CliCommand):
         parser.add_argument("--dry-run", action="store_true", help="Only print what would be done.")
         parser.add_argument("--disable-source", action="store_true", help="Disable imported schedules in django-q2.")
         parser.add_argument("--tenant", default="default")
-        base.add_json(parser)
+        base.add_json_option(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         results = import_schedules(
             tenant=options["tenant"],
             dry_run=options["dry_run"],
             disable_source=options["disable_source"],
-            actor=base.actor(),
+            actor=base.current_actor(),
         )
         if options["json"]:
             self.write_json([asdict(row) for row in results])

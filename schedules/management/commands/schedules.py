@@ -32,44 +32,46 @@ class Command(base.CliCommand):
     help = "Lists, creates and operates schedules. A schedule is given by its name or its id."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        subcommands = self.add_verbs(parser)
-        list_parser = self.add_verb(subcommands, "list", "List schedules by tenant and name.")
+        subcommands = self.add_subcommands(parser)
+        list_parser = self.add_subcommand(subcommands, "list", "List schedules by tenant and name.")
         list_parser.add_argument("--tenant", help="Only of this tenant.")
-        base.add_limit(list_parser)
-        base.add_json(list_parser)
+        base.add_limit_option(list_parser)
+        base.add_json_option(list_parser)
         for name in ("add", "create"):
-            add_parser = self.add_verb(subcommands, name, "Create a schedule: NAME TYPE key=value… --cron '0 3 * * *'.")
+            add_parser = self.add_subcommand(
+                subcommands, name, "Create a schedule: NAME TYPE key=value… --cron '0 3 * * *'."
+            )
             add_parser.add_argument("name", metavar="NAME")
             add_options(add_parser)
-            base.add_json(add_parser)
+            base.add_json_option(add_parser)
         for name, (summary, _service) in ACTIONS.items():
-            base.add_reason(self._add_subcommand(subcommands, name, summary))
-        base.add_reason(self._add_subcommand(subcommands, "trigger", "Submit its job now; prints the job's id."))
+            base.add_reason_option(self._add_subcommand(subcommands, name, summary))
+        base.add_reason_option(self._add_subcommand(subcommands, "trigger", "Submit its job now; prints the job's id."))
         self._add_subcommand(subcommands, "delete", "Delete a schedule and its history; its jobs stay.")
-        preview = self.add_verb(subcommands, "preview", "List the next due times of a schedule, or of --cron.")
+        preview = self.add_subcommand(subcommands, "preview", "List the next due times of a schedule, or of --cron.")
         preview.add_argument("name", nargs="?", metavar="SCHEDULE")
         preview.add_argument("--tenant", default="default")
         preview.add_argument("--cron", metavar="EXPRESSION")
         preview.add_argument("--timezone", metavar="ZONE", default="UTC", help="For --cron (default %(default)s).")
         preview.add_argument("--count", default=str(history.DEFAULT_COUNT), help="How many (default %(default)s).")
         fires = self._add_subcommand(subcommands, "fires", "List past runs, latest first.", with_json=False)
-        base.add_limit(fires)
+        base.add_limit_option(fires)
         for subcommand in (preview, fires):
-            base.add_json(subcommand)
+            base.add_json_option(subcommand)
 
     def _add_subcommand(self, subcommands: Any, name: str, summary: str, *, with_json: bool = True) -> CommandParser:
-        parser = self.add_verb(subcommands, name, summary)
+        parser = self.add_subcommand(subcommands, name, summary)
         parser.add_argument("name", metavar="SCHEDULE")
         parser.add_argument("--tenant", default="default")
         if with_json:
-            base.add_json(parser)
+            base.add_json_option(parser)
         return parser
 
     def handle(self, *args: Any, **options: Any) -> None:
-        subcommand = options["verb"]
+        subcommand = options["subcommand"]
         if subcommand in ACTIONS:
             run_action = ACTIONS[subcommand][1]
-            schedule = run_action(self._get_schedule(options).pk, reason=options["reason"], actor=base.actor())
+            schedule = run_action(self._get_schedule(options).pk, reason=options["reason"], actor=base.current_actor())
             self._write_schedules([schedule], options["json"], single=True)
         else:
             getattr(self, f"do_{subcommand}")(options)
@@ -77,16 +79,16 @@ class Command(base.CliCommand):
     def do_list(self, options: dict[str, Any]) -> None:
         tenant = None if options["tenant"] is None else fields.parse_tenant(options["tenant"], "--tenant")
         schedules = services.of(tenant).order_by("tenant", "name")
-        self._write_schedules(list(schedules[: base.limit(options)]), options["json"])
+        self._write_schedules(list(schedules[: base.parse_limit(options)]), options["json"])
 
     def do_add(self, options: dict[str, Any]) -> None:
-        schedule = services.create(parse_options(options), tenant=options["tenant"], actor=base.actor())
+        schedule = services.create(parse_options(options), tenant=options["tenant"], actor=base.current_actor())
         self._write_schedules([schedule], options["json"], single=True)
 
     do_create = do_add
 
     def do_trigger(self, options: dict[str, Any]) -> None:
-        job = services.trigger(self._get_schedule(options).pk, reason=options["reason"], actor=base.actor())
+        job = services.trigger(self._get_schedule(options).pk, reason=options["reason"], actor=base.current_actor())
         if options["json"]:
             self.write_json(job_document(job))
         else:
@@ -94,7 +96,7 @@ class Command(base.CliCommand):
 
     def do_delete(self, options: dict[str, Any]) -> None:
         schedule = self._get_schedule(options)
-        services.delete(schedule.pk, actor=base.actor())
+        services.delete(schedule.pk, actor=base.current_actor())
         if options["json"]:
             self.write_json({"deleted": str(schedule.pk)})
         else:
@@ -103,7 +105,7 @@ class Command(base.CliCommand):
     def do_preview(self, options: dict[str, Any]) -> None:
         if (options["name"] is None) == (options["cron"] is None):
             raise InvalidInput([], _("enter either a schedule or --cron"))
-        count = base.whole_number(options["count"], "--count", history.MIN_COUNT, history.MAX_COUNT)
+        count = base.parse_whole_number(options["count"], "--count", history.MIN_COUNT, history.MAX_COUNT)
         if options["cron"] is not None:
             upcoming = history.preview_cron(options["cron"], options["timezone"], count)
         else:
@@ -115,7 +117,7 @@ class Command(base.CliCommand):
             self.write_table(("DUE", "LOCAL", "NOTE"), rows)
 
     def do_fires(self, options: dict[str, Any]) -> None:
-        past = history.load_outcomes(history.fires_of(self._get_schedule(options))[: base.limit(options)])
+        past = history.load_outcomes(history.fires_of(self._get_schedule(options))[: base.parse_limit(options)])
         if options["json"]:
             self.write_json([serialize_fire(fire) for fire in past])
         else:
@@ -198,19 +200,19 @@ def parse_options(options: dict[str, Any]) -> dict[str, Any]:
     if job_type is not None:
         values["job_type"] = job_type
     if options["max_fires"] is not None:
-        values["max_fires"] = base.whole_number(options["max_fires"], "--max-fires", 1, MAX_FIRES)
+        values["max_fires"] = base.parse_whole_number(options["max_fires"], "--max-fires", 1, MAX_FIRES)
     if options["catch_up_max"] is not None:
-        values["catch_up_max"] = base.whole_number(options["catch_up_max"], "--catch-up-max", 1, MAX_CATCH_UP)
+        values["catch_up_max"] = base.parse_whole_number(options["catch_up_max"], "--catch-up-max", 1, MAX_CATCH_UP)
     if options["priority"] is not None:
-        values["priority"] = base.priority(options["priority"])
+        values["priority"] = base.parse_priority(options["priority"])
     for option, column in (("every", "every_sec"), ("grace", "misfire_grace_sec"), ("jitter", "jitter_sec")):
         if options[option] in ("0", "0s") and option != "every":
             values[column] = 0
         elif options[option] not in (None, "0", "0s"):
-            values[column] = base.duration(options[option], f"--{option}").total_seconds()
+            values[column] = base.parse_duration(options[option], f"--{option}").total_seconds()
     for option, column in (("at", "run_at"), ("anchor", "anchor_at")):
         if options[option] is not None:
-            values[column] = base.moment(options[option], f"--{option}")
+            values[column] = base.parse_moment(options[option], f"--{option}")
     if pairs or options["params"] is not None:
         params, texts = base.read_params(pairs, options["params"], "--params")
         if job_type is None and options["template"] is None:
