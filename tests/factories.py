@@ -314,7 +314,7 @@ class WebhookEndpointFactory(DjangoModelFactory[WebhookEndpoint]):
 
     @post_generation
     def subscribed(self, create: bool, extracted: Any, **kwargs: Any) -> None:
-        subscriptions.write(self)
+        subscriptions.write_subscriptions(self)
 
 
 class WebhookSubscriptionFactory(DjangoModelFactory[WebhookSubscription]):

@@ -21,13 +21,13 @@ class WebhooksConfig(AppConfig):
 
         triggers.register(self, outbox.TRIGGERS)
         serializers.add_extra("webhooks", services.count_deliveries)
-        register_veto(retention.keep)
-        register_cascade(retention.go_along)
+        register_veto(retention.veto_deletion)
+        register_cascade(retention.delete_with)
         runner.register_task("webhooks", sender.send_due, thread=sender.Sender)
-        runner.register_task("webhook tests", retention.forget_tests, every_sec=lambda: 3600.0)
+        runner.register_task("webhook tests", retention.delete_old_tests, every_sec=lambda: 3600.0)
 
     def examine(self) -> Iterator[Any]:
-        """For `manage.py doctor`."""
+        """Yield the findings of `manage.py doctor`."""
         from webhooks.doctor import examine
 
         yield from examine()

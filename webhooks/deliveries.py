@@ -111,7 +111,7 @@ def disable_endpoint(endpoint: WebhookEndpoint, reason: str = "") -> None:
     """Disable an endpoint whose row the caller has locked. Its pending deliveries fail, except those in flight."""
     WebhookEndpoint.objects.filter(pk=endpoint.pk).update(enabled=False, disabled_reason=reason)
     endpoint.enabled = False
-    subscriptions.write(endpoint)
+    subscriptions.write_subscriptions(endpoint)
     deliveries = _deliveries().filter(endpoint_id=endpoint.pk, status=DeliveryStatus.PENDING, lease_token__isnull=True)
     deliveries.update(status=DeliveryStatus.FAILED, next_try_at=None, probe=False, error=DISABLED)
 

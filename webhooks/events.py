@@ -1,4 +1,4 @@
-"""The events that an endpoint can subscribe to, and which transitions of jobs and groups they report."""
+"""The events that endpoints can subscribe to, and the transitions of jobs and groups that they report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATTERNS = (*EVENTS, "job.*", "*")
 
 
 class Transition(NamedTuple):
-    """A row of the job event table: its kind, and the status that the job came to."""
+    """The kind and the new status of a row of the job event table."""
 
     kind: str
     to_status: Status
@@ -41,19 +41,19 @@ EVENT_OF: dict[Transition, str] = {
 STATUS_OF = {event: transition.to_status for transition, event in EVENT_OF.items()}
 
 
-def expand(patterns: Iterable[str]) -> set[str]:
-    """Return the events that patterns such as `job.*` stand for."""
+def expand_patterns(patterns: Iterable[str]) -> set[str]:
+    """Return the events that patterns such as `job.*` match."""
     prefixes = tuple(pattern.removesuffix("*") for pattern in patterns if pattern.endswith("*"))
     return {event for event in EVENTS if event in patterns or event.startswith(prefixes)}
 
 
-def parse(value: Any, field: str = "events") -> list[str]:
-    """A list of at least one event or pattern, each once."""
+def parse_events(value: Any, field: str = "events") -> list[str]:
+    """Return a list of at least one event or pattern, without duplicates; raise InvalidInput."""
     if not isinstance(value, list | tuple):
         raise InvalidInput(field, _("must be a list"), "list_type")
     if not value:
         raise InvalidInput(field, _("must name at least one event, or “*” for all"), "too_short")
-    for index, word in enumerate(value):
-        if not isinstance(word, str) or word not in PATTERNS:
+    for index, pattern in enumerate(value):
+        if not isinstance(pattern, str) or pattern not in PATTERNS:
             raise InvalidInput([field, index], _("must be one of %s") % ", ".join(PATTERNS), "enum")
     return list(dict.fromkeys(value))

@@ -1,4 +1,4 @@
-"""Fan-out: makes a message's body, once, and a delivery for each endpoint that wants it."""
+"""Fan out messages: build the body of each, once, and insert a delivery for each endpoint that subscribed to it."""
 
 from __future__ import annotations
 
@@ -16,52 +16,56 @@ from webhooks import payloads, subscriptions
 from webhooks.circuit_breaker import FAILURE_THRESHOLD
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookMessage
 
-MESSAGES, DELIVERIES, PAYLOAD_BYTES = 200, 5000, 4 * 2**20  # of a batch; one message may have more deliveries
-ROOM = 25  # deliveries that may wait at an endpoint before fan-out for it is no longer urgent
+# Limits of a batch; a single message may exceed them.
+MAX_MESSAGES, MAX_DELIVERIES, MAX_PAYLOAD_BYTES = 200, 5000, 4 * 2**20
+IDLE_BELOW = 25  # an endpoint with fewer pending deliveries is idle
 DISABLED, BACKLOG_FULL = "endpoint disabled", "backlog full"
 
 
 class NewDelivery(NamedTuple):
-    """To one endpoint. One that has an `error` from the start has FAILED, and can be resent."""
+    """A delivery to insert. One with an `error` is inserted as FAILED, and can be resent."""
 
     endpoint_id: UUID
     error: str
 
 
-# Deliveries to make, and the messages that they are made of: most have the same.
-Plan = dict[tuple[NewDelivery, ...], list[int]]
+# The ids of messages by the deliveries to insert for each: most messages have the same ones.
+DeliveryPlan = dict[tuple[NewDelivery, ...], list[int]]
 
 
 class Batch(NamedTuple):
-    """Messages' bodies, and whom they go to as far as was known when those were made."""
+    """The bodies of messages by id, and their endpoints as read before the rows were locked."""
 
-    bodies: dict[int, bytes]  # empty for messages that nobody wants any more
+    bodies: dict[int, bytes]  # empty for messages without subscribers
     endpoint_ids: set[UUID]
 
 
-def fan_out(limit: int = MESSAGES) -> int:
-    """Fan out one batch of the oldest messages in one transaction; return how many. Senders share them by row locks."""
-    if db.is_sqlite():  # bodies are made before the only writer is needed
-        batch = _prepare(list(_waiting()[:limit]))
+def fan_out(limit: int = MAX_MESSAGES) -> int:
+    """Fan out one batch of the oldest messages in one transaction; return their number.
+
+    Row locks keep two senders from taking the same message.
+    """
+    if db.is_sqlite():  # the bodies are built before the only write lock is taken
+        batch = _prepare_batch(list(_pending_messages()[:limit]))
         with db.atomic() as connection:
-            return _write(connection, list(_waiting().filter(pk__in=list(batch.bodies))), batch)
+            return _write_batch(connection, list(_pending_messages().filter(pk__in=list(batch.bodies))), batch)
     with db.atomic() as connection:
-        messages = list(_waiting().select_for_update(skip_locked=True)[:limit])
-        batch = _prepare(messages)
+        messages = list(_pending_messages().select_for_update(skip_locked=True)[:limit])
+        batch = _prepare_batch(messages)
         if batch.endpoint_ids:
             with connection.cursor() as cursor:
                 cursor.execute(_LOCK_ENDPOINTS, [sorted(batch.endpoint_ids)])
-        return _write(connection, messages, batch)
+        return _write_batch(connection, messages, batch)
 
 
-# Whoever disables or deletes one of them waits, and then ends what is written here.
+# A transaction that disables or deletes one of them waits for this one, and then fails the deliveries written here.
 _LOCK_ENDPOINTS = "SELECT 1 FROM jobscheduler_webhookendpoint WHERE id = ANY(%s::uuid[]) ORDER BY id FOR SHARE"
 
 
 def has_idle_endpoint() -> bool:
-    """Tell whether an endpoint that answers could be sent more than waits for it."""
+    """Return whether an endpoint that responds has fewer than IDLE_BELOW pending deliveries."""
     with db.connection().cursor() as cursor:
-        cursor.execute(_HAS_IDLE_ENDPOINT, [FAILURE_THRESHOLD, ROOM - 1])
+        cursor.execute(_HAS_IDLE_ENDPOINT, [FAILURE_THRESHOLD, IDLE_BELOW - 1])
         return bool(cursor.fetchone()[0])
 
 
@@ -76,43 +80,46 @@ _HAS_IDLE_ENDPOINT = """
 """
 
 
-def _waiting() -> QuerySet[WebhookMessage]:
+def _pending_messages() -> QuerySet[WebhookMessage]:
     return WebhookMessage.objects.filter(fanned_out_at__isnull=True).order_by("pk")
 
 
-def _prepare(messages: Sequence[WebhookMessage]) -> Batch:
-    recipients = subscriptions.recipients(messages)
+def _prepare_batch(messages: Sequence[WebhookMessage]) -> Batch:
+    recipients = subscriptions.find_recipients(messages)
     batch: list[WebhookMessage] = []
-    deliveries = 0
+    delivery_count = 0
     for message in messages:
-        deliveries += len(recipients[message.pk])
-        if batch and deliveries > DELIVERIES:
+        delivery_count += len(recipients[message.pk])
+        if batch and delivery_count > MAX_DELIVERIES:
             break
         batch.append(message)
-    made = payloads.make([message for message in batch if recipients[message.pk]], PAYLOAD_BYTES)
-    unwanted = {message.pk: b"" for message in batch if not recipients[message.pk]}
-    return Batch(made | unwanted, {recipient.endpoint_id for pk in made for recipient in recipients[pk]})
+    bodies = payloads.build_bodies([message for message in batch if recipients[message.pk]], MAX_PAYLOAD_BYTES)
+    endpoint_ids = {recipient.endpoint_id for pk in bodies for recipient in recipients[pk]}
+    without_subscribers = {message.pk: b"" for message in batch if not recipients[message.pk]}
+    return Batch(bodies | without_subscribers, endpoint_ids)
 
 
-def _write(connection: Any, messages: Iterable[WebhookMessage], batch: Batch) -> int:
+def _write_batch(connection: Any, messages: Iterable[WebhookMessage], batch: Batch) -> int:
     done = [message for message in messages if message.pk in batch.bodies]
     if not done:
         return 0
-    recipients = subscriptions.recipients(done)  # as they are under the lock
-    kept = [message.pk for message in done if recipients[message.pk] and batch.bodies[message.pk]]
-    WebhookMessage.objects.filter(pk__in={message.pk for message in done}.difference(kept)).delete()
+    recipients = subscriptions.find_recipients(done)  # read again, under the lock
+    sent_ids = [message.pk for message in done if recipients[message.pk] and batch.bodies[message.pk]]
+    WebhookMessage.objects.filter(pk__in={message.pk for message in done}.difference(sent_ids)).delete()
     write_rows = db.pick(connection, postgresql=_write_on_postgresql, sqlite=_write_on_sqlite)
     with connection.cursor() as cursor:
-        write_rows(cursor, {pk: batch.bodies[pk] for pk in kept}, _plan_deliveries(kept, recipients))
+        write_rows(cursor, {pk: batch.bodies[pk] for pk in sent_ids}, _plan_deliveries(sent_ids, recipients))
     return len(done)
 
 
-def _plan_deliveries(message_ids: Sequence[int], recipients: Mapping[int, Sequence[subscriptions.Recipient]]) -> Plan:
-    """Decide which deliveries to make. Another sender's batch may be under way: the limit holds but for its rows."""
+def _plan_deliveries(
+    message_ids: Sequence[int], recipients: Mapping[int, Sequence[subscriptions.Recipient]]
+) -> DeliveryPlan:
+    """Decide which deliveries to insert. WEBHOOK_MAX_PENDING may be exceeded by the batches of concurrent senders."""
     endpoint_ids = {recipient.endpoint_id for pk in message_ids for recipient in recipients[pk]}
     rows = WebhookDelivery.objects.filter(endpoint_id__in=endpoint_ids, status=DeliveryStatus.PENDING).order_by()
     pending: Counter[UUID] = Counter(dict(rows.values_list("endpoint_id").annotate(Count("pk"))))
-    plan: Plan = {}
+    plan: DeliveryPlan = {}
     for message_id in message_ids:
         new = []
         for endpoint_id, is_enabled in recipients[message_id]:
@@ -124,32 +131,32 @@ def _plan_deliveries(message_ids: Sequence[int], recipients: Mapping[int, Sequen
     return plan
 
 
-# Past the ORM, which takes a third of a millisecond for a row; dead receivers, too, get thousands.
+# Literal SQL: the ORM takes a third of a millisecond for a row, and an unresponsive receiver gets thousands.
 
 
-def _write_on_postgresql(cursor: Any, made: Mapping[int, bytes], plan: Plan) -> None:
-    cursor.execute(_KEEP_ON_POSTGRESQL, [list(made), list(made.values())])
+def _write_on_postgresql(cursor: Any, bodies: Mapping[int, bytes], plan: DeliveryPlan) -> None:
+    cursor.execute(_STORE_BODIES_ON_POSTGRESQL, [list(bodies), list(bodies.values())])
     for new, message_ids in plan.items():
         endpoint_ids, errors = zip(*new, strict=True)
         cursor.execute(_INSERT_ON_POSTGRESQL, [list(endpoint_ids), list(errors), message_ids])
 
 
-def _write_on_sqlite(cursor: Any, made: Mapping[int, bytes], plan: Plan) -> None:
-    cursor.executemany(_KEEP_ON_SQLITE, [(text, pk) for pk, text in made.items()])
+def _write_on_sqlite(cursor: Any, bodies: Mapping[int, bytes], plan: DeliveryPlan) -> None:
+    cursor.executemany(_STORE_BODIES_ON_SQLITE, [(body, pk) for pk, body in bodies.items()])
     for new, message_ids in plan.items():
         rows = [(uuid7().hex, endpoint_id.hex, error, pk) for pk in message_ids for endpoint_id, error in new]
         cursor.executemany(_INSERT_ON_SQLITE, rows)
 
 
-_KEEP_ON_POSTGRESQL = """
-    UPDATE jobscheduler_webhookmessage m SET body = made.body, fanned_out_at = statement_timestamp()
-    FROM unnest(%s::bigint[], %s::bytea[]) AS made (id, body) WHERE m.id = made.id
+_STORE_BODIES_ON_POSTGRESQL = """
+    UPDATE jobscheduler_webhookmessage m SET body = built.body, fanned_out_at = statement_timestamp()
+    FROM unnest(%s::bigint[], %s::bytea[]) AS built (id, body) WHERE m.id = built.id
 """
-_KEEP_ON_SQLITE = """
+_STORE_BODIES_ON_SQLITE = """
     UPDATE jobscheduler_webhookmessage
     SET body = %s, fanned_out_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') WHERE id = %s
 """
-# An id is a UUID of version 7, as `jobs.ids.uuid7` makes them: 48 bits of milliseconds, the version, random bits.
+# Ids are UUIDs of version 7, as in `jobs.ids.uuid7`: 48 bits of milliseconds, the version, random bits.
 _INSERT_ON_POSTGRESQL = """
     INSERT INTO jobscheduler_webhookdelivery (id, endpoint_id, message_id, event, job_id, group_id, error, status,
                                               next_try_at, attempts, attempts_before, probe)

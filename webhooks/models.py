@@ -50,10 +50,10 @@ class WebhookEndpoint(models.Model):
 
 
 class WebhookSubscription(models.Model):
-    """One event of one tenant that an endpoint wants, patterns expanded. Written by `webhooks.subscriptions` alone.
+    """One event of one tenant that an endpoint subscribes to, patterns expanded.
 
-    The triggers that fill the outbox look at this table only. It has a row as long as the endpoint wants the event;
-    `until` is set while the endpoint is disabled.
+    Only `webhooks.subscriptions` writes it; the triggers that fill the outbox read it. A row exists as long as the
+    endpoint lists the event; `until` is set while the endpoint is disabled.
     """
 
     endpoint = models.ForeignKey(
@@ -88,9 +88,9 @@ class MessageManager(RoutedManager):
 
 
 class WebhookMessage(models.Model):
-    """The outbox: one row for each event that somebody subscribed to, written by a trigger (see `webhooks.outbox`).
+    """The outbox: one row for each event with a subscription, written by a trigger (see `webhooks.outbox`).
 
-    Fan-out makes the body, once, and a delivery for each endpoint that wants it.
+    Fan-out builds the body, once, and inserts a delivery for each subscribed endpoint.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -134,7 +134,7 @@ class DeliveryStatus(models.TextChoices):
 
 
 class WebhookDelivery(models.Model):
-    """One message to one endpoint. Its id is the `webhook-id` of every try."""
+    """One message to one endpoint. Its id is the `webhook-id` of every attempt."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     endpoint = models.ForeignKey(
@@ -191,7 +191,7 @@ class WebhookDelivery(models.Model):
 
 
 class WebhookAttempt(models.Model):
-    """One try that reached out to the receiver, and what came back."""
+    """One attempt of a delivery, and the response."""
 
     delivery = models.ForeignKey(WebhookDelivery, models.CASCADE, related_name="tries", verbose_name=_("delivery"))
     at = models.DateTimeField(_("at"), db_default=Now())

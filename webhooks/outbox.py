@@ -1,8 +1,8 @@
-"""The triggers that fill the outbox: each event that somebody subscribed to becomes a message, in its transaction.
+"""The triggers that fill the outbox: they insert a message for each event with a subscription, in its transaction.
 
-Whichever code or SQL makes a transition, it writes a row to the job event table, and the trigger there sees it. The
-triggers of both databases are rendered from `webhooks.events.EVENT_OF`. Events older than an hour (restores, loaddata)
-make no message. The tenant is the job's.
+Every transition, by code or by SQL, writes a row to the job event table, where the trigger is. The triggers of both
+databases are rendered from `webhooks.events.EVENT_OF`. Events older than an hour (restores, loaddata) give no message.
+The tenant is the job's.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ GROUP_ENDS = f"OLD.status IN {OPEN} AND NEW.status NOT IN {OPEN}"
 
 # ---------------------------------------------------------------------- PostgreSQL
 
-# The statement is planned once a session, whatever was inserted then. So what it looks up is in subqueries that are not
-# joined (OFFSET 0): by index, row by row, and the job only where somebody wants the event.
+# PostgreSQL plans the statement once a session, for the rows of its first run. OFFSET 0 keeps the subqueries from being
+# joined: look-ups stay by index, row by row, and read the job only if the event has a subscription.
 ON_EVENTS = Function(
     "jobscheduler_webhook_events",
     f"""
@@ -60,7 +60,7 @@ ON_EVENTS = Function(
             ON CONFLICT DO NOTHING;
         END IF;
         RETURN NULL;
-    END """,  # noqa: S608 — our own words
+    END """,  # noqa: S608 — constants only
 )
 ON_GROUP = Function(
     "jobscheduler_webhook_group",

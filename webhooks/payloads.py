@@ -1,4 +1,4 @@
-"""What receivers get: `{type, timestamp, data}`, where data is a job or a group as the API shows it, secrets masked."""
+"""Build the bodies of messages: `{type, timestamp, data}`; data is a job or group as in the API, secrets masked."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from webhooks.models import WebhookMessage
 logger = logging.getLogger("webhooks.payloads")
 MAX_BYTES = 256 * 1024
 TEXT_LENGTH = 10_000
-MEMBERS = 200
-_ANYBODY = Principal(SCHEDULER)
+MAX_MEMBERS = 200
+_PRINCIPAL = Principal(SCHEDULER)
 
 
 class PayloadBytes(Func):
-    """Bytes of a JSON column, counted by the database."""
+    """The bytes of a JSON column, counted by the database."""
 
     function = "OCTET_LENGTH"
     output_field = IntegerField()
@@ -43,77 +43,77 @@ class PayloadBytes(Func):
         return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))", **context)
 
 
-def payload_bytes(job_ids: Iterable[UUID]) -> dict[UUID, int]:
+def count_payload_bytes(job_ids: Iterable[UUID]) -> dict[UUID, int]:
     """Count the bytes of params and artifacts of each job, without reading them."""
     artifacts = Coalesce(PayloadBytes("run__artifacts"), Value(0))
     rows = Job.objects.filter(pk__in=set(job_ids)).order_by()
     return dict(rows.annotate(size=PayloadBytes("params") + artifacts).values_list("pk", "size"))
 
 
-def make(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int, bytes]:
-    """Make the bodies of the first messages, until their payloads come to `max_bytes`; of one at least.
+def build_bodies(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int, bytes]:
+    """Return the bodies of the first messages, until their payloads exceed `max_bytes`; of one at least.
 
-    The payload of a job or group that would be too large for a body is never read.
+    The payload of a job or group that is too large for a body is never read.
     """
-    sizes = payload_bytes(message.job_id for message in messages if message.job_id is not None)
+    sizes = count_payload_bytes(message.job_id for message in messages if message.job_id is not None)
     group_ids = {message.group_id for message in messages if message.group_id is not None}
-    members = {pk: list(groups.tails(pk).values_list("pk", flat=True)[:MEMBERS]) for pk in group_ids}
-    member_sizes = payload_bytes(job_id for ids in members.values() for job_id in ids)
-    made: dict[int, bytes] = {}
+    members = {pk: list(groups.tails(pk).values_list("pk", flat=True)[:MAX_MEMBERS]) for pk in group_ids}
+    member_sizes = count_payload_bytes(job_id for ids in members.values() for job_id in ids)
+    bodies: dict[int, bytes] = {}
     read_bytes = 0
-    batch: list[WebhookMessage] = []
+    job_messages: list[WebhookMessage] = []
     for message in messages:
         if message.group_id is not None:
             size = sum(member_sizes.get(job_id, 0) for job_id in members[message.group_id])
-            made[message.pk] = _of_group(message, members[message.group_id], with_payload=size <= MAX_BYTES)
+            bodies[message.pk] = _build_group_body(message, members[message.group_id], with_payload=size <= MAX_BYTES)
         else:
             size = sizes.get(message.job_id, 0) if message.job_id is not None else 0
-            batch.append(message)
+            job_messages.append(message)
         read_bytes += size if size <= MAX_BYTES else 0
         if read_bytes > max_bytes:
             break
-    return made | _of_jobs(batch, sizes)
+    return bodies | _build_job_bodies(job_messages, sizes)
 
 
-def body(event: str, at: datetime, data: dict[str, Any]) -> bytes:
-    """At most MAX_BYTES: what is too large loses its payloads first, then long texts, then a group's members."""
-    written = encode_json({"type": event, "timestamp": serializers.moment(at), "data": data})
-    for shorten in _SHORTER:
-        if len(written) <= MAX_BYTES:
+def build_body(event: str, at: datetime, data: dict[str, Any]) -> bytes:
+    """Return at most MAX_BYTES: a larger body loses its payloads first, then long texts, then a group's members."""
+    encoded = encode_json({"type": event, "timestamp": serializers.moment(at), "data": data})
+    for shorten in _SHORTENERS:
+        if len(encoded) <= MAX_BYTES:
             break
         data = {**shorten(data), "truncated": True}
-        written = encode_json({"type": event, "timestamp": serializers.moment(at), "data": data})
-    return written
+        encoded = encode_json({"type": event, "timestamp": serializers.moment(at), "data": data})
+    return encoded
 
 
-def _of_jobs(messages: Sequence[WebhookMessage], sizes: Mapping[UUID, int]) -> dict[int, bytes]:
-    """A body that cannot be made must not hold back the others."""
+def _build_job_bodies(messages: Sequence[WebhookMessage], sizes: Mapping[UUID, int]) -> dict[int, bytes]:
+    """Return a body for each message. One that cannot be built has the id of its job alone, and blocks no other."""
     try:
-        documents = _documents({message.job_id for message in messages if message.job_id is not None}, sizes)
-        retried_by = _retries(messages)
-        return {message.pk: _of_job(message, documents, retried_by) for message in messages}
+        documents = _serialize_jobs({message.job_id for message in messages if message.job_id is not None}, sizes)
+        retried_by = _find_retries(messages)
+        return {message.pk: _build_job_body(message, documents, retried_by) for message in messages}
     except DatabaseError:
         raise
     except Exception:
         if len(messages) > 1:
-            return {pk: made for message in messages for pk, made in _of_jobs([message], sizes).items()}
-        logger.exception("body of message %s could not be made; it carries the job's id alone", messages[0].pk)
-        return {message.pk: _of_job(message, {}, {}) for message in messages}
+            return {pk: body for message in messages for pk, body in _build_job_bodies([message], sizes).items()}
+        logger.exception("body of message %s could not be built; it has the job's id alone", messages[0].pk)
+        return {message.pk: _build_job_body(message, {}, {}) for message in messages}
 
 
-def _of_job(
+def _build_job_body(
     message: WebhookMessage, documents: Mapping[UUID, dict[str, Any]], retried_by: Mapping[tuple[UUID, datetime], str]
 ) -> bytes:
-    """The job as it is now, with what the event itself says: its status, and the retry that it made."""
+    """Return the job as it is now, with the status and the retry of the event itself."""
     status = str(events.STATUS_OF[message.event])
     if message.job_id is None or message.job_id not in documents:
-        return body(message.event, message.at, {"id": str(message.job_id), "status": status, "truncated": True})
+        return build_body(message.event, message.at, {"id": str(message.job_id), "status": status, "truncated": True})
     event_fields = {"status": status, "retried_by": retried_by.get((message.job_id, message.at))}
-    return body(message.event, message.at, {**documents[message.job_id], **event_fields})
+    return build_body(message.event, message.at, {**documents[message.job_id], **event_fields})
 
 
-def _retries(messages: Sequence[WebhookMessage]) -> dict[tuple[UUID, datetime], str]:
-    """Of failures, the retry that was made with them: its event has the same time."""
+def _find_retries(messages: Sequence[WebhookMessage]) -> dict[tuple[UUID, datetime], str]:
+    """Return the retries of failed jobs by job and time: both events were written at the same time."""
     failed = {message.job_id for message in messages if message.event == events.FAILED}
     if not failed:
         return {}
@@ -121,51 +121,51 @@ def _retries(messages: Sequence[WebhookMessage]) -> dict[tuple[UUID, datetime], 
     return {(job_id, at): data["retried_by"] for job_id, at, data in rows.values_list("job_id", "at", "data")}
 
 
-def _documents(job_ids: Iterable[UUID], sizes: Mapping[UUID, int]) -> dict[UUID, dict[str, Any]]:
-    """Jobs as the API shows them."""
+def _serialize_jobs(job_ids: Iterable[UUID], sizes: Mapping[UUID, int]) -> dict[UUID, dict[str, Any]]:
+    """Return jobs as in the API, by id."""
     known = [job_id for job_id in job_ids if job_id in sizes]
     large = {job_id for job_id in known if sizes[job_id] > MAX_BYTES}
-    rows = [*_read([job_id for job_id in known if job_id not in large]), *_read(large, with_payload=False)]
-    documents = api_serializers.serialize_jobs(rows, _ANYBODY)
+    rows = [*_read_jobs([job_id for job_id in known if job_id not in large]), *_read_jobs(large, with_payload=False)]
+    documents = api_serializers.serialize_jobs(rows, _PRINCIPAL)
     return {
         row.pk: {**document, "truncated": True} if row.pk in large else document
         for row, document in zip(rows, documents, strict=True)
     }
 
 
-def _read(job_ids: Iterable[UUID], *, with_payload: bool = True) -> list[Job]:
+def _read_jobs(job_ids: Iterable[UUID], *, with_payload: bool = True) -> list[Job]:
     ids = list(job_ids)
     if not ids:
         return []
     rows: Any = api_serializers.select_job_relations(Job.objects.all()).filter(pk__in=ids).defer("template__params")
     if with_payload:
         return list(rows)
-    found = list(rows.defer("params", "run__artifacts"))
-    for job in found:
+    jobs = list(rows.defer("params", "run__artifacts"))
+    for job in jobs:
         job.params = None
         if (run := getattr(job, "run", None)) is not None:
             run.artifacts = None
-    return found
+    return jobs
 
 
-def _of_group(message: WebhookMessage, members: Sequence[UUID], *, with_payload: bool) -> bytes:
-    """The group as it is now, with the status and round that it had when it ended."""
+def _build_group_body(message: WebhookMessage, members: Sequence[UUID], *, with_payload: bool) -> bytes:
+    """Return the group as it is now, with the status and round of the event itself."""
     event_fields = {"status": message.group_status, "round": message.group_round}
     row = JobGroup.objects.filter(pk=message.group_id).first()
     if row is None:
-        return body(message.event, message.at, {"id": str(message.group_id), **event_fields, "truncated": True})
+        return build_body(message.event, message.at, {"id": str(message.group_id), **event_fields, "truncated": True})
     document = {**serializers.group(row, groups.progress([row.pk])[row.pk]), **event_fields}
     document["finished_at"] = serializers.moment(message.at)
-    place_of = {job_id: place for place, job_id in enumerate(members)}
-    jobs = sorted(_read(members, with_payload=with_payload), key=lambda job: place_of[job.pk])
+    index_of = {job_id: index for index, job_id in enumerate(members)}
+    jobs = sorted(_read_jobs(members, with_payload=with_payload), key=lambda job: index_of[job.pk])
     truncated = {} if with_payload else {"truncated": True}
-    return body(
-        message.event, message.at, {**document, "jobs": api_serializers.serialize_jobs(jobs, _ANYBODY), **truncated}
+    return build_body(
+        message.event, message.at, {**document, "jobs": api_serializers.serialize_jobs(jobs, _PRINCIPAL), **truncated}
     )
 
 
 def _change_jobs(data: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Change a job itself, or each member of a group."""
+    """Apply a change to a job, or to each member of a group."""
     if "jobs" in data:
         return {**data, "jobs": [change(job) for job in data["jobs"]]}
     return change(data) if "params" in data else data
@@ -182,7 +182,7 @@ def _shorten_texts(document: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-_SHORTER: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
+_SHORTENERS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
     lambda data: _change_jobs(data, _drop_payload),
     lambda data: _change_jobs(data, _shorten_texts),
     lambda data: {**data, "jobs": []} if "jobs" in data else data,

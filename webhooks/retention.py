@@ -1,4 +1,4 @@
-"""Deliveries stay as long as their job or group does; and that stays as long as one of them is pending."""
+"""Retention: messages and deliveries are deleted with their job or group, which stays while one of them is pending."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jobs import clock, db
 from jobs.conf import conf
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookMessage
 
-BATCH = 500
+BATCH_SIZE = 500
 
 
-def keep(ids: Sequence[UUID]) -> Iterable[UUID]:
-    """Of these jobs or groups, those with a message that is not fanned out, or a delivery that is pending."""
+def veto_deletion(ids: Sequence[UUID]) -> Iterable[UUID]:
+    """Return those of these jobs or groups that have a message to fan out or a pending delivery."""
     messages, pending = WebhookMessage.objects, WebhookDelivery.objects.filter(status=DeliveryStatus.PENDING)
     return {
         *messages.of_jobs(ids).filter(fanned_out_at__isnull=True).values_list("job_id", flat=True),
@@ -26,25 +26,25 @@ def keep(ids: Sequence[UUID]) -> Iterable[UUID]:
     }
 
 
-def go_along(ids: Sequence[UUID]) -> None:
-    """These jobs or groups are being deleted, in this transaction: so are their messages."""
-    _delete(WebhookMessage.objects.of_jobs(ids))
-    _delete(WebhookMessage.objects.filter(group_id__in=ids))
+def delete_with(ids: Sequence[UUID]) -> None:
+    """Delete the messages of jobs or groups that are being deleted in this transaction."""
+    _delete_messages(WebhookMessage.objects.of_jobs(ids))
+    _delete_messages(WebhookMessage.objects.filter(group_id__in=ids))
 
 
-def forget_tests() -> object:
-    """Test deliveries belong to no job: they go by their own age."""
+def delete_old_tests() -> object:
+    """Delete one batch of test deliveries older than RETENTION_DAYS: they belong to no job. Return the number."""
     if conf.RETENTION_DAYS is None:
         return "off"
-    horizon = clock.now() - timedelta(days=conf.RETENTION_DAYS)
-    old = WebhookMessage.objects.filter(at__lt=horizon, job_id__isnull=True, group_id__isnull=True)
+    before = clock.now() - timedelta(days=conf.RETENTION_DAYS)
+    old = WebhookMessage.objects.filter(at__lt=before, job_id__isnull=True, group_id__isnull=True)
     old = old.filter(fanned_out_at__isnull=False).exclude(deliveries__status=DeliveryStatus.PENDING)
     with db.atomic():
-        return _delete(old.order_by("pk")[:BATCH])
+        return _delete_messages(old.order_by("pk")[:BATCH_SIZE])
 
 
-def _delete(messages: QuerySet[WebhookMessage]) -> int:
-    """Delete set by set, what refers first; `delete` would load and collect each row."""
+def _delete_messages(messages: QuerySet[WebhookMessage]) -> int:
+    """Delete in one statement a table, referring rows first: `QuerySet.delete` would load each row."""
     ids, using = list(messages.values_list("pk", flat=True)), db.alias()
     if ids:
         deliveries = WebhookDelivery.objects.filter(message_id__in=ids)

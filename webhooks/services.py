@@ -47,7 +47,7 @@ def create(
     endpoint = WebhookEndpoint(
         tenant=fields.parse_tenant(tenant),
         url=_url(url),
-        events=events.parse(event_names),
+        events=events.parse_events(event_names),
         enabled=fields.parse_boolean(enabled, "enabled"),
     )
     endpoint.secret = secrets.encrypt_secret(secret, endpoint.pk)
@@ -55,7 +55,7 @@ def create(
         if of(endpoint.tenant).count() >= MOST_ENDPOINTS:
             raise TooMany(_("A tenant may have no more than %d endpoints.") % MOST_ENDPOINTS)
         endpoint.save(using=db.alias(), force_insert=True)
-        subscriptions.write(endpoint)
+        subscriptions.write_subscriptions(endpoint)
     _log(endpoint, "made", actor)
     return get(endpoint.pk), secrets.format_secret(secret)
 
@@ -88,7 +88,7 @@ def update(
         if clean.get("enabled") is False:
             leases.disable_endpoint(endpoint)
         else:
-            subscriptions.write(endpoint)
+            subscriptions.write_subscriptions(endpoint)
     _log(endpoint, "changed", actor)
     return get(endpoint.pk)
 
@@ -135,7 +135,7 @@ def send_test(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Acto
             tenant=endpoint.tenant,
             event=events.TEST,
             at=now,
-            body=payloads.body(events.TEST, now, data),
+            body=payloads.build_body(events.TEST, now, data),
             fanned_out_at=now,
         )
         delivery = WebhookDelivery.objects.create(endpoint=endpoint, message=message, event=events.TEST, probe=True)
@@ -167,7 +167,7 @@ def count_deliveries(job_ids: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
 def count_about_to_be_made(job_ids: Sequence[UUID]) -> Counter[UUID]:
     """Return how many deliveries the messages of these jobs that are not fanned out will become."""
     messages = list(WebhookMessage.objects.of_jobs(job_ids).filter(fanned_out_at__isnull=True).defer("body").order_by())
-    recipients = subscriptions.recipients(messages) if messages else {}
+    recipients = subscriptions.find_recipients(messages) if messages else {}
     counts: Counter[UUID] = Counter()
     for message in messages:
         counts[message.job_id] += len(recipients[message.pk])
@@ -250,7 +250,7 @@ def _url(value: Any) -> str:
 
 GATES: dict[str, Any] = {
     "url": _url,
-    "events": events.parse,
+    "events": events.parse_events,
     "enabled": lambda value: fields.parse_boolean(value, "enabled"),
 }
 

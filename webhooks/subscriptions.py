@@ -1,4 +1,4 @@
-"""Which endpoint wants which event: the rows that the outbox's triggers and fan-out look at."""
+"""Write and read subscriptions, the rows by which the outbox's triggers and fan-out find endpoints."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from webhooks.models import WebhookEndpoint, WebhookMessage, WebhookSubscription
 
 
 class Recipient(NamedTuple):
-    """An endpoint that a message goes to."""
+    """An endpoint that receives a message."""
 
     endpoint_id: UUID
     is_enabled: bool
 
 
-def write(endpoint: WebhookEndpoint) -> None:
+def write_subscriptions(endpoint: WebhookEndpoint) -> None:
     """Make an endpoint's subscriptions agree with its row. Call it in the transaction of every change to the row."""
     rows = WebhookSubscription.objects.filter(endpoint_id=endpoint.pk)
-    wanted = events.expand(endpoint.events)
+    wanted = events.expand_patterns(endpoint.events)
     rows.exclude(event__in=wanted).delete()
     if endpoint.enabled:
         rows.filter(until__isnull=False).update(since=Now(), until=None)
@@ -36,10 +36,10 @@ def write(endpoint: WebhookEndpoint) -> None:
         )
 
 
-def recipients(messages: Iterable[WebhookMessage]) -> dict[int, list[Recipient]]:
-    """Of each message, the endpoints that wanted it when it happened and have not unsubscribed since."""
-    found = list(messages)
-    pairs = {(message.tenant, message.event) for message in found}
+def find_recipients(messages: Iterable[WebhookMessage]) -> dict[int, list[Recipient]]:
+    """Return, by message, the endpoints that were subscribed at the time of the event and still are."""
+    message_list = list(messages)
+    pairs = {(message.tenant, message.event) for message in message_list}
     rows = WebhookSubscription.objects.filter(
         tenant__in={tenant for tenant, _ in pairs}, event__in={event for _, event in pairs}
     )
@@ -52,5 +52,5 @@ def recipients(messages: Iterable[WebhookMessage]) -> dict[int, list[Recipient]]
             for row in by_event.get((message.tenant, message.event), ())
             if row.since <= message.at and (row.until is None or message.at < row.until)
         ]
-        for message in found
+        for message in message_list
     }

@@ -177,7 +177,7 @@ def test_a_payload_that_is_too_large_for_a_body_is_never_read(monkeypatch: pytes
 
 
 def test_a_batch_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "PAYLOAD_BYTES", 250_000)
+    monkeypatch.setattr(fanout, "MAX_PAYLOAD_BYTES", 250_000)
     create_endpoint("https://example.org/", "job.queued")
     for _ in range(5):
         enqueue_job(params={"text": "x" * 100_000})
@@ -193,7 +193,7 @@ MANY = {"id": "1", "jobs": [{**LARGE, "name": "n" * 10_000}] * 200}
 def test_no_body_is_larger_than_256_kib(data: dict[str, Any]) -> None:
     from django.utils import timezone
 
-    body = payloads.body("job.failed", timezone.now(), data)
+    body = payloads.build_body("job.failed", timezone.now(), data)
     assert len(body) <= 256 * 1024
     assert json.loads(body)["data"]["id"] == "1"
 
@@ -202,10 +202,10 @@ def test_a_body_of_just_256_kib_is_left_alone() -> None:
     from django.utils import timezone
 
     now = timezone.now()
-    spare = 256 * 1024 - len(payloads.body("job.failed", now, {"params": ""}))
-    whole = payloads.body("job.failed", now, {"params": "x" * spare})
+    spare = 256 * 1024 - len(payloads.build_body("job.failed", now, {"params": ""}))
+    whole = payloads.build_body("job.failed", now, {"params": "x" * spare})
     assert (len(whole), b"truncated" in whole) == (256 * 1024, False)
-    assert b'"truncated":true' in payloads.body("job.failed", now, {"params": "x" * (spare + 1), "run": None})
+    assert b'"truncated":true' in payloads.build_body("job.failed", now, {"params": "x" * (spare + 1), "run": None})
 
 
 def test_a_body_is_stored_once_for_all_endpoints() -> None:

@@ -338,9 +338,9 @@ def test_a_batch_is_bounded_in_deliveries(monkeypatch: pytest.MonkeyPatch) -> No
         create_endpoint(f"https://example.org/{place}", "job.queued")
     for _ in range(4):
         enqueue_job()
-    monkeypatch.setattr(fanout, "DELIVERIES", 7)
+    monkeypatch.setattr(fanout, "MAX_DELIVERIES", 7)
     assert fanout.fan_out() == 2
-    monkeypatch.setattr(fanout, "DELIVERIES", 1)
+    monkeypatch.setattr(fanout, "MAX_DELIVERIES", 1)
     assert [fanout.fan_out(), fanout.fan_out(), fanout.fan_out()] == [1, 1, 0]
     assert len(list_deliveries()) == 12
 
@@ -361,7 +361,7 @@ def test_it_is_known_whether_an_endpoint_that_answers_could_be_sent_more() -> No
     assert not fanout.has_idle_endpoint()
     busy = create_endpoint("http://example.org/")
     assert fanout.has_idle_endpoint()
-    WebhookDeliveryFactory.create_batch(fanout.ROOM, endpoint=busy)
+    WebhookDeliveryFactory.create_batch(fanout.IDLE_BELOW, endpoint=busy)
     assert not fanout.has_idle_endpoint()
     create_endpoint("http://example.org/", failures=circuit_breaker.FAILURE_THRESHOLD)
     create_endpoint("http://example.org/", enabled=False)
