@@ -54,7 +54,7 @@ RUNNING = {
 
 def insert_jobs(connection: Any, job_type: str, jobs: int, **columns: str) -> None:
     """Insert jobs, QUEUED and ready unless `columns` (SQL with the row's number `n`) override it."""
-    limit_key = {"job_type": f"'{job_type}'", "flow_id": str(ids.flow_id("default", job_type, "default", ""))}
+    limit_key = {"job_type": f"'{job_type}'", "flow_id": str(ids.derive_flow_id("default", job_type, "default", ""))}
     values = _DEFAULTS | limit_key | columns
     sql = f"""
         INSERT INTO jobscheduler_job ({", ".join(values)})

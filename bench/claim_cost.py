@@ -105,14 +105,14 @@ def _measure_claims(database: str, name: str) -> float:
 
 
 def _claim_and_finish(claimer: Any) -> tuple[int, float]:
-    from jobs.actors import worker
+    from jobs.actors import make_worker_actor
     from jobs.engine.finish import End, finish
     from jobs.outcomes import Completed
 
     began = time.perf_counter()
     claims = claimer.claim(SLOTS, lease_sec=LEASE_SEC)
     seconds = time.perf_counter() - began
-    finish([End(claim.id, claim.lease_token, Completed()) for claim in claims], actor=worker("bench"))
+    finish([End(claim.id, claim.lease_token, Completed()) for claim in claims], actor=make_worker_actor("bench"))
     return len(claims), seconds
 
 

@@ -17,7 +17,7 @@ if str(HERE.parent) not in sys.path:
 
 # It is run as a file: only from here on is the project's root on the path.
 from docs import reference_pages  # noqa: E402
-from jobs.states import ARROWS, MEANING, TERMINAL, Arrow, Status  # noqa: E402
+from jobs.states import STATUS_MEANINGS, TERMINAL, TRANSITIONS, Status, Transition  # noqa: E402
 
 BIRTH, END = "[*]", "[*]"
 
@@ -60,7 +60,7 @@ def _states() -> Iterable[str]:
     yield "| state | meaning | terminal |"
     yield "|---|---|---|"
     for status in Status:
-        yield f"| {status} | {MEANING[status]} | {'yes' if status in TERMINAL else ''} |"
+        yield f"| {status} | {STATUS_MEANINGS[status]} | {'yes' if status in TERMINAL else ''} |"
     yield ""
 
 
@@ -81,7 +81,7 @@ def _diagram() -> Iterable[str]:
 def _moves() -> dict[tuple[str, str], list[str]]:
     """The verbs between each two states. Arrows that lead back to their own state are only in the table."""
     moves: dict[tuple[str, str], list[str]] = {}
-    for arrow in ARROWS:
+    for arrow in TRANSITIONS:
         if arrow.source != arrow.target:
             verbs = moves.setdefault((arrow.source or BIRTH, arrow.target), [])
             if arrow.verb not in verbs:
@@ -96,11 +96,11 @@ def _arrows() -> Iterable[str]:
     yield ""
     yield "| verb | from | to | event | by | rule |"
     yield "|---|---|---|---|---|---|"
-    yield from (_line(arrow) for arrow in ARROWS)
+    yield from (_line(arrow) for arrow in TRANSITIONS)
     yield ""
 
 
-def _line(arrow: Arrow) -> str:
+def _line(arrow: Transition) -> str:
     source = arrow.source or "(new)"
     return f"| {arrow.verb} | {source} | {arrow.target} | {arrow.event} | {arrow.by} | {arrow.rule} |"
 

@@ -1,4 +1,4 @@
-"""Who did it: the actor that every audit event names."""
+"""Actors: the user, token, worker or program that an audit event names."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Actor:
 
 
 SCHEDULER = Actor(ActorKind.SCHEDULER)
-PYTHON = Actor(ActorKind.SCHEDULER, "python")  # a direct call of a service that named nobody
+PYTHON = Actor(ActorKind.SCHEDULER, "python")  # a call of a service without an actor
 
 
-def user(account: Any) -> Actor:
-    """The actor for a Django user, whatever the user model."""
+def make_user_actor(account: Any) -> Actor:
+    """Return the actor for a Django user of any user model."""
     return Actor(ActorKind.USER, str(account.get_username())[:200])
 
 
-def worker(name: str) -> Actor:
+def make_worker_actor(name: str) -> Actor:
     return Actor(ActorKind.WORKER, name[:200])
 
 
-def cli(name: str) -> Actor:
+def make_cli_actor(name: str) -> Actor:
     return Actor(ActorKind.CLI, name[:200])

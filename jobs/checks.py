@@ -15,12 +15,12 @@ from django.db import connections
 from django.db.migrations.recorder import MigrationRecorder
 
 from jobs import db, triggers
-from jobs.conf import POLICY_KEYS, Kind, configured, make_policy, read
+from jobs.conf import POLICY_KEYS, ProblemKind, build_policy, get_raw_settings, read_settings
 
 TAG = "jobs"
 OUR_APPS = ("jobs", "schedules", "webhooks")
 OUR_HOME = Path(__file__).resolve().parent.parent
-SETTING_IDS = {Kind.UNKNOWN: "jobs.E001", Kind.INVALID: "jobs.E002", Kind.HEARTBEAT: "jobs.E003"}
+SETTING_IDS = {ProblemKind.UNKNOWN: "jobs.E001", ProblemKind.INVALID: "jobs.E002", ProblemKind.HEARTBEAT: "jobs.E003"}
 POLICY_METHODS = {
     "CONCURRENCY_POLICY": ("blocked",),
     "ADMISSION_POLICY": ("decide",),
@@ -33,13 +33,13 @@ SQLITE_TIMEOUT_SEC = 20
 
 @register(TAG)
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
-    _, problems = read(configured())
+    _, problems = read_settings(get_raw_settings())
     return [Error(each.message, hint=each.hint or None, id=SETTING_IDS[each.kind]) for each in problems]
 
 
 @register(TAG)
 def check_policies(**kwargs: Any) -> list[CheckMessage]:
-    conf, _ = read(configured())
+    conf, _ = read_settings(get_raw_settings())
     problems = (policy_problem(key, getattr(conf, key)) for key in POLICY_KEYS)
     return [Error(problem, id="jobs.E004") for problem in problems if problem]
 
@@ -127,7 +127,7 @@ def sqlite_problem(alias: str) -> str | None:
 def policy_problem(key: str, path: str | None) -> str | None:
     """Why the policy that a key names cannot be used, or None."""
     try:
-        policy = make_policy(key, path)
+        policy = build_policy(key, path)
     except ImproperlyConfigured as error:
         return str(error)
     for method in POLICY_METHODS[key] if policy is not None else ():

@@ -34,7 +34,7 @@ from jobs.engine.slots.reservations import SlotWaiter
 from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded
 from jobs.policies.admission import Candidate
 from jobs.registry import Handler, registry
-from jobs.services.job_spec import NORMAL
+from jobs.services.job_spec import NORMAL_PRIORITY
 from jobs.validation import fields
 from jobs.validation.sanitize import sanitize_text
 
@@ -43,7 +43,7 @@ OUTCOME_LENGTH = 2000
 
 
 @dataclass
-class Slot:
+class DirectSlot:
     """A slot that is ours until its block ends. `lost`: it no longer is; stop what needs it."""
 
     lease_id: UUID
@@ -59,7 +59,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Answer:
+class DirectResult:
     """What a direct call came to; `skipped` is why there was nothing to do."""
 
     result: Any
@@ -82,7 +82,7 @@ def run(
 
 def execute(
     job_type: str, params: Any = None, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON
-) -> Answer:
+) -> DirectResult:
     """As `run`, told as a document: a skip is an answer, and whatever the handler raises is a HandlerFailed."""
     handler, given = _parse_call(job_type, params)
     result, skipped = None, None
@@ -100,11 +100,13 @@ def execute(
             mine.outcome = _describe_outcome(error)
             raise HandlerFailed(_describe_error(error)) from error
         ran_ms = round((time.monotonic() - began) * 1000)
-    return Answer(result, skipped, mine.waited_ms, ran_ms)
+    return DirectResult(result, skipped, mine.waited_ms, ran_ms)
 
 
 @contextmanager
-def slot(job_type: str, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON) -> Iterator[Slot]:
+def slot(
+    job_type: str, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON
+) -> Iterator[DirectSlot]:
     """Hold a slot under the limits that this type falls under, for as long as the block runs.
 
     Outside of any transaction of the caller's: others must see the reservation.
@@ -116,7 +118,7 @@ def slot(job_type: str, *, wait: float | None = None, tenant: str = "default", a
         job_type=handler.name,
         resource=options.resource,
         cost_units=1 if options.cost_units is None else options.cost_units,
-        priority=NORMAL if options.priority is None else options.priority,
+        priority=NORMAL_PRIORITY if options.priority is None else options.priority,
         constraints=frozenset(name for name, is_set in (options.constraints or {}).items() if is_set),
     )
     patience = conf.DIRECT_WAIT_SEC if wait is None else fields.parse_number(wait, "wait", minimum=0, maximum=YEAR_SEC)
@@ -127,14 +129,14 @@ def slot(job_type: str, *, wait: float | None = None, tenant: str = "default", a
         mine.outcome = mine.outcome or _describe_outcome(error)
         raise
     finally:
-        _leave(mine.lease_id, mine.outcome or "completed")
+        _release_slot(mine.lease_id, mine.outcome or "completed")
 
 
-def _acquire(candidate: Candidate, actor: Actor, patience: float) -> Slot:
+def _acquire(candidate: Candidate, actor: Actor, patience: float) -> DirectSlot:
     """A granted slot; or NoSlot, and nothing is left behind."""
     began = time.monotonic()
     lease = reservations.reserve_slot(candidate, actor.name or str(actor.kind))
-    mine = Slot(lease.pk)
+    mine = DirectSlot(lease.pk)
     lease_heartbeat.add(lease.pk, mine.lose)
     try:
         if lease.granted_at is None:
@@ -149,13 +151,13 @@ def _acquire(candidate: Candidate, actor: Actor, patience: float) -> Slot:
                         )
                     waiter.wait(left)
     except BaseException as error:
-        _leave(lease.pk, _describe_outcome(error))
+        _release_slot(lease.pk, _describe_outcome(error))
         raise
     mine.waited_ms = round((time.monotonic() - began) * 1000)
     return mine
 
 
-def _leave(lease_id: UUID, outcome: str) -> None:
+def _release_slot(lease_id: UUID, outcome: str) -> None:
     """Free the slot. If the database cannot be told, the lease runs out by itself."""
     lease_heartbeat.remove(lease_id)
     try:
@@ -173,12 +175,12 @@ def _parse_call(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str
     return handler, given
 
 
-def _call(handler: Handler[..., Any], params: dict[str, Any], mine: Slot) -> Any:
+def _call(handler: Handler[..., Any], params: dict[str, Any], mine: DirectSlot) -> Any:
     limit = conf.TOKEN_LIMIT if handler.options.token_limit is None else handler.options.token_limit
     mine.ctx = ctx = Context(job_id=None, params=params, token_limit=limit)
     if mine.lost:
         ctx.request_stop(None)
-    call = partial(handler, *((ctx,) if handler.takes_ctx else ()), **handler.signature.arguments(params))
+    call = partial(handler, *((ctx,) if handler.takes_ctx else ()), **handler.signature.parse_arguments(params))
     # Past its time the handler is asked to stop. In the caller's own thread it cannot be made to.
     timer = threading.Timer(handler.options.max_runtime_sec or 0, ctx.request_stop, [None])
     timer.daemon = True

@@ -1,28 +1,28 @@
-"""Everything that can be refused, and what a handler may raise.
+"""The errors that services raise, and the exceptions that a handler may raise.
 
 JobSchedulerError
-├── InvalidInput               what was asked makes no sense; names the fields    (422)
+├── InvalidInput               a field has a wrong value; names the fields         (422)
 │   ├── UnknownJobType
 │   └── InvalidParams
-├── NotFound                                                                      (404)
-├── Conflict                   sensible, but not now                              (409)
+├── NotFound                                                                       (404)
+├── Conflict                   valid input, but not in the present state           (409)
 │   ├── WrongState             the action does not start from this state
-│   │   ├── LiveTail           the chain already has a live job at its end
-│   │   └── Superseded         a later attempt of the chain took the job's place
-│   ├── InvalidOperationError  it would break an invariant
-│   ├── IdempotencyKeyReused   same key, another body
-│   ├── LeaseLost              the executor's token no longer holds the job
-│   ├── SlotBusy               a remote worker's slot has another job
-│   ├── NotAsked               a stop was reported that nobody asked for
-│   └── ReportWithComplete     a job's lease ends with its job, not by itself
-├── NoSlot                     no slot came free for a direct call in time        (503)
-└── HandlerFailed              a handler that was called directly raised          (502)
+│   │   ├── LiveTail           the latest attempt of the retry chain has not finished
+│   │   └── Superseded         the retry chain has a later attempt
+│   ├── InvalidOperationError  the change would break an invariant
+│   ├── IdempotencyKeyReused   the same key with another body
+│   ├── LeaseLost              the executor's fencing token is out of date
+│   ├── SlotBusy               a remote worker's slot runs another job
+│   ├── NotAsked               a stop was reported that was not requested
+│   └── ReportWithComplete     the lease of a job ends by reporting the job's result
+├── NoSlot                     no slot became free for a direct call in time       (503)
+└── HandlerFailed              the handler of a direct call raised                 (502)
 
 raised by handlers
-├── Skip                       nothing to do: end SKIPPED
-├── NoRetry                    end FAILED for good
+├── Skip                       nothing to do: finish SKIPPED
+├── NoRetry                    finish FAILED without a retry
 ├── TokenLimitExceeded         raised by `ctx.use_tokens`
-└── JobCancelled               raised by `ctx.check_cancelled`; a CancelledError, so `except Exception` lets it pass
+└── JobCancelled               raised by `ctx.check_cancelled`; a CancelledError: `except Exception` does not catch it
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class InvalidInput(JobSchedulerError, ValueError):
         super().__init__(f"{'.'.join(map(str, loc))}: {message}" if loc else message)
 
     @classmethod
-    def of(cls, errors: list[dict[str, Any]]) -> InvalidInput:
+    def from_errors(cls, errors: list[dict[str, Any]]) -> InvalidInput:
         first = errors[0]
-        error = cls(first["loc"], first["msg"], first["type"])
-        error.errors = errors
+        invalid = cls(first["loc"], first["msg"], first["type"])
+        invalid.errors = errors
         if len(errors) > 1:
-            error.args = ("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors),)
-        return error
+            invalid.args = ("; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in errors),)
+        return invalid
 
-    def under(self, *prefix: str | int) -> InvalidInput:
-        """The same errors, seen from an enclosing document."""
-        return type(self).of([{**e, "loc": [*prefix, *e["loc"]]} for e in self.errors])
+    def with_prefix(self, *prefix: str | int) -> InvalidInput:
+        """Return the same errors with the location of their fields in an enclosing document."""
+        return type(self).from_errors([{**error, "loc": [*prefix, *error["loc"]]} for error in self.errors])
 
 
 class UnknownJobType(InvalidInput):
@@ -75,7 +75,7 @@ class NotFound(JobSchedulerError, LookupError):
 
 
 class Conflict(JobSchedulerError):
-    """`status` and `allowed` tell what the job is and which actions it accepts; `refusal` is there for jobs only."""
+    """`status` is the job's status, `allowed` lists the actions that it accepts; `refusal` is set for jobs only."""
 
     code = "conflict"
 
@@ -90,11 +90,11 @@ class Conflict(JobSchedulerError):
         self.tail_id = None if refusal is None else refusal.tail_id
 
     @staticmethod
-    def of(refusal: Refusal) -> Conflict:
-        """Make the error that a refused action raises."""
+    def from_refusal(refusal: Refusal) -> Conflict:
+        """Return the error that a refused action raises."""
         kinds: list[type[Conflict]] = [LiveTail, Superseded, InvalidOperationError]
-        kind = next((each for each in kinds if each.code == refusal.code), WrongState)
-        return kind(refusal.message, status=refusal.status, allowed=refusal.allowed, refusal=refusal)
+        error_class = next((kind for kind in kinds if kind.code == refusal.code), WrongState)
+        return error_class(refusal.message, status=refusal.status, allowed=refusal.allowed, refusal=refusal)
 
 
 class WrongState(Conflict):
@@ -146,16 +146,16 @@ class HandlerFailed(JobSchedulerError):
 
 
 class Skip(Exception):
-    """Raised by a handler that finds nothing to do: the job ends SKIPPED with this reason."""
+    """Raised by a handler that finds nothing to do: the job finishes SKIPPED with this reason."""
 
 
 class NoRetry(Exception):
-    """Raised by a handler whose failure would only repeat: the job ends FAILED and is not retried."""
+    """Raised by a handler whose failure would repeat: the job finishes FAILED and is not retried."""
 
 
 class TokenLimitExceeded(Exception):
-    """The job has used more tokens than it was given; it ends FAILED and is not retried."""
+    """The job has used more tokens than its limit; it finishes FAILED and is not retried."""
 
 
 class JobCancelled(asyncio.CancelledError):
-    """The job was asked to stop (cancel, pause, shutdown or a lost lease)."""
+    """The job received a stop request (cancel, pause, shutdown or a lost lease)."""

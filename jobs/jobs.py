@@ -16,15 +16,15 @@ from typing import IO, Annotated, Any
 from django.utils.translation import gettext as _
 from pydantic import AfterValidator, Field
 
-from jobs.conf import conf, configured, read
+from jobs.conf import conf, get_raw_settings, read_settings
 from jobs.errors import NoRetry
 from jobs.registry import job
 
-LOOK_SEC = 0.1
-STOP_SEC = 5.0
+POLL_SEC = 0.1
+STOP_GRACE_SEC = 5.0
 TAIL_LINES = 20
 LINE_LENGTH = 10_000
-ELSEWHERE = ("--settings", "--pythonpath")  # what would make the command run other code than the site's
+FORBIDDEN_OPTIONS = ("--settings", "--pythonpath")  # what would make the command run other code than the site's
 
 
 @job("system.noop")
@@ -58,26 +58,30 @@ class CommandFailed(SystemExit):
         return self.told
 
 
-def _allowed(name: str) -> str:
+def _validate_command(name: str) -> str:
     if not conf.SYSTEM_JOB_TYPES or name not in conf.COMMAND_ALLOW:
         raise ValueError(_("is not one of the commands that COMMAND_ALLOW names"))
     return name
 
 
-def _harmless(word: str) -> str:
+def _validate_argument(word: str) -> str:
     name = word.partition("=")[0]  # a command's own parser takes abbreviations, too
-    if len(name) > 2 and any(option.startswith(name) for option in ELSEWHERE):
+    if len(name) > 2 and any(option.startswith(name) for option in FORBIDDEN_OPTIONS):
         raise ValueError(_("may not say where the code is"))
     if "\0" in word:
         raise ValueError(_("contains a character that no argument can have"))
     return word
 
 
-Name = Annotated[str, AfterValidator(_allowed)]
-Word = Annotated[str, Field(max_length=10_000), AfterValidator(_harmless)]
+CommandName = Annotated[str, AfterValidator(_validate_command)]
+CommandArgument = Annotated[str, Field(max_length=10_000), AfterValidator(_validate_argument)]
 
 
-def command(ctx: Any, command: Name, args: Annotated[list[Word], Field(max_length=100)] = []) -> dict[str, Any]:  # noqa: B006
+def command(
+    ctx: Any,
+    command: CommandName,
+    args: Annotated[list[CommandArgument], Field(max_length=100)] = [],  # noqa: B006
+) -> dict[str, Any]:
     """Runs a management command that COMMAND_ALLOW names. Its output is the job's log, its exit code the job's."""
     lines: list[str] = []
     # Under the settings of this process, from the same places, and never longer than it.
@@ -99,10 +103,10 @@ def command(ctx: Any, command: Name, args: Annotated[list[Word], Field(max_lengt
         try:
             while not ctx.cancelled and process.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(LOOK_SEC)
+                    process.wait(POLL_SEC)
         finally:
-            _end(process)
-        reader.join(STOP_SEC)  # a grandchild may hold the pipe open
+            _terminate(process)
+        reader.join(STOP_GRACE_SEC)  # a grandchild may hold the pipe open
     ctx.check_cancelled()
     if process.returncode:
         raise CommandFailed(command, process.returncode, lines[-1] if lines else "")
@@ -118,7 +122,7 @@ def _copy_output(pipe: IO[str] | None, ctx: Any, lines: list[str]) -> None:
             del lines[:-TAIL_LINES]
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _terminate(process: subprocess.Popen[str]) -> None:
     """Politely, then not; with all that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
@@ -126,8 +130,10 @@ def _end(process: subprocess.Popen[str]) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SEC)
+            process.wait(STOP_GRACE_SEC)
 
 
-if read(configured())[0].SYSTEM_JOB_TYPES:  # what is wrong with the settings is for the system checks to say
+if read_settings(get_raw_settings())[
+    0
+].SYSTEM_JOB_TYPES:  # what is wrong with the settings is for the system checks to say
     job("system.command")(command)

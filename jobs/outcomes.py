@@ -1,4 +1,4 @@
-"""What one stretch of execution can end as. The executor returns one; the lifecycle records it."""
+"""The results of an execution. The executor returns one of them; the engine records it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Failed:
-    """`retry_in` is the policy's word, in seconds; None means the failure is permanent."""
+    """`retry_in` is the delay that the retry policy chose, in seconds; None: no retry."""
 
     error: str
     reason: str
@@ -34,7 +34,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The handler obeyed a stop request; the request on the row says what the job becomes."""
+    """The handler followed a stop request; the request in the job's row decides the new status."""
 
     artifacts: dict[str, Any] = field(default_factory=dict)
 

@@ -1,6 +1,6 @@
-"""Secrets in JSON, masked for whoever reads it: the admin, the API and webhooks all use this one function.
+"""Mask secrets in JSON; the admin, the API and webhooks all use `redact`.
 
-`restore` puts them back under an edited document, so that what was shown masked can be saved again.
+`restore` puts the secrets back into an edited document, so that a document with masks can be saved.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ MASK = "••••••"
 
 
 def redact(value: Any) -> Any:
-    """A copy with MASK in place of every value whose key, as a whole and in any case, is one of REDACT_KEYS."""
-    return _mask(value, _folded(conf.REDACT_KEYS))
+    """Return a copy in which MASK replaces each value whose key is in REDACT_KEYS (whole key, any case)."""
+    return _mask(value, _casefold_keys(conf.REDACT_KEYS))
 
 
 def restore(edited: Any, original: Any, field: str) -> Any:
-    """The edited document with each untouched MASK turned back into the original's value.
+    """Return the edited document with each MASK replaced by the original value.
 
-    Within a list there is no telling which entry an edited one was, so a mask in a changed list is refused,
-    as is one that stands for nothing.
+    The items of a changed list cannot be matched with the original ones, so a mask in it is an error, as is a mask
+    without an original value.
     """
     if edited == redact(original):
         return original
-    return _restore(edited, original, _folded(conf.REDACT_KEYS), (field,))
+    return _restore(edited, original, _casefold_keys(conf.REDACT_KEYS), (field,))
 
 
 @lru_cache(maxsize=8)
-def _folded(keys: tuple[str, ...]) -> frozenset[str]:
+def _casefold_keys(keys: tuple[str, ...]) -> frozenset[str]:
     return frozenset(key.casefold() for key in keys)
 
 

@@ -1,4 +1,4 @@
-"""Why an action was refused, in a few translated words: the same for all jobs that share the reason."""
+"""Short translated texts for refused actions; jobs with the same reason have the same text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from jobs.models.job import STATUS_IN_SENTENCE
 from jobs.states import WAITING, Refusal, RefusalReason, Status
 
 
-def short_reason(refusal: Refusal) -> str:
+def describe_refusal(refusal: Refusal) -> str:
     match refusal.reason:
         case RefusalReason.SUPERSEDED | RefusalReason.LIVE_TAIL:
-            return followed_by(refusal.status)
+            return describe_later_attempt(refusal.status)
         case RefusalReason.WAITS_IN_GROUP:
             return _("still waiting for its turn in its group")
         case RefusalReason.CANCEL_REQUESTED:
@@ -25,13 +25,13 @@ def short_reason(refusal: Refusal) -> str:
     return text % STATUS_IN_SENTENCE[refusal.status]
 
 
-def short_error(error: JobSchedulerError) -> str:
+def describe_error(error: JobSchedulerError) -> str:
     if isinstance(error, NotFound):
         return _("there is no such job")
     if isinstance(error, Conflict) and error.refusal is not None:
-        return short_reason(error.refusal)
+        return describe_refusal(error.refusal)
     return str(error).rstrip(".")
 
 
-def followed_by(status: Status) -> str:
+def describe_later_attempt(status: Status) -> str:
     return _("already followed by a job that is %s") % STATUS_IN_SENTENCE[status]

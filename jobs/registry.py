@@ -20,7 +20,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import to_json, to_jsonable_python
 from typing_extensions import TypedDict
 
-from jobs.conf import configured, read
+from jobs.conf import get_raw_settings, read_settings
 from jobs.conf.rules import YEAR_SEC
 from jobs.errors import InvalidInput, InvalidParams, UnknownJobType
 from jobs.validation import fields as validation
@@ -33,12 +33,12 @@ R = TypeVar("R")
 CONTEXT = "ctx"
 _typed_dict: Any = TypedDict  # type checkers want its fields written out
 _JSON = json.JSONEncoder(allow_nan=False)
-_ONE_OF_EACH_KIND: tuple[Any, ...] = ("text", 1, True, [], {})
+_SAMPLE_VALUES: tuple[Any, ...] = ("text", 1, True, [], {})
 ExceptionKinds = type[Exception] | tuple[type[Exception], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class HandlerOptions:
     """What a handler says of its own jobs. None leaves it to the settings; templates and submissions win over both."""
 
     resource: str = "default"
@@ -56,76 +56,76 @@ class Options:
     timezone: str | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
+    def parse(cls, given: Mapping[str, Any]) -> HandlerOptions:
         """The options as written in `@job(...)`, each through the gate."""
-        unknown = given.keys() - _GATES.keys()
+        unknown = given.keys() - _OPTION_VALIDATORS.keys()
         if unknown:
             raise TypeError(f"@job has no option {', '.join(map(repr, sorted(unknown)))}")
-        clean = {name: _GATES[name](value, name) for name, value in given.items() if value is not None}
+        clean = {name: _OPTION_VALIDATORS[name](value, name) for name, value in given.items() if value is not None}
         if "timezone" in clean and "cron" not in clean:
             raise TypeError("@job: timezone is for the option cron, which is not there")
         return cls(**clean)
 
 
-def _retry_on(value: Any, where: str) -> tuple[type[Exception], ...]:
+def _parse_retry_on(value: Any, where: str) -> tuple[type[Exception], ...]:
     kinds = value if isinstance(value, tuple) else (value,)
     if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         raise InvalidInput(where, _("must be an exception class or a tuple of them"))
     return kinds
 
 
-def _aliases(value: Any, where: str) -> tuple[str, ...]:
+def _parse_aliases(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise InvalidInput(where, _("must be a list"), "list_type")
     return tuple(validation.parse_identifier(alias, where) for alias in value)
 
 
-_GATES: dict[str, Callable[[Any, str], Any]] = {
+_OPTION_VALIDATORS: dict[str, Callable[[Any, str], Any]] = {
     "resource": validation.parse_identifier,
     "priority": validation.parse_priority,
     "max_retries": functools.partial(validation.parse_integer, minimum=0, maximum=1000),
-    "retry_on": _retry_on,
+    "retry_on": _parse_retry_on,
     "max_runtime_sec": functools.partial(validation.parse_number, above=0, maximum=YEAR_SEC),
     "token_limit": functools.partial(validation.parse_integer, minimum=0),
     "cost_units": functools.partial(validation.parse_integer, minimum=0, maximum=100),
     "constraints": validation.parse_constraints,
     "tags": lambda value, where: tuple(validation.parse_tags(value, where)),
     "remote": validation.parse_boolean,
-    "aliases": _aliases,
+    "aliases": _parse_aliases,
     "cron": validation.parse_identifier,  # whether it makes sense is for the app `schedules` to say
     "timezone": validation.parse_identifier,
 }
 
 
 @dataclass(frozen=True)
-class Member:
+class GroupMember:
     """A job yet to be submitted: one place of a group."""
 
     job_type: str
     params: dict[str, Any]
     fields: dict[str, Any] = field(default_factory=dict)
 
-    def item(self) -> dict[str, Any]:
+    def to_item(self) -> dict[str, Any]:
         return {"job_type": self.job_type, "params": self.params, **self.fields}
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundHandler:
     """A handler with submission fields (target, priority, not_before, …) chosen."""
 
     job_type: str
     fields: dict[str, Any] = field(default_factory=dict)
 
-    def using(self, /, **fields: Any) -> Bound:
-        return Bound(self.job_type, {**self.fields, **fields})
+    def using(self, /, **fields: Any) -> BoundHandler:
+        return BoundHandler(self.job_type, {**self.fields, **fields})
 
     def enqueue(self, /, **params: Any) -> Job:
         from jobs.services.jobs import enqueue  # the services import this module
 
         return enqueue(self.job_type, params, **self.fields)
 
-    def s(self, /, **params: Any) -> Member:
-        return Member(self.job_type, params, {**self.fields})
+    def s(self, /, **params: Any) -> GroupMember:
+        return GroupMember(self.job_type, params, {**self.fields})
 
 
 class Handler(Generic[P, R]):
@@ -135,13 +135,13 @@ class Handler(Generic[P, R]):
     __qualname__: str
     __wrapped__: Callable[P, R]
 
-    def __init__(self, func: Callable[P, R], name: str | None, options: Options) -> None:
+    def __init__(self, func: Callable[P, R], name: str | None, options: HandlerOptions) -> None:
         if not inspect.isfunction(func):
             raise TypeError(f"@job goes on a function, not on {func!r}")
         if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
             raise TypeError(f"{func.__module__}.{func.__qualname__} yields: calling it would run nothing")
         functools.update_wrapper(self, func)
-        self.name = validation.parse_identifier(self.place if name is None else name, "name")
+        self.name = validation.parse_identifier(self.path if name is None else name, "name")
         self.options = options
         self.signature = Signature(func)
         self.takes_ctx = self.signature.takes_ctx
@@ -152,21 +152,21 @@ class Handler(Generic[P, R]):
         return self.__wrapped__(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<Handler {self.name}: {self.place}>"
+        return f"<Handler {self.name}: {self.path}>"
 
     @property
-    def place(self) -> str:
+    def path(self) -> str:
         return f"{self.__module__}.{self.__qualname__}"
 
-    def using(self, /, **fields: Any) -> Bound:
+    def using(self, /, **fields: Any) -> BoundHandler:
         """The same handler for a job with these submission fields, e.g. `using(target="book-1").enqueue(…)`."""
-        return Bound(self.name, fields)
+        return BoundHandler(self.name, fields)
 
     def enqueue(self, /, **params: Any) -> Job:
-        return Bound(self.name).enqueue(**params)
+        return BoundHandler(self.name).enqueue(**params)
 
-    def s(self, /, **params: Any) -> Member:
-        return Bound(self.name).s(**params)
+    def s(self, /, **params: Any) -> GroupMember:
+        return BoundHandler(self.name).s(**params)
 
 
 class Registry:
@@ -178,7 +178,7 @@ class Registry:
         names = (handler.name, *handler.options.aliases)
         holders = {id(known): known for name in names if (known := self._handlers.get(name))}.values()
         for known in holders:
-            if known.place != handler.place:
+            if known.path != handler.path:
                 raise ImproperlyConfigured(f"Two handlers share a job type: {known!r} and {handler!r}.")
         kept = {name: known for name, known in self._handlers.items() if known not in holders}
         self._handlers = kept | dict.fromkeys(names, handler)
@@ -203,7 +203,9 @@ class Registry:
 
     def autodiscover(self) -> None:
         """Import `jobs.py` and `tasks.py` of every installed app."""
-        found, _problems = read(configured())  # what is wrong with the settings is for the system checks to say
+        found, _problems = read_settings(
+            get_raw_settings()
+        )  # what is wrong with the settings is for the system checks to say
         autodiscover_modules(*found.AUTODISCOVER)
 
 
@@ -243,7 +245,7 @@ def job(name: Any = None, **options: Any) -> Any:
         return job(**options)(name)
 
     def decorate(func: Callable[P, R]) -> Handler[P, R]:
-        handler = Handler(func, name, Options.of(options))
+        handler = Handler(func, name, HandlerOptions.parse(options))
         registry.add(handler)
         return handler
 
@@ -257,8 +259,8 @@ class Signature:
     """
 
     def __init__(self, func: Callable[..., Any]) -> None:
-        self.takes_ctx, parameters = _parameters(func)
-        hints = {each.name: _annotation(func, each) for each in parameters}
+        self.takes_ctx, parameters = _list_parameters(func)
+        hints = {each.name: _resolve_annotation(func, each) for each in parameters}
         named = [each for each in parameters if each.kind is not Parameter.VAR_KEYWORD]
         self._hints = {each.name: hints[each.name] for each in named}
         self._extra = next((hints[each.name] for each in parameters if each not in named), None)
@@ -268,7 +270,7 @@ class Signature:
             self._adapter = self._build(func.__name__)
             self._schema = self._describe()
         except Exception as error:
-            raise _unsupported(func, hints, error) from error
+            raise _find_unsupported(func, hints, error) from error
 
     def validate(self, params: dict[str, Any], text: str | None = None) -> dict[str, Any]:
         """Refuse what does not fit; `text` is the params as JSON, from who has it already.
@@ -279,10 +281,10 @@ class Signature:
             return params
         if self.takes_ctx and self._extra is not None and CONTEXT in params:
             raise InvalidParams(["params", CONTEXT], "this name is the handler's context", "reserved")
-        self._typed(_encode(params) if text is None else text)
+        self._typed(_encode_params(params) if text is None else text)
         return params
 
-    def arguments(self, params: dict[str, Any]) -> dict[str, Any]:
+    def parse_arguments(self, params: dict[str, Any]) -> dict[str, Any]:
         """The values to call the handler with, for params that were stored as JSON."""
         if not params and not self._required:
             return {}
@@ -290,9 +292,9 @@ class Signature:
 
     def coerce_text(self, pairs: Mapping[str, str]) -> dict[str, Any]:
         """`key=value` words as JSON values. What does not fit is left for `validate` to refuse by name."""
-        return {name: _parse_word(text, self._hints.get(name, self._extra)) for name, text in pairs.items()}
+        return {name: _parse_text_value(text, self._hints.get(name, self._extra)) for name, text in pairs.items()}
 
-    def schema(self) -> dict[str, Any]:
+    def get_schema(self) -> dict[str, Any]:
         return copy.deepcopy(self._schema)
 
     def _build(self, title: str) -> TypeAdapter[Any]:
@@ -320,11 +322,11 @@ class Signature:
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             wrong = [{"loc": ["params", *each["loc"]], "msg": each["msg"], "type": each["type"]} for each in found]
-            raise InvalidParams.of(wrong) from None
+            raise InvalidParams.from_errors(wrong) from None
         return typed
 
 
-def _parameters(func: Callable[..., Any]) -> tuple[bool, list[Parameter]]:
+def _list_parameters(func: Callable[..., Any]) -> tuple[bool, list[Parameter]]:
     """Return whether the handler takes `ctx`, and its other parameters, which are all passed by name."""
     parameters = list(inspect.signature(func).parameters.values())
     takes_ctx = bool(parameters) and parameters[0].name == CONTEXT
@@ -341,7 +343,7 @@ def _parameters(func: Callable[..., Any]) -> tuple[bool, list[Parameter]]:
     return takes_ctx, parameters
 
 
-def _annotation(func: Callable[..., Any], parameter: Parameter) -> Any:
+def _resolve_annotation(func: Callable[..., Any], parameter: Parameter) -> Any:
     """Its type. No other annotation is evaluated: those of `ctx` and the return value may be for type checkers only."""
     if parameter.annotation is Parameter.empty:
         return Any
@@ -350,26 +352,26 @@ def _annotation(func: Callable[..., Any], parameter: Parameter) -> Any:
     try:
         return get_type_hints(holder, globalns=names, include_extras=True)[parameter.name]
     except Exception as error:
-        raise _refusal(func, parameter.name, error) from error
+        raise _build_annotation_error(func, parameter.name, error) from error
 
 
-def _unsupported(func: Callable[..., Any], hints: dict[str, Any], error: Exception) -> TypeError:
+def _find_unsupported(func: Callable[..., Any], hints: dict[str, Any], error: Exception) -> TypeError:
     """Name the parameter that pydantic could not make sense of."""
     for name, hint in hints.items():
         try:
             TypeAdapter(hint).json_schema()
         except (PydanticUserError, NameError, TypeError) as reason:
-            return _refusal(func, name, reason)
-    return _refusal(func, ", ".join(hints), error)
+            return _build_annotation_error(func, name, reason)
+    return _build_annotation_error(func, ", ".join(hints), error)
 
 
-def _refusal(func: Callable[..., Any], name: str, error: Exception) -> TypeError:
+def _build_annotation_error(func: Callable[..., Any], name: str, error: Exception) -> TypeError:
     reason = str(error).partition("\n")[0].partition(". ")[0]  # the rest is pydantic's advice on its own settings
     place = f"{func.__module__}.{func.__qualname__}"
     return TypeError(f"{place}: `{name}` is not annotated with a type that JSON can carry: {reason}")
 
 
-def _encode(params: dict[str, Any]) -> str:
+def _encode_params(params: dict[str, Any]) -> str:
     try:
         return _JSON.encode(params)
     except (TypeError, ValueError, RecursionError):
@@ -380,10 +382,10 @@ def _encode(params: dict[str, Any]) -> str:
             _JSON.encode({name: value})
         except (TypeError, ValueError, RecursionError) as error:
             errors.append({"loc": ["params", str(name)], "msg": f"Not a JSON value: {error}", "type": "json_type"})
-    raise InvalidParams.of(errors)
+    raise InvalidParams.from_errors(errors)
 
 
-def _parse_word(text: str, hint: Any) -> Any:
+def _parse_text_value(text: str, hint: Any) -> Any:
     """A parameter that may be text takes the word as it stands; one that may be anything takes it as JSON."""
     adapter = TypeAdapter(Any if hint is None else hint)
     try:
@@ -391,13 +393,13 @@ def _parse_word(text: str, hint: Any) -> Any:
         _JSON.encode(parsed)  # NaN, and 1e999 which became Infinity
     except (ValueError, RecursionError):
         parsed = text
-    if all(_fits(adapter, value) for value in _ONE_OF_EACH_KIND):
+    if all(_is_valid(adapter, value) for value in _SAMPLE_VALUES):
         return parsed
-    if parsed is None and _fits(adapter, None):
+    if parsed is None and _is_valid(adapter, None):
         return None
-    if _fits(adapter, text):
+    if _is_valid(adapter, text):
         return text
-    if _fits(adapter, parsed):
+    if _is_valid(adapter, parsed):
         return parsed
     # yes, on, +5, 1_000: what people write where a program wants a boolean or a number. What is wrong in any case is
     # refused as what it is: a number out of range is no bad number.
@@ -405,10 +407,10 @@ def _parse_word(text: str, hint: Any) -> Any:
         value = adapter.dump_python(adapter.validate_strings(text), mode="json")
     except ValueError:
         return parsed
-    return value if _fits(adapter, value) else parsed
+    return value if _is_valid(adapter, value) else parsed
 
 
-def _fits(adapter: TypeAdapter[Any], value: Any) -> bool:
+def _is_valid(adapter: TypeAdapter[Any], value: Any) -> bool:
     try:
         adapter.validate_json(_JSON.encode(value), strict=True)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Three groups of people: who looks, who operates, who sets up. Each role has all that the one before it has."""
+"""Three Django groups: viewer, operator, admin. Each has all permissions of the one before."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from django.contrib.auth.models import Group, Permission
 from django.db import router, transaction
 from django.db.models import QuerySet
 
-OURS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
-PAYLOAD = "view_payload"
-OPERATE = (
-    PAYLOAD,
+APP_LABELS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
+PAYLOAD_PERMISSION = "view_payload"
+OPERATOR_PERMISSIONS = (
+    PAYLOAD_PERMISSION,
     *("add_job", "change_job", "cancel_job", "pause_job", "resume_job", "retry_job", "resolve_job", "release_job"),
     *("reorder_job", "pause_target", "cancel_jobgroup", "retry_jobgroup", "run_jobtemplate", "stop_worker"),
     *("trigger_schedule", "enable_schedule", "disable_schedule", "skip_schedule"),
@@ -21,8 +21,8 @@ OPERATE = (
 
 
 @dataclass(frozen=True)
-class Given:
-    """What became of a role's group."""
+class RoleResult:
+    """The permissions of a role's group, and how they were changed. The names are those of `createroles --json`."""
 
     name: str
     made: bool
@@ -31,31 +31,30 @@ class Given:
     taken: int
 
 
-def make_all() -> list[Given]:
-    """Create the groups, or put their permissions on us right; those on other apps stay as they are."""
-    place = router.db_for_write(Group)
-    ours = Permission.objects.using(place).filter(content_type__app_label__in=OURS)
-    viewing = ours.filter(codename__startswith="view_").exclude(codename=PAYLOAD)
-    with transaction.atomic(using=place):
+def create_roles() -> list[RoleResult]:
+    """Create the groups, or correct their permissions of our apps; those of other apps stay as they are."""
+    alias = router.db_for_write(Group)
+    permissions = Permission.objects.using(alias).filter(content_type__app_label__in=APP_LABELS)
+    viewing = permissions.filter(codename__startswith="view_").exclude(codename=PAYLOAD_PERMISSION)
+    with transaction.atomic(using=alias):
         return [
-            _give("Job viewer", viewing, ours),
-            _give("Job operator", viewing | ours.filter(codename__in=OPERATE), ours),
-            _give("Job admin", ours, ours),
+            _update_role("Job viewer", viewing, permissions),
+            _update_role("Job operator", viewing | permissions.filter(codename__in=OPERATOR_PERMISSIONS), permissions),
+            _update_role("Job admin", permissions, permissions),
         ]
 
 
-def is_ready() -> bool:
-    """Permissions appear with the first `migrate`."""
-    place = router.db_for_write(Group)
-    found = Permission.objects.using(place).filter(content_type__app_label__in=OURS, codename=PAYLOAD)
-    return found.exists()
+def has_permissions() -> bool:
+    """Return whether the permissions exist: the first `migrate` creates them."""
+    permissions = Permission.objects.using(router.db_for_write(Group))
+    return permissions.filter(content_type__app_label__in=APP_LABELS, codename=PAYLOAD_PERMISSION).exists()
 
 
-def _give(name: str, wanted: QuerySet[Permission], ours: QuerySet[Permission]) -> Given:
-    group, made = Group.objects.using(wanted.db).get_or_create(name=name)
-    has: Any = group.permissions
-    known = set(has.values_list("pk", flat=True)) & set(ours.values_list("pk", flat=True))
-    right = set(wanted.values_list("pk", flat=True))
-    has.add(*(right - known))
-    has.remove(*(known - right))
-    return Given(name, made, len(right), len(right - known), len(known - right))
+def _update_role(name: str, wanted: QuerySet[Permission], managed: QuerySet[Permission]) -> RoleResult:
+    group, created = Group.objects.using(wanted.db).get_or_create(name=name)
+    relation: Any = group.permissions
+    present = set(relation.values_list("pk", flat=True)) & set(managed.values_list("pk", flat=True))
+    target = set(wanted.values_list("pk", flat=True))
+    relation.add(*(target - present))
+    relation.remove(*(present - target))
+    return RoleResult(name, created, len(target), len(target - present), len(present - target))

@@ -17,41 +17,43 @@ if TYPE_CHECKING:
     from jobs.services.limits import LimitState
     from jobs.services.targets import TargetState
 
-PLAIN = (
+JOB_FIELDS = (
     *("job_type", "status", "status_reason", "tenant", "target", "addon_id", "resource", "priority", "position"),
     *("tags", "cost_units", "constraints", "time_sensitive", "expected_duration_sec", "max_runtime_sec", "hold"),
     *("token_limit", "tokens_used", "max_retries", "cancel_requested", "cancel_mode", "progress", "progress_message"),
     *("attempt", "group_index", "idempotency_key", "blocks_target", "permanently_failed"),
 )
-TIMES = ("created_at", "not_before", "deadline_at", "dispatched_at", "resolved_at")
-REFERENCES = {"retry_of": "retry_of_id", "group_id": "group_id", "schedule_id": "schedule_id"}
-RETRY_POLICY = ("max_attempts", "base_sec", "max_sec", "jitter")
+JOB_TIMES = ("created_at", "not_before", "deadline_at", "dispatched_at", "resolved_at")
+JOB_REFERENCES = {"retry_of": "retry_of_id", "group_id": "group_id", "schedule_id": "schedule_id"}
+RETRY_POLICY_FIELDS = ("max_attempts", "base_sec", "max_sec", "jitter")
 
 
-def job(row: Job) -> dict[str, Any]:
+def serialize_job(row: Job) -> dict[str, Any]:
     """Read with `select_related("run", "retried_by")`, or this asks for them."""
     follower = getattr(row, "retried_by", None)
     run_row = getattr(row, "run", None)
-    times = {"expires_at": moment(row.lease_expires_at), "heartbeat_at": moment(row.heartbeat_at)}
+    times = {"expires_at": format_time(row.lease_expires_at), "heartbeat_at": format_time(row.heartbeat_at)}
     return {
         "id": str(row.pk),
-        **{name: getattr(row, name) for name in PLAIN},
-        **{name: moment(getattr(row, name)) for name in TIMES},
-        **{name: None if (key := getattr(row, column)) is None else str(key) for name, column in REFERENCES.items()},
+        **{name: getattr(row, name) for name in JOB_FIELDS},
+        **{name: format_time(getattr(row, name)) for name in JOB_TIMES},
+        **{
+            name: None if (key := getattr(row, column)) is None else str(key) for name, column in JOB_REFERENCES.items()
+        },
         "params": redact(row.params),
         "retried_by": None if follower is None else str(follower.pk),
         "lease": None if row.lease_owner is None else {"owner": row.lease_owner, **times},
-        "run": None if run_row is None else run(run_row),
+        "run": None if run_row is None else serialize_run(run_row),
     }
 
 
-def run(row: JobRun) -> dict[str, Any]:
+def serialize_run(row: JobRun) -> dict[str, Any]:
     return {
         "id": str(row.job_id),
         "job_id": str(row.job_id),
         "status": row.status,
-        "started_at": moment(row.started_at),
-        "finished_at": moment(row.finished_at),
+        "started_at": format_time(row.started_at),
+        "finished_at": format_time(row.finished_at),
         "exit_code": row.exit_code,
         "error": row.error,
         "artifacts": redact(row.artifacts),
@@ -59,10 +61,10 @@ def run(row: JobRun) -> dict[str, Any]:
     }
 
 
-def event(row: JobEvent) -> dict[str, Any]:
+def serialize_event(row: JobEvent) -> dict[str, Any]:
     return {
         "id": row.pk,
-        "at": moment(row.at),
+        "at": format_time(row.at),
         "kind": row.kind,
         "from": row.from_status,
         "to": row.to_status,
@@ -72,31 +74,31 @@ def event(row: JobEvent) -> dict[str, Any]:
     }
 
 
-def log(row: JobLog) -> dict[str, Any]:
-    return {"id": row.pk, "at": moment(row.at), "level": row.level, "message": row.message}
+def serialize_log(row: JobLog) -> dict[str, Any]:
+    return {"id": row.pk, "at": format_time(row.at), "level": row.level, "message": row.message}
 
 
-def target(state: TargetState) -> dict[str, Any]:
+def serialize_target(state: TargetState) -> dict[str, Any]:
     row = state.target
     return {
         "key": row.key,
         "tenant": row.tenant,
         "paused": row.paused,
         "paused_by": row.paused_by,
-        "paused_at": moment(row.paused_at),
+        "paused_at": format_time(row.paused_at),
         "reason": row.reason,
         "holder": None if state.holder is None else str(state.holder.pk),
         "blocked_by": None if state.blocked_by is None else str(state.blocked_by.pk),
         "queued": state.queued,
-        "oldest_queued_at": moment(state.oldest_queued_at),
+        "oldest_queued_at": format_time(state.oldest_queued_at),
     }
 
 
-def limit(state: LimitState) -> dict[str, Any]:
-    return {**asdict(state), "paused_at": moment(state.paused_at)}
+def serialize_limit(state: LimitState) -> dict[str, Any]:
+    return {**asdict(state), "paused_at": format_time(state.paused_at)}
 
 
-def template(row: JobTemplate) -> dict[str, Any]:
+def serialize_template(row: JobTemplate) -> dict[str, Any]:
     """What it does not say is null, or empty."""
     plain = ("name", "job_type", "tenant", "priority", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
     return {
@@ -104,26 +106,26 @@ def template(row: JobTemplate) -> dict[str, Any]:
         **{name: getattr(row, name) for name in plain},
         "resource": row.resource or None,
         "params": redact(row.params),
-        "retry_policy": {name: row.retry_policy.get(name) for name in RETRY_POLICY},
-        "created_at": moment(row.created_at),
+        "retry_policy": {name: row.retry_policy.get(name) for name in RETRY_POLICY_FIELDS},
+        "created_at": format_time(row.created_at),
     }
 
 
-def worker(row: Worker) -> dict[str, Any]:
+def serialize_worker(row: Worker) -> dict[str, Any]:
     plain = ("name", "host", "pid", "version", "state", "slots", "busy", "stuck", "serves")
     times = ("started_at", "heartbeat_at")
     return {
         "id": str(row.pk),
         **{name: getattr(row, name) for name in plain},
-        **{name: moment(getattr(row, name)) for name in times},
+        **{name: format_time(getattr(row, name)) for name in times},
     }
 
 
-def job_type(handler: Handler[..., Any]) -> dict[str, Any]:
+def serialize_job_type(handler: Handler[..., Any]) -> dict[str, Any]:
     options = handler.options
     return {
         "name": handler.name,
-        "params_schema": handler.signature.schema(),
+        "params_schema": handler.signature.get_schema(),
         "resource": options.resource,
         "remote": options.remote,
         "max_retries": conf.RETRY_MAX_RETRIES if options.max_retries is None else options.max_retries,
@@ -131,31 +133,31 @@ def job_type(handler: Handler[..., Any]) -> dict[str, Any]:
     }
 
 
-def group(row: JobGroup, progress: dict[str, Any]) -> dict[str, Any]:
+def serialize_group(row: JobGroup, progress: dict[str, Any]) -> dict[str, Any]:
     plain = ("tenant", "name", "mode", "on_failure", "status", "cancel_requested", "round")
     return {
         "id": str(row.pk),
         **{name: getattr(row, name) for name in plain},
-        "created_at": moment(row.created_at),
-        "finished_at": moment(row.finished_at),
+        "created_at": format_time(row.created_at),
+        "finished_at": format_time(row.finished_at),
         "progress": progress,
     }
 
 
-def moment(value: datetime | None) -> str | None:
+def format_time(value: datetime | None) -> str | None:
     return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-Reader = Callable[[Sequence[UUID]], Mapping[UUID, Any]]
-_readers: dict[str, Reader] = {}
+FieldReader = Callable[[Sequence[UUID]], Mapping[UUID, Any]]
+_readers: dict[str, FieldReader] = {}
 
 
-def add_extra(name: str, reader: Reader) -> None:
+def register_extra_field(name: str, reader: FieldReader) -> None:
     """Register a reader for a field; the same name again replaces it. Jobs it says nothing of keep what they have."""
     _readers[name] = reader
 
 
-def read_extras(ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+def read_extra_fields(ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
     """Read what other apps add to jobs; for many at once, so that a list costs them one statement."""
     found: dict[UUID, dict[str, Any]] = {each: {} for each in ids}
     for name, reader in _readers.items() if ids else ():

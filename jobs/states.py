@@ -1,8 +1,8 @@
-"""The map of a job's life: every state, every arrow between two of them, and what a person may do with a job.
+"""The states of a job, the transitions between them, and the actions of operators.
 
-Pure, no ORM. `docs/lifecycle.md` is generated from this file; the engine alone makes these transitions. `refusal` is the
-one answer to "may this action be applied to this job, and why not?": the engine asks it under the job's lock, the API,
-the console and the commands ask it for what they offer and foretell.
+Pure, no ORM. `docs/lifecycle.md` is generated from this file; only the engine makes these transitions. `find_refusal`
+decides whether an action may be applied to a job: the engine calls it under the job's lock; the API, the console and
+the commands call it to list allowed actions and for dry runs.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ class Status(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-MEANING = {
-    Status.PENDING: "created and held back: its predecessor in a sequential group has not ended, or it was submitted with `hold`",
-    Status.QUEUED: "waiting for its time, its lane, a free slot in the limits, and admission",
+STATUS_MEANINGS = {
+    Status.PENDING: "on hold: submitted with `hold`, or its predecessor in a sequential group has not finished",
+    Status.QUEUED: "waiting for its start time, its target, a free slot in the limits, and admission",
     Status.DISPATCHING: "reserved for a remote executor that has not started it yet",
     Status.RUNNING: "leased by exactly one executor",
-    Status.PAUSED: "stopped by a person and resumable; its run stays open and its lane stays shut",
+    Status.PAUSED: "stopped by an operator and resumable; its run stays open and its target stays blocked",
     Status.COMPLETED: "the handler returned",
-    Status.FAILED: "the handler raised, ran out of time or tokens, or its executor vanished",
-    Status.SKIPPED: "there was nothing to do: the handler said so, or it was too late, or a rule said so",
-    Status.CANCELLED: "a person or a failed predecessor ended it",
+    Status.FAILED: "the handler raised, exceeded its time or tokens, or its executor stopped responding",
+    Status.SKIPPED: "nothing to do: decided by the handler, the deadline or a rule",
+    Status.CANCELLED: "cancelled by an operator or after a failed predecessor",
 }
 
 TERMINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.SKIPPED, Status.CANCELLED})
 LIVE = frozenset(Status) - TERMINAL
 ACTIVE = frozenset({Status.DISPATCHING, Status.RUNNING})
-ENDED_WELL = frozenset({Status.COMPLETED, Status.SKIPPED})
+SUCCESSFUL = frozenset({Status.COMPLETED, Status.SKIPPED})
 RUN_STATUSES = (Status.RUNNING, *sorted(TERMINAL))
 
 
 class StopMode(StrEnum):
-    """What a person asked a running job to become."""
+    """The stop that an operator requested of a running job."""
 
     CANCEL = "CANCEL"
     PAUSE = "PAUSE"
 
 
-STOPPED_AS = {StopMode.CANCEL: Status.CANCELLED, StopMode.PAUSE: Status.PAUSED}
+STATUS_AFTER_STOP = {StopMode.CANCEL: Status.CANCELLED, StopMode.PAUSE: Status.PAUSED}
 
 
 class EventKind(StrEnum):
@@ -81,7 +81,7 @@ class EventKind(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a job FAILED; kept in the terminal event's data."""
+    """Why a job FAILED; stored in the data of its last event."""
 
     ERROR = "ERROR"
     TIMEOUT = "TIMEOUT"
@@ -90,79 +90,85 @@ class Cause(StrEnum):
     TOKEN_LIMIT = "TOKEN_LIMIT"
 
 
-class Who(StrEnum):
-    PERSON = "a person or a program acting for one"
+class Initiator(StrEnum):
+    """Who makes a transition; the values are shown in docs/lifecycle.md."""
+
+    OPERATOR = "an operator, or a program acting for one"
     EXECUTOR = "the executor that holds the lease"
     SCHEDULER = "the scheduler itself"
 
 
 @dataclass(frozen=True)
-class Arrow:
-    """One legal move. `source` None is a job's birth."""
+class Transition:
+    """One allowed change of status. `source` is None when the job is inserted."""
 
     verb: str
     source: Status | None
     target: Status
     event: EventKind
-    by: Who
+    by: Initiator
     rule: str = ""
 
 
-def _arrows(
-    verb: str, sources: Iterable[Status | None], target: Status, event: EventKind, by: Who, rule: str = ""
-) -> tuple[Arrow, ...]:
-    return tuple(Arrow(verb, source, target, event, by, rule) for source in sources)
-
-
 S, E = Status, EventKind
+_OPERATOR, _EXECUTOR, _SCHEDULER = Initiator
 
+# Verb, sources, target, event, initiator, rule.
 # fmt: off
-ARROWS: tuple[Arrow, ...] = (
-    *_arrows("enqueue", [None], S.QUEUED, E.SUBMITTED, Who.PERSON, "params are valid for the handler"),
-    *_arrows("enqueue", [None], S.PENDING, E.SUBMITTED, Who.PERSON, "`hold`, or a predecessor in its group is not done"),
-    *_arrows("release", [S.PENDING], S.QUEUED, E.RELEASED, Who.PERSON, "no predecessor is pending"),
-    *_arrows("claim", [S.QUEUED], S.RUNNING, E.RUNNING, Who.EXECUTOR, "fresh lease token; opens or continues the run"),
-    *_arrows("offer", [S.QUEUED], S.DISPATCHING, E.DISPATCHING, Who.SCHEDULER, "counts against limits and capacity"),
-    *_arrows("start", [S.DISPATCHING], S.RUNNING, E.RUNNING, Who.EXECUTOR, "fresh lease token; opens or continues the run"),
-    *_arrows("withdraw", [S.DISPATCHING], S.QUEUED, E.WITHDRAWN, Who.SCHEDULER, "not started within the dispatch timeout"),
-    *_arrows("complete", [S.RUNNING], S.COMPLETED, E.COMPLETED, Who.EXECUTOR, "lease token matches"),
-    *_arrows("skip", [S.RUNNING], S.SKIPPED, E.SKIPPED, Who.EXECUTOR, "lease token matches"),
-    *_arrows("skip", [S.PENDING, S.QUEUED], S.SKIPPED, E.SKIPPED, Who.SCHEDULER, "deadline, overlap or predecessor"),
-    *_arrows("fail", [S.RUNNING], S.FAILED, E.FAILED, Who.EXECUTOR, "lease token matches; the retry policy decides on a new job"),
-    *_arrows("expire", [S.RUNNING], S.FAILED, E.FAILED, Who.SCHEDULER, "lease and grace are over; the retry policy decides"),
-    *_arrows("expire", [S.RUNNING], S.CANCELLED, E.CANCELLED, Who.SCHEDULER, "lease and grace are over, a cancel was asked"),
-    *_arrows("expire", [S.RUNNING], S.PAUSED, E.PAUSED, Who.SCHEDULER, "lease and grace are over, a pause was asked; run stays open"),
-    *_arrows("cancel", [S.PENDING, S.QUEUED, S.DISPATCHING, S.PAUSED], S.CANCELLED, E.CANCELLED, Who.PERSON, "at once"),
-    *_arrows("cancel", [S.RUNNING], S.RUNNING, E.CANCEL_REQUESTED, Who.PERSON, "asks; upgrades a pause"),
-    *_arrows("pause", [S.QUEUED, S.DISPATCHING], S.PAUSED, E.PAUSED, Who.PERSON, "at once"),
-    *_arrows("pause", [S.RUNNING], S.RUNNING, E.PAUSE_REQUESTED, Who.PERSON, "asks; refused after a cancel"),
-    *_arrows("stop", [S.RUNNING], S.CANCELLED, E.CANCELLED, Who.EXECUTOR, "lease token matches, a cancel was asked"),
-    *_arrows("stop", [S.RUNNING], S.PAUSED, E.PAUSED, Who.EXECUTOR, "lease token matches, a pause was asked; run stays open"),
-    *_arrows("hand_back", [S.RUNNING], S.QUEUED, E.HANDED_BACK, Who.EXECUTOR, "lease token matches; run stays open, no attempt used"),
-    *_arrows("resume", [S.PAUSED], S.QUEUED, E.RESUMED, Who.PERSON, "same job, same run"),
-    *_arrows("resume", [S.FAILED], S.FAILED, E.RETRY_CREATED, Who.PERSON, "a new job at the head of its target"),
-    *(Arrow("retry", s, s, E.RETRY_CREATED, Who.PERSON, "a new job after the chain's tail") for s in sorted(TERMINAL)),
-    *_arrows("resolve", [S.FAILED], S.FAILED, E.RESOLVED, Who.PERSON, "an unresolved tail; it no longer blocks its target"),
-)
+_TABLE: list[tuple[str, list[Status] | list[None], Status, EventKind, Initiator, str]] = [
+    ("enqueue", [None], S.QUEUED, E.SUBMITTED, _OPERATOR, "params are valid for the handler"),
+    ("enqueue", [None], S.PENDING, E.SUBMITTED, _OPERATOR, "`hold`, or a predecessor in its group is not done"),
+    ("release", [S.PENDING], S.QUEUED, E.RELEASED, _OPERATOR, "no predecessor is pending"),
+    ("claim", [S.QUEUED], S.RUNNING, E.RUNNING, _EXECUTOR, "fresh lease token; opens or continues the run"),
+    ("offer", [S.QUEUED], S.DISPATCHING, E.DISPATCHING, _SCHEDULER, "counts against limits and capacity"),
+    ("start", [S.DISPATCHING], S.RUNNING, E.RUNNING, _EXECUTOR, "fresh lease token; opens or continues the run"),
+    ("withdraw", [S.DISPATCHING], S.QUEUED, E.WITHDRAWN, _SCHEDULER, "not started within the dispatch timeout"),
+    ("complete", [S.RUNNING], S.COMPLETED, E.COMPLETED, _EXECUTOR, "lease token matches"),
+    ("skip", [S.RUNNING], S.SKIPPED, E.SKIPPED, _EXECUTOR, "lease token matches"),
+    ("skip", [S.PENDING, S.QUEUED], S.SKIPPED, E.SKIPPED, _SCHEDULER, "deadline, overlap or predecessor"),
+    ("fail", [S.RUNNING], S.FAILED, E.FAILED, _EXECUTOR, "lease token matches; the retry policy decides on a new job"),
+    ("expire", [S.RUNNING], S.FAILED, E.FAILED, _SCHEDULER, "lease and grace are over; the retry policy decides"),
+    ("expire", [S.RUNNING], S.CANCELLED, E.CANCELLED, _SCHEDULER, "lease and grace are over, a cancel was requested"),
+    ("expire", [S.RUNNING], S.PAUSED, E.PAUSED, _SCHEDULER, "lease and grace are over, a pause was requested"),
+    ("cancel", [S.PENDING, S.QUEUED, S.DISPATCHING, S.PAUSED], S.CANCELLED, E.CANCELLED, _OPERATOR, "at once"),
+    ("cancel", [S.RUNNING], S.RUNNING, E.CANCEL_REQUESTED, _OPERATOR, "sends a stop request; replaces a pause"),
+    ("pause", [S.QUEUED, S.DISPATCHING], S.PAUSED, E.PAUSED, _OPERATOR, "at once"),
+    ("pause", [S.RUNNING], S.RUNNING, E.PAUSE_REQUESTED, _OPERATOR, "sends a stop request; refused after a cancel"),
+    ("stop", [S.RUNNING], S.CANCELLED, E.CANCELLED, _EXECUTOR, "lease token matches, a cancel was requested"),
+    ("stop", [S.RUNNING], S.PAUSED, E.PAUSED, _EXECUTOR, "lease token matches, a pause was requested; run stays open"),
+    ("hand_back", [S.RUNNING], S.QUEUED, E.HANDED_BACK, _EXECUTOR, "lease token matches; run stays open, same attempt"),
+    ("resume", [S.PAUSED], S.QUEUED, E.RESUMED, _OPERATOR, "same job, same run"),
+    ("resume", [S.FAILED], S.FAILED, E.RETRY_CREATED, _OPERATOR, "a new job at the head of its target"),
+    *(
+        ("retry", [status], status, E.RETRY_CREATED, _OPERATOR, "a new job after the latest attempt")
+        for status in sorted(TERMINAL)
+    ),
+    ("resolve", [S.FAILED], S.FAILED, E.RESOLVED, _OPERATOR, "a latest attempt; it no longer blocks its target"),
+]
 # fmt: on
-PERSON_VERBS = ("release", "cancel", "pause", "resume", "retry", "resolve")
-ACTIONS = (*PERSON_VERBS, "move", "update")  # what a person does with a job; the last two leave its status alone
+TRANSITIONS: tuple[Transition, ...] = tuple(
+    Transition(verb, source, target, event, by, rule)
+    for verb, sources, target, event, by, rule in _TABLE
+    for source in sources
+)
+OPERATOR_VERBS = ("release", "cancel", "pause", "resume", "retry", "resolve")
+ACTIONS = (*OPERATOR_VERBS, "move", "update")  # all actions of operators; the last two do not change the status
 WAITING = frozenset({Status.PENDING, Status.QUEUED})
 EDITABLE_STATUSES = WAITING | {Status.PAUSED}
-FROZEN_FIELDS = frozenset({"params", "job_type", "tenant", "target"})  # INV-001: once dispatched, for good
+FROZEN_FIELDS = frozenset({"params", "job_type", "tenant", "target"})  # INV-001: never changed once dispatched
 ALWAYS_EDITABLE_FIELDS = frozenset({"tags"})
 
 
-def arrow(verb: str, source: Status | str | None, target: Status | str | None = None) -> Arrow | None:
-    """The arrow that `verb` takes from `source` (to `target`, where it has several), or None."""
-    for each in ARROWS:
-        if each.verb == verb and each.source == source and target in (None, each.target):
-            return each
+def find_transition(verb: str, source: Status | str | None, target: Status | str | None = None) -> Transition | None:
+    """Return the transition of `verb` from `source` (to `target`, if there are several), or None."""
+    for transition in TRANSITIONS:
+        if transition.verb == verb and transition.source == source and target in (None, transition.target):
+            return transition
     return None
 
 
 class LatestAttempt(NamedTuple):
-    """The end of a retry chain, as seen from an attempt that it superseded."""
+    """The latest attempt of a retry chain, as seen from an earlier one."""
 
     id: UUID
     status: Status
@@ -171,37 +177,37 @@ class LatestAttempt(NamedTuple):
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What decides whether an action may be applied to a job. `engine.facts` gathers it."""
+    """The facts that decide whether an action may be applied to a job; read by `engine.facts`."""
 
     job_id: UUID
     status: Status
-    stop_mode: StopMode | None = None  # the stop request that its executor has not obeyed yet
+    stop_mode: StopMode | None = None  # the stop request that its executor has not followed yet
     is_dispatched: bool = False
     is_resolved: bool = False
     is_retry: bool = False
-    in_backoff: bool = False  # a retry that waits for its time
-    waits_in_group: bool = False  # another place of its sequential group goes first
-    superseded_by: LatestAttempt | None = None  # None: it is the latest attempt of its chain
+    in_backoff: bool = False  # a retry that waits until its backoff is over
+    waits_in_group: bool = False  # an earlier member of its sequential group has not finished
+    superseded_by: LatestAttempt | None = None  # None: the job is the latest attempt of its chain
 
 
 class RefusalReason(StrEnum):
     """Why an action is refused."""
 
-    STATUS = "STATUS"  # it does not start from this status
-    SUPERSEDED = "SUPERSEDED"  # a later attempt took the job's place
-    LIVE_TAIL = "LIVE_TAIL"  # the latest attempt has not ended
+    STATUS = "STATUS"  # the action is not allowed in this status
+    SUPERSEDED = "SUPERSEDED"  # the chain has a later attempt
+    LIVE_TAIL = "LIVE_TAIL"  # the latest attempt has not finished
     WAITS_IN_GROUP = "WAITS_IN_GROUP"
-    CANCEL_REQUESTED = "CANCEL_REQUESTED"  # a pause would take the cancel back
+    CANCEL_REQUESTED = "CANCEL_REQUESTED"  # a pause would undo the cancel
     RESOLVED = "RESOLVED"
     FROZEN = "FROZEN"  # INV-001
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why an action cannot be applied to a job, and what can be.
+    """Why an action cannot be applied to a job, and which actions can.
 
-    `status` is the job's; where `tail_id` names the latest attempt of its chain, that attempt's. `allowed` are the
-    actions that the job itself accepts now. `field` is the one that could not be changed.
+    `status` is the status of the job or, if `tail_id` is set, of the latest attempt of its chain. `allowed` lists the
+    actions that the job itself accepts now. `field` is the field that cannot be changed.
     """
 
     reason: RefusalReason
@@ -216,56 +222,57 @@ class Refusal:
         return _CODES.get(self.reason, "wrong_state")
 
 
-def refusal(action: str, facts: JobFacts, fields: Iterable[str] = ()) -> Refusal | None:
-    """Say why `action` cannot be applied to a job; None if it can.
+def find_refusal(action: str, facts: JobFacts, fields: Iterable[str] = ()) -> Refusal | None:
+    """Return why `action` cannot be applied to a job; None if it can.
 
-    `fields` are those that an `update` changes; the first that cannot be changed is refused. Without any the question
-    is whether the job can be edited at all.
+    `fields` are those that an `update` changes; the refusal names the first that cannot be changed. Without any, return
+    whether the job can be edited at all.
     """
     if action != "update":
-        reason = _reason(action, facts)
-        return None if reason is None else _refusal(reason, action, facts)
+        reason = _find_reason(action, facts)
+        return None if reason is None else _build_refusal(reason, action, facts)
     for field in fields or [""]:
-        if (reason := _update_reason(field, facts)) is not None:
-            return _refusal(reason, action, facts, field)
+        if (reason := _find_update_reason(field, facts)) is not None:
+            return _build_refusal(reason, action, facts, field)
     return None
 
 
 def allowed_actions(facts: JobFacts) -> list[str]:
-    """List the actions that a person may apply to a job now."""
-    return [action for action in ACTIONS if _reason(action, facts) is None]
+    """List the actions that an operator may apply to a job now."""
+    return [action for action in ACTIONS if _find_reason(action, facts) is None]
 
 
-def refused_by_status(verb: str, facts: JobFacts) -> Refusal:
-    """Refuse a verb that does not start from the job's status, or lost a race for it."""
-    return _refusal(RefusalReason.STATUS, verb, facts)
+def build_status_refusal(verb: str, facts: JobFacts) -> Refusal:
+    """Build the refusal of a verb that is not allowed in the job's status, or lost a race."""
+    return _build_refusal(RefusalReason.STATUS, verb, facts)
 
 
-def is_repeated(action: str, facts: JobFacts) -> bool:
-    """Tell whether a running job was asked for the same stop before. It is accepted, and changes nothing."""
+def is_repeated_stop(action: str, facts: JobFacts) -> bool:
+    """Return whether the same stop was requested before. Requesting it again is accepted and changes nothing."""
     return facts.stop_mode is not None and action == facts.stop_mode.lower()
 
 
 class DryRun:
-    """Say in turn what an action would do to several jobs: once a chain is retried, its next job finds a live one."""
+    """Predict the effect of an action on several jobs in turn: a chain can be retried once only."""
 
     def __init__(self, action: str, fields: Iterable[str] = ()) -> None:
         self._action = action
         self._fields = tuple(fields)
         self._retried: set[UUID] = set()
 
-    def refusal(self, facts: JobFacts) -> Refusal | None:
+    def find_refusal(self, facts: JobFacts) -> Refusal | None:
+        """Return why the action would be refused for the next job; None if it would be applied."""
         chain = facts.job_id if facts.superseded_by is None else facts.superseded_by.id
         if chain in self._retried:
             facts = replace(facts, superseded_by=LatestAttempt(chain, Status.QUEUED))
-        refused = refusal(self._action, facts, self._fields)
-        if refused is None and self._action in ("retry", "resume"):
+        refusal = find_refusal(self._action, facts, self._fields)
+        if refusal is None and self._action in ("retry", "resume"):
             self._retried.add(chain)
-        return refused
+        return refusal
 
 
 _SOURCES = {
-    **{verb: frozenset(each.source for each in ARROWS if each.verb == verb) for verb in {each.verb for each in ARROWS}},
+    **{verb: frozenset(t.source for t in TRANSITIONS if t.verb == verb) for verb in {t.verb for t in TRANSITIONS}},
     "move": WAITING,
     "update": EDITABLE_STATUSES,
 }
@@ -274,7 +281,7 @@ _CODES = {
     RefusalReason.LIVE_TAIL: "live_tail",
     RefusalReason.FROZEN: "invalid_operation",
 }
-_PAST = {
+_PARTICIPLES = {
     "claim": "claimed",
     "offer": "offered",
     "start": "started",
@@ -296,9 +303,9 @@ _PAST = {
 }
 
 
-def _reason(action: str, facts: JobFacts) -> RefusalReason | None:
+def _find_reason(action: str, facts: JobFacts) -> RefusalReason | None:
     if action == "retry":
-        return _retry_reason(facts)
+        return _find_retry_reason(facts)
     if facts.superseded_by is not None:
         return RefusalReason.SUPERSEDED
     if facts.status not in _SOURCES[action]:
@@ -312,8 +319,8 @@ def _reason(action: str, facts: JobFacts) -> RefusalReason | None:
     return None
 
 
-def _retry_reason(facts: JobFacts) -> RefusalReason | None:
-    """Whichever attempt is named, the latest counts. It has ended, or it waits out its backoff and starts at once."""
+def _find_retry_reason(facts: JobFacts) -> RefusalReason | None:
+    """Check the latest attempt of the chain: it must have finished, or wait in its backoff."""
     latest = facts.superseded_by or LatestAttempt(facts.job_id, facts.status, facts.in_backoff)
     if latest.status in TERMINAL or latest.in_backoff:
         return None
@@ -321,32 +328,32 @@ def _retry_reason(facts: JobFacts) -> RefusalReason | None:
     return RefusalReason.LIVE_TAIL if is_chain else RefusalReason.STATUS
 
 
-def _update_reason(field: str, facts: JobFacts) -> RefusalReason | None:
+def _find_update_reason(field: str, facts: JobFacts) -> RefusalReason | None:
     if field in ALWAYS_EDITABLE_FIELDS:
         return None
     if field in FROZEN_FIELDS and facts.is_dispatched:
         return RefusalReason.FROZEN
-    return _reason("update", facts)
+    return _find_reason("update", facts)
 
 
-def _refusal(reason: RefusalReason, action: str, facts: JobFacts, field: str = "") -> Refusal:
+def _build_refusal(reason: RefusalReason, action: str, facts: JobFacts, field: str = "") -> Refusal:
     allowed = tuple(allowed_actions(facts))
     status, tail_id = facts.status, None
     if reason == RefusalReason.LIVE_TAIL or facts.superseded_by is not None:
         tail_id, status, _ = facts.superseded_by or LatestAttempt(facts.job_id, facts.status)
     if reason == RefusalReason.FROZEN:
         return Refusal(reason, f"Cannot modify {field} after dispatch", status, allowed, field, tail_id)
-    cannot = f"its {field} cannot be changed" if field else f"cannot be {_PAST[action]}"
+    cannot = f"its {field} cannot be changed" if field else f"cannot be {_PARTICIPLES[action]}"
     hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
-    message = f"Job {facts.job_id} {_situation(reason, facts)} and {cannot}{hint}."
+    message = f"Job {facts.job_id} {_describe_situation(reason, facts)} and {cannot}{hint}."
     return Refusal(reason, message, status, allowed, field, tail_id)
 
 
-def _situation(reason: RefusalReason, facts: JobFacts) -> str:
+def _describe_situation(reason: RefusalReason, facts: JobFacts) -> str:
     if reason == RefusalReason.WAITS_IN_GROUP:
-        return "waits for another place of its group"
+        return "waits for an earlier member of its group"
     if reason == RefusalReason.CANCEL_REQUESTED:
-        return "was already asked to cancel"
+        return "has a cancel request"
     if reason == RefusalReason.RESOLVED:
         return "is already resolved"
     if facts.superseded_by is not None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 NAME = "testing"
 LEASE_SEC = 3600.0
-ACTOR = actors.worker(NAME)
+ACTOR = actors.make_worker_actor(NAME)
 TIMES = ("not_before", "recheck_at", "deadline_at")
 TASK_CALL: dict[str, Any] = {"args": [], "kwargs": {}}
 

@@ -17,7 +17,7 @@ from jobs.contrib import django_q
 from jobs.contrib.django_q import DjangoQSchedule
 from jobs.errors import JobSchedulerError
 from jobs.registry import CONTEXT, Handler, registry
-from jobs.serializers import moment
+from jobs.serializers import format_time
 from jobs.validation import fields
 from schedules import services, validation
 from schedules.cron import find_clock_change, get_zone
@@ -102,7 +102,7 @@ def _build_cron(kind: str, first: datetime, warnings: list[str]) -> str:
 def _find_handler(func: str) -> Handler[..., Any]:
     """Return the handler by its job type, or by the dotted path of its function."""
     for name in registry.names():
-        if func in (name, registry.get(name).place, *registry.get(name).options.aliases):
+        if func in (name, registry.get(name).path, *registry.get(name).options.aliases):
             return registry.get(name)
     raise NotImportable(_("“%s” is no job type: put @job on it") % func[:200])
 
@@ -196,4 +196,4 @@ def _create(
 def _describe_rule(values: dict[str, Any]) -> str:
     if "cron" in values:
         return f"{values['cron']} {values['timezone']}"
-    return f"every {values['every_sec']} s" if "every_sec" in values else f"once, at {moment(values['run_at'])}"
+    return f"every {values['every_sec']} s" if "every_sec" in values else f"once, at {format_time(values['run_at'])}"

@@ -53,8 +53,8 @@ def plan_fires(schedule: Schedule, now: datetime) -> FirePlan:
     )
     missed = ""
     if due_times.missed_since is not None:
-        since = serializers.moment(due_times.missed_since)
-        until = serializers.moment(due_times.to_fire[0]) if due_times.to_fire else "now"
+        since = serializers.format_time(due_times.missed_since)
+        until = serializers.format_time(due_times.to_fire[0]) if due_times.to_fire else "now"
         missed = f"missed: due times from {since} until {until} were not fired (catch-up {schedule.catch_up})"
     fires = [PlannedFire(schedule, due, build_spec(schedule, due)) for due in due_times.to_fire]
     if fires:
@@ -94,7 +94,7 @@ def build_spec(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> Jo
     """Return the job to insert, or raise InvalidInput. A job that an operator triggers has no fire time, no jitter."""
     params = parsing.parse_json_object(schedule.params, "params")
     if schedule.fire_time_param:
-        params[schedule.fire_time_param] = serializers.moment(due)
+        params[schedule.fire_time_param] = serializers.format_time(due)
     delay = compute_jitter(schedule.pk, due, schedule.jitter_sec) if is_fire and schedule.jitter_sec else None
     fields = {
         "tenant": schedule.tenant,
@@ -114,5 +114,5 @@ def build_spec(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> Jo
 
 def compute_jitter(schedule_id: UUID, due: datetime, max_sec: int) -> timedelta:
     """Return a delay of 0 to `max_sec` seconds, the same in every process for the same due time."""
-    digest = hashlib.sha256(f"{schedule_id} {serializers.moment(due)}".encode()).digest()
+    digest = hashlib.sha256(f"{schedule_id} {serializers.format_time(due)}".encode()).digest()
     return timedelta(seconds=round(max_sec * int.from_bytes(digest[:6]) / 2**48, 3))

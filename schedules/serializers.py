@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.redaction import redact
-from jobs.serializers import moment
+from jobs.serializers import format_time
 from schedules.history import PastFire, UpcomingFire
 from schedules.models import Schedule
 
@@ -24,7 +24,7 @@ def serialize_schedule(row: Schedule) -> dict[str, Any]:
         "id": str(row.pk),
         **{name: getattr(row, name) for name in PLAIN_FIELDS},
         **{name: getattr(row, name) or None for name in NULLABLE_FIELDS},
-        **{name: moment(getattr(row, name)) for name in TIME_FIELDS},
+        **{name: format_time(getattr(row, name)) for name in TIME_FIELDS},
         "template": None if row.template is None else row.template.name,
         "params": redact(row.params),
     }
@@ -35,8 +35,8 @@ def serialize_fire(past: PastFire) -> dict[str, Any]:
     return {
         "id": row.pk,
         "schedule_id": str(row.schedule_id),
-        "fire_time": moment(row.fire_time),
-        "fired_at": moment(row.fired_at),
+        "fire_time": format_time(row.fire_time),
+        "fired_at": format_time(row.fired_at),
         "job_id": None if row.job_id is None else str(row.job_id),
         "outcome": past.outcome,
         "last_job_id": None if latest is None else str(latest.pk),
@@ -45,4 +45,4 @@ def serialize_fire(past: PastFire) -> dict[str, Any]:
 
 
 def serialize_upcoming(fire: UpcomingFire) -> dict[str, Any]:
-    return {"fire_at": moment(fire.fire_at), "local": fire.local.isoformat(), "note": fire.note}
+    return {"fire_at": format_time(fire.fire_at), "local": fire.local.isoformat(), "note": fire.note}

@@ -130,7 +130,7 @@ def skip_next(
             raise NothingToSkip(_("“%s” has no next run to skip.") % schedule.name)
         skipped = schedule.next_fire_at
         schedule.next_fire_at = next_due_time(schedule, skipped)
-        schedule.note = f"skipped: the fire of {serializers.moment(skipped)}, by {actor.name or actor.kind}"
+        schedule.note = f"skipped: the fire of {serializers.format_time(skipped)}, by {actor.name or actor.kind}"
         schedule.note += f": {reason_text}" if reason_text else ""
     _log_change(schedule, "skips its next fire,", actor)
     return schedule

@@ -74,7 +74,7 @@ class TargetFactory(DjangoModelFactory[Target]):
 
     tenant = "default"
     key = Sequence(lambda n: f"book-{n}")
-    id = LazyAttribute(lambda o: ids.lane_id(o.tenant, o.key))
+    id = LazyAttribute(lambda o: ids.derive_lane_id(o.tenant, o.key))
 
 
 class LaneMarkFactory(DjangoModelFactory[LaneMark]):
@@ -152,8 +152,8 @@ class JobFactory(DjangoModelFactory[Job]):
     target: Any = None
     resource = "default"
     addon_id = ""
-    lane_id = LazyAttribute(lambda o: None if o.target is None else ids.lane_id(o.tenant, o.target))
-    flow_id = LazyAttribute(lambda o: ids.flow_id(o.tenant, o.job_type, o.resource, o.addon_id))
+    lane_id = LazyAttribute(lambda o: None if o.target is None else ids.derive_lane_id(o.tenant, o.target))
+    flow_id = LazyAttribute(lambda o: ids.derive_flow_id(o.tenant, o.job_type, o.resource, o.addon_id))
 
     priority = 50
     base_priority = SelfAttribute("priority")
@@ -223,7 +223,7 @@ class LeaseFactory(DjangoModelFactory[Lease]):
 
     kind = LeaseKind.ADMISSION
     job_type = SAMPLE_TYPE
-    flow_id = LazyAttribute(lambda o: ids.flow_id("default", o.job_type, "default", ""))
+    flow_id = LazyAttribute(lambda o: ids.derive_flow_id("default", o.job_type, "default", ""))
     owner = Sequence(lambda n: f"addon-{n}")
     expires_at = _ahead(seconds=30)
 

@@ -16,7 +16,7 @@ from jobs.api.pagination import Order, paginate
 from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery
 from jobs.api.responses import empty_response, etag_response, json_response
 from jobs.api.schemas import Id, Out
-from jobs.serializers import moment
+from jobs.serializers import format_time
 from webhooks import services
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 from webhooks.schemas import (
@@ -39,7 +39,7 @@ def serialize(schema: type[Out], row: WebhookEndpoint | WebhookDelivery) -> dict
     document = {name: getattr(row, name) for name in schema.model_fields}
     for name, value in document.items():
         if isinstance(value, datetime):
-            document[name] = moment(value)
+            document[name] = format_time(value)
         elif isinstance(value, UUID):
             document[name] = str(value)
     return document

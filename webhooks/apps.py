@@ -20,7 +20,7 @@ class WebhooksConfig(AppConfig):
         from webhooks import checks, outbox, retention, sender, services  # noqa: F401  `checks` registers a system check
 
         triggers.register(self, outbox.TRIGGERS)
-        serializers.add_extra("webhooks", services.count_deliveries)
+        serializers.register_extra_field("webhooks", services.count_deliveries)
         register_veto(retention.veto_deletion)
         register_cascade(retention.delete_with)
         runner.register_task("webhooks", sender.send_due, thread=sender.Sender)

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from pydantic import AfterValidator, Field
 
 from jobs import job
-from jobs.conf import conf, configured, read
+from jobs.conf import conf, get_raw_settings, read_settings
 from jobs.errors import NoRetry
 from jobs.version import __version__
 from webhooks import http_client, url_guard
@@ -96,5 +96,5 @@ def send_request(
     raise NoRetry(message)
 
 
-if read(configured())[0].SYSTEM_JOB_TYPES:
+if read_settings(get_raw_settings())[0].SYSTEM_JOB_TYPES:
     job("system.http")(send_request)

@@ -57,7 +57,7 @@ def build_bodies(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int
     """
     sizes = count_payload_bytes(message.job_id for message in messages if message.job_id is not None)
     group_ids = {message.group_id for message in messages if message.group_id is not None}
-    members = {pk: list(groups.tails(pk).values_list("pk", flat=True)[:MAX_MEMBERS]) for pk in group_ids}
+    members = {pk: list(groups.get_latest_attempts(pk).values_list("pk", flat=True)[:MAX_MEMBERS]) for pk in group_ids}
     member_sizes = count_payload_bytes(job_id for ids in members.values() for job_id in ids)
     bodies: dict[int, bytes] = {}
     read_bytes = 0
@@ -77,12 +77,12 @@ def build_bodies(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int
 
 def build_body(event: str, at: datetime, data: dict[str, Any]) -> bytes:
     """Return at most MAX_BYTES: a larger body loses its payloads first, then long texts, then a group's members."""
-    encoded = encode_json({"type": event, "timestamp": serializers.moment(at), "data": data})
+    encoded = encode_json({"type": event, "timestamp": serializers.format_time(at), "data": data})
     for shorten in _SHORTENERS:
         if len(encoded) <= MAX_BYTES:
             break
         data = {**shorten(data), "truncated": True}
-        encoded = encode_json({"type": event, "timestamp": serializers.moment(at), "data": data})
+        encoded = encode_json({"type": event, "timestamp": serializers.format_time(at), "data": data})
     return encoded
 
 
@@ -154,8 +154,8 @@ def _build_group_body(message: WebhookMessage, members: Sequence[UUID], *, with_
     row = JobGroup.objects.filter(pk=message.group_id).first()
     if row is None:
         return build_body(message.event, message.at, {"id": str(message.group_id), **event_fields, "truncated": True})
-    document = {**serializers.group(row, groups.progress([row.pk])[row.pk]), **event_fields}
-    document["finished_at"] = serializers.moment(message.at)
+    document = {**serializers.serialize_group(row, groups.count_progress([row.pk])[row.pk]), **event_fields}
+    document["finished_at"] = serializers.format_time(message.at)
     index_of = {job_id: index for index, job_id in enumerate(members)}
     jobs = sorted(_read_jobs(members, with_payload=with_payload), key=lambda job: index_of[job.pk])
     truncated = {} if with_payload else {"truncated": True}

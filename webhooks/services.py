@@ -20,6 +20,7 @@ from jobs import clock, db
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.errors import Conflict, InvalidInput, NotFound
+from jobs.ids import min_id_at
 from jobs.validation import fields
 from webhooks import deliveries as leases
 from webhooks import events, payloads, secrets, sender, subscriptions, url_guard
@@ -214,7 +215,7 @@ def resend_failed(
         endpoint = _lock_enabled(endpoint_id, tenant)
         failed = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk, status=DeliveryStatus.FAILED)
         if since is not None:
-            failed = failed.filter(pk__gte=clock.first_id(fields.parse_time(since, "since")))
+            failed = failed.filter(pk__gte=min_id_at(fields.parse_time(since, "since")))
         ids = list(failed.order_by("pk").values_list("pk", flat=True)[: conf.API_BULK_LIMIT])
         resent = _again(ids, probes=ids[:1])
     db.after_commit(sender.wake_senders)

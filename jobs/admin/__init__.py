@@ -22,7 +22,7 @@ from jobs.admin.system import PollerAdmin, SystemSnapshotAdmin
 from jobs.admin.targets import TargetAdmin
 from jobs.admin.tokens import ApiTokenAdmin
 from jobs.admin.workers import WorkerAdmin
-from jobs.conf import configured, read
+from jobs.conf import get_raw_settings, read_settings
 
 
 class Registration:
@@ -39,7 +39,7 @@ class Registration:
 
     def autoregister(self, site: admin.AdminSite) -> None:
         """Register unless JOBSCHEDULER["ADMIN_AUTOREGISTER"] is False."""
-        settings, _problems = read(configured())  # the system checks report the problems
+        settings, _problems = read_settings(get_raw_settings())  # the system checks report the problems
         if settings.ADMIN_AUTOREGISTER:
             self(site)
 

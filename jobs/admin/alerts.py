@@ -18,9 +18,9 @@ from django.utils.translation import ngettext
 
 from jobs import db
 from jobs.admin.formatting import format_rough_duration, list_url
-from jobs.conf import configured, read
+from jobs.conf import get_raw_settings, read_settings
 from jobs.models import ConcurrencyLimit, Job, Worker, WorkerState
-from jobs.roles import OURS
+from jobs.roles import APP_LABELS
 from jobs.states import Status
 from jobs.stats import queries
 from jobs.stats.live_counts import JobCounts, LiveCount
@@ -58,7 +58,7 @@ def find_alerts(
 ) -> Iterator[Alert]:
     """Yield what needs attention; `hour` and `day` count how jobs ended in that time."""
     jobs_url = list_url(site, Job)
-    for problem in read(configured())[1][:3]:
+    for problem in read_settings(get_raw_settings())[1][:3]:
         yield Alert(str(problem))
     if missing := _known_migrations() - _applied_migrations():
         names = ", ".join(sorted(f"{app} {name}" for app, name in missing)[:3])
@@ -81,12 +81,12 @@ def find_alerts(
 def _known_migrations() -> frozenset[tuple[str, str]]:
     loader = MigrationLoader(None, load=False)
     loader.load_disk()
-    return frozenset(key for key in loader.disk_migrations if key[0] in OURS)
+    return frozenset(key for key in loader.disk_migrations if key[0] in APP_LABELS)
 
 
 def _applied_migrations() -> set[tuple[str, str]]:
     """Return the applied migrations; all of them if the web's database role may not read their table."""
-    rows = MigrationRecorder(db.connection()).migration_qs.filter(app__in=OURS)
+    rows = MigrationRecorder(db.connection()).migration_qs.filter(app__in=APP_LABELS)
     try:
         return set(rows.values_list("app", "name"))
     except DatabaseError:

@@ -29,7 +29,7 @@ from jobs.conf import conf
 from jobs.engine.facts import COLUMNS, facts_of_many
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job
-from jobs.refusal_text import short_error, short_reason
+from jobs.refusal_text import describe_error, describe_refusal
 from jobs.services import jobs as job_services
 from jobs.states import DryRun
 from jobs.validation import fields
@@ -72,11 +72,11 @@ def dry_run_action(action: JobAction, job_ids: Sequence[UUID]) -> DryRunResult:
             result.jobs += 1
             if len(result.sample) < SAMPLE_SIZE:
                 result.sample.append(job)
-            refusal = dry_run.refusal(facts[job.pk])
+            refusal = dry_run.find_refusal(facts[job.pk])
             if refusal is None:
                 result.applicable += 1
             else:
-                result.skipped[short_reason(refusal)] += 1
+                result.skipped[describe_refusal(refusal)] += 1
     return result
 
 
@@ -140,10 +140,10 @@ class JobActionAdmin(ActionAdmin, ReadOnlyAdmin):
             changed = []
             for job in jobs[start : start + BATCH_SIZE]:
                 try:
-                    result.add(job.pk, action.call(job.pk, actor=actors.user(request.user), reason=reason))
+                    result.add(job.pk, action.call(job.pk, actor=actors.make_user_actor(request.user), reason=reason))
                     changed.append(job)
                 except JobSchedulerError as error:
-                    result.skipped.setdefault(short_error(error), []).append(job.pk)
+                    result.skipped.setdefault(describe_error(error), []).append(job.pk)
             log_history(request, changed, f"{action.name}: {reason}" if reason else action.name)
         message = str(result)
         if len(result.created) == 1:

@@ -152,7 +152,7 @@ def build_resource_rows(admin: ModelAdmin, counts: JobCounts, recent: Mapping[st
 
     `recent` has the ended jobs of each resource by minute.
     """
-    states = {state.key: state for state in limits.listing() if state.scope == "resource"}
+    states = {state.key: state for state in limits.list_limits() if state.scope == "resource"}
     handled = {registry.get(name).options.resource or "default" for name in registry.names()}
     names = {*states, *handled, *(count.resource for count in counts.live), *recent} - {""}
     rows = []
@@ -187,7 +187,7 @@ def build_resource_rows(admin: ModelAdmin, counts: JobCounts, recent: Mapping[st
 )
 def switch_resource(admin: ModelAdmin, request: HttpRequest, verb: str) -> HttpResponse:
     """Pause or resume one resource. Running jobs continue; a paused resource starts no more jobs."""
-    key, actor = request.POST.get("key", ""), actors.user(request.user)
+    key, actor = request.POST.get("key", ""), actors.make_user_actor(request.user)
     if verb not in ("pause", "resume"):
         raise Http404
     reason = request.POST.get("reason", "").strip()

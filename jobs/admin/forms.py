@@ -91,7 +91,7 @@ class TextField(forms.CharField):
 
 def build_param_fields(handler: Handler[..., Any], preset: Mapping[str, Any] | None = None) -> dict[str, forms.Field]:
     """Return a field for each parameter, in order; `preset` has the initial values, as far as the user may see them."""
-    schema = handler.signature.schema()
+    schema = handler.signature.get_schema()
     required = set(schema.get("required", ()))
     initial = preset or {}
     param_fields: dict[str, forms.Field] = {}

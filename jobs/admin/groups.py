@@ -86,7 +86,7 @@ class JobGroupAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         return latest_event_id()
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        progress = groups.progress(group.pk for group in rows)
+        progress = groups.count_progress(group.pk for group in rows)
         for group in rows:
             group.by_status = progress[group.pk]["by_status"]
 
@@ -108,7 +108,7 @@ class JobGroupAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         """Count the latest attempt of each member; the linked list has all jobs, earlier attempts included."""
         by_status = getattr(group, "by_status", None)
         if by_status is None:
-            by_status = groups.progress([group.pk])[group.pk]["by_status"]
+            by_status = groups.count_progress([group.pk])[group.pk]["by_status"]
         bar = status_bar(by_status)
         if bar is None or not self.admin_site.is_registered(Job):
             return bar

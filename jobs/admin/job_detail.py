@@ -42,7 +42,7 @@ from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.engine.process_identity import Identity, is_remote
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
-from jobs.states import LIVE, EventKind, Status, StopMode, allowed_actions, is_repeated, refusal
+from jobs.states import LIVE, EventKind, Status, StopMode, allowed_actions, find_refusal, is_repeated_stop
 
 if TYPE_CHECKING:
     from jobs.admin.jobs import JobAdmin
@@ -75,13 +75,13 @@ def page_context(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, A
     now, payload, facts = timezone.now(), can_view_payload(request), facts_of(job)
     run: JobRun | None = getattr(job, "run", None)
     outlook = explain(job.pk) if job.status in LIVE and job.status != Status.RUNNING else None
-    can_edit = refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
+    can_edit = find_refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
     reasons = outlook.reasons if outlook else []
     allowed = allowed_actions(facts)
     available_actions = [
         action
         for name, action in JOB_ACTIONS.items()
-        if name in allowed and not is_repeated(name, facts) and admin.can_run(request, action)
+        if name in allowed and not is_repeated_stop(name, facts) and admin.can_run(request, action)
     ]
     events = list(JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:ROWS_SHOWN])
     return {

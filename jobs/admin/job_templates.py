@@ -48,7 +48,7 @@ TEMPLATE_VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "params": validation.parse_json_object,
     "retry_policy": validate_retry_policy,
     **{
-        name: job_spec.GATES[name]
+        name: job_spec.VALIDATORS[name]
         for name in ("tenant", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
     },
 }
@@ -100,7 +100,7 @@ def _check_params(job_type: str, params: dict[str, Any]) -> None:
     except InvalidParams as error:
         wrong = [problem for problem in error.errors if problem["type"] != "missing"]
         if wrong:
-            raise InvalidParams.of(wrong) from None
+            raise InvalidParams.from_errors(wrong) from None
 
 
 class JobTemplateAdmin(ConsoleAdmin):

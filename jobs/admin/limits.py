@@ -64,7 +64,7 @@ class LimitForm(forms.ModelForm):
         if not cleaned["overridden"] and "max" in self.changed_data and "overridden" not in self.changed_data:
             cleaned["overridden"] = True  # an entered maximum is an override
         if not cleaned["overridden"]:
-            cleaned["max"] = conf.LIMITS.of(scope, key) if scope else None
+            cleaned["max"] = conf.LIMITS.get_max(scope, key) if scope else None
         return cleaned
 
 
@@ -154,7 +154,7 @@ class ConcurrencyLimitAdmin(ObjectActionAdmin):
         if isinstance(form, MaximumForm):
             obj.overridden = True
         if "paused" in form.changed_data:
-            obj.paused_by = actors.user(request.user).name if obj.paused else ""
+            obj.paused_by = actors.make_user_actor(request.user).name if obj.paused else ""
             obj.paused_at = Now() if obj.paused else None
         super().save_model(request, obj, form, change)
         notifications.notify(notifications.READY)  # more jobs may be able to start

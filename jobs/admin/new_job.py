@@ -126,7 +126,7 @@ def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **sou
     if not form.is_valid():
         return None
     try:
-        job = job_services.enqueue(actor=actors.user(request.user), **{**form.collect_fields(), **source})
+        job = job_services.enqueue(actor=actors.make_user_actor(request.user), **{**form.collect_fields(), **source})
     except JobSchedulerError as error:
         add_errors(form, error)
         return None
@@ -149,7 +149,9 @@ def clone_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResp
     fields: Any = {name: getattr(job, name) for name in CLONED_FIELDS}
     fields |= {"addon_id": job.addon_id or None, "priority": job.base_priority}
     try:
-        clone = job_services.enqueue(job.job_type, job.params, actor=actors.user(request.user), reason=reason, **fields)
+        clone = job_services.enqueue(
+            job.job_type, job.params, actor=actors.make_user_actor(request.user), reason=reason, **fields
+        )
     except JobSchedulerError as error:
         messages.error(request, _now("It could not be submitted again: %s") % error)
         return HttpResponseRedirect(change_url(site, Job, job.pk))

@@ -91,7 +91,7 @@ class ObjectActionAdmin(ActionAdmin):
             return None
         log_message = f"{action.name}: {reason}" if reason else action.name
         if action.bulk is not None and len(rows) > 1:
-            count = action.bulk(rows, actor=actors.user(request.user))
+            count = action.bulk(rows, actor=actors.make_user_actor(request.user))
             refusals = [_("%d could not") % (len(rows) - count)] if count < len(rows) else []
             self._report_result(request, action, count, refusals, "")
             log_history(request, rows, log_message)
@@ -101,7 +101,7 @@ class ObjectActionAdmin(ActionAdmin):
         refusals = []
         for row in rows:
             try:
-                results.append(action.call(row, reason=reason, actor=actors.user(request.user)))
+                results.append(action.call(row, reason=reason, actor=actors.make_user_actor(request.user)))
                 changed.append(row)
             except JobSchedulerError as error:
                 refusals.append(f"{row}: {error}")
@@ -178,11 +178,11 @@ class ServiceBackedAdmin(ObjectActionAdmin):
     delete_service: Callable[..., object]  # takes a key and an actor; a subclass sets it as a staticmethod
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        self.delete_service(obj.pk, actor=actors.user(request.user))
+        self.delete_service(obj.pk, actor=actors.make_user_actor(request.user))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         for key in list(queryset.values_list("pk", flat=True)):
-            self.delete_service(key, actor=actors.user(request.user))
+            self.delete_service(key, actor=actors.make_user_actor(request.user))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, Any, Any]:
         """List only the rows themselves: a million dependent rows may be deleted with them."""

@@ -71,7 +71,7 @@ def move(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
     position: Any = {name: request.POST[name] for name in ("before", "after", "to") if request.POST.get(name)}
     reason = request.POST.get("reason", "").strip()
     try:
-        job = job_services.move(job_id, **position, reason=reason, actor=actors.user(request.user))
+        job = job_services.move(job_id, **position, reason=reason, actor=actors.make_user_actor(request.user))
     except JobSchedulerError as error:
         messages.error(request, str(error))
     else:
@@ -114,7 +114,7 @@ def _filter_jobs(filters: dict[str, Any]) -> JobQuerySet:
     if not filters["target"]:
         return _waiting_jobs().filter(tenant=filters["tenant"], priority=filters["priority"])
     in_lane = Job.objects.filter(gate__in=sql_literals(queries.LANE_GATES))
-    return in_lane.filter(lane_id=ids.lane_id(filters["tenant"], filters["target"]))
+    return in_lane.filter(lane_id=ids.derive_lane_id(filters["tenant"], filters["target"]))
 
 
 def _load_rows(admin: ModelAdmin, filters: dict[str, Any]) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ def _target_state(target: Target) -> TargetState:
     """Return the state of the target's lane, from a cached attribute; a list sets it for all rows at once."""
     state: TargetState | None = getattr(target, "lane_state", None)
     if state is None:
-        state = target.lane_state = targets.states([target])[0]  # type: ignore[attr-defined]
+        state = target.lane_state = targets.get_states([target])[0]  # type: ignore[attr-defined]
     return state
 
 
@@ -58,7 +58,7 @@ def _is_blocked_by_failed_job(target: Target) -> bool:
 
 
 def _resolve(target: Target, *, reason: str, actor: Actor) -> None:
-    holder = targets.states([target])[0].blocked_by
+    holder = targets.get_states([target])[0].blocked_by
     if holder is None or holder.status != Status.FAILED:
         raise Conflict(_now("no failed job blocks it"))
     job_services.resolve(holder.pk, reason=reason, actor=actor)
@@ -128,7 +128,7 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     shown_pause = pause_column()
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        for target, state in zip(rows, targets.states(list(rows)), strict=True):
+        for target, state in zip(rows, targets.get_states(list(rows)), strict=True):
             target.lane_state = state
 
     def page_context(self, request: HttpRequest, row: Target) -> dict[str, Any]:
@@ -191,5 +191,5 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         return f"{latest_event_id()} {paused['n']} {paused['last']}"
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        targets.bring_in()  # targets of jobs submitted a moment ago
+        targets.create_missing_targets()  # targets of jobs submitted a moment ago
         return {}

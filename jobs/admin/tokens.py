@@ -137,7 +137,7 @@ class ApiTokenAdmin(ObjectActionAdmin):
             tenant=form.cleaned_data["tenant"],
             scopes=form.cleaned_data["scopes"],
             lifetime=None if days is None else timedelta(days=days),
-            actor=actors.user(request.user),
+            actor=actors.make_user_actor(request.user),
         )
         obj.__dict__.update(token.__dict__)
         request.new_token = secret  # type: ignore[attr-defined]  # for this response only

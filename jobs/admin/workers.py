@@ -65,7 +65,7 @@ def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
 
 
 def _accepts_requests(worker: Worker) -> bool:
-    return workers.is_heard(worker) and WorkerState.STOPPING not in (worker.request, worker.state)
+    return workers.is_alive(worker) and WorkerState.STOPPING not in (worker.request, worker.state)
 
 
 class PresentFilter(ChoiceFilter):

@@ -141,7 +141,7 @@ class Console(APIKeyCookie):
             is_allowed = user.has_perm(self.permission if "." in self.permission else f"{APP}.{self.permission}")
         if self.scope == "work" or not is_allowed:
             raise Forbidden(_("You lack the permission for this."))
-        return Principal(actors.user(user), can_view_payload=user.has_perm(VIEW_PAYLOAD))
+        return Principal(actors.make_user_actor(user), can_view_payload=user.has_perm(VIEW_PAYLOAD))
 
     def authenticate(self, request: HttpRequest, key: str | None) -> Any:
         raise NotImplementedError  # __call__ does not use it
@@ -152,10 +152,10 @@ def _authenticate_token(text: str, scope: str) -> Principal:
     token = tokens.find(text)
     if token is None:
         raise Unauthorized(_("This token is unknown, has expired or was revoked."))
-    wait_sec = tokens.seconds_to_wait(token)
+    wait_sec = tokens.count_request(token)
     if wait_sec is not None:
         raise TooManyRequests(wait_sec)
-    tokens.note_use(token)
+    tokens.record_use(token)
     if scope not in token.scopes and "admin" not in token.scopes:
         raise Forbidden(_("This token lacks the scope “%s”.") % scope)
     return Principal(Actor(actors.ActorKind.TOKEN, token.name), token.tenant, token_id=token.pk)

@@ -68,7 +68,7 @@ def direct_run(
             job_type, body.params, wait=wait, tenant=principal.resolve_tenant(None), actor=principal.actor
         )
     except UnknownJobType as error:
-        raise error.under("path") from None
+        raise error.with_prefix("path") from None
     result = redact(sanitize_json(outcome.result)) if principal.can_view_payload else None
     skipped = {} if outcome.skipped is None else {"skipped": outcome.skipped}
     return json_response({"result": result, "waited_ms": outcome.waited_ms, "ran_ms": outcome.ran_ms, **skipped})

@@ -12,7 +12,7 @@ from pydantic import WithJsonSchema
 
 from jobs.api.request_params import validated_by
 from jobs.conf.rules import YEAR_SEC
-from jobs.services.job_spec import FARTHEST
+from jobs.services.job_spec import POSITION_LIMIT
 from jobs.services.jobs import REASON_LENGTH
 from jobs.validation import fields
 from jobs.validation.fields import CONSTRAINTS, MAX_TAGS, NAME_LENGTH, PRIORITIES, TAG_LENGTH
@@ -57,7 +57,7 @@ Tenant = Annotated[Any, WithJsonSchema(TENANT)]
 Target = Annotated[Any, WithJsonSchema(TARGET)]
 Params = Annotated[Any, WithJsonSchema({"type": "object"})]
 Priority = Annotated[Any, WithJsonSchema(PRIORITY)]
-Position = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": -FARTHEST, "maximum": FARTHEST})]
+Position = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": -POSITION_LIMIT, "maximum": POSITION_LIMIT})]
 Moment = Annotated[Any, WithJsonSchema(MOMENT)]
 Flag = Annotated[Any, WithJsonSchema({"type": "boolean"})]
 Duration = Annotated[Any, WithJsonSchema(DURATION)]

@@ -98,10 +98,10 @@ def groups_create(request: ApiRequest, body: Annotated[GroupIn, BulkJsonBody()])
 def groups_list(request: ApiRequest, query: Annotated[GroupFilters, StrictQuery()]) -> HttpResponse:
     """Newest first, without their jobs."""
     filters = {name: value for name in ("tenant", "status") if (value := getattr(query, name)) is not None}
-    rows = groups.of(request.auth.tenant).filter(**filters)
+    rows = groups.filter_by_tenant(request.auth.tenant).filter(**filters)
     page = paginate(request.auth, "groups_list", query, rows, NEWEST_FIRST, lambda row: row)
-    progress = groups.progress([row.pk for row in page["items"]])
-    page["items"] = [serializers.group(row, _merge_dispatching(progress[row.pk])) for row in page["items"]]
+    progress = groups.count_progress([row.pk for row in page["items"]])
+    page["items"] = [serializers.serialize_group(row, _merge_dispatching(progress[row.pk])) for row in page["items"]]
     return json_response(page)
 
 
@@ -138,8 +138,8 @@ def _apply_action(service: Any, request: ApiRequest, group_id: str, body: VerbIn
 
 
 def _serialize_group(row: JobGroup, principal: Principal) -> dict[str, Any]:
-    tails = select_job_relations(groups.tails(row.pk))[:MAX_SHOWN_JOBS]
-    document = serializers.group(row, _merge_dispatching(groups.progress([row.pk])[row.pk]))
+    tails = select_job_relations(groups.get_latest_attempts(row.pk))[:MAX_SHOWN_JOBS]
+    document = serializers.serialize_group(row, _merge_dispatching(groups.count_progress([row.pk])[row.pk]))
     return {**document, "jobs": serialize_jobs(tails, principal)}
 
 

@@ -12,7 +12,6 @@ from django.db.models.functions import Left
 from django.db.models.lookups import Exact
 from django.utils.translation import gettext as _
 
-from jobs import clock
 from jobs.api import field_schemas as f
 from jobs.api.auth import Principal
 from jobs.api.index_scan import IndexScan, read_queue
@@ -21,6 +20,7 @@ from jobs.api.pagination import CursorKey, Paged
 from jobs.api.request_params import each_validated_by, one_of, parse_id, validated_by
 from jobs.api.schemas import ID_SCHEMA, enum_schema
 from jobs.errors import InvalidInput, NotFound
+from jobs.ids import min_id_at
 from jobs.models import Job, JobRun
 from jobs.models.expressions import has_tag, has_tag_prefix, sql_literals
 from jobs.models.job import RARE_STATUSES, JobQuerySet
@@ -119,9 +119,9 @@ def _build_status_scan(status: str, rows: JobQuerySet, filters: JobFilters, cond
 def _filter_by_creation(rows: Any, filters: JobFilters, key: str = "pk") -> Any:
     """Return the rows whose ids are about as old as the filters want: ids are ordered by time."""
     if filters.created_after is not None:
-        rows = rows.filter(**{f"{key}__gte": clock.first_id(filters.created_after - CLOCK_SLACK)})
+        rows = rows.filter(**{f"{key}__gte": min_id_at(filters.created_after - CLOCK_SLACK)})
     if filters.created_before is not None:
-        rows = rows.filter(**{f"{key}__lt": clock.first_id(filters.created_before + CLOCK_SLACK)})
+        rows = rows.filter(**{f"{key}__lt": min_id_at(filters.created_before + CLOCK_SLACK)})
     return rows
 
 

@@ -98,7 +98,7 @@ def jobs_create_many(request: ApiRequest, body: Annotated[JobsIn, BulkJsonBody()
             if isinstance(item, dict):  # the service rejects any other item
                 items[index] = {**item, "tenant": request.auth.resolve_tenant(item.get("tenant"))}
         except InvalidInput as error:
-            raise error.under("jobs", index) from None
+            raise error.with_prefix("jobs", index) from None
     ids = job_services.enqueue_many(items, actor=request.auth.actor, limit=conf.API_BULK_LIMIT)
     return json_response({"count": len(ids), "ids": [str(job_id) for job_id in ids]}, 201)
 
@@ -209,7 +209,7 @@ def jobs_move(request: ApiRequest, job_id: Id, body: Annotated[MoveIn, OptionalJ
 
 def _retry_job(request: ApiRequest, job_id: UUID, body: RetryIn) -> HttpResponse:
     fresh, reason = (False if body.fresh is None else body.fresh), body.reason or ""
-    job, is_new = job_services.retried(job_id, reason=reason, fresh=fresh, actor=request.auth.actor)
+    job, is_new = job_services.submit_retry(job_id, reason=reason, fresh=fresh, actor=request.auth.actor)
     return json_response(read_job(job.pk, request.auth), 201 if is_new else 200)
 
 
@@ -230,7 +230,9 @@ def jobs_events(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQ
     pk = request.auth.require_job_id(job_id)
     rows = JobEvent.objects.filter(job_id=pk)
     return json_response(
-        paginate(request.auth, "jobs_events", query, rows, Order(JobEvent, ("id",)), serializers.event, parent=pk)
+        paginate(
+            request.auth, "jobs_events", query, rows, Order(JobEvent, ("id",)), serializers.serialize_event, parent=pk
+        )
     )
 
 
@@ -244,7 +246,7 @@ def jobs_logs(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQue
     pk = request.auth.require_job_id(job_id)
     rows = JobLog.objects.filter(job_id=pk)
     return json_response(
-        paginate(request.auth, "jobs_logs", query, rows, Order(JobLog, ("id",)), serializers.log, parent=pk)
+        paginate(request.auth, "jobs_logs", query, rows, Order(JobLog, ("id",)), serializers.serialize_log, parent=pk)
     )
 
 

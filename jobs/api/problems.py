@@ -103,7 +103,7 @@ def error_response(request: HttpRequest, error: Any) -> HttpResponse:
         case errors.InvalidInput():
             return _invalid_input_response(error)
         case ValidationError():
-            return _invalid_input_response(errors.InvalidInput.of(error.errors))
+            return _invalid_input_response(errors.InvalidInput.from_errors(error.errors))
         case AuthenticationError():
             detail = _("Send a token as “Authorization: Bearer …”, or sign in to the console.")
             return error_response(request, Unauthorized(detail))

@@ -48,10 +48,10 @@ from jobs.engine.slots.admission_leases import GrantedLease
 from jobs.errors import NotFound
 from jobs.models import Job
 from jobs.redaction import redact
-from jobs.serializers import moment
+from jobs.serializers import format_time
 from jobs.services import jobs as job_services
 from jobs.services import remote
-from jobs.services.remote import STATES
+from jobs.services.remote import REMOTE_STATES
 from jobs.states import Status
 from jobs.validation import fields
 
@@ -75,14 +75,14 @@ def queue_submit(request: ApiRequest, body: Annotated[IntentIn, JsonBody()]) -> 
     values["tenant"] = request.auth.resolve_tenant(values.get("tenant"))
     job, created = remote.submit(merge_idempotency_key(request, values), actor=request.auth.actor)
     replayed = {} if created else {"Idempotent_Replayed": "true"}
-    return json_response({"job_id": str(job.pk), "state": STATES[Status(job.status)]}, 201, **replayed)
+    return json_response({"job_id": str(job.pk), "state": REMOTE_STATES[Status(job.status)]}, 201, **replayed)
 
 
 @router.get(f"{QUEUE}/jobs", **operation("queue_list", IntentPage, summary="List job intents"))
 def queue_list(request: ApiRequest, query: Annotated[IntentFilters, StrictQuery()]) -> HttpResponse:
     """Newest first. A page may be shorter than `limit`, even empty, while `next_cursor` is there."""
     principal = request.auth
-    statuses = [str(status) for status, state in STATES.items() if state == query.state]
+    statuses = [str(status) for status, state in REMOTE_STATES.items() if state == query.state]
     filters = JobFilters.model_construct(addon_id=query.addon_id)
 
     def read_ids(after: CursorKey | None) -> tuple[list[UUID], CursorKey | None]:
@@ -130,7 +130,7 @@ def queue_dispatchable(request: ApiRequest, query: Annotated[Poll, StrictQuery()
     """Reserves up to `limit` jobs of the addon, within targets, limits and admission; after them it lists earlier
     offers to the addon that no worker has started yet. Offers expire: request as many as you can start, and start them
     in this order."""
-    rows = remote.dispatchable(query.addon_id, tenant=request.auth.tenant, most=query.limit)
+    rows = remote.list_dispatchable(query.addon_id, tenant=request.auth.tenant, most=query.limit)
     return json_response({"items": _serialize_intents(rows, request.auth, for_worker=True), "next_cursor": None})
 
 
@@ -140,7 +140,7 @@ def queue_dispatchable(request: ApiRequest, query: Annotated[Poll, StrictQuery()
 )
 def queue_kick(request: ApiRequest, body: Annotated[Said, OptionalJsonBody()]) -> HttpResponse:
     """For every addon that polled recently, without waiting for its next poll."""
-    return json_response({"dispatched": remote.kick(tenant=request.auth.tenant)})
+    return json_response({"dispatched": remote.make_offers(tenant=request.auth.tenant)})
 
 
 @router.post(
@@ -154,7 +154,7 @@ def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, JsonBo
     document = {
         "job_id": str(row.pk),
         "lease_id": str(row.lease_token),
-        "lease_expires_at": moment(row.lease_expires_at),
+        "lease_expires_at": format_time(row.lease_expires_at),
         "lease_sec": conf.LEASE_SEC,
         "heartbeat_sec": conf.HEARTBEAT_SEC,
         "payload": row.params,
@@ -187,9 +187,9 @@ def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, JsonBody()])
     denial has the time of the next request, and stays the same until then."""
     values = body.given_fields()
     tenant = request.auth.resolve_tenant(values.pop("tenant", None))
-    verdict = remote.request(values, _get_token_id(request), tenant=tenant)
+    verdict = remote.request_admission(values, _get_token_id(request), tenant=tenant)
     if isinstance(verdict, GrantedLease):
-        lease = {"lease_id": str(verdict.lease_id), "lease_expires_at": moment(verdict.expires_at)}
+        lease = {"lease_id": str(verdict.lease_id), "lease_expires_at": format_time(verdict.expires_at)}
         return json_response({"approved": True, **lease})
     return json_response({"approved": False, "reason": verdict.reason, "retry_after_sec": verdict.retry_after_sec})
 
@@ -202,7 +202,7 @@ def lease_heartbeat(request: ApiRequest, lease_id: Id, body: Annotated[BeatIn, O
     """Also reports progress, and returns stop requests. 409: the lease has expired, stop at once."""
     lease = remote.heartbeat(lease_id, _get_token_id(request), body.given_fields())
     stop_request = {"cancel_requested": lease.cancel_requested, "cancel_mode": lease.cancel_mode}
-    return json_response({"lease_expires_at": moment(lease.expires_at), **stop_request})
+    return json_response({"lease_expires_at": format_time(lease.expires_at), **stop_request})
 
 
 @router.post(
@@ -242,10 +242,10 @@ def _serialize_intent(row: Job, start: RemoteStart | None, principal: Principal,
     return {
         "job_id": str(row.pk),
         **{name: getattr(row, name) for name in INTENT_FIELDS},
-        **{name: moment(getattr(row, name)) for name in INTENT_TIMES},
-        "state": STATES[Status(row.status)],
+        **{name: format_time(getattr(row, name)) for name in INTENT_TIMES},
+        "state": REMOTE_STATES[Status(row.status)],
         "attempts": row.attempt,
-        "next_earliest_start_at": moment(row.recheck_at or row.not_before),
+        "next_earliest_start_at": format_time(row.recheck_at or row.not_before),
         "lease_id": None if start is None else str(start.lease_id),
         "pid": None if start is None else start.pid,
         "reason": row.status_reason,

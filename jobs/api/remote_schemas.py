@@ -11,13 +11,13 @@ from jobs.api.job_schemas import SubmissionIn
 from jobs.api.pagination import Paged, limit_param
 from jobs.api.request_params import QueryParams, RequestBody, body_config, one_of, validated_by
 from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
-from jobs.services.remote import ENDS, INT32, LEVEL_LENGTH, MOST_LINES, MOST_PID, MOST_SLOTS, STATES
+from jobs.services.remote import FINAL_STATES, INT32, LEVEL_LENGTH, LINE_LIMIT, PID_LIMIT, REMOTE_STATES, SLOT_LIMIT
 from jobs.states import StopMode
 from jobs.validation import fields
 
 DEFAULT_OFFERS = 10
 ADDON_ID = {**f.NAME, "description": "Left out: jobs without an addon."}
-STATE_NAMES = list(dict.fromkeys(STATES.values()))
+STATE_NAMES = list(dict.fromkeys(REMOTE_STATES.values()))
 LOG_LINE = {
     "type": "object",
     "required": ["message"],
@@ -60,8 +60,8 @@ class StartIn(RequestBody):
     model_config = body_config("worker_id", worker_id="indexer-1", slot=0, pid=4711, host="box-3")
 
     worker_id: f.Name | None = None
-    slot: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MOST_SLOTS - 1})] | None = None
-    pid: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MOST_PID})] | None = None
+    slot: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": SLOT_LIMIT - 1})] | None = None
+    pid: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": PID_LIMIT})] | None = None
     host: f.Name | None = None
 
 
@@ -74,7 +74,7 @@ class BeatIn(RequestBody):
     checkpoint: Annotated[Any, WithJsonSchema({})] | None = Field(
         default=None, description="State from which a later start continues; it is returned unchanged."
     )
-    logs: Annotated[Any, WithJsonSchema({"type": "array", "items": LOG_LINE, "maxItems": MOST_LINES})] | None = None
+    logs: Annotated[Any, WithJsonSchema({"type": "array", "items": LOG_LINE, "maxItems": LINE_LIMIT})] | None = None
 
 
 class CompleteIn(RequestBody):
@@ -83,7 +83,7 @@ class CompleteIn(RequestBody):
     model_config = body_config("lease_id", "state", lease_id="…", state="DONE", artifacts={"result": 42})
 
     lease_id: f.JobId | None = None
-    state: Annotated[Any, WithJsonSchema(enum_schema(ENDS))] | None = None
+    state: Annotated[Any, WithJsonSchema(enum_schema(FINAL_STATES))] | None = None
     exit_code: ExitCode | None = None
     error: Text | None = None
     artifacts: f.Params | None = None

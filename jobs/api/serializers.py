@@ -22,12 +22,12 @@ _DEFERRED = [f"retried_by__{field.name}" for field in Job._meta.concrete_fields 
 def serialize_jobs(rows: Iterable[Job], principal: Principal) -> list[dict[str, Any]]:
     """Return the documents of jobs, with the extra fields of other apps."""
     jobs = list(rows)
-    extras = serializers.read_extras([job.pk for job in jobs])
+    extras = serializers.read_extra_fields([job.pk for job in jobs])
     return [{**_serialize_job(job, principal), "webhooks": dict(NO_WEBHOOKS), **extras[job.pk]} for job in jobs]
 
 
 def _serialize_job(row: Job, principal: Principal) -> dict[str, Any]:
-    document = serializers.job(row)
+    document = serializers.serialize_job(row)
     document["template"] = None if row.template is None else row.template.name
     if document["status"] == Status.DISPATCHING:
         document["status"] = str(Status.QUEUED)
@@ -40,7 +40,7 @@ def _serialize_job(row: Job, principal: Principal) -> dict[str, Any]:
 
 def serialize_run(row: JobRun, principal: Principal) -> dict[str, Any]:
     """Return the document of a run."""
-    document = serializers.run(row)
+    document = serializers.serialize_run(row)
     return document if principal.can_view_payload else {**document, "artifacts": None}
 
 

@@ -44,7 +44,7 @@ def job_types_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) 
     """By name: the types that are registered in the process that serves the request."""
     handlers = [registry.get(name) for name in registry.names()]
     page = paginate_list(
-        request.auth, "job_types_list", query, handlers, lambda handler: [handler.name], serializers.job_type
+        request.auth, "job_types_list", query, handlers, lambda handler: [handler.name], serializers.serialize_job_type
     )
     return json_response(page)
 
@@ -71,7 +71,9 @@ def workers_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) ->
     """Live workers, and those whose heartbeat stopped within the hour. Needs a token of all tenants."""
     request.auth.require_all_tenants()
     rows = queries.online_workers()
-    return json_response(paginate(request.auth, "workers_list", query, rows, NEWEST_FIRST, serializers.worker))
+    return json_response(
+        paginate(request.auth, "workers_list", query, rows, NEWEST_FIRST, serializers.serialize_worker)
+    )
 
 
 def counts_schema(names: Any) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def stats_get(request: ApiRequest, query: Annotated[StatsFilters, StrictQuery()]
         "recovered_24h": queries.count_recovered(timedelta(days=1), tenant),
         "workers": workers.states,
         "slots": {"total": workers.slots, "busy": workers.busy, "stuck": workers.stuck},
-        "as_of": serializers.moment(counts.at),
+        "as_of": serializers.format_time(counts.at),
     }
     return json_response(document)
 
@@ -155,8 +157,8 @@ class LimitIn(RequestBody):
 
     scope: Annotated[Any, WithJsonSchema(enum_schema(SCOPES))]
     key: Annotated[Any, WithJsonSchema({"type": "string", "maxLength": 200})] | None = None
-    max: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": limits.LARGEST})] | None = Field(
-        default=None, description="Null: unlimited."
+    max: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": limits.MAXIMUM_LIMIT})] | None = (
+        Field(default=None, description="Null: unlimited.")
     )
     paused: f.Flag | None = None
     reason: f.Reason = None
@@ -168,10 +170,17 @@ def limits_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> 
     """Every limit of the settings or an operator, by scope and key. Limits of other tenants are left out."""
     principal = request.auth
     rows = [
-        state for state in limits.listing() if state.scope != LimitScope.TENANT or principal.can_see_tenant(state.key)
+        state
+        for state in limits.list_limits()
+        if state.scope != LimitScope.TENANT or principal.can_see_tenant(state.key)
     ]
     page = paginate_list(
-        principal, "limits_list", query, rows, lambda state: [SCOPES.index(state.scope), state.key], serializers.limit
+        principal,
+        "limits_list",
+        query,
+        rows,
+        lambda state: [SCOPES.index(state.scope), state.key],
+        serializers.serialize_limit,
     )
     return json_response(page)
 
@@ -191,4 +200,4 @@ def limits_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> 
 def limits_put(request: ApiRequest, body: Annotated[LimitIn, JsonBody()]) -> HttpResponse:
     """Sets or pauses one limit, or resets it to the value of the settings. Needs a token of all tenants."""
     request.auth.require_all_tenants()
-    return json_response(serializers.limit(limits.put(body.given_fields(), actor=request.auth.actor)))
+    return json_response(serializers.serialize_limit(limits.put(body.given_fields(), actor=request.auth.actor)))

@@ -60,12 +60,14 @@ ReasonBody = Annotated[VerbIn, OptionalJsonBody()]
 @router.get("/targets", **operation("targets_list", Page[TargetOut], summary="List targets"))
 def targets_list(request: ApiRequest, query: Annotated[TargetFilters, StrictQuery()]) -> HttpResponse:
     """By tenant and key."""
-    targets.bring_in()
-    rows = targets.of(request.auth.tenant)
+    targets.create_missing_targets()
+    rows = targets.filter_by_tenant(request.auth.tenant)
     if query.tenant is not None:
         rows = rows.filter(tenant=query.tenant)
     page = paginate(request.auth, "targets_list", query, rows, BY_NAME, lambda row: row)
-    return json_response({**page, "items": [serializers.target(state) for state in targets.states(page["items"])]})
+    return json_response(
+        {**page, "items": [serializers.serialize_target(state) for state in targets.get_states(page["items"])]}
+    )
 
 
 @router.get(
@@ -120,5 +122,5 @@ def _get_tenant(principal: Principal, query: WhichTenant) -> str:
 
 
 def _serialize_target(target: Target) -> dict[str, Any]:
-    (state,) = targets.states([target])
-    return serializers.target(state)
+    (state,) = targets.get_states([target])
+    return serializers.serialize_target(state)

@@ -101,7 +101,7 @@ def templates_list(request: ApiRequest, query: Annotated[TemplateFilters, Strict
     """Newest first."""
     filters = {name: value for name in ("tenant", "name", "job_type") if (value := getattr(query, name)) is not None}
     principal = request.auth
-    rows = templates.of(principal.tenant).filter(**filters)
+    rows = templates.filter_by_tenant(principal.tenant).filter(**filters)
     return json_response(
         paginate(
             principal, "templates_list", query, rows, NEWEST_FIRST, lambda row: _serialize_template(row, principal)
@@ -176,5 +176,5 @@ def templates_run(request: ApiRequest, template_id: Id, body: Annotated[RunIn, O
 
 
 def _serialize_template(row: JobTemplate, principal: Principal) -> dict[str, Any]:
-    document = serializers.template(row)
+    document = serializers.serialize_template(row)
     return document if principal.can_view_payload else {**document, "params": None}

@@ -1,4 +1,4 @@
-"""Every setting with its default, typed and validated once.
+"""All settings with their defaults, typed and validated once.
 
 A site writes `JOBSCHEDULER = {...}` in its settings; the standalone product fills it from the environment.
 """
@@ -37,17 +37,17 @@ SECRET_NAMES = (
 )
 
 
-class Kind(StrEnum):
+class ProblemKind(StrEnum):
     UNKNOWN = "unknown"
     INVALID = "invalid"
     HEARTBEAT = "heartbeat"
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One thing wrong with the settings, in words for the person who wrote them."""
+class SettingsProblem:
+    """One error in the settings, as text for the site's developer."""
 
-    kind: Kind
+    kind: ProblemKind
     key: str
     message: str
     hint: str = ""
@@ -57,8 +57,8 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How many jobs may be active at once. What is absent is unlimited; `overall` is the scope "global"."""
+class LimitSettings:
+    """How many jobs may be active at the same time. No entry: unlimited. `overall` is the scope "global"."""
 
     overall: int | None = 1
     job_type: Mapping[str, int] = field(default_factory=dict)
@@ -66,22 +66,22 @@ class Limits:
     tenant: Mapping[str, int] = field(default_factory=dict)
     addon: Mapping[str, int] = field(default_factory=dict)
 
-    def of(self, scope: str, key: str = "") -> int | None:
+    def get_max(self, scope: str, key: str = "") -> int | None:
         if scope == "global":
             return self.overall
         keyed: Mapping[str, int] = getattr(self, scope)
         return keyed.get(key)
 
     def __iter__(self) -> Iterator[tuple[str, str, int]]:
-        """Every limit as (scope, key, max); the key of the global one is empty."""
+        """Iterate over all limits as (scope, key, max); the key of the global limit is empty."""
         if self.overall is not None:
             yield "global", "", self.overall
         for scope in KEYED_SCOPES:
-            for key, most in getattr(self, scope).items():
-                yield scope, key, most
+            for key, maximum in getattr(self, scope).items():
+                yield scope, key, maximum
 
 
-def _limits(raw: Mapping[Any, Any]) -> Limits:
+def _parse_limits(raw: Mapping[Any, Any]) -> LimitSettings:
     for scope in raw:
         if scope != "global" and scope not in KEYED_SCOPES:
             raise NotAccepted(f"knows the scopes global, {', '.join(KEYED_SCOPES)}, not {rules.describe_value(scope)}")
@@ -89,22 +89,22 @@ def _limits(raw: Mapping[Any, Any]) -> Limits:
     for scope in KEYED_SCOPES:
         named = raw.get(scope, {})
         if not isinstance(named, Mapping):
-            raise NotAccepted(f"[{scope}] {rules.not_accepted('a dict of names and limits', named)}")
+            raise NotAccepted(f"[{scope}] {rules.build_rejection('a dict of names and limits', named)}")
         for key in named:
             if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():
                 raise NotAccepted(f"[{scope}] needs names of 1 to 200 characters, not {rules.describe_value(key)}")
-        limits = {key: _limit(f"{scope}.{key}", maximum) for key, maximum in named.items()}
+        limits = {key: _parse_limit(f"{scope}.{key}", maximum) for key, maximum in named.items()}
         keyed.append(MappingProxyType({key: maximum for key, maximum in limits.items() if maximum is not None}))
-    return Limits(_limit("global", raw.get("global")), *keyed)
+    return LimitSettings(_parse_limit("global", raw.get("global")), *keyed)
 
 
-def _limit(where: str, most: Any) -> int | None:
-    if most is None:
+def _parse_limit(path: str, maximum: Any) -> int | None:
+    if maximum is None:
         return None
     try:
-        accepted: int = rules.whole(1, 2**31 - 1).accept(most)
+        accepted: int = rules.integer(1, 2**31 - 1).accept(maximum)
     except NotAccepted as error:
-        raise NotAccepted(f"[{where}] {error}") from None
+        raise NotAccepted(f"[{path}] {error}") from None
     return accepted
 
 
@@ -116,16 +116,16 @@ def setting(default: Any, rule: Rule, *, shown: bool = True) -> Any:
 class Admission:
     """Parameters of the `Capacity` admission policy. Loads are per processor core."""
 
-    capacity_max: int = setting(100, rules.whole(1, 100))  # cost units that may be active and reserved at once
+    capacity_max: int = setting(100, rules.integer(1, 100))  # cost units that may be active and reserved at once
     quiet_load: float = setting(0.3, rules.number(0, 1000))  # at or below: QUIET
     busy_load: float = setting(0.8, rules.number(0, 1000))  # at or above: BUSY; in between: NORMAL
     streak_sec: float = setting(30, rules.seconds(0))  # how long QUIET must have held before heavy jobs start
-    max_cost_per_addon: int | None = setting(None, rules.whole(1, 100, optional=True))  # cost units of one addon
-    deadline_near_sec: float = setting(300, rules.seconds(0))  # this close to its deadline a job may start in NORMAL
+    max_cost_per_addon: int | None = setting(None, rules.integer(1, 100, optional=True))  # cost units of one addon
+    deadline_near_sec: float = setting(300, rules.seconds(0))  # so near to its deadline, a job may start in NORMAL
 
 
 SECONDS, SECONDS_OR_ZERO, FLAG, POLICY = rules.seconds(), rules.seconds(0), rules.flag(), rules.dotted_path()
-BYTES, BULK, RETRIES = rules.whole(1024, 2**31 - 1), rules.whole(1, 1_000_000), rules.whole(0, 1000)
+BYTES, BULK, RETRIES = rules.integer(1024, 2**31 - 1), rules.integer(1, 1_000_000), rules.integer(0, 1000)
 DAYS = rules.number(0.01, 36_500, " of days", optional=True)
 KEY = rules.text(r"(?s).{16,}", "text of at least 16 characters", optional=True, secret=True)
 PROXY_URL = rules.text(r"https?://[^\s/]+/?", "an http:// or https:// address", optional=True, secret=True)
@@ -138,14 +138,14 @@ class Conf:
     HEARTBEAT_SEC: float = setting(2, SECONDS)
     LEASE_SEC: float = setting(30, SECONDS)
     GRACE_SEC: float = setting(10, SECONDS_OR_ZERO)
-    RECOVERY_SEC: float = setting(2, SECONDS)  # as HEARTBEAT_SEC, unless set
+    RECOVERY_SEC: float = setting(2, SECONDS)  # default: HEARTBEAT_SEC
     SHUTDOWN_GRACE_SEC: float = setting(30, SECONDS_OR_ZERO)
     POLL_SEC: float = setting(1, SECONDS)
     CANCEL_TIMEOUT_SEC: float | None = setting(None, rules.seconds(optional=True))
     DISPATCH_TIMEOUT_SEC: float = setting(30, SECONDS)
     DIRECT_WAIT_SEC: float = setting(60, SECONDS_OR_ZERO)
 
-    LIMITS: Limits = setting(Limits(), rules.mapping(_limits))  # noqa: RUF009
+    LIMITS: LimitSettings = setting(LimitSettings(), rules.mapping(_parse_limits))  # noqa: RUF009
     CONCURRENCY_POLICY: str = setting("jobs.policies.concurrency.Limits", POLICY)
     ADMISSION_POLICY: str = setting("jobs.policies.admission.Open", POLICY)
     RETRY_POLICY: str = setting("jobs.policies.retry.ExponentialBackoff", POLICY)
@@ -158,16 +158,16 @@ class Conf:
     RETRY_MAX_SEC: float = setting(3600, SECONDS_OR_ZERO)
     RETRY_JITTER: float = setting(0, rules.number(0, 1))  # a fraction of the delay
 
-    TOKEN_LIMIT: int | None = setting(None, rules.whole(0, 2**63 - 1, optional=True))
-    LOG_LINES_PER_JOB: int = setting(1000, rules.whole(0, 1_000_000))
+    TOKEN_LIMIT: int | None = setting(None, rules.integer(0, 2**63 - 1, optional=True))
+    LOG_LINES_PER_JOB: int = setting(1000, rules.integer(0, 1_000_000))
     RETENTION_DAYS: float | None = setting(None, DAYS)
 
     MAX_BODY_BYTES: int = setting(2**20, BYTES)
     BULK_BODY_BYTES: int = setting(32 * 2**20, BYTES)
-    MAX_PARAMS_DEPTH: int = setting(32, rules.whole(1, 100))
+    MAX_PARAMS_DEPTH: int = setting(32, rules.integer(1, 100))
     API_BULK_LIMIT: int = setting(10_000, BULK)
     CONSOLE_BULK_LIMIT: int = setting(3_000, BULK)
-    API_RATE_LIMIT: int | None = setting(None, rules.whole(1, 1_000_000, optional=True))  # per minute and token
+    API_RATE_LIMIT: int | None = setting(None, rules.integer(1, 1_000_000, optional=True))  # per minute and token
 
     SYSTEM_JOB_TYPES: bool = setting(False, FLAG)
     COMMAND_ALLOW: tuple[str, ...] = setting((), rules.names())
@@ -181,78 +181,78 @@ class Conf:
     WEBHOOK_TIMEOUT_SEC: float = setting(15, SECONDS)
     WEBHOOK_MAX_RETRIES: int = setting(3, RETRIES)
     WEBHOOK_BACKOFF_SEC: float = setting(10, SECONDS_OR_ZERO)
-    WEBHOOK_MAX_PENDING: int = setting(10_000, rules.whole(1, 1_000_000))  # deliveries, an endpoint
+    WEBHOOK_MAX_PENDING: int = setting(10_000, rules.integer(1, 1_000_000))  # deliveries of one endpoint
     WEBHOOK_GIVE_UP_SEC: float = setting(3 * 24 * 3600, SECONDS)
-    WEBHOOK_SECRET_KEY: str | None = setting(None, KEY, shown=False)  # none: derived from SECRET_KEY
-    WEBHOOK_PORTS: tuple[int, ...] = setting((80, 443), rules.several(rules.whole(1, 65_535), "ports"))
+    WEBHOOK_SECRET_KEY: str | None = setting(None, KEY, shown=False)  # None: derived from SECRET_KEY
+    WEBHOOK_PORTS: tuple[int, ...] = setting((80, 443), rules.list_of(rules.integer(1, 65_535), "ports"))
     WEBHOOK_PROXY: str | None = setting(None, PROXY_URL, shown=False)
 
 
-RULES: Mapping[str, Rule] = {each.name: each.metadata["rule"] for each in fields(Conf)}
+RULES: Mapping[str, Rule] = {setting.name: setting.metadata["rule"] for setting in fields(Conf)}
 POLICY_KEYS = tuple(name for name in RULES if name.endswith("_POLICY"))
 
 
-def read(raw: Any) -> tuple[Conf, list[Problem]]:
-    """The settings, and all that is wrong with them; what is wrong has its default. Never raises."""
+def read_settings(raw: Any) -> tuple[Conf, list[SettingsProblem]]:
+    """Return the settings and the errors in them; a wrong value is replaced by its default. Never raises."""
     if not isinstance(raw, Mapping):
-        return Conf(), [Problem(Kind.INVALID, NAME, f"{NAME} {rules.not_accepted('a dict', raw)}.")]
-    given, problems = _fill(Conf, raw, "")
+        return Conf(), [SettingsProblem(ProblemKind.INVALID, NAME, f"{NAME} {rules.build_rejection('a dict', raw)}.")]
+    given, problems = _read_fields(Conf, raw, "")
     values = {**PRESETS.get(given.get("PRESET") or "", {}), **given}
     values.setdefault("RECOVERY_SEC", values.get("HEARTBEAT_SEC", Conf.HEARTBEAT_SEC))
     conf = Conf(**values)
-    return conf, [*problems, *_contradictions(conf, {problem.key for problem in problems})]
+    return conf, [*problems, *_find_contradictions(conf, {problem.key for problem in problems})]
 
 
-def _fill(record: type, raw: Mapping[Any, Any], prefix: str) -> tuple[dict[str, Any], list[Problem]]:
-    known: dict[str, Rule] = {each.name: each.metadata["rule"] for each in fields(record)}
+def _read_fields(record: type, raw: Mapping[Any, Any], prefix: str) -> tuple[dict[str, Any], list[SettingsProblem]]:
+    known: dict[str, Rule] = {setting.name: setting.metadata["rule"] for setting in fields(record)}
     values: dict[str, Any] = {}
-    problems: list[Problem] = []
+    problems: list[SettingsProblem] = []
     for key, value in raw.items():
         if key not in known:
-            written = key if isinstance(key, str) else rules.describe_value(key)
-            by_capitals = {name.upper(): name for name in known}
-            near = difflib.get_close_matches(written[:60].upper(), by_capitals, 1)
-            hint = f"Did you mean {prefix}{by_capitals[near[0]]}?" if near else ""
-            message = f"{NAME} has no key {rules.describe_value(prefix + written)}."
-            problems.append(Problem(Kind.UNKNOWN, f"{prefix}{written}", message, hint))
+            key_text = key if isinstance(key, str) else rules.describe_value(key)
+            names_by_upper = {name.upper(): name for name in known}
+            matches = difflib.get_close_matches(key_text[:60].upper(), names_by_upper, 1)
+            hint = f"Did you mean {prefix}{names_by_upper[matches[0]]}?" if matches else ""
+            message = f"{NAME} has no key {rules.describe_value(prefix + key_text)}."
+            problems.append(SettingsProblem(ProblemKind.UNKNOWN, f"{prefix}{key_text}", message, hint))
             continue
         rule = known[key]
         try:
             values[key] = None if value is None and rule.optional else rule.accept(value)
         except NotAccepted as error:
-            problems.append(Problem(Kind.INVALID, f"{prefix}{key}", f"{NAME}: {prefix}{key} {error}."))
+            problems.append(SettingsProblem(ProblemKind.INVALID, f"{prefix}{key}", f"{NAME}: {prefix}{key} {error}."))
             continue
         if rule.record is not None:
-            inner_values, inner_problems = _fill(rule.record, values[key], f"{prefix}{key}.")
+            inner_values, inner_problems = _read_fields(rule.record, values[key], f"{prefix}{key}.")
             values[key] = rule.record(**inner_values)
             problems += inner_problems
     return values, problems
 
 
-def _contradictions(conf: Conf, wrong: set[str]) -> Iterator[Problem]:
-    """Keys that are fine alone and do not fit together; nothing is said of those that are `wrong` already."""
+def _find_contradictions(conf: Conf, invalid_keys: set[str]) -> Iterator[SettingsProblem]:
+    """Yield the problems of valid keys that contradict each other, except those that are invalid already."""
     beat, lease, admission = conf.HEARTBEAT_SEC, conf.LEASE_SEC, conf.ADMISSION
-    if beat * 4 > lease and wrong.isdisjoint({"HEARTBEAT_SEC", "LEASE_SEC", "PRESET"}):
+    if beat * 4 > lease and invalid_keys.isdisjoint({"HEARTBEAT_SEC", "LEASE_SEC", "PRESET"}):
         message = f"{NAME}: HEARTBEAT_SEC is {beat:g}, more than a quarter of LEASE_SEC, which is {lease:g}."
         hint = "A lease must survive lost heartbeats: raise LEASE_SEC or lower HEARTBEAT_SEC."
-        yield Problem(Kind.HEARTBEAT, "HEARTBEAT_SEC", message, hint)
+        yield SettingsProblem(ProblemKind.HEARTBEAT, "HEARTBEAT_SEC", message, hint)
     loads = {"ADMISSION.quiet_load", "ADMISSION.busy_load"}
-    if admission.quiet_load >= admission.busy_load and wrong.isdisjoint(loads):
+    if admission.quiet_load >= admission.busy_load and invalid_keys.isdisjoint(loads):
         message = f"{NAME}: ADMISSION.quiet_load must be below ADMISSION.busy_load."
-        yield Problem(Kind.INVALID, "ADMISSION.quiet_load", message)
+        yield SettingsProblem(ProblemKind.INVALID, "ADMISSION.quiet_load", message)
 
 
-# A cluster with a service called "jobscheduler" puts its address into every container under our prefix.
+# Kubernetes sets variables with our prefix in every container if a service is called "jobscheduler".
 SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?")
 
 
 def from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
-    """`JOBSCHEDULER_<KEY>` variables as a settings dict. What cannot be read is kept, for the check to report."""
-    start = f"{NAME}_"
+    """Return the `JOBSCHEDULER_<KEY>` variables as a settings dict; the system check reports wrong values."""
+    prefix = f"{NAME}_"
     values: dict[str, Any] = {}
-    for name, written in environ.items():
-        key, text = name.removeprefix(start), written.strip()
-        if not name.startswith(start) or SERVICE_LINK.fullmatch(key) or (key == "PORT" and "://" in text):
+    for name, value in environ.items():
+        key, text = name.removeprefix(prefix), value.strip()
+        if not name.startswith(prefix) or SERVICE_LINK.fullmatch(key) or (key == "PORT" and "://" in text):
             continue
         parsed = RULES[key].parse(text) if key in RULES else text
         is_none = key in RULES and text.lower() in ("", "none") and parsed != ()
@@ -267,7 +267,7 @@ else:
 
 
 class LazyConf(_Typed):
-    """`conf.LEASE_SEC` and so on, read at first use and kept as plain attributes until the settings change."""
+    """The settings as attributes (`conf.LEASE_SEC`), read at first use and cached until the settings change."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in RULES:
@@ -275,32 +275,32 @@ class LazyConf(_Typed):
         return getattr(self.current(), name)
 
     def current(self) -> Conf:
-        known: Conf | None = self.__dict__.get("_current")
-        if known is not None:
-            return known
-        loaded, problems = read(configured())
+        cached: Conf | None = self.__dict__.get("_current")
+        if cached is not None:
+            return cached
+        loaded, problems = read_settings(get_raw_settings())
         if problems:
             raise ImproperlyConfigured(" ".join(map(str, problems)))
         self.__dict__.update({name: getattr(loaded, name) for name in RULES}, _current=loaded)
         return loaded
 
     def policy(self, key: str) -> Any:
-        """The policy object that a key names, made once; None where the key is None."""
-        made = self.__dict__.setdefault("_policies", {})
-        if key not in made:
-            made.setdefault(key, make_policy(key, getattr(self, key)))
-        return made[key]
+        """Return the policy object that a key names, created once; None if the setting is None."""
+        policies = self.__dict__.setdefault("_policies", {})
+        if key not in policies:
+            policies.setdefault(key, build_policy(key, getattr(self, key)))
+        return policies[key]
 
     def reset(self) -> None:
         self.__dict__.clear()
 
 
-def configured() -> Any:
-    """What the site wrote, unread."""
+def get_raw_settings() -> Any:
+    """Return the site's setting as it is written, without validation."""
     return getattr(settings, NAME, {})
 
 
-def make_policy(key: str, path: str | None) -> Any:
+def build_policy(key: str, path: str | None) -> Any:
     if path is None:
         return None
     try:
@@ -314,9 +314,9 @@ conf = LazyConf()
 policy = conf.policy
 
 
-def _forget(*, setting: str, **kwargs: Any) -> None:
+def _reset_on_change(*, setting: str, **kwargs: Any) -> None:
     if setting == NAME:
         conf.reset()
 
 
-setting_changed.connect(_forget, dispatch_uid="jobs.conf")
+setting_changed.connect(_reset_on_change, dispatch_uid="jobs.conf")

@@ -1,4 +1,4 @@
-"""What a setting may be: each rule judges a value, and reads one from the text of an environment variable."""
+"""Rules for settings: each validates a value, and parses one from the text of an environment variable."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0":
 
 
 class NotAccepted(Exception):
-    """Continues the sentence that the key begins: "must be …"."""
+    """A wrong value. The text follows the name of the key: "must be …"."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`accept` returns the clean value or raises NotAccepted; `parse` leaves text that it cannot read as text."""
+    """`accept` returns the clean value or raises NotAccepted; `parse` returns text that it cannot parse unchanged."""
 
     accept: Callable[[Any], Any]
     parse: Callable[[str], Any]
@@ -30,9 +30,9 @@ class Rule:
 
 def number(low: float, high: float, unit: str = "", *, optional: bool = False) -> Rule:
     def accept(value: Any) -> float:
-        # NaN fails every comparison, so the range refuses it too.
+        # NaN fails every comparison, so the range excludes it, too.
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise not_accepted(f"a number{unit} from {low:.12g} to {high:.12g}", value)
+            raise build_rejection(f"a number{unit} from {low:.12g} to {high:.12g}", value)
         return value
 
     return Rule(accept, _parse_number, optional)
@@ -42,10 +42,10 @@ def seconds(low: float = 0.01, *, optional: bool = False) -> Rule:
     return number(low, YEAR_SEC, " of seconds", optional=optional)
 
 
-def whole(low: int, high: int, *, optional: bool = False) -> Rule:
+def integer(low: int, high: int, *, optional: bool = False) -> Rule:
     def accept(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise not_accepted(f"a whole number from {low} to {high}", value)
+            raise build_rejection(f"a whole number from {low} to {high}", value)
         return value
 
     return Rule(accept, _parse_number, optional)
@@ -54,51 +54,51 @@ def whole(low: int, high: int, *, optional: bool = False) -> Rule:
 def flag() -> Rule:
     def accept(value: Any) -> bool:
         if not isinstance(value, bool):
-            raise not_accepted("True or False", value)
+            raise build_rejection("True or False", value)
         return value
 
     return Rule(accept, lambda text: _FLAGS.get(text.lower(), text))
 
 
 def text(pattern: str, expected: str, *, optional: bool = False, secret: bool = False) -> Rule:
-    """Text of a form; a `secret` one is never quoted in a message."""
+    """Return the rule for text that matches a pattern; a `secret` value is never quoted in a message."""
 
     def accept(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise NotAccepted(f"must be {expected}") if secret else not_accepted(expected, value)
+            raise NotAccepted(f"must be {expected}") if secret else build_rejection(expected, value)
         return value
 
     return Rule(accept, str, optional)
 
 
-def choice(*words: str, optional: bool = False) -> Rule:
-    return text("|".join(words), f"one of {', '.join(words)}", optional=optional)
+def choice(*values: str, optional: bool = False) -> Rule:
+    return text("|".join(values), f"one of {', '.join(values)}", optional=optional)
 
 
 def dotted_path(*, optional: bool = False) -> Rule:
     return text(rf"{_IDENTIFIER}(\.{_IDENTIFIER})+", "a dotted path", optional=optional)
 
 
-def several(one: Rule, what: str) -> Rule:
-    """A list of values that each pass `one`. A lone string is refused: it would be read letter by letter."""
+def list_of(rule: Rule, items: str) -> Rule:
+    """Return the rule for a list whose items pass `rule`. A string is not a list: it would be read letter by letter."""
 
     def accept(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple | set | frozenset):
-            raise not_accepted(f"a list of {what}", value)
-        return tuple(one.accept(item) for item in value)
+            raise build_rejection(f"a list of {items}", value)
+        return tuple(rule.accept(item) for item in value)
 
-    def parse(listed: str) -> tuple[Any, ...]:
-        return tuple(one.parse(part.strip()) for part in listed.split(",") if part.strip())
+    def parse(text: str) -> tuple[Any, ...]:
+        return tuple(rule.parse(part.strip()) for part in text.split(",") if part.strip())
 
-    return Rule(accept, lambda listed: () if listed.lower() == "none" else parse(listed))
+    return Rule(accept, lambda text: () if text.lower() == "none" else parse(text))
 
 
 def names() -> Rule:
-    return several(text(r"[^\x00-\x1f\x7f]{1,200}", "text of 1 to 200 characters"), "names")
+    return list_of(text(r"[^\x00-\x1f\x7f]{1,200}", "text of 1 to 200 characters"), "names")
 
 
 def modules() -> Rule:
-    return several(text(rf"{_IDENTIFIER}(\.{_IDENTIFIER})*", "a module name"), "module names")
+    return list_of(text(rf"{_IDENTIFIER}(\.{_IDENTIFIER})*", "a module name"), "module names")
 
 
 def day() -> Rule:
@@ -108,7 +108,7 @@ def day() -> Rule:
         try:
             return date.fromisoformat(value)
         except (TypeError, ValueError):
-            raise not_accepted("a date such as 2027-12-31", value) from None
+            raise build_rejection("a date such as 2027-12-31", value) from None
 
     return Rule(accept, str)
 
@@ -118,17 +118,17 @@ def mapping(accept: Callable[[Mapping[Any, Any]], Any]) -> Rule:
 
 
 def record(kind: type) -> Rule:
-    """A dict whose keys are the fields of a dataclass, each with a rule of its own."""
+    """Return the rule for a dict whose keys are the fields of a dataclass, each with its own rule."""
     return Rule(_accept_mapping, _parse_json, record=kind)
 
 
-def not_accepted(expected: str, value: object) -> NotAccepted:
+def build_rejection(expected: str, value: object) -> NotAccepted:
     return NotAccepted(f"must be {expected}, not {describe_value(value)}")
 
 
 def describe_value(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 128:
-        return "a number of that size"  # Python itself refuses to print the longest ones
+        return "a number of that size"  # Python cannot print the longest ones
     plain = value is None or isinstance(value, str | int | float)
     described = repr(value) if plain else f"a {type(value).__name__}"
     return described if len(described) <= 60 else described[:59] + "…"
@@ -136,21 +136,21 @@ def describe_value(value: object) -> str:
 
 def _accept_mapping(value: Any) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
-        raise not_accepted("a dict", value)
+        raise build_rejection("a dict", value)
     return value
 
 
-def _parse_number(written: str) -> Any:
+def _parse_number(text: str) -> Any:
     for kind in (int, float):
         try:
-            return kind(written)
+            return kind(text)
         except ValueError:
             continue
-    return written
+    return text
 
 
-def _parse_json(written: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
-        return json.loads(written)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        return written
+        return text

@@ -16,7 +16,7 @@ from jobs.engine.transitions import get, lock, queued_gate, rollup_writer, take
 from jobs.ids import uuid7
 from jobs.models import Job, JobEvent, JobGroup, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
-from jobs.states import STOPPED_AS, Cause, EventKind, Status, StopMode
+from jobs.states import STATUS_AFTER_STOP, Cause, EventKind, Status, StopMode
 
 ASKED_AS = {StopMode.CANCEL: EventKind.CANCEL_REQUESTED, StopMode.PAUSE: EventKind.PAUSE_REQUESTED}
 STOPPED_KINDS = (EventKind.CANCELLED, EventKind.PAUSED)
@@ -170,7 +170,7 @@ def _stop(job: Job, actor: Actor, artifacts: dict[str, Any] | None) -> None:
 def _take_stopped(job: Job, verb: str, *, actor: Actor, reason: str, data: dict[str, Any]) -> None:
     """Make the job what its stop request asked for. The event names who asked."""
     mode = StopMode(job.cancel_mode)
-    target = STOPPED_AS[mode]
+    target = STATUS_AFTER_STOP[mode]
     data = data | _requested_by(job, mode)
     hold = _lane_hold(job, target)
     ended = take(job, verb, target, actor=actor, reason=reason, data=data or None, token=job.lease_token, **hold)

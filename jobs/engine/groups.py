@@ -22,7 +22,7 @@ from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.groups import GroupFailureFacts
-from jobs.states import ENDED_WELL, LIVE, TERMINAL, EventKind, Status
+from jobs.states import LIVE, SUCCESSFUL, TERMINAL, EventKind, Status
 
 PREDECESSOR = {Status.FAILED: "predecessor failed", Status.CANCELLED: "predecessor cancelled"}
 
@@ -89,7 +89,7 @@ def _ended_with_another(job: Job) -> bool:
 
 
 def _advance(group: JobGroup, job: Job) -> None:
-    decision = "continue" if job.status in ENDED_WELL else _decide(group, job)
+    decision = "continue" if job.status in SUCCESSFUL else _decide(group, job)
     if decision != "continue":
         verb, target = ("skip", Status.SKIPPED) if decision == "skip" else ("cancel", Status.CANCELLED)
         rest = _waiting(group).filter(group_index__gt=job.group_index)

@@ -24,7 +24,16 @@ from jobs.engine.sql.finish import count_finished
 from jobs.errors import Conflict, NotFound
 from jobs.models import Gate, Job, JobEvent, JobGroup, JobRun, LaneMark
 from jobs.models.job import JobQuerySet
-from jobs.states import TERMINAL, Arrow, EventKind, Status, StopMode, arrow, refusal, refused_by_status
+from jobs.states import (
+    TERMINAL,
+    EventKind,
+    Status,
+    StopMode,
+    Transition,
+    build_status_refusal,
+    find_refusal,
+    find_transition,
+)
 
 
 def jobs() -> JobQuerySet:
@@ -51,14 +60,14 @@ def lock(job_id: UUID) -> Job:
 
 def require_allowed(job: Job, action: str, fields: Iterable[str] = ()) -> None:
     """Raise what refuses a person's action on this job, whose row is locked."""
-    refused = refusal(action, facts_of(job), fields)
+    refused = find_refusal(action, facts_of(job), fields)
     if refused is not None:
-        raise Conflict.of(refused)
+        raise Conflict.from_refusal(refused)
 
 
-def require(job: Job, verb: str, target: Status | None = None) -> Arrow:
+def require(job: Job, verb: str, target: Status | None = None) -> Transition:
     """The arrow that `verb` takes from here, or WrongState."""
-    way = arrow(verb, job.status, target)
+    way = find_transition(verb, job.status, target)
     if way is None:
         raise wrong_state(job, verb)
     return way
@@ -168,7 +177,7 @@ def from_now(seconds: float) -> Any:
 
 
 def wrong_state(job: Job, verb: str) -> Conflict:
-    return Conflict.of(refused_by_status(verb, facts_of(job)))
+    return Conflict.from_refusal(build_status_refusal(verb, facts_of(job)))
 
 
 _LEFT_BEHIND: dict[Status, dict[str, Any]] = {

@@ -32,7 +32,7 @@ from jobs.explain.reasons import NEEDS_OPERATOR, Reason, limit_reasons, time_rea
 from jobs.models import ConcurrencyLimit, Gate, Job, JobMinute, Lease, Target, Worker
 from jobs.models.job import STATUS_IN_SENTENCE
 from jobs.policies.concurrency import InUse
-from jobs.serializers import moment
+from jobs.serializers import format_time
 from jobs.states import ACTIVE, Status
 from jobs.stats import queries
 
@@ -54,7 +54,7 @@ class Explanation:
             "summary": self.summary,
             "reasons": [reason.document() for reason in self.reasons],
             "ahead": self.ahead,
-            "predicted_start_at": moment(self.predicted_start_at),
+            "predicted_start_at": format_time(self.predicted_start_at),
         }
 
 

@@ -16,7 +16,7 @@ from jobs.explain.facts import Facts, to_limit
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
 from jobs.models.limit import LimitScope
 from jobs.policies.concurrency import count_free
-from jobs.serializers import moment
+from jobs.serializers import format_time
 from jobs.states import ACTIVE, EventKind, Status
 
 NEEDS_OPERATOR = {"held", "paused", "target_paused", "target_blocked", "scope_paused", "no_worker"}
@@ -35,7 +35,7 @@ class Reason:
         fields: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.blocking_job_id is not None:
             fields["blocking_job_id"] = str(self.blocking_job_id)
-        fields |= {name: moment(at) for name in ("since", "until") if (at := getattr(self, name)) is not None}
+        fields |= {name: format_time(at) for name in ("since", "until") if (at := getattr(self, name)) is not None}
         return fields | ({"by": self.by} if self.by else {})
 
 

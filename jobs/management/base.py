@@ -97,9 +97,9 @@ def report_errors() -> Iterator[None]:
 def current_actor() -> actors.Actor:
     """Return the operating system's user as the actor of a command."""
     try:
-        return actors.cli(getpass.getuser())
+        return actors.make_cli_actor(getpass.getuser())
     except (KeyError, OSError):  # a container may run as a number without a name
-        return actors.cli(f"uid {os.getuid()}")
+        return actors.make_cli_actor(f"uid {os.getuid()}")
 
 
 def parse_duration(text: str, field: str) -> timedelta:

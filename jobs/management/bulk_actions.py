@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs import clock, ids
+from jobs.ids import min_id_at
 from jobs.actors import Actor
 from jobs.engine.facts import facts_of, facts_of_many
 from jobs.engine.transitions import get
@@ -22,9 +23,9 @@ from jobs.management import base
 from jobs.models import Job
 from jobs.models.expressions import has_tag
 from jobs.models.job import JobQuerySet
-from jobs.refusal_text import followed_by, short_error, short_reason
+from jobs.refusal_text import describe_later_attempt, describe_error, describe_refusal
 from jobs.services import jobs as job_services
-from jobs.states import ARROWS, LIVE, DryRun, JobFacts, Refusal, Status
+from jobs.states import TRANSITIONS, LIVE, DryRun, JobFacts, Refusal, Status
 from jobs.validation import fields
 
 CHUNK_SIZE = 500
@@ -87,7 +88,7 @@ class Selection:
         return cls(
             condition=condition,
             statuses=frozenset(map(Status, statuses)),
-            since=None if since is None else clock.first_id(clock.now() - base.parse_duration(since, "--since")),
+            since=None if since is None else min_id_at(clock.now() - base.parse_duration(since, "--since")),
             limit=None if limit is None else base.parse_whole_number(str(limit), "--limit", 1, MAX_JOBS),
             is_empty=not any(options.get(name) for name in FILTER_OPTIONS),
         )
@@ -185,7 +186,7 @@ def apply_to_selection(action: str, selection: Selection, *, dry_run: bool, reas
 
     Of a retry chain only the latest attempt is changed.
     """
-    possible = frozenset(arrow.source for arrow in ARROWS if arrow.verb == action and arrow.source is not None)
+    possible = frozenset(arrow.source for arrow in TRANSITIONS if arrow.verb == action and arrow.source is not None)
     if impossible := sorted(selection.statuses - possible):
         values = {"verb": action, "status": impossible[0]}
         raise InvalidInput("--status", _("%(verb)s cannot be applied to a job that is %(status)s") % values)
@@ -193,7 +194,7 @@ def apply_to_selection(action: str, selection: Selection, *, dry_run: bool, reas
     for chunk in selection.iterate_chunks(selection.statuses or DEFAULT_STATUSES.get(action, possible)):
         for facts in facts_of_many(chunk).values():
             if facts.superseded_by is not None:
-                result.skip(facts.job_id, followed_by(facts.superseded_by.status))
+                result.skip(facts.job_id, describe_later_attempt(facts.superseded_by.status))
             elif dry_run:
                 _predict(result, facts, rule.refusal(facts))
             else:
@@ -209,13 +210,13 @@ def _skip_refused(result: ActionResult, job_id: UUID | str) -> Iterator[None]:
     except InvalidInput:
         raise
     except JobSchedulerError as error:
-        result.skip(job_id, short_error(error))
+        result.skip(job_id, describe_error(error))
 
 
 def _predict(result: ActionResult, facts: JobFacts, refusal: Refusal | None) -> None:
     """Add a job to the result of a dry run."""
     if refusal is not None:
-        result.skip(facts.job_id, short_reason(refusal))
+        result.skip(facts.job_id, describe_refusal(refusal))
     elif result.action in ("cancel", "pause") and facts.status == Status.RUNNING:
         result.stop_requested.append(facts.job_id)
     else:

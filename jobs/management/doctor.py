@@ -26,7 +26,7 @@ from django.utils.translation import ngettext
 
 from jobs import db
 from jobs.checks import TAG
-from jobs.conf import conf, configured, read
+from jobs.conf import conf, get_raw_settings, read_settings
 from jobs.engine.database import MISSING
 from jobs.engine.process_identity import Identity
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker, WorkerState
@@ -58,7 +58,7 @@ def run_checks() -> Findings:
     """Run all checks; without a database or its tables, only those that do not need them."""
     yield from _check_settings()
     yield from _check_static()
-    if read(configured())[1]:  # the other checks need valid settings
+    if read_settings(get_raw_settings())[1]:  # the other checks need valid settings
         return
     in_apps = [check for config in apps.get_app_configs() if callable(check := getattr(config, "examine", None))]
     for check in (
@@ -80,7 +80,7 @@ def run_checks() -> Findings:
 
 def check_own_worker() -> Findings:
     """Check only the worker of this host, so that the problems of others do not restart its container."""
-    if read(configured())[1]:
+    if read_settings(get_raw_settings())[1]:
         yield from _check_settings()
     else:
         yield from _catch_errors(_check_own_worker)

@@ -35,9 +35,9 @@ def summarize_state(job: Job) -> str:
 def build_document(job: Job) -> dict[str, Any]:
     """Return the job with its last events and log lines."""
     return {
-        **serializers.job(job),
-        "events": [serializers.event(event) for event in _list_last(JobEvent, job, EVENTS_LIMIT)],
-        "logs": [serializers.log(line) for line in _list_last(JobLog, job, LOG_LINES_LIMIT)],
+        **serializers.serialize_job(job),
+        "events": [serializers.serialize_event(event) for event in _list_last(JobEvent, job, EVENTS_LIMIT)],
+        "logs": [serializers.serialize_log(line) for line in _list_last(JobLog, job, LOG_LINES_LIMIT)],
     }
 
 
@@ -48,7 +48,7 @@ def format_explanation(explanation: Explanation) -> Iterable[str]:
     if explanation.ahead:
         yield f"ahead: {explanation.ahead}"
     if explanation.predicted_start_at is not None:
-        yield f"may start: {serializers.moment(explanation.predicted_start_at)}"
+        yield f"may start: {serializers.format_time(explanation.predicted_start_at)}"
 
 
 def format_job(job: Job) -> Iterable[str]:

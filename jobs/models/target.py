@@ -10,7 +10,7 @@ from jobs.models.routing import RoutedManager
 
 
 class Target(models.Model):
-    """A serial queue within a tenant. Its id is derived from (tenant, key), see `jobs.ids.lane_id`."""
+    """A serial queue within a tenant. Its id is derived from (tenant, key), see `jobs.ids.derive_lane_id`."""
 
     id = models.UUIDField(primary_key=True, editable=False)
     tenant = models.CharField(_("tenant"), max_length=64, default="default")

@@ -21,17 +21,17 @@ from jobs.engine.job_spec import JobSpec
 from jobs.errors import IdempotencyKeyReused, InvalidInput, NotFound
 from jobs.models import GroupMode, Job, JobGroup, OnFailure
 from jobs.models.job import JobQuerySet
-from jobs.registry import Member
+from jobs.registry import GroupMember
 from jobs.services import job_spec
 from jobs.states import Status
 from jobs.validation import fields
 
 GroupId = UUID | str
-MOST = 10_000
+MEMBER_LIMIT = 10_000
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupSpec:
     """A group that is still to be submitted."""
 
     members: tuple[Any, ...]
@@ -43,9 +43,9 @@ class Group:
 
 def group(
     members: Iterable[Any], *, mode: str = "parallel", on_failure: str = "stop", name: str = "", tenant: str = "default"
-) -> Group:
+) -> GroupSpec:
     """Members are what `handler.s(…)` makes, or mappings as for `enqueue_many`; for each the same."""
-    return Group(tuple(members), {"mode": mode, "on_failure": on_failure, "name": name, "tenant": tenant})
+    return GroupSpec(tuple(members), {"mode": mode, "on_failure": on_failure, "name": name, "tenant": tenant})
 
 
 def create(
@@ -56,7 +56,7 @@ def create(
     name: Any = "",
     tenant: str = "default",
     actor: Actor = PYTHON,
-    most: int = MOST,
+    most: int = MEMBER_LIMIT,
 ) -> JobGroup:
     """Submit a group, all or nothing, in the caller's transaction.
 
@@ -65,8 +65,8 @@ def create(
     new = JobGroup(
         tenant=fields.parse_tenant(tenant),
         name=fields.parse_text(name, "name", max_length=200, allow_empty=True) if name else "",
-        mode=_one_of(GroupMode.values, mode, "mode"),
-        on_failure=_one_of(OnFailure.values, on_failure, "on_failure"),
+        mode=_parse_choice(GroupMode.values, mode, "mode"),
+        on_failure=_parse_choice(OnFailure.values, on_failure, "on_failure"),
     )
     if not isinstance(members, list | tuple):
         raise InvalidInput("jobs", _("must be a list"), "list_type")
@@ -74,13 +74,13 @@ def create(
         raise InvalidInput("jobs", _("must have at least one entry"), "too_short")
     if len(members) > most:
         raise InvalidInput("jobs", _("has more than %d entries") % most, "too_long")
-    specs = job_spec.build_specs([_item(index, member, new.tenant) for index, member in enumerate(members)])
+    specs = job_spec.build_specs([_parse_member(index, member, new.tenant) for index, member in enumerate(members)])
     # Give each job its place in the group; in a sequence all but the first wait.
     for place, spec in enumerate(specs):
         spec.group_id, spec.group_index = new.pk, place
         if place and new.mode == GroupMode.SEQUENTIAL:
             spec.status = Status.PENDING.value
-    known = _submitted_before(new, specs) or _insert(new, specs, actor) or _submitted_before(new, specs)
+    known = _find_existing_group(new, specs) or _insert_group(new, specs, actor) or _find_existing_group(new, specs)
     if known is None:
         raise IdempotencyKeyReused(_("A job with an idempotency key of this group is being taken back; try again."))
     return known
@@ -97,7 +97,7 @@ def retry(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant:
 
 def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:
     try:
-        found = of(tenant).filter(pk=fields.parse_id(group_id)).first()
+        found = filter_by_tenant(tenant).filter(pk=fields.parse_id(group_id)).first()
     except NotFound:  # an id that cannot be one
         found = None
     if found is None:
@@ -105,18 +105,18 @@ def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:
     return found
 
 
-def of(tenant: str | None) -> QuerySet[JobGroup]:
+def filter_by_tenant(tenant: str | None) -> QuerySet[JobGroup]:
     """The groups of one tenant, or all, newest first."""
     found = JobGroup.objects.order_by("-pk")
     return found if tenant is None else found.filter(tenant=tenant)
 
 
-def tails(group_id: UUID) -> JobQuerySet:
+def get_latest_attempts(group_id: UUID) -> JobQuerySet:
     """The job that counts in each place: the last of its retries."""
     return Job.objects.filter(group_id=group_id).latest_attempts().order_by("group_index")
 
 
-def progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
+def count_progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
     """Of each group, how many places there are and how many of them are in which state, in one query."""
     found: dict[UUID, dict[str, Any]] = {group_id: {"total": 0, "by_status": {}} for group_id in group_ids}
     counted = Job.objects.filter(group_id__in=list(found)).latest_attempts().order_by()
@@ -126,8 +126,8 @@ def progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
     return found
 
 
-def _item(index: int, member: Any, tenant: str) -> Any:
-    item = member.item() if isinstance(member, Member) else member
+def _parse_member(index: int, member: Any, tenant: str) -> Any:
+    item = member.to_item() if isinstance(member, GroupMember) else member
     if not isinstance(item, Mapping):
         return item  # the gate says what is wrong with it
     if "tenant" in item:
@@ -135,23 +135,23 @@ def _item(index: int, member: Any, tenant: str) -> Any:
     return {**item, "tenant": tenant}
 
 
-def _insert(new: JobGroup, specs: list[JobSpec], actor: Actor) -> JobGroup | None:
+def _insert_group(new: JobGroup, specs: list[JobSpec], actor: Actor) -> JobGroup | None:
     """None, and nothing is changed, if somebody else was first with a key."""
     try:
         with db.atomic():
             new.save(using=db.alias(), force_insert=True)
             if len(insert_jobs(specs, actor=actor)) < len(specs):
-                raise _TooLate
-    except _TooLate:
+                raise _KeyTaken
+    except _KeyTaken:
         return None
     return get(new.pk)
 
 
-class _TooLate(Exception):
+class _KeyTaken(Exception):
     pass
 
 
-def _submitted_before(new: JobGroup, specs: list[JobSpec]) -> JobGroup | None:
+def _find_existing_group(new: JobGroup, specs: list[JobSpec]) -> JobGroup | None:
     """The group that has all these keys in the same places, each for the same submission; None if no key is taken."""
     keyed = [spec for spec in specs if spec.idempotency_key is not None]
     keys = {str(spec.idempotency_key): spec for spec in keyed}
@@ -161,14 +161,14 @@ def _submitted_before(new: JobGroup, specs: list[JobSpec]) -> JobGroup | None:
     if not taken:
         return None
     known = taken[0].group
-    if known is None or len(taken) < len(specs) or not _is_the_same(new, known, keys, taken):
+    if known is None or len(taken) < len(specs) or not _is_same_submission(new, known, keys, taken):
         raise IdempotencyKeyReused(_("An idempotency key of this group was used for another submission."))
     return known
 
 
-def _is_the_same(new: JobGroup, known: JobGroup, keys: dict[str, JobSpec], taken: list[Job]) -> bool:
+def _is_same_submission(new: JobGroup, known: JobGroup, keys: dict[str, JobSpec], taken: list[Job]) -> bool:
     """A member without a key cannot be told from another: then it is not."""
-    places = tails(known.pk).count()
+    places = get_latest_attempts(known.pk).count()
     if (known.mode, known.on_failure) != (new.mode, new.on_failure) or len(taken) != places:
         return False
     for job in taken:
@@ -179,7 +179,7 @@ def _is_the_same(new: JobGroup, known: JobGroup, keys: dict[str, JobSpec], taken
     return True
 
 
-def _one_of(words: Sequence[str], value: Any, field: str) -> str:
+def _parse_choice(words: Sequence[str], value: Any, field: str) -> str:
     word = fields.parse_text(value, field)
     if word not in words:
         raise InvalidInput(field, _("must be one of %s") % ", ".join(words), "enum")

@@ -26,7 +26,7 @@ from jobs.states import Status
 from jobs.validation import fields as validation
 
 
-class Fields(TypedDict, total=False):
+class JobFields(TypedDict, total=False):
     """What a submission may say besides job type and params. None means: not said."""
 
     tenant: str | None
@@ -49,19 +49,19 @@ class Fields(TypedDict, total=False):
     hold: bool | None
 
 
-FARTHEST = 2**62  # half of what the column holds, so that others can always be moved past either end
-DURATION = partial(validation.parse_number, above=0, maximum=YEAR_SEC)
-GATES: dict[str, Callable[[Any, str], Any]] = {
+POSITION_LIMIT = 2**62  # half of what the column holds, so that others can always be moved past either end
+_parse_duration = partial(validation.parse_number, above=0, maximum=YEAR_SEC)
+VALIDATORS: dict[str, Callable[[Any, str], Any]] = {
     "tenant": validation.parse_tenant,
     "target": validation.parse_target,
     "addon_id": validation.parse_identifier,
     "priority": validation.parse_priority,
-    "position": partial(validation.parse_integer, minimum=-FARTHEST, maximum=FARTHEST),
+    "position": partial(validation.parse_integer, minimum=-POSITION_LIMIT, maximum=POSITION_LIMIT),
     "not_before": validation.parse_time,
     "deadline_at": validation.parse_time,
     "time_sensitive": validation.parse_boolean,
-    "expected_duration_sec": DURATION,
-    "max_runtime_sec": DURATION,
+    "expected_duration_sec": _parse_duration,
+    "max_runtime_sec": _parse_duration,
     "cost_units": partial(validation.parse_integer, minimum=0, maximum=100),
     "constraints": validation.parse_constraints,
     "resource": validation.parse_identifier,
@@ -71,7 +71,7 @@ GATES: dict[str, Callable[[Any, str], Any]] = {
     "idempotency_key": validation.parse_idempotency_key,
     "hold": validation.parse_boolean,
 }
-NORMAL = validation.PRIORITIES["NORMAL"]
+NORMAL_PRIORITY = validation.PRIORITIES["NORMAL"]
 
 
 class SpecBuilder:
@@ -89,8 +89,8 @@ class SpecBuilder:
         handler: Handler[..., Any] | None = None,
         **placement: Any,
     ) -> None:
-        self._given = clean(fields)
-        preset = _template_fields(template) if template is not None else {}
+        self._given = validate_fields(fields)
+        preset = _get_preset(template) if template is not None else {}
         self._preset_params: dict[str, Any] = template.params if template is not None else {}
         self._handler = handler or registry.get(
             validation.parse_identifier(template.job_type if template else job_type, "job_type")
@@ -102,7 +102,9 @@ class SpecBuilder:
             raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
         if template is not None:
             placement |= {"template_id": template.pk, "retry_policy": dump(template.retry_policy)}
-        self._spec = _apply(_default_spec(self._handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES), merged, placement)
+        self._spec = _apply_fields(
+            _default_spec(self._handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES), merged, placement
+        )
 
     def build(self, params: Any, key: Any = None, job_id: UUID | None = None) -> JobSpec:
         given = validation.parse_json_object({} if params is None else params, "params")
@@ -112,14 +114,14 @@ class SpecBuilder:
         self._handler.signature.validate(merged, spec.params)
         if key is not None:
             spec.idempotency_key = validation.parse_idempotency_key(key)
-            spec.idempotency_hash = fingerprint(self._origin, given, self._given)
+            spec.idempotency_hash = hash_submission(self._origin, given, self._given)
         spec.id = ids.uuid7() if job_id is None else job_id
         return spec
 
 
 def build_spec(item: Mapping[str, Any]) -> JobSpec:
     """Validate one submission; `item` is what `services.enqueue` takes, as a mapping."""
-    return _builder(item).build(item.get("params"), item.get("idempotency_key"))
+    return _make_builder(item).build(item.get("params"), item.get("idempotency_key"))
 
 
 def build_specs(items: Sequence[Any]) -> list[JobSpec]:
@@ -130,25 +132,25 @@ def build_specs(items: Sequence[Any]) -> list[JobSpec]:
         for item, job_id in zip(items, ids.uuid7s(len(items)), strict=True):
             if not isinstance(item, Mapping):
                 raise InvalidInput([], _("must be an object"), "dict_type")
-            builder = _known_builder(builders, item)
+            builder = _get_builder(builders, item)
             specs.append(builder.build(item.get("params"), item.get("idempotency_key"), job_id))
     except InvalidInput as error:
-        raise error.under("jobs", len(specs)) from None
+        raise error.with_prefix("jobs", len(specs)) from None
     return specs
 
 
-def _known_builder(builders: dict[Any, SpecBuilder], item: Mapping[str, Any]) -> SpecBuilder:
+def _get_builder(builders: dict[Any, SpecBuilder], item: Mapping[str, Any]) -> SpecBuilder:
     # With their types: 1, 1.0 and True are equal, but only one of them is valid.
-    shape = tuple([(name, type(value), value) for name, value in item.items() if name not in VARYING])
+    shape = tuple([(name, type(value), value) for name, value in item.items() if name not in PER_JOB_FIELDS])
     try:
         if (known := builders.get(shape)) is None:
-            known = builders[shape] = _builder(item)
+            known = builders[shape] = _make_builder(item)
     except TypeError:  # tags and constraints have no hash
-        return _builder(item)
+        return _make_builder(item)
     return known
 
 
-def _builder(item: Mapping[str, Any]) -> SpecBuilder:
+def _make_builder(item: Mapping[str, Any]) -> SpecBuilder:
     job_type, name = item.get("job_type"), item.get("template")
     if (job_type is None) == (name is None):
         raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
@@ -160,16 +162,16 @@ def _builder(item: Mapping[str, Any]) -> SpecBuilder:
     )
 
 
-VARYING = frozenset({"params", "idempotency_key"})
-_NO_FIELDS = {"job_type", "template", *VARYING}
+PER_JOB_FIELDS = frozenset({"params", "idempotency_key"})
+_NO_FIELDS = {"job_type", "template", *PER_JOB_FIELDS}
 
 
-def clean(fields: Mapping[str, Any]) -> dict[str, Any]:
+def validate_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Each field through its gate; fields that were not said are left out."""
     for name in fields:
-        if name not in GATES:
+        if name not in VALIDATORS:
             raise InvalidInput(str(name)[:100], _("is not a field of a submission"), "extra_forbidden")
-    return {name: GATES[name](value, name) for name, value in fields.items() if value is not None}
+    return {name: VALIDATORS[name](value, name) for name, value in fields.items() if value is not None}
 
 
 def find_template(name: Any, tenant: str) -> JobTemplate:
@@ -180,15 +182,15 @@ def find_template(name: Any, tenant: str) -> JobTemplate:
     return template
 
 
-def _template_fields(template: JobTemplate) -> dict[str, Any]:
+def _get_preset(template: JobTemplate) -> dict[str, Any]:
     names = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
     preset = {name: value for name in names if (value := getattr(template, name)) not in (None, "", [])}
     if (attempts := template.retry_policy.get("max_attempts")) is not None:
         preset["max_retries"] = attempts
-    return clean({**preset, "tenant": template.tenant})
+    return validate_fields({**preset, "tenant": template.tenant})
 
 
-def _apply(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[str, Any]) -> JobSpec:
+def _apply_fields(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[str, Any]) -> JobSpec:
     """Return `spec` with the given fields, which are validated, and whatever follows from them."""
     if not fields and not placement:
         return spec
@@ -199,8 +201,8 @@ def _apply(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[str, Any
     if spec.hold:
         spec.status = Status.PENDING.value
     if spec.target is not None:
-        spec.lane_id = ids.lane_id(spec.tenant, spec.target)
-    spec.flow_id = ids.flow_id(spec.tenant, spec.job_type, spec.resource, spec.addon_id)
+        spec.lane_id = ids.derive_lane_id(spec.tenant, spec.target)
+    spec.flow_id = ids.derive_flow_id(spec.tenant, spec.job_type, spec.resource, spec.addon_id)
     for name, value in placement.items():
         setattr(spec, name, value)
     return spec
@@ -213,11 +215,11 @@ def _default_spec(handler: Handler[..., Any], token_limit: int | None, max_retri
     return JobSpec(
         id=UUID(int=0),  # each copy gets its own
         job_type=handler.name,
-        flow_id=ids.flow_id("default", handler.name, options.resource, ""),
+        flow_id=ids.derive_flow_id("default", handler.name, options.resource, ""),
         tags=dump(options.tags),
         resource=options.resource,
         remote=options.remote,
-        base_priority=NORMAL if options.priority is None else options.priority,
+        base_priority=NORMAL_PRIORITY if options.priority is None else options.priority,
         max_runtime_sec=options.max_runtime_sec,
         cost_units=1 if options.cost_units is None else options.cost_units,
         constraints=dump(dict(options.constraints or {})),
@@ -226,7 +228,7 @@ def _default_spec(handler: Handler[..., Any], token_limit: int | None, max_retri
     )
 
 
-def fingerprint(what: str | UUID, params: Mapping[str, Any], said: Mapping[str, Any]) -> str:
+def hash_submission(what: str | UUID, params: Mapping[str, Any], said: Mapping[str, Any]) -> str:
     """Two submissions with one idempotency key must say the same."""
     return hashlib.sha256(_CANONICAL.encode([str(what), params, said]).encode()).hexdigest()
 

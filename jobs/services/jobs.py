@@ -28,7 +28,7 @@ from jobs.validation import fields as validation
 
 JobId = UUID | str
 REASON_LENGTH = validation.REASON_LENGTH
-KEYS_AT_ONCE = 500
+KEY_BATCH_SIZE = 500
 
 
 class SubmitResult(NamedTuple):
@@ -45,7 +45,7 @@ def enqueue(
     template: str | None = None,
     actor: Actor = PYTHON,
     reason: str = "",
-    **fields: Unpack[job_spec.Fields],
+    **fields: Unpack[job_spec.JobFields],
 ) -> Job:
     """Submit one job, in the caller's transaction. The same idempotency key and body give the same job."""
     item = {"job_type": job_type, "template": template, "params": params, **fields}
@@ -102,10 +102,10 @@ def resume(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
 
 def retry(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor = PYTHON) -> Job:
     """Follow the chain's tail with a new job (or send a retry that waits out its backoff off at once)."""
-    return retried(job_id, reason=reason, fresh=fresh, actor=actor)[0]
+    return submit_retry(job_id, reason=reason, fresh=fresh, actor=actor)[0]
 
 
-def retried(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor = PYTHON) -> tuple[Job, bool]:
+def submit_retry(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor = PYTHON) -> tuple[Job, bool]:
     """As `retry`, and whether the job was made now."""
     validation.parse_boolean(fresh, "fresh")
     return lifecycle.retry(
@@ -145,7 +145,7 @@ def move(
 def update(job_id: JobId, changes: Mapping[str, Any], *, reason: str = "", actor: Actor = PYTHON) -> Job:
     """Edit a job that waits; params and target only before its first dispatch, tags of any job. None clears a field."""
     job = get(validation.parse_id(job_id))
-    return lifecycle.update(job.pk, _edits(job, changes), actor=actor, reason=validation.parse_reason(reason))
+    return lifecycle.update(job.pk, _parse_changes(job, changes), actor=actor, reason=validation.parse_reason(reason))
 
 
 @cache
@@ -186,8 +186,8 @@ def _one_per_key(specs: list[JobSpec]) -> list[JobSpec]:
 def _existing_ids(specs: list[JobSpec]) -> dict[UUID, UUID]:
     """Return, for the id of each spec whose key is taken, the id of the job that has the key."""
     existing: dict[Any, tuple[UUID, str]] = {}
-    for start in range(0, len(specs), KEYS_AT_ONCE):
-        chunk = specs[start : start + KEYS_AT_ONCE]
+    for start in range(0, len(specs), KEY_BATCH_SIZE):
+        chunk = specs[start : start + KEY_BATCH_SIZE]
         tenants, keys = {spec.tenant for spec in chunk}, [spec.idempotency_key for spec in chunk]
         rows = jobs().filter(tenant__in=tenants, idempotency_key__in=keys)
         for tenant, key, pk, digest in rows.values_list("tenant", "idempotency_key", "pk", "idempotency_hash"):
@@ -204,11 +204,11 @@ def _require_same_body(digest: str, spec: JobSpec) -> None:
         )
 
 
-def _edits(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_changes(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes as columns, each through its gate."""
     if not isinstance(changes, Mapping):
         raise InvalidInput([], _("must be an object"), "dict_type")
-    cleared: dict[str, Any] = {"priority": job_spec.NORMAL, "time_sensitive": False, "tags": []}
+    cleared: dict[str, Any] = {"priority": job_spec.NORMAL_PRIORITY, "time_sensitive": False, "tags": []}
     edits: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in lifecycle.EDITABLE:
@@ -216,12 +216,12 @@ def _edits(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
         if name == "params":
             edits[name] = registry.get(job.job_type).signature.validate(validation.parse_json_object(value, "params"))
         else:
-            edits[name] = cleared.get(name) if value is None else job_spec.GATES[name](value, name)
+            edits[name] = cleared.get(name) if value is None else job_spec.VALIDATORS[name](value, name)
     if "priority" in edits:
         edits["base_priority"] = edits["priority"]
     if "target" in edits:
         target = edits["target"]
-        edits["lane_id"] = None if target is None else ids.lane_id(job.tenant, target)
+        edits["lane_id"] = None if target is None else ids.derive_lane_id(job.tenant, target)
     deadline, start = edits.get("deadline_at", job.deadline_at), edits.get("not_before", job.not_before)
     if {"deadline_at", "not_before"} & set(edits) and deadline and start and deadline <= start:
         raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")

@@ -23,7 +23,7 @@ from jobs.stats.queries import count_in_use
 from jobs.validation import fields as validation
 
 logger = logging.getLogger("jobs.services.limits")
-LARGEST = 2**31 - 1
+MAXIMUM_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class LimitState:
     source: str = "settings"
 
 
-def listing() -> list[LimitState]:
+def list_limits() -> list[LimitState]:
     """Every limit that the settings or an operator set, by scope and key."""
     active = count_in_use()
     rows = ConcurrencyLimit.objects.all()
-    found = {(row.scope, row.key): _state_of(row, active) for row in rows}
+    found = {(row.scope, row.key): _build_state(row, active) for row in rows}
     for (scope, key), most in configured().items():
         found.setdefault((scope, key), LimitState(scope, key, most, active.of(Limit(scope, key, most))))
     order = list(LimitScope.values)
@@ -76,15 +76,15 @@ def unpause(scope: str, key: str = "", *, actor: Actor = PYTHON) -> LimitState:
 def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
     """Change one limit: `scope`, `key`, and some of `max` (None: unlimited), `paused` and `reason`; what is not given
     stays as it is. Or `reset`, which stands alone. A row that says nothing of its own afterwards is removed."""
-    scope, key = place(fields.get("scope"), fields.get("key") or "")
+    scope, key = parse_scope_and_key(fields.get("scope"), fields.get("key") or "")
     paused = None if fields.get("paused") is None else validation.parse_boolean(fields["paused"], "paused")
     if is_reset := fields.get("reset") is not None and validation.parse_boolean(fields["reset"], "reset"):
         if "max" in fields or paused is not None:
             raise InvalidInput("reset", _("stands alone, without max or paused"))
     elif "max" not in fields and paused is None:
         raise InvalidInput([], _("say max, paused or reset"), "missing")
-    maximum = None if fields.get("max") is None else validation.parse_integer(fields["max"], "max", 1, LARGEST)
-    reason, configured_max = validation.parse_reason(fields.get("reason")), conf.LIMITS.of(scope, key)
+    maximum = None if fields.get("max") is None else validation.parse_integer(fields["max"], "max", 1, MAXIMUM_LIMIT)
+    reason, configured_max = validation.parse_reason(fields.get("reason")), conf.LIMITS.get_max(scope, key)
     with db.atomic():
         rows = ConcurrencyLimit.objects.all()
         new = ConcurrencyLimit(scope=scope, key=key, max=configured_max, overridden=False)
@@ -108,17 +108,17 @@ def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
         notifications.notify(notifications.READY)
     value = f"max {row.max or 'unlimited'}{', paused' if row.paused else ''}"
     logger.info("limit %s set to %s by %s", row, value, actor.name or actor.kind)
-    return state(scope, key)
+    return get_state(scope, key)
 
 
-def state(scope: str, key: str = "") -> LimitState:
+def get_state(scope: str, key: str = "") -> LimitState:
     """One limit as it is now; unlimited if nobody set it."""
-    active, most = count_in_use(), conf.LIMITS.of(scope, key)
+    active, most = count_in_use(), conf.LIMITS.get_max(scope, key)
     row = ConcurrencyLimit.objects.filter(scope=scope, key=key).first()
-    return _state_of(row, active) if row else LimitState(scope, key, most, active.of(Limit(scope, key, most)))
+    return _build_state(row, active) if row else LimitState(scope, key, most, active.of(Limit(scope, key, most)))
 
 
-def place(scope: Any, key: Any) -> tuple[str, str]:
+def parse_scope_and_key(scope: Any, key: Any) -> tuple[str, str]:
     """Scope and key through the gate; the global limit has no key, all others do."""
     if scope not in LimitScope.values:
         raise InvalidInput("scope", _("must be one of %s") % ", ".join(LimitScope.values), "enum")
@@ -130,7 +130,7 @@ def place(scope: Any, key: Any) -> tuple[str, str]:
     return scope, gate(key, "key")
 
 
-def _state_of(row: ConcurrencyLimit, active: InUse) -> LimitState:
+def _build_state(row: ConcurrencyLimit, active: InUse) -> LimitState:
     used = active.of(Limit(row.scope, row.key, row.max))
     source = "override" if row.overridden else "settings"
     pause = (row.paused, row.paused_by, row.paused_at, row.reason)

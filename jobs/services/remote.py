@@ -28,7 +28,7 @@ from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobTy
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped, Stopped
 from jobs.policies.admission import Denied
-from jobs.registry import Handler, Options, registry
+from jobs.registry import Handler, HandlerOptions, registry
 from jobs.services import job_spec
 from jobs.services import jobs as job_services
 from jobs.states import Status, StopMode, allowed_actions
@@ -37,29 +37,31 @@ from jobs.validation.json import INT_MAX
 from jobs.validation.sanitize import sanitize_json, sanitize_text
 
 # Their names of our states: three of them differ.
-OTHER_NAMES = {Status.PENDING: "QUEUED", Status.COMPLETED: "DONE", Status.CANCELLED: "CANCELED"}
-STATES = {status: OTHER_NAMES.get(status, str(status)) for status in Status}
-ENDS = ("DONE", "FAILED", "SKIPPED", "CANCELED", "PAUSED")
-WANTED = {"CANCELED": StopMode.CANCEL, "PAUSED": StopMode.PAUSE}
-MOST_LINES = 1000
+RENAMED_STATES = {Status.PENDING: "QUEUED", Status.COMPLETED: "DONE", Status.CANCELLED: "CANCELED"}
+REMOTE_STATES = {status: RENAMED_STATES.get(status, str(status)) for status in Status}
+FINAL_STATES = ("DONE", "FAILED", "SKIPPED", "CANCELED", "PAUSED")
+STOP_MODES = {"CANCELED": StopMode.CANCEL, "PAUSED": StopMode.PAUSE}
+LINE_LIMIT = 1000
 LINE_LENGTH, MESSAGE_LENGTH, LEVEL_LENGTH = 10_000, 500, 16
 INT32 = 2**31
-LONG_TEXT = partial(validation.parse_text, max_length=INT_MAX, allow_empty=True)  # the body has a limit of its own
-OUR_WORDS = {"payload": "params", "earliest_start_at": "not_before"}
-THEIR_WORDS = {ours: theirs for theirs, ours in OUR_WORDS.items()}
+_parse_long_text = partial(
+    validation.parse_text, max_length=INT_MAX, allow_empty=True
+)  # the body has a limit of its own
+FIELD_NAMES = {"payload": "params", "earliest_start_at": "not_before"}
+REMOTE_FIELD_NAMES = {ours: theirs for theirs, ours in FIELD_NAMES.items()}
 NOT_STARTED = (Status.PENDING, Status.QUEUED, Status.DISPATCHING)
-MOST_SLOTS, MOST_BEFORE = 10_000, 500
-MOST_PID = 2**32
-HANDED_BACK = "handed back by its worker"
-ASKED = ("cost_units", "priority", "constraints", "expected_duration_sec")
-REQUESTED = {
+SLOT_LIMIT, EARLIER_OFFER_LIMIT = 10_000, 500
+PID_LIMIT = 2**32
+HAND_BACK_REASON = "handed back by its worker"
+ADMISSION_FIELDS = ("cost_units", "priority", "constraints", "expected_duration_sec")
+ADMISSION_VALIDATORS = {
     "addon_id": validation.parse_identifier,
     "job_type": validation.parse_identifier,
-    **{name: job_spec.GATES[name] for name in ASKED},
+    **{name: job_spec.VALIDATORS[name] for name in ADMISSION_FIELDS},
 }
 
 
-class Kept(NamedTuple):
+class HeartbeatResult(NamedTuple):
     """What a heartbeat is answered."""
 
     expires_at: datetime
@@ -69,22 +71,22 @@ class Kept(NamedTuple):
 
 def submit(said: Mapping[str, Any], *, actor: Actor) -> job_services.SubmitResult:
     """Keep a job intent. A type that is not registered here is for remote workers: its payload is theirs to judge."""
-    fields = {OUR_WORDS.get(name, name): value for name, value in said.items()}
+    fields = {FIELD_NAMES.get(name, name): value for name, value in said.items()}
     name = validation.parse_identifier(fields.pop("job_type", None), "job_type")
     validation.parse_identifier(fields.get("addon_id"), "addon_id")
     params, key = fields.pop("params", None), fields.pop("idempotency_key", None)
     try:
         handler = registry.get(name)
     except UnknownJobType:
-        handler = _opaque_handler(name)
+        handler = _make_opaque_handler(name)
     try:
         spec = job_spec.SpecBuilder(name, fields, handler=handler).build(params, key)
         return job_services.submit_spec(spec, actor=actor)
     except InvalidInput as error:
-        raise _in_their_words(error) from None
+        raise _rename_error_fields(error) from None
 
 
-def dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
+def list_dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
     """What an addon may start: up to so many that are offered now, and after them what it was offered before.
 
     In this order, because those before are somebody's who is about to start them; only if nothing else is there do
@@ -94,10 +96,10 @@ def dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
     offers.record_poll(addon_id, tenant, most)
     new = offers.offer_jobs(addon_id, tenant, most)
     before = offers.offered_jobs(addon_id, tenant).exclude(pk__in=[job.pk for job in new])
-    return [*new, *before[:MOST_BEFORE]]
+    return [*new, *before[:EARLIER_OFFER_LIMIT]]
 
 
-def kick(*, tenant: str | None) -> int:
+def make_offers(*, tenant: str | None) -> int:
     """Make offers to every addon that is there, without waiting for its next poll. Returns how many were made."""
     runner.run_before_offers()
     return offers.offer_to_pollers(tenant)
@@ -107,23 +109,23 @@ def start(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> Job:
     holder = RemoteSlot(
         api_token,
         validation.parse_identifier(said.get("worker_id"), "worker_id"),
-        _optional(said, "slot", partial(validation.parse_integer, minimum=0, maximum=MOST_SLOTS - 1)) or 0,
+        _parse_optional(said, "slot", partial(validation.parse_integer, minimum=0, maximum=SLOT_LIMIT - 1)) or 0,
     )
-    pid = _optional(said, "pid", partial(validation.parse_integer, minimum=1, maximum=MOST_PID))
-    host = _optional(said, "host", validation.parse_identifier)
+    pid = _parse_optional(said, "pid", partial(validation.parse_integer, minimum=1, maximum=PID_LIMIT))
+    host = _parse_optional(said, "host", validation.parse_identifier)
     return leases.start_job(job_id, holder, pid=pid, host=host)
 
 
-def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> Kept:
+def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> HeartbeatResult:
     """Renew a lease: a job's, or one that counts in admission only and has nothing else to say."""
-    known, news = validation.parse_id(lease_id), _parse_beat(said)
+    known, news = validation.parse_id(lease_id), _parse_heartbeat(said)
     if (begun := starts.find_start(known)) is None:
-        return Kept(admission_leases.renew_lease(known, owner=_applicant(api_token)))
-    job = leases.renew_job_lease(_own(begun, api_token), news)
+        return HeartbeatResult(admission_leases.renew_lease(known, owner=_build_owner(api_token)))
+    job = leases.renew_job_lease(_require_owner(begun, api_token), news)
     assert job.lease_expires_at is not None
     if leases.is_over_token_limit(job):  # then it must stop, whatever else was asked
-        return Kept(job.lease_expires_at, True, str(StopMode.CANCEL))
-    return Kept(job.lease_expires_at, job.cancel_requested, job.cancel_mode)
+        return HeartbeatResult(job.lease_expires_at, True, str(StopMode.CANCEL))
+    return HeartbeatResult(job.lease_expires_at, job.cancel_requested, job.cancel_mode)
 
 
 def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
@@ -132,7 +134,7 @@ def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
         begun = starts.find_start(validation.parse_id(validation.parse_text(said.get("lease_id"), "lease_id")))
         if begun is None or begun.job_id != job_id:
             raise NotFound(_("There is no such lease."))
-        begun = _own(begun, api_token)
+        begun = _require_owner(begun, api_token)
     except NotFound:
         job = get(job_id)
         if job.status in NOT_STARTED:
@@ -140,84 +142,84 @@ def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
             raise WrongState(f"Job {job_id} was not started.", status=job.status, allowed=allowed) from None
         raise
     state = said.get("state")
-    if state not in ENDS:
-        raise InvalidInput("state", _("must be one of %s") % ", ".join(ENDS), "enum")
-    leases.complete_job(begun, _parse_word(state, said), stop_mode=WANTED.get(state))
+    if state not in FINAL_STATES:
+        raise InvalidInput("state", _("must be one of %s") % ", ".join(FINAL_STATES), "enum")
+    leases.complete_job(begun, _parse_outcome(state, said), stop_mode=STOP_MODES.get(state))
 
 
 def release(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> None:
     """Give a lease up. A job's ends with its job, unless the job is handed back."""
-    known, hand_back = validation.parse_id(lease_id), _optional(said, "hand_back", validation.parse_boolean)
+    known, hand_back = validation.parse_id(lease_id), _parse_optional(said, "hand_back", validation.parse_boolean)
     if (begun := starts.find_start(known)) is None:
-        return admission_leases.release_lease(known, owner=_applicant(api_token))
-    mine = _own(begun, api_token)
+        return admission_leases.release_lease(known, owner=_build_owner(api_token))
+    mine = _require_owner(begun, api_token)
     if not hand_back:
         raise ReportWithComplete(_("This is the lease of a job: say how the job ended, or hand it back."))
-    return leases.hand_back_job(mine, reason=HANDED_BACK)
+    return leases.hand_back_job(mine, reason=HAND_BACK_REASON)
 
 
-def request(said: Mapping[str, Any], api_token: UUID, *, tenant: str) -> GrantedLease | Denied:
+def request_admission(said: Mapping[str, Any], api_token: UUID, *, tenant: str) -> GrantedLease | Denied:
     """Ask to do some work that has no job here."""
     fields = {**said, "addon_id": said.get("addon_id") or "", "job_type": said.get("job_type") or ""}
-    clean = {name: REQUESTED[name](value, name) for name, value in fields.items() if value is not None}
-    return admission_leases.request_lease(owner=_applicant(api_token), tenant=tenant, **clean)
+    clean = {name: ADMISSION_VALIDATORS[name](value, name) for name, value in fields.items() if value is not None}
+    return admission_leases.request_lease(owner=_build_owner(api_token), tenant=tenant, **clean)
 
 
-def _applicant(api_token: UUID) -> str:
+def _build_owner(api_token: UUID) -> str:
     """Who holds a lease without a job: whoever has the API token."""
     return f"r:{api_token}"
 
 
-def _own(begun: RemoteStart, api_token: UUID) -> RemoteStart:
+def _require_owner(begun: RemoteStart, api_token: UUID) -> RemoteStart:
     """A lease is nobody's business but the API token's that started with it."""
     if begun.holder.api_token != api_token:
         raise NotFound(_("There is no such lease."))
     return begun
 
 
-def _anything(**payload: Any) -> None:
+def _accept_payload(**payload: Any) -> None:
     """What a type takes that only remote workers know."""
 
 
-_ANY_TYPE: Handler[..., Any] = Handler(_anything, None, Options(remote=True))
+_OPAQUE_HANDLER: Handler[..., Any] = Handler(_accept_payload, None, HandlerOptions(remote=True))
 
 
 @lru_cache(maxsize=1024)  # the default spec of a handler is cached by its identity
-def _opaque_handler(name: str) -> Handler[..., Any]:
-    handler = copy(_ANY_TYPE)
+def _make_opaque_handler(name: str) -> Handler[..., Any]:
+    handler = copy(_OPAQUE_HANDLER)
     handler.name = name
     return handler
 
 
-def _in_their_words(error: InvalidInput) -> InvalidInput:
+def _rename_error_fields(error: InvalidInput) -> InvalidInput:
     def renamed(loc: list[Any]) -> list[Any]:
-        return [THEIR_WORDS.get(loc[0], loc[0]), *loc[1:]] if loc else loc
+        return [REMOTE_FIELD_NAMES.get(loc[0], loc[0]), *loc[1:]] if loc else loc
 
-    return type(error).of([{**each, "loc": renamed(each["loc"])} for each in error.errors])
+    return type(error).from_errors([{**each, "loc": renamed(each["loc"])} for each in error.errors])
 
 
-def _optional(said: Mapping[str, Any], name: str, gate: Callable[..., Any]) -> Any:
+def _parse_optional(said: Mapping[str, Any], name: str, gate: Callable[..., Any]) -> Any:
     """A field through its gate; null is as good as not said."""
     value = said.get(name)
     return None if value is None else gate(value, name)
 
 
-def _parse_beat(said: Mapping[str, Any]) -> HeartbeatReport:
-    message = _optional(said, "message", LONG_TEXT)
+def _parse_heartbeat(said: Mapping[str, Any]) -> HeartbeatReport:
+    message = _parse_optional(said, "message", _parse_long_text)
     return HeartbeatReport(
-        progress=_optional(said, "progress", partial(validation.parse_number, minimum=0, maximum=1)),
+        progress=_parse_optional(said, "progress", partial(validation.parse_number, minimum=0, maximum=1)),
         message=None if message is None else sanitize_text(message, MESSAGE_LENGTH),
-        tokens_used=_optional(said, "tokens_used", partial(validation.parse_integer, minimum=0)),
-        checkpoint=_optional(said, "checkpoint", validation.parse_json_value),
-        lines=_optional(said, "logs", _parse_lines) or (),
+        tokens_used=_parse_optional(said, "tokens_used", partial(validation.parse_integer, minimum=0)),
+        checkpoint=_parse_optional(said, "checkpoint", validation.parse_json_value),
+        lines=_parse_optional(said, "logs", _parse_lines) or (),
     )
 
 
 def _parse_lines(value: Any, field: str) -> list[LogLine]:
     if not isinstance(value, list):
         raise InvalidInput(field, _("must be a list"), "list_type")
-    if len(value) > MOST_LINES:
-        raise InvalidInput(field, _("has more than %d entries") % MOST_LINES, "too_long")
+    if len(value) > LINE_LIMIT:
+        raise InvalidInput(field, _("has more than %d entries") % LINE_LIMIT, "too_long")
     lines: list[LogLine] = []
     try:
         for each in value:
@@ -227,20 +229,24 @@ def _parse_lines(value: Any, field: str) -> list[LogLine]:
                 if name not in ("level", "message", "at"):
                     raise InvalidInput(sanitize_text(name, 100), _("is not a known field"), "extra_forbidden")
             level = (
-                _optional(each, "level", partial(validation.parse_text, max_length=LEVEL_LENGTH, single_line=True))
+                _parse_optional(
+                    each, "level", partial(validation.parse_text, max_length=LEVEL_LENGTH, single_line=True)
+                )
                 or "INFO"
             )
-            message = LONG_TEXT(each.get("message"), "message")
-            lines.append((level, sanitize_text(message, LINE_LENGTH), _optional(each, "at", validation.parse_time)))
+            message = _parse_long_text(each.get("message"), "message")
+            lines.append(
+                (level, sanitize_text(message, LINE_LENGTH), _parse_optional(each, "at", validation.parse_time))
+            )
     except InvalidInput as error:
-        raise error.under(field, len(lines)) from None
+        raise error.with_prefix(field, len(lines)) from None
     return lines
 
 
-def _parse_word(state: str, said: Mapping[str, Any]) -> RemoteOutcome:
+def _parse_outcome(state: str, said: Mapping[str, Any]) -> RemoteOutcome:
     """Parse a result. As with handlers, what is odd or too long is made storable: no end gets lost over it."""
-    error = sanitize_text(_optional(said, "error", LONG_TEXT) or "", ERROR_LENGTH)
-    exit_code = _optional(said, "exit_code", partial(validation.parse_integer, minimum=-INT32, maximum=INT32 - 1))
+    error = sanitize_text(_parse_optional(said, "error", _parse_long_text) or "", ERROR_LENGTH)
+    exit_code = _parse_optional(said, "exit_code", partial(validation.parse_integer, minimum=-INT32, maximum=INT32 - 1))
     artifacts = said.get("artifacts")
     if artifacts is not None and not isinstance(artifacts, dict):
         raise InvalidInput("artifacts", _("must be an object"), "dict_type")

@@ -23,7 +23,7 @@ from jobs.stats import queries
 from jobs.validation import fields
 
 logger = logging.getLogger("jobs.services.targets")
-AT_ONCE = 1000
+BATCH_SIZE = 1000
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def unpause(key: str, *, tenant: str = "default", actor: Actor = PYTHON) -> Targ
         return _apply_changes(target, changes, actor)
 
 
-def of(tenant: str | None) -> QuerySet[Target]:
+def filter_by_tenant(tenant: str | None) -> QuerySet[Target]:
     """The targets of one tenant, or all, in the order of their names."""
     found = Target.objects.order_by("tenant", "key")
     return found if tenant is None else found.filter(tenant=tenant)
@@ -68,20 +68,20 @@ def of(tenant: str | None) -> QuerySet[Target]:
 def find(key: str, *, tenant: str = "default") -> Target:
     """A target that was paused or used. One whose row is still on its way is shown as it will be."""
     try:
-        lane = ids.lane_id(fields.parse_tenant(tenant), fields.parse_target(key))
+        lane = ids.derive_lane_id(fields.parse_tenant(tenant), fields.parse_target(key))
     except InvalidInput:  # a key that cannot be one is the key of no target
-        raise _absent(key, tenant) from None
-    target = of(tenant).filter(pk=lane).first()
+        raise _build_not_found(key, tenant) from None
+    target = filter_by_tenant(tenant).filter(pk=lane).first()
     if target is None and not Job.objects.filter(target=key, tenant=tenant).exists():
-        raise _absent(key, tenant)
+        raise _build_not_found(key, tenant)
     return target or Target(id=lane, tenant=tenant, key=key)
 
 
-def bring_in() -> None:
+def create_missing_targets() -> None:
     """Give each lane that has jobs its row, as the promoter will: who looks sooner shall see it, too."""
     known = Target.objects.filter(pk=OuterRef("lane_id"))
     marks = LaneMark.objects.filter(~Exists(known)).order_by("lane_id")
-    new = list(marks.values_list("lane_id", flat=True).distinct()[:AT_ONCE])
+    new = list(marks.values_list("lane_id", flat=True).distinct()[:BATCH_SIZE])
     if not new:
         return
     waiting = Job.objects.filter(lane_id__in=new, gate__in=sql_literals(queries.LANE_GATES)).order_by()
@@ -91,7 +91,7 @@ def bring_in() -> None:
         Target.objects.bulk_create(targets, ignore_conflicts=True)
 
 
-def states(targets: Sequence[Target]) -> list[TargetState]:
+def get_states(targets: Sequence[Target]) -> list[TargetState]:
     """What goes on in each of these lanes, in two queries."""
     lanes = [target.pk for target in targets]
     jobs = Job.objects.filter(lane_id__in=lanes).defer("params", "checkpoint")
@@ -105,14 +105,14 @@ def _lock_target(key: str, tenant: str, *, make: bool) -> Target:
     key, tenant = fields.parse_target(key), fields.parse_tenant(tenant)
     targets = Target.objects.all()
     if make:
-        targets.bulk_create([Target(id=ids.lane_id(tenant, key), tenant=tenant, key=key)], ignore_conflicts=True)
-    target = targets.select_for_update(no_key=True).filter(pk=ids.lane_id(tenant, key)).first()
+        targets.bulk_create([Target(id=ids.derive_lane_id(tenant, key), tenant=tenant, key=key)], ignore_conflicts=True)
+    target = targets.select_for_update(no_key=True).filter(pk=ids.derive_lane_id(tenant, key)).first()
     if target is None:
-        raise _absent(key, tenant)
+        raise _build_not_found(key, tenant)
     return target
 
 
-def _absent(key: str, tenant: str) -> NotFound:
+def _build_not_found(key: str, tenant: str) -> NotFound:
     return NotFound(_("There is no target “%(key)s” in tenant %(tenant)s.") % {"key": key, "tenant": tenant})
 
 

@@ -32,55 +32,61 @@ class NameTaken(Conflict):
     code = "name_taken"
 
 
-class InUse(Conflict):
+class TemplateInUse(Conflict):
     code = "in_use"
 
 
-def retry_policy(value: Any, field: fields.Field = "retry_policy") -> dict[str, Any]:
+def parse_retry_policy(value: Any, field: fields.Field = "retry_policy") -> dict[str, Any]:
     """Some of `max_attempts`, `base_sec`, `max_sec` and `jitter`; what is not said is as in the settings."""
     policy = fields.parse_json_object(value, field)
     place = [field] if isinstance(field, str) else list(field)
     for name in policy:
-        if name not in RETRY_GATES:
-            raise InvalidInput([*place, name[:100]], _("is not one of %s") % ", ".join(RETRY_GATES), "extra_forbidden")
-    return {name: RETRY_GATES[name](value, [*place, name]) for name, value in policy.items() if value is not None}
+        if name not in RETRY_POLICY_VALIDATORS:
+            raise InvalidInput(
+                [*place, name[:100]], _("is not one of %s") % ", ".join(RETRY_POLICY_VALIDATORS), "extra_forbidden"
+            )
+    return {
+        name: RETRY_POLICY_VALIDATORS[name](value, [*place, name])
+        for name, value in policy.items()
+        if value is not None
+    }
 
 
-RETRY_GATES: dict[str, Callable[[Any, Any], Any]] = {
+RETRY_POLICY_VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "max_attempts": partial(fields.parse_integer, minimum=0, maximum=1000),
     "base_sec": partial(fields.parse_number, minimum=0, maximum=YEAR_SEC),
     "max_sec": partial(fields.parse_number, minimum=0, maximum=YEAR_SEC),
     "jitter": partial(fields.parse_number, minimum=0, maximum=1),
 }
-PRESET = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
-GATES: dict[str, Callable[[Any, Any], Any]] = {
+JOB_FIELDS = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
+VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "name": fields.parse_identifier,
     "job_type": fields.parse_identifier,
     "params": fields.parse_json_object,
-    "retry_policy": retry_policy,
-    **{name: job_spec.GATES[name] for name in PRESET},
+    "retry_policy": parse_retry_policy,
+    **{name: job_spec.VALIDATORS[name] for name in JOB_FIELDS},
 }
-REQUIRED = ("name", "job_type")
-UNSAID: dict[str, Any] = {"params": dict, "retry_policy": dict, "tags": list, "resource": str}
+REQUIRED_FIELDS = ("name", "job_type")
+EMPTY_VALUES: dict[str, Any] = {"params": dict, "retry_policy": dict, "tags": list, "resource": str}
 
 
 def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor = PYTHON) -> JobTemplate:
     """A new template; its params may be incomplete, not wrong."""
-    for name in REQUIRED:
+    for name in REQUIRED_FIELDS:
         if values.get(name) is None:
             raise InvalidInput(name, _("must be said"), "missing")
-    template = JobTemplate(tenant=fields.parse_tenant(tenant), **_clean(values, {}))
-    _fit(template)
+    template = JobTemplate(tenant=fields.parse_tenant(tenant), **_parse_values(values, {}))
+    _validate_params(template)
     _save(template)
     _log(template, "made", actor)
     return template
 
 
 def get(template_id: UUID | str, *, tenant: str | None = None) -> JobTemplate:
-    return _find(of(tenant), template_id)
+    return _find(filter_by_tenant(tenant), template_id)
 
 
-def of(tenant: str | None) -> QuerySet[JobTemplate]:
+def filter_by_tenant(tenant: str | None) -> QuerySet[JobTemplate]:
     """The templates of one tenant, or all."""
     found = JobTemplate.objects.all()
     return found if tenant is None else found.filter(tenant=tenant)
@@ -91,10 +97,10 @@ def update(
 ) -> JobTemplate:
     """Change what is said; None clears. Jobs that were made from it before keep what they were given."""
     with db.atomic():
-        template = _find(of(tenant).select_for_update(no_key=True), template_id)
-        for name, value in _clean(changes, template.params).items():
+        template = _find(filter_by_tenant(tenant).select_for_update(no_key=True), template_id)
+        for name, value in _parse_values(changes, template.params).items():
             setattr(template, name, value)
-        _fit(template)
+        _validate_params(template)
         _save(template)
     _log(template, "changed", actor)
     return template
@@ -103,18 +109,20 @@ def update(
 def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
     """Refused while a live job or another row of this site needs it; ended jobs only forget what they came from."""
     with db.atomic():
-        template = _find(of(tenant).select_for_update(no_key=True), template_id)
+        template = _find(filter_by_tenant(tenant).select_for_update(no_key=True), template_id)
         made = Job.objects.filter(template_id=template.pk)
         waiting = made.filter(status__in=sql_literals([Status.PENDING, Status.QUEUED]))
         at_work = made.filter(status__in=sql_literals(sorted(ACTIVE)))
         paused = made.filter(status__in=sql_literals(RARE_STATUSES), status=Status.PAUSED)
         if waiting.exists() or at_work.exists() or paused.exists():
-            raise InUse(_("Jobs that were made from “%s” have not ended.") % template.name)
+            raise TemplateInUse(_("Jobs that were made from “%s” have not ended.") % template.name)
         try:
             JobTemplate.objects.filter(pk=template.pk).delete()
         except ProtectedError as error:
             users = ", ".join(sorted({str(each._meta.verbose_name) for each in error.protected_objects}))
-            raise InUse(_("“%(name)s” is used by: %(users)s.") % {"name": template.name, "users": users}) from None
+            raise TemplateInUse(
+                _("“%(name)s” is used by: %(users)s.") % {"name": template.name, "users": users}
+            ) from None
     _log(template, "deleted", actor)
 
 
@@ -125,29 +133,29 @@ def _find(templates: QuerySet[JobTemplate], template_id: UUID | str) -> JobTempl
     return found
 
 
-def _clean(values: Mapping[str, Any], known_params: dict[str, Any]) -> dict[str, Any]:
+def _parse_values(values: Mapping[str, Any], known_params: dict[str, Any]) -> dict[str, Any]:
     """Each field through its gate. Params that were shown masked may come back masked."""
     clean: dict[str, Any] = {}
     for name, value in values.items():
-        if name not in GATES:
+        if name not in VALIDATORS:
             raise InvalidInput(str(name)[:100], _("is not a field of a template"), "extra_forbidden")
-        if value is None and name in REQUIRED:
+        if value is None and name in REQUIRED_FIELDS:
             raise InvalidInput(name, _("must not be empty"), "missing")
         if value is None:
-            clean[name] = UNSAID[name]() if name in UNSAID else None
+            clean[name] = EMPTY_VALUES[name]() if name in EMPTY_VALUES else None
             continue
-        clean[name] = GATES[name](restore(value, known_params, name) if name == "params" else value, name)
+        clean[name] = VALIDATORS[name](restore(value, known_params, name) if name == "params" else value, name)
     return clean
 
 
-def _fit(template: JobTemplate) -> None:
+def _validate_params(template: JobTemplate) -> None:
     """The job type exists and could take these params; more of them may come with a submission."""
     try:
         registry.get(template.job_type).signature.validate(template.params)
     except InvalidParams as error:
         wrong = [each for each in error.errors if each["type"] != "missing"]
         if wrong:
-            raise InvalidParams.of(wrong) from None
+            raise InvalidParams.from_errors(wrong) from None
 
 
 def _save(template: JobTemplate) -> None:

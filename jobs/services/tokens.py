@@ -25,9 +25,9 @@ from jobs.validation import fields
 
 logger = logging.getLogger("jobs.services.tokens")
 
-MARK = "js_"  # so that scanners for leaked secrets can know one
-SHOWN = len(MARK) + 7
-LONGEST = 200
+TOKEN_PREFIX = "js_"  # so that scanners for leaked secrets can know one
+PREFIX_LENGTH = len(TOKEN_PREFIX) + 7
+TOKEN_LENGTH_LIMIT = 200
 WINDOW = timedelta(minutes=1)
 DEFAULT_SCOPES = ("read", "submit")
 
@@ -41,13 +41,13 @@ def create(
     actor: Actor = PYTHON,
 ) -> tuple[ApiToken, str]:
     """A new token and its text, which nobody can ever ask for again. Tenant None is every tenant."""
-    written = MARK + secrets.token_urlsafe(32)
+    written = TOKEN_PREFIX + secrets.token_urlsafe(32)
     token = ApiToken(
         name=fields.parse_identifier(name, "name"),
         tenant=None if tenant is None else fields.parse_tenant(tenant),
-        scopes=clean_scopes(scopes),
-        prefix=written[:SHOWN],
-        digest=digest(written),
+        scopes=parse_scopes(scopes),
+        prefix=written[:PREFIX_LENGTH],
+        digest=hash_token(written),
         expires_at=None if lifetime is None else clock.now() + lifetime,
     )
     token.save(using=db.alias(), force_insert=True)
@@ -58,16 +58,16 @@ def create(
 
 def find(written: str) -> ApiToken | None:
     """The token that this is the text of, unless it has expired or was revoked."""
-    if not 0 < len(written) <= LONGEST:
+    if not 0 < len(written) <= TOKEN_LENGTH_LIMIT:
         return None
-    usable = ApiToken.objects.filter(digest=digest(written), revoked_at__isnull=True)
+    usable = ApiToken.objects.filter(digest=hash_token(written), revoked_at__isnull=True)
     unexpired = usable.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
     unnoted = Q(last_used_at__isnull=True) | Q(last_used_at__lt=Now() - WINDOW)
     noted = unexpired.annotate(use_unnoted=ExpressionWrapper(unnoted, output_field=BooleanField()))
     return noted.order_by().first()
 
 
-def note_use(token: ApiToken) -> None:
+def record_use(token: ApiToken) -> None:
     """When it was last used, to the minute: a request that only reads should not have to write."""
     if not getattr(token, "use_unnoted", True):
         return
@@ -87,7 +87,7 @@ def revoke(token_id: UUID, *, actor: Actor = PYTHON) -> ApiToken:
     return token
 
 
-def seconds_to_wait(token: ApiToken) -> float | None:
+def count_request(token: ApiToken) -> float | None:
     """Count a request against API_RATE_LIMIT; None if it may go on.
 
     Counted in the token's row, so that the limit holds over all processes and hosts. A window begins with the
@@ -107,7 +107,7 @@ def seconds_to_wait(token: ApiToken) -> float | None:
     return 0.0 if began is None else max((began + WINDOW - clock.now()).total_seconds(), 0.0)
 
 
-def clean_scopes(given: Any) -> list[str]:
+def parse_scopes(given: Any) -> list[str]:
     """The scopes in their usual order; at least one."""
     asked = [given] if isinstance(given, str) else list(given)
     for scope in asked:
@@ -118,5 +118,5 @@ def clean_scopes(given: Any) -> list[str]:
     return [scope for scope in SCOPES if scope in asked]
 
 
-def digest(written: str) -> str:
+def hash_token(written: str) -> str:
     return hashlib.sha256(written.encode(errors="surrogatepass")).hexdigest()

@@ -22,33 +22,33 @@ logger = logging.getLogger("jobs.services.workers")
 
 def quiet(worker_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> Worker:
     """It finishes what it has, and takes no more until it is woken."""
-    return _ask(worker_id, WorkerState.QUIET, reason, actor)
+    return _request_state(worker_id, WorkerState.QUIET, reason, actor)
 
 
 def wake(worker_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> Worker:
     """It takes jobs again."""
-    return _ask(worker_id, "", reason, actor)
+    return _request_state(worker_id, "", reason, actor)
 
 
 def stop(worker_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> Worker:
     """It ends in an orderly way, as after a signal: what it cannot finish in time is handed back."""
-    return _ask(worker_id, WorkerState.STOPPING, reason, actor)
+    return _request_state(worker_id, WorkerState.STOPPING, reason, actor)
 
 
-def is_heard(worker: Worker) -> bool:
+def is_alive(worker: Worker) -> bool:
     """Whether somebody is there to read a request."""
     if worker.state == WorkerState.STOPPED:
         return False
     return worker.heartbeat_at > clock.now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * IDLE_BEAT_SEC))
 
 
-def _ask(worker_id: UUID, wish: str, reason: str, actor: Actor) -> Worker:
+def _request_state(worker_id: UUID, wish: str, reason: str, actor: Actor) -> Worker:
     why = fields.parse_reason(reason)
     with db.atomic():
         worker = Worker.objects.select_for_update(no_key=True).filter(pk=worker_id).first()
         if worker is None:
             raise NotFound(_("There is no such worker."))
-        if not is_heard(worker):
+        if not is_alive(worker):
             raise Conflict(_("it is not there any more to hear of it"))
         if WorkerState.STOPPING in (worker.request, worker.state) and wish != WorkerState.STOPPING:
             raise Conflict(_("it is stopping already"))

@@ -236,7 +236,7 @@ class ScheduleAdmin(PreviewAdmin, ServiceBackedAdmin):
         return (*self.readonly_fields, *(("tenant",) if obj is not None else ()))
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
-        actor = actors.user(request.user)
+        actor = actors.make_user_actor(request.user)
         if change:
             services.update(obj.pk, form.collect_fields(), actor=actor)
         else:

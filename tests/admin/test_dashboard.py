@@ -160,12 +160,12 @@ def test_a_resource_is_paused_and_resumed_by_those_who_may(db: Any, looker: Clie
         place("dashboard"),
         "Resource smtp is paused; what runs goes on.",
     )
-    state = limits.state("resource", "smtp")
+    state = limits.get_state("resource", "smtp")
     assert (state.paused, state.paused_by, state.reason) == (True, "operator", "maintenance")
     row = next(row for row in client.get(place("dashboard")).context["resources"] if row.name == "smtp")
     assert (row.queued, row.limit.paused, row.reason) == (1, True, "maintenance")
     client.post(place("resource", "resume"), {"key": "smtp"})
-    assert not limits.state("resource", "smtp").paused
+    assert not limits.get_state("resource", "smtp").paused
     before = dump_tables()
     assert looker.post(place("resource", "pause"), {"key": "smtp"}).status_code == 403
     assert 'action="' + place("resource", "pause") not in looker.get(place("dashboard")).content.decode()

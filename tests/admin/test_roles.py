@@ -23,7 +23,7 @@ SECRET = "only-for-some"
 
 
 def member(role: str) -> Client:
-    roles.make_all()
+    roles.create_roles()
     user = User.objects.create_user(role, is_staff=True)
     user.groups.add(Group.objects.get(name=role))
     return log_in(user)

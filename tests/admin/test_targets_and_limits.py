@@ -86,9 +86,9 @@ def test_what_failed_is_resolved_after_a_second_look(boss: Client) -> None:
         True,
         True,
     )
-    assert targets.states([target])[0].blocked_by is not None
+    assert targets.get_states([target])[0].blocked_by is not None
     assert boss.post(verb_of(target, "resolve"), {"reason": "seen", "confirmed": "1"}).status_code == 302
-    assert targets.states([target])[0].blocked_by is None
+    assert targets.get_states([target])[0].blocked_by is None
     assert "no failed job blocks it" in read_messages(boss.post(verb_of(free, "resolve"), {"confirmed": "1"}))
 
 

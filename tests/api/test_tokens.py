@@ -122,7 +122,7 @@ def test_the_rate_limit_holds_over_connections(settings: Any) -> None:
 
     def use(_: int) -> bool:
         try:
-            return tokens.seconds_to_wait(token) is None
+            return tokens.count_request(token) is None
         finally:
             connections.close_all()
 

@@ -53,7 +53,7 @@ def test_a_target_can_be_paused_before_its_first_job() -> None:
     assert call("targets", "pause", "book-9", "--tenant=acme").code == 0
 
     made = Target.objects.get()
-    assert (made.pk, made.tenant, made.paused) == (ids.lane_id("acme", "book-9"), "acme", True)
+    assert (made.pk, made.tenant, made.paused) == (ids.derive_lane_id("acme", "book-9"), "acme", True)
     assert LaneMark.objects.filter(lane_id=made.pk).exists()
     job_services.enqueue("sample.noop", target="book-9", tenant="acme")
     assert claim_next() is None

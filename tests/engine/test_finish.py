@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from jobs.actors import worker
+from jobs.actors import make_worker_actor
 from jobs.engine import finish as ending
 from jobs.engine.claim import Claimer, Serves
 from jobs.engine.finish import End, Verdict
@@ -108,7 +108,7 @@ def test_a_stale_worker_cannot_finish_a_recovered_job(outcome: Completed | Skipp
     job = JobFactory.create(running=True)
     _expired(job, retry_in=10)
     before = dump_tables()
-    assert finish(job, outcome, actor=worker("the stale one")) == Verdict.LOST
+    assert finish(job, outcome, actor=make_worker_actor("the stale one")) == Verdict.LOST
     assert dump_tables() == before
 
 

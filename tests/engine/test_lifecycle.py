@@ -19,19 +19,19 @@ from jobs.models import Job, JobMinute, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import jobs as job_services
 from jobs.states import (
-    ARROWS,
-    MEANING,
-    PERSON_VERBS,
+    OPERATOR_VERBS,
+    STATUS_MEANINGS,
     TERMINAL,
-    Arrow,
+    TRANSITIONS,
     Cause,
     EventKind,
+    Initiator,
     JobFacts,
     Status,
     StopMode,
-    Who,
+    Transition,
     allowed_actions,
-    arrow,
+    find_transition,
 )
 from tests.factories import job_in
 from tests.sample_app import job_types
@@ -57,7 +57,9 @@ ASKED: dict[str, Callable[[Job], Any]] = {
     "start": lambda job: lifecycle.start(job.pk, actor=ADA, owner="r#0", token=uuid4(), lease_sec=30),
 }
 SAYS_NOTHING = ("offer", "start")  # an executor takes what there is; it has no reasons
-ASKED_ARROWS = [each for each in ARROWS if each.verb in ASKED and (each.by, each.verb) != (Who.EXECUTOR, "skip")]
+ASKED_ARROWS = [
+    each for each in TRANSITIONS if each.verb in ASKED and (each.by, each.verb) != (Initiator.EXECUTOR, "skip")
+]
 
 # Verbs that carry the token of a lease.
 TOLD: dict[str, Callable[[Job, Any], Verdict]] = {
@@ -68,7 +70,7 @@ TOLD: dict[str, Callable[[Job, Any], Verdict]] = {
     "hand_back": lambda job, token: finish.hand_back(job.pk, token, actor=ADA, reason=WHY),
     "expire": lambda job, token: _expire(job),
 }
-TOLD_ARROWS = [each for each in ARROWS if each.verb in TOLD and each not in ASKED_ARROWS]
+TOLD_ARROWS = [each for each in TRANSITIONS if each.verb in TOLD and each not in ASKED_ARROWS]
 STOP_MODE = {Status.CANCELLED: StopMode.CANCEL, Status.PAUSED: StopMode.PAUSE}
 
 
@@ -82,10 +84,10 @@ def _finish(job: Job, token: Any, outcome: Completed | Skipped | Failed) -> Verd
 
 
 def _name(each: Any) -> str:
-    return f"{each.verb} {each.source} {each.target}" if isinstance(each, Arrow) else str(each)
+    return f"{each.verb} {each.source} {each.target}" if isinstance(each, Transition) else str(each)
 
 
-def _assert_left_behind(job: Job, way: Arrow, reason: str, actor: Actor = ADA) -> None:
+def _assert_left_behind(job: Job, way: Transition, reason: str, actor: Actor = ADA) -> None:
     """Exactly the event of the arrow, the run as the state says, and a terminal job counted once."""
     (event,) = list_events(job)
     assert (event.kind, event.from_status, event.to_status) == (way.event, way.source, way.target)
@@ -100,13 +102,13 @@ def _assert_left_behind(job: Job, way: Arrow, reason: str, actor: Actor = ADA) -
 
 
 def test_every_arrow_is_walked_by_these_tests() -> None:
-    others = {each.verb for each in ARROWS if each not in ASKED_ARROWS and each not in TOLD_ARROWS}
+    others = {each.verb for each in TRANSITIONS if each not in ASKED_ARROWS and each not in TOLD_ARROWS}
     assert others == {"enqueue", "claim"}
-    assert set(PERSON_VERBS) <= set(ASKED)
+    assert set(OPERATOR_VERBS) <= set(ASKED)
 
 
 @pytest.mark.parametrize("way", ASKED_ARROWS, ids=_name)
-def test_a_legal_verb_takes_its_arrow_and_leaves_its_event(way: Arrow) -> None:
+def test_a_legal_verb_takes_its_arrow_and_leaves_its_event(way: Transition) -> None:
     assert way.source is not None
     job = job_in(way.source)
     answer = ASKED[way.verb](job)
@@ -131,12 +133,12 @@ def test_an_illegal_verb_is_refused_by_name_and_changes_nothing(verb: str, statu
 
 
 @pytest.mark.parametrize("way", TOLD_ARROWS, ids=_name)
-def test_the_holder_of_the_lease_takes_its_arrow(way: Arrow) -> None:
+def test_the_holder_of_the_lease_takes_its_arrow(way: Transition) -> None:
     asked = STOP_MODE.get(way.target)
     stop = {"cancel_requested": True, "cancel_mode": asked, "status_reason": WHY} if asked else {}
     job = job_in(Status.RUNNING, **stop)
     assert TOLD[way.verb](job, job.lease_token) == Verdict.DONE
-    actor = SCHEDULER if way.by == Who.SCHEDULER else ADA
+    actor = SCHEDULER if way.by == Initiator.SCHEDULER else ADA
     _assert_left_behind(job, way, "" if way.verb == "complete" else WHY, actor)
     assert (job.lease_owner, job.lease_token, job.lease_expires_at) == (None, None, None)
 
@@ -155,7 +157,7 @@ def test_only_a_queued_job_is_claimed(status: Status) -> None:
     job = job_in(status)
     before = dump_tables()
     taken = executor.claim_next()
-    if arrow("claim", status) is None:
+    if find_transition("claim", status) is None:
         assert taken is None
         assert dump_tables() == before
         return
@@ -168,7 +170,7 @@ def test_only_a_queued_job_is_claimed(status: Status) -> None:
 @pytest.mark.parametrize("hold", [False, True])
 def test_a_job_is_born_queued_or_held(hold: bool) -> None:
     job = job_services.enqueue("tests.note", {"text": "a"}, hold=hold, actor=ADA, reason=WHY)
-    way = arrow("enqueue", None, Status.PENDING if hold else Status.QUEUED)
+    way = find_transition("enqueue", None, Status.PENDING if hold else Status.QUEUED)
     assert way is not None
     first = list_events(job)[0]
     assert job.status == way.target == first.to_status
@@ -176,7 +178,7 @@ def test_a_job_is_born_queued_or_held(hold: bool) -> None:
     assert (first.actor_kind, first.actor_name, first.reason) == (ADA.kind, ADA.name, WHY)
 
 
-@pytest.mark.parametrize("verb", [*PERSON_VERBS, "skip"])
+@pytest.mark.parametrize("verb", [*OPERATOR_VERBS, "skip"])
 def test_a_verb_on_no_job_finds_none(verb: str) -> None:
     stranger = Job(id=uuid4())
     with pytest.raises(LookupError, match=str(stranger.pk)):
@@ -185,17 +187,17 @@ def test_a_verb_on_no_job_finds_none(verb: str) -> None:
 
 def test_what_is_allowed_is_what_the_arrows_say() -> None:
     for status in Status:
-        legal = {each.verb for each in ARROWS if each.source == status and each.by == Who.PERSON}
+        legal = {each.verb for each in TRANSITIONS if each.source == status and each.by == Initiator.OPERATOR}
         facts = JobFacts(uuid4(), status)
-        assert set(allowed_actions(facts)) & set(PERSON_VERBS) == legal
+        assert set(allowed_actions(facts)) & set(OPERATOR_VERBS) == legal
 
 
 def test_terminal_states_have_no_way_out() -> None:
-    assert all(each.source == each.target for each in ARROWS if each.source in TERMINAL)
+    assert all(each.source == each.target for each in TRANSITIONS if each.source in TERMINAL)
 
 
 def test_every_state_has_a_meaning() -> None:
-    assert set(MEANING) == set(Status)
+    assert set(STATUS_MEANINGS) == set(Status)
 
 
 def test_the_page_on_the_lifecycle_is_the_map() -> None:

@@ -104,7 +104,7 @@ def test_a_resume_of_a_failed_job_copies_every_submission_field() -> None:
 @pytest.mark.parametrize("status", sorted(TERMINAL))
 def test_any_ended_job_can_be_retried(status: Status) -> None:
     job = job_in(status)
-    retry, made = job_services.retried(job.pk, reason="once more")
+    retry, made = job_services.submit_retry(job.pk, reason="once more")
     assert (made, retry.retry_of_id, retry.status) == (True, job.pk, Status.QUEUED)
     assert list_event_kinds(job) == ["RETRY_CREATED"]
     assert list_events(job)[0].data == {"retried_by": str(retry.pk)}
@@ -139,7 +139,7 @@ def test_a_retry_in_backoff_is_sent_off_at_once() -> None:
     job = executor.fail(JobFactory.create(running=True, in_lane=True), retry_in=3600)
     waiting = job.retried_by
     assert waiting.gate == Gate.TIME
-    sent, made = job_services.retried(job.pk, reason="now")
+    sent, made = job_services.submit_retry(job.pk, reason="now")
     assert (sent.pk, made, sent.not_before, sent.gate) == (waiting.pk, False, None, Gate.LANE)
     assert list_events(sent)[-1].kind == "UPDATED"
     assert (list_events(sent)[-1].reason, list_events(sent)[-1].data) == ("now", {"fields": ["not_before"]})

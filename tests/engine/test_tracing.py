@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from jobs import job, tracing
-from jobs.actors import worker
+from jobs.actors import make_worker_actor
 from jobs.engine.claim import Claim, Claimer, Serves
 from jobs.engine.executors.run import Context, run, run_async
 from jobs.engine.finish import End, finish
@@ -58,7 +58,7 @@ def work_off() -> list[tuple[Claim, Outcome]]:
     """What a worker does, without its threads."""
     claims = Claimer("tracer", Serves(tuple(registry.local_names()))).claim(range(10), lease_sec=30)
     ended = [(claim, _executed(claim)) for claim in claims]
-    finish([End(claim.id, claim.lease_token, outcome) for claim, outcome in ended], actor=worker("tracer"))  # type: ignore[arg-type]
+    finish([End(claim.id, claim.lease_token, outcome) for claim, outcome in ended], actor=make_worker_actor("tracer"))  # type: ignore[arg-type]
     return ended
 
 

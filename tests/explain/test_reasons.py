@@ -70,7 +70,7 @@ def test_a_held_job_says_who_holds_it() -> None:
 
 def test_a_place_of_a_sequence_names_the_place_before_it() -> None:
     made = groups.create([{"job_type": TYPE}] * 3, mode="sequential")
-    first, _second, third = groups.tails(made.pk)
+    first, _second, third = groups.get_latest_attempts(made.pk)
     reason = only(third)
     assert (reason.code, reason.blocking_job_id) == ("predecessor", first.pk)
     assert "is QUEUED" in reason.message

@@ -51,7 +51,7 @@ def test_a_group_that_has_not_changed_is_not_sent_again() -> None:
 def test_the_job_of_a_place_is_the_last_of_its_retries() -> None:
     api = ApiClient()
     group = made(api)
-    first = groups.tails(group["id"])[0]
+    first = groups.get_latest_attempts(group["id"])[0]
     executor.fail(executor.claim(first))
     again = job_services.retry(first.pk)
     assert api.get(f"/job-groups/{group['id']}").json()["jobs"][0]["id"] == str(again.pk)

@@ -22,14 +22,14 @@ ITEM = {"job_type": "sample.noop"}
 
 
 def statuses(made: JobGroup) -> list[str]:
-    return list(groups.tails(made.pk).values_list("status", flat=True))
+    return list(groups.get_latest_attempts(made.pk).values_list("status", flat=True))
 
 
 def test_a_sequence_lets_only_its_first_place_go() -> None:
     made = group([noop.s(), add.using(priority="HIGH").s(a=1, b=2), noop.s()], mode="sequential", name="book").enqueue()
     assert (made.status, made.mode, made.on_failure, made.name) == (GroupStatus.PENDING, "sequential", "stop", "book")
     assert statuses(made) == ["QUEUED", "PENDING", "PENDING"]
-    second = groups.tails(made.pk)[1]
+    second = groups.get_latest_attempts(made.pk)[1]
     assert (second.params, second.priority, second.group_index) == ({"a": 1, "b": 2}, 75, 1)
     assert list_event_kinds(second) == ["SUBMITTED", "HELD"]
 
@@ -142,8 +142,11 @@ def test_progress_counts_the_last_job_of_each_place() -> None:
     from tests.support import executor
 
     made = groups.create([ITEM, ITEM, ITEM])
-    first, second, _third = groups.tails(made.pk)
+    first, second, _third = groups.get_latest_attempts(made.pk)
     executor.complete(executor.claim(first))
     executor.fail(executor.claim(second))
     job_services.retry(second.pk)
-    assert groups.progress([made.pk])[made.pk] == {"total": 3, "by_status": {Status.COMPLETED: 1, Status.QUEUED: 2}}
+    assert groups.count_progress([made.pk])[made.pk] == {
+        "total": 3,
+        "by_status": {Status.COMPLETED: 1, Status.QUEUED: 2},
+    }

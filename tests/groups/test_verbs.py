@@ -35,11 +35,11 @@ def sequence(places: int = 3, **options: Any) -> JobGroup:
 
 
 def place(made: JobGroup, number: int) -> Job:
-    return groups.tails(made.pk)[number]
+    return groups.get_latest_attempts(made.pk)[number]
 
 
 def statuses(made: JobGroup) -> list[str]:
-    return list(groups.tails(made.pk).values_list("status", flat=True))
+    return list(groups.get_latest_attempts(made.pk).values_list("status", flat=True))
 
 
 def status(made: JobGroup) -> str:
@@ -58,7 +58,7 @@ def test_cancelling_ends_what_waits_and_asks_what_runs(finished: SignalRecorder)
     finish.stop(running.pk, running.lease_token, actor=executor.WORKER)
     assert status(made) == GroupStatus.CANCELLED
     assert finished("group_id", "round") == [(made.pk, 1)]
-    assert {job.status_reason for job in groups.tails(made.pk)} == {"not needed"}
+    assert {job.status_reason for job in groups.get_latest_attempts(made.pk)} == {"not needed"}
 
 
 def test_a_group_that_only_waited_is_cancelled_at_once_and_says_so_once(finished: SignalRecorder) -> None:
@@ -115,7 +115,9 @@ def test_a_retry_runs_what_did_not_end_well_in_order(finished: SignalRecorder) -
 def test_after_a_retry_the_places_take_turns_whatever_had_ended_them(on_failure: str, ended: str) -> None:
     made = sequence(on_failure=on_failure)
     executor.fail(executor.claim(place(made, 0)))
-    while on_failure == "continue" and (waiting := groups.tails(made.pk).filter(status=Status.QUEUED).first()):
+    while on_failure == "continue" and (
+        waiting := groups.get_latest_attempts(made.pk).filter(status=Status.QUEUED).first()
+    ):
         executor.fail(executor.claim(waiting))
     assert statuses(made) == ["FAILED", ended, ended]
     groups.retry(made.pk)
@@ -129,7 +131,7 @@ def test_a_cancelled_group_can_be_run_after_all() -> None:
     made = groups.create([ITEM, ITEM])
     groups.cancel(made.pk)
     assert groups.retry(made.pk).status == GroupStatus.RUNNING
-    for job in groups.tails(made.pk):
+    for job in groups.get_latest_attempts(made.pk):
         executor.complete(executor.claim(job))
     assert status(made) == GroupStatus.COMPLETED
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from django.utils import timezone
 
-from jobs.ids import lane_id, uuid7
+from jobs.ids import derive_lane_id, uuid7
 from jobs.models import GroupStatus, Job, JobRun
 from jobs.states import TERMINAL, Status
 from schedules.models import ScheduleFire
@@ -49,7 +49,7 @@ def a_job(**fields: Any) -> Callable[[], Params]:
         return {
             "id": JobFactory.create(**fields).pk,
             "new": uuid7(),
-            "lane": lane_id("default", "other"),
+            "lane": derive_lane_id("default", "other"),
             "token": uuid4(),
             "now": timezone.now(),
             "later": timezone.now() + timedelta(hours=1),

@@ -205,13 +205,13 @@ class LargeTables:
 
     def _flow(self) -> str:
         kinds = [(TYPES[n % len(TYPES)], TENANTS[n // len(TYPES) % len(TENANTS)]) for n in range(KINDS)]
-        flows = [ids.flow_id(tenant, job_type, "default", "") for job_type, tenant in kinds]
+        flows = [ids.derive_flow_id(tenant, job_type, "default", "") for job_type, tenant in kinds]
         return f"CASE n % {KINDS} {' '.join(f'WHEN {n} THEN {flow}' for n, flow in enumerate(flows))} END"
 
 
 def _targets(count: int) -> list[Target]:
     places = [(tenant, f"target {n}") for tenant in sorted(set(TENANTS)) for n in range(count)]
-    return [Target(id=ids.lane_id(tenant, key), tenant=tenant, key=key) for tenant, key in places]
+    return [Target(id=ids.derive_lane_id(tenant, key), tenant=tenant, key=key) for tenant, key in places]
 
 
 _PLAIN = {

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from pytest_django import DjangoDbBlocker
 
 from bench import bulk_insert
-from jobs.actors import worker
+from jobs.actors import make_worker_actor
 from jobs.engine import promoter
 from jobs.engine.claim import Claimer, Serves, foreign_work
 from jobs.engine.finish import End, finish
@@ -103,7 +103,7 @@ def test_ends_and_heartbeats_go_straight_to_their_rows(queue: None) -> None:
     def work() -> None:
         claims = Claimer("plans", Serves(TYPES)).claim(SLOTS, lease_sec=30)
         renew_leases(connection, [(each.id, each.lease_token) for each in claims], 30)
-        finish([End(each.id, each.lease_token, Completed()) for each in claims], actor=worker("plans"))
+        finish([End(each.id, each.lease_token, Completed()) for each in claims], actor=make_worker_actor("plans"))
 
     require_no_walk(statements(work))
 

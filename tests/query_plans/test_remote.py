@@ -34,7 +34,7 @@ def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
     with django_db_blocker.unblock():
         for addon in (ADDON, "sounds"):
             for job_type in TYPES:
-                flow = str(ids.flow_id("default", job_type, "default", addon))
+                flow = str(ids.derive_flow_id("default", job_type, "default", addon))
                 there = {"addon_id": f"'{addon}'", "remote": "true", "flow_id": flow}
                 bulk_insert.insert_jobs(connection, job_type, JOBS // 4, **there)
         ask("ANALYZE")
@@ -64,7 +64,7 @@ def test_a_full_type_is_stepped_over_by_the_heads_of_flows(queue: None) -> None:
 
 
 def test_a_poll_with_all_its_housekeeping_walks_nothing(queue: None) -> None:
-    require_no_walk(statements(lambda: remote.dispatchable(ADDON, tenant="default", most=5)))
+    require_no_walk(statements(lambda: remote.list_dispatchable(ADDON, tenant="default", limit=5)))
 
 
 def test_a_lease_is_found_by_its_id(queue: None) -> None:

@@ -64,10 +64,10 @@ def _plan(sql: str, params: Any) -> str:
     [
         queries.count_in_use,
         queries.get_oldest_waiting_job,
-        limits.listing,
+        limits.list_limits,
         lambda: list(queries.running_jobs()[:10]),
         lambda: list(queries.blocking_jobs()[:10]),
-        lambda: targets.states([TargetFactory.create()]),
+        lambda: targets.get_states([TargetFactory.create()]),
         live_counts.count_jobs,
     ],
     ids=["in use", "oldest waiting", "limits", "running", "blocking", "targets", "census"],

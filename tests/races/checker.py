@@ -13,9 +13,9 @@ from jobs.actors import ActorKind
 from jobs.engine.finish import Verdict
 from jobs.models import GroupMode, GroupStatus, Job, JobEvent, JobGroup, JobMinute, JobRun
 from jobs.models.group import OPEN_GROUP_STATUSES
-from jobs.states import ACTIVE, ARROWS, TERMINAL, EventKind, Status
+from jobs.states import ACTIVE, TERMINAL, TRANSITIONS, EventKind, Status
 
-STEPS = {(arrow.source or "", arrow.target, arrow.event) for arrow in ARROWS}
+STEPS = {(arrow.source or "", arrow.target, arrow.event) for arrow in TRANSITIONS}
 NOTES = {EventKind.HELD, EventKind.UPDATED, EventKind.MOVED, EventKind.AGED, EventKind.ADMITTED, EventKind.DENIED}
 ENDS = {str(status) for status in TERMINAL}
 LETS_GO = {EventKind.COMPLETED, EventKind.SKIPPED, EventKind.CANCELLED, EventKind.RESOLVED}

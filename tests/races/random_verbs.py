@@ -56,7 +56,7 @@ def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]
 class RandomVerbs:
     def __init__(self, chance: random.Random, job_ids: Sequence[str]) -> None:
         self.chance, self.job_ids = chance, [UUID(each) for each in job_ids]
-        self.actor = actors.worker(f"race-{os.getpid()}")
+        self.actor = actors.make_worker_actor(f"race-{os.getpid()}")
         self.person = actors.Actor(actors.ActorKind.USER, f"person-{os.getpid()}")
         self.taker = JobClaimer(self.actor.name)
         self.leases: dict[UUID, End] = {}

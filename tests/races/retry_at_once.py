@@ -24,7 +24,7 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
 
 def fail_the_first() -> None:
     promoter.promote()
-    worker = actors.worker("stage")
+    worker = actors.make_worker_actor("stage")
     (taken,) = JobClaimer(worker.name).take([1])
     finish([End(taken.id, taken.lease_token, Failed("Traceback…", "broken"), taken.group_id)], actor=worker)
 

@@ -16,7 +16,7 @@ from jobs.states import LIVE, Status
 from tests.races.claim import JobClaimer
 
 BATCH = 50
-DRAINER = actors.worker("drainer")
+DRAINER = actors.make_worker_actor("drainer")
 
 
 def run_remaining_jobs() -> None:

@@ -21,7 +21,7 @@ from jobs.models import Job
 from jobs.outcomes import Skipped
 from jobs.services import groups
 from jobs.services import jobs as job_services
-from jobs.states import ACTIONS, PERSON_VERBS, LatestAttempt, Status, allowed_actions, is_repeated
+from jobs.states import ACTIONS, OPERATOR_VERBS, LatestAttempt, Status, allowed_actions, is_repeated_stop
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
@@ -107,7 +107,7 @@ def _retry_of(first: Job) -> Job:
 
 def _place(number: int, mode: str = "sequential", **fields: Any) -> Job:
     made = groups.create([ITEM, {**ITEM, **fields}, ITEM], mode=mode)
-    return groups.tails(made.pk)[number]
+    return groups.get_latest_attempts(made.pk)[number]
 
 
 SITUATIONS: dict[str, Callable[[], Job]] = {
@@ -143,7 +143,7 @@ SITUATIONS: dict[str, Callable[[], Job]] = {
     "member of a parallel group, on hold": lambda: _place(1, "parallel", hold=True),
 }
 CALLS: dict[str, Callable[[Job], object]] = {
-    **{verb: lambda job, verb=verb: getattr(job_services, verb)(job.pk) for verb in PERSON_VERBS},  # type: ignore[misc]
+    **{verb: lambda job, verb=verb: getattr(job_services, verb)(job.pk) for verb in OPERATOR_VERBS},  # type: ignore[misc]
     "move": lambda job: job_services.move(job.pk, to="bottom"),
     "update": lambda job: job_services.update(job.pk, {"priority": 90}),
 }
@@ -172,10 +172,10 @@ def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: 
             allowed = allowed_actions(facts)
             is_allowed = action in allowed
             assert _buttons(boss, job) == {
-                each for each in allowed if each in JOB_ACTIONS and not is_repeated(each, facts)
+                each for each in allowed if each in JOB_ACTIONS and not is_repeated_stop(each, facts)
             }
             assert _is_foreseen(action, job) == is_allowed
-            if action in PERSON_VERBS:
+            if action in OPERATOR_VERBS:
                 foretold = call("jobs", action, job.pk, "--dry-run", "--json").json
                 assert bool(foretold["changed"] or foretold["asked"]) == is_allowed
             assert dump_tables() == before, "looking changed something"

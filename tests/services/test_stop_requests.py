@@ -14,7 +14,7 @@ from jobs.errors import WrongState
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import jobs as job_services
-from jobs.states import STOPPED_AS, Cause, Status, StopMode
+from jobs.states import STATUS_AFTER_STOP, Cause, Status, StopMode
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support.api_client import ApiClient
@@ -120,7 +120,7 @@ def test_the_event_of_a_stop_names_who_asked_for_it_and_the_request_is_gone(mode
         _expire(job)
     asked = {"kind": "user", "name": "ada"} if mode == StopMode.CANCEL else {"kind": "token", "name": "bob"}
     last = ApiClient("read").get(f"/jobs/{job.pk}/events").json()["items"][-1]
-    assert (last["kind"], last["data"]["requested_by"]) == (STOPPED_AS[mode], asked)
+    assert (last["kind"], last["data"]["requested_by"]) == (STATUS_AFTER_STOP[mode], asked)
     job.refresh_from_db()
     assert (job.cancel_requested, job.cancel_mode) == (False, "")
 

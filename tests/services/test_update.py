@@ -11,7 +11,7 @@ from django.utils import timezone
 from jobs.actors import Actor, ActorKind
 from jobs.engine import finish, lifecycle
 from jobs.errors import InvalidInput, InvalidOperationError, UnknownJobType, WrongState
-from jobs.ids import lane_id
+from jobs.ids import derive_lane_id
 from jobs.models import Gate, Job, LaneMark
 from jobs.services import jobs as job_services
 from jobs.states import Status
@@ -87,7 +87,7 @@ def test_a_job_that_leaves_its_lane_has_both_lanes_looked_at_again(target: str |
     LaneMark.objects.all().delete()
     job_services.update(job.pk, {"target": target})
     marked = {mark.lane_id for mark in LaneMark.objects.all()}
-    assert marked == {lane_id("default", each) for each in ("book-1", target) if each}
+    assert marked == {derive_lane_id("default", each) for each in ("book-1", target) if each}
     executor.claim(job)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from jobs import db
-from jobs.actors import Actor, worker
+from jobs.actors import Actor, make_worker_actor
 from jobs.engine import finish as ending
 from jobs.engine import lifecycle, promoter
 from jobs.engine.claim import Claimer, Serves
@@ -17,7 +17,7 @@ from jobs.outcomes import Completed, Failed, Skipped
 from jobs.registry import registry
 
 NAME = "worker-1"
-WORKER = worker(NAME)
+WORKER = make_worker_actor(NAME)
 
 
 def claim_next() -> Job | None:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from jobs import clock, ids
+from jobs.ids import min_id_at
 from jobs.models import Job
 from jobs.states import EventKind
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory
@@ -14,7 +15,7 @@ from tests.factories import JobEventFactory, JobFactory, JobLogFactory
 
 def make_id(moment: datetime) -> UUID:
     """An id as a job of that age has it."""
-    return UUID(int=clock.first_id(moment).int | ids.uuid7().int & 0xFFFF_FFFF_FFFF_FFFF)
+    return UUID(int=min_id_at(moment).int | ids.uuid7().int & 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def create_old_job(*, age: timedelta, **fields: Any) -> Job:

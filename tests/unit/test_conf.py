@@ -11,7 +11,18 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from jobs.conf import PRESETS, RULES, Admission, Conf, Kind, Limits, conf, from_environ, policy, read
+from jobs.conf import (
+    PRESETS,
+    RULES,
+    Admission,
+    Conf,
+    LimitSettings,
+    ProblemKind,
+    conf,
+    from_environ,
+    policy,
+    read_settings,
+)
 
 DEFAULTS = {
     "PRESET": None,
@@ -24,7 +35,7 @@ DEFAULTS = {
     "CANCEL_TIMEOUT_SEC": None,
     "DISPATCH_TIMEOUT_SEC": 30,
     "DIRECT_WAIT_SEC": 60,
-    "LIMITS": Limits(overall=1),
+    "LIMITS": LimitSettings(overall=1),
     "CONCURRENCY_POLICY": "jobs.policies.concurrency.Limits",
     "ADMISSION_POLICY": "jobs.policies.admission.Open",
     "RETRY_POLICY": "jobs.policies.retry.ExponentialBackoff",
@@ -81,7 +92,7 @@ class NeedsArguments:
 
 
 def read_well(raw: dict[str, Any]) -> Conf:
-    accepted, problems = read(raw)
+    accepted, problems = read_settings(raw)
     assert problems == []
     return accepted
 
@@ -126,9 +137,9 @@ def test_recovery_runs_with_the_heartbeat_unless_set() -> None:
 
 @pytest.mark.parametrize("raw", [None, [], "LEASE_SEC", 3, {("LEASE_SEC", 30)}])
 def test_settings_that_are_no_dict_are_a_problem(raw: Any) -> None:
-    accepted, problems = read(raw)
+    accepted, problems = read_settings(raw)
     assert accepted == Conf()
-    assert [problem.kind for problem in problems] == [Kind.INVALID]
+    assert [problem.kind for problem in problems] == [ProblemKind.INVALID]
 
 
 @pytest.mark.parametrize(
@@ -147,14 +158,14 @@ def test_settings_that_are_no_dict_are_a_problem(raw: Any) -> None:
     ids=named,
 )
 def test_an_unknown_key_is_named_with_the_nearest_one(key: Any, hint: str) -> None:
-    _, problems = read({key: 1})
-    assert [(problem.kind, problem.hint) for problem in problems] == [(Kind.UNKNOWN, hint)]
+    _, problems = read_settings({key: 1})
+    assert [(problem.kind, problem.hint) for problem in problems] == [(ProblemKind.UNKNOWN, hint)]
     assert len(str(problems[0])) < 200
 
 
 def test_an_unknown_key_of_the_admission_is_named_with_its_place() -> None:
-    _, problems = read({"ADMISSION": {"quiet_lode": 1}})
-    assert [(problem.kind, problem.key) for problem in problems] == [(Kind.UNKNOWN, "ADMISSION.quiet_lode")]
+    _, problems = read_settings({"ADMISSION": {"quiet_lode": 1}})
+    assert [(problem.kind, problem.key) for problem in problems] == [(ProblemKind.UNKNOWN, "ADMISSION.quiet_lode")]
     assert problems[0].hint == "Did you mean ADMISSION.quiet_load?"
 
 
@@ -190,8 +201,8 @@ REFUSED: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("key", "value"), REFUSED, ids=named)
 def test_an_ill_typed_or_impossible_value_is_a_problem_and_has_its_default(key: str, value: Any) -> None:
-    accepted, problems = read({key: value})
-    assert [(problem.kind, problem.key) for problem in problems] == [(Kind.INVALID, key)]
+    accepted, problems = read_settings({key: value})
+    assert [(problem.kind, problem.key) for problem in problems] == [(ProblemKind.INVALID, key)]
     assert key in problems[0].message
     assert getattr(accepted, key) == getattr(Conf(), key)
 
@@ -209,18 +220,20 @@ def test_an_ill_typed_or_impossible_value_is_a_problem_and_has_its_default(key: 
     ],
 )
 def test_an_impossible_admission_parameter_is_named_with_its_place(key: str, value: Any) -> None:
-    accepted, problems = read({"ADMISSION": {key: value}})
-    assert [(problem.kind, problem.key) for problem in problems] == [(Kind.INVALID, f"ADMISSION.{key}")]
+    accepted, problems = read_settings({"ADMISSION": {key: value}})
+    assert [(problem.kind, problem.key) for problem in problems] == [(ProblemKind.INVALID, f"ADMISSION.{key}")]
     assert getattr(accepted.ADMISSION, key) == getattr(Admission(), key)
 
 
 def test_quiet_must_be_quieter_than_busy() -> None:
-    _, problems = read({"ADMISSION": {"quiet_load": 0.9}})
+    _, problems = read_settings({"ADMISSION": {"quiet_load": 0.9}})
     assert [problem.key for problem in problems] == ["ADMISSION.quiet_load"]
 
 
 def test_all_problems_are_told_at_once() -> None:
-    _, problems = read({"LEASE_SEC": "x", "NOPE": 1, "API_BULK_LIMIT": 0, "ADMISSION": {"x": 1, "streak_sec": -1}})
+    _, problems = read_settings(
+        {"LEASE_SEC": "x", "NOPE": 1, "API_BULK_LIMIT": 0, "ADMISSION": {"x": 1, "streak_sec": -1}}
+    )
     assert {problem.key for problem in problems} == {
         "LEASE_SEC",
         "NOPE",
@@ -235,8 +248,8 @@ def test_all_problems_are_told_at_once() -> None:
     [{"HEARTBEAT_SEC": 7.6}, {"LEASE_SEC": 7}, {"PRESET": "production", "LEASE_SEC": 119}, {"HEARTBEAT_SEC": 60}],
 )
 def test_a_heartbeat_above_a_quarter_of_the_lease_is_a_problem(raw: dict[str, Any]) -> None:
-    _, problems = read(raw)
-    assert [problem.kind for problem in problems] == [Kind.HEARTBEAT]
+    _, problems = read_settings(raw)
+    assert [problem.kind for problem in problems] == [ProblemKind.HEARTBEAT]
 
 
 def test_a_heartbeat_of_exactly_a_quarter_is_fine() -> None:
@@ -247,8 +260,8 @@ def test_a_heartbeat_of_exactly_a_quarter_is_fine() -> None:
 
 @pytest.mark.parametrize("raw", [{"LEASE_SEC": "x"}, {"PRESET": "prodution"}])
 def test_a_heartbeat_is_not_blamed_for_another_mistake(raw: dict[str, Any]) -> None:
-    _, problems = read({"HEARTBEAT_SEC": 20, **raw})
-    assert [problem.kind for problem in problems] == [Kind.INVALID]
+    _, problems = read_settings({"HEARTBEAT_SEC": 20, **raw})
+    assert [problem.kind for problem in problems] == [ProblemKind.INVALID]
 
 
 @pytest.mark.parametrize(
@@ -266,21 +279,21 @@ def test_a_heartbeat_is_not_blamed_for_another_mistake(raw: dict[str, Any]) -> N
 def test_an_absent_scope_is_unlimited(raw: dict[str, Any], limits: list[tuple[str, str, int]]) -> None:
     accepted = read_well({"LIMITS": raw}).LIMITS
     assert list(accepted) == limits
-    assert all(accepted.of(scope, key) == most for scope, key, most in limits)
-    assert accepted.of("job_type", "unheard of") is None
+    assert all(accepted.get_max(scope, key) == most for scope, key, most in limits)
+    assert accepted.get_max("job_type", "unheard of") is None
 
 
 def test_limits_are_a_snapshot_of_what_was_written() -> None:
     raw = {"job_type": {"a": 1}}
     accepted = read_well({"LIMITS": raw}).LIMITS
     raw["job_type"]["a"] = 99
-    assert accepted.of("job_type", "a") == 1
+    assert accepted.get_max("job_type", "a") == 1
 
 
 def test_a_secret_is_neither_shown_nor_quoted_in_a_problem() -> None:
     good = {"WEBHOOK_SECRET_KEY": "hunter2-hunter2-hunter2", "WEBHOOK_PROXY": "http://me:hunter2@proxy:3128"}
     assert "hunter2" not in repr(read_well(good))
-    _, problems = read({"WEBHOOK_SECRET_KEY": "hunter2", "WEBHOOK_PROXY": "me:hunter2@proxy"})
+    _, problems = read_settings({"WEBHOOK_SECRET_KEY": "hunter2", "WEBHOOK_PROXY": "me:hunter2@proxy"})
     assert len(problems) == 2
     assert "hunter2" not in repr(problems)
 
@@ -408,14 +421,14 @@ def test_the_environment_is_read_by_the_type_of_each_key(key: str, text: str, va
     ids=named,
 )
 def test_an_unreadable_variable_is_reported_as_the_wrong_type(key: str, text: str) -> None:
-    _, problems = read(from_environ({f"JOBSCHEDULER_{key}": text}))
-    assert [(problem.kind, problem.key) for problem in problems] == [(Kind.INVALID, key)]
+    _, problems = read_settings(from_environ({f"JOBSCHEDULER_{key}": text}))
+    assert [(problem.kind, problem.key) for problem in problems] == [(ProblemKind.INVALID, key)]
 
 
 def test_an_unknown_variable_is_reported_as_an_unknown_key() -> None:
     raw = from_environ({"JOBSCHEDULER_LEASE_SECS": "60", "JOBSCHEDULER_PORT": "8000"})
     assert raw == {"LEASE_SECS": "60", "PORT": "8000"}
-    assert {problem.kind for problem in read(raw)[1]} == {Kind.UNKNOWN}
+    assert {problem.kind for problem in read_settings(raw)[1]} == {ProblemKind.UNKNOWN}
 
 
 def test_the_addresses_that_a_cluster_announces_for_a_service_of_our_name_are_no_settings() -> None:

@@ -21,7 +21,7 @@ import jobs
 from jobs import job
 from jobs.errors import InvalidInput, InvalidParams, UnknownJobType
 from jobs.models import Job
-from jobs.registry import Bound, Member, Options, Registry, registry
+from jobs.registry import BoundHandler, GroupMember, HandlerOptions, Registry, registry
 from jobs.states import Status
 
 
@@ -79,7 +79,7 @@ def test_a_handler_knows_what_a_worker_must_know_to_call_it() -> None:
     assert handler.takes_ctx
     assert not handler.is_async
     assert handler.doc == "Write a story.\n\nWith a plot."
-    assert handler.signature.arguments({"topic": "sea"}) == {"topic": "sea"}
+    assert handler.signature.parse_arguments({"topic": "sea"}) == {"topic": "sea"}
 
 
 def test_an_async_function_makes_an_async_handler() -> None:
@@ -108,7 +108,7 @@ def test_the_options_of_a_handler_are_those_of_its_decorator() -> None:
         remote=True,
         aliases=["story.write"],
     )(generate)
-    assert handler.options == Options(
+    assert handler.options == HandlerOptions(
         resource="ollama",
         priority=75,
         max_retries=0,
@@ -125,7 +125,7 @@ def test_the_options_of_a_handler_are_those_of_its_decorator() -> None:
 
 def test_what_a_handler_does_not_say_is_left_to_the_settings() -> None:
     options = job("story.generate", max_retries=None)(generate).options
-    assert options == Options()
+    assert options == HandlerOptions()
     assert (options.resource, options.remote) == ("default", False)
     left_open = ("priority", "max_retries", "retry_on", "max_runtime_sec", "token_limit", "cost_units", "constraints")
     assert all(getattr(options, name) is None for name in left_open)
@@ -133,7 +133,7 @@ def test_what_a_handler_does_not_say_is_left_to_the_settings() -> None:
 
 def test_every_option_is_a_keyword_of_job_that_type_checkers_know() -> None:
     spelled_out = inspect.signature(typing.get_overloads(job)[1]).parameters
-    assert set(spelled_out) - {"name"} == {each.name for each in fields(Options)}
+    assert set(spelled_out) - {"name"} == {each.name for each in fields(HandlerOptions)}
 
 
 # what is refused at decoration
@@ -311,18 +311,18 @@ def test_a_parameter_may_be_called_as_the_methods_own_arguments_are() -> None:
 def test_using_adds_fields_and_the_later_ones_win() -> None:
     handler = job("story.generate")(generate)
     first = handler.using(target="book-1", priority="LOW")
-    assert first.using(priority="HIGH", tags=["x"]) == Bound(
+    assert first.using(priority="HIGH", tags=["x"]) == BoundHandler(
         "story.generate", {"target": "book-1", "priority": "HIGH", "tags": ["x"]}
     )
-    assert first == Bound("story.generate", {"target": "book-1", "priority": "LOW"})
+    assert first == BoundHandler("story.generate", {"target": "book-1", "priority": "LOW"})
     with pytest.raises(FrozenInstanceError):
         first.job_type = "other"  # type: ignore[misc]
 
 
 def test_a_member_of_a_group_carries_its_type_params_and_fields() -> None:
     handler = job("story.generate")(generate)
-    assert handler.s(topic="sea") == Member("story.generate", {"topic": "sea"})
-    assert handler.using(priority=7).s(topic="sea") == Member("story.generate", {"topic": "sea"}, {"priority": 7})
+    assert handler.s(topic="sea") == GroupMember("story.generate", {"topic": "sea"})
+    assert handler.using(priority=7).s(topic="sea") == GroupMember("story.generate", {"topic": "sea"}, {"priority": 7})
 
 
 # discovery

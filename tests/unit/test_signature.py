@@ -193,7 +193,7 @@ def test_the_handler_gets_typed_values_from_json() -> None:
     }
     signature = Signature(every_type)
     assert signature.validate(params) is params
-    assert signature.arguments(params) == {
+    assert signature.parse_arguments(params) == {
         "at": datetime(2030, 1, 31, 12, tzinfo=UTC),
         "took": timedelta(minutes=5),
         "price": Decimal("1.10"),
@@ -222,7 +222,7 @@ def test_params_stored_for_an_older_handler_are_refused_at_the_call() -> None:
 
 def test_ctx_is_no_param() -> None:
     assert Signature(generate).takes_ctx
-    assert list(Signature(generate).schema()["properties"]) == ["topic", "words"]
+    assert list(Signature(generate).get_schema()["properties"]) == ["topic", "words"]
     assert refused(generate, {"topic": "sea", "ctx": 1}) == [(["params", "ctx"], "extra_forbidden")]
 
 
@@ -376,7 +376,7 @@ def test_an_unknown_word_is_left_for_validate_to_refuse_by_name() -> None:
 
 
 def test_the_schema_names_types_and_defaults() -> None:
-    schema = Signature(generate).schema()
+    schema = Signature(generate).get_schema()
     assert schema["type"] == "object"
     assert schema["required"] == ["topic"]
     assert schema["additionalProperties"] is False
@@ -387,12 +387,12 @@ def test_the_schema_names_types_and_defaults() -> None:
 def test_a_default_that_json_cannot_say_is_left_out_of_the_schema() -> None:
     def handler(share: float = float("nan"), thing: Any = object()) -> None: ...  # noqa: B008
 
-    properties = Signature(handler).schema()["properties"]
+    properties = Signature(handler).get_schema()["properties"]
     assert "default" not in properties["share"]
     assert "default" not in properties["thing"]
 
 
 def test_changing_a_schema_that_was_given_out_changes_no_other() -> None:
     signature = Signature(generate)
-    signature.schema()["properties"].clear()
-    assert list(signature.schema()["properties"]) == ["topic", "words"]
+    signature.get_schema()["properties"].clear()
+    assert list(signature.get_schema()["properties"]) == ["topic", "words"]

@@ -11,9 +11,9 @@ import pytest
 from jobs.errors import Conflict, InvalidOperationError, LiveTail, Superseded, WrongState
 from jobs.states import (
     ACTIONS,
-    ARROWS,
     LIVE,
     TERMINAL,
+    TRANSITIONS,
     DryRun,
     JobFacts,
     LatestAttempt,
@@ -21,9 +21,9 @@ from jobs.states import (
     Status,
     StopMode,
     allowed_actions,
-    is_repeated,
-    refusal,
-    refused_by_status,
+    build_status_refusal,
+    find_refusal,
+    is_repeated_stop,
 )
 
 JOB, LATEST = UUID(int=1), UUID(int=2)
@@ -70,7 +70,7 @@ def facts(status: Status, **known: Any) -> JobFacts:
 
 @pytest.mark.parametrize(("action", "status"), list(product(ACTIONS, Status)))
 def test_an_action_starts_from_its_statuses_and_says_what_else_is_allowed(action: str, status: Status) -> None:
-    refused = refusal(action, facts(status))
+    refused = find_refusal(action, facts(status))
     assert (refused is None) == (action in ALLOWED[status])
     if refused is not None:
         assert (refused.reason, refused.code) == (RefusalReason.STATUS, "wrong_state")
@@ -114,7 +114,7 @@ def test_what_is_allowed_in_a_situation(known: dict[str, Any], allowed: list[str
             "pause",
             {"status": Status.RUNNING, "stop_mode": StopMode.CANCEL},
             RefusalReason.CANCEL_REQUESTED,
-            f"Job {JOB} was already asked to cancel and cannot be paused; allowed: cancel.",
+            f"Job {JOB} has a cancel request and cannot be paused; allowed: cancel.",
         ),
         (
             "resolve",
@@ -126,7 +126,8 @@ def test_what_is_allowed_in_a_situation(known: dict[str, Any], allowed: list[str
             "release",
             {"status": Status.PENDING, "waits_in_group": True},
             RefusalReason.WAITS_IN_GROUP,
-            f"Job {JOB} waits for another place of its group and cannot be released; allowed: cancel, move, update.",
+            f"Job {JOB} waits for an earlier member of its group and cannot be released; "
+            "allowed: cancel, move, update.",
         ),
         (
             "retry",
@@ -151,7 +152,7 @@ def test_what_is_allowed_in_a_situation(known: dict[str, Any], allowed: list[str
 def test_a_refusal_says_why_and_what_else(
     action: str, known: dict[str, Any], reason: RefusalReason, message: str
 ) -> None:
-    refused = refusal(action, JobFacts(JOB, **known))
+    refused = find_refusal(action, JobFacts(JOB, **known))
     assert refused is not None
     assert (refused.reason, refused.message) == (reason, message)
 
@@ -159,7 +160,7 @@ def test_a_refusal_says_why_and_what_else(
 @pytest.mark.parametrize(("status", "latest"), list(product(sorted(TERMINAL), Status)))
 @pytest.mark.parametrize("action", sorted(set(ACTIONS) - {"retry"}))
 def test_a_superseded_attempt_names_the_latest_one(action: str, status: Status, latest: Status) -> None:
-    refused = refusal(action, facts(status, superseded_by=LatestAttempt(LATEST, latest)))
+    refused = find_refusal(action, facts(status, superseded_by=LatestAttempt(LATEST, latest)))
     assert refused is not None
     assert (refused.code, refused.tail_id, refused.status) == ("superseded", LATEST, latest)
     assert refused.allowed == (("retry",) if latest in TERMINAL else ())
@@ -170,10 +171,10 @@ def test_a_superseded_attempt_names_the_latest_one(action: str, status: Status, 
 def test_a_retry_is_refused_while_the_latest_attempt_lives(latest: Status, is_named: bool) -> None:
     """Whichever attempt is named; a live job that is no retry has no chain to speak of."""
     superseded = facts(Status.FAILED, superseded_by=LatestAttempt(LATEST, latest))
-    refused = refusal("retry", JobFacts(LATEST, latest, is_retry=True) if is_named else superseded)
+    refused = find_refusal("retry", JobFacts(LATEST, latest, is_retry=True) if is_named else superseded)
     assert refused is not None
     assert (refused.code, refused.tail_id, refused.status) == ("live_tail", LATEST, latest)
-    alone = refusal("retry", facts(latest))
+    alone = find_refusal("retry", facts(latest))
     assert alone is not None
     assert (alone.code, alone.tail_id) == ("wrong_state", None)
 
@@ -185,7 +186,7 @@ def test_a_retry_is_refused_while_the_latest_attempt_lives(latest: Status, is_na
 def test_a_field_is_frozen_for_good_or_changes_while_the_job_waits(
     field: str, status: Status, is_dispatched: bool
 ) -> None:
-    refused = refusal("update", facts(status, is_dispatched=is_dispatched), ["tags", field])
+    refused = find_refusal("update", facts(status, is_dispatched=is_dispatched), ["tags", field])
     if field == "tags":
         assert refused is None
     elif is_dispatched and field in ("params", "job_type", "tenant", "target"):
@@ -201,7 +202,7 @@ def test_a_field_is_frozen_for_good_or_changes_while_the_job_waits(
 
 
 def test_of_several_fields_the_first_that_cannot_change_is_named() -> None:
-    refused = refusal("update", facts(Status.QUEUED, is_dispatched=True), ["priority", "target", "params"])
+    refused = find_refusal("update", facts(Status.QUEUED, is_dispatched=True), ["priority", "target", "params"])
     assert refused is not None
     assert refused.field == "target"
 
@@ -210,26 +211,26 @@ def test_of_several_fields_the_first_that_cannot_change_is_named() -> None:
 def test_in_any_situation_a_refusal_lists_exactly_what_is_accepted(status: Status) -> None:
     for known in product(*EVERY_FACT.values()):
         situation = facts(status, **dict(zip(EVERY_FACT, known, strict=True)))
-        accepted = [action for action in ACTIONS if refusal(action, situation) is None]
+        accepted = [action for action in ACTIONS if find_refusal(action, situation) is None]
         assert allowed_actions(situation) == accepted
         for action in set(ACTIONS) - set(accepted):
-            refused = refusal(action, situation)
+            refused = find_refusal(action, situation)
             assert refused is not None
             assert list(refused.allowed) == accepted
 
 
-@pytest.mark.parametrize("verb", sorted({each.verb for each in ARROWS} - {"enqueue"}))
+@pytest.mark.parametrize("verb", sorted({each.verb for each in TRANSITIONS} - {"enqueue"}))
 def test_every_verb_can_be_refused_in_a_sentence(verb: str) -> None:
-    refused = refused_by_status(verb, facts(Status.COMPLETED))
+    refused = build_status_refusal(verb, facts(Status.COMPLETED))
     assert refused.message.startswith(f"Job {JOB} is COMPLETED and cannot be ")
 
 
 def test_a_repeated_stop_request_is_accepted_and_known_as_such() -> None:
     asked = {mode: facts(Status.RUNNING, stop_mode=mode) for mode in StopMode}
-    assert [is_repeated(action, asked[StopMode.CANCEL]) for action in ("cancel", "pause")] == [True, False]
-    assert [is_repeated(action, asked[StopMode.PAUSE]) for action in ("cancel", "pause")] == [False, True]
-    assert refusal("cancel", asked[StopMode.CANCEL]) is refusal("pause", asked[StopMode.PAUSE]) is None
-    assert not is_repeated("cancel", facts(Status.RUNNING))
+    assert [is_repeated_stop(action, asked[StopMode.CANCEL]) for action in ("cancel", "pause")] == [True, False]
+    assert [is_repeated_stop(action, asked[StopMode.PAUSE]) for action in ("cancel", "pause")] == [False, True]
+    assert find_refusal("cancel", asked[StopMode.CANCEL]) is find_refusal("pause", asked[StopMode.PAUSE]) is None
+    assert not is_repeated_stop("cancel", facts(Status.RUNNING))
 
 
 def test_a_dry_run_retries_a_chain_once() -> None:
@@ -241,14 +242,14 @@ def test_a_dry_run_retries_a_chain_once() -> None:
         JobFacts(uuid4(), Status.FAILED),
     ]
     dry_run = DryRun("retry")
-    refusals = [dry_run.refusal(each) for each in named]
+    refusals = [dry_run.find_refusal(each) for each in named]
     assert [None if each is None else each.reason for each in refusals] == [
         None,
         RefusalReason.LIVE_TAIL,
         RefusalReason.LIVE_TAIL,
         None,
     ]
-    assert [DryRun("cancel").refusal(each) is None for each in named] == [False] * 4
+    assert [DryRun("cancel").find_refusal(each) is None for each in named] == [False] * 4
 
 
 @pytest.mark.parametrize(
@@ -261,9 +262,9 @@ def test_a_dry_run_retries_a_chain_once() -> None:
     ],
 )
 def test_each_refusal_has_its_error(action: str, known: dict[str, Any], kind: type[Conflict]) -> None:
-    refused = refusal(action, JobFacts(JOB, **known), ["params"])
+    refused = find_refusal(action, JobFacts(JOB, **known), ["params"])
     assert refused is not None
-    error = Conflict.of(refused)
+    error = Conflict.from_refusal(refused)
     assert (type(error), error.code, str(error)) == (kind, refused.code, refused.message)
     assert (error.status, error.allowed, error.refusal) == (refused.status, list(refused.allowed), refused)
     assert (error.field, error.tail_id) == (refused.field, refused.tail_id)

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs.api import serializers
 from jobs.models import Job, JobEvent
 from jobs.outcomes import Completed
-from jobs.serializers import moment
+from jobs.serializers import format_time
 from jobs.services import groups
 from jobs.services import jobs as jobs
 from tests.factories import JobTemplateFactory
@@ -102,7 +102,7 @@ def test_a_late_body_shows_the_job_as_it_is_now_with_the_status_of_the_event() -
         document = json.loads(bytes(message.body or b""))
         kind = {"job.queued": "SUBMITTED", "job.started": "RUNNING", "job.failed": "FAILED"}[event]
         at = JobEvent.objects.get(job_id=job.pk, kind=kind).at
-        assert (document["type"], document["timestamp"]) == (event, moment(at))
+        assert (document["type"], document["timestamp"]) == (event, format_time(at))
         data = document["data"]
         assert (data["status"], data["tags"], data["run"]["status"]) == (status, ["after"], "FAILED")
         assert (data["retried_by"] is not None) is (event == "job.failed")

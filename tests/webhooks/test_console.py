@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 
 from jobs import clock
+from jobs.ids import min_id_at
 from tests.admin.test_lists import queries_of
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookEndpointFactory
 from tests.support.admin_pages import get_list_url, get_page_url
@@ -35,7 +36,7 @@ def test_a_rate_is_made_of_the_last_hundred_within_a_day() -> None:
     assert endpoints.LAST == 100
     assert endpoints.lately([endpoint.pk], 5) == {endpoint.pk: (4, 5)}
     WebhookDelivery.objects.all().delete()
-    old = clock.first_id(clock.now() - timedelta(days=2))
+    old = min_id_at(clock.now() - timedelta(days=2))
     WebhookDeliveryFactory.create(id=old, endpoint=endpoint, failed=True)
     assert endpoints.lately([endpoint.pk]) == endpoints.lately([]) == {}
 

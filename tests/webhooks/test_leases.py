@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from jobs import clock
+from jobs.ids import min_id_at
 from tests.factories import WebhookDeliveryFactory
 from tests.support.webhook_receiver import Receiver
 from tests.support.webhooks import (
@@ -348,11 +349,11 @@ def test_a_batch_is_bounded_in_deliveries(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_delivery_has_an_id_that_tells_its_time() -> None:
     """Whichever database makes it: lists, rates and `since` go by it."""
     create_endpoint("https://example.org/", "job.queued")
-    before = clock.first_id(clock.now())
+    before = min_id_at(clock.now())
     for _ in range(3):
         enqueue_job()
     fan_out_all()
-    after = clock.first_id(clock.now() + timedelta(milliseconds=1))
+    after = min_id_at(clock.now() + timedelta(milliseconds=1))
     for delivery in list_deliveries():
         assert (before <= delivery.pk <= after, delivery.pk.version) == (True, 7)
 

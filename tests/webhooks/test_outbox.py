@@ -20,7 +20,7 @@ from jobs.models import Job, JobEvent, JobGroup
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import groups
 from jobs.services import jobs as jobs
-from jobs.states import ARROWS, EventKind, Status
+from jobs.states import TRANSITIONS, EventKind, Status
 from tests.factories import JobFactory
 from tests.invariants.raw import execute
 from tests.support import executor
@@ -185,7 +185,7 @@ def test_every_transition_has_its_event_or_is_known_to_have_none() -> None:
         ("RESOLVED", "FAILED"),
         *(("RETRY_CREATED", str(status)) for status in ("COMPLETED", "FAILED", "SKIPPED", "CANCELLED")),
     }
-    transitions = {(str(arrow.event), str(arrow.target)) for arrow in ARROWS}
+    transitions = {(str(arrow.event), str(arrow.target)) for arrow in TRANSITIONS}
     mapped = {(str(transition.kind), str(transition.to_status)) for transition in events.EVENT_OF}
     assert transitions - mapped == silent
     assert mapped <= transitions

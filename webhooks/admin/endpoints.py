@@ -33,6 +33,7 @@ from jobs.admin.formatting import (
 )
 from jobs.admin.forms import validate_with
 from jobs.admin.object_actions import ObjectAction, ServiceBackedAdmin, call_with_key
+from jobs.ids import min_id_at
 from jobs.validation import fields as validation
 from webhooks import services
 from webhooks.events import PATTERNS
@@ -143,7 +144,7 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         return (*self.readonly_fields, *(() if obj is None else ("tenant",)))
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        actor = actors.user(request.user)
+        actor = actors.make_user_actor(request.user)
         if change:
             services.update(obj.pk, form.changes(), actor=actor)
         else:
@@ -213,7 +214,7 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
 
 def lately(ids: Sequence[UUID], limit: int = LAST) -> dict[UUID, Rate]:
     """Of each endpoint, count how many of its last deliveries within a day were received, and how many have ended."""
-    since = clock.first_id(clock.now() - timedelta(hours=24))
+    since = min_id_at(clock.now() - timedelta(hours=24))
     own = WebhookDelivery.objects.filter(endpoint_id=OuterRef("pk")).order_by("-pk").values("pk")
     endpoints: Any = WebhookEndpoint.objects.filter(pk__in=list(ids)).order_by()
     wanted = Q()

@@ -23,7 +23,7 @@ from jobs.conf import conf
 from jobs.contrib.tasks.compat import Task, TaskResult, TaskResultStatus, normalize_json, task_finished, task_started
 from jobs.contrib.tasks.task import JobsContext
 from jobs.errors import NoRetry, Skip
-from jobs.registry import Handler, Options, job, registry
+from jobs.registry import Handler, HandlerOptions, job, registry
 from jobs.states import Cause, Status, StopMode
 
 GENERIC_JOB_TYPE = "django.task"
@@ -43,7 +43,7 @@ def register_task(task: Task[..., Any]) -> str:
             )
             handler.__module__, handler.__qualname__ = task.func.__module__, task.func.__qualname__
             handler.__name__, handler.__doc__ = task.func.__name__, task.func.__doc__
-            registry.add(Handler(handler, path, Options()))
+            registry.add(Handler(handler, path, HandlerOptions()))
     return path if is_autodiscovered(task.func.__module__) else GENERIC_JOB_TYPE
 
 

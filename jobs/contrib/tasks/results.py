@@ -14,7 +14,7 @@ from jobs.contrib.tasks.compat import Task, TaskError, TaskResult, TaskResultSta
 from jobs.contrib.tasks.task import JOB_FIELDS
 from jobs.engine.transitions import jobs
 from jobs.models import Job, JobEvent
-from jobs.states import ENDED_WELL, TERMINAL, Cause, EventKind, Status
+from jobs.states import SUCCESSFUL, TERMINAL, Cause, EventKind, Status
 
 EXCEPTION_PATHS = {
     Cause.LEASE_EXPIRED: "jobs.errors.LeaseLost",
@@ -104,7 +104,7 @@ def set_final_state(result: TaskResult[Any], status: TaskResultStatus, error: Ba
 def was_sent_by_handler(last: Job) -> bool:
     """Tell whether the handler has already sent `task_finished`."""
     run = getattr(last, "run", None)
-    return run is not None and (last.status in ENDED_WELL or handlers.EXCEPTION_ARTIFACT in run.artifacts)
+    return run is not None and (last.status in SUCCESSFUL or handlers.EXCEPTION_ARTIFACT in run.artifacts)
 
 
 def _restore_task(first: Job) -> Task[..., Any]:
@@ -133,7 +133,7 @@ def _map_status(last: Job) -> TaskResultStatus:
         return TaskResultStatus.RUNNING
     if last.status not in TERMINAL:
         return TaskResultStatus.READY
-    return TaskResultStatus.SUCCESSFUL if last.status in ENDED_WELL else TaskResultStatus.FAILED
+    return TaskResultStatus.SUCCESSFUL if last.status in SUCCESSFUL else TaskResultStatus.FAILED
 
 
 def _get_finished_at(last: Job) -> datetime | None:

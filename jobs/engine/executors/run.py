@@ -108,7 +108,7 @@ def _run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     try:
         handler = registry.get(job_type)
         positional = (ctx,) if handler.takes_ctx else ()
-        result = handler(*positional, **handler.signature.arguments(ctx.params))
+        result = handler(*positional, **handler.signature.parse_arguments(ctx.params))
     except BaseException as error:  # noqa: BLE001 — any exception of a handler is its outcome
         return _build_outcome_of_error(error, job_type, ctx, retry)
     finally:
@@ -121,7 +121,7 @@ async def _run_async(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outc
     try:
         handler = registry.get(job_type)
         positional = (ctx,) if handler.takes_ctx else ()
-        result = await handler(*positional, **handler.signature.arguments(ctx.params))
+        result = await handler(*positional, **handler.signature.parse_arguments(ctx.params))
     except BaseException as error:  # noqa: BLE001 — any exception of a handler is its outcome
         return _build_outcome_of_error(error, job_type, ctx, retry)
     finally:

@@ -21,6 +21,7 @@ from django.db import IntegrityError, models
 from jobs import clock, db
 from jobs.conf import conf
 from jobs.engine.maintenance import rollup_compaction
+from jobs.ids import min_id_at
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Worker
 from jobs.models.group import OPEN_GROUP_STATUSES
 from jobs.states import TERMINAL
@@ -52,7 +53,7 @@ class PrunePass:
         self.before = clock.now() - older_than
         self.dry_run = dry_run
         self.counts = PruneCounts()
-        self._horizon = clock.first_id(self.before)
+        self._horizon = min_id_at(self.before)
         self._last_job = self._last_group = BEFORE_ALL
 
     def run(self, seconds: float | None = None) -> bool:

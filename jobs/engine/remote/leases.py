@@ -142,7 +142,7 @@ def is_over_token_limit(job: Job) -> bool:
 
 
 def _build_actor(holder: RemoteSlot) -> Actor:
-    return actors.worker(holder.worker)
+    return actors.make_worker_actor(holder.worker)
 
 
 def _require_free_slot(holder: RemoteSlot) -> None:

@@ -19,7 +19,7 @@ from jobs.conf import conf
 from jobs.engine import notifications
 from jobs.engine.process_identity import Identity, Life, beat_fields, seconds_since
 from jobs.engine.transitions import from_now
-from jobs.ids import flow_id
+from jobs.ids import derive_flow_id
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate
 from jobs.policies.concurrency import InUse, Limit
@@ -48,7 +48,7 @@ def build_lease(candidate: Candidate, kind: LeaseKind, owner: str) -> Lease:
     fields = {name: getattr(candidate, name) for name in (*FLOW_FIELDS, *COST_FIELDS)}
     return Lease(
         kind=kind,
-        flow_id=flow_id(*(fields[name] for name in FLOW_FIELDS)),
+        flow_id=derive_flow_id(*(fields[name] for name in FLOW_FIELDS)),
         constraints=dict.fromkeys(sorted(candidate.constraints), True),
         owner=owner[:300],
         **fields,

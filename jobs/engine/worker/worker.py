@@ -80,7 +80,7 @@ class WorkerLoop:
         self.maintenance = MaintenanceThread()
         self.executor: Executor = make_executor(options.executor, self._on_return)
         self.schedule = ClaimSchedule(checks_unserved=not options.serves.choosy)
-        actor = actors.worker(self.identity.name)
+        actor = actors.make_worker_actor(self.identity.name)
         self.recorder = Recorder(
             self.running, worker=self.identity.name, actor=actor, on_release=self.schedule.record_free_slot
         )

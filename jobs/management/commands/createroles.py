@@ -26,9 +26,9 @@ class Command(base.CliCommand):
             raise CommandError(_("Roles are groups of django.contrib.auth, which is not installed."))
         from jobs import roles  # it needs the models of django.contrib.auth
 
-        if not roles.is_ready():
+        if not roles.has_permissions():
             raise CommandError(_("There are no permissions yet: run “migrate” first."))
-        results = roles.make_all()
+        results = roles.create_roles()
         if options["json"]:
             self.write_json([vars(result) for result in results])
             return

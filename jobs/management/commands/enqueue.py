@@ -19,7 +19,7 @@ from jobs.management import base
 from jobs.models import Job
 from jobs.registry import registry
 from jobs.services import jobs as job_services
-from jobs.services.job_spec import Fields
+from jobs.services.job_spec import JobFields
 from jobs.states import Status
 from jobs.stats import queries
 from jobs.validation import fields as validation
@@ -96,7 +96,7 @@ class Command(base.CliCommand):
             raise CommandError(escape_unprintable(message), returncode=exit_code)
 
 
-def _parse_fields(options: dict[str, Any]) -> Fields:
+def _parse_fields(options: dict[str, Any]) -> JobFields:
     fields: dict[str, Any] = {name: options[name] for name in PLAIN_FIELDS}
     fields |= {"hold": options["hold"] or None, "tags": options["tag"]}
     if options["priority"] is not None:
@@ -106,7 +106,7 @@ def _parse_fields(options: dict[str, Any]) -> Fields:
     if options["max_runtime"] is not None:
         fields["max_runtime_sec"] = base.parse_duration(options["max_runtime"], "--max-runtime").total_seconds()
     fields["not_before"] = None if options["at"] is None else base.parse_moment(options["at"], "--at")
-    return Fields(**fields)  # type: ignore[typeddict-item]
+    return JobFields(**fields)  # type: ignore[typeddict-item]
 
 
 def wait_until_finished(job_id: UUID, show: Callable[[Job], None]) -> Job:

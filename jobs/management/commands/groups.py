@@ -48,7 +48,7 @@ class Command(base.CliCommand):
         if options["subcommand"] in ("cancel", "retry"):
             change = groups.cancel if options["subcommand"] == "cancel" else groups.retry
             group = change(options["id"], reason=options["reason"], actor=base.current_actor())
-            self.write_table(HEADINGS, [_build_row(group, groups.progress([group.pk])[group.pk])])
+            self.write_table(HEADINGS, [_build_row(group, groups.count_progress([group.pk])[group.pk])])
         else:
             getattr(self, f"_{options['subcommand']}")(options)
 
@@ -68,7 +68,7 @@ class Command(base.CliCommand):
         self.stdout.write(str(group.pk))
 
     def _list(self, options: dict[str, Any]) -> None:
-        selected = groups.of(
+        selected = groups.filter_by_tenant(
             validation.parse_tenant(options["tenant"], "--tenant") if options["tenant"] is not None else None
         )
         if options["status"] is not None:
@@ -76,18 +76,18 @@ class Command(base.CliCommand):
                 raise InvalidInput("--status", _("must be one of %s") % ", ".join(GroupStatus.values), "enum")
             selected = selected.filter(status=options["status"])
         rows = list(selected[: base.parse_limit(options)])
-        progress = groups.progress([row.pk for row in rows])
+        progress = groups.count_progress([row.pk for row in rows])
         if options["json"]:
-            self.write_json([serializers.group(row, progress[row.pk]) for row in rows])
+            self.write_json([serializers.serialize_group(row, progress[row.pk]) for row in rows])
         else:
             self.write_table(HEADINGS, [_build_row(row, progress[row.pk]) for row in rows])
 
     def _show(self, options: dict[str, Any]) -> None:
         group = groups.get(options["id"])
-        jobs = list(groups.tails(group.pk).select_related("run", "retried_by"))
-        progress = groups.progress([group.pk])[group.pk]
+        jobs = list(groups.get_latest_attempts(group.pk).select_related("run", "retried_by"))
+        progress = groups.count_progress([group.pk])[group.pk]
         if options["json"]:
-            self.write_json({**serializers.group(group, progress), "jobs": [serializers.job(job) for job in jobs]})
+            self.write_json({**serializers.serialize_group(group, progress), "jobs": [serializers.serialize_job(job) for job in jobs]})
             return
         self.write_table(HEADINGS, [_build_row(group, progress)])
         self.stdout.write("")
@@ -98,4 +98,4 @@ class Command(base.CliCommand):
 def _build_row(group: JobGroup, progress: dict[str, Any]) -> tuple[object, ...]:
     states = ", ".join(f"{count} {status}" for status, count in sorted(progress["by_status"].items()))
     members = f"{progress['total']}: {states}" if states else "0"
-    return (group.pk, group.name, group.tenant, group.mode, group.status, members, serializers.moment(group.created_at))
+    return (group.pk, group.name, group.tenant, group.mode, group.status, members, serializers.format_time(group.created_at))

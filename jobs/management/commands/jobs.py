@@ -73,7 +73,7 @@ class Command(base.CliCommand):
     def _list(self, options: dict[str, Any]) -> None:
         jobs, is_truncated = Selection.from_options(options).list_newest()
         if options["json"]:
-            self.write_json([serializers.job(job) for job in jobs])
+            self.write_json([serializers.serialize_job(job) for job in jobs])
         else:
             now = clock.now()
             self.write_table(output.HEADINGS, [output.build_row(job, now) for job in jobs])
@@ -124,7 +124,7 @@ class Command(base.CliCommand):
         position = {name: options[name] for name in ("before", "after", "to")}
         job = job_services.move(options["id"], **position, reason=options["reason"], actor=base.current_actor())
         if options["json"]:
-            self.write_json(serializers.job(job))
+            self.write_json(serializers.serialize_job(job))
         else:
             self.stdout.write(_("Job %s was moved.") % job.pk)
 

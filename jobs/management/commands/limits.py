@@ -42,9 +42,9 @@ class Command(base.CliCommand):
         return subcommand
 
     def handle(self, *args: Any, **options: Any) -> None:
-        states = limits.listing() if options["subcommand"] == "list" else [self._change(options)]
+        states = limits.list_limits() if options["subcommand"] == "list" else [self._change(options)]
         if options["json"]:
-            documents = [serializers.limit(state) for state in states]
+            documents = [serializers.serialize_limit(state) for state in states]
             self.write_json(documents if options["subcommand"] == "list" else documents[0])
         else:
             self.write_table(HEADINGS, map(_build_row, states))
@@ -56,7 +56,7 @@ class Command(base.CliCommand):
             if len(keys) > 1:
                 raise InvalidInput([], _("give a scope, its key unless the scope is global, and a maximum"))
             number = (
-                None if maximum.lower() in UNLIMITED else base.parse_whole_number(maximum, "max", 1, limits.LARGEST)
+                None if maximum.lower() in UNLIMITED else base.parse_whole_number(maximum, "max", 1, limits.MAXIMUM_LIMIT)
             )
             return limits.set_maximum(scope, "".join(keys), maximum=number, reason=reason, actor=actor)
         key = options["words"] or ""

@@ -87,7 +87,7 @@ def _list_running(now: datetime) -> list[str]:
 
 def _list_limits() -> list[str]:
     rows = []
-    for limit in limits.listing():
+    for limit in limits.list_limits():
         used = f"{limit.in_use}/{_('unlimited') if limit.max is None else limit.max}"
         rows.append((f"{limit.scope} {limit.key}".strip(), used, _("paused") if limit.paused else ""))
     return _format_table(("LIMIT", "IN USE", ""), rows)

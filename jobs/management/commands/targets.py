@@ -50,9 +50,9 @@ class Command(base.CliCommand):
             selected = [targets.pause(options["key"], **arguments)]
         else:
             selected = [targets.unpause(options["key"], tenant=options["tenant"], actor=base.current_actor())]
-        states = targets.states(selected)
+        states = targets.get_states(selected)
         if options["json"]:
-            self.write_json([serializers.target(state) for state in states])
+            self.write_json([serializers.serialize_target(state) for state in states])
         else:
             self.write_table(HEADINGS, [_build_row(state) for state in states])
 
@@ -69,7 +69,7 @@ class Command(base.CliCommand):
 
 def _build_row(state: TargetState) -> tuple[object, ...]:
     holder = "" if state.holder is None else f"{state.holder.pk} {state.holder.status}"
-    oldest = serializers.moment(state.oldest_queued_at) or ""
+    oldest = serializers.format_time(state.oldest_queued_at) or ""
     status = _("blocked") if state.blocked_by else _("open")
     if state.target.paused:
         actor = f"{state.target.paused_by}: {state.target.reason}".strip(": ")

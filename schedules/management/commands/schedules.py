@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 from jobs.errors import InvalidInput
 from jobs.management import base
 from jobs.registry import registry
-from jobs.serializers import job as job_document
-from jobs.serializers import moment
+from jobs.serializers import format_time
+from jobs.serializers import serialize_job as job_document
 from jobs.services.job_spec import find_template
 from jobs.validation import fields
 from schedules import history, services
@@ -113,7 +113,7 @@ class Command(base.CliCommand):
         if options["json"]:
             self.write_json([serialize_upcoming(fire) for fire in upcoming])
         else:
-            rows = [(moment(fire.fire_at), fire.local.isoformat(), fire.note or "") for fire in upcoming]
+            rows = [(format_time(fire.fire_at), fire.local.isoformat(), fire.note or "") for fire in upcoming]
             self.write_table(("DUE", "LOCAL", "NOTE"), rows)
 
     def do_fires(self, options: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ class Command(base.CliCommand):
         if options["json"]:
             self.write_json([serialize_fire(fire) for fire in past])
         else:
-            rows = [(moment(p.fire.fire_time), p.outcome or "-", p.fire.job_id or "-", p.fire.note) for p in past]
+            rows = [(format_time(p.fire.fire_time), p.outcome or "-", p.fire.job_id or "-", p.fire.note) for p in past]
             self.write_table(("DUE", "OUTCOME", "JOB", "NOTE"), rows)
 
     def _get_schedule(self, options: dict[str, Any]) -> Schedule:
@@ -138,7 +138,7 @@ class Command(base.CliCommand):
 def _format_row(schedule: Schedule) -> tuple[object, ...]:
     job_type = schedule.job_type or (schedule.template.name if schedule.template else "")
     state = _("enabled") if schedule.enabled else _("disabled: %s") % (schedule.disabled_reason or _("by an operator"))
-    times = (moment(schedule.next_fire_at) or "-", moment(schedule.last_fire_at) or "-")
+    times = (format_time(schedule.next_fire_at) or "-", format_time(schedule.last_fire_at) or "-")
     return (schedule.name, schedule.tenant, describe_rule(schedule), job_type, *times, state)
 
 
@@ -147,7 +147,7 @@ def describe_rule(schedule: Schedule) -> str:
         return f"{schedule.cron} {schedule.timezone}"
     if schedule.every_sec is not None:
         return _("every %d s") % schedule.every_sec
-    return _("once, at %s") % moment(schedule.run_at)
+    return _("once, at %s") % format_time(schedule.run_at)
 
 
 def add_options(parser: CommandParser) -> None:
