@@ -90,7 +90,7 @@ def groups_create(request: ApiRequest, body: Annotated[GroupIn, BulkJsonBody()])
     values = {name: value for name, value in body.given_fields().items() if value is not None}
     tenant = request.auth.resolve_tenant(values.pop("tenant", None))
     members = values.pop("jobs", None)
-    group = groups.create(members, tenant=tenant, actor=request.auth.actor, most=conf.API_BULK_LIMIT, **values)
+    group = groups.create(members, tenant=tenant, actor=request.auth.actor, limit=conf.API_BULK_LIMIT, **values)
     return json_response(_serialize_group(group, request.auth), 201)
 
 

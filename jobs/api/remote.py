@@ -130,7 +130,7 @@ def queue_dispatchable(request: ApiRequest, query: Annotated[Poll, StrictQuery()
     """Reserves up to `limit` jobs of the addon, within targets, limits and admission; after them it lists earlier
     offers to the addon that no worker has started yet. Offers expire: request as many as you can start, and start them
     in this order."""
-    rows = remote.list_dispatchable(query.addon_id, tenant=request.auth.tenant, most=query.limit)
+    rows = remote.list_dispatchable(query.addon_id, tenant=request.auth.tenant, limit=query.limit)
     return json_response({"items": _serialize_intents(rows, request.auth, for_worker=True), "next_cursor": None})
 
 

@@ -14,18 +14,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs import clock, ids
-from jobs.ids import min_id_at
 from jobs.actors import Actor
 from jobs.engine.facts import facts_of, facts_of_many
 from jobs.engine.transitions import get
 from jobs.errors import InvalidInput, JobSchedulerError
+from jobs.ids import min_id_at
 from jobs.management import base
 from jobs.models import Job
 from jobs.models.expressions import has_tag
 from jobs.models.job import JobQuerySet
-from jobs.refusal_text import describe_later_attempt, describe_error, describe_refusal
+from jobs.refusal_text import describe_error, describe_later_attempt, describe_refusal
 from jobs.services import jobs as job_services
-from jobs.states import TRANSITIONS, LIVE, DryRun, JobFacts, Refusal, Status
+from jobs.states import LIVE, TRANSITIONS, DryRun, JobFacts, Refusal, Status
 from jobs.validation import fields
 
 CHUNK_SIZE = 500

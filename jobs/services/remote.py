@@ -86,15 +86,15 @@ def submit(said: Mapping[str, Any], *, actor: Actor) -> job_services.SubmitResul
         raise _rename_error_fields(error) from None
 
 
-def list_dispatchable(addon_id: str, *, tenant: str | None, most: int) -> list[Job]:
+def list_dispatchable(addon_id: str, *, tenant: str | None, limit: int) -> list[Job]:
     """What an addon may start: up to so many that are offered now, and after them what it was offered before.
 
     In this order, because those before are somebody's who is about to start them; only if nothing else is there do
     the addon's workers try for each other's.
     """
     runner.run_before_offers()
-    offers.record_poll(addon_id, tenant, most)
-    new = offers.offer_jobs(addon_id, tenant, most)
+    offers.record_poll(addon_id, tenant, limit)
+    new = offers.offer_jobs(addon_id, tenant, limit)
     before = offers.offered_jobs(addon_id, tenant).exclude(pk__in=[job.pk for job in new])
     return [*new, *before[:EARLIER_OFFER_LIMIT]]
 

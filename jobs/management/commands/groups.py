@@ -87,7 +87,12 @@ class Command(base.CliCommand):
         jobs = list(groups.get_latest_attempts(group.pk).select_related("run", "retried_by"))
         progress = groups.count_progress([group.pk])[group.pk]
         if options["json"]:
-            self.write_json({**serializers.serialize_group(group, progress), "jobs": [serializers.serialize_job(job) for job in jobs]})
+            self.write_json(
+                {
+                    **serializers.serialize_group(group, progress),
+                    "jobs": [serializers.serialize_job(job) for job in jobs],
+                }
+            )
             return
         self.write_table(HEADINGS, [_build_row(group, progress)])
         self.stdout.write("")
@@ -98,4 +103,12 @@ class Command(base.CliCommand):
 def _build_row(group: JobGroup, progress: dict[str, Any]) -> tuple[object, ...]:
     states = ", ".join(f"{count} {status}" for status, count in sorted(progress["by_status"].items()))
     members = f"{progress['total']}: {states}" if states else "0"
-    return (group.pk, group.name, group.tenant, group.mode, group.status, members, serializers.format_time(group.created_at))
+    return (
+        group.pk,
+        group.name,
+        group.tenant,
+        group.mode,
+        group.status,
+        members,
+        serializers.format_time(group.created_at),
+    )
