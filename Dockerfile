@@ -19,5 +19,5 @@ RUN SECRET_KEY=unused-while-building django-admin collectstatic --no-input --ver
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://localhost:8000/healthz', timeout=4)"]
-# SECRET_KEY and DATABASE_URL come from outside; run `django-admin migrate` once per release before starting.
+# Set SECRET_KEY and DATABASE_URL in the environment; run `django-admin migrate` once per release before the start.
 CMD ["django-admin", "runscheduler", "--host", "0.0.0.0"]

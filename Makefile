@@ -1,10 +1,10 @@
-# Everything starts from here: each target makes .venv by itself and installs what it needs into it.
+# Each target creates .venv if necessary and installs its requirements into it.
 PYTHON ?= python3
 VENV ?= .venv
 PORT ?= 8000
 HOST ?= 127.0.0.1
 ARGS ?=
-# Most tests wait for processes of their own: more of them than processors keep the processors busy.
+# Most tests wait for child processes: more test processes than processors keep the processors busy.
 PARALLEL ?= 4
 
 PY := $(VENV)/bin/python
@@ -12,23 +12,24 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet install --constraint con
 STANDALONE := $(VENV)/.standalone-installed
 DEV := $(VENV)/.dev-installed
 
-# A terminal is waiting: running jobs get 5 s to stop before they are handed back.
+# At a terminal, running jobs get 5 s to stop before they are handed back.
 run: export JOBSCHEDULER_SHUTDOWN_GRACE_SEC ?= 5
 
 .PHONY: help run test test-sqlite test-postgres check format matrix rehearse bench chaos docs messages clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make run      web console and worker on http://$(HOST):$(PORT)/ (PORT= and HOST= change it)"
-	@echo "make test     the whole suite on SQLite, then on PostgreSQL (ARGS= goes to pytest)"
-	@echo "make check    lint, format, types, architecture, migrations, system checks"
-	@echo "make format   mends what lint and format can mend"
-	@echo "make matrix   the built wheel in a foreign site on every Django and Python (ARGS=\"--django 6.1 --python 3.12\": one cell)"
-	@echo "make rehearse performs the steps of the Dockerfile without Docker, about a minute (needs the package index)"
-	@echo "make bench    benchmarks        make chaos    kills, crashes and crowds, about an hour (ARGS=--short)"
-	@echo "make docs     regenerates the generated pages of docs/"
-	@echo "make messages brings the catalogues of translations up to date and compiles them (needs gettext)"
-	@echo "make clean    removes .venv, builds and caches; keeps the database"
+	@echo "make run      run the web console and a worker on http://$(HOST):$(PORT)/ (PORT= and HOST= change it)"
+	@echo "make test     run all tests on SQLite, then on PostgreSQL (ARGS= is passed to pytest)"
+	@echo "make check    check lint, format, types, architecture, migrations, settings"
+	@echo "make format   apply the fixes of the linter and the formatter"
+	@echo "make matrix   test the built wheel in another site on every Django and Python (ARGS=\"--django 6.1 --python 3.12\": one cell)"
+	@echo "make rehearse run the steps of the Dockerfile without Docker, about a minute (needs the package index)"
+	@echo "make bench    run the benchmarks"
+	@echo "make chaos    run the tests with kills, crashes and many processes, about an hour (ARGS=--short)"
+	@echo "make docs     update the generated pages of docs/"
+	@echo "make messages update and compile the translation catalogues (needs gettext)"
+	@echo "make clean    remove .venv, builds and caches, but not the database"
 
 run: $(STANDALONE)
 	@$(PY) manage.py migrate --verbosity 0
@@ -85,10 +86,10 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; choose one with PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is required; choose one with PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot create virtual environments; on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
 
-# The build tools come first and from the same constraints, so that the project itself builds the same every time.
+# The build tools are installed first, from the same constraints, so that builds are reproducible.
 $(STANDALONE): pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing into $(VENV) …"
 	@$(PIP) setuptools wheel

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The standalone product's command line."""
+"""The command line of the standalone site."""
 
 import os
 import sys

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A remote worker in one file and nothing but the standard library.
+"""A remote worker in one file, with the standard library only.
 
     SCHEDULER_TOKEN=js_… python examples/remote_worker.py --url http://127.0.0.1:8000/api --addon demo --slots 2
 
-It runs the functions in HANDLERS below, or those of the HANDLERS in a file of yours (--handlers my_handlers.py). A
-handler gets a Job and returns its result; it raises Skip if there is nothing to do, and anything else if it failed. One
-that takes long calls `job.check()` now and then, which raises when it should stop. SIGTERM hands running jobs back.
+It runs the functions in HANDLERS below, or those in HANDLERS of your own file (--handlers my_handlers.py). A handler
+gets a Job and returns its result; it raises Skip if there is nothing to do; any other exception is a failure. A long
+handler calls `job.check()` regularly, which raises if it should stop. SIGTERM hands running jobs back to the queue.
 """
 
 from __future__ import annotations
@@ -28,58 +28,60 @@ from typing import Any
 
 QUEUE, LEASE = "/system/scheduler/queue", "/system/scheduler/lease"
 TIMEOUT_SEC = 10.0
-GONE = (404, 409)  # not ours, or not any more
+LOST_STATUSES = (404, 409)  # the job or the lease is not, or no longer, this worker's
 
 
 class Skip(Exception):
-    """Nothing to do."""
+    """Raised by a handler that has nothing to do."""
 
 
 class Stop(Exception):
-    """The job should stop: somebody asked, the worker is leaving, or the lease is lost."""
+    """Raised in a handler that should stop: by a stop request, at a shutdown, or because the lease is lost."""
 
 
-class Refused(Exception):
+class ProblemResponse(Exception):
+    """The API answered with a problem document."""
+
     def __init__(self, status: int, problem: dict[str, Any]) -> None:
         super().__init__(f"{status} {problem.get('code', '')}: {problem.get('detail', '')}")
         self.status, self.code = status, problem.get("code", "")
 
 
 class Scheduler:
-    """The API. Every call may be repeated, so one whose answer got lost is."""
+    """A client of the API. Every call is idempotent, so it is repeated until there is a response."""
 
-    def __init__(self, url: str, token: str, patience_sec: float = 60.0) -> None:
-        self.url, self.patience_sec = url.rstrip("/"), patience_sec
+    def __init__(self, url: str, token: str, retry_sec: float = 60.0) -> None:
+        self.url, self.retry_sec = url.rstrip("/"), retry_sec
         self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        give_up, pause = time.monotonic() + self.patience_sec, 0.1
+        deadline, pause = time.monotonic() + self.retry_sec, 0.1
         while True:
             try:
-                return self.once(method, path, body)
-            except Refused as refusal:
+                return self.call_once(method, path, body)
+            except ProblemResponse as refusal:
                 if refusal.status != 429 and refusal.status < 500:
                     raise
                 error: Exception = refusal
-            except OSError as failure:  # no connection, no answer in time, or half of one
+            except OSError as failure:  # no connection, no response in time, or an incomplete one
                 error = failure
-            if time.monotonic() + pause > give_up:
+            if time.monotonic() + pause > deadline:
                 raise error
             time.sleep(pause)
             pause = min(pause * 2, 5.0)
 
-    def once(self, method: str, path: str, body: Any = None) -> Any:
+    def call_once(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, self.headers, method=method)  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SEC) as answer:  # noqa: S310
-                return json.loads(answer.read())
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SEC) as response:  # noqa: S310
+                return json.loads(response.read())
         except urllib.error.HTTPError as error:
             with error:
-                raise Refused(error.code, _problem(error.read())) from None
+                raise ProblemResponse(error.code, _parse_problem(error.read())) from None
 
 
-def _problem(content: bytes) -> dict[str, Any]:
+def _parse_problem(content: bytes) -> dict[str, Any]:
     try:
         return dict(json.loads(content))
     except ValueError:
@@ -87,106 +89,107 @@ def _problem(content: bytes) -> dict[str, Any]:
 
 
 class Job:
-    """What a handler gets. What it says is sent with the next heartbeat."""
+    """The argument of a handler. Progress, checkpoint and log lines are sent with the next heartbeat."""
 
     def __init__(
-        self, scheduler: Scheduler, job_type: str, start: dict[str, Any], sent: float, leaving: threading.Event
+        self, scheduler: Scheduler, job_type: str, start: dict[str, Any], sent: float, stopping: threading.Event
     ) -> None:
         self.id, self.type = start["job_id"], job_type
         self.payload, self.checkpoint = start["payload"], start["checkpoint"]
         self.attempt, self.fence = start["attempt"], start["fence"]
         self.tokens_used = start["tokens_used"]
-        self.stop_mode = ""  # CANCEL or PAUSE, once somebody asked
+        self.stop_mode = ""  # CANCEL or PAUSE, after a stop request
         self.lost = False
-        self._scheduler, self._start, self._sent, self._leaving = scheduler, start, sent, leaving
-        self._news: dict[str, Any] = {}
+        self._scheduler, self._start, self._sent, self._stopping = scheduler, start, sent, stopping
+        self._report: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._finished = threading.Event()
 
-    def progress(self, share: float, message: str = "") -> None:
-        self._say(progress=share, message=message)
+    def progress(self, fraction: float, message: str = "") -> None:
+        self._update_report(progress=fraction, message=message)
 
     def save(self, checkpoint: Any) -> None:
-        """What whoever goes on after us needs; it gets it as `job.checkpoint`."""
-        self._say(checkpoint=checkpoint)
+        """Store data from which the job continues after a pause or a retry, as `job.checkpoint`."""
+        self._update_report(checkpoint=checkpoint)
 
     def use_tokens(self, n: int) -> None:
         self.tokens_used += n
-        self._say(tokens_used=self.tokens_used)
+        self._update_report(tokens_used=self.tokens_used)
 
     def log(self, message: str, level: str = "INFO") -> None:
         with self._lock:
-            self._news.setdefault("logs", []).append({"level": level, "message": message})
+            self._report.setdefault("logs", []).append({"level": level, "message": message})
 
     def check(self) -> None:
-        if self.lost or self.stop_mode or self._leaving.is_set():
+        if self.lost or self.stop_mode or self._stopping.is_set():
             raise Stop
 
-    def _say(self, **news: Any) -> None:
+    def _update_report(self, **fields: Any) -> None:
         with self._lock:
-            self._news |= news
+            self._report |= fields
 
-    # The lease: beats from a thread of its own, so that a busy handler keeps it.
-
-    def keep(self) -> None:
+    def keep_lease(self) -> None:
+        """Send heartbeats, in a thread of its own, so that a busy handler keeps its lease."""
         deadline = self._sent + self._start["lease_sec"]
-        while not self._over.wait(self._start["heartbeat_sec"]):
+        while not self._finished.wait(self._start["heartbeat_sec"]):
             sent = time.monotonic()
-            if self.beat():
+            if self.send_heartbeat():
                 deadline = sent + self._start["lease_sec"]
             elif self.lost or time.monotonic() > deadline:
-                self.lost = True  # nobody promises that it is still ours: stop before somebody else starts
+                self.lost = True  # the lease may have expired: stop before another worker starts the job
                 return
 
-    def beat(self) -> bool:
+    def send_heartbeat(self) -> bool:
+        """Extend the lease and send the report. Return whether it succeeded."""
         with self._lock:
-            news, self._news = self._news, {}
+            report, self._report = self._report, {}
         try:
-            told = self._scheduler.once("POST", f"{LEASE}/{self._start['lease_id']}/heartbeat", news)
-        except (Refused, OSError) as error:
-            self.lost = isinstance(error, Refused) and error.status in GONE
+            lease = self._scheduler.call_once("POST", f"{LEASE}/{self._start['lease_id']}/heartbeat", report)
+        except (ProblemResponse, OSError) as error:
+            self.lost = isinstance(error, ProblemResponse) and error.status in LOST_STATUSES
             with self._lock:
-                self._news = {**news, **self._news, "logs": news.get("logs", []) + self._news.get("logs", [])}
+                logs = report.get("logs", []) + self._report.get("logs", [])
+                self._report = {**report, **self._report, "logs": logs}
             return False
-        self.stop_mode = told["cancel_mode"] if told["cancel_requested"] else ""
+        self.stop_mode = lease["cancel_mode"] if lease["cancel_requested"] else ""
         return True
 
-    def end(self, state: str, **said: Any) -> None:
-        body = {"lease_id": self._start["lease_id"], "state": state, **said}
+    def finish(self, state: str, **fields: Any) -> None:
+        body = {"lease_id": self._start["lease_id"], "state": state, **fields}
         self._scheduler.call("POST", f"{QUEUE}/jobs/{self.id}/complete", body)
 
     def run(self, handler: Callable[[Job], Any]) -> None:
-        keeper = threading.Thread(target=self.keep, daemon=True)
-        keeper.start()
+        heartbeats = threading.Thread(target=self.keep_lease, daemon=True)
+        heartbeats.start()
         try:
-            said = _outcome(handler, self)
+            outcome = _call_handler(handler, self)
         finally:
-            self._over.set()
-            keeper.join()
+            self._finished.set()
+            heartbeats.join()
         if self.lost:
-            say(f"job {self.id}: the lease is lost, nothing is reported")
-        elif said is None:
-            self._stopped()
+            log(f"job {self.id}: the lease is lost, nothing is reported")
+        elif outcome is None:
+            self._report_stop()
         else:
-            if self._news:
-                self.beat()  # the last words
-            self.end(**said)
-            say(f"job {self.id}: {said['state']}")
+            if self._report:
+                self.send_heartbeat()
+            self.finish(**outcome)
+            log(f"job {self.id}: {outcome['state']}")
 
-    def _stopped(self) -> None:
-        self.beat()
+    def _report_stop(self) -> None:
+        self.send_heartbeat()
         if self.lost:
-            say(f"job {self.id}: the lease is lost, nothing is reported")
+            log(f"job {self.id}: the lease is lost, nothing is reported")
             return
         if self.stop_mode:
-            self.end({"CANCEL": "CANCELED", "PAUSE": "PAUSED"}[self.stop_mode])
+            self.finish({"CANCEL": "CANCELED", "PAUSE": "PAUSED"}[self.stop_mode])
         else:
             self._scheduler.call("POST", f"{LEASE}/{self._start['lease_id']}/release", {"hand_back": True})
-        say(f"job {self.id}: stopped ({self.stop_mode or 'handed back'})")
+        log(f"job {self.id}: stopped ({self.stop_mode or 'handed back'})")
 
 
-def _outcome(handler: Callable[[Job], Any], job: Job) -> dict[str, Any] | None:
-    """What to report; None if the handler stopped because it should."""
+def _call_handler(handler: Callable[[Job], Any], job: Job) -> dict[str, Any] | None:
+    """Return the outcome to report; None if the handler was stopped."""
     try:
         result = handler(job)
         return {"state": "DONE", "artifacts": {} if result is None else {"result": result}}
@@ -194,7 +197,7 @@ def _outcome(handler: Callable[[Job], Any], job: Job) -> dict[str, Any] | None:
         return None
     except Skip as reason:
         return {"state": "SKIPPED", "error": str(reason)}
-    except Exception:  # noqa: BLE001 — whatever a handler raises is its outcome
+    except Exception:  # noqa: BLE001 — any exception of a handler is a failure
         return {"state": "FAILED", "error": traceback.format_exc()}
 
 
@@ -204,46 +207,46 @@ class Worker:
     ) -> None:
         self.scheduler, self.handlers, self.poll_sec = scheduler, handlers, poll_sec
         self.worker_id = worker_id
-        self.leaving = threading.Event()
-        self._question = f"{QUEUE}/dispatchable?{urllib.parse.urlencode({'addon_id': addon, 'limit': 1})}"
-        self._turn = threading.Lock()  # our own slots do not compete for one offer
+        self.stopping = threading.Event()
+        self._poll_path = f"{QUEUE}/dispatchable?{urllib.parse.urlencode({'addon_id': addon, 'limit': 1})}"
+        self._poll_lock = threading.Lock()  # so that two slots do not start the same offer
 
-    def work(self, slots: int) -> None:
-        threads = [threading.Thread(target=self._slot, args=(number,)) for number in range(slots)]
+    def run(self, slots: int) -> None:
+        threads = [threading.Thread(target=self._run_slot, args=(number,)) for number in range(slots)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    def _slot(self, number: int) -> None:
-        while not self.leaving.is_set():
+    def _run_slot(self, number: int) -> None:
+        while not self.stopping.is_set():
             try:
-                job = self._take(number)
+                job = self._start_next(number)
                 if job is not None:
-                    job.run(self.handlers.get(job.type, unknown))
-            except (Refused, OSError) as error:
-                say(f"slot {number}: {error}")
+                    job.run(self.handlers.get(job.type, reject_unknown_type))
+            except (ProblemResponse, OSError) as error:
+                log(f"slot {number}: {error}")
                 job = None
             if job is None:
-                self.leaving.wait(self.poll_sec)
+                self.stopping.wait(self.poll_sec)
 
-    def _take(self, slot: int) -> Job | None:
-        with self._turn:
-            for item in self.scheduler.once("GET", self._question)["items"]:
-                who = {"worker_id": self.worker_id, "slot": slot, "pid": os.getpid(), "host": socket.gethostname()}
+    def _start_next(self, slot: int) -> Job | None:
+        with self._poll_lock:
+            for item in self.scheduler.call_once("GET", self._poll_path)["items"]:
+                identity = {"worker_id": self.worker_id, "slot": slot, "pid": os.getpid(), "host": socket.gethostname()}
                 sent = time.monotonic()
                 try:
-                    start = self.scheduler.call("POST", f"{QUEUE}/jobs/{item['job_id']}/start", who)
-                except Refused as refusal:
-                    if refusal.status not in GONE or refusal.code == "slot_busy":
+                    start = self.scheduler.call("POST", f"{QUEUE}/jobs/{item['job_id']}/start", identity)
+                except ProblemResponse as refusal:
+                    if refusal.status not in LOST_STATUSES or refusal.code == "slot_busy":
                         raise
-                    continue  # another worker was faster
-                return Job(self.scheduler, item["job_type"], start, sent, self.leaving)
+                    continue  # another worker has started it
+                return Job(self.scheduler, item["job_type"], start, sent, self.stopping)
         return None
 
 
 def count(job: Job) -> int:
-    """Counts to `payload["upto"]`, and goes on where it was stopped."""
+    """Count to `payload["upto"]`; a job that was stopped continues from its checkpoint."""
     done, upto = job.checkpoint or 0, job.payload.get("upto", 10)
     while done < upto:
         job.check()
@@ -254,14 +257,14 @@ def count(job: Job) -> int:
     return int(done)
 
 
-def unknown(job: Job) -> None:
+def reject_unknown_type(job: Job) -> None:
     raise RuntimeError(f"this worker has no handler for {job.type}")
 
 
 HANDLERS: dict[str, Callable[[Job], Any]] = {"demo.count": count}
 
 
-def say(message: str) -> None:
+def log(message: str) -> None:
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {message}\n")
     sys.stderr.flush()
 
@@ -272,17 +275,17 @@ def main() -> None:
     parser.add_argument("--addon", required=True)
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--worker-id", default=f"{socket.gethostname()}-{os.getpid()}")
-    parser.add_argument("--handlers", help="a Python file with a dict HANDLERS of its own")
+    parser.add_argument("--handlers", help="a Python file with a dict HANDLERS")
     parser.add_argument("--poll-sec", type=float, default=1.0)
-    told = parser.parse_args()
+    options = parser.parse_args()
     token = os.environ.get("SCHEDULER_TOKEN") or parser.error("SCHEDULER_TOKEN is not set")
-    handlers = runpy.run_path(told.handlers)["HANDLERS"] if told.handlers else HANDLERS
-    worker = Worker(Scheduler(told.url, token), told.addon, told.worker_id, handlers, told.poll_sec)
+    handlers = runpy.run_path(options.handlers)["HANDLERS"] if options.handlers else HANDLERS
+    worker = Worker(Scheduler(options.url, token), options.addon, options.worker_id, handlers, options.poll_sec)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: worker.leaving.set())
-    say(f"worker {told.worker_id} started: {told.slots} slots")
-    worker.work(told.slots)
-    say("left")
+        signal.signal(number, lambda *_: worker.stopping.set())
+    log(f"worker {options.worker_id} started: {options.slots} slots")
+    worker.run(options.slots)
+    log(f"worker {options.worker_id} stopped")
 
 
 if __name__ == "__main__":

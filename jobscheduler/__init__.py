@@ -1,7 +1,7 @@
-"""The assembled product: settings, urls, wsgi and asgi around the apps jobs, schedules and webhooks."""
+"""The standalone site: settings, urls, wsgi and asgi for the apps jobs, schedules and webhooks."""
 
-from jobscheduler.shadow_check import refuse_shadows
+from jobscheduler.shadow_check import require_unshadowed
 
 __version__ = "0.1.0"
 
-refuse_shadows()
+require_unshadowed()

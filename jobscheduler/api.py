@@ -23,9 +23,9 @@ ROUTERS = (
     "jobs.api.remote.router",
 )
 
-OWN_PAGES = {"openapi_url": None, "docs_url": None}  # a `SchedulerApi` serves its own, under any prefix
+NINJA_PAGES = {"openapi_url": None, "docs_url": None}  # `SchedulerApi` serves these pages itself, under any prefix
 
-legacy = SchedulerApi(decorator=add_deprecation_headers, urls_namespace="jobscheduler-legacy", **OWN_PAGES)
+legacy = SchedulerApi(decorator=add_deprecation_headers, urls_namespace="jobscheduler-legacy", **NINJA_PAGES)
 legacy.add_router("", "jobs.api.legacy.router")
 
 api = SchedulerApi(
@@ -34,7 +34,7 @@ api = SchedulerApi(
     version=__version__,
     description=DESCRIPTION,
     urls_namespace="jobscheduler-api",
-    **OWN_PAGES,
+    **NINJA_PAGES,
 )
 for router in ROUTERS:
     api.add_router("", router)

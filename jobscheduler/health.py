@@ -1,8 +1,8 @@
-"""Liveness and readiness, open to probes: terse answers that say nothing an outsider could use."""
+"""Liveness and readiness probes, without authentication: the responses contain nothing confidential."""
 
 from __future__ import annotations
 
-from django.db import Error as DatabaseTrouble
+from django.db import Error as DbError
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.utils.deprecation import MiddlewareMixin
@@ -13,12 +13,12 @@ from jobs import db
 from jobs.db import non_atomic
 
 
-# Under ATOMIC_REQUESTS a probe would need the database before it could say that there is none.
+# Under ATOMIC_REQUESTS a probe would need the database before it could report that it is missing.
 @non_atomic
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
-    """This process answers."""
+    """Report that this process responds."""
     return JsonResponse({"status": "ok"})
 
 
@@ -26,12 +26,12 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
-    """This process can do its work: the database answers and has every migration."""
+    """Report whether the database responds and has every migration."""
     try:
         executor = MigrationExecutor(db.connection())
         leaves = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0].startswith("jobscheduler_")]
         missing = "migrations" if executor.migration_plan(leaves) else None
-    except DatabaseTrouble:
+    except DbError:
         missing = "database"
     if missing:
         return JsonResponse({"status": "unavailable", "missing": missing}, status=503)
@@ -39,7 +39,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
 
 
 class ProbesFirst(MiddlewareMixin):
-    """Middleware: orchestrators ask by addresses that ALLOWED_HOSTS cannot know, and the answers depend on no host."""
+    """Middleware that answers probes before ALLOWED_HOSTS is checked: orchestrators use addresses unknown to it."""
 
     def process_request(self, request: HttpRequest) -> HttpResponseBase | None:
         view = PROBES.get(request.path_info)

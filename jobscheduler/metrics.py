@@ -20,16 +20,16 @@ OPENMETRICS_VERSION = "1.0.0"
 @never_cache
 def scrape(request: HttpRequest) -> HttpResponse:
     try:
-        rendered = metrics.render(_tenant(request), as_openmetrics=_prefers_openmetrics(request))
+        rendered = metrics.render(_get_tenant(request), as_openmetrics=_prefers_openmetrics(request))
         response = HttpResponse(rendered.body, content_type=rendered.content_type)
-    except Exception as error:  # noqa: BLE001  whatever it is, the answer is a problem document
+    except Exception as error:  # noqa: BLE001  every error becomes a problem document
         response = error_response(request, error)
     patch_vary_headers(response, ["Accept", "Authorization", "X-API-Key", "Cookie"])
     return response
 
 
 def _prefers_openmetrics(request: HttpRequest) -> bool:
-    """Compare what the caller accepts, best first. A caller that names neither gets the text format."""
+    """Compare the accepted types, best first. A request that names neither gets the text format."""
     for accepted in request.accepted_types:
         media_type = f"{accepted.main_type}/{accepted.sub_type}"
         if media_type == "application/openmetrics-text":
@@ -40,8 +40,8 @@ def _prefers_openmetrics(request: HttpRequest) -> bool:
     return False
 
 
-def _tenant(request: HttpRequest) -> str | None:
-    """The tenant whose jobs the caller may see; None is every tenant."""
+def _get_tenant(request: HttpRequest) -> str | None:
+    """Return the tenant whose jobs the principal may see; None is every tenant."""
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed("GET, HEAD")
     if conf.METRICS_PUBLIC:

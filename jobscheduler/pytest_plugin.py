@@ -1,4 +1,4 @@
-"""Fixtures for the test suites of sites. pytest finds them by itself where the wheel is installed."""
+"""Fixtures for the test suites of sites, registered as a pytest plugin by the installed package."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ if TYPE_CHECKING:
     from jobs.testing import TimeMachine
 
 FIXTURES = {"drain_jobs", "inline_jobs", "assert_enqueued", "job_clock"}
-MARK = ("transaction", "reset_sequences", "databases", "serialized_rollback", "available_apps")  # in its own order
+DJANGO_DB_ARGUMENTS = (
+    "transaction",
+    "reset_sequences",
+    "databases",
+    "serialized_rollback",
+    "available_apps",
+)  # in the order of pytest-django's mark
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Which databases a test may use, and which are made at all, is decided by the marks, before any fixture."""
+    """Add the jobs' database to the mark of a test that uses our fixtures.
+
+    pytest-django decides by the marks, before any fixture, which databases are created and which a test may use.
+    """
     if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
         return
     from django.apps import apps
@@ -26,15 +35,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     from jobs import db
 
     mark = item.get_closest_marker("django_db")
-    given = {} if mark is None else {**dict(zip(MARK, mark.args, strict=False)), **mark.kwargs}
-    databases = given.get("databases") or ["default"]
+    arguments = {} if mark is None else {**dict(zip(DJANGO_DB_ARGUMENTS, mark.args, strict=False)), **mark.kwargs}
+    databases = arguments.get("databases") or ["default"]
     if db.alias() != "default" and databases != "__all__":
-        item.add_marker(pytest.mark.django_db(**{**given, "databases": [*databases, db.alias()]}), append=False)
+        item.add_marker(pytest.mark.django_db(**{**arguments, "databases": [*databases, db.alias()]}), append=False)
 
 
 @pytest.fixture
 def drain_jobs(db: None) -> Callable[..., list[Job]]:
-    """`drain_jobs()` runs all that is ready and returns the jobs that ran."""
+    """Return a function: `drain_jobs()` runs all ready jobs and returns them."""
     from jobs.testing import drain
 
     return drain
@@ -42,7 +51,7 @@ def drain_jobs(db: None) -> Callable[..., list[Job]]:
 
 @pytest.fixture
 def inline_jobs(db: None) -> Iterator[list[Job]]:
-    """During the test a job that is enqueued runs at once; the list has the jobs that ran."""
+    """Run each job when it is enqueued, during the test; return the list of the jobs that ran."""
     from jobs.testing import inline
 
     with inline() as ran:
@@ -51,7 +60,7 @@ def inline_jobs(db: None) -> Iterator[list[Job]]:
 
 @pytest.fixture
 def assert_enqueued(db: None) -> Callable[..., Any]:
-    """`assert_enqueued("shop.receipt", {"order": 7}, count=1)`."""
+    """Return a function: `assert_enqueued("shop.receipt", {"order": 7}, count=1)`."""
     from jobs import testing
 
     return testing.assert_enqueued
@@ -59,7 +68,7 @@ def assert_enqueued(db: None) -> Callable[..., Any]:
 
 @pytest.fixture
 def job_clock(db: None) -> Iterator[TimeMachine]:
-    """`job_clock.advance(hours=1)` lets time pass for waiting jobs and for schedules."""
+    """Return a clock: `job_clock.advance(hours=1)` lets time pass for waiting jobs and for schedules."""
     from jobs.testing import time_travel
 
     with time_travel() as clock:

@@ -1,4 +1,4 @@
-"""The standalone product, configured by its environment; `.env.example` lists every variable."""
+"""Settings of the standalone site, read from the environment; `.env.example` lists every variable."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from django.core.exceptions import ImproperlyConfigured
 from jobs import conf
 from jobscheduler.settings_helpers import complete_database, parse_log_level, read_or_create_secret
 
-CODE = Path(__file__).resolve().parent.parent
-IN_CHECKOUT = (CODE / "manage.py").exists()
-BASE_DIR = CODE if IN_CHECKOUT else Path.cwd()
+CODE_DIR = Path(__file__).resolve().parent.parent
+IN_CHECKOUT = (CODE_DIR / "manage.py").exists()
+BASE_DIR = CODE_DIR if IN_CHECKOUT else Path.cwd()
 
 env = environ.Env()
 if env_file := os.environ.get("ENV_FILE", str(BASE_DIR / ".env")):
@@ -23,7 +23,7 @@ DEBUG = env.bool("DEBUG", default=False)
 SECRET_KEY = env.str("SECRET_KEY", default="")
 if not SECRET_KEY:
     if not IN_CHECKOUT:
-        raise ImproperlyConfigured("Set SECRET_KEY: only a development checkout makes its own.")
+        raise ImproperlyConfigured("Set SECRET_KEY: only a development checkout creates its own.")
     SECRET_KEY = read_or_create_secret(BASE_DIR / ".secret_key")
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
@@ -37,7 +37,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
-    "ninja",  # serves the pages of /api/docs from here
+    "ninja",  # for the pages of /api/docs
     "jobs",
     "schedules",
     "webhooks",
@@ -94,17 +94,20 @@ STATIC_URL = "static/"
 STATIC_ROOT = env.str("STATIC_ROOT", default=str(BASE_DIR / "staticfiles"))
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "jobscheduler.static.CollectedOrNot"},
+    "staticfiles": {"BACKEND": "jobscheduler.static.OptionalManifestStorage"},
 }
 WHITENOISE_USE_FINDERS = not Path(STATIC_ROOT, "staticfiles.json").exists()
 
 if env.bool("HTTPS", default=False):
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SECURE_SSL_REDIRECT = True
-    SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz)$"]  # probes speak plain HTTP to the process itself
+    SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz)$"]  # probes use plain HTTP, directly to the process
     SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=3600)
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
-    SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]  # HSTS for the rest of a domain is its owner's choice
+    SILENCED_SYSTEM_CHECKS = [
+        "security.W005",
+        "security.W021",
+    ]  # HSTS for subdomains is the choice of the domain's owner
 
 LOGGING = {
     "version": 1,
@@ -112,14 +115,14 @@ LOGGING = {
     "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": parse_log_level(env.str("LOG_LEVEL", default="INFO"))},
-    # Django's own handler mails admins and prints only under DEBUG; ours replaces both.
+    # Django's handlers mail administrators and print only under DEBUG; ours replaces both.
     "loggers": {
         "django": {"handlers": [], "propagate": True},
-        "waitress.queue": {"level": "ERROR"},  # it warns of every request that waits for a thread
+        "waitress.queue": {"level": "ERROR"},  # it logs a warning for every request that waits for a thread
     },
 }
 
-# A guest beside our own worker: it may drive the housekeeping, the jobs are never its own.
+# A qcluster is optional, beside our own worker: it may run the maintenance, but it runs no jobs.
 Q_CLUSTER = {"name": "jobscheduler", "orm": "default", "workers": 1, "timeout": 60, "retry": 120, "max_attempts": 1}
 
 JOBSCHEDULER = conf.from_environ(os.environ)

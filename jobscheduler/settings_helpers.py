@@ -1,4 +1,4 @@
-"""What the settings read from the environment: LOG_LEVEL, DATABASE_URL, and a secret for development."""
+"""Helpers of the settings: validate LOG_LEVEL, complete DATABASE_URL, create a secret for development."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 SQLITE_PRAGMAS = (
     "PRAGMA journal_mode=WAL",
-    "PRAGMA synchronous=FULL",  # a commit survives a power cut
+    "PRAGMA synchronous=FULL",  # a commit survives a power failure
     "PRAGMA journal_size_limit=67108864",
 )
 
 
 def parse_log_level(name: str) -> str:
-    if name.upper() not in LEVELS:
-        raise ImproperlyConfigured(f"LOG_LEVEL must be one of {', '.join(LEVELS)}, not {name!r}.")
+    if name.upper() not in LOG_LEVELS:
+        raise ImproperlyConfigured(f"LOG_LEVEL must be one of {', '.join(LOG_LEVELS)}, not {name!r}.")
     return name.upper()
 
 
 def complete_database(database: dict[str, Any]) -> dict[str, Any]:
-    """Add the options that keep jobs safe on each database; those given in the URL win."""
+    """Add the options that each database needs; options in the URL take precedence."""
     engine = database.get("ENGINE", "")
     if engine.endswith("sqlite3"):
         connection: dict[str, Any] = {}
@@ -43,11 +43,13 @@ def complete_database(database: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_or_create_secret(path: Path) -> str:
-    """Return the secret in `path`; the first caller creates it, and two first callers agree on one."""
+    """Return the secret in `path`, created by the first process; two at the same time get the same one."""
     if not path.exists():
         with NamedTemporaryFile("w", dir=path.parent, prefix=path.name) as draft:  # readable by its owner only
             draft.write(get_random_secret_key() + "\n")
             draft.flush()
             with suppress(FileExistsError):
-                os.link(draft.name, path)  # fails if another was first, and never shows a half-written file
+                os.link(
+                    draft.name, path
+                )  # atomic: fails if another process was first, and never exposes an incomplete file
     return path.read_text().strip()

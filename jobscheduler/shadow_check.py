@@ -1,4 +1,4 @@
-"""Our import names jobs, schedules and webhooks are plain words: say at start-up which file took one of them."""
+"""Raise at import if another module shadows one of our packages, whose names (jobs, schedules, …) are common words."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from importlib.util import find_spec
 from pathlib import Path
 
 OUR_PACKAGES = ("jobs", "schedules", "webhooks")
-OUR_HOME = Path(__file__).resolve().parent.parent
+INSTALL_DIR = Path(__file__).resolve().parent.parent
 
 
-def refuse_shadows(names: Iterable[str] = OUR_PACKAGES, home: Path = OUR_HOME) -> None:
+def require_unshadowed(names: Iterable[str] = OUR_PACKAGES, install_dir: Path = INSTALL_DIR) -> None:
     for name in names:
-        found = _found_at(name)
-        if found != home / name:
+        location = _locate(name)
+        if location != install_dir / name:
             raise ImportError(
-                f"The package {name!r} of django-jobscheduler ({home / name}) is shadowed by {found or 'nothing'}: "
+                f"The package {name!r} of django-jobscheduler ({install_dir / name}) is shadowed by "
+                f"{location or 'nothing'}: "
                 "a site with a top-level package of that name cannot install django-jobscheduler."
             )
 
 
-def _found_at(name: str) -> Path | None:
-    """The directory of a package, or the file of a module, that `import name` would load."""
+def _locate(name: str) -> Path | None:
+    """Return the directory of the package, or the file of the module, that `import name` would load."""
     spec = find_spec(name)
     if spec is None:
         return None

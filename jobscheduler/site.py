@@ -1,4 +1,4 @@
-"""The standalone site's urls: the console at admin/, everything else as in any site, at the root."""
+"""URLs of the standalone site: the console at admin/, everything else at the root."""
 
 from __future__ import annotations
 

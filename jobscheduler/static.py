@@ -1,12 +1,12 @@
-"""Static files under names that change with their content; before `collectstatic`, under their own names."""
+"""Serve static files under names with a hash of their content; before `collectstatic`, under their own names."""
 
 from __future__ import annotations
 
 from whitenoise.storage import CompressedManifestStaticFilesStorage
 
 
-class CollectedOrNot(CompressedManifestStaticFilesStorage):
-    """A first start without `collectstatic` shows whole pages: WhiteNoise finds the files in the apps themselves."""
+class OptionalManifestStorage(CompressedManifestStaticFilesStorage):
+    """A manifest storage that also works before `collectstatic`: WhiteNoise serves the files from the apps."""
 
     @property
     def is_collected(self) -> bool:

@@ -1,4 +1,4 @@
-"""What any site includes, under any prefix: `path("scheduler/", include("jobscheduler.urls"))`."""
+"""URLs for any site, under any prefix: `path("scheduler/", include("jobscheduler.urls"))`."""
 
 from __future__ import annotations
 

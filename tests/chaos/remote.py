@@ -82,5 +82,5 @@ def judge_shares(verdict: SuiteReport) -> None:
 
 
 def _complaints(printed: str) -> list[str]:
-    words = ("Traceback", "Error", "deadlock", "lease is lost", "no answer", " 500 ", "(409)")
+    words = ("Traceback", "Error", "deadlock", "lease is lost", "no response", " 500 ", "(409)")
     return [line for line in printed.splitlines() if any(word in line for word in words)]

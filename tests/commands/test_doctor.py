@@ -114,7 +114,7 @@ def test_files_that_were_not_collected_are_an_error(tmp_path: Any) -> None:
 
 
 def test_files_that_are_served_uncollected_are_a_warning(tmp_path: Any) -> None:
-    storages = {"staticfiles": {"BACKEND": "jobscheduler.static.CollectedOrNot"}}
+    storages = {"staticfiles": {"BACKEND": "jobscheduler.static.OptionalManifestStorage"}}
     with override_settings(STORAGES=storages, STATIC_ROOT=str(tmp_path), DEBUG=False):
         assert said("warning", "static") == "not collected; served from the apps' own folders"
 

@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
 from jobscheduler.settings_helpers import parse_log_level, read_or_create_secret
-from jobscheduler.shadow_check import refuse_shadows
+from jobscheduler.shadow_check import require_unshadowed
 from tests.support.commands import run_process
 
 
@@ -77,11 +77,11 @@ def test_a_package_that_takes_our_name_is_named(tmp_path: Path, monkeypatch: pyt
     (taken / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(taken.parent))
     with pytest.raises(ImportError, match=re.escape(str(taken))):
-        refuse_shadows(["our_word"], home=tmp_path / "packages")
+        require_unshadowed(["our_word"], install_dir=tmp_path / "packages")
 
 
 def test_our_own_packages_are_not_taken_for_shadows() -> None:
-    refuse_shadows()
+    require_unshadowed()
 
 
 def test_a_log_level_that_is_none_is_named_in_the_last_line() -> None:

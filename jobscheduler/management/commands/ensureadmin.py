@@ -1,4 +1,4 @@
-"""Makes the first administrator of a new installation, and does nothing in one that has an administrator."""
+"""`manage.py ensureadmin`: create the first administrator, unless there is one."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from django.db import OperationalError
 class Command(BaseCommand):
     requires_system_checks = ["jobs"]
     help = (
-        "Makes an administrator if there is none: ADMIN_USERNAME (default admin) with ADMIN_PASSWORD, "
+        "Create an administrator if there is none: ADMIN_USERNAME (default admin) with ADMIN_PASSWORD, "
         "or with a generated password that is printed once."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            self._ensure()
+            self._ensure_admin()
         except OperationalError as error:
             raise CommandError(f"The database cannot be used: {str(error).splitlines()[0]}") from None
 
-    def _ensure(self) -> None:
+    def _ensure_admin(self) -> None:
         name = os.environ.get("ADMIN_USERNAME") or "admin"
-        known = User.objects.filter(is_superuser=True, is_active=True).order_by("pk").first()
-        if known is not None:
-            self.stdout.write(f"Administrator: {known.get_username()!r}, with the password it has.")
-            if os.environ.get("ADMIN_PASSWORD") and known.get_username() != name:
-                self.stdout.write("ADMIN_USERNAME and ADMIN_PASSWORD were not used: they are for the first start.")
+        admin = User.objects.filter(is_superuser=True, is_active=True).order_by("pk").first()
+        if admin is not None:
+            self.stdout.write(f"Administrator: {admin.get_username()!r}; its password is unchanged.")
+            if os.environ.get("ADMIN_PASSWORD") and admin.get_username() != name:
+                self.stdout.write("ADMIN_USERNAME and ADMIN_PASSWORD are ignored: they apply to the first start only.")
             return
         if User.objects.filter(username=name).exists():
-            raise CommandError(f"The account {name!r} exists and is no administrator; choose another ADMIN_USERNAME.")
-        given = os.environ.get("ADMIN_PASSWORD")
-        password = given or secrets.token_urlsafe(12)
+            raise CommandError(
+                f"The account {name!r} exists but is not an administrator; choose another ADMIN_USERNAME."
+            )
+        chosen_password = os.environ.get("ADMIN_PASSWORD")
+        password = chosen_password or secrets.token_urlsafe(12)
         try:
             User(username=name).full_clean(exclude=["password"])
         except ValidationError as error:
             raise CommandError(f"ADMIN_USERNAME {name!r}: {' '.join(error.messages)}", returncode=2) from None
         User.objects.create_superuser(name, password=password)
-        self.stdout.write(self.style.SUCCESS(f"Made the administrator {name!r}."))
-        if not given:
-            self.stdout.write(f"  username: {name}\n  password: {password}   (shown only this once)")
+        self.stdout.write(self.style.SUCCESS(f"Created the administrator {name!r}."))
+        if not chosen_password:
+            self.stdout.write(f"  username: {name}\n  password: {password}   (shown only once)")
