@@ -132,7 +132,7 @@ def skip_next(
         schedule.next_fire_at = next_due_time(schedule, skipped)
         schedule.note = f"skipped: the fire of {serializers.format_time(skipped)}, by {actor.name or actor.kind}"
         schedule.note += f": {reason_text}" if reason_text else ""
-    _log_change(schedule, "skips its next fire,", actor)
+    _log_change(schedule, "next fire skipped", actor)
     return schedule
 
 
@@ -166,7 +166,7 @@ def _parse_reason(reason: Any) -> str:
 
 
 def _log_change(schedule: Schedule, change: str, actor: Actor) -> None:
-    logger.info("schedule %s of tenant %s %s by %s", schedule.name, schedule.tenant, change, actor.name or actor.kind)
+    logger.info("schedule %s (tenant %s): %s by %s", schedule.name, schedule.tenant, change, actor.name or actor.kind)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Webhooks: who is told of jobs, and what became of each delivery."""
+"""Endpoints of the API for webhooks: receivers and deliveries."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ serialize_delivery = partial(serialize, DeliveryOut)
 router = Router(tags=["webhooks"])
 NEWEST_FIRST = Order(WebhookEndpoint, ("-id",))
 LATEST_FIRST = Order(WebhookDelivery, ("-id",))
-RESEND = "jobscheduler_webhooks.resend_delivery"
+RESEND_PERMISSION = "jobscheduler_webhooks.resend_delivery"
 
 
 @router.get("/webhooks", **operation("webhooks_list", EndpointPage, summary="List endpoints"))
@@ -67,21 +67,21 @@ def webhooks_list(request: ApiRequest, query: Annotated[EndpointFilters, StrictQ
 @router.post(
     "/webhooks",
     **operation(
-        "webhooks_create", {201: EndpointOut}, scope="admin", body=True, problems=[409], summary="Make an endpoint"
+        "webhooks_create", {201: EndpointOut}, scope="admin", body=True, problems=[409], summary="Create an endpoint"
     ),
 )
 def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, JsonBody()]) -> HttpResponse:
-    """The answer has the secret that signs its deliveries: keep it, it is not shown again."""
+    """The response has the secret that signs its deliveries. Store it: it is not shown again."""
     fields = body.given_fields()
     tenant = request.auth.resolve_tenant(fields.get("tenant"))
     url, events, enabled = fields.get("url"), fields.get("events"), fields.get("enabled", True)
-    made, secret = services.create(url, events, tenant=tenant, enabled=enabled, actor=request.auth.actor)
-    return json_response({**serialize_endpoint(made), "secret": secret}, 201)
+    endpoint, secret = services.create(url, events, tenant=tenant, enabled=enabled, actor=request.auth.actor)
+    return json_response({**serialize_endpoint(endpoint), "secret": secret}, 201)
 
 
 @router.get(
     "/webhooks/{endpoint_id}",
-    **operation("webhooks_get", ListedEndpointOut, problems=[404], cached=True, summary="Look at an endpoint"),
+    **operation("webhooks_get", ListedEndpointOut, problems=[404], cached=True, summary="Get an endpoint"),
 )
 def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     return etag_response(request, serialize_endpoint(services.get(endpoint_id, tenant=request.auth.tenant)))
@@ -94,10 +94,10 @@ def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     ),
 )
 def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[EndpointEdits, JsonBody()]) -> HttpResponse:
-    """What is said changes; events from now on go by it."""
+    """Changes the given fields. New events go by them."""
     principal = request.auth
-    changed = services.update(endpoint_id, body.given_fields(), tenant=principal.tenant, actor=principal.actor)
-    return json_response(serialize_endpoint(changed))
+    endpoint = services.update(endpoint_id, body.given_fields(), tenant=principal.tenant, actor=principal.actor)
+    return json_response(serialize_endpoint(endpoint))
 
 
 @router.delete(
@@ -105,7 +105,7 @@ def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[Endpoi
     **operation("webhooks_delete", {204: None}, scope="admin", problems=[404], summary="Delete an endpoint"),
 )
 def webhooks_delete(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
-    """With all its deliveries."""
+    """Deletes its deliveries, too."""
     services.delete(endpoint_id, tenant=request.auth.tenant, actor=request.auth.actor)
     return empty_response()
 
@@ -117,13 +117,13 @@ def webhooks_delete(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
 def webhooks_deliveries(
     request: ApiRequest, endpoint_id: Id, query: Annotated[DeliveryFilters, StrictQuery()]
 ) -> HttpResponse:
-    """Newest first. What has just happened may take a moment to be handed out."""
-    known = services.get(endpoint_id, tenant=request.auth.tenant)
-    rows = services.deliveries(None).filter(endpoint_id=known.pk)
+    """Newest first. A delivery appears a moment after its event, by fan-out."""
+    endpoint = services.get(endpoint_id, tenant=request.auth.tenant)
+    rows = services.deliveries_of(None).filter(endpoint_id=endpoint.pk)
     if query.status is not None:
         rows = rows.filter(status=query.status)
     return json_response(
-        paginate(request.auth, "webhooks_deliveries", query, rows, LATEST_FIRST, serialize_delivery, parent=known.pk)
+        paginate(request.auth, "webhooks_deliveries", query, rows, LATEST_FIRST, serialize_delivery, parent=endpoint.pk)
     )
 
 
@@ -134,7 +134,7 @@ def webhooks_deliveries(
     ),
 )
 def webhooks_test(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
-    """An event `webhook.test`, sent as all others are: look at the delivery a moment later. 409 while disabled."""
+    """Sends an event `webhook.test`; get the delivery a moment later to see the result. 409 while disabled."""
     principal = request.auth
     return json_response(
         serialize_delivery(services.send_test(endpoint_id, tenant=principal.tenant, actor=principal.actor)), 201
@@ -146,20 +146,20 @@ def webhooks_test(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     **operation("webhooks_rotate_secret", EndpointOut, scope="admin", problems=[404], summary="Replace the secret"),
 )
 def webhooks_rotate_secret(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
-    """The former secret signs along for 24 hours, so that the receiver can change over."""
+    """For 24 hours deliveries are signed with both secrets, so that the receiver can switch."""
     principal = request.auth
-    changed, secret = services.rotate_secret(endpoint_id, tenant=principal.tenant, actor=principal.actor)
-    return json_response({**serialize_endpoint(changed), "secret": secret})
+    endpoint, secret = services.rotate_secret(endpoint_id, tenant=principal.tenant, actor=principal.actor)
+    return json_response({**serialize_endpoint(endpoint), "secret": secret})
 
 
 @router.post(
     "/webhooks/{endpoint_id}/resend-failed",
-    **action("webhooks_resend_failed", ResentOut, RESEND, "Resend all that failed"),
+    **action("webhooks_resend_failed", ResentOut, RESEND_PERMISSION, "Resend failed deliveries"),
 )
 def webhooks_resend_failed(
     request: ApiRequest, endpoint_id: Id, body: Annotated[ResendIn, OptionalJsonBody()]
 ) -> HttpResponse:
-    """The oldest first, no more than API_BULK_LIMIT at once; asked again, the next ones."""
+    """Oldest first, at most API_BULK_LIMIT; call it again for the next ones."""
     principal = request.auth
     count = services.resend_failed(endpoint_id, since=body.since, tenant=principal.tenant, actor=principal.actor)
     return json_response({"count": count})
@@ -167,7 +167,7 @@ def webhooks_resend_failed(
 
 @router.get(
     "/webhook-deliveries/{delivery_id}",
-    **operation("webhook_deliveries_get", DeliveryOut, problems=[404], cached=True, summary="Look at a delivery"),
+    **operation("webhook_deliveries_get", DeliveryOut, problems=[404], cached=True, summary="Get a delivery"),
 )
 def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse:
     return etag_response(request, serialize_delivery(services.get_delivery(delivery_id, tenant=request.auth.tenant)))
@@ -179,13 +179,13 @@ def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse
         "webhook_deliveries_resend",
         DeliveryOut,
         scope="operate",
-        permission=RESEND,
+        permission=RESEND_PERMISSION,
         problems=[404, 409],
-        summary="Send a delivery again",
+        summary="Resend a delivery",
     ),
 )
 def webhook_deliveries_resend(request: ApiRequest, delivery_id: Id) -> HttpResponse:
-    """Now, whatever became of it, with the same `webhook-id` and the same bytes, and with all retries anew."""
+    """At once, in any status, with the same `webhook-id` and bytes, and with all retries again."""
     principal = request.auth
     return json_response(
         serialize_delivery(services.resend(delivery_id, tenant=principal.tenant, actor=principal.actor))

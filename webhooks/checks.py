@@ -1,4 +1,4 @@
-"""The system check of webhooks, tag "jobs" (importing this registers it), and what `manage.py doctor` says of them."""
+"""The system check of webhooks, tag "jobs". Importing this module registers it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from webhooks.models import WebhookMessage
 
 @register(TAG)
 def check_one_database(**kwargs: Any) -> list[CheckMessage]:
-    """Triggers on the jobs' tables write the outbox, so both must be in one database."""
+    """Report separate databases: triggers on the tables of jobs write the outbox."""
     jobs, webhooks = db.alias(), router.db_for_write(WebhookMessage)
     if jobs == webhooks:
         return []

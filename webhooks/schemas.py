@@ -27,18 +27,18 @@ class ListedEndpointOut(Out):
     events: Annotated[list[str], WithJsonSchema(EVENTS)]
     enabled: bool
     disabled_reason: str
-    failures: int = Field(description="In a row. After five the receiver is left alone for a while.")
-    open_until: Time | None = Field(description="Until when the receiver is left alone.")
-    old_secret_until: Time | None = Field(description="Until when the former secret signs along.")
+    failures: int = Field(description="Consecutive failures. After five, nothing is sent until `open_until`.")
+    open_until: Time | None = Field(description="The circuit is open until then: only resent deliveries are sent.")
+    old_secret_until: Time | None = Field(description="Until then deliveries are signed with the old secret, too.")
     created_at: Time
 
 
 class EndpointOut(ListedEndpointOut):
-    secret: str = Field(description="Shown this once. `whsec_` and base64, as Standard Webhooks has it.")
+    secret: str = Field(description="Not shown again. `whsec_` and base64, as in Standard Webhooks.")
 
 
 class DeliveryOut(Out):
-    """One event to one endpoint. Its `id` is the `webhook-id` of every try."""
+    """One event to one endpoint. Its `id` is the `webhook-id` of every attempt."""
 
     id: Id
     endpoint_id: Id
@@ -55,7 +55,7 @@ class DeliveryOut(Out):
 
 
 class EndpointEdits(RequestBody):
-    """`enabled: true` gives a fresh start; `false` ends what is pending as FAILED."""
+    """`enabled: true` closes the circuit; `enabled: false` fails the pending deliveries."""
 
     model_config = body_config(enabled=False)
 
@@ -77,7 +77,7 @@ class EndpointIn(EndpointEdits):
 class ResendIn(RequestBody):
     model_config = body_config(since="2030-01-31T12:00:00Z")
 
-    since: f.Moment | None = Field(default=None, description="Only what was made since then.")
+    since: f.Moment | None = Field(default=None, description="Only deliveries created since then.")
 
 
 class ResentOut(Out):

@@ -1,4 +1,4 @@
-"""Make the signing secrets of endpoints, and encrypt them at rest.
+"""Create the signing secrets of endpoints, and encrypt them at rest.
 
 Each endpoint has a Fernet key of its own, derived by HKDF from WEBHOOK_SECRET_KEY (else SECRET_KEY) and the endpoint's
 id: a token that was copied to another endpoint's row cannot be decrypted there. SECRET_KEY and SECRET_KEY_FALLBACKS
@@ -24,7 +24,7 @@ PREFIX, KEY_BYTES = "whsec_", 32
 
 
 class UndecryptableSecret(Exception):
-    """Raised for a token of another key or another endpoint, or one that was tampered with."""
+    """Raised for a token of another key or endpoint, or one that was modified."""
 
     def __init__(self, endpoint_id: UUID) -> None:
         super().__init__(
@@ -38,7 +38,7 @@ def new_secret() -> bytes:
 
 
 def format_secret(secret: bytes) -> str:
-    """Return a secret as receivers configure it."""
+    """Return a secret in the form that receivers configure."""
     return PREFIX + base64.b64encode(secret).decode()
 
 
@@ -48,7 +48,7 @@ def encrypt_secret(secret: bytes, endpoint_id: UUID) -> bytes:
 
 
 def decrypt_secret(token: bytes, endpoint_id: UUID) -> bytes:
-    """Try the present key first, then the former ones; raise UndecryptableSecret if none fits."""
+    """Return the secret, by the current key or an old one; raise UndecryptableSecret if none fits."""
     try:
         return _fernet(endpoint_id).decrypt(token)
     except InvalidToken:

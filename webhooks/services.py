@@ -1,6 +1,6 @@
-"""The front door: endpoints and deliveries as the API, the console and other code keep them.
+"""Create and change endpoints, resend deliveries: the functions that the API, the console and Python code call.
 
-`tenant` narrows what is found; None is all of them. What belongs to somebody else is not there.
+`tenant` restricts a call to the rows of one tenant; None is every tenant. Rows of other tenants raise NotFound.
 """
 
 from __future__ import annotations
@@ -22,112 +22,118 @@ from jobs.conf import conf
 from jobs.errors import Conflict, InvalidInput, NotFound
 from jobs.ids import min_id_at
 from jobs.validation import fields
-from webhooks import deliveries as leases
-from webhooks import events, payloads, secrets, sender, subscriptions, url_guard
+from webhooks import deliveries, events, payloads, secrets, sender, subscriptions, url_guard
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.services")
-BOTH_SIGN = timedelta(hours=24)  # how long a replaced secret signs along
-MOST_ENDPOINTS = 200  # of one tenant
-CHUNK = 1000
+OLD_SECRET_VALIDITY = timedelta(hours=24)  # deliveries are signed with both secrets
+MAX_ENDPOINTS = 200  # of one tenant
+BATCH_SIZE = 1000
 
 
-class Disabled(Conflict):
+class EndpointDisabled(Conflict):
     code = "endpoint_disabled"
 
 
-class TooMany(Conflict):
+class TooManyEndpoints(Conflict):
     code = "too_many_endpoints"
 
 
 def create(
     url: Any, event_names: Any, *, tenant: str = "default", enabled: Any = True, actor: Actor = PYTHON
 ) -> tuple[WebhookEndpoint, str]:
-    """A new endpoint, and its secret: this is the only time that it is shown."""
+    """Create an endpoint; return it and its secret, which is not shown again."""
     secret = secrets.new_secret()
     endpoint = WebhookEndpoint(
         tenant=fields.parse_tenant(tenant),
-        url=_url(url),
+        url=_parse_url(url),
         events=events.parse_events(event_names),
         enabled=fields.parse_boolean(enabled, "enabled"),
     )
     endpoint.secret = secrets.encrypt_secret(secret, endpoint.pk)
     with db.atomic():
-        if of(endpoint.tenant).count() >= MOST_ENDPOINTS:
-            raise TooMany(_("A tenant may have no more than %d endpoints.") % MOST_ENDPOINTS)
+        if of(endpoint.tenant).count() >= MAX_ENDPOINTS:
+            raise TooManyEndpoints(_("A tenant may have no more than %d endpoints.") % MAX_ENDPOINTS)
         endpoint.save(using=db.alias(), force_insert=True)
         subscriptions.write_subscriptions(endpoint)
-    _log(endpoint, "made", actor)
+    _log_change(endpoint, "created", actor)
     return get(endpoint.pk), secrets.format_secret(secret)
 
 
 def of(tenant: str | None) -> QuerySet[WebhookEndpoint]:
-    found = WebhookEndpoint.objects.all()
-    return found if tenant is None else found.filter(tenant=tenant)
+    """Return the endpoints of one tenant, or of all."""
+    endpoints = WebhookEndpoint.objects.all()
+    return endpoints if tenant is None else endpoints.filter(tenant=tenant)
 
 
 def get(endpoint_id: UUID | str, *, tenant: str | None = None) -> WebhookEndpoint:
-    return _found(of(tenant), endpoint_id)
+    return _find(of(tenant), endpoint_id)
 
 
 def update(
     endpoint_id: UUID | str, changes: Mapping[str, Any], *, tenant: str | None = None, actor: Actor = PYTHON
 ) -> WebhookEndpoint:
-    """Change an endpoint. Enabling it closes its circuit; what is pending when it is disabled has FAILED."""
-    clean: dict[str, Any] = {}
+    """Change an endpoint. Enabling closes its circuit; disabling fails its pending deliveries."""
+    cleaned: dict[str, Any] = {}
     for name, value in changes.items():
-        if name not in GATES:
+        if name not in VALIDATORS:
             raise InvalidInput(str(name)[:100], _("is not a field of an endpoint"), "extra_forbidden")
-        clean[name] = GATES[name](value)
+        cleaned[name] = VALIDATORS[name](value)
     with db.atomic():
         endpoint = _lock(endpoint_id, tenant)
-        if clean.get("enabled") and not endpoint.enabled:
-            clean |= {"disabled_reason": "", "failures": 0, "open_until": None, "failing_since": None}
-        if clean:
-            of(tenant).filter(pk=endpoint.pk).update(**clean)
+        if cleaned.get("enabled") and not endpoint.enabled:
+            cleaned |= {"disabled_reason": "", "failures": 0, "open_until": None, "failing_since": None}
+        if cleaned:
+            of(tenant).filter(pk=endpoint.pk).update(**cleaned)
             endpoint.refresh_from_db(fields=["events", "enabled"])
-        if clean.get("enabled") is False:
-            leases.disable_endpoint(endpoint)
+        if cleaned.get("enabled") is False:
+            deliveries.disable_endpoint(endpoint)
         else:
             subscriptions.write_subscriptions(endpoint)
-    _log(endpoint, "changed", actor)
+    _log_change(endpoint, "changed", actor)
     return get(endpoint.pk)
 
 
 def delete(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
-    """With its deliveries, and messages that nobody else got. Disabled first, so that no more are made."""
+    """Delete an endpoint with its deliveries, and messages that no other endpoint got.
+
+    It is disabled first, so that fan-out inserts no more deliveries.
+    """
     with db.atomic():
         endpoint = _lock(endpoint_id, tenant)
-        leases.disable_endpoint(endpoint)
-    own = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk)
-    while message_of := dict(own.values_list("pk", "message_id")[:CHUNK]):
+        deliveries.disable_endpoint(endpoint)
+    own_deliveries = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk)
+    while message_of := dict(own_deliveries.values_list("pk", "message_id")[:BATCH_SIZE]):
         with db.atomic():
             WebhookAttempt.objects.filter(delivery_id__in=list(message_of))._raw_delete(db.alias())
-            own.filter(pk__in=list(message_of))._raw_delete(db.alias())
+            own_deliveries.filter(pk__in=list(message_of))._raw_delete(db.alias())
             messages = WebhookMessage.objects.filter(pk__in=message_of.values(), fanned_out_at__isnull=False)
             messages.filter(deliveries__isnull=True).delete()
     of(tenant).filter(pk=endpoint.pk).delete()
-    _log(endpoint, "deleted", actor)
+    _log_change(endpoint, "deleted", actor)
 
 
 def rotate_secret(
     endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON
 ) -> tuple[WebhookEndpoint, str]:
-    """A new secret, shown once. The former one signs along for a day, so that the receiver can change over."""
+    """Replace the secret; return the endpoint and the new secret, which is not shown again.
+
+    For OLD_SECRET_VALIDITY deliveries are signed with both, so that the receiver can switch.
+    """
     secret = secrets.new_secret()
     with db.atomic():
         endpoint = _lock(endpoint_id, tenant)
         of(tenant).filter(pk=endpoint.pk).update(
             secret=secrets.encrypt_secret(secret, endpoint.pk),
             old_secret=endpoint.secret,
-            old_secret_until=Now() + BOTH_SIGN,
+            old_secret_until=Now() + OLD_SECRET_VALIDITY,
         )
-    _log(endpoint, "given a new secret", actor)
+    _log_change(endpoint, "secret rotated", actor)
     return get(endpoint.pk), secrets.format_secret(secret)
 
 
 def send_test(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> WebhookDelivery:
-    """A delivery of its own kind, tried at once whatever the circuit says."""
+    """Send a `webhook.test` delivery at once, also while the circuit is open."""
     with db.atomic():
         endpoint = _lock_enabled(endpoint_id, tenant)
         now = clock.now()
@@ -141,53 +147,54 @@ def send_test(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Acto
         )
         delivery = WebhookDelivery.objects.create(endpoint=endpoint, message=message, event=events.TEST, probe=True)
     db.after_commit(sender.wake_senders)
-    _log(endpoint, "sent a test", actor)
+    _log_change(endpoint, "test delivery sent", actor)
     return get_delivery(delivery.pk)
 
 
-def deliveries(tenant: str | None) -> QuerySet[WebhookDelivery]:
-    found = WebhookDelivery.objects.all()
-    return found if tenant is None else found.filter(endpoint__tenant=tenant)
+def deliveries_of(tenant: str | None) -> QuerySet[WebhookDelivery]:
+    """Return the deliveries of one tenant, or of all."""
+    rows = WebhookDelivery.objects.all()
+    return rows if tenant is None else rows.filter(endpoint__tenant=tenant)
 
 
 def get_delivery(delivery_id: UUID | str, *, tenant: str | None = None) -> WebhookDelivery:
-    return _found(deliveries(tenant), delivery_id)
+    return _find(deliveries_of(tenant), delivery_id)
 
 
 def count_deliveries(job_ids: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
-    """Return `{pending, delivered, failed}` of jobs that have any. What fan-out is about to make counts as pending."""
+    """Return `{pending, delivered, failed}` of jobs that have any. Deliveries that fan-out will insert are pending."""
     counts: dict[UUID, dict[str, int]] = defaultdict(lambda: {"pending": 0, "delivered": 0, "failed": 0})
     rows = WebhookDelivery.objects.filter(job_id__in=job_ids).order_by()
-    for job_id, status, number in rows.values_list("job_id", "status").annotate(number=Count("pk")):
-        counts[job_id][status.lower()] += number
-    for job_id, number in count_about_to_be_made(job_ids).items():
-        counts[job_id]["pending"] += number
+    for job_id, status, count in rows.values_list("job_id", "status").annotate(count=Count("pk")):
+        counts[job_id][status.lower()] += count
+    for job_id, count in count_before_fan_out(job_ids).items():
+        counts[job_id]["pending"] += count
     return dict(counts)
 
 
-def count_about_to_be_made(job_ids: Sequence[UUID]) -> Counter[UUID]:
-    """Return how many deliveries the messages of these jobs that are not fanned out will become."""
+def count_before_fan_out(job_ids: Sequence[UUID]) -> Counter[UUID]:
+    """Return by job how many deliveries fan-out will insert."""
     messages = list(WebhookMessage.objects.of_jobs(job_ids).filter(fanned_out_at__isnull=True).defer("body").order_by())
     recipients = subscriptions.find_recipients(messages) if messages else {}
     counts: Counter[UUID] = Counter()
     for message in messages:
         counts[message.job_id] += len(recipients[message.pk])
-    return +counts  # those that nobody wants make none
+    return +counts  # without zeros: messages without subscribers
 
 
 def resend(delivery_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> WebhookDelivery:
-    """Try again now, whatever became of it and whatever the circuit says: same id, same body, all retries anew."""
+    """Send a delivery again at once, in any status and with an open circuit: same id and body, all retries again."""
     delivery = get_delivery(delivery_id, tenant=tenant)
     with db.atomic():
         endpoint = _lock_enabled(delivery.endpoint_id, tenant)
-        _again([delivery.pk], probes=[delivery.pk])
+        _requeue([delivery.pk], probes=[delivery.pk])
     db.after_commit(sender.wake_senders)
-    _log(endpoint, f"resent {delivery.pk}", actor)
+    _log_change(endpoint, f"delivery {delivery.pk} resent", actor)
     return get_delivery(delivery.pk)
 
 
 def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor = PYTHON) -> int:
-    """Resend those whose endpoints are enabled; return how many. The first of each endpoint is tried at once."""
+    """Resend deliveries of enabled endpoints; return their number. The first of each endpoint is sent at once."""
     with db.atomic():
         enabled = of(tenant).filter(deliveries__in=list(ids), enabled=True).distinct().values_list("pk", flat=True)
         locked = list(
@@ -195,10 +202,10 @@ def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor 
         )
         rows = WebhookDelivery.objects.filter(endpoint_id__in=[endpoint.pk for endpoint in locked]).order_by("pk")
         endpoint_of: dict[UUID, UUID] = {}
-        for start in range(0, len(ids), CHUNK):
-            endpoint_of |= dict(rows.filter(pk__in=ids[start : start + CHUNK]).values_list("pk", "endpoint_id"))
+        for start in range(0, len(ids), BATCH_SIZE):
+            endpoint_of |= dict(rows.filter(pk__in=ids[start : start + BATCH_SIZE]).values_list("pk", "endpoint_id"))
         first = {endpoint_id: pk for pk, endpoint_id in reversed(endpoint_of.items())}
-        resent = _again(list(endpoint_of), probes=list(first.values()))
+        resent = _requeue(list(endpoint_of), probes=list(first.values()))
     db.after_commit(sender.wake_senders)
     logger.info("%d webhook deliveries resent by %s", resent, actor.name or actor.kind)
     return resent
@@ -207,9 +214,9 @@ def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor 
 def resend_failed(
     endpoint_id: UUID | str, *, since: datetime | None = None, tenant: str | None = None, actor: Actor = PYTHON
 ) -> int:
-    """Resend all that failed at an endpoint (since a time), at most API_BULK_LIMIT at once; return how many.
+    """Resend the failed deliveries of an endpoint, oldest first, at most API_BULK_LIMIT; return their number.
 
-    The first is tried at once; while the circuit is open, the others wait for it.
+    `since` leaves out older ones. The first is sent at once; while the circuit is open, the others wait for it.
     """
     with db.atomic():
         endpoint = _lock_enabled(endpoint_id, tenant)
@@ -217,18 +224,18 @@ def resend_failed(
         if since is not None:
             failed = failed.filter(pk__gte=min_id_at(fields.parse_time(since, "since")))
         ids = list(failed.order_by("pk").values_list("pk", flat=True)[: conf.API_BULK_LIMIT])
-        resent = _again(ids, probes=ids[:1])
+        resent = _requeue(ids, probes=ids[:1])
     db.after_commit(sender.wake_senders)
-    _log(endpoint, f"resent {resent} failed deliveries", actor)
+    _log_change(endpoint, f"{resent} failed deliveries resent", actor)
     return resent
 
 
-def _again(ids: Sequence[UUID], *, probes: Sequence[UUID]) -> int:
-    """Make deliveries pending again; one that is being sent right now is left alone. `probes` are tried at once."""
+def _requeue(ids: Sequence[UUID], *, probes: Sequence[UUID]) -> int:
+    """Make deliveries pending again, except those in flight. `probes` are sent although the circuit is open."""
     resent = 0
-    for start in range(0, len(ids), CHUNK):
-        deliveries = WebhookDelivery.objects.filter(pk__in=ids[start : start + CHUNK], lease_token__isnull=True)
-        resent += deliveries.update(
+    for start in range(0, len(ids), BATCH_SIZE):
+        rows = WebhookDelivery.objects.filter(pk__in=ids[start : start + BATCH_SIZE], lease_token__isnull=True)
+        resent += rows.update(
             status=DeliveryStatus.PENDING,
             attempts_before=F("attempts"),
             next_try_at=Now(),
@@ -240,7 +247,7 @@ def _again(ids: Sequence[UUID], *, probes: Sequence[UUID]) -> int:
     return resent
 
 
-def _url(value: Any) -> str:
+def _parse_url(value: Any) -> str:
     url = fields.parse_text(value, "url", max_length=url_guard.MAX_URL_LENGTH, single_line=True)
     try:
         url_guard.parse_destination(url)
@@ -249,32 +256,32 @@ def _url(value: Any) -> str:
     return url
 
 
-GATES: dict[str, Any] = {
-    "url": _url,
+VALIDATORS: dict[str, Any] = {
+    "url": _parse_url,
     "events": events.parse_events,
     "enabled": lambda value: fields.parse_boolean(value, "enabled"),
 }
 
 
 def _lock(endpoint_id: UUID | str, tenant: str | None) -> WebhookEndpoint:
-    return _found(of(tenant).select_for_update(no_key=True), endpoint_id)
+    return _find(of(tenant).select_for_update(no_key=True), endpoint_id)
 
 
 def _lock_enabled(endpoint_id: UUID | str, tenant: str | None) -> WebhookEndpoint:
     endpoint = _lock(endpoint_id, tenant)
     if not endpoint.enabled:
-        raise Disabled(_("This endpoint is disabled; enable it first."))
+        raise EndpointDisabled(_("This endpoint is disabled; enable it first."))
     return endpoint
 
 
-def _found(rows: QuerySet[Any], pk: UUID | str) -> Any:
-    found = rows.filter(pk=fields.parse_id(pk)).first()
-    if found is None:
+def _find(rows: QuerySet[Any], pk: UUID | str) -> Any:
+    row = rows.filter(pk=fields.parse_id(pk)).first()
+    if row is None:
         raise NotFound(_("There is no such object."))
-    return found
+    return row
 
 
-def _log(endpoint: WebhookEndpoint, what: str, actor: Actor) -> None:
+def _log_change(endpoint: WebhookEndpoint, change: str, actor: Actor) -> None:
     logger.info(
-        "webhook endpoint %s of tenant %s %s by %s", endpoint.pk, endpoint.tenant, what, actor.name or actor.kind
+        "webhook endpoint %s (tenant %s): %s by %s", endpoint.pk, endpoint.tenant, change, actor.name or actor.kind
     )

@@ -97,7 +97,7 @@ def test_secrets_that_cannot_be_read_are_an_error() -> None:
     with override_settings(JOBSCHEDULER={"WEBHOOK_SECRET_KEY": "a key of its own, now lost"}):
         webhooks.create("https://example.com/", ["job.completed"])
     assert WebhookEndpoint.objects.exists()
-    assert said("error", "webhooks") == "the secret of 1 cannot be read"
+    assert said("error", "webhooks") == "the secret of 1 cannot be decrypted"
     assert said("warning", "webhooks") == "secrets are encrypted with SECRET_KEY"
 
 

@@ -24,7 +24,7 @@ def test_a_list_of_endpoints_says_how_well_they_received_of_late(boss: Client) -
     WebhookDeliveryFactory.create_batch(3, endpoint=good, delivered=True)
     WebhookDeliveryFactory.create(endpoint=good, failed=True)
     WebhookDeliveryFactory.create(endpoint=good)
-    assert endpoints.lately([good.pk, silent.pk]) == {good.pk: (3, 4)}
+    assert endpoints.success_rates([good.pk, silent.pk]) == {good.pk: (3, 4)}
     page = boss.get(get_list_url(WebhookEndpoint)).content.decode()
     assert ("75% (4)" in page, "gone" in page) == (True, True)
 
@@ -33,12 +33,12 @@ def test_a_rate_is_made_of_the_last_hundred_within_a_day() -> None:
     endpoint = WebhookEndpointFactory.create()
     WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, failed=True)
     WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, delivered=True)
-    assert endpoints.LAST == 100
-    assert endpoints.lately([endpoint.pk], 5) == {endpoint.pk: (4, 5)}
+    assert endpoints.LIST_RATE_SAMPLE == 100
+    assert endpoints.success_rates([endpoint.pk], 5) == {endpoint.pk: (4, 5)}
     WebhookDelivery.objects.all().delete()
     old = min_id_at(clock.now() - timedelta(days=2))
     WebhookDeliveryFactory.create(id=old, endpoint=endpoint, failed=True)
-    assert endpoints.lately([endpoint.pk]) == endpoints.lately([]) == {}
+    assert endpoints.success_rates([endpoint.pk]) == endpoints.success_rates([]) == {}
 
 
 def test_a_delivery_shows_its_answer_its_time_and_its_request(boss: Client) -> None:

@@ -104,7 +104,7 @@ def test_a_disabled_endpoint_is_neither_tested_nor_resent_to() -> None:
         lambda: services.resend(delivery.pk),
         lambda: services.resend_failed(made.pk),
     ):
-        with pytest.raises(services.Disabled):
+        with pytest.raises(services.EndpointDisabled):
             call()
 
 
@@ -153,9 +153,9 @@ def test_a_deleted_endpoint_takes_all_that_is_its_own_along() -> None:
 
 
 def test_a_tenant_has_no_more_endpoints_than_a_message_can_reasonably_carry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "MOST_ENDPOINTS", 2)
+    monkeypatch.setattr(services, "MAX_ENDPOINTS", 2)
     create_endpoint()
     create_endpoint()
-    with pytest.raises(services.TooMany):
+    with pytest.raises(services.TooManyEndpoints):
         create_endpoint()
     create_endpoint(tenant="acme")

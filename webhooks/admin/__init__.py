@@ -21,4 +21,4 @@ register = Registration(
 )
 register.autoregister(admin.site)
 show_on_page(deliveries.deliveries_of_job)
-alert_from(deliveries.disabled)
+alert_from(deliveries.alert_disabled)

@@ -1,4 +1,4 @@
-"""Deliveries, their messages and their tries, to look at and to send again."""
+"""Deliveries in the console, with their messages and attempts; deliveries can be resent."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from jobs.version import __version__
 from webhooks import services
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
-SHOWN = 50
-MOST = 100  # disabled endpoints that are counted
-VIEW = "jobscheduler_webhooks.view_webhookdelivery"
-SIGNS = {
+ROWS_SHOWN = 50
+MAX_COUNT = 100  # of disabled endpoints
+VIEW_PERMISSION = "jobscheduler_webhooks.view_webhookdelivery"
+STATUS_BADGES = {
     DeliveryStatus.DELIVERED: ("good", "✓"),
     DeliveryStatus.FAILED: ("bad", "✗"),
     DeliveryStatus.PENDING: ("pending", "○"),
@@ -52,8 +52,8 @@ def _resend_many(rows: Sequence[WebhookDelivery], *, actor: Actor) -> int:
     return services.resend_many([row.pk for row in rows], actor=actor)
 
 
-def _request_head(delivery: WebhookDelivery) -> str:
-    """What every try of it says; the time and the signature are made anew for each."""
+def _format_request_head(delivery: WebhookDelivery) -> str:
+    """Return the head of every attempt; time and signature differ."""
     lines = (
         f"POST {delivery.endpoint.url}",
         "Content-Type: application/json",
@@ -65,7 +65,7 @@ def _request_head(delivery: WebhookDelivery) -> str:
     return "\n".join(lines)
 
 
-class Linked(ReadOnlyAdmin):
+class LinkedAdmin(ReadOnlyAdmin):
     job_link = link_column(_("job"), Job, "job_id")
     group_link = link_column(_("group"), JobGroup, "group_id")
 
@@ -74,7 +74,7 @@ class Linked(ReadOnlyAdmin):
         return link(self.admin_site, WebhookEndpoint, row.endpoint_id, first_line(row.endpoint.url, 60))
 
 
-class WebhookDeliveryAdmin(ObjectActionAdmin, Linked):
+class WebhookDeliveryAdmin(ObjectActionAdmin, LinkedAdmin):
     change_form_template = "webhooks/delivery_page.html"
     object_actions = (
         ObjectAction(
@@ -109,21 +109,21 @@ class WebhookDeliveryAdmin(ObjectActionAdmin, Linked):
     shown_error = column(_("error"), "error", text_block)
 
     def list_version(self) -> str:
-        """The last delivery that was made, and the last that was tried."""
-        made = WebhookDelivery.objects.order_by("-pk").values_list("pk").first()
-        tried = WebhookAttempt.objects.order_by("-pk").values_list("pk").first()
-        return f"{made} {tried}"
+        """Return a text that changes with each new delivery and each attempt."""
+        delivery_id = WebhookDelivery.objects.order_by("-pk").values_list("pk").first()
+        attempt_id = WebhookAttempt.objects.order_by("-pk").values_list("pk").first()
+        return f"{delivery_id} {attempt_id}"
 
     def page_context(self, request: HttpRequest, row: WebhookDelivery) -> dict[str, Any]:
-        tries = WebhookAttempt.objects.filter(delivery_id=row.pk).order_by("-pk")
+        attempts = WebhookAttempt.objects.filter(delivery_id=row.pk).order_by("-pk")
         hidden = () if can_view_payload(request) else ("response_head", "response_body")
-        shown_tries = tries.defer(*hidden)[:SHOWN]
-        return {"tries": shown_tries, "can_view_payload": not hidden, "request_head": _request_head(row)}
+        shown_attempts = attempts.defer(*hidden)[:ROWS_SHOWN]
+        return {"attempts": shown_attempts, "can_view_payload": not hidden, "request_head": _format_request_head(row)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WebhookDelivery]:
-        last = WebhookAttempt.objects.filter(delivery_id=OuterRef("pk")).order_by("-pk").values("took_ms")
-        found: QuerySet[WebhookDelivery] = super().get_queryset(request).annotate(last_took_ms=Subquery(last[:1]))
-        return found
+        took_ms = WebhookAttempt.objects.filter(delivery_id=OuterRef("pk")).order_by("-pk").values("took_ms")
+        rows: QuerySet[WebhookDelivery] = super().get_queryset(request).annotate(last_took_ms=Subquery(took_ms[:1]))
+        return rows
 
     @computed_column(_("delivery"), ordering="id")
     def short_id(self, delivery: WebhookDelivery) -> SafeString:
@@ -131,17 +131,17 @@ class WebhookDeliveryAdmin(ObjectActionAdmin, Linked):
 
     @computed_column(_("status"))
     def shown_status(self, delivery: WebhookDelivery) -> SafeString:
-        """With what the receiver answered."""
-        kind, icon = SIGNS[DeliveryStatus(delivery.status)]
-        answered = "" if delivery.response_status is None else str(delivery.response_status)
-        return badge(kind, delivery.get_status_display(), icon, answered)
+        """Return the status with that of the response."""
+        kind, icon = STATUS_BADGES[DeliveryStatus(delivery.status)]
+        response_status = "" if delivery.response_status is None else str(delivery.response_status)
+        return badge(kind, delivery.get_status_display(), icon, response_status)
 
     @computed_column(_("body"))
     def shown_body(self, delivery: WebhookDelivery) -> SafeString | None:
         return json_bytes_block(delivery.message.body)
 
 
-class WebhookMessageAdmin(Linked):
+class WebhookMessageAdmin(LinkedAdmin):
     list_display = ("id", "event", "tenant", "job_link", "at", "fanned_out_at")
     list_defer = ("body",)
     sortable_by = ("id",)
@@ -168,7 +168,7 @@ class WebhookAttemptAdmin(ReadOnlyAdmin):
     first_error = column(_("error"), "error", lambda error: first_line(error) or None)
 
 
-class WebhookSubscriptionAdmin(Linked):
+class WebhookSubscriptionAdmin(LinkedAdmin):
     list_display = ("id", "event", "tenant", "endpoint_link", "since", "until")
     list_select_related = ("endpoint",)
     list_defer = ("endpoint__secret", "endpoint__old_secret")
@@ -179,33 +179,38 @@ class WebhookSubscriptionAdmin(Linked):
 
 
 def deliveries_of_job(admin: Any, request: HttpRequest, job: Job) -> SafeString | None:
-    """None where there are none, or for those who may not see them."""
-    if not request.user.has_perm(VIEW):
+    """Return a job's deliveries for its page; None without any, and without the permission to view them."""
+    if not request.user.has_perm(VIEW_PERMISSION):
         return None
     rows = WebhookDelivery.objects.filter(job_id=job.pk).select_related("endpoint").order_by("-pk")
-    found = list(rows.defer("endpoint__secret", "endpoint__old_secret")[:SHOWN])
-    waiting = services.count_about_to_be_made([job.pk]).get(job.pk, 0)
-    if not found and not waiting:
+    deliveries = list(rows.defer("endpoint__secret", "endpoint__old_secret")[:ROWS_SHOWN])
+    waiting = services.count_before_fan_out([job.pk]).get(job.pk, 0)
+    if not deliveries and not waiting:
         return None
     site = admin.admin_site
-    everything = f"{list_url(site, WebhookDelivery)}?q=job:{job.pk}" if site.is_registered(WebhookDelivery) else ""
-    rows_shown = [
+    all_url = f"{list_url(site, WebhookDelivery)}?q=job:{job.pk}" if site.is_registered(WebhookDelivery) else ""
+    table_rows = [
         (
             delivery,
             link(site, WebhookDelivery, delivery.pk),
             link(site, WebhookEndpoint, delivery.endpoint_id, first_line(delivery.endpoint.url, 60)),
         )
-        for delivery in found
+        for delivery in deliveries
     ]
-    context = {"deliveries": rows_shown, "waiting": waiting, "all_url": everything if len(found) == SHOWN else ""}
+    context = {
+        "deliveries": table_rows,
+        "waiting": waiting,
+        "all_url": all_url if len(deliveries) == ROWS_SHOWN else "",
+    }
     return render_to_string("webhooks/deliveries_of_job.html", context, request)
 
 
-def disabled(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
+def alert_disabled(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
+    """Yield an alert if endpoints were disabled after failures."""
     if not request.user.has_perm("jobscheduler_webhooks.view_webhookendpoint"):
         return
-    off = WebhookEndpoint.objects.filter(enabled=False).exclude(disabled_reason="")
-    if count := off[:MOST].count():
+    disabled = WebhookEndpoint.objects.filter(enabled=False).exclude(disabled_reason="")
+    if count := disabled[:MAX_COUNT].count():
         message = ngettext("%d webhook endpoint was disabled.", "%d webhook endpoints were disabled.", count) % count
         url = f"{list_url(site, WebhookEndpoint)}?enabled=0" if site.is_registered(WebhookEndpoint) else ""
         yield Alert(message, url, _now("Show"), is_bad=False)

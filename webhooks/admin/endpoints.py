@@ -1,4 +1,4 @@
-"""Endpoints: written through the services; a secret is shown once, on the page that answers its making."""
+"""Endpoints in the console. A secret is shown once, on the response to its creation or rotation."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 from webhooks.url_guard import MAX_URL_LENGTH
 
-APP = WebhookEndpoint._meta.app_label
-FIELDS = ("tenant", "url", "events", "enabled")
-STATE = ("id", "shown_reason", "success", "failures", "open_until", "old_secret_until", "created_at")
-LATELY = 1000  # deliveries that the rate of one endpoint is made of: a receiver of millions is not counted through
-LAST = 100  # the same for each endpoint of a list
+APP_LABEL = WebhookEndpoint._meta.app_label
+FORM_FIELDS = ("tenant", "url", "events", "enabled")
+STATE_FIELDS = ("id", "shown_reason", "success", "failures", "open_until", "old_secret_until", "created_at")
+# Deliveries that a success rate counts: an endpoint may have millions a day.
+RATE_SAMPLE, LIST_RATE_SAMPLE = 1000, 100  # of one endpoint; of each in a list
 
 
-class Rate(NamedTuple):
-    received: int
-    ended: int
+class SuccessRate(NamedTuple):
+    delivered: int
+    finished: int
 
 
-def _format_rate(rate: Rate | None) -> str | None:
-    return None if rate is None else f"{rate.received / rate.ended:.0%} ({rate.ended})"
+def _format_rate(rate: SuccessRate | None) -> str | None:
+    return None if rate is None else f"{rate.delivered / rate.finished:.0%} ({rate.finished})"
 
 
 class EndpointForm(forms.ModelForm):
@@ -69,21 +69,21 @@ class EndpointForm(forms.ModelForm):
 
     class Meta:
         model = WebhookEndpoint
-        fields = FIELDS
+        fields = FORM_FIELDS
 
     def clean_tenant(self) -> str:
         return str(validate_with(validation.parse_tenant, self.cleaned_data["tenant"]))
 
     def clean_url(self) -> str:
-        return str(validate_with(services.GATES["url"], self.cleaned_data["url"]))
+        return str(validate_with(services.VALIDATORS["url"], self.cleaned_data["url"]))
 
     def changes(self) -> dict[str, Any]:
-        """Return what services take to change."""
-        return {name: self.cleaned_data[name] for name in services.GATES if name in self.changed_data}
+        """Return the changed fields, for the services."""
+        return {name: self.cleaned_data[name] for name in services.VALIDATORS if name in self.changed_data}
 
 
 class WebhookEndpointAdmin(ServiceBackedAdmin):
-    """The secrets are no fields of any page."""
+    """Secrets are in no form and no list."""
 
     form = EndpointForm
     empty_text = _(
@@ -97,7 +97,7 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
             pgettext_lazy("verb", "Send a test"),
             _("Send a test to selected endpoints"),
             ngettext_lazy("%(count)d test is on its way", "%(count)d tests are on their way", "count"),
-            f"{APP}.test_webhookendpoint",
+            f"{APP_LABEL}.test_webhookendpoint",
             call_with_key(services.send_test, with_reason=False),
         ),
         ObjectAction(
@@ -105,7 +105,7 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
             pgettext_lazy("verb", "Replace the secret"),
             "",
             ngettext_lazy("%(count)d secret replaced", "%(count)d secrets replaced", "count"),
-            f"{APP}.rotate_webhookendpoint",
+            f"{APP_LABEL}.rotate_webhookendpoint",
             call_with_key(services.rotate_secret, with_reason=False),
             in_list=False,
         ),
@@ -114,31 +114,29 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
             pgettext_lazy("verb", "Resend all that failed"),
             _("Resend all that failed, of selected endpoints"),
             ngettext_lazy("%(count)d endpoint looked through", "%(count)d endpoints looked through", "count"),
-            f"{APP}.resend_delivery",
+            f"{APP_LABEL}.resend_delivery",
             call_with_key(services.resend_failed, with_reason=False),
         ),
     )
-    list_display = ("shown_url", "shown_events", "shown_state", "lately", "failures", "rests")
+    list_display = ("shown_url", "shown_events", "shown_state", "success_rate", "failures", "suspended")
     list_filter = (EnabledFilter,)
     list_defer = ("secret", "old_secret")
     name_field = "url"
     qualifiers = {"tenant": "tenant"}
-    readonly_fields = STATE
+    readonly_fields = STATE_FIELDS
 
     whole_url = column(_("URL"), "url", isolate_text)
     shown_events = column(_("events"), "events", lambda events: isolate_text(", ".join(map(str, events))))
-    lately = column(_("received (24 h)"), "received", _format_rate)  # of the last hundred at most
-    rests = column(
-        _("rests until"), "open_until", format_relative_time
-    )  # after failures in a row nothing is sent for a while
+    success_rate = column(_("received (24 h)"), "rate", _format_rate)
+    suspended = column(_("rests until"), "open_until", format_relative_time)
     shown_reason = column(_("disabled because"), "disabled_reason", text_block)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         if obj is None:
-            return [(None, {"fields": FIELDS})]
+            return [(None, {"fields": FORM_FIELDS})]
         can_change = self.has_change_permission(request, obj)
-        fields = FIELDS if can_change else ("tenant", "whole_url", "shown_events", "enabled")
-        return [(None, {"fields": fields}), (_("State"), {"fields": STATE})]
+        fields = FORM_FIELDS if can_change else ("tenant", "whole_url", "shown_events", "enabled")
+        return [(None, {"fields": fields}), (_("State"), {"fields": STATE_FIELDS})]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
         return (*self.readonly_fields, *(() if obj is None else ("tenant",)))
@@ -149,17 +147,17 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
             services.update(obj.pk, form.changes(), actor=actor)
         else:
             fields = form.cleaned_data
-            made, obj.new_secret = services.create(
+            endpoint, obj.new_secret = services.create(
                 fields["url"], fields["events"], tenant=fields["tenant"], enabled=fields["enabled"], actor=actor
             )
-            obj.pk = made.pk
+            obj.pk = endpoint.pk
         obj.refresh_from_db(using=db.alias())
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
         return self.secret_page(request, obj, obj.new_secret)
 
     def secret_page(self, request: HttpRequest, endpoint: WebhookEndpoint, secret: str) -> HttpResponse:
-        """Straight as the answer: a message would be kept in a cookie or a session until it is read."""
+        """Return the secret as the response itself: a message would store it in a cookie or session."""
         context = {
             **self.admin_site.each_context(request),
             "title": _now("The new secret"),
@@ -188,9 +186,9 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         return {"deliveries_url": url}
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        found = lately([endpoint.pk for endpoint in rows])
+        rates = success_rates([endpoint.pk for endpoint in rows])
         for endpoint in rows:
-            endpoint.received = found.get(endpoint.pk)
+            endpoint.rate = rates.get(endpoint.pk)
 
     @computed_column(_("URL"))
     def shown_url(self, endpoint: WebhookEndpoint) -> SafeString:
@@ -203,27 +201,28 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
     def shown_state(self, endpoint: WebhookEndpoint) -> SafeString:
         if endpoint.enabled:
             return badge("good", _now("enabled"), "✓")
-        why = isolate_text(first_line(endpoint.disabled_reason))
-        return format_html("{} {}", badge("bad", _now("disabled"), "⊘"), why)
+        reason = isolate_text(first_line(endpoint.disabled_reason))
+        return format_html("{} {}", badge("bad", _now("disabled"), "⊘"), reason)
 
     @computed_column(_("delivered within 24 hours"))
     def success(self, endpoint: WebhookEndpoint) -> str | None:
-        """Of the last ones; a receiver of millions is not counted through."""
-        return _format_rate(lately([endpoint.pk], LATELY).get(endpoint.pk))
+        """Return the success rate of the latest deliveries."""
+        return _format_rate(success_rates([endpoint.pk], RATE_SAMPLE).get(endpoint.pk))
 
 
-def lately(ids: Sequence[UUID], limit: int = LAST) -> dict[UUID, Rate]:
-    """Of each endpoint, count how many of its last deliveries within a day were received, and how many have ended."""
+def success_rates(endpoint_ids: Sequence[UUID], limit: int = LIST_RATE_SAMPLE) -> dict[UUID, SuccessRate]:
+    """Count the delivered and the finished among the last `limit` deliveries of each endpoint within a day."""
     since = min_id_at(clock.now() - timedelta(hours=24))
-    own = WebhookDelivery.objects.filter(endpoint_id=OuterRef("pk")).order_by("-pk").values("pk")
-    endpoints: Any = WebhookEndpoint.objects.filter(pk__in=list(ids)).order_by()
+    own_ids = WebhookDelivery.objects.filter(endpoint_id=OuterRef("pk")).order_by("-pk").values("pk")
+    endpoints: Any = WebhookEndpoint.objects.filter(pk__in=list(endpoint_ids)).order_by()
     wanted = Q()
-    # From where on to read, along the index of each endpoint's deliveries.
-    for key, farthest in endpoints.annotate(far=Subquery(own[limit - 1 : limit])).values_list("pk", "far"):
-        wanted |= Q(endpoint_id=key, pk__gte=max(since, farthest) if farthest else since)
+    # The id to read from is found along the index of each endpoint's deliveries.
+    with_limit = endpoints.annotate(nth_latest=Subquery(own_ids[limit - 1 : limit]))
+    for endpoint_id, nth_latest in with_limit.values_list("pk", "nth_latest"):
+        wanted |= Q(endpoint_id=endpoint_id, pk__gte=max(since, nth_latest) if nth_latest else since)
     if not wanted:
         return {}
-    ended: Any = WebhookDelivery.objects.filter(wanted).exclude(status=DeliveryStatus.PENDING)
-    received = Count("pk", filter=Q(status=DeliveryStatus.DELIVERED))
-    rows = ended.order_by().values_list("endpoint_id").annotate(received=received, ended=Count("pk"))
-    return {key: Rate(*counts) for key, *counts in rows}
+    finished: Any = WebhookDelivery.objects.filter(wanted).exclude(status=DeliveryStatus.PENDING)
+    delivered = Count("pk", filter=Q(status=DeliveryStatus.DELIVERED))
+    rows = finished.order_by().values_list("endpoint_id").annotate(delivered=delivered, finished=Count("pk"))
+    return {endpoint_id: SuccessRate(*counts) for endpoint_id, *counts in rows}
