@@ -22,7 +22,7 @@ class JobsConfig(AppConfig):
         )
         from jobs.registry import registry
 
-        triggers.register(self, invariants.TRIGGERS)
+        triggers.register_triggers(self, invariants.TRIGGERS)
         registry.autodiscover()
         # Our backend of `django.tasks`, if the site uses it: its tasks may be in modules that nobody imports here.
         for params in (getattr(settings, "TASKS", None) or {}).values():

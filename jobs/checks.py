@@ -1,4 +1,4 @@
-"""System checks, tag "jobs": what would go wrong later is said at start-up. Importing this module registers them."""
+"""System checks, tag "jobs": report at start-up what would fail later. Importing this module registers them."""
 
 from __future__ import annotations
 
@@ -34,58 +34,58 @@ SQLITE_TIMEOUT_SEC = 20
 @register(TAG)
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
     _, problems = read_settings(get_raw_settings())
-    return [Error(each.message, hint=each.hint or None, id=SETTING_IDS[each.kind]) for each in problems]
+    return [Error(problem.message, hint=problem.hint or None, id=SETTING_IDS[problem.kind]) for problem in problems]
 
 
 @register(TAG)
 def check_policies(**kwargs: Any) -> list[CheckMessage]:
     conf, _ = read_settings(get_raw_settings())
-    problems = (policy_problem(key, getattr(conf, key)) for key in POLICY_KEYS)
+    problems = (find_policy_problem(key, getattr(conf, key)) for key in POLICY_KEYS)
     return [Error(problem, id="jobs.E004") for problem in problems if problem]
 
 
 @register(TAG)
 def check_time_zones(**kwargs: Any) -> list[CheckMessage]:
-    message = "USE_TZ is False, but every time of a job carries its zone."
+    message = "USE_TZ is False, but the times of jobs are stored with their time zone."
     return [] if settings.USE_TZ else [Error(message, hint="Set USE_TZ = True.", id="jobs.E005")]
 
 
 @register(TAG)
 def check_shadows(**kwargs: Any) -> list[CheckMessage]:
-    """Find installed apps that carry one of our import names but are not ours."""
+    """Report installed apps that have one of our import names but are not ours."""
     hint = "A site with a top-level package of that name cannot install Job Scheduler: rename one of the two."
-    found: list[CheckMessage] = []
+    messages: list[CheckMessage] = []
     for config in apps.get_app_configs():
         if config.name in OUR_APPS and Path(config.path).resolve() != OUR_HOME / config.name:
             file = getattr(config.module, "__file__", None) or config.path
             message = (
                 f"The app {config.name!r} is not Job Scheduler's: it is imported from {file}, not from {OUR_HOME}."
             )
-            found.append(Error(message, hint=hint, id="jobs.E006"))
-    return found
+            messages.append(Error(message, hint=hint, id="jobs.E006"))
+    return messages
 
 
 @register(TAG)
 def check_sqlite(**kwargs: Any) -> list[CheckMessage]:
-    problem = sqlite_problem(db.alias())
-    found = [checks.Warning(problem, hint=SQLITE_HINT, id="jobs.W001")] if problem else []
-    return [*found, *_sqlite_advice(db.alias())]
+    problem = find_sqlite_problem(db.alias())
+    warnings = [checks.Warning(problem, hint=SQLITE_HINT, id="jobs.W001")] if problem else []
+    return [*warnings, *_check_sqlite_options(db.alias())]
 
 
 @register(TAG)
 def check_sqlite_clock(**kwargs: Any) -> list[CheckMessage]:
-    """SQLite's own clock speaks UTC; times stored in another zone would not compare with it."""
+    """Require UTC: SQLite's own clock is in UTC, and times stored in another zone would not compare with it."""
     alias = db.alias()
     if db.sqlite_options(alias) is None or settings.DATABASES[alias].get("TIME_ZONE") in (None, "UTC"):
         return []
-    message = f"The SQLite database {alias!r} keeps its times in another zone than UTC; leases would be misjudged."
+    message = f"The SQLite database {alias!r} stores times in another zone than UTC: leases would end at wrong times."
     return [Error(message, hint="Remove TIME_ZONE from this database.", id="jobs.E008")]
 
 
 @register(checks.Tags.database)
 def check_triggers(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """A warning: `migrate` runs this check before it puts them back."""
-    if db.alias() not in (databases or ()) or not (missing := triggers.missing_triggers(db.connection())):
+    """Report missing triggers. Only a warning, because `migrate` runs this check before it installs them."""
+    if db.alias() not in (databases or ()) or not (missing := triggers.find_missing_triggers(db.connection())):
         return []
     message = f"The database {db.alias()!r} lacks these triggers of Job Scheduler: {', '.join(missing)}."
     return [checks.Warning(message, hint="Run `manage.py migrate`, which creates them.", id="jobs.W005")]
@@ -93,7 +93,7 @@ def check_triggers(databases: Sequence[str] | None = None, **kwargs: Any) -> lis
 
 @register(checks.Tags.database)
 def check_history(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """Recognise a development database from before the first release, whose migrations were rewritten."""
+    """Report a development database from before the first release, whose migrations were rewritten."""
     if db.alias() not in (databases or ()):
         return []
     applied = MigrationRecorder(db.connection()).applied_migrations()
@@ -106,15 +106,15 @@ def check_history(databases: Sequence[str] | None = None, **kwargs: Any) -> list
 
 @register(TAG, deploy=True)
 def check_sqlite_for_deployment(**kwargs: Any) -> list[CheckMessage]:
-    problem = sqlite_problem(db.alias())
+    problem = find_sqlite_problem(db.alias())
     return [Error(problem, hint=SQLITE_HINT, id="jobs.E007")] if problem else []
 
 
 SQLITE_HINT = 'Set OPTIONS["transaction_mode"] = "IMMEDIATE" for this database.'
 
 
-def sqlite_problem(alias: str) -> str | None:
-    """Why no worker may run on this database, or None. Looks at its settings and opens no connection."""
+def find_sqlite_problem(alias: str) -> str | None:
+    """Return why no worker may run on this database, or None. Reads its settings and opens no connection."""
     options = db.sqlite_options(alias)
     if options is None or str(options.get("transaction_mode")).upper() == "IMMEDIATE":
         return None
@@ -124,8 +124,8 @@ def sqlite_problem(alias: str) -> str | None:
     )
 
 
-def policy_problem(key: str, path: str | None) -> str | None:
-    """Why the policy that a key names cannot be used, or None."""
+def find_policy_problem(key: str, path: str | None) -> str | None:
+    """Return why the policy of this setting cannot be used, or None."""
     try:
         policy = build_policy(key, path)
     except ImproperlyConfigured as error:
@@ -136,13 +136,13 @@ def policy_problem(key: str, path: str | None) -> str | None:
     return None
 
 
-def _sqlite_advice(alias: str) -> Iterator[CheckMessage]:
+def _check_sqlite_options(alias: str) -> Iterator[CheckMessage]:
     options = db.sqlite_options(alias)
     if options is None:
         return
-    waits = options.get("timeout", 5)
-    if not isinstance(waits, int | float) or waits < SQLITE_TIMEOUT_SEC:
-        message = f"The SQLite database {alias!r} waits {waits} s for its turn to write; a busy queue may need more."
+    timeout = options.get("timeout", 5)
+    if not isinstance(timeout, int | float) or timeout < SQLITE_TIMEOUT_SEC:
+        message = f"The SQLite database {alias!r} waits {timeout} s for the write lock; a busy queue may need more."
         yield checks.Warning(message, hint=f'Set OPTIONS["timeout"] to {SQLITE_TIMEOUT_SEC} or more.', id="jobs.W002")
     name = str(connections[alias].settings_dict["NAME"])
     is_in_memory = ":memory:" in name or "mode=memory" in name

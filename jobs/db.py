@@ -1,4 +1,4 @@
-"""Which database the jobs live in, a transaction on it that may write from its first statement, own connections."""
+"""The jobs' database: its alias and connection, transactions that may write from their first statement."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ SUPPORTED = ("postgresql", "sqlite")
 
 
 def alias() -> str:
-    return router.db_for_write(_job())
+    """Return the alias of the database that the jobs are in."""
+    return router.db_for_write(_job_model())
 
 
 @cache
-def _job() -> Any:
+def _job_model() -> Any:
     return apps.get_model("jobscheduler_jobs", "Job")
 
 
 def connection() -> BaseDatabaseWrapper:
+    """Return this thread's connection to the jobs' database."""
     return connections[alias()]
 
 
 def pick(connection: BaseDatabaseWrapper, *, postgresql: T, sqlite: T) -> T:
-    """Return what is meant for this connection's database."""
+    """Return the variant for this connection's database."""
     return sqlite if is_sqlite(connection) else postgresql
 
 
 def is_sqlite(on: BaseDatabaseWrapper | None = None) -> bool:
-    """Tell the two supported databases apart: of this connection, or of the jobs' database."""
+    """Return whether this connection, or the jobs' database, is SQLite. Raise for an unsupported database."""
     using = on or connection()
     if using.vendor not in SUPPORTED:
         raise ImproperlyConfigured(f"The job scheduler runs on PostgreSQL and SQLite, not on {using.vendor}.")
@@ -49,17 +51,17 @@ def is_supported(connection: Any) -> bool:
 
 
 def has_server(connection: Any) -> bool:
-    """Tell whether a server answers over a socket, with notifications and settings for each session."""
+    """Return whether the database is a server: a socket, notifications, settings for each session."""
     return bool(connection.vendor == "postgresql")
 
 
 def recreates_tables(connection: Any) -> bool:
-    """Tell whether Django changes a table by making a new one: triggers that mention it are in the way."""
+    """Return whether Django changes a table by creating a new one: triggers that mention it prevent that."""
     return bool(connection.vendor == "sqlite")
 
 
 def clock_may_jump() -> bool:
-    """Tell whether the database's clock is the host's, so that leases need a steady clock beside it."""
+    """Return whether the database's clock is the host's, so that leases need a steady clock beside it."""
     return is_sqlite()
 
 
@@ -71,13 +73,13 @@ def sqlite_options(alias: str) -> Mapping[str, Any] | None:
 
 @contextmanager
 def atomic(*, durable: bool = False, read_committed: bool = False) -> Iterator[BaseDatabaseWrapper]:
-    """`transaction.atomic` on the jobs' database.
+    """Open a transaction on the jobs' database.
 
     On SQLite the outermost transaction starts IMMEDIATE whatever the host's settings say: a transaction that
-    reads first and writes later cannot wait for its turn, it fails with "database is locked".
+    reads first and writes later cannot wait for the lock, it fails with "database is locked".
 
-    `read_committed` asks for that isolation level on PostgreSQL, whatever the host's default is: whoever waits for a
-    lock and then counts must see what was committed meanwhile. Only the outermost transaction can be given one.
+    `read_committed` sets that isolation level on PostgreSQL, whatever the host's default is: a transaction that waits
+    for a lock and then counts must see what was committed meanwhile. Only the outermost transaction can have one.
     """
     using = connection()
     outermost = not using.in_atomic_block
@@ -90,7 +92,7 @@ def atomic(*, durable: bool = False, read_committed: bool = False) -> Iterator[B
 
 @contextmanager
 def atomic_on_sqlite() -> Iterator[BaseDatabaseWrapper]:
-    """Open a transaction for what SQLite writes in several statements, and PostgreSQL in one that needs none."""
+    """Open a transaction on SQLite, which needs several statements; PostgreSQL has one statement and needs none."""
     using = connection()
     if using.vendor == "sqlite":
         with atomic():
@@ -100,12 +102,12 @@ def atomic_on_sqlite() -> Iterator[BaseDatabaseWrapper]:
 
 
 def _is_read_committed(using: Any) -> bool:
-    """Tell whether transactions of this connection are READ COMMITTED anyway. Asked once per connection."""
+    """Return whether transactions of this connection are READ COMMITTED anyway. Read once per connection."""
     raw = using.connection
     known: bool | None = getattr(raw, "jobs_read_committed", None)
     if known is None:
         level = getattr(raw, "isolation_level", None)
-        if level is None:  # the server's default applies, which a role or a database may have of its own
+        if level is None:  # the server's default applies; roles and databases may have their own
             with using.cursor() as cursor:
                 cursor.execute("SHOW default_transaction_isolation")
                 known = cursor.fetchone()[0] == "read committed"
@@ -115,13 +117,13 @@ def _is_read_committed(using: Any) -> bool:
     return known
 
 
-def after_commit(do: Callable[[], None]) -> None:
-    """Once what was written is there to stay: at once, outside of a transaction."""
+def after_commit(callback: Callable[[], None]) -> None:
+    """Call this after the commit; at once, outside of a transaction."""
     using = connection()
     if using.in_atomic_block:
-        using.on_commit(do)
+        using.on_commit(callback)
     else:
-        do()
+        callback()
 
 
 @contextmanager
@@ -129,7 +131,7 @@ def watch_commits() -> Iterator[Callable[[], object]]:
     """Yield `data_version`: its value differs from the last one if another connection may have committed.
 
     It costs microseconds and never waits for a lock; None on PostgreSQL, which notifies. A new connection, and one
-    that could not answer, count as changed. Use it outside of transactions, on the connection that looks at the change.
+    that could not answer, count as changed. Use it outside of transactions, on the connection that reads the change.
     """
     using = connection()
     if using.vendor != "sqlite":
@@ -151,7 +153,7 @@ def _data_version(raw: Any) -> object:
 
 
 def _swap_busy_timeout(raw: Any, milliseconds: int) -> int:
-    """Set how long to wait for a lock; returns the former value."""
+    """Set how many milliseconds to wait for a lock; return the previous value."""
     try:
         (before,) = raw.execute("PRAGMA busy_timeout").fetchone()
         raw.execute(f"PRAGMA busy_timeout = {milliseconds}")
@@ -160,24 +162,24 @@ def _swap_busy_timeout(raw: Any, milliseconds: int) -> int:
     return int(before)
 
 
-def own_connection() -> None:
+def use_own_connection() -> None:
     """Give the calling thread a connection to the jobs' database outside of Django's pool, READ COMMITTED.
 
     For a worker's own threads. A heartbeat that waits for handlers to return a pooled connection loses its leases, and
-    under a stricter isolation level a count after a lock sees the snapshot before it: limits are exceeded. Where the
-    settings ask for neither, Django's own connection stays.
+    under a stricter isolation level a count after a lock sees the snapshot before it: limits are exceeded. Without a
+    pool and a stricter level in the settings, Django's own connection stays.
     """
-    theirs = connection()
-    if theirs.vendor != "postgresql" or not _is_shared_or_strict(theirs.settings_dict["OPTIONS"]):
+    shared = connection()
+    if shared.vendor != "postgresql" or not _has_pool_or_strict_isolation(shared.settings_dict["OPTIONS"]):
         return
-    own = theirs.copy()
+    own = shared.copy()
     own.settings_dict["OPTIONS"] |= {"pool": None, "isolation_level": _read_committed()}
-    if not theirs.in_atomic_block:
-        theirs.close()  # back to the pool: it is the handlers'
-    connections[theirs.alias] = own
+    if not shared.in_atomic_block:
+        shared.close()  # back to the pool, for handlers
+    connections[shared.alias] = own
 
 
-def _is_shared_or_strict(options: Mapping[str, Any]) -> bool:
+def _has_pool_or_strict_isolation(options: Mapping[str, Any]) -> bool:
     return bool(options.get("pool")) or options.get("isolation_level", _read_committed()) != _read_committed()
 
 
@@ -192,13 +194,13 @@ def pool_size() -> int | None:
     pool = connection().settings_dict.get("OPTIONS", {}).get("pool")
     if not pool:
         return None
-    named = pool if isinstance(pool, dict) else {}
-    smallest = named.get("min_size", 4)  # psycopg_pool's default
-    return int(named.get("max_size") or smallest)
+    options = pool if isinstance(pool, dict) else {}
+    min_size = options.get("min_size", 4)  # psycopg_pool's default
+    return int(options.get("max_size") or min_size)
 
 
 def non_atomic(view: Any) -> Any:
-    """Exempt a view from ATOMIC_REQUESTS, on whichever database a site has set it."""
+    """Exempt a view from ATOMIC_REQUESTS of every database."""
     for name in settings.DATABASES:
         view = transaction.non_atomic_requests(using=name)(view)
     return view
@@ -206,10 +208,11 @@ def non_atomic(view: Any) -> Any:
 
 @contextmanager
 def _immediate(using: Any) -> Iterator[None]:
+    """Let the outermost transaction begin IMMEDIATE on SQLite."""
     if using.vendor != "sqlite" or using.in_atomic_block:
         yield
         return
-    using.ensure_connection()  # connecting sets the mode that the host's settings ask for
+    using.ensure_connection()  # connecting sets the mode of the host's settings
     before = using.transaction_mode
     using.transaction_mode = "IMMEDIATE"
     try:

@@ -1,7 +1,7 @@
-"""The triggers that refuse what must never happen, even from raw SQL; constraints cover the rest.
+"""Triggers that reject writes which break an invariant, even from raw SQL; constraints cover the rest.
 
-PostgreSQL reads the condition of every trigger anew for every statement that may concern it. A rule about columns
-which an ordinary claim or end does not write is a trigger of its own, so that those never read it.
+PostgreSQL parses the condition of every trigger anew for every statement that may fire it. A rule about columns that
+an ordinary claim or finish does not write is a trigger of its own, so that those statements never parse it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ RUN_OPEN = ("status", "finished_at", "exit_code", "error", "artifacts")
 TERMINAL = "('COMPLETED', 'FAILED', 'SKIPPED', 'CANCELLED')"
 
 DISPATCHED = "OLD.dispatched_at IS NOT NULL"
-LIVE_MEMBER = f"SELECT 1 FROM {JOB} WHERE group_id = NEW.id AND status NOT IN {TERMINAL}"  # noqa: S608 — our own words
+LIVE_MEMBER = f"SELECT 1 FROM {JOB} WHERE group_id = NEW.id AND status NOT IN {TERMINAL}"  # noqa: S608 — constants of this module
 ENDED_GROUP = f"SELECT 1 FROM {GROUP} WHERE id = NEW.group_id AND status NOT IN ('PENDING', 'RUNNING')"  # noqa: S608
 GROUP_ENDS = "NEW.status NOT IN ('PENDING', 'RUNNING')"
 JOINS_GROUP = f"NEW.group_id IS NOT NULL AND NEW.status NOT IN {TERMINAL}"
 
 
-def _changed(operator: str, *columns: str) -> str:
+def _any_changed(operator: str, *columns: str) -> str:
     return " OR ".join(f"NEW.{column} {operator} OLD.{column}" for column in columns)
 
 
@@ -49,7 +49,7 @@ REFUSE = Function(
 )
 
 
-def _refuse_if(name: str, condition: str) -> Function:
+def _function_refusing_if(name: str, condition: str) -> Function:
     body = f"""
     BEGIN
         IF EXISTS ({condition}) THEN
@@ -60,11 +60,11 @@ def _refuse_if(name: str, condition: str) -> Function:
     return Function(name, body)
 
 
-GROUP_FUNCTION = _refuse_if("jobscheduler_group_ends", LIVE_MEMBER)
-MEMBER_FUNCTION = _refuse_if("jobscheduler_joins_group", ENDED_GROUP)
+GROUP_FUNCTION = _function_refusing_if("jobscheduler_group_ends", LIVE_MEMBER)
+MEMBER_FUNCTION = _function_refusing_if("jobscheduler_joins_group", ENDED_GROUP)
 
 
-def _on_postgres(
+def _postgresql_trigger(
     name: str, table: str, event: str, when: str, message: str = "", function: Function = REFUSE
 ) -> Trigger:
     argument = f"'{message}'" if message else ""
@@ -75,44 +75,44 @@ def _on_postgres(
     return Trigger(name, table, sql, function.name)
 
 
-_distinct = partial(_changed, "IS DISTINCT FROM")
+_distinct = partial(_any_changed, "IS DISTINCT FROM")
 
 POSTGRESQL = (
-    _on_postgres(
+    _postgresql_trigger(
         "jobscheduler_inv_001",
         JOB,
         f"UPDATE OF {', '.join(FROZEN)}",
         f"{DISPATCHED} AND ({_distinct(*FROZEN)})",
         INV_001,
     ),
-    _on_postgres(
+    _postgresql_trigger(
         "jobscheduler_inv_001_dispatch",
         JOB,
         "UPDATE OF dispatched_at",
         f"{DISPATCHED} AND ({_distinct('dispatched_at')})",
         INV_001,
     ),
-    _on_postgres(
+    _postgresql_trigger(
         "jobscheduler_end_is_final",
         JOB,
         "UPDATE OF status",
         "OLD.status = ANY('{COMPLETED,FAILED,SKIPPED,CANCELLED}'::text[]) AND NEW.status <> OLD.status",
         FINAL,
     ),
-    _on_postgres("jobscheduler_chain", JOB, "UPDATE OF retry_of_id", _distinct("retry_of_id"), CHAIN),
-    _on_postgres(
+    _postgresql_trigger("jobscheduler_chain", JOB, "UPDATE OF retry_of_id", _distinct("retry_of_id"), CHAIN),
+    _postgresql_trigger(
         "jobscheduler_inv_002",
         RUN,
         "UPDATE",
         "OLD.finished_at IS NOT NULL AND NEW IS DISTINCT FROM OLD",
         INV_002,
     ),
-    _on_postgres(
+    _postgresql_trigger(
         "jobscheduler_inv_002_start", RUN, f"UPDATE OF {', '.join(RUN_FROZEN)}", _distinct(*RUN_FROZEN), INV_002
     ),
-    _on_postgres("jobscheduler_append_only", EVENT, "UPDATE", "1 = 1", APPEND_ONLY),
-    _on_postgres("jobscheduler_inv_006", GROUP, "UPDATE OF status", GROUP_ENDS, function=GROUP_FUNCTION),
-    _on_postgres(
+    _postgresql_trigger("jobscheduler_append_only", EVENT, "UPDATE", "1 = 1", APPEND_ONLY),
+    _postgresql_trigger("jobscheduler_inv_006", GROUP, "UPDATE OF status", GROUP_ENDS, function=GROUP_FUNCTION),
+    _postgresql_trigger(
         "jobscheduler_inv_006_member", JOB, "INSERT OR UPDATE OF group_id", JOINS_GROUP, function=MEMBER_FUNCTION
     ),
 )
@@ -120,7 +120,7 @@ POSTGRESQL = (
 # ---------------------------------------------------------------------- SQLite
 
 
-def _on_sqlite(name: str, table: str, event: str, when: str, message: str) -> Trigger:
+def _sqlite_trigger(name: str, table: str, event: str, when: str, message: str) -> Trigger:
     sql = (
         f"CREATE TRIGGER {name} BEFORE {event} ON {table} FOR EACH ROW WHEN {when} "
         f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
@@ -128,48 +128,50 @@ def _on_sqlite(name: str, table: str, event: str, when: str, message: str) -> Tr
     return Trigger(name, table, sql)
 
 
-_differs = partial(_changed, "IS NOT")
+_differs = partial(_any_changed, "IS NOT")
 
 
-def _not_replaced(table: str, key: str) -> Trigger:
-    """INSERT OR REPLACE deletes and inserts, past all triggers on UPDATE."""
-    exists = f"EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})"  # noqa: S608 — our own words
-    return _on_sqlite(f"{table}_not_replaced", table, "INSERT", exists, REPLACED)
+def _trigger_against_replace(table: str, key: str) -> Trigger:
+    """Reject INSERT OR REPLACE, which deletes and inserts without firing any trigger on UPDATE."""
+    exists = f"EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})"  # noqa: S608 — constants of this module
+    return _sqlite_trigger(f"{table}_not_replaced", table, "INSERT", exists, REPLACED)
 
 
 SQLITE = (
-    _on_sqlite(
+    _sqlite_trigger(
         "jobscheduler_inv_001",
         JOB,
         f"UPDATE OF {', '.join((*FROZEN, 'dispatched_at'))}",
         f"{DISPATCHED} AND ({_differs(*FROZEN, 'dispatched_at')})",
         INV_001,
     ),
-    _on_sqlite(
+    _sqlite_trigger(
         "jobscheduler_end_is_final",
         JOB,
         "UPDATE OF status",
         f"OLD.status IN {TERMINAL} AND NEW.status <> OLD.status",
         FINAL,
     ),
-    _on_sqlite("jobscheduler_chain", JOB, "UPDATE OF retry_of_id", _differs("retry_of_id"), CHAIN),
-    _on_sqlite(
+    _sqlite_trigger("jobscheduler_chain", JOB, "UPDATE OF retry_of_id", _differs("retry_of_id"), CHAIN),
+    _sqlite_trigger(
         "jobscheduler_inv_002",
         RUN,
         "UPDATE",
         f"{_differs(*RUN_FROZEN)} OR (OLD.status <> 'RUNNING' AND ({_differs(*RUN_OPEN)}))",
         INV_002,
     ),
-    _on_sqlite("jobscheduler_append_only", EVENT, "UPDATE", "1 = 1", APPEND_ONLY),
-    _on_sqlite("jobscheduler_inv_006", GROUP, "UPDATE OF status", f"{GROUP_ENDS} AND EXISTS ({LIVE_MEMBER})", INV_006),
-    _on_sqlite("jobscheduler_inv_006_member", JOB, "INSERT", f"{JOINS_GROUP} AND EXISTS ({ENDED_GROUP})", INV_006),
-    _on_sqlite(
+    _sqlite_trigger("jobscheduler_append_only", EVENT, "UPDATE", "1 = 1", APPEND_ONLY),
+    _sqlite_trigger(
+        "jobscheduler_inv_006", GROUP, "UPDATE OF status", f"{GROUP_ENDS} AND EXISTS ({LIVE_MEMBER})", INV_006
+    ),
+    _sqlite_trigger("jobscheduler_inv_006_member", JOB, "INSERT", f"{JOINS_GROUP} AND EXISTS ({ENDED_GROUP})", INV_006),
+    _sqlite_trigger(
         "jobscheduler_inv_006_moved", JOB, "UPDATE OF group_id", f"{JOINS_GROUP} AND EXISTS ({ENDED_GROUP})", INV_006
     ),
-    _not_replaced(JOB, "id"),
-    _not_replaced(RUN, "job_id"),
-    _not_replaced(EVENT, "id"),
-    _not_replaced(GROUP, "id"),
+    _trigger_against_replace(JOB, "id"),
+    _trigger_against_replace(RUN, "job_id"),
+    _trigger_against_replace(EVENT, "id"),
+    _trigger_against_replace(GROUP, "id"),
 )
 
 TRIGGERS = TriggerSet(POSTGRESQL, SQLITE, (REFUSE, GROUP_FUNCTION, MEMBER_FUNCTION))

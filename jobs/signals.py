@@ -2,8 +2,8 @@
 
 They are sent by the process whose transaction made the transition, with `send_robust`: a receiver that raises is
 logged and changes nothing. They carry ids and facts, no model. At most once: a crash between the commit and the
-signal loses it, and changes made by raw SQL send none. Whoever must not miss an event subscribes a webhook or reads
-the event table. In a worker, receivers run in the thread that claims and records: a slow one is logged.
+signal loses it, and changes made by raw SQL send none. A receiver that must not miss an event should be a webhook or
+read the event table. In a worker, receivers run in the thread that claims and records: a slow one is logged.
 
 `sender` is the model, Job or JobGroup. Keyword arguments:
 
@@ -38,7 +38,7 @@ job_finished = Signal()
 job_failed = Signal()
 group_finished = Signal()
 
-# Sent after commits that wrote job events, without arguments: for pollers of this process that can look at once.
+# Sent after commits that wrote job events, without arguments, so that pollers of this process can look at once.
 events_committed = Signal()
 
 
@@ -71,38 +71,38 @@ class FinishedGroup(NamedTuple):
     round: int
 
 
-def report(
+def send_after_commit(
     *,
     enqueued: Iterable[EnqueuedJob] = (),
     started: Iterable[StartedJob] = (),
     finished: Iterable[FinishedJob] = (),
     groups: Iterable[FinishedGroup] = (),
 ) -> None:
-    """Send the signals of these transitions after the commit. What nobody receives is not built: pass generators."""
-    sent: list[tuple[Signal, Any]] = []
+    """Send the signals of these transitions after the commit. Pass generators: signals without receivers read none."""
+    pending: list[tuple[Signal, Any]] = []
     if job_enqueued.receivers:
-        sent += [(job_enqueued, job) for job in enqueued]
+        pending += [(job_enqueued, job) for job in enqueued]
     if job_started.receivers:
-        sent += [(job_started, job) for job in started]
+        pending += [(job_started, job) for job in started]
     if job_finished.receivers or job_failed.receivers:
         for job in finished:
-            sent += [(job_finished, job), *([(job_failed, job)] if job.status == "FAILED" else [])]
+            pending += [(job_finished, job), *([(job_failed, job)] if job.status == "FAILED" else [])]
     if group_finished.receivers:
-        sent += [(group_finished, group) for group in groups]
+        pending += [(group_finished, group) for group in groups]
     if events_committed.receivers:
-        sent.append((events_committed, None))
-    if sent:
-        db.after_commit(partial(_send, sent))
+        pending.append((events_committed, None))
+    if pending:
+        db.after_commit(partial(_send, pending))
 
 
-def _send(sent: Sequence[tuple[Signal, Any]]) -> None:
+def _send(pending: Sequence[tuple[Signal, Any]]) -> None:
     job, group = (apps.get_model("jobscheduler_jobs", name) for name in ("Job", "JobGroup"))
-    for signal, facts in sent:
-        began = time.monotonic()
+    for signal, facts in pending:
+        started_at = time.monotonic()
         sender = group if signal is group_finished else job
         signal.send_robust(sender=sender, **({} if facts is None else facts._asdict()))
-        if (took := time.monotonic() - began) > SLOW_SEC:
-            logger.warning("receivers of %s took %.1f s; a worker claims nothing meanwhile", _NAMES[signal], took)
+        if (seconds := time.monotonic() - started_at) > SLOW_SEC:
+            logger.warning("receivers of %s took %.1f s; a worker claims nothing meanwhile", _NAMES[signal], seconds)
 
 
 _NAMES = {

@@ -1,8 +1,8 @@
 """Triggers in the database: install them, remove them, and name those that are missing.
 
-Each app registers one `TriggerSet`. Its migration installs it, and so does `post_migrate`: on SQLite, Django remakes a
-table to change it, and the table's triggers go with the old one, whichever app they belong to. A trigger that only
-mentions a table keeps that table from being remade, so on SQLite they are removed before migrations run.
+Each app registers one `TriggerSet`. Its migration installs it, and so does `post_migrate`: on SQLite, Django recreates
+a table to change it, and the table's triggers are dropped with the old one, whichever app they belong to. A trigger
+that only mentions a table prevents its recreation, so on SQLite they are removed before migrations run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Trigger(NamedTuple):
 
     @property
     def drop_sql(self) -> str:
-        table = f" ON {self.table}" if self.function else ""  # on SQLite, a trigger's name is the database's
+        table = f" ON {self.table}" if self.function else ""  # on SQLite, names of triggers are unique in the database
         return f"DROP TRIGGER IF EXISTS {self.name}{table}"
 
 
@@ -59,12 +59,12 @@ class TriggerSet:
     sqlite: Sequence[Trigger]
     functions: Sequence[Function] = ()
 
-    def expected(self, connection: Any) -> Sequence[Trigger]:
+    def get_expected(self, connection: Any) -> Sequence[Trigger]:
         return db.pick(connection, postgresql=self.postgresql, sqlite=self.sqlite)
 
-    def missing(self, connection: Any) -> list[Trigger]:
+    def find_missing(self, connection: Any) -> list[Trigger]:
         """Return the triggers that are absent, disabled, or not as this version defines them."""
-        expected = self.expected(connection)
+        expected = self.get_expected(connection)
         with connection.cursor() as cursor:
             tables = json.dumps(sorted({trigger.table for trigger in expected}))
             cursor.execute(db.pick(connection, postgresql=_POSTGRESQL_TRIGGERS, sqlite=_SQLITE_TRIGGERS), [tables])
@@ -77,29 +77,29 @@ class TriggerSet:
         ]
 
     def install(self, connection: Any) -> None:
-        """Create or replace what is missing. A trigger that is as it should be is not touched: that locks its table."""
-        missing = self.missing(connection)
+        """Create or replace the missing triggers. Correct ones are not touched: that would lock their tables."""
+        missing = self.find_missing(connection)
         with connection.cursor() as cursor:
-            for function in self._used_by(missing):
+            for function in self._functions_of(missing):
                 cursor.execute(function.sql)
             for trigger in missing:
                 cursor.execute(trigger.drop_sql)
                 cursor.execute(trigger.sql)
 
     def remove(self, connection: Any) -> None:
-        expected = self.expected(connection)
+        expected = self.get_expected(connection)
         with connection.cursor() as cursor:
             for trigger in expected:
                 cursor.execute(trigger.drop_sql)
-            for function in self._used_by(expected):
+            for function in self._functions_of(expected):
                 cursor.execute(f"DROP FUNCTION IF EXISTS {function.name}()")
 
-    def _used_by(self, triggers: Sequence[Trigger]) -> list[Function]:
+    def _functions_of(self, triggers: Sequence[Trigger]) -> list[Function]:
         names = {trigger.function for trigger in triggers}
         return [function for function in self.functions if function.name in names]
 
 
-# Triggers on these tables (a JSON array): on PostgreSQL with what their function is, on SQLite with their statement.
+# Triggers on these tables (a JSON array) with their definition: a function on PostgreSQL, the statement on SQLite.
 _POSTGRESQL_TRIGGERS = """
     SELECT t.tgname, CASE WHEN p.prosecdef THEN 'as owner: ' ELSE 'as caller: ' END || p.prosrc
     FROM json_array_elements_text(%s::json) AS expected(name)
@@ -112,29 +112,29 @@ _SQLITE_TRIGGERS = """
     WHERE type = 'trigger' AND tbl_name IN (SELECT value FROM json_each(%s))
 """
 
-_sets: dict[str, TriggerSet] = {}  # by app label
+_trigger_sets: dict[str, TriggerSet] = {}  # by app label
 
 
-def register(config: AppConfig, triggers: TriggerSet) -> None:
-    """Keep an app's triggers in place: called by its AppConfig's `ready`."""
-    _sets[config.label] = triggers
+def register_triggers(config: AppConfig, trigger_set: TriggerSet) -> None:
+    """Install an app's triggers after every migration. To be called by its AppConfig's `ready`."""
+    _trigger_sets[config.label] = trigger_set
     pre_migrate.connect(_before_migrations, sender=config, dispatch_uid=f"triggers of {config.label}")
     post_migrate.connect(_after_migrations, sender=config, dispatch_uid=f"triggers of {config.label}")
 
 
 def install_triggers(label: str, connection: Any) -> None:
-    _sets[label].install(connection)
+    _trigger_sets[label].install(connection)
 
 
 def remove_triggers(label: str, connection: Any) -> None:
-    _sets[label].remove(connection)
+    _trigger_sets[label].remove(connection)
 
 
-def missing_triggers(connection: Any) -> list[str]:
-    """Name every trigger of ours that this database lacks; of apps with migrations left to apply, nothing is said."""
+def find_missing_triggers(connection: Any) -> list[str]:
+    """Return the names of registered triggers that this database lacks, except of apps with unapplied migrations."""
     loader = MigrationLoader(connection, ignore_no_migrations=True)
-    migrated = (triggers for label, triggers in _sets.items() if _is_migrated(label, loader))
-    return [trigger.name for triggers in migrated for trigger in triggers.missing(connection)]
+    migrated = (trigger_set for label, trigger_set in _trigger_sets.items() if _is_migrated(label, loader))
+    return [trigger.name for trigger_set in migrated for trigger in trigger_set.find_missing(connection)]
 
 
 def _before_migrations(sender: AppConfig, using: str, plan: Sequence[Any] | None = None, **kwargs: Any) -> None:
@@ -144,12 +144,12 @@ def _before_migrations(sender: AppConfig, using: str, plan: Sequence[Any] | None
 
 
 def _after_migrations(sender: AppConfig, using: str, plan: Sequence[Any] | None = None, **kwargs: Any) -> None:
-    """Without a plan nothing was migrated: `flush` sends this signal, too."""
+    """Install an app's triggers. Without a plan nothing was migrated: `flush` sends this signal, too."""
     connection = connections[using]
     if plan is None or not db.is_supported(connection):
         return
-    allowed = any(router.allow_migrate_model(using, model) for model in sender.get_models())
-    if allowed and _is_migrated(sender.label, MigrationLoader(connection, ignore_no_migrations=True)):
+    is_allowed = any(router.allow_migrate_model(using, model) for model in sender.get_models())
+    if is_allowed and _is_migrated(sender.label, MigrationLoader(connection, ignore_no_migrations=True)):
         install_triggers(sender.label, connection)
 
 

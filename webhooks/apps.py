@@ -19,7 +19,7 @@ class WebhooksConfig(AppConfig):
         from jobs.engine.maintenance.retention import register_cascade, register_veto
         from webhooks import checks, outbox, retention, sender, services  # noqa: F401  `checks` registers a system check
 
-        triggers.register(self, outbox.TRIGGERS)
+        triggers.register_triggers(self, outbox.TRIGGERS)
         serializers.register_extra_field("webhooks", services.count_deliveries)
         register_veto(retention.veto_deletion)
         register_cascade(retention.delete_with)

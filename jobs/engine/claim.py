@@ -112,7 +112,8 @@ def record_starts(claims: Sequence[Claim]) -> None:
     if group_ids := {claim.group_id for claim in claims if claim.group_id is not None}:
         groups.mark_started(group_ids)
     if claims:
-        signals.report(started=(signals.StartedJob(claim.id, claim.job_type, claim.tenant) for claim in claims))
+        started = (signals.StartedJob(claim.id, claim.job_type, claim.tenant) for claim in claims)
+        signals.send_after_commit(started=started)
 
 
 def batch_size(free: int) -> int:

@@ -75,7 +75,7 @@ class Outage:
         A turn that the database rolled back for another transaction is no outage: the caller repeats it at once.
         """
         if not self._has_own_connection:
-            db.own_connection()
+            db.use_own_connection()
             self._has_own_connection = True
         now = time.monotonic()
         _at_work[self] = (now, db.connection())

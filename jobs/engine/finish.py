@@ -85,7 +85,7 @@ def follow_up(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) -> dic
     results = {row.id: row for row in rows}
     done = [row for row in finished if row.verdict == Verdict.DONE]
     if done:
-        signals.report(
+        signals.send_after_commit(
             finished=(_to_signal(row, results[row.id]) for row in done),
             enqueued=(
                 signals.EnqueuedJob(row.retried_by, row.job_type or "", row.tenant or "", "QUEUED")

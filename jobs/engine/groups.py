@@ -114,7 +114,7 @@ def close_if_done(group: JobGroup) -> None:
         return
     status = _final_status(group)
     JobGroup.objects.filter(pk=group.pk).update(status=status, finished_at=Now())
-    signals.report(groups=[signals.FinishedGroup(group.pk, group.tenant, str(status), group.round)])
+    signals.send_after_commit(groups=[signals.FinishedGroup(group.pk, group.tenant, str(status), group.round)])
 
 
 def _final_status(group: JobGroup) -> GroupStatus:

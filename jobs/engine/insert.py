@@ -36,10 +36,10 @@ def insert_jobs(specs: Sequence[JobSpec], *, actor: Actor, reason: str = "") -> 
 
 @contextmanager
 def _traced(specs: Sequence[JobSpec]) -> Iterator[None]:
-    if not tracing.is_on():
+    if not tracing.is_enabled():
         yield
         return
-    with tracing.sending(specs[0].resource, [spec.id for spec in specs]) as traceparent:
+    with tracing.submission_span(specs[0].resource, [spec.id for spec in specs]) as traceparent:
         if traceparent:
             for spec in specs:
                 spec.traceparent = traceparent
@@ -49,7 +49,7 @@ def _traced(specs: Sequence[JobSpec]) -> Iterator[None]:
 def _signal_after_commit(specs: Sequence[JobSpec], ids: Iterable[UUID]) -> None:
     """Send the signals of the inserted jobs: those of `specs` with one of these ids."""
     inserted = set(ids)
-    signals.report(
+    signals.send_after_commit(
         enqueued=(
             signals.EnqueuedJob(spec.id, spec.job_type, spec.tenant, spec.status)
             for spec in specs

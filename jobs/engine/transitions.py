@@ -101,9 +101,9 @@ def take(
     if target == Status.QUEUED:
         notifications.notify(notifications.READY)
     if way.event == EventKind.RUNNING:
-        signals.report(started=[signals.StartedJob(job.pk, job.job_type, job.tenant)])
+        signals.send_after_commit(started=[signals.StartedJob(job.pk, job.job_type, job.tenant)])
     elif has_ended:
-        signals.report(finished=[signals.FinishedJob(job.pk, job.job_type, job.tenant, str(target), reason)])
+        signals.send_after_commit(finished=[signals.FinishedJob(job.pk, job.job_type, job.tenant, str(target), reason)])
     return get(job.pk)
 
 
@@ -140,7 +140,7 @@ def add_event(
         data=data,
         token=token,
     )
-    signals.report()
+    signals.send_after_commit()
 
 
 def mark_lanes(*lane_ids: UUID | None) -> None:

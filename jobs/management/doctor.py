@@ -31,7 +31,7 @@ from jobs.engine.database import MISSING
 from jobs.engine.process_identity import Identity
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker, WorkerState
 from jobs.models.limit import LimitScope
-from jobs.triggers import missing_triggers
+from jobs.triggers import find_missing_triggers
 
 MAX_SKEW_SEC, MIN_HEARTBEAT_AGE_SEC, LONG_WAIT_SEC = 5.0, 30.0, 60.0
 STYLESHEET = "jobs/console.css"
@@ -153,7 +153,7 @@ def _check_migrations() -> Findings:
 
 
 def _check_triggers() -> Findings:
-    if missing := missing_triggers(db.connection()):
+    if missing := find_missing_triggers(db.connection()):
         message = _("missing: %s") % ", ".join(missing)
         yield Finding("triggers", Level.ERROR, message, _("Run `manage.py migrate`, which creates them."))
     else:

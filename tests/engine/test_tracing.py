@@ -186,7 +186,7 @@ def test_a_job_that_nobody_traced_runs_without_a_link(spans: InMemorySpanExporte
 
 def test_where_nobody_collects_spans_nothing_is_kept_and_nothing_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(tracing, "JobSpan")
-    assert not tracing.is_on()
+    assert not tracing.is_enabled()
     job_services.enqueue(NOTE, {"text": "a"})
     assert Job.objects.get().traceparent is None
     (ended,) = work_off()
@@ -195,7 +195,7 @@ def test_where_nobody_collects_spans_nothing_is_kept_and_nothing_made(monkeypatc
 
 def test_it_need_not_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "trace", None)
-    assert not tracing.is_on()
+    assert not tracing.is_enabled()
     job_services.enqueue(NOTE, {"text": "a"})
     assert len(work_off()) == 1
-    tracing.flush()
+    tracing.flush_spans()

@@ -29,7 +29,7 @@ def all_in_place(transactional_db: None) -> Iterator[dict[str, str]]:
 
 
 def test_a_migrated_database_lacks_none(all_in_place: dict[str, str]) -> None:
-    assert triggers.missing_triggers(connection) == []
+    assert triggers.find_missing_triggers(connection) == []
     assert "jobscheduler_webhook_events" in all_in_place
 
 
@@ -41,7 +41,7 @@ def test_triggers_of_a_remade_table_come_back_with_the_next_migrate(
     with connection.schema_editor() as editor:
         editor._remake_table(model)
     lost = {name for name, table in all_in_place.items() if table == model._meta.db_table}
-    assert set(triggers.missing_triggers(connection)) == lost != set()
+    assert set(triggers.find_missing_triggers(connection)) == lost != set()
     call_command("migrate", verbosity=0)
     assert existing_triggers() == all_in_place
 
@@ -56,7 +56,7 @@ def test_migrations_can_remake_every_table(model: type[Model], all_in_place: dic
         editor._remake_table(model)
     emit_post_migrate_signal(0, False, connection.alias, plan=plan)
     assert existing_triggers() == all_in_place
-    assert triggers.missing_triggers(connection) == []
+    assert triggers.find_missing_triggers(connection) == []
 
 
 def test_a_missing_trigger_is_noticed_by_check_doctor_and_worker_and_put_back_by_migrate(
@@ -78,9 +78,9 @@ def test_a_disabled_trigger_or_another_function_counts_as_missing(all_in_place: 
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE jobscheduler_jobrun DISABLE TRIGGER jobscheduler_inv_002")
         cursor.execute("ALTER FUNCTION jobscheduler_webhook_group() SECURITY INVOKER")
-    assert triggers.missing_triggers(connection) == ["jobscheduler_inv_002", "jobscheduler_webhook_group"]
+    assert triggers.find_missing_triggers(connection) == ["jobscheduler_inv_002", "jobscheduler_webhook_group"]
     call_command("migrate", verbosity=0)
-    assert triggers.missing_triggers(connection) == []
+    assert triggers.find_missing_triggers(connection) == []
 
 
 @pytest.mark.django_db

@@ -17,7 +17,7 @@ from django.core.management.base import SystemCheckError
 from django.db import connections
 from django.test import override_settings
 
-from jobs.checks import sqlite_problem
+from jobs.checks import find_sqlite_problem
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SAFE = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL"}
@@ -109,7 +109,7 @@ def test_sqlite_that_is_not_immediate_is_a_warning_and_under_deploy_an_error(
     database: Database, mode: str | None
 ) -> None:
     alias = database({**SAFE, "transaction_mode": mode})
-    assert "IMMEDIATE" in str(sqlite_problem(alias))
+    assert "IMMEDIATE" in str(find_sqlite_problem(alias))
     assert found_on(alias) == {"jobs.W001"}
     assert found_on(alias, deploy=True) == {"jobs.W001", "jobs.E007"}
 
@@ -117,7 +117,7 @@ def test_sqlite_that_is_not_immediate_is_a_warning_and_under_deploy_an_error(
 @pytest.mark.parametrize("mode", ["IMMEDIATE", "immediate"])
 def test_sqlite_in_immediate_mode_is_fine(database: Database, mode: str) -> None:
     alias = database({**SAFE, "transaction_mode": mode})
-    assert sqlite_problem(alias) is None
+    assert find_sqlite_problem(alias) is None
     assert found_on(alias, deploy=True) == set()
 
 
@@ -146,7 +146,7 @@ def test_a_database_in_memory_needs_no_write_ahead_log(database: Database, name:
 def test_postgresql_is_not_asked_for_sqlite_options(database: Database) -> None:
     pytest.importorskip("psycopg")
     alias = database({}, engine="django.db.backends.postgresql", name="x")
-    assert sqlite_problem(alias) is None
+    assert find_sqlite_problem(alias) is None
     assert found_on(alias, deploy=True) == set()
 
 

@@ -168,7 +168,7 @@ def unguarded_isolation() -> None:
         return found
 
     worker.read_committed = lambda: None
-    db.own_connection = lambda: None
+    db.use_own_connection = lambda: None
     db._is_read_committed = lambda using: True
     read, limits.read_limits = limits.read_limits, read_slowly
 

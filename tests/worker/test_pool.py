@@ -54,14 +54,14 @@ def test_only_a_pool_or_a_stricter_isolation_asks_for_a_connection_of_our_own(
     from psycopg import IsolationLevel
 
     theirs = connections[connection.alias]
-    db.own_connection()
+    db.use_own_connection()
     assert connections[connection.alias] is theirs
     monkeypatch.setitem(theirs.settings_dict["OPTIONS"], "isolation_level", IsolationLevel.SERIALIZABLE)
-    db.own_connection()
+    db.use_own_connection()
     own = connections[connection.alias]
     try:
         assert own is not theirs
-        db.own_connection()
+        db.use_own_connection()
         assert connections[connection.alias] is own
         with own.cursor() as cursor, db.atomic():
             cursor.execute("SHOW transaction_isolation")

@@ -48,7 +48,7 @@ def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dic
     runner = HandlerRunner(job_type, ctx, retry)
     threading.Thread(target=_receive_stops, args=(pipe, runner), daemon=True).start()
     outcome = runner.run()
-    tracing.flush()
+    tracing.flush_spans()
     send("outcome", (outcome, ctx.tokens_used))
     pipe.close()
 

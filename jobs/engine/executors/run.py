@@ -34,7 +34,7 @@ log = logging.getLogger("jobs.run")
 
 def run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     """Run a sync handler in this thread. `retry` has the arguments of `decide_retry` that depend on the job."""
-    if ctx.job_id is not None and tracing.is_on():
+    if ctx.job_id is not None and tracing.is_enabled():
         with tracing.JobSpan(ctx.resource, ctx.job_id, job_type, ctx.attempt, ctx.traceparent) as span:
             return span.record_outcome(_run(job_type, ctx, retry))
     return _run(job_type, ctx, retry)
@@ -42,7 +42,7 @@ def run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
 
 async def run_async(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     """Run an async handler in this task."""
-    if ctx.job_id is not None and tracing.is_on():
+    if ctx.job_id is not None and tracing.is_enabled():
         with tracing.JobSpan(ctx.resource, ctx.job_id, job_type, ctx.attempt, ctx.traceparent) as span:
             return span.record_outcome(await _run_async(job_type, ctx, retry))
     return await _run_async(job_type, ctx, retry)

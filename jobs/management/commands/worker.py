@@ -74,7 +74,7 @@ class Command(BaseCommand):
         )
 
     def _require_usable_database(self) -> None:
-        problem = checks.sqlite_problem(db.alias())
+        problem = checks.find_sqlite_problem(db.alias())
         if problem is not None:
             raise CommandError(problem, returncode=base.BAD_INPUT)
         executor = MigrationExecutor(db.connection())
@@ -82,7 +82,7 @@ class Command(BaseCommand):
             [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] == "jobscheduler_jobs"]
         ):
             raise CommandError("Migrations are not applied; run `manage.py migrate` first.", returncode=1)
-        if missing := triggers.missing_triggers(db.connection()):
+        if missing := triggers.find_missing_triggers(db.connection()):
             message = f"Triggers are missing: {', '.join(missing)}. Run `manage.py migrate`, which creates them."
             raise CommandError(message, returncode=1)
 
