@@ -154,7 +154,7 @@ class ImportResult:
 def import_schedules(
     *, tenant: str = "default", dry_run: bool = False, disable_source: bool = False, actor: Actor = PYTHON
 ) -> list[ImportResult]:
-    """Import each in a transaction of its own, in which its source is disabled too if `disable_source`."""
+    """Import each schedule in its own transaction, which also disables the source if `disable_source`."""
     tenant = fields.parse_tenant(tenant)
     zone_name = validation.parse_timezone(django_q.get_time_zone(), "Q_CLUSTER")
     known = set(Schedule.objects.filter(source__startswith="q2:").values_list("source", flat=True))

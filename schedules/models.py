@@ -1,4 +1,4 @@
-"""Schedules make jobs at due times; a fire row makes each due time happen at most once."""
+"""Schedules and their fires. The unique fire row keeps a due time from being fired twice."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ class Schedule(models.Model):
 
     @property
     def fires_left(self) -> int | None:
-        """Fires until `max_fires`; None for any number."""
+        """The number of fires until `max_fires`; None for any number."""
         return None if self.max_fires is None else max(self.max_fires - self.fire_count, 0)
 
 
 class ScheduleFire(models.Model):
-    """One due time of one schedule. Inserted first; the job is made only if this was."""
+    """One due time of one schedule. It is inserted first; the job is inserted only if this row is new."""
 
     schedule = models.ForeignKey(
         Schedule, models.CASCADE, db_index=False, related_name="fires", verbose_name=_("schedule")

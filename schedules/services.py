@@ -139,7 +139,7 @@ def skip_next(
 def trigger(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Job:
-    """Insert its job now, enabled or not, whatever is running. This is no fire: it changes no count and no due time."""
+    """Insert its job now, also while it is disabled or its last job runs. It does not count as a fire."""
     schedule, reason_text = get(schedule_id, tenant=tenant), _parse_reason(reason)
     spec = build_spec(schedule, clock.now(), is_fire=False)
     try:

@@ -18,7 +18,7 @@ from schedules.models import Schedule
 
 logger = logging.getLogger("jobs.schedules.ticking")
 MIN_PAUSE_SEC, MAX_PAUSE_SEC = 0.05, 1.0
-STILL_DUE_SEC = 0.5  # until the next check of what is due but was not fired, most often because another scheduler fires
+STILL_DUE_SEC = 0.5  # until the next check if a schedule is still due, most often as another scheduler has its lock
 
 
 class NextDue(NamedTuple):

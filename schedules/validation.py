@@ -84,11 +84,11 @@ VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
 RULE_FIELDS = ("cron", "every_sec", "anchor_at", "run_at", "timezone")
 
 
-def clean_fields(given: Mapping[str, Any], known_params: dict[str, Any]) -> dict[str, Any]:
+def clean_fields(values: Mapping[str, Any], known_params: dict[str, Any]) -> dict[str, Any]:
     """Validate each field; None becomes the column's default, and masked values in params become the known ones."""
     cleaned: dict[str, Any] = {}
     columns: Any = Schedule._meta
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in VALIDATORS:
             raise InvalidInput(str(name)[:100], _("is not a field of a schedule"), "extra_forbidden")
         if value is None and name == "name":

@@ -94,7 +94,7 @@ def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     ),
 )
 def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[EndpointEdits, JsonBody()]) -> HttpResponse:
-    """Changes the given fields. New events go by them."""
+    """Changes the given fields. They apply to events from now on."""
     principal = request.auth
     endpoint = services.update(endpoint_id, body.given_fields(), tenant=principal.tenant, actor=principal.actor)
     return json_response(serialize_endpoint(endpoint))

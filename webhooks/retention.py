@@ -44,7 +44,7 @@ def delete_old_tests() -> object:
 
 
 def _delete_messages(messages: QuerySet[WebhookMessage]) -> int:
-    """Delete in one statement a table, referring rows first: `QuerySet.delete` would load each row."""
+    """Delete messages and their deliveries, with one statement for each table: `QuerySet.delete` loads each row."""
     ids, using = list(messages.values_list("pk", flat=True)), db.alias()
     if ids:
         deliveries = WebhookDelivery.objects.filter(message_id__in=ids)
