@@ -1,7 +1,4 @@
-"""Jobs that belong together: `group([generate.s(topic="a"), …], mode="sequential").enqueue()`, and their verbs.
-
-A side door beside `services`: parse, then one verb of the engine.
-"""
+"""Submit groups of jobs and act on them: `group([generate.s(topic="a"), …], mode="sequential").enqueue()`."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ MEMBER_LIMIT = 10_000
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """A group that is still to be submitted."""
+    """A group that is not submitted yet."""
 
     members: tuple[Any, ...]
     options: Mapping[str, Any]
@@ -44,7 +41,7 @@ class GroupSpec:
 def group(
     members: Iterable[Any], *, mode: str = "parallel", on_failure: str = "stop", name: str = "", tenant: str = "default"
 ) -> GroupSpec:
-    """Members are what `handler.s(…)` makes, or mappings as for `enqueue_many`; for each the same."""
+    """Return a group to submit. Members are results of `handler.s(…)`, or mappings as for `enqueue_many`."""
     return GroupSpec(tuple(members), {"mode": mode, "on_failure": on_failure, "name": name, "tenant": tenant})
 
 
@@ -56,11 +53,11 @@ def create(
     name: Any = "",
     tenant: str = "default",
     actor: Actor = PYTHON,
-    most: int = MEMBER_LIMIT,
+    limit: int = MEMBER_LIMIT,
 ) -> JobGroup:
     """Submit a group, all or nothing, in the caller's transaction.
 
-    Members may have idempotency keys: the same group submitted again is the group that the first one made.
+    Members may have idempotency keys: submitting the same group again returns the existing group.
     """
     new = JobGroup(
         tenant=fields.parse_tenant(tenant),
@@ -72,18 +69,17 @@ def create(
         raise InvalidInput("jobs", _("must be a list"), "list_type")
     if not members:
         raise InvalidInput("jobs", _("must have at least one entry"), "too_short")
-    if len(members) > most:
-        raise InvalidInput("jobs", _("has more than %d entries") % most, "too_long")
+    if len(members) > limit:
+        raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
     specs = job_spec.build_specs([_parse_member(index, member, new.tenant) for index, member in enumerate(members)])
-    # Give each job its place in the group; in a sequence all but the first wait.
-    for place, spec in enumerate(specs):
-        spec.group_id, spec.group_index = new.pk, place
-        if place and new.mode == GroupMode.SEQUENTIAL:
+    for index, spec in enumerate(specs):
+        spec.group_id, spec.group_index = new.pk, index
+        if index and new.mode == GroupMode.SEQUENTIAL:  # all but the first wait
             spec.status = Status.PENDING.value
-    known = _find_existing_group(new, specs) or _insert_group(new, specs, actor) or _find_existing_group(new, specs)
-    if known is None:
-        raise IdempotencyKeyReused(_("A job with an idempotency key of this group is being taken back; try again."))
-    return known
+    submitted = _find_existing_group(new, specs) or _insert_group(new, specs, actor) or _find_existing_group(new, specs)
+    if submitted is None:
+        raise IdempotencyKeyReused(_("A job with an idempotency key of this group is being rolled back; try again."))
+    return submitted
 
 
 def cancel(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
@@ -91,52 +87,52 @@ def cancel(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant
 
 
 def retry(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
-    """Run again, in order, every place that did not end well."""
+    """Retry the members that failed or were cancelled, in their order."""
     return lifecycle.retry_group(get(group_id, tenant=tenant).pk, actor=actor, reason=fields.parse_reason(reason))
 
 
 def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:
     try:
-        found = filter_by_tenant(tenant).filter(pk=fields.parse_id(group_id)).first()
-    except NotFound:  # an id that cannot be one
-        found = None
-    if found is None:
+        row = filter_by_tenant(tenant).filter(pk=fields.parse_id(group_id)).first()
+    except NotFound:  # a malformed id
+        row = None
+    if row is None:
         raise NotFound(_("There is no group %s.") % str(group_id)[:100])
-    return found
+    return row
 
 
 def filter_by_tenant(tenant: str | None) -> QuerySet[JobGroup]:
-    """The groups of one tenant, or all, newest first."""
-    found = JobGroup.objects.order_by("-pk")
-    return found if tenant is None else found.filter(tenant=tenant)
+    """Return the groups of one tenant, or of all, newest first."""
+    rows = JobGroup.objects.order_by("-pk")
+    return rows if tenant is None else rows.filter(tenant=tenant)
 
 
 def get_latest_attempts(group_id: UUID) -> JobQuerySet:
-    """The job that counts in each place: the last of its retries."""
+    """Return the latest attempt of each member, in the order of the members."""
     return Job.objects.filter(group_id=group_id).latest_attempts().order_by("group_index")
 
 
 def count_progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
-    """Of each group, how many places there are and how many of them are in which state, in one query."""
-    found: dict[UUID, dict[str, Any]] = {group_id: {"total": 0, "by_status": {}} for group_id in group_ids}
-    counted = Job.objects.filter(group_id__in=list(found)).latest_attempts().order_by()
+    """Count the members of each group, in total and by status, in one query."""
+    progress: dict[UUID, dict[str, Any]] = {group_id: {"total": 0, "by_status": {}} for group_id in group_ids}
+    counted = Job.objects.filter(group_id__in=list(progress)).latest_attempts().order_by()
     for group_id, status, jobs in counted.values_list("group_id", "status").annotate(Count("pk")):
-        found[group_id]["total"] += jobs
-        found[group_id]["by_status"][status] = jobs
-    return found
+        progress[group_id]["total"] += jobs
+        progress[group_id]["by_status"][status] = jobs
+    return progress
 
 
 def _parse_member(index: int, member: Any, tenant: str) -> Any:
     item = member.to_item() if isinstance(member, GroupMember) else member
     if not isinstance(item, Mapping):
-        return item  # the gate says what is wrong with it
+        return item  # `build_specs` raises the error
     if "tenant" in item:
         raise InvalidInput(["jobs", index, "tenant"], _("is the group's"), "extra_forbidden")
     return {**item, "tenant": tenant}
 
 
 def _insert_group(new: JobGroup, specs: list[JobSpec], actor: Actor) -> JobGroup | None:
-    """None, and nothing is changed, if somebody else was first with a key."""
+    """Insert the group and its jobs; return None and change nothing if another job has one of the keys."""
     try:
         with db.atomic():
             new.save(using=db.alias(), force_insert=True)
@@ -152,35 +148,35 @@ class _KeyTaken(Exception):
 
 
 def _find_existing_group(new: JobGroup, specs: list[JobSpec]) -> JobGroup | None:
-    """The group that has all these keys in the same places, each for the same submission; None if no key is taken."""
-    keyed = [spec for spec in specs if spec.idempotency_key is not None]
-    keys = {str(spec.idempotency_key): spec for spec in keyed}
-    if len(keys) < len(keyed):
+    """Return the group whose members have all these keys and the same bodies; None if no job has one of the keys."""
+    keyed_specs = [spec for spec in specs if spec.idempotency_key is not None]
+    keys = {str(spec.idempotency_key): spec for spec in keyed_specs}
+    if len(keys) < len(keyed_specs):
         raise InvalidInput("jobs", _("two members share an idempotency key"), "duplicate_key")
-    taken = list(Job.objects.filter(tenant=new.tenant, idempotency_key__in=list(keys)) if keys else ())
-    if not taken:
+    jobs = list(Job.objects.filter(tenant=new.tenant, idempotency_key__in=list(keys)) if keys else ())
+    if not jobs:
         return None
-    known = taken[0].group
-    if known is None or len(taken) < len(specs) or not _is_same_submission(new, known, keys, taken):
+    existing = jobs[0].group
+    if existing is None or len(jobs) < len(specs) or not _is_same_submission(new, existing, keys, jobs):
         raise IdempotencyKeyReused(_("An idempotency key of this group was used for another submission."))
-    return known
+    return existing
 
 
-def _is_same_submission(new: JobGroup, known: JobGroup, keys: dict[str, JobSpec], taken: list[Job]) -> bool:
-    """A member without a key cannot be told from another: then it is not."""
-    places = get_latest_attempts(known.pk).count()
-    if (known.mode, known.on_failure) != (new.mode, new.on_failure) or len(taken) != places:
+def _is_same_submission(new: JobGroup, existing: JobGroup, keys: dict[str, JobSpec], jobs: list[Job]) -> bool:
+    """Return whether all members are the same. Members without a key cannot be compared: then return False."""
+    member_count = get_latest_attempts(existing.pk).count()
+    if (existing.mode, existing.on_failure) != (new.mode, new.on_failure) or len(jobs) != member_count:
         return False
-    for job in taken:
+    for job in jobs:
         spec = keys[str(job.idempotency_key)]
-        place = (job.group_id, job.group_index, job.idempotency_hash)
-        if place != (known.pk, spec.group_index, spec.idempotency_hash):
+        expected = (existing.pk, spec.group_index, spec.idempotency_hash)
+        if (job.group_id, job.group_index, job.idempotency_hash) != expected:
             return False
     return True
 
 
-def _parse_choice(words: Sequence[str], value: Any, field: str) -> str:
-    word = fields.parse_text(value, field)
-    if word not in words:
-        raise InvalidInput(field, _("must be one of %s") % ", ".join(words), "enum")
-    return word
+def _parse_choice(choices: Sequence[str], value: Any, field: str) -> str:
+    choice = fields.parse_text(value, field)
+    if choice not in choices:
+        raise InvalidInput(field, _("must be one of %s") % ", ".join(choices), "enum")
+    return choice

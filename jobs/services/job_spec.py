@@ -1,4 +1,4 @@
-"""From a submission to a JobSpec: every field is validated, and what is not given has its default.
+"""Build a JobSpec from a submission: validate its fields and apply the defaults.
 
 Defaults come from the template, then from the handler, then from the settings.
 """
@@ -27,7 +27,7 @@ from jobs.validation import fields as validation
 
 
 class JobFields(TypedDict, total=False):
-    """What a submission may say besides job type and params. None means: not said."""
+    """The fields of a submission besides job type and params. None: not given."""
 
     tenant: str | None
     target: str | None
@@ -49,7 +49,7 @@ class JobFields(TypedDict, total=False):
     hold: bool | None
 
 
-POSITION_LIMIT = 2**62  # half of what the column holds, so that others can always be moved past either end
+POSITION_LIMIT = 2**62  # half the range of the column: jobs can always be moved before the first and after the last
 _parse_duration = partial(validation.parse_number, above=0, maximum=YEAR_SEC)
 VALIDATORS: dict[str, Callable[[Any, str], Any]] = {
     "tenant": validation.parse_tenant,
@@ -75,9 +75,9 @@ NORMAL_PRIORITY = validation.PRIORITIES["NORMAL"]
 
 
 class SpecBuilder:
-    """Builds the specs of jobs that differ in params and idempotency key only: all else is validated once.
+    """Builds the specs of jobs that differ in params and idempotency key only; other fields are validated once.
 
-    `placement` are columns that no caller may give: of groups and schedules.
+    `placement` has the columns that groups and schedules set; submissions cannot.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class SpecBuilder:
 
 
 def build_spec(item: Mapping[str, Any]) -> JobSpec:
-    """Validate one submission; `item` is what `services.enqueue` takes, as a mapping."""
+    """Validate one submission; `item` has the arguments of `services.jobs.enqueue`."""
     return _make_builder(item).build(item.get("params"), item.get("idempotency_key"))
 
 
@@ -140,20 +140,20 @@ def build_specs(items: Sequence[Any]) -> list[JobSpec]:
 
 
 def _get_builder(builders: dict[Any, SpecBuilder], item: Mapping[str, Any]) -> SpecBuilder:
-    # With their types: 1, 1.0 and True are equal, but only one of them is valid.
-    shape = tuple([(name, type(value), value) for name, value in item.items() if name not in PER_JOB_FIELDS])
+    # The types belong to the key: 1, 1.0 and True are equal, but only one of them is valid.
+    key = tuple([(name, type(value), value) for name, value in item.items() if name not in PER_JOB_FIELDS])
     try:
-        if (known := builders.get(shape)) is None:
-            known = builders[shape] = _make_builder(item)
+        if (builder := builders.get(key)) is None:
+            builder = builders[key] = _make_builder(item)
     except TypeError:  # tags and constraints have no hash
         return _make_builder(item)
-    return known
+    return builder
 
 
 def _make_builder(item: Mapping[str, Any]) -> SpecBuilder:
     job_type, name = item.get("job_type"), item.get("template")
     if (job_type is None) == (name is None):
-        raise InvalidInput("job_type", _("say either a job type or a template"), "missing")
+        raise InvalidInput("job_type", _("give either a job type or a template"), "missing")
     fields = {name: value for name, value in item.items() if name not in _NO_FIELDS}
     if name is None:
         return SpecBuilder(job_type, fields)
@@ -167,7 +167,7 @@ _NO_FIELDS = {"job_type", "template", *PER_JOB_FIELDS}
 
 
 def validate_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Each field through its gate; fields that were not said are left out."""
+    """Validate the given fields; leave out those that are None."""
     for name in fields:
         if name not in VALIDATORS:
             raise InvalidInput(str(name)[:100], _("is not a field of a submission"), "extra_forbidden")
@@ -175,10 +175,11 @@ def validate_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_template(name: Any, tenant: str) -> JobTemplate:
-    known = validation.parse_identifier(name, "template")
-    template = JobTemplate.objects.filter(tenant=tenant, name=known).first()
+    """Return the template of this name, or raise InvalidInput."""
+    name = validation.parse_identifier(name, "template")
+    template = JobTemplate.objects.filter(tenant=tenant, name=name).first()
     if template is None:
-        raise InvalidInput("template", _("There is no template “%s”.") % known, "unknown_template")
+        raise InvalidInput("template", _("There is no template “%s”.") % name, "unknown_template")
     return template
 
 
@@ -191,7 +192,7 @@ def _get_preset(template: JobTemplate) -> dict[str, Any]:
 
 
 def _apply_fields(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[str, Any]) -> JobSpec:
-    """Return `spec` with the given fields, which are validated, and whatever follows from them."""
+    """Return a copy of `spec` with these validated fields and the columns that depend on them."""
     if not fields and not placement:
         return spec
     spec = spec.copy()
@@ -210,7 +211,7 @@ def _apply_fields(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[s
 
 @lru_cache(maxsize=4096)
 def _default_spec(handler: Handler[..., Any], token_limit: int | None, max_retries: int) -> JobSpec:
-    """Return a job of this type for which no field is given. Copied, never changed."""
+    """Return the spec of a job of this type without given fields. Callers copy it and never change it."""
     options = handler.options
     return JobSpec(
         id=UUID(int=0),  # each copy gets its own
@@ -228,9 +229,9 @@ def _default_spec(handler: Handler[..., Any], token_limit: int | None, max_retri
     )
 
 
-def hash_submission(what: str | UUID, params: Mapping[str, Any], said: Mapping[str, Any]) -> str:
-    """Two submissions with one idempotency key must say the same."""
-    return hashlib.sha256(_CANONICAL.encode([str(what), params, said]).encode()).hexdigest()
+def hash_submission(origin: str | UUID, params: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    """Return the digest by which submissions with the same idempotency key are compared."""
+    return hashlib.sha256(_CANONICAL.encode([str(origin), params, fields]).encode()).hexdigest()
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)

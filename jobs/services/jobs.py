@@ -1,6 +1,7 @@
-"""The front door: what the API, the admin, the commands and other apps call.
+"""Submit jobs and act on them; called by the API, the admin, the commands and other apps.
 
-Parse at the gate, then one verb of the engine. Ids may be UUIDs or their text; `actor` says who is asking.
+Each function validates its input and calls one function of the engine. Ids may be UUIDs or their text; audit events
+name the `actor`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ KEY_BATCH_SIZE = 500
 
 
 class SubmitResult(NamedTuple):
-    """The job of a submission, and whether this submission created it or an earlier one with the same key."""
+    """The job of a submission, and whether this submission created it; if not, an earlier one has the same key."""
 
     job: Job
     created: bool
@@ -47,30 +48,30 @@ def enqueue(
     reason: str = "",
     **fields: Unpack[job_spec.JobFields],
 ) -> Job:
-    """Submit one job, in the caller's transaction. The same idempotency key and body give the same job."""
+    """Submit one job in the caller's transaction. The same idempotency key and body return the existing job."""
     item = {"job_type": job_type, "template": template, "params": params, **fields}
     return submit(item, actor=actor, reason=reason).job
 
 
 def submit(item: Mapping[str, Any], *, actor: Actor = PYTHON, reason: str = "") -> SubmitResult:
-    """As `enqueue`, for its arguments as a mapping; the result also says whether the job was created now."""
+    """Submit one job, given by the arguments of `enqueue`. Return it, and whether it was created now."""
     spec = job_spec.build_spec(item)
     try:
         return submit_spec(spec, actor=actor, reason=reason)
     except IntegrityError:  # the foreign key is checked on commit
         if spec.template_id is None:
             raise
-        raise InvalidInput("template", _("There is no such template any more."), "unknown_template") from None
+        raise InvalidInput("template", _("The template has been deleted."), "unknown_template") from None
 
 
 def submit_spec(spec: JobSpec, *, actor: Actor, reason: str = "") -> SubmitResult:
-    """As `submit`, for a job that is validated already."""
+    """Submit one job whose fields are validated."""
     inserted = insert_job(spec, actor=actor, reason=validation.parse_reason(reason))
     if inserted is None:
         job = jobs().get(tenant=spec.tenant, idempotency_key=spec.idempotency_key)
         _require_same_body(job.idempotency_hash, spec)
         return SubmitResult(job, created=False)
-    # Built as it was inserted. By keyword, a model with so many fields takes four times as long.
+    # Build the model from the inserted values: keyword arguments take four times as long for so many fields.
     columns = {**_column_defaults(), **spec.values(), **inserted._asdict(), "priority": spec.base_priority}
     return SubmitResult(Job.from_db(db.alias(), list(columns), list(columns.values())), created=True)
 
@@ -78,13 +79,13 @@ def submit_spec(spec: JobSpec, *, actor: Actor, reason: str = "") -> SubmitResul
 def enqueue_many(
     items: Iterable[Mapping[str, Any]], *, actor: Actor = PYTHON, reason: str = "", limit: int | None = None
 ) -> list[UUID]:
-    """Submit many jobs, all or none: each item is what `enqueue` takes, as a mapping. Returns their ids in order."""
+    """Submit many jobs, all or none, each given by the arguments of `enqueue`. Return their ids in order."""
     if not isinstance(items, Iterable) or isinstance(items, Mapping | str):
         raise InvalidInput("jobs", _("must be a list"), "list_type")
-    listed = list(items)
-    if limit is not None and len(listed) > limit:
+    item_list = list(items)
+    if limit is not None and len(item_list) > limit:
         raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
-    specs = job_spec.build_specs(listed)
+    specs = job_spec.build_specs(item_list)
     return _submit_specs(specs, actor, validation.parse_reason(reason)) if specs else []
 
 
@@ -101,16 +102,17 @@ def resume(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
 
 
 def retry(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor = PYTHON) -> Job:
-    """Follow the chain's tail with a new job (or send a retry that waits out its backoff off at once)."""
-    return submit_retry(job_id, reason=reason, fresh=fresh, actor=actor)[0]
+    """Create a retry after the latest attempt; or start a retry that waits in its backoff now."""
+    return submit_retry(job_id, reason=reason, fresh=fresh, actor=actor).job
 
 
-def submit_retry(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor = PYTHON) -> tuple[Job, bool]:
-    """As `retry`, and whether the job was made now."""
+def submit_retry(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor = PYTHON) -> SubmitResult:
+    """Retry as `retry` does. Return the job, and whether it was created now."""
     validation.parse_boolean(fresh, "fresh")
-    return lifecycle.retry(
+    job, created = lifecycle.retry(
         validation.parse_id(job_id), actor=actor, reason=validation.parse_reason(reason), fresh=fresh
     )
+    return SubmitResult(job, created)
 
 
 def resolve(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
@@ -131,26 +133,26 @@ def move(
     actor: Actor = PYTHON,
 ) -> Job:
     """Put a waiting job before or after another one, or first or last, within its tenant and priority."""
-    job, why = validation.parse_id(job_id), validation.parse_reason(reason)
-    if sum(each is not None for each in (before, after, to)) != 1:
-        raise InvalidInput([], _("say exactly one of before, after and to"))
+    moved_id, reason = validation.parse_id(job_id), validation.parse_reason(reason)
+    if sum(position is not None for position in (before, after, to)) != 1:
+        raise InvalidInput([], _("give exactly one of before, after and to"))
     if to is not None:
         if to not in ("top", "bottom"):
             raise InvalidInput("to", _("must be “top” or “bottom”"), "enum")
-        return ordering.move_to_end(job, top=to == "top", actor=actor, reason=why)
-    beside = validation.parse_id(before if after is None else after)
-    return ordering.move_beside(job, beside, after=after is not None, actor=actor, reason=why)
+        return ordering.move_to_end(moved_id, top=to == "top", actor=actor, reason=reason)
+    neighbour_id = validation.parse_id(before if after is None else after)
+    return ordering.move_beside(moved_id, neighbour_id, after=after is not None, actor=actor, reason=reason)
 
 
 def update(job_id: JobId, changes: Mapping[str, Any], *, reason: str = "", actor: Actor = PYTHON) -> Job:
-    """Edit a job that waits; params and target only before its first dispatch, tags of any job. None clears a field."""
+    """Edit a waiting job; params and target only before its first dispatch, tags of any job. None clears a field."""
     job = get(validation.parse_id(job_id))
     return lifecycle.update(job.pk, _parse_changes(job, changes), actor=actor, reason=validation.parse_reason(reason))
 
 
 @cache
 def _column_defaults() -> dict[str, Any]:
-    """Return the columns of a job in the model's order. Nothing in here can be changed in place."""
+    """Return the default of each column in the model's order. All values are immutable."""
     fields = Job._meta.concrete_fields
     return {field.attname: None if field.attname in COLUMNS else field.get_default() for field in fields}
 
@@ -167,7 +169,7 @@ def _submit_specs(specs: list[JobSpec], actor: Actor, reason: str) -> list[UUID]
 
 
 def _one_per_key(specs: list[JobSpec]) -> list[JobSpec]:
-    """Return the first of those that share an idempotency key; the others must be equal and get its id."""
+    """Return the specs without repeated idempotency keys; a repeated one must have the same body and gets the id."""
     seen: dict[tuple[str, str], JobSpec] = {}
     unique = []
     for spec in specs:
@@ -184,7 +186,7 @@ def _one_per_key(specs: list[JobSpec]) -> list[JobSpec]:
 
 
 def _existing_ids(specs: list[JobSpec]) -> dict[UUID, UUID]:
-    """Return, for the id of each spec whose key is taken, the id of the job that has the key."""
+    """Map the id of each spec to the id of the existing job with the same key."""
     existing: dict[Any, tuple[UUID, str]] = {}
     for start in range(0, len(specs), KEY_BATCH_SIZE):
         chunk = specs[start : start + KEY_BATCH_SIZE]
@@ -205,7 +207,7 @@ def _require_same_body(digest: str, spec: JobSpec) -> None:
 
 
 def _parse_changes(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes as columns, each through its gate."""
+    """Validate the changes and return them as columns."""
     if not isinstance(changes, Mapping):
         raise InvalidInput([], _("must be an object"), "dict_type")
     cleared: dict[str, Any] = {"priority": job_spec.NORMAL_PRIORITY, "time_sensitive": False, "tags": []}

@@ -1,4 +1,4 @@
-"""Limits as an operator handles them: a side door beside `services` for the commands, the console and the API."""
+"""Concurrency limits: list, change, pause and reset them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAXIMUM_LIMIT = 2**31 - 1
 
 @dataclass(frozen=True)
 class LimitState:
-    """A limit in force, whether or not a worker has given it a row yet. `max` None: unlimited."""
+    """A limit, with or without a row in the database. `max` None: unlimited."""
 
     scope: str
     key: str
@@ -42,30 +42,31 @@ class LimitState:
 
 
 def list_limits() -> list[LimitState]:
-    """Every limit that the settings or an operator set, by scope and key."""
-    active = count_in_use()
+    """List the limits of the settings and of operators, by scope and key."""
+    in_use = count_in_use()
     rows = ConcurrencyLimit.objects.all()
-    found = {(row.scope, row.key): _build_state(row, active) for row in rows}
-    for (scope, key), most in configured().items():
-        found.setdefault((scope, key), LimitState(scope, key, most, active.of(Limit(scope, key, most))))
-    order = list(LimitScope.values)
-    return [found[place] for place in sorted(found, key=lambda place: (order.index(place[0]), place[1]))]
+    states = {(row.scope, row.key): _build_state(row, in_use) for row in rows}
+    for (scope, key), maximum in configured().items():
+        state = LimitState(scope, key, maximum, in_use.of(Limit(scope, key, maximum)))
+        states.setdefault((scope, key), state)
+    scopes = list(LimitScope.values)
+    return sorted(states.values(), key=lambda state: (scopes.index(state.scope), state.key))
 
 
 def set_maximum(
     scope: str, key: str = "", *, maximum: int | None, reason: str = "", actor: Actor = PYTHON
 ) -> LimitState:
-    """Override what the settings say; None is unlimited."""
+    """Override the maximum of the settings; None: unlimited."""
     return put({"scope": scope, "key": key, "max": maximum, "reason": reason}, actor=actor)
 
 
 def reset(scope: str, key: str = "", *, reason: str = "", actor: Actor = PYTHON) -> LimitState:
-    """Drop the override: the maximum is what the settings say. A pause stays until it is lifted."""
+    """Remove the override, so that the maximum of the settings applies. A pause stays."""
     return put({"scope": scope, "key": key, "reset": True, "reason": reason}, actor=actor)
 
 
 def pause(scope: str, key: str = "", *, reason: str = "", actor: Actor = PYTHON) -> LimitState:
-    """Nothing more starts under this limit until it is unpaused; what runs goes on."""
+    """Start no more jobs under this limit until it is unpaused; running jobs continue."""
     return put({"scope": scope, "key": key, "paused": True, "reason": reason}, actor=actor)
 
 
@@ -74,25 +75,28 @@ def unpause(scope: str, key: str = "", *, actor: Actor = PYTHON) -> LimitState:
 
 
 def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
-    """Change one limit: `scope`, `key`, and some of `max` (None: unlimited), `paused` and `reason`; what is not given
-    stays as it is. Or `reset`, which stands alone. A row that says nothing of its own afterwards is removed."""
+    """Change the limit that `scope` and `key` name; fields that are not given do not change.
+
+    Fields: `max` (None: unlimited), `paused`, `reason`; or `reset` without the others. A row that only repeats the
+    settings is deleted.
+    """
     scope, key = parse_scope_and_key(fields.get("scope"), fields.get("key") or "")
     paused = None if fields.get("paused") is None else validation.parse_boolean(fields["paused"], "paused")
     if is_reset := fields.get("reset") is not None and validation.parse_boolean(fields["reset"], "reset"):
         if "max" in fields or paused is not None:
-            raise InvalidInput("reset", _("stands alone, without max or paused"))
+            raise InvalidInput("reset", _("cannot be combined with max or paused"))
     elif "max" not in fields and paused is None:
-        raise InvalidInput([], _("say max, paused or reset"), "missing")
+        raise InvalidInput([], _("give max, paused or reset"), "missing")
     maximum = None if fields.get("max") is None else validation.parse_integer(fields["max"], "max", 1, MAXIMUM_LIMIT)
     reason, configured_max = validation.parse_reason(fields.get("reason")), conf.LIMITS.get_max(scope, key)
     with db.atomic():
         rows = ConcurrencyLimit.objects.all()
         new = ConcurrencyLimit(scope=scope, key=key, max=configured_max, overridden=False)
         rows.bulk_create([new], ignore_conflicts=True)
-        # Locked: a claim that counts under this limit waits.
+        # Locked: a claim that counts under this limit waits for the commit.
         row = rows.select_for_update(no_key=True).filter(scope=scope, key=key).first()
         if row is None:
-            raise Conflict(_("Somebody else is changing this limit; try again."))
+            raise Conflict(_("Another request is changing this limit; try again."))
         row.reason = reason or row.reason
         if is_reset:
             row.max, row.overridden = configured_max, False
@@ -112,26 +116,28 @@ def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
 
 
 def get_state(scope: str, key: str = "") -> LimitState:
-    """One limit as it is now; unlimited if nobody set it."""
-    active, most = count_in_use(), conf.LIMITS.get_max(scope, key)
+    """Return one limit; unlimited if neither the settings nor an operator set it."""
+    in_use, maximum = count_in_use(), conf.LIMITS.get_max(scope, key)
     row = ConcurrencyLimit.objects.filter(scope=scope, key=key).first()
-    return _build_state(row, active) if row else LimitState(scope, key, most, active.of(Limit(scope, key, most)))
+    if row is not None:
+        return _build_state(row, in_use)
+    return LimitState(scope, key, maximum, in_use.of(Limit(scope, key, maximum)))
 
 
 def parse_scope_and_key(scope: Any, key: Any) -> tuple[str, str]:
-    """Scope and key through the gate; the global limit has no key, all others do."""
+    """Validate scope and key; the global limit has no key, all others have one."""
     if scope not in LimitScope.values:
         raise InvalidInput("scope", _("must be one of %s") % ", ".join(LimitScope.values), "enum")
     if scope == LimitScope.GLOBAL:
         if key:
             raise InvalidInput("key", _("the global limit has no key"))
         return scope, ""
-    gate = validation.parse_tenant if scope == LimitScope.TENANT else validation.parse_identifier
-    return scope, gate(key, "key")
+    parse_key = validation.parse_tenant if scope == LimitScope.TENANT else validation.parse_identifier
+    return scope, parse_key(key, "key")
 
 
-def _build_state(row: ConcurrencyLimit, active: InUse) -> LimitState:
-    used = active.of(Limit(row.scope, row.key, row.max))
+def _build_state(row: ConcurrencyLimit, in_use: InUse) -> LimitState:
+    used = in_use.of(Limit(row.scope, row.key, row.max))
     source = "override" if row.overridden else "settings"
     pause = (row.paused, row.paused_by, row.paused_at, row.reason)
     return LimitState(row.scope, row.key, row.max, used, *pause, source)

@@ -1,4 +1,4 @@
-"""Targets as an operator handles them: a side door beside `services` for the commands, the console and the API."""
+"""Targets: find, pause and unpause them, and count their waiting jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BATCH_SIZE = 1000
 
 @dataclass(frozen=True)
 class TargetState:
-    """A target and what goes on in its lane; `holder` is the job that has the lane to itself."""
+    """A target, the job that occupies it (`holder`), and its waiting jobs."""
 
     target: Target
     holder: Job | None
@@ -37,74 +37,75 @@ class TargetState:
 
     @property
     def blocked_by(self) -> Job | None:
-        """The holder, if only a person can mend it."""
+        """The holder, if only an operator can unblock the target."""
         return self.holder if self.holder is not None and self.holder.blocks_target else None
 
 
 def pause(key: str, *, tenant: str = "default", reason: str = "", actor: Actor = PYTHON) -> Target:
-    """Nothing of this target starts until it is unpaused. It need not have been used before."""
-    why = fields.parse_reason(reason)
+    """Start no more jobs of this target until it is unpaused. The target need not exist yet."""
+    reason = fields.parse_reason(reason)
     with db.atomic():
-        target = _lock_target(key, tenant, make=True)
-        changes: dict[str, Any] = {"reason": why} if why else {}
+        target = _lock_target(key, tenant, create=True)
+        changes: dict[str, Any] = {"reason": reason} if reason else {}
         if not target.paused:
-            changes = {"paused": True, "paused_by": actor.name, "paused_at": Now(), "reason": why}
+            changes = {"paused": True, "paused_by": actor.name, "paused_at": Now(), "reason": reason}
         return _apply_changes(target, changes, actor)
 
 
 def unpause(key: str, *, tenant: str = "default", actor: Actor = PYTHON) -> Target:
     with db.atomic():
-        target = _lock_target(key, tenant, make=False)
+        target = _lock_target(key, tenant, create=False)
         changes = {"paused": False, "paused_by": "", "paused_at": None, "reason": ""} if target.paused else {}
         return _apply_changes(target, changes, actor)
 
 
 def filter_by_tenant(tenant: str | None) -> QuerySet[Target]:
-    """The targets of one tenant, or all, in the order of their names."""
-    found = Target.objects.order_by("tenant", "key")
-    return found if tenant is None else found.filter(tenant=tenant)
+    """Return the targets of one tenant, or of all, ordered by name."""
+    rows = Target.objects.order_by("tenant", "key")
+    return rows if tenant is None else rows.filter(tenant=tenant)
 
 
 def find(key: str, *, tenant: str = "default") -> Target:
-    """A target that was paused or used. One whose row is still on its way is shown as it will be."""
+    """Return a target that was paused or used; an unsaved one if the promoter has not created its row yet."""
     try:
-        lane = ids.derive_lane_id(fields.parse_tenant(tenant), fields.parse_target(key))
-    except InvalidInput:  # a key that cannot be one is the key of no target
+        target_id = ids.derive_lane_id(fields.parse_tenant(tenant), fields.parse_target(key))
+    except InvalidInput:  # no target can have this key
         raise _build_not_found(key, tenant) from None
-    target = filter_by_tenant(tenant).filter(pk=lane).first()
+    target = filter_by_tenant(tenant).filter(pk=target_id).first()
     if target is None and not Job.objects.filter(target=key, tenant=tenant).exists():
         raise _build_not_found(key, tenant)
-    return target or Target(id=lane, tenant=tenant, key=key)
+    return target or Target(id=target_id, tenant=tenant, key=key)
 
 
 def create_missing_targets() -> None:
-    """Give each lane that has jobs its row, as the promoter will: who looks sooner shall see it, too."""
-    known = Target.objects.filter(pk=OuterRef("lane_id"))
-    marks = LaneMark.objects.filter(~Exists(known)).order_by("lane_id")
-    new = list(marks.values_list("lane_id", flat=True).distinct()[:BATCH_SIZE])
-    if not new:
+    """Create the rows of targets that have jobs, before the promoter does: lists are complete at once."""
+    existing = Target.objects.filter(pk=OuterRef("lane_id"))
+    marks = LaneMark.objects.filter(~Exists(existing)).order_by("lane_id")
+    missing_ids = list(marks.values_list("lane_id", flat=True).distinct()[:BATCH_SIZE])
+    if not missing_ids:
         return
-    waiting = Job.objects.filter(lane_id__in=new, gate__in=sql_literals(queries.LANE_GATES)).order_by()
+    waiting = Job.objects.filter(lane_id__in=missing_ids, gate__in=sql_literals(queries.LANE_GATES)).order_by()
     rows = sorted(waiting.values_list("lane_id", "tenant", "target").distinct())
-    targets = [Target(id=lane, tenant=tenant, key=key or "") for lane, tenant, key in rows]
+    targets = [Target(id=target_id, tenant=tenant, key=key or "") for target_id, tenant, key in rows]
     with db.atomic():
         Target.objects.bulk_create(targets, ignore_conflicts=True)
 
 
 def get_states(targets: Sequence[Target]) -> list[TargetState]:
-    """What goes on in each of these lanes, in two queries."""
-    lanes = [target.pk for target in targets]
-    jobs = Job.objects.filter(lane_id__in=lanes).defer("params", "checkpoint")
+    """Return the holder and the waiting jobs of each target, in two queries."""
+    target_ids = [target.pk for target in targets]
+    jobs = Job.objects.filter(lane_id__in=target_ids).defer("params", "checkpoint")
     holders: dict[UUID, Job] = {job.lane_id: job for job in jobs.filter(holds_lane=True) if job.lane_id}
     waiting = jobs.filter(gate__in=sql_literals(queries.LANE_GATES)).order_by().values_list("lane_id")
-    counts = {lane: (n, oldest) for lane, n, oldest in waiting.annotate(Count("pk"), Min("created_at"))}
-    return [TargetState(each, holders.get(each.pk), *counts.get(each.pk, (0, None))) for each in targets]
+    rows = waiting.annotate(Count("pk"), Min("created_at"))
+    counts = {target_id: (count, oldest) for target_id, count, oldest in rows}
+    return [TargetState(target, holders.get(target.pk), *counts.get(target.pk, (0, None))) for target in targets]
 
 
-def _lock_target(key: str, tenant: str, *, make: bool) -> Target:
+def _lock_target(key: str, tenant: str, *, create: bool) -> Target:
     key, tenant = fields.parse_target(key), fields.parse_tenant(tenant)
     targets = Target.objects.all()
-    if make:
+    if create:
         targets.bulk_create([Target(id=ids.derive_lane_id(tenant, key), tenant=tenant, key=key)], ignore_conflicts=True)
     target = targets.select_for_update(no_key=True).filter(pk=ids.derive_lane_id(tenant, key)).first()
     if target is None:

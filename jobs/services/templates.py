@@ -1,4 +1,4 @@
-"""Templates as operators keep them: presets that can be started. A side door beside `services`, for API and console."""
+"""Job templates: create, change and delete presets for jobs."""
 
 from __future__ import annotations
 
@@ -37,18 +37,16 @@ class TemplateInUse(Conflict):
 
 
 def parse_retry_policy(value: Any, field: fields.Field = "retry_policy") -> dict[str, Any]:
-    """Some of `max_attempts`, `base_sec`, `max_sec` and `jitter`; what is not said is as in the settings."""
+    """Validate `max_attempts`, `base_sec`, `max_sec` and `jitter`; the settings apply to those that are not given."""
     policy = fields.parse_json_object(value, field)
-    place = [field] if isinstance(field, str) else list(field)
+    path = [field] if isinstance(field, str) else list(field)
     for name in policy:
         if name not in RETRY_POLICY_VALIDATORS:
             raise InvalidInput(
-                [*place, name[:100]], _("is not one of %s") % ", ".join(RETRY_POLICY_VALIDATORS), "extra_forbidden"
+                [*path, name[:100]], _("is not one of %s") % ", ".join(RETRY_POLICY_VALIDATORS), "extra_forbidden"
             )
     return {
-        name: RETRY_POLICY_VALIDATORS[name](value, [*place, name])
-        for name, value in policy.items()
-        if value is not None
+        name: RETRY_POLICY_VALIDATORS[name](value, [*path, name]) for name, value in policy.items() if value is not None
     }
 
 
@@ -71,14 +69,14 @@ EMPTY_VALUES: dict[str, Any] = {"params": dict, "retry_policy": dict, "tags": li
 
 
 def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor = PYTHON) -> JobTemplate:
-    """A new template; its params may be incomplete, not wrong."""
+    """Create a template. Its params may be incomplete; those that are given must be valid."""
     for name in REQUIRED_FIELDS:
         if values.get(name) is None:
-            raise InvalidInput(name, _("must be said"), "missing")
+            raise InvalidInput(name, _("is required"), "missing")
     template = JobTemplate(tenant=fields.parse_tenant(tenant), **_parse_values(values, {}))
     _validate_params(template)
     _save(template)
-    _log(template, "made", actor)
+    _log(template, "created", actor)
     return template
 
 
@@ -87,15 +85,15 @@ def get(template_id: UUID | str, *, tenant: str | None = None) -> JobTemplate:
 
 
 def filter_by_tenant(tenant: str | None) -> QuerySet[JobTemplate]:
-    """The templates of one tenant, or all."""
-    found = JobTemplate.objects.all()
-    return found if tenant is None else found.filter(tenant=tenant)
+    """Return the templates of one tenant, or of all."""
+    rows = JobTemplate.objects.all()
+    return rows if tenant is None else rows.filter(tenant=tenant)
 
 
 def update(
     template_id: UUID | str, changes: Mapping[str, Any], *, tenant: str | None = None, actor: Actor = PYTHON
 ) -> JobTemplate:
-    """Change what is said; None clears. Jobs that were made from it before keep what they were given."""
+    """Change the given fields; None clears a field. Existing jobs of the template do not change."""
     with db.atomic():
         template = _find(filter_by_tenant(tenant).select_for_update(no_key=True), template_id)
         for name, value in _parse_values(changes, template.params).items():
@@ -107,19 +105,19 @@ def update(
 
 
 def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
-    """Refused while a live job or another row of this site needs it; ended jobs only forget what they came from."""
+    """Delete a template; raise TemplateInUse while a live job or another row refers to it."""
     with db.atomic():
         template = _find(filter_by_tenant(tenant).select_for_update(no_key=True), template_id)
-        made = Job.objects.filter(template_id=template.pk)
-        waiting = made.filter(status__in=sql_literals([Status.PENDING, Status.QUEUED]))
-        at_work = made.filter(status__in=sql_literals(sorted(ACTIVE)))
-        paused = made.filter(status__in=sql_literals(RARE_STATUSES), status=Status.PAUSED)
-        if waiting.exists() or at_work.exists() or paused.exists():
-            raise TemplateInUse(_("Jobs that were made from “%s” have not ended.") % template.name)
+        jobs = Job.objects.filter(template_id=template.pk)
+        waiting = jobs.filter(status__in=sql_literals([Status.PENDING, Status.QUEUED]))
+        active = jobs.filter(status__in=sql_literals(sorted(ACTIVE)))
+        paused = jobs.filter(status__in=sql_literals(RARE_STATUSES), status=Status.PAUSED)
+        if waiting.exists() or active.exists() or paused.exists():
+            raise TemplateInUse(_("Jobs of template “%s” have not finished.") % template.name)
         try:
             JobTemplate.objects.filter(pk=template.pk).delete()
         except ProtectedError as error:
-            users = ", ".join(sorted({str(each._meta.verbose_name) for each in error.protected_objects}))
+            users = ", ".join(sorted({str(row._meta.verbose_name) for row in error.protected_objects}))
             raise TemplateInUse(
                 _("“%(name)s” is used by: %(users)s.") % {"name": template.name, "users": users}
             ) from None
@@ -127,14 +125,14 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
 
 
 def _find(templates: QuerySet[JobTemplate], template_id: UUID | str) -> JobTemplate:
-    found = templates.filter(pk=fields.parse_id(template_id)).first()
-    if found is None:
+    template = templates.filter(pk=fields.parse_id(template_id)).first()
+    if template is None:
         raise NotFound(_("There is no template with this id."))
-    return found
+    return template
 
 
 def _parse_values(values: Mapping[str, Any], known_params: dict[str, Any]) -> dict[str, Any]:
-    """Each field through its gate. Params that were shown masked may come back masked."""
+    """Validate the fields. Masked params get their known values back."""
     clean: dict[str, Any] = {}
     for name, value in values.items():
         if name not in VALIDATORS:
@@ -149,13 +147,13 @@ def _parse_values(values: Mapping[str, Any], known_params: dict[str, Any]) -> di
 
 
 def _validate_params(template: JobTemplate) -> None:
-    """The job type exists and could take these params; more of them may come with a submission."""
+    """Raise unless the job type exists and accepts these params; a submission may add missing ones."""
     try:
         registry.get(template.job_type).signature.validate(template.params)
     except InvalidParams as error:
-        wrong = [each for each in error.errors if each["type"] != "missing"]
-        if wrong:
-            raise InvalidParams.from_errors(wrong) from None
+        errors = [detail for detail in error.errors if detail["type"] != "missing"]
+        if errors:
+            raise InvalidParams.from_errors(errors) from None
 
 
 def _save(template: JobTemplate) -> None:
@@ -168,5 +166,5 @@ def _save(template: JobTemplate) -> None:
     template.refresh_from_db(using=db.alias())
 
 
-def _log(template: JobTemplate, what: str, actor: Actor) -> None:
-    logger.info("template %s of tenant %s %s by %s", template.name, template.tenant, what, actor.name or actor.kind)
+def _log(template: JobTemplate, action: str, actor: Actor) -> None:
+    logger.info("template %s of tenant %s %s by %s", template.name, template.tenant, action, actor.name or actor.kind)
