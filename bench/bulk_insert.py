@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs import ids
-from jobs.engine.sql.columns import BLANK
+from jobs.engine.sql.columns import INITIAL_VALUES
 
 # SQL of each column; `n` is the number of the row.
 _DEFAULTS = {
@@ -40,7 +40,7 @@ _DEFAULTS = {
     "lease_owner": "NULL",
     "lease_token": "NULL",
     "lease_expires_at": "NULL",
-    **BLANK,
+    **INITIAL_VALUES,
 }
 RUNNING = {
     "status": "'RUNNING'",

@@ -91,11 +91,11 @@ QUEUES: dict[str, Callable[[Any], None]] = {
 
 def _measure_claims(database: str, name: str) -> float:
     """Return jobs claimed per second. Claimed jobs are finished between the claims, outside of the measured time."""
-    from jobs.engine.claim import Claimer, Serves
+    from jobs.engine.claim import Claimer, ServedJobs
 
     with use_database(database) as connection:
         _refill(connection)
-        claimer = Claimer("bench", Serves((NOOP, BUSY)), "bench@bench")
+        claimer = Claimer("bench", ServedJobs((NOOP, BUSY)), "bench@bench")
         for _ in range(WARM_UP_CLAIMS):
             _claim_and_finish(claimer)
         claimed, seconds = zip(*(_claim_and_finish(claimer) for _ in range(CLAIMS)), strict=True)
@@ -106,13 +106,13 @@ def _measure_claims(database: str, name: str) -> float:
 
 def _claim_and_finish(claimer: Any) -> tuple[int, float]:
     from jobs.actors import make_worker_actor
-    from jobs.engine.finish import End, finish
+    from jobs.engine.finish import JobResult, finish
     from jobs.outcomes import Completed
 
     began = time.perf_counter()
     claims = claimer.claim(SLOTS, lease_sec=LEASE_SEC)
     seconds = time.perf_counter() - began
-    finish([End(claim.id, claim.lease_token, Completed()) for claim in claims], actor=make_worker_actor("bench"))
+    finish([JobResult(claim.id, claim.lease_token, Completed()) for claim in claims], actor=make_worker_actor("bench"))
     return len(claims), seconds
 
 

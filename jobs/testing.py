@@ -23,7 +23,7 @@ from django.db.models import F
 
 from jobs import actors, clock
 from jobs.engine import finish, promoter
-from jobs.engine.claim import Claim, Claimer, Serves
+from jobs.engine.claim import Claim, Claimer, ServedJobs
 from jobs.engine.executors.run import CaptureLogs, Context, run, run_async
 from jobs.engine.executors.thread import retry_params
 from jobs.engine.selection import limits
@@ -60,8 +60,8 @@ def drain(*, raise_failures: bool = False, limit: int = 10_000) -> list[Job]:
 
     Jobs that are scheduled for later do not run: see `time_travel`.
     """
-    limits.sync()
-    claimer = Claimer(NAME, Serves(tuple(registry.local_names())), life=f"{NAME}@{uuid4()}")
+    limits.sync_limits()
+    claimer = Claimer(NAME, ServedJobs(tuple(registry.local_names())), life=f"{NAME}@{uuid4()}")
     ran: list[Job] = []
     with _capture_logs():
         while len(ran) < limit and (claim := _claim_next(claimer)) is not None:
@@ -113,7 +113,7 @@ def _call_after(submit: Callable[..., Any], callback: Callable[[], None]) -> Any
 
 
 def _claim_next(claimer: Claimer) -> Claim | None:
-    while promoter.wake_due():
+    while promoter.promote_due():
         pass
     while promoter.promote():
         pass
@@ -135,7 +135,7 @@ def _run(claim: Claim, raise_failures: bool) -> Job:
                 transaction.set_rollback(True, using=alias)
     running.write_progress()
     if isinstance(outcome, Completed | Skipped | Failed):
-        finish.finish([finish.End(claim.id, claim.lease_token, outcome, claim.group_id)], actor=ACTOR)
+        finish.finish([finish.JobResult(claim.id, claim.lease_token, outcome, claim.group_id)], actor=ACTOR)
     else:
         finish.hand_back(claim.id, claim.lease_token, actor=ACTOR, reason="stopped in a test")
     job = Job.objects.get(pk=claim.id)
@@ -308,7 +308,7 @@ class TimeMachine:
             pass_time: Any = getattr(config, "pass_time", None)  # of our apps that have times of their own
             if pass_time is not None:
                 pass_time(start, start + step)
-        while promoter.wake_due():
+        while promoter.promote_due():
             pass
 
     def to(self, moment: datetime) -> None:

@@ -23,7 +23,7 @@ class SchedulesConfig(AppConfig):
 
         runner.register_task("schedules", ticker.tick, every_sec=ticker.pause_sec)
         runner.register_task("fires", history.delete_old_fires, every_sec=lambda: retention.BUSY_SEC)
-        notifications.hear(services.CHANGED, ticker.wake)
+        notifications.on_notification(services.CHANGED, ticker.wake)
         post_migrate.connect(declared.sync_after_migrate, sender=self, dispatch_uid="jobscheduler_schedules.declared")
 
     def pass_time(self, begin: datetime, end: datetime) -> None:

@@ -15,7 +15,7 @@ from django.db import DatabaseError
 
 from jobs import db
 from jobs.actors import Actor, ActorKind
-from jobs.engine.database import MISSING
+from jobs.engine.database import OUTAGE_ERRORS
 from jobs.errors import JobSchedulerError
 from jobs.registry import Handler, registry
 from jobs.services.templates import NameTaken
@@ -57,7 +57,7 @@ def sync(*, retire: bool = False) -> None:
     for handler in declaring_handlers():
         try:
             _sync_handler(handler, row_of.pop(f"{SOURCE_PREFIX}{handler.name}", None))
-        except MISSING:
+        except OUTAGE_ERRORS:
             raise
         except JobSchedulerError as error:
             logger.error("the schedule declared by %r is invalid: %s", handler, error)

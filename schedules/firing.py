@@ -18,7 +18,7 @@ from django.db.models import Q, QuerySet
 from jobs import clock, db
 from jobs.actors import Actor, ActorKind
 from jobs.engine import lifecycle
-from jobs.engine.database import MISSING
+from jobs.engine.database import OUTAGE_ERRORS
 from jobs.engine.insert import insert_jobs
 from jobs.errors import InvalidInput
 from jobs.services.jobs import REASON_LENGTH
@@ -84,7 +84,7 @@ def _fire_batch(schedule_ids: Sequence[UUID], now: datetime) -> int:
             locked = due.select_for_update(skip_locked=True, no_key=True, of=("self",))
             plans = [_plan_or_disable(schedule, now) for schedule in locked]
             return _write_plans([plan for plan in plans if plan is not None])
-    except MISSING:
+    except OUTAGE_ERRORS:
         raise
     except Exception:
         if len(schedule_ids) == 1:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from django.db.models.functions import Now
 
 from jobs.conf import conf
-from jobs.engine.database import MISSING
+from jobs.engine.database import OUTAGE_ERRORS
 from jobs.engine.notifications import Listener
 from schedules import declared
 from schedules.firing import fire_due
@@ -70,7 +70,7 @@ class Ticker:
             return
         try:
             declared.sync()
-        except MISSING:
+        except OUTAGE_ERRORS:
             raise
         except Exception:
             logger.exception("schedules declared in code could not be synced")

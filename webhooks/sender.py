@@ -18,7 +18,7 @@ from django.db import DatabaseError
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine.database import Outage, short_timeouts
+from jobs.engine.database import Outage, set_short_timeouts
 from jobs.signals import events_committed
 from webhooks import attempt, deliveries, fanout
 from webhooks.models import WebhookEndpoint, WebhookMessage
@@ -67,7 +67,7 @@ class Sender(threading.Thread):
             while not self._end.is_set():
                 self._drain_results(self._next_wait())
                 with self._outage.survive():
-                    short_timeouts(conf.LEASE_SEC * 2 / 3)
+                    set_short_timeouts(conf.LEASE_SEC * 2 / 3)
                     self._run_turn_safely()
         finally:
             self._subscribe_to_commits(False)

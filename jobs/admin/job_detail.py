@@ -37,9 +37,9 @@ from jobs.admin.formatting import (
     status_badge,
     truncate_text,
 )
-from jobs.engine.facts import facts_of
+from jobs.engine.facts import gather_facts
 from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
-from jobs.engine.process_identity import Identity, is_remote
+from jobs.engine.process_identity import ProcessIdentity, is_remote
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
 from jobs.states import LIVE, EventKind, Status, StopMode, allowed_actions, find_refusal, is_repeated_stop
@@ -72,7 +72,7 @@ def page_version(job_id: Any) -> str:
 
 def page_context(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
     """Return the context of a job's page, with at most the last ROWS_SHOWN events and log lines."""
-    now, payload, facts = timezone.now(), can_view_payload(request), facts_of(job)
+    now, payload, facts = timezone.now(), can_view_payload(request), gather_facts(job)
     run: JobRun | None = getattr(job, "run", None)
     outlook = explain(job.pk) if job.status in LIVE and job.status != Status.RUNNING else None
     can_edit = find_refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
@@ -150,7 +150,7 @@ def _worker_link(admin: JobAdmin, lease_owner: str) -> SafeString | None:
         return None
     if not admin.admin_site.is_registered(Worker) or is_remote(lease_owner):
         return isolate_text(lease_owner)
-    identity = Identity.of_owner(lease_owner)
+    identity = ProcessIdentity.of_owner(lease_owner)
     name = identity.name if identity else lease_owner.rpartition("#")[0] or lease_owner
     return format_html(
         '<a href="{}?q={}" title="{}"><bdi>{}</bdi></a>',

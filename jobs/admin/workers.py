@@ -32,7 +32,7 @@ from jobs.admin.formatting import (
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
 from jobs.admin.screens import APP, latest_event_id
 from jobs.conf import conf
-from jobs.engine.process_identity import Identity
+from jobs.engine.process_identity import ProcessIdentity
 from jobs.models import Job, Worker, WorkerState
 from jobs.models.expressions import sql_literals
 from jobs.services import workers
@@ -49,7 +49,7 @@ def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
     worker_ids = {}
     for row in shown_workers:
         if row.state != WorkerState.STOPPED:
-            identity = Identity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
+            identity = ProcessIdentity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
             worker_ids[identity.incarnation] = row.pk
     if not worker_ids:
         return {}

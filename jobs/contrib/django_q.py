@@ -17,7 +17,7 @@ from django.conf import settings
 from django.db import router, transaction
 from django.utils.translation import gettext as _
 
-from jobs.engine.database import MISSING
+from jobs.engine.database import OUTAGE_ERRORS
 from jobs.engine.maintenance import runner
 from jobs.errors import Conflict
 
@@ -63,7 +63,7 @@ def tick() -> None:
             return
         try:
             task.run()
-        except MISSING:
+        except OUTAGE_ERRORS:
             raise
         except Exception:
             logger.exception("maintenance task %s failed", task.name)

@@ -18,10 +18,10 @@ from django.utils.translation import ngettext
 from jobs import clock, db
 from jobs.actors import Actor
 from jobs.demo import MARKER_TEMPLATE, TENANT, DemoTenantInUse, handlers
-from jobs.engine.claim import Serves
+from jobs.engine.claim import ServedJobs
 from jobs.engine.maintenance import retention
 from jobs.engine.maintenance.rollup_compaction import MINUTE_RETENTION
-from jobs.engine.sql.rollup import HOUR
+from jobs.engine.sql.rollup import HOUR_WRITER
 from jobs.engine.worker import WorkerLoop, WorkerOptions
 from jobs.errors import Conflict
 from jobs.models import ConcurrencyLimit, Job, JobGroup, JobMinute, JobTemplate, Target
@@ -78,7 +78,7 @@ def create_history(actor: Actor) -> None:
 def run_worker(*, burst: bool, housekeeping: bool = False, concurrency: int = 1) -> int:
     """Run the demo's jobs in this process; without `burst` until a signal stops it."""
     handlers.register_handlers()
-    serves = Serves(tuple(registry.local_names()), tenant=TENANT, choosy=True)
+    serves = ServedJobs(tuple(registry.local_names()), tenant=TENANT, choosy=True)
     options = WorkerOptions(None, concurrency, serves, burst=burst, maintenance=housekeeping)
     worker = WorkerLoop(options)
     if not burst:
@@ -113,7 +113,7 @@ def _build_minutes(now: datetime) -> Iterator[JobMinute]:
                 waited, ran = wait * rng.uniform(0.5, 4), run * rng.uniform(0.5, 2)
                 yield JobMinute(
                     minute=moment,
-                    worker=HOUR if is_compacted else WORKER,
+                    worker=HOUR_WRITER if is_compacted else WORKER,
                     tenant=TENANT,
                     resource=resource,
                     job_type=job_type,

@@ -15,17 +15,17 @@ from jobs import db, signals
 from jobs.engine import groups, notifications, selection
 from jobs.engine.maintenance import deadlines
 from jobs.engine.selection import SelectionRound, limits
-from jobs.engine.sql.candidates import Filter, walk_flows
-from jobs.engine.sql.claim import Claim, Claimant, Served, claim_chosen, claim_next
+from jobs.engine.sql.candidates import Filter, find_across_flows
+from jobs.engine.sql.claim import Claim, LeaseRequest, ServedParams, claim_chosen, claim_next
 from jobs.models import Job
 
-__all__ = ["Claim", "Claimer", "Serves", "batch_size", "foreign_work"]
+__all__ = ["Claim", "Claimer", "ServedJobs", "has_unserved_jobs", "round_to_batch_size"]
 
-BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 25, 50, 100, 200, 500)
+BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 25, 50, 100, 200, 500)
 
 
 @dataclass(frozen=True)
-class Serves:
+class ServedJobs:
     """What a worker takes. Its types are those it has handlers for, unless it was told fewer."""
 
     types: tuple[str, ...]
@@ -35,16 +35,16 @@ class Serves:
 
     def to_filter(self) -> Filter:
         """Return the SQL condition for jobs that this worker takes."""
-        wanted = _one_of("job_type", self.types)
+        wanted = _build_in_filter("job_type", self.types)
         if self.resources is not None:
-            wanted &= _one_of("resource", self.resources)
+            wanted &= _build_in_filter("resource", self.resources)
         return wanted if self.tenant is None else wanted & Filter("tenant = %s", [self.tenant])
 
 
 class Claimer:
     """Takes jobs for one worker. It remembers whether limits are in force, to spare asking; it never relies on that."""
 
-    def __init__(self, worker: str, serves: Serves, life: str | None = None) -> None:
+    def __init__(self, worker: str, serves: ServedJobs, life: str | None = None) -> None:
         self.worker = worker
         self.life = worker if life is None else life  # the worker's process identity, which owns the leases
         self.serve(serves)
@@ -53,11 +53,11 @@ class Claimer:
         self._limited = True
         self._cost_in_use = 0  # when admission was last asked
 
-    def serve(self, serves: Serves) -> None:
+    def serve(self, serves: ServedJobs) -> None:
         """Take these jobs from now on."""
         self.serves = serves
         resources = None if serves.resources is None else list(serves.resources)
-        self.served = Served(list(serves.types), resources, serves.tenant)
+        self.served = ServedParams(list(serves.types), resources, serves.tenant)
         self._may_be_plain = bool(serves.types) and not serves.choosy and selection.is_plain()
 
     @property
@@ -67,31 +67,31 @@ class Claimer:
 
     def claim(self, slots: Sequence[int], *, lease_sec: float) -> list[Claim]:
         """Take up to one job per slot number, in dispatch order, within every limit."""
-        slots = slots[: batch_size(len(slots))]
+        slots = slots[: round_to_batch_size(len(slots))]
         if not slots or not self.serves.types:
             return []
-        claimant = Claimant(self.worker, self.life, lease_sec)
+        claimant = LeaseRequest(self.worker, self.life, lease_sec)
         claims: list[Claim] = []
         if self.is_plain:
             claims = self._claim_plainly(slots, claimant)
-        if not claims and (not self.is_plain or limits.are_in_force()):
+        if not claims and (not self.is_plain or limits.has_limits_in_force()):
             claims = self._claim_selected(slots, claimant)
         record_starts(claims)
         return claims
 
-    def _claim_plainly(self, slots: Sequence[int], claimant: Claimant) -> list[Claim]:
+    def _claim_plainly(self, slots: Sequence[int], claimant: LeaseRequest) -> list[Claim]:
         with db.atomic_on_sqlite() as connection:
             claims = claim_next(connection, self.served, claimant, slots)
         self.saturated = self.denied = False
         return claims
 
-    def _claim_selected(self, slots: Sequence[int], claimant: Claimant) -> list[Claim]:
+    def _claim_selected(self, slots: Sequence[int], claimant: LeaseRequest) -> list[Claim]:
         with db.atomic(read_committed=True) as connection:
             selected = SelectionRound(connection, self.serves.to_filter())
             self._limited = bool(selected.limits)
             room = selected.room_for_any(len(slots)) if self._may_be_plain else None
             if room is not None:  # the first ready jobs, whatever they are: no need to look at them first
-                first = slots[: batch_size(room)]
+                first = slots[: round_to_batch_size(room)]
                 claims = claim_next(connection, self.served, claimant, first, limits_locked=True) if first else []
             else:
                 chosen = selected.choose(len(slots))
@@ -116,15 +116,15 @@ def record_starts(claims: Sequence[Claim]) -> None:
         signals.send_after_commit(started=started)
 
 
-def batch_size(free: int) -> int:
+def round_to_batch_size(free: int) -> int:
     """Round down to a few sizes: the server plans a literal LIMIT well, and keeps each statement prepared."""
-    return max((size for size in BATCHES if size <= free), default=0)
+    return max((size for size in BATCH_SIZES if size <= free), default=0)
 
 
-def foreign_work(serves: Serves) -> bool:
+def has_unserved_jobs(serves: ServedJobs) -> bool:
     """Tell whether ready jobs that this worker does not serve are queued, where a plain claim would step over them."""
-    others = _one_of("job_type", serves.types)
-    return bool(walk_flows(db.connection(), 1, Filter(f"NOT ({others.sql})", others.params)))
+    others = _build_in_filter("job_type", serves.types)
+    return bool(find_across_flows(db.connection(), 1, Filter(f"NOT ({others.sql})", others.params)))
 
 
 def _lock_ready(job_ids: Sequence[UUID]) -> list[UUID]:
@@ -132,5 +132,5 @@ def _lock_ready(job_ids: Sequence[UUID]) -> list[UUID]:
     return list(ready.select_for_update(skip_locked=True).values_list("pk", flat=True)) if job_ids else []
 
 
-def _one_of(column: str, values: Sequence[str]) -> Filter:
+def _build_in_filter(column: str, values: Sequence[str]) -> Filter:
     return Filter(f"{column} IN ({', '.join(['%s'] * len(values))})", values)

@@ -32,14 +32,15 @@ from django.db import (
 from jobs import db
 from jobs.engine.sql import Statement
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
-LOOK_UP_SEC = 0.25
+FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.1, 4.0
+RECOVERY_CHECK_SEC = 0.25
 IDLE_SEC = 60.0
-MISSING = (OperationalError, InterfaceError)
-ROLLED_BACK = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock timeout
+OUTAGE_ERRORS = (OperationalError, InterfaceError)
+ROLLED_BACK_SQLSTATES = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock timeout
 RAISED_BY_TRIGGER = "P0001"  # PL/pgSQL's RAISE EXCEPTION
 NOW = "statement_timestamp()"
-ONLY_WHEN_ASKED = 1_000_000_000  # None would forbid preparing altogether; the host's own statements stay as they were
+# None would forbid preparing altogether; statements of the host's stay as they were.
+EXPLICIT_PREPARE_ONLY = 1_000_000_000
 
 
 class Outage:
@@ -78,20 +79,20 @@ class Outage:
             db.use_own_connection()
             self._has_own_connection = True
         now = time.monotonic()
-        _at_work[self] = (now, db.connection())
+        _active_turns[self] = (now, db.connection())
         if now - self._used > IDLE_SEC:
             close_old_connections()
         try:
             yield
-        except MISSING as error:
+        except OUTAGE_ERRORS as error:
             if not is_rolled_back(error):
-                close()
+                close_connection()
                 self.failures += 1
                 if self.failures > 1:
-                    _weather.darkens(self, error)
+                    _outage_log.darkens(self, error)
                 self._wait()
         except DatabaseError:
-            close()
+            close_connection()
             if not refusals:
                 raise
             self.logger.exception("%s: the database refused", self.what)
@@ -104,7 +105,7 @@ class Outage:
             else:
                 self.over()
         finally:
-            _at_work.pop(self, None)
+            _active_turns.pop(self, None)
 
     @property
     def is_on(self) -> bool:
@@ -112,29 +113,29 @@ class Outage:
 
     def tick(self) -> None:
         """This turn has just begun, or got an answer."""
-        _at_work[self] = (time.monotonic(), db.connection())
+        _active_turns[self] = (time.monotonic(), db.connection())
 
     def over(self) -> None:
         """The database has answered."""
         self._used = time.monotonic()
         if self.is_on:
             self.failures = 0
-            _weather.clears(self)
+            _outage_log.clears(self)
 
     def _wait(self) -> None:
-        pause = min(FIRST_PAUSE * 2 ** min(self.failures - 1, 10), LONGEST_PAUSE)
+        pause = min(FIRST_PAUSE_SEC * 2 ** min(self.failures - 1, 10), LONGEST_PAUSE_SEC)
         self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311 — spreads load, guards nothing
 
     def _rest(self, seconds: float) -> None:
         """Until the time is over, or somebody else of this process has got through."""
-        _at_work.pop(self, None)
+        _active_turns.pop(self, None)
         began = time.monotonic()
-        while (left := began + seconds - time.monotonic()) > 0 and _weather.cleared_at < began:
-            if self.end.wait(min(left, LOOK_UP_SEC)):
+        while (left := began + seconds - time.monotonic()) > 0 and _outage_log.cleared_at < began:
+            if self.end.wait(min(left, RECOVERY_CHECK_SEC)):
                 return
 
 
-class Weather:
+class OutageLog:
     """Who of this process cannot reach the database."""
 
     def __init__(self) -> None:
@@ -159,22 +160,22 @@ class Weather:
                 outage.logger.warning("the database is back after %.1f s", time.monotonic() - self._since)
 
 
-_weather = Weather()
-_at_work: dict[Outage, tuple[float, Any]] = {}
+_outage_log = OutageLog()
+_active_turns: dict[Outage, tuple[float, Any]] = {}
 
 
-def break_hung(seconds: float) -> None:
+def break_hung_connections(seconds: float) -> None:
     """Cut the connection of every thread that has waited longer for an answer, so that it can make a new one.
 
     A dead wire keeps a client waiting for ever: no timeout of the server's, and no keepalive, reaches past a peer
     that still acknowledges.
     """
     now = time.monotonic()
-    turns = [(outage, *turn) for outage, turn in _at_work.copy().items()]
+    turns = [(outage, *turn) for outage, turn in _active_turns.copy().items()]
     hung = {outage for outage, since, _ in turns if now - since > seconds * outage.patience}
     for outage, _, connection in turns:
         if db.has_server(connection) and (outage in hung or (hung and outage.only_listens)):
-            _at_work[outage] = (now, connection)
+            _active_turns[outage] = (now, connection)
             raw = connection.connection
             if raw is not None and not raw.closed:
                 with suppress(OSError, connection.Database.Error), socket.socket(fileno=os.dup(raw.fileno())) as wire:
@@ -183,7 +184,7 @@ def break_hung(seconds: float) -> None:
 
 def is_rolled_back(error: BaseException) -> bool:
     """Whether the database answers, and has rolled the transaction back for another one: repeat it, it is no outage."""
-    return _sqlstate(error) in ROLLED_BACK
+    return _sqlstate(error) in ROLLED_BACK_SQLSTATES
 
 
 def is_rejection(error: BaseException) -> bool:
@@ -195,7 +196,7 @@ def _sqlstate(error: BaseException) -> str | None:
     return getattr(error.__cause__, "sqlstate", None)
 
 
-def close() -> None:
+def close_connection() -> None:
     """Close this thread's connection even if it is broken in the middle of a transaction."""
     connection = db.connection()
     connection.in_atomic_block = False
@@ -204,10 +205,10 @@ def close() -> None:
     connection.close()
 
 
-def short_timeouts(seconds: float) -> None:
+def set_short_timeouts(seconds: float) -> None:
     """Let no statement, lock or forgotten transaction of this connection take longer: the next turn can try again."""
     milliseconds = max(int(seconds * 1000), 100)
-    _tell_once(
+    _apply_settings(
         {
             "statement_timeout": str(milliseconds),
             "lock_timeout": str(milliseconds * 9 // 10),  # comes first: a wait for a lock is no outage
@@ -218,15 +219,15 @@ def short_timeouts(seconds: float) -> None:
 
 def prefer_indexes() -> None:
     """The queue may fill within seconds: a plan made from what it held before would walk all of it."""
-    _tell_once({"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"})
+    _apply_settings({"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"})
 
 
-def read_committed() -> None:
+def set_read_committed() -> None:
     """Keep a stricter default of the role or database from this connection: limits are counted after a lock."""
-    _tell_once({"default_transaction_isolation": "'read committed'"})
+    _apply_settings({"default_transaction_isolation": "'read committed'"})
 
 
-def _tell_once(settings: dict[str, str]) -> None:
+def _apply_settings(settings: dict[str, str]) -> None:
     """Set these on this thread's PostgreSQL connection, once in its life."""
     connection = db.connection()
     if not db.has_server(connection):
@@ -248,9 +249,9 @@ def execute(connection: Any, sql: str, params: Any) -> list[Any]:
         with connection.cursor() as cursor:
             cursor.execute(sql, params)
             return cursor.fetchall()
-    raw = _ready(connection)
+    raw = _get_driver_connection(connection)
     with connection.wrap_database_errors:
-        return _send(raw, sql, params).fetchall()
+        return _execute_prepared(raw, sql, params).fetchall()
 
 
 def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
@@ -260,10 +261,10 @@ def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]
     if connection.queries_logged or connection.execute_wrappers or not Pipeline.is_supported():
         with transaction.atomic(using=connection.alias):
             return [execute(connection, *each) for each in statements]
-    raw = _ready(connection)
+    raw = _get_driver_connection(connection)
     with connection.wrap_database_errors:
         with raw.pipeline():  # up to its end the server treats what it gets as one transaction
-            cursors = [_send(raw, *statement, place=place) for place, statement in enumerate(statements)]
+            cursors = [_execute_prepared(raw, *statement, place=place) for place, statement in enumerate(statements)]
         return [cursor.fetchall() for cursor in cursors]
 
 
@@ -272,14 +273,14 @@ def to_array(values: Iterable[UUID | int]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
-def _send(raw: Any, sql: str, params: Any, *, place: int = 0) -> Any:
+def _execute_prepared(raw: Any, sql: str, params: Any, *, place: int = 0) -> Any:
     """Execute a statement with the connection's cursor for this place of a pipeline; a new one costs 6 % of a turn.
 
     It has the server's own placeholders: in a long statement, the driver would look for ours every time.
     """
     from psycopg import RawCursor
 
-    text, names = _numbered(sql)
+    text, names = _number_placeholders(sql)
     values = params if params is None else [params[name] for name in names] if names else list(params)
     cursors = raw.__dict__.setdefault("jobs_cursors", {})
     cursor = cursors.get(place) or cursors.setdefault(place, RawCursor(raw))
@@ -287,7 +288,7 @@ def _send(raw: Any, sql: str, params: Any, *, place: int = 0) -> Any:
 
 
 @cache
-def _numbered(sql: str) -> tuple[bytes, list[str]]:
+def _number_placeholders(sql: str) -> tuple[bytes, list[str]]:
     """Placeholders as numbers; and the names of those that have one, in their order."""
     names: list[str] = []
     places = count(1)
@@ -304,7 +305,7 @@ def _numbered(sql: str) -> tuple[bytes, list[str]]:
     return re.sub(r"%%|%s|%\((\w+)\)s", number, sql).encode(), names
 
 
-def _ready(connection: Any) -> Any:
+def _get_driver_connection(connection: Any) -> Any:
     """Return the driver's connection, which says in `jobs_prepare` whether statements can be kept on the server.
 
     They cannot behind a transaction pooler, for which Django is told to disable server-side cursors.
@@ -314,6 +315,6 @@ def _ready(connection: Any) -> Any:
     connection.validate_no_broken_transaction()
     raw = connection.connection
     if raw.prepare_threshold is None:
-        raw.prepare_threshold = ONLY_WHEN_ASKED
+        raw.prepare_threshold = EXPLICIT_PREPARE_ONLY
     raw.jobs_prepare = not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False)
     return raw

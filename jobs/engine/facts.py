@@ -17,20 +17,20 @@ from jobs.models import Gate, GroupMode, Job
 from jobs.models.expressions import sql_literals
 from jobs.states import LIVE, TERMINAL, JobFacts, LatestAttempt, Status, StopMode
 
-COLUMNS = (
+FACT_COLUMNS = (
     *("status", "cancel_requested", "cancel_mode", "dispatched_at", "resolved_at", "retry_of_id", "gate", "not_before"),
     *("group_id", "group_index"),
 )  # what the facts of a job are read from
 
 
-def facts_of(job: Job) -> JobFacts:
-    return facts_of_many([job])[job.pk]
+def gather_facts(job: Job) -> JobFacts:
+    return gather_facts_by_id([job])[job.pk]
 
 
-def facts_of_many(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
+def gather_facts_by_id(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
     """Gather the facts of jobs that were read just now. Only what has ended can be superseded."""
-    latest = latest_attempts([job.pk for job in jobs if job.status in TERMINAL])
-    waiting = waiting_in_group([job for job in jobs if job.status == Status.PENDING])
+    latest = find_latest_attempts([job.pk for job in jobs if job.status in TERMINAL])
+    waiting = find_blocked_members([job for job in jobs if job.status == Status.PENDING])
     return {
         job.pk: JobFacts(
             job_id=job.pk,
@@ -39,7 +39,7 @@ def facts_of_many(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
             is_dispatched=job.dispatched_at is not None,
             is_resolved=job.resolved_at is not None,
             is_retry=job.retry_of_id is not None,
-            in_backoff=job.retry_of_id is not None and _waits_for_its_time(job.gate, job.not_before),
+            in_backoff=job.retry_of_id is not None and _is_scheduled(job.gate, job.not_before),
             waits_in_group=job.pk in waiting,
             superseded_by=latest.get(job.pk),
         )
@@ -47,7 +47,7 @@ def facts_of_many(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
     }
 
 
-def latest_attempts(job_ids: Collection[UUID]) -> dict[UUID, LatestAttempt]:
+def find_latest_attempts(job_ids: Collection[UUID]) -> dict[UUID, LatestAttempt]:
     """Find the end of each job's retry chain; a job that is the end itself is left out."""
     if not job_ids:
         return {}
@@ -57,12 +57,12 @@ def latest_attempts(job_ids: Collection[UUID]) -> dict[UUID, LatestAttempt]:
         cursor.execute(LATEST_ATTEMPTS.format(ids=", ".join(["%s"] * len(keys))), keys)
         rows = cursor.fetchall()
     return {
-        UUID(str(job_id)): LatestAttempt(UUID(str(latest)), Status(status), _waits_for_its_time(gate, not_before))
+        UUID(str(job_id)): LatestAttempt(UUID(str(latest)), Status(status), _is_scheduled(gate, not_before))
         for job_id, latest, status, gate, not_before in rows
     }
 
 
-def waiting_in_group(members: Iterable[Job]) -> set[UUID]:
+def find_blocked_members(members: Iterable[Job]) -> set[UUID]:
     """Find the members that must wait: the places of a sequential group take turns, whatever was retried."""
     members = [job for job in members if job.group_id is not None]
     if not members:
@@ -78,14 +78,14 @@ def waiting_in_group(members: Iterable[Job]) -> set[UUID]:
             last_active=Max("group_index", filter=is_active),
         )
     }
-    return {job.pk for job in members if job.group_id in places and _must_wait(job.group_index, *places[job.group_id])}
+    return {job.pk for job in members if job.group_id in places and _is_blocked(job.group_index, *places[job.group_id])}
 
 
-def _must_wait(place: int | None, first: int, first_active: int | None, last_active: int | None) -> bool:
+def _is_blocked(place: int | None, first: int, first_active: int | None, last_active: int | None) -> bool:
     """Another place is active, or an earlier one has not ended."""
     has_active_sibling = first_active is not None and {first_active, last_active} != {place}
     return has_active_sibling or (place is not None and first < place)
 
 
-def _waits_for_its_time(gate: int, not_before: object) -> bool:
+def _is_scheduled(gate: int, not_before: object) -> bool:
     return gate == Gate.TIME and not_before is not None

@@ -11,25 +11,25 @@ from uuid import UUID
 from jobs import db, signals
 from jobs.actors import SCHEDULER, Actor
 from jobs.engine import groups, notifications
-from jobs.engine.sql.finish import FinishedRow, ResultRecorder, ResultRow, finish_jobs
-from jobs.engine.transitions import get, lock, queued_gate, rollup_writer, take
+from jobs.engine.sql.finish import FinishContext, FinishedRow, ResultRow, finish_jobs
+from jobs.engine.transitions import get_job, lock_job, queued_gate, rollup_writer_id, transition
 from jobs.ids import uuid7
 from jobs.models import Job, JobEvent, JobGroup, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.states import STATUS_AFTER_STOP, Cause, EventKind, Status, StopMode
 
-ASKED_AS = {StopMode.CANCEL: EventKind.CANCEL_REQUESTED, StopMode.PAUSE: EventKind.PAUSE_REQUESTED}
-STOPPED_KINDS = (EventKind.CANCELLED, EventKind.PAUSED)
+STOP_REQUEST_EVENTS = {StopMode.CANCEL: EventKind.CANCEL_REQUESTED, StopMode.PAUSE: EventKind.PAUSE_REQUESTED}
+STOPPED_EVENTS = (EventKind.CANCELLED, EventKind.PAUSED)
 
 
-class Verdict(StrEnum):
+class FinishStatus(StrEnum):
     DONE = "done"
     REPLAY = "replay"  # this result was recorded before; the reply was lost
     LOST = "lost"  # the lease is another's by now; nothing changed
 
 
 @dataclass(frozen=True)
-class End:
+class JobResult:
     """The result of one execution. `group_id` as in the claim."""
 
     job_id: UUID
@@ -38,30 +38,30 @@ class End:
     group_id: UUID | None = None
 
 
-def finish(ends: Sequence[End], *, actor: Actor) -> dict[UUID, Verdict]:
+def finish(ends: Sequence[JobResult], *, actor: Actor) -> dict[UUID, FinishStatus]:
     """Record how executions ended: state, run, event, target, group, retry and rollup of each in one transaction.
 
     Jobs without a group are recorded together; members one by one, each under the lock of its group.
     """
-    verdicts: dict[UUID, Verdict] = {}
-    rows = [to_row(end) for end in ends if end.group_id is None]
+    verdicts: dict[UUID, FinishStatus] = {}
+    rows = [to_result_row(end) for end in ends if end.group_id is None]
     if rows:
         with db.atomic_on_sqlite() as connection:
-            verdicts |= follow_up(finish_jobs(connection, rows, recorder(actor)), rows)
+            verdicts |= handle_finished(finish_jobs(connection, rows, build_finish_context(actor)), rows)
     for end in ends:
         if end.group_id is not None:
             with db.atomic():
                 JobGroup.objects.select_for_update(no_key=True).get(pk=end.group_id)
-                verdicts |= _finish_locked([to_row(end)], actor)
+                verdicts |= _finish_locked([to_result_row(end)], actor)
     return verdicts
 
 
-def recorder(actor: Actor) -> ResultRecorder:
+def build_finish_context(actor: Actor) -> FinishContext:
     """Return who records, and whose rows of the rollup are added to."""
-    return ResultRecorder(str(actor.kind), actor.name, actor.name or rollup_writer())
+    return FinishContext(str(actor.kind), actor.name, actor.name or rollup_writer_id())
 
 
-def to_row(end: End, data: dict[str, Any] | None = None) -> ResultRow:
+def to_result_row(end: JobResult, data: dict[str, Any] | None = None) -> ResultRow:
     """Return the row that the finish statement takes. `data` is added to the event of a failure."""
     match end.outcome:
         case Completed(artifacts, exit_code):
@@ -75,15 +75,15 @@ def to_row(end: End, data: dict[str, Any] | None = None) -> ResultRow:
             return ResultRow(*result, event, retry_in, retry_id)
 
 
-def follow_up(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) -> dict[UUID, Verdict]:
+def handle_finished(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) -> dict[UUID, FinishStatus]:
     """Do what follows from recorded results: wake sleepers for retries, advance groups, call receivers."""
     if any(row.retried_by is not None for row in finished):
         notifications.notify(notifications.READY)  # a worker that sleeps until the next due time must learn of this one
     for row in finished:
         if row.in_group and row.retried_by is None:
-            groups.settle(get(row.id))
+            groups.on_member_finished(get_job(row.id))
     results = {row.id: row for row in rows}
-    done = [row for row in finished if row.verdict == Verdict.DONE]
+    done = [row for row in finished if row.verdict == FinishStatus.DONE]
     if done:
         signals.send_after_commit(
             finished=(_to_signal(row, results[row.id]) for row in done),
@@ -93,7 +93,7 @@ def follow_up(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) -> dic
                 if row.retried_by is not None
             ),
         )
-    return {row.id: Verdict(row.verdict) for row in finished}
+    return {row.id: FinishStatus(row.verdict) for row in finished}
 
 
 def _to_signal(row: FinishedRow, result: ResultRow) -> signals.FinishedJob:
@@ -101,33 +101,33 @@ def _to_signal(row: FinishedRow, result: ResultRow) -> signals.FinishedJob:
     return signals.FinishedJob(*facts, result.status, result.reason, row.retried_by)
 
 
-def stop(job_id: UUID, token: UUID, *, actor: Actor, artifacts: dict[str, Any] | None = None) -> Verdict:
+def stop(job_id: UUID, token: UUID, *, actor: Actor, artifacts: dict[str, Any] | None = None) -> FinishStatus:
     """Record that a job obeyed its stop request: CANCELLED or PAUSED, as it asked. LOST if there is none."""
     with db.atomic():
-        job = lock(job_id)
+        job = lock_job(job_id)
         if job.lease_token != token:
-            return _replay_or_lost(job_id, token, STOPPED_KINDS, actor)
+            return _check_replay(job_id, token, STOPPED_EVENTS, actor)
         if not job.cancel_requested:
-            return Verdict.LOST
+            return FinishStatus.LOST
         _stop(job, actor, artifacts)
-        return Verdict.DONE
+        return FinishStatus.DONE
 
 
 def hand_back(
     job_id: UUID, token: UUID, *, actor: Actor, reason: str, artifacts: dict[str, Any] | None = None
-) -> Verdict:
+) -> FinishStatus:
     """Put the job of a worker that goes away back into the queue; one that was asked to stop is stopped."""
     with db.atomic():
-        job = lock(job_id)
+        job = lock_job(job_id)
         if job.lease_token != token:
-            return _replay_or_lost(job_id, token, {EventKind.HANDED_BACK, *STOPPED_KINDS}, actor)
+            return _check_replay(job_id, token, {EventKind.HANDED_BACK, *STOPPED_EVENTS}, actor)
         if job.cancel_requested:
             _stop(job, actor, artifacts)
         else:
-            _keep_artifacts(job, artifacts)
+            _save_artifacts(job, artifacts)
             fields = {**_lane_hold(job, Status.QUEUED), "gate": queued_gate()}
-            take(job, "hand_back", Status.QUEUED, actor=actor, reason=reason, token=token, **fields)
-        return Verdict.DONE
+            transition(job, "hand_back", Status.QUEUED, actor=actor, reason=reason, token=token, **fields)
+        return FinishStatus.DONE
 
 
 def expire(
@@ -147,44 +147,44 @@ def expire(
         data = tell(job)
         if job.cancel_requested:
             reason, data = job.status_reason or error, {**data, "error": error}
-            _take_stopped(job, "expire", actor=SCHEDULER, reason=reason, data=data)
+            _apply_stop_request(job, "expire", actor=SCHEDULER, reason=reason, data=data)
             continue
         outcome = Failed(error=error, reason=error, cause=cause, retry_in=retry_in(job))
         assert job.lease_token is not None
-        rows.append(to_row(End(job.pk, job.lease_token, outcome), data))
+        rows.append(to_result_row(JobResult(job.pk, job.lease_token, outcome), data))
     if rows:
         _finish_locked(rows, SCHEDULER)
     return len(held)
 
 
-def _finish_locked(rows: list[ResultRow], actor: Actor) -> dict[UUID, Verdict]:
+def _finish_locked(rows: list[ResultRow], actor: Actor) -> dict[UUID, FinishStatus]:
     """Record results in the caller's transaction, which holds the locks of their groups."""
-    return follow_up(finish_jobs(db.connection(), rows, recorder(actor)), rows)
+    return handle_finished(finish_jobs(db.connection(), rows, build_finish_context(actor)), rows)
 
 
 def _stop(job: Job, actor: Actor, artifacts: dict[str, Any] | None) -> None:
-    _keep_artifacts(job, artifacts)
-    _take_stopped(job, "stop", actor=actor, reason=job.status_reason, data={})
+    _save_artifacts(job, artifacts)
+    _apply_stop_request(job, "stop", actor=actor, reason=job.status_reason, data={})
 
 
-def _take_stopped(job: Job, verb: str, *, actor: Actor, reason: str, data: dict[str, Any]) -> None:
+def _apply_stop_request(job: Job, verb: str, *, actor: Actor, reason: str, data: dict[str, Any]) -> None:
     """Make the job what its stop request asked for. The event names who asked."""
     mode = StopMode(job.cancel_mode)
     target = STATUS_AFTER_STOP[mode]
-    data = data | _requested_by(job, mode)
+    data = data | _find_requester(job, mode)
     hold = _lane_hold(job, target)
-    ended = take(job, verb, target, actor=actor, reason=reason, data=data or None, token=job.lease_token, **hold)
+    ended = transition(job, verb, target, actor=actor, reason=reason, data=data or None, token=job.lease_token, **hold)
     if target == Status.CANCELLED:
-        groups.settle(ended)
+        groups.on_member_finished(ended)
 
 
-def _requested_by(job: Job, mode: StopMode) -> dict[str, Any]:
-    requests = JobEvent.objects.filter(job_id=job.pk, kind=ASKED_AS[mode]).order_by("-pk")
+def _find_requester(job: Job, mode: StopMode) -> dict[str, Any]:
+    requests = JobEvent.objects.filter(job_id=job.pk, kind=STOP_REQUEST_EVENTS[mode]).order_by("-pk")
     request = requests.values("actor_kind", "actor_name").first()
     return {} if request is None else {"requested_by": {"kind": request["actor_kind"], "name": request["actor_name"]}}
 
 
-def _keep_artifacts(job: Job, artifacts: dict[str, Any] | None) -> None:
+def _save_artifacts(job: Job, artifacts: dict[str, Any] | None) -> None:
     if artifacts:
         JobRun.objects.open().filter(job_id=job.pk).update(artifacts=artifacts)
 
@@ -193,8 +193,8 @@ def _lane_hold(job: Job, target: Status) -> dict[str, Any]:
     return {"holds_lane": job.lane_id is not None and target != Status.CANCELLED}
 
 
-def _replay_or_lost(job_id: UUID, token: UUID, kinds: Collection[EventKind], actor: Actor) -> Verdict:
+def _check_replay(job_id: UUID, token: UUID, kinds: Collection[EventKind], actor: Actor) -> FinishStatus:
     """Recovery keeps the token too, so only one's own words count as said before."""
     said = JobEvent.objects.filter(job_id=job_id, token=token, kind__in=kinds)
     own = said.filter(actor_kind=actor.kind, actor_name=actor.name)
-    return Verdict.REPLAY if own.exists() else Verdict.LOST
+    return FinishStatus.REPLAY if own.exists() else FinishStatus.LOST

@@ -14,20 +14,20 @@ from django.db.models.functions import Now
 from jobs import db, signals
 from jobs.actors import SCHEDULER, Actor
 from jobs.conf import conf
-from jobs.engine.facts import waiting_in_group
+from jobs.engine.facts import find_blocked_members
 from jobs.engine.insert import insert_jobs
-from jobs.engine.job_spec import copy_of
-from jobs.engine.transitions import add_event, jobs, queued_gate, take
+from jobs.engine.job_spec import build_retry_spec
+from jobs.engine.transitions import add_event, queued_gate, transition
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.groups import GroupFailureFacts
 from jobs.states import LIVE, SUCCESSFUL, TERMINAL, EventKind, Status
 
-PREDECESSOR = {Status.FAILED: "predecessor failed", Status.CANCELLED: "predecessor cancelled"}
+PREDECESSOR_REASONS = {Status.FAILED: "predecessor failed", Status.CANCELLED: "predecessor cancelled"}
 
 
-def settle(job: Job) -> None:
+def on_member_finished(job: Job) -> None:
     """`job` has ended for good: let the next place go, or end the rest; close the group after its last member."""
     if job.group_id is None:
         return
@@ -37,9 +37,9 @@ def settle(job: Job) -> None:
     close_if_done(group)
 
 
-def must_wait(job: Job) -> bool:
+def is_blocked_by_sibling(job: Job) -> bool:
     """Whether a new job in this place has to wait for another one."""
-    return job.pk in waiting_in_group([job])
+    return job.pk in find_blocked_members([job])
 
 
 def mark_started(group_ids: Iterable[UUID]) -> None:
@@ -51,7 +51,7 @@ def mark_started(group_ids: Iterable[UUID]) -> None:
             JobGroup.objects.filter(pk__in=free).update(status=GroupStatus.RUNNING)
 
 
-def reopen(job: Job) -> None:
+def reopen_group(job: Job) -> None:
     """A terminal group whose member is retried begins another round."""
     if job.group_id is None:
         return
@@ -61,47 +61,47 @@ def reopen(job: Job) -> None:
         groups.update(status=GroupStatus.RUNNING, finished_at=None, round=group.round + 1, cancel_requested=False)
 
 
-def bring_back_later_places(job: Job, *, actor: Actor) -> None:
+def recreate_later_members(job: Job, *, actor: Actor) -> None:
     """Places after `job` that ended only because it did get a new PENDING job each."""
-    if job.group_id is None or not ended_badly(job):
+    if job.group_id is None or not is_unsuccessful(job):
         return
     specs, reason = [], f"place reopened by the retry of {job.pk}"
-    later = jobs().filter(group_id=job.group_id, group_index__gt=job.group_index, retried_by__isnull=True)
+    later = Job.objects.filter(group_id=job.group_id, group_index__gt=job.group_index, retried_by__isnull=True)
     for each in later.order_by("group_index"):
-        if each.status in (Status.FAILED, Status.CANCELLED) and not _ended_with_another(each):
+        if each.status in (Status.FAILED, Status.CANCELLED) and not _is_ended_by_predecessor(each):
             break  # what stands behind this one ended because of it
-        if not _ended_with_another(each):
+        if not _is_ended_by_predecessor(each):
             continue
-        specs.append(copy_of(each, status=Status.PENDING, hold=each.hold))
+        specs.append(build_retry_spec(each, status=Status.PENDING, hold=each.hold))
         made = {"retried_by": str(specs[-1].id)}
         add_event(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, data=made)
     if specs:
         insert_jobs(specs, actor=actor, reason=reason)
 
 
-def ended_badly(job: Job) -> bool:
+def is_unsuccessful(job: Job) -> bool:
     """Failed or cancelled, or ended because another place was."""
-    return job.status in (Status.FAILED, Status.CANCELLED) or _ended_with_another(job)
+    return job.status in (Status.FAILED, Status.CANCELLED) or _is_ended_by_predecessor(job)
 
 
-def _ended_with_another(job: Job) -> bool:
-    return job.status in (Status.CANCELLED, Status.SKIPPED) and job.status_reason in PREDECESSOR.values()
+def _is_ended_by_predecessor(job: Job) -> bool:
+    return job.status in (Status.CANCELLED, Status.SKIPPED) and job.status_reason in PREDECESSOR_REASONS.values()
 
 
 def _advance(group: JobGroup, job: Job) -> None:
-    decision = "continue" if job.status in SUCCESSFUL else _decide(group, job)
+    decision = "continue" if job.status in SUCCESSFUL else _decide_on_failure(group, job)
     if decision != "continue":
         verb, target = ("skip", Status.SKIPPED) if decision == "skip" else ("cancel", Status.CANCELLED)
-        rest = _waiting(group).filter(group_index__gt=job.group_index)
+        rest = _pending_members(group).filter(group_index__gt=job.group_index)
         for each in rest.select_for_update(no_key=True):
-            take(each, verb, target, actor=SCHEDULER, reason=PREDECESSOR[Status(job.status)])
-    following = _waiting(group).select_for_update(no_key=True).first()
-    if following is not None and not following.hold and not must_wait(following):
-        take(following, "release", Status.QUEUED, actor=SCHEDULER, reason="predecessor ended", gate=queued_gate())
+            transition(each, verb, target, actor=SCHEDULER, reason=PREDECESSOR_REASONS[Status(job.status)])
+    following = _pending_members(group).select_for_update(no_key=True).first()
+    if following is not None and not following.hold and not is_blocked_by_sibling(following):
+        transition(following, "release", Status.QUEUED, actor=SCHEDULER, reason="predecessor ended", gate=queued_gate())
 
 
-def _decide(group: JobGroup, job: Job) -> str:
-    total = jobs().filter(group=group).aggregate(n=Count("group_index", distinct=True))["n"]
+def _decide_on_failure(group: JobGroup, job: Job) -> str:
+    total = Job.objects.filter(group=group).aggregate(n=Count("group_index", distinct=True))["n"]
     facts = GroupFailureFacts(
         on_failure=group.on_failure, status=Status(job.status), index=job.group_index or 0, total=total
     )
@@ -109,7 +109,7 @@ def _decide(group: JobGroup, job: Job) -> str:
 
 
 def close_if_done(group: JobGroup) -> None:
-    if live(group).exists():
+    if live_members(group).exists():
         JobGroup.objects.filter(pk=group.pk, status=GroupStatus.PENDING).update(status=GroupStatus.RUNNING)
         return
     status = _final_status(group)
@@ -118,7 +118,7 @@ def close_if_done(group: JobGroup) -> None:
 
 
 def _final_status(group: JobGroup) -> GroupStatus:
-    tails = jobs().filter(group=group, retried_by__isnull=True)
+    tails = Job.objects.filter(group=group, retried_by__isnull=True)
     count = dict(tails.order_by().values_list("status").annotate(n=Count("pk")))
     total = sum(count.values())
     cancelled, failed = count.get(Status.CANCELLED, 0), count.get(Status.FAILED, 0)
@@ -130,9 +130,9 @@ def _final_status(group: JobGroup) -> GroupStatus:
     return GroupStatus.PARTIAL if failed or cancelled else GroupStatus.COMPLETED
 
 
-def _waiting(group: JobGroup) -> JobQuerySet:
-    return live(group).filter(status=Status.PENDING).order_by("group_index")
+def _pending_members(group: JobGroup) -> JobQuerySet:
+    return live_members(group).filter(status=Status.PENDING).order_by("group_index")
 
 
-def live(group: JobGroup) -> JobQuerySet:
-    return jobs().filter(group=group, status__in=sql_literals(sorted(LIVE)))
+def live_members(group: JobGroup) -> JobQuerySet:
+    return Job.objects.filter(group=group, status__in=sql_literals(sorted(LIVE)))

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pydantic_core import from_json, to_json
 
-from jobs.engine.sql.columns import SUBMISSION
+from jobs.engine.sql.columns import SUBMISSION_COLUMNS
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.states import Status
@@ -66,11 +66,11 @@ class JobSpec:
 
     def copy(self) -> JobSpec:
         """Return an equal spec. `dataclasses.replace` takes ten times as long, which a bulk insert would feel."""
-        return JobSpec(*row_of(self))
+        return JobSpec(*to_row(self))
 
     def values(self) -> dict[str, Any]:
         """Return the columns by name, JSON columns decoded."""
-        values = dict(zip(COLUMNS, row_of(self), strict=True))
+        values = dict(zip(COLUMNS, to_row(self), strict=True))
         for name in JSON_COLUMNS:
             if values[name] is not None:
                 values[name] = from_json(values[name])
@@ -79,10 +79,10 @@ class JobSpec:
 
 COLUMNS = tuple(field.name for field in fields(JobSpec))
 JSON_COLUMNS = ("params", "checkpoint", "tags", "constraints", "retry_policy")
-row_of = attrgetter(*COLUMNS)
+to_row = attrgetter(*COLUMNS)
 
 
-def copy_of(
+def build_retry_spec(
     job: Job,
     *,
     status: Status = Status.QUEUED,
@@ -91,10 +91,10 @@ def copy_of(
     hold: bool = False,
 ) -> JobSpec:
     """Describe the next attempt of `job`: the fields of its submission, none of its state."""
-    kept = {name: getattr(job, name) for name in SUBMISSION}
+    kept = {name: getattr(job, name) for name in SUBMISSION_COLUMNS}
     for name in JSON_COLUMNS:
         if name in kept:
-            kept[name] = dump(kept[name])
+            kept[name] = dump_json(kept[name])
     return JobSpec(
         id=uuid7(),
         status=status.value,
@@ -103,11 +103,11 @@ def copy_of(
         holds_lane=job.holds_lane and status == Status.QUEUED,  # a job that waits for a predecessor lets it pass
         retry_of_id=job.pk,
         attempt=job.attempt + 1,
-        checkpoint=None if checkpoint is None else dump(checkpoint),
+        checkpoint=None if checkpoint is None else dump_json(checkpoint),
         **kept,
     )
 
 
-def dump(value: Any) -> JsonText:
+def dump_json(value: Any) -> JsonText:
     """Encode what has passed validation as JSON on one line."""
     return to_json(value).decode()

@@ -15,20 +15,19 @@ from jobs import db
 from jobs.actors import Actor
 from jobs.engine import groups
 from jobs.engine.insert import insert_job
-from jobs.engine.job_spec import copy_of
+from jobs.engine.job_spec import build_retry_spec
 from jobs.engine.process_identity import beat_fields
+from jobs.engine.promoter import mark_dirty
 from jobs.engine.transitions import (
     add_event,
-    ask,
     from_now,
-    get,
-    jobs,
-    lock,
-    mark_lanes,
+    get_job,
+    lock_job,
     queued_gate,
-    regate,
+    recompute_gate,
+    request_stop,
     require_allowed,
-    take,
+    transition,
     wrong_state,
 )
 from jobs.errors import NotFound, WrongState
@@ -42,20 +41,20 @@ PAUSED_BY_DEFAULT = "Job was interrupted by user"
 def release(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     """A person lifts the hold."""
     with db.atomic():
-        job = lock(job_id)
+        job = lock_job(job_id)
         require_allowed(job, "release")
-        return take(job, "release", Status.QUEUED, actor=actor, reason=reason, hold=False, gate=queued_gate())
+        return transition(job, "release", Status.QUEUED, actor=actor, reason=reason, hold=False, gate=queued_gate())
 
 
 def cancel(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     """End a waiting job now; ask a running one to stop."""
     with db.atomic():
-        job = lock(job_id)
+        job = lock_job(job_id)
         require_allowed(job, "cancel")
         if job.status == Status.RUNNING:
-            return ask(job, StopMode.CANCEL, actor=actor, reason=reason)
-        job = take(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
-        groups.settle(job)
+            return request_stop(job, StopMode.CANCEL, actor=actor, reason=reason)
+        job = transition(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
+        groups.on_member_finished(job)
         return job
 
 
@@ -63,21 +62,21 @@ def pause(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     """Stop a waiting job now; ask a running one to. Its lane is shut until it is resumed."""
     reason = reason or PAUSED_BY_DEFAULT
     with db.atomic():
-        job = lock(job_id)
+        job = lock_job(job_id)
         require_allowed(job, "pause")
         if job.status == Status.RUNNING:
-            return ask(job, StopMode.PAUSE, actor=actor, reason=reason)
-        return take(job, "pause", Status.PAUSED, actor=actor, reason=reason, holds_lane=job.lane_id is not None)
+            return request_stop(job, StopMode.PAUSE, actor=actor, reason=reason)
+        return transition(job, "pause", Status.PAUSED, actor=actor, reason=reason, holds_lane=job.lane_id is not None)
 
 
 def resume(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     """Continue a paused job; or follow a failed one with a new job at the head of its target."""
     with db.atomic():
-        job = lock(job_id)
+        job = lock_job(job_id)
         require_allowed(job, "resume")
         if job.status == Status.PAUSED:
             fields: dict[str, Any] = {"gate": queued_gate(), "holds_lane": _holds_lane(job), "recheck_at": None}
-            return take(job, "resume", Status.QUEUED, actor=actor, reason=reason, **fields)
+            return transition(job, "resume", Status.QUEUED, actor=actor, reason=reason, **fields)
         return _create_retry(job, actor=actor, reason=reason, position=_head_position(job))
 
 
@@ -87,35 +86,36 @@ def retry(job_id: UUID, *, actor: Actor, reason: str = "", fresh: bool = False) 
     Whichever job of the chain is named, the tail counts. A tail that waits out its backoff is sent off at once.
     """
     with db.atomic():
-        job = latest = lock(job_id)
-        while (newer := jobs().filter(retry_of_id=latest.pk).first()) is not None:
-            latest = lock(newer.pk)
+        job = latest = lock_job(job_id)
+        while (newer := Job.objects.filter(retry_of_id=latest.pk).first()) is not None:
+            latest = lock_job(newer.pk)
         require_allowed(job, "retry")
         if latest.status in TERMINAL:
             return _create_retry(latest, actor=actor, reason=reason, fresh=fresh), True
-        jobs().filter(pk=latest.pk, status=Status.QUEUED).update(not_before=None)
+        Job.objects.filter(pk=latest.pk, status=Status.QUEUED).update(not_before=None)
         data = {"fields": ["not_before"]}
         add_event(latest, EventKind.UPDATED, actor=actor, reason=reason or "retried at once", data=data)
-        regate(latest)
-        return get(latest.pk), False
+        recompute_gate(latest)
+        return get_job(latest.pk), False
 
 
 def resolve(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     """Accept a failure: the job stays FAILED and frees its target."""
     with db.atomic():
-        job = lock(job_id)
+        job = lock_job(job_id)
         require_allowed(job, "resolve")
-        return take(job, "resolve", Status.FAILED, actor=actor, reason=reason, holds_lane=False, resolved_at=Now())
+        fields = {"holds_lane": False, "resolved_at": Now()}
+        return transition(job, "resolve", Status.FAILED, actor=actor, reason=reason, **fields)
 
 
 def skip(job_id: UUID, *, actor: Actor, reason: str) -> Job:
     """The scheduler ends a job that never started: too late, overlapping, or after a failed predecessor."""
     with db.atomic():
-        job = lock(job_id)
+        job = lock_job(job_id)
         if job.status == Status.RUNNING:
             raise wrong_state(job, "skip")
-        job = take(job, "skip", Status.SKIPPED, actor=actor, reason=reason, holds_lane=False)
-        groups.settle(job)
+        job = transition(job, "skip", Status.SKIPPED, actor=actor, reason=reason, holds_lane=False)
+        groups.on_member_finished(job)
         return job
 
 
@@ -125,7 +125,7 @@ def offer(job: Job, *, actor: Actor, reserve_sec: float) -> Job:
         raise wrong_state(job, "offer")
     fields = {"reserved_until": from_now(reserve_sec), "holds_lane": job.lane_id is not None, "recheck_at": None}
     first = Coalesce("dispatched_at", Now())  # never rewritten: SQLite would spell the same time differently
-    return take(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=first, **fields)
+    return transition(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=first, **fields)
 
 
 def start(
@@ -133,10 +133,10 @@ def start(
 ) -> Job:
     """A remote executor takes what was reserved for it. The event keeps its lease, and what it says of itself."""
     with db.atomic():
-        job = lock(job_id)
+        job = lock_job(job_id)
         lease = {"lease_owner": owner, "lease_token": token, "lease_expires_at": from_now(lease_sec)}
         fields = {"fence": F("fence") + 1, **lease, "heartbeat_at": Now(), **beat_fields()}
-        job = take(job, "start", Status.RUNNING, actor=actor, data=data, token=token, **fields)
+        job = transition(job, "start", Status.RUNNING, actor=actor, data=data, token=token, **fields)
         JobRun.objects.get_or_create(job_id=job.pk, defaults={"worker": owner})
         if job.group_id is not None:
             groups.mark_started([job.group_id])
@@ -146,15 +146,15 @@ def start(
 def withdraw(job_id: UUID, *, actor: Actor, reason: str = "not started in time", again_in: float | None = None) -> Job:
     """Take an offer back; it may be made again after so many seconds, or at once."""
     with db.atomic():
-        job = lock(job_id)
+        job = lock_job(job_id)
         later = {"gate": queued_gate()} if again_in is None else {"gate": Gate.TIME, "recheck_at": from_now(again_in)}
-        return take(job, "withdraw", Status.QUEUED, actor=actor, reason=reason, **later)
+        return transition(job, "withdraw", Status.QUEUED, actor=actor, reason=reason, **later)
 
 
 def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = "") -> Job:
     """Edit a job that waits. Once it was dispatched, params and target are frozen; tags may change at any time."""
     with db.atomic():
-        job = lock(job_id)
+        job = lock_job(job_id)
         changed = {name: value for name, value in fields.items() if getattr(job, name) != value}
         if not changed:
             return job
@@ -162,12 +162,12 @@ def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = 
         require_allowed(job, "update", names)
         if "lane_id" in changed:  # the lane it leaves is free of it; a new one it holds only by being paused
             changed["holds_lane"] = job.status == Status.PAUSED and changed["lane_id"] is not None
-            mark_lanes(job.lane_id, changed["lane_id"])
-        jobs().filter(pk=job.pk).update(**changed)
+            mark_dirty(job.lane_id, changed["lane_id"])
+        Job.objects.filter(pk=job.pk).update(**changed)
         add_event(job, EventKind.UPDATED, actor=actor, reason=reason, data={"fields": sorted(names)})
         if job.status == Status.QUEUED and set(names) - ALWAYS_EDITABLE_FIELDS:
-            regate(get(job.pk))
-        return get(job.pk)
+            recompute_gate(get_job(job.pk))
+        return get_job(job.pk)
 
 
 EDITABLE = {
@@ -193,12 +193,12 @@ def cancel_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
             raise WrongState(f"Group {group_id} has ended.", status=group.status, allowed=["retry"])
         JobGroup.objects.filter(pk=group.pk).update(cancel_requested=True)
         why = reason or "group cancelled"
-        for job_id in list(groups.live(group).order_by("pk").values_list("pk", flat=True)):
-            job = lock(job_id)
+        for job_id in list(groups.live_members(group).order_by("pk").values_list("pk", flat=True)):
+            job = lock_job(job_id)
             if job.status == Status.RUNNING:
-                ask(job, StopMode.CANCEL, actor=actor, reason=why)
+                request_stop(job, StopMode.CANCEL, actor=actor, reason=why)
             else:
-                take(job, "cancel", Status.CANCELLED, actor=actor, reason=why, holds_lane=False)
+                transition(job, "cancel", Status.CANCELLED, actor=actor, reason=why, holds_lane=False)
         groups.close_if_done(JobGroup.objects.get(pk=group.pk))
         return JobGroup.objects.get(pk=group.pk)
 
@@ -207,8 +207,8 @@ def retry_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
     """Run again, in order, every place that did not end well."""
     with db.atomic():
         group = _lock_group(group_id)
-        latest = jobs().filter(group=group, retried_by__isnull=True).order_by("group_index")
-        again = [job for job in latest if groups.ended_badly(job)]
+        latest = Job.objects.filter(group=group, retried_by__isnull=True).order_by("group_index")
+        again = [job for job in latest if groups.is_unsuccessful(job)]
         if not again:
             raise WrongState(
                 f"Every place of group {group_id} ended well or is still at work.",
@@ -216,8 +216,9 @@ def retry_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
                 allowed=[] if group.is_terminal else ["cancel"],
             )
         for job in again:
-            if not jobs().filter(retry_of_id=job.pk).exists():  # the retry of an earlier place may have brought it back
-                _create_retry(lock(job.pk), actor=actor, reason=reason or "group retried")
+            # The retry of an earlier member may have recreated this one.
+            if not Job.objects.filter(retry_of_id=job.pk).exists():
+                _create_retry(lock_job(job.pk), actor=actor, reason=reason or "group retried")
         return JobGroup.objects.get(pk=group.pk)
 
 
@@ -230,15 +231,15 @@ def _lock_group(group_id: UUID) -> JobGroup:
 
 def _create_retry(job: Job, *, actor: Actor, reason: str, fresh: bool = False, position: int | None = None) -> Job:
     """Make the next job of the retry chain that ends with `job`, which is locked and terminal."""
-    groups.reopen(job)
-    status = Status.PENDING if groups.must_wait(job) else Status.QUEUED
-    spec = copy_of(job, status=status, position=position, checkpoint=None if fresh else job.checkpoint)
+    groups.reopen_group(job)
+    status = Status.PENDING if groups.is_blocked_by_sibling(job) else Status.QUEUED
+    spec = build_retry_spec(job, status=status, position=position, checkpoint=None if fresh else job.checkpoint)
     if job.holds_lane:
-        jobs().filter(pk=job.pk).update(holds_lane=False)
+        Job.objects.filter(pk=job.pk).update(holds_lane=False)
     add_event(job, EventKind.RETRY_CREATED, actor=actor, reason=reason, data={"retried_by": str(spec.id)})
     insert_job(spec, actor=actor, reason=reason or f"retry of {job.pk}")
-    groups.bring_back_later_places(job, actor=actor)
-    return get(spec.id)
+    groups.recreate_later_members(job, actor=actor)
+    return get_job(spec.id)
 
 
 def _holds_lane(job: Job) -> bool:
@@ -247,7 +248,7 @@ def _holds_lane(job: Job) -> bool:
         return False
     if job.dispatched_at is not None or job.retry_of_id is None:
         return job.dispatched_at is not None
-    unresolved = jobs().filter(pk=job.retry_of_id, status=Status.FAILED, resolved_at__isnull=True)
+    unresolved = Job.objects.filter(pk=job.retry_of_id, status=Status.FAILED, resolved_at__isnull=True)
     return unresolved.filter(lane_id=job.lane_id).exists()
 
 
@@ -255,6 +256,6 @@ def _head_position(job: Job) -> int:
     """Before everything of its priority that waits in the job's lane."""
     if job.lane_id is None:
         return job.position
-    waiting = jobs().filter(lane_id=job.lane_id, gate__in=sql_literals([Gate.LANE, Gate.READY]))
+    waiting = Job.objects.filter(lane_id=job.lane_id, gate__in=sql_literals([Gate.LANE, Gate.READY]))
     first = waiting.filter(priority=job.base_priority).order_by("position").values_list("position", flat=True).first()
     return job.position if first is None else min(job.position, first - 1024)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from jobs import db
-from jobs.engine.database import Outage, close
+from jobs.engine.database import Outage, close_connection
 
 logger = logging.getLogger("jobs.engine.notifications")
 
@@ -32,7 +32,7 @@ def notify(message: str) -> None:
 _callbacks: dict[str, Callable[[], None]] = {}
 
 
-def hear(message: str, callback: Callable[[], None]) -> None:
+def on_notification(message: str, callback: Callable[[], None]) -> None:
     """In a process that listens, call this when the message comes. For other apps; the same message replaces."""
     _callbacks[message] = callback
 
@@ -59,7 +59,7 @@ class Listener(threading.Thread):
             with self._outage.survive():
                 self._listen()
             self.listening = False
-        close()
+        close_connection()
 
     def end(self) -> None:
         self._end.set()

@@ -10,8 +10,9 @@ from django.db.models import Q
 from jobs import db
 from jobs.actors import Actor
 from jobs.engine import notifications
+from jobs.engine.promoter import mark_dirty
 from jobs.engine.sql.spread import spread_positions
-from jobs.engine.transitions import add_event, get, jobs, lock, mark_lanes, require_allowed
+from jobs.engine.transitions import add_event, get_job, lock_job, require_allowed
 from jobs.errors import InvalidInput, WrongState
 from jobs.models import Job
 from jobs.models.expressions import sql_literals
@@ -19,9 +20,9 @@ from jobs.models.job import JobQuerySet
 from jobs.states import WAITING, EventKind
 
 SPACING = 1024
-CROWD = 500  # how many are spread at first
+SPREAD_SIZE = 500  # how many are spread at first
 ATTEMPTS, PAUSE_SEC = 100, 0.02  # for a crowd that others have in hand
-LARGEST = 2**63 - 1
+LARGEST_POSITION = 2**63 - 1
 ORDER = ("position", "created_at", "id")
 
 
@@ -35,7 +36,7 @@ def move_beside(job_id: UUID, other_id: UUID, *, after: bool, actor: Actor, reas
         raise InvalidInput("after" if after else "before", "a job cannot be moved beside itself")
     for _attempt in range(ATTEMPTS):
         try:
-            return _beside(job_id, other_id, after, actor, reason)
+            return _try_move_beside(job_id, other_id, after, actor, reason)
         except NoRoom:
             if not make_room(other_id):
                 time.sleep(PAUSE_SEC)
@@ -45,12 +46,12 @@ def move_beside(job_id: UUID, other_id: UUID, *, after: bool, actor: Actor, reas
 def move_to_end(job_id: UUID, *, top: bool, actor: Actor, reason: str = "") -> Job:
     """Put a job first or last among the jobs of its tenant and priority."""
     with db.atomic():
-        job = _movable(job_id)
+        job = _lock_movable(job_id)
         first = _peers(job).exclude(pk=job.pk).order_by("position" if top else "-position").first()
         if first is None:
             return job
         position = first.position - SPACING if top else first.position + SPACING
-        return _place(job, max(-LARGEST, min(LARGEST, position)), actor, reason)
+        return _set_position(job, max(-LARGEST_POSITION, min(LARGEST_POSITION, position)), actor, reason)
 
 
 def make_room(job_id: UUID) -> bool:
@@ -59,10 +60,10 @@ def make_room(job_id: UUID) -> bool:
     Waits for nobody: whoever holds one of them may be waiting for another. If somebody does, nothing is changed.
     """
     with db.atomic() as connection:
-        job = get(job_id)
-        crowd = _peers(job).exclude(_earlier(job)).order_by(*ORDER)
-        before = _peers(job).filter(_earlier(job)).order_by(*(f"-{name}" for name in ORDER)).first()
-        size = CROWD
+        job = get_job(job_id)
+        crowd = _peers(job).exclude(_before(job)).order_by(*ORDER)
+        before = _peers(job).filter(_before(job)).order_by(*(f"-{name}" for name in ORDER)).first()
+        size = SPREAD_SIZE
         while (beyond := crowd.values_list("position", flat=True)[size : size + 1].first()) is not None:
             low = before.position if before else job.position - SPACING * size
             if beyond - low > 2 * (size + 1):
@@ -71,7 +72,7 @@ def make_room(job_id: UUID) -> bool:
         size = crowd[:size].count()
         low = before.position if before else job.position - SPACING * size
         step = SPACING if beyond is None else (beyond - low) // (size + 1)
-        free = jobs().select_for_update(no_key=True, skip_locked=True).filter(pk__in=crowd.values("pk")[:size])
+        free = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=crowd.values("pk")[:size])
         locked = set(free.values_list("pk", flat=True))
         if locked != set(crowd.values_list("pk", flat=True)[:size]):
             return False
@@ -79,36 +80,36 @@ def make_room(job_id: UUID) -> bool:
         return True
 
 
-def _beside(job_id: UUID, other_id: UUID, after: bool, actor: Actor, reason: str) -> Job:
+def _try_move_beside(job_id: UUID, other_id: UUID, after: bool, actor: Actor, reason: str) -> Job:
     with db.atomic():
-        job, other = _movable(job_id), get(other_id)
+        job, other = _lock_movable(job_id), get_job(other_id)
         if (other.tenant, other.priority) != (job.tenant, job.priority):
             raise WrongState("Jobs move only among those of one tenant and priority.", status=job.status)
         if other.status not in WAITING:
             raise WrongState(f"Job {other.pk} no longer waits.", status=other.status)
         peers = _peers(job).exclude(pk=job.pk)
         if after:
-            beyond = peers.exclude(_earlier(other)).exclude(pk=other.pk).order_by(*ORDER).first()
+            beyond = peers.exclude(_before(other)).exclude(pk=other.pk).order_by(*ORDER).first()
             low, high = other.position, beyond.position if beyond else other.position + 2 * SPACING
         else:
-            beyond = peers.filter(_earlier(other)).order_by(*(f"-{name}" for name in ORDER)).first()
+            beyond = peers.filter(_before(other)).order_by(*(f"-{name}" for name in ORDER)).first()
             low, high = beyond.position if beyond else other.position - 2 * SPACING, other.position
         if high - low < 2:
             raise NoRoom
-        return _place(job, (low + high) // 2, actor, reason)
+        return _set_position(job, (low + high) // 2, actor, reason)
 
 
-def _movable(job_id: UUID) -> Job:
-    job = lock(job_id)
+def _lock_movable(job_id: UUID) -> Job:
+    job = lock_job(job_id)
     require_allowed(job, "move")
     return job
 
 
 def _peers(job: Job) -> JobQuerySet:
-    return jobs().filter(tenant=job.tenant, priority=job.priority, status__in=sql_literals(sorted(WAITING)))
+    return Job.objects.filter(tenant=job.tenant, priority=job.priority, status__in=sql_literals(sorted(WAITING)))
 
 
-def _earlier(job: Job) -> Q:
+def _before(job: Job) -> Q:
     return (
         Q(position__lt=job.position)
         | Q(position=job.position, created_at__lt=job.created_at)
@@ -116,12 +117,12 @@ def _earlier(job: Job) -> Q:
     )
 
 
-def _place(job: Job, position: int, actor: Actor, reason: str) -> Job:
+def _set_position(job: Job, position: int, actor: Actor, reason: str) -> Job:
     if position == job.position:
         return job
-    jobs().filter(pk=job.pk).update(position=position)
+    Job.objects.filter(pk=job.pk).update(position=position)
     data = {"from": job.position, "to": position}
     add_event(job, EventKind.MOVED, actor=actor, reason=reason, data=data)
-    mark_lanes(job.lane_id)
+    mark_dirty(job.lane_id)
     notifications.notify(notifications.READY)
-    return get(job.pk)
+    return get_job(job.pk)

@@ -19,11 +19,11 @@ from django.db.models.functions import Now
 from jobs import db, signals
 from jobs.actors import Actor
 from jobs.engine import notifications
-from jobs.engine.facts import facts_of
-from jobs.engine.sql.finish import count_finished
+from jobs.engine.facts import gather_facts
+from jobs.engine.promoter import mark_dirty
+from jobs.engine.sql.finish import add_to_rollup
 from jobs.errors import Conflict, NotFound
-from jobs.models import Gate, Job, JobEvent, JobGroup, JobRun, LaneMark
-from jobs.models.job import JobQuerySet
+from jobs.models import Gate, Job, JobEvent, JobGroup, JobRun
 from jobs.states import (
     TERMINAL,
     EventKind,
@@ -36,23 +36,19 @@ from jobs.states import (
 )
 
 
-def jobs() -> JobQuerySet:
-    return Job.objects.all()
-
-
-def get(job_id: UUID) -> Job:
-    job = jobs().filter(pk=job_id).first()
+def get_job(job_id: UUID) -> Job:
+    job = Job.objects.filter(pk=job_id).first()
     if job is None:
         raise NotFound(f"There is no job {job_id}.")
     return job
 
 
-def lock(job_id: UUID) -> Job:
+def lock_job(job_id: UUID) -> Job:
     """The job's group first, then the job: the order in which everyone takes them."""
-    group_id = jobs().filter(pk=job_id).values_list("group_id", flat=True).first()
+    group_id = Job.objects.filter(pk=job_id).values_list("group_id", flat=True).first()
     if group_id is not None:
         JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
-    job = jobs().select_for_update(no_key=True).filter(pk=job_id).first()
+    job = Job.objects.select_for_update(no_key=True).filter(pk=job_id).first()
     if job is None:
         raise NotFound(f"There is no job {job_id}.")
     return job
@@ -60,12 +56,12 @@ def lock(job_id: UUID) -> Job:
 
 def require_allowed(job: Job, action: str, fields: Iterable[str] = ()) -> None:
     """Raise what refuses a person's action on this job, whose row is locked."""
-    refused = find_refusal(action, facts_of(job), fields)
+    refused = find_refusal(action, gather_facts(job), fields)
     if refused is not None:
         raise Conflict.from_refusal(refused)
 
 
-def require(job: Job, verb: str, target: Status | None = None) -> Transition:
+def require_transition(job: Job, verb: str, target: Status | None = None) -> Transition:
     """The arrow that `verb` takes from here, or WrongState."""
     way = find_transition(verb, job.status, target)
     if way is None:
@@ -73,7 +69,7 @@ def require(job: Job, verb: str, target: Status | None = None) -> Transition:
     return way
 
 
-def take(
+def transition(
     job: Job,
     verb: str,
     target: Status,
@@ -85,37 +81,37 @@ def take(
     **fields: Any,
 ) -> Job:
     """Walk one arrow: the guarded UPDATE and everything that belongs to it. The job's row must be locked."""
-    way = require(job, verb, target)
+    way = require_transition(job, verb, target)
     source = Status(job.status)
     if target != source:
         obeyed = {"cancel_requested": False, "cancel_mode": ""}  # who asked stays in the events
-        fields = _LEFT_BEHIND.get(source, {}) | {"gate": Gate.CLOSED, **obeyed} | fields
+        fields = _CLEARED_ON_LEAVING.get(source, {}) | {"gate": Gate.CLOSED, **obeyed} | fields
     why = reason if target != source else job.status_reason  # a resolved failure still says why it failed
-    _write(job, verb, target, status_reason=why, **fields)
+    _update_if_unchanged(job, verb, target, status_reason=why, **fields)
     has_ended = target in TERMINAL and target != source
     if has_ended:
         JobRun.objects.open().filter(job_id=job.pk).update(status=target, finished_at=Now(), error=reason)
-        count_finished(db.connection(), [job.pk], rollup_writer())
+        add_to_rollup(db.connection(), [job.pk], rollup_writer_id())
     add_event(job, way.event, actor=actor, target=target, reason=reason, data=data, token=token)
-    mark_lanes(job.lane_id)
+    mark_dirty(job.lane_id)
     if target == Status.QUEUED:
         notifications.notify(notifications.READY)
     if way.event == EventKind.RUNNING:
         signals.send_after_commit(started=[signals.StartedJob(job.pk, job.job_type, job.tenant)])
     elif has_ended:
         signals.send_after_commit(finished=[signals.FinishedJob(job.pk, job.job_type, job.tenant, str(target), reason)])
-    return get(job.pk)
+    return get_job(job.pk)
 
 
-def ask(job: Job, mode: StopMode, *, actor: Actor, reason: str) -> Job:
+def request_stop(job: Job, mode: StopMode, *, actor: Actor, reason: str) -> Job:
     """Leave a stop request for the executor. Repeating one changes nothing; a cancel replaces a pause."""
     if job.cancel_requested and job.cancel_mode == mode:
         return job
-    way = require(job, mode.lower(), Status.RUNNING)
-    _write(job, way.verb, Status.RUNNING, cancel_requested=True, cancel_mode=mode, status_reason=reason)
+    way = require_transition(job, mode.lower(), Status.RUNNING)
+    _update_if_unchanged(job, way.verb, Status.RUNNING, cancel_requested=True, cancel_mode=mode, status_reason=reason)
     add_event(job, way.event, actor=actor, reason=reason)
     notifications.notify(notifications.STOP)
-    return get(job.pk)
+    return get_job(job.pk)
 
 
 def add_event(
@@ -143,15 +139,7 @@ def add_event(
     signals.send_after_commit()
 
 
-def mark_lanes(*lane_ids: UUID | None) -> None:
-    """Ask the promoter to look at these lanes again, and soon."""
-    marks = [LaneMark(lane_id=lane_id) for lane_id in sorted({lane_id for lane_id in lane_ids if lane_id is not None})]
-    if marks:
-        LaneMark.objects.bulk_create(marks)
-        notifications.notify(notifications.LANE)
-
-
-def rollup_writer() -> str:
+def rollup_writer_id() -> str:
     """No two transactions that are open at once may share a minute's row, so each thread writes its own."""
     return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"[:300]
 
@@ -165,10 +153,10 @@ def queued_gate() -> Case:
     )
 
 
-def regate(job: Job) -> None:
+def recompute_gate(job: Job) -> None:
     """Judge again what a QUEUED job waits behind, after its own fields have changed."""
-    jobs().filter(pk=job.pk, status=Status.QUEUED).update(gate=queued_gate(), recheck_at=None)
-    mark_lanes(job.lane_id)
+    Job.objects.filter(pk=job.pk, status=Status.QUEUED).update(gate=queued_gate(), recheck_at=None)
+    mark_dirty(job.lane_id)
     notifications.notify(notifications.READY)
 
 
@@ -177,10 +165,10 @@ def from_now(seconds: float) -> Any:
 
 
 def wrong_state(job: Job, verb: str) -> Conflict:
-    return Conflict.from_refusal(build_status_refusal(verb, facts_of(job)))
+    return Conflict.from_refusal(build_status_refusal(verb, gather_facts(job)))
 
 
-_LEFT_BEHIND: dict[Status, dict[str, Any]] = {
+_CLEARED_ON_LEAVING: dict[Status, dict[str, Any]] = {
     Status.RUNNING: {
         "lease_owner": None,
         "lease_token": None,
@@ -192,8 +180,8 @@ _LEFT_BEHIND: dict[Status, dict[str, Any]] = {
 }
 
 
-def _write(job: Job, verb: str, target: Status, **fields: Any) -> None:
+def _update_if_unchanged(job: Job, verb: str, target: Status, **fields: Any) -> None:
     """The guard: nothing changes unless the job still is what was seen, held by the same lease."""
-    seen = jobs().filter(pk=job.pk, status=job.status, lease_token=job.lease_token)
+    seen = Job.objects.filter(pk=job.pk, status=job.status, lease_token=job.lease_token)
     if not seen.update(status=target, **fields):
         raise wrong_state(job, verb)

@@ -27,8 +27,8 @@ from django.utils.translation import ngettext
 from jobs import db
 from jobs.checks import TAG
 from jobs.conf import conf, get_raw_settings, read_settings
-from jobs.engine.database import MISSING
-from jobs.engine.process_identity import Identity
+from jobs.engine.database import OUTAGE_ERRORS
+from jobs.engine.process_identity import ProcessIdentity
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker, WorkerState
 from jobs.models.limit import LimitScope
 from jobs.triggers import find_missing_triggers
@@ -90,7 +90,7 @@ def _catch_errors(check: Callable[[], Findings]) -> Findings:
     """Run a check, with an error of the database as a finding."""
     try:
         yield from check()
-    except (DbError, *MISSING) as error:
+    except (DbError, *OUTAGE_ERRORS) as error:
         topic = check.__name__.removeprefix("_check_")
         yield Finding(topic, Level.ERROR, _("could not be checked: %s") % str(error).strip())
 
@@ -202,7 +202,7 @@ def _check_workers() -> Findings:
 
 
 def _check_own_worker() -> Findings:
-    host = Identity.mine().host
+    host = ProcessIdentity.mine().host
     if names := [worker.name for worker in _list_workers() if worker.host == host]:
         yield Finding("workers", Level.OK, ", ".join(names))
     else:

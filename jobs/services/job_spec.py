@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from jobs import ids
 from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
-from jobs.engine.job_spec import JSON_COLUMNS, JobSpec, dump
+from jobs.engine.job_spec import JSON_COLUMNS, JobSpec, dump_json
 from jobs.errors import InvalidInput
 from jobs.models import JobTemplate
 from jobs.registry import Handler, registry
@@ -101,7 +101,7 @@ class SpecBuilder:
         if deadline is not None and start is not None and deadline <= start:
             raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
         if template is not None:
-            placement |= {"template_id": template.pk, "retry_policy": dump(template.retry_policy)}
+            placement |= {"template_id": template.pk, "retry_policy": dump_json(template.retry_policy)}
         self._spec = _apply_fields(
             _default_spec(self._handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES), merged, placement
         )
@@ -110,7 +110,7 @@ class SpecBuilder:
         given = validation.parse_json_object({} if params is None else params, "params")
         merged = {**self._preset_params, **given} if self._preset_params else given
         spec = self._spec.copy()
-        spec.params = dump(merged)
+        spec.params = dump_json(merged)
         self._handler.signature.validate(merged, spec.params)
         if key is not None:
             spec.idempotency_key = validation.parse_idempotency_key(key)
@@ -198,7 +198,7 @@ def _apply_fields(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[s
     spec = spec.copy()
     for name, value in fields.items():
         column = "base_priority" if name == "priority" else name
-        setattr(spec, column, dump(value) if name in JSON_COLUMNS else value)
+        setattr(spec, column, dump_json(value) if name in JSON_COLUMNS else value)
     if spec.hold:
         spec.status = Status.PENDING.value
     if spec.target is not None:
@@ -217,13 +217,13 @@ def _default_spec(handler: Handler[..., Any], token_limit: int | None, max_retri
         id=UUID(int=0),  # each copy gets its own
         job_type=handler.name,
         flow_id=ids.derive_flow_id("default", handler.name, options.resource, ""),
-        tags=dump(options.tags),
+        tags=dump_json(options.tags),
         resource=options.resource,
         remote=options.remote,
         base_priority=NORMAL_PRIORITY if options.priority is None else options.priority,
         max_runtime_sec=options.max_runtime_sec,
         cost_units=1 if options.cost_units is None else options.cost_units,
-        constraints=dump(dict(options.constraints or {})),
+        constraints=dump_json(dict(options.constraints or {})),
         token_limit=token_limit if options.token_limit is None else options.token_limit,
         max_retries=max_retries if options.max_retries is None else options.max_retries,
     )

@@ -20,7 +20,7 @@ from jobs.actors import PYTHON, Actor
 from jobs.engine import lifecycle, ordering
 from jobs.engine.insert import insert_job, insert_jobs
 from jobs.engine.job_spec import COLUMNS, JobSpec
-from jobs.engine.transitions import get, jobs
+from jobs.engine.transitions import get_job
 from jobs.errors import IdempotencyKeyReused, InvalidInput
 from jobs.models import Job
 from jobs.registry import registry
@@ -68,7 +68,7 @@ def submit_spec(spec: JobSpec, *, actor: Actor, reason: str = "") -> SubmitResul
     """Submit one job whose fields are validated."""
     inserted = insert_job(spec, actor=actor, reason=validation.parse_reason(reason))
     if inserted is None:
-        job = jobs().get(tenant=spec.tenant, idempotency_key=spec.idempotency_key)
+        job = Job.objects.get(tenant=spec.tenant, idempotency_key=spec.idempotency_key)
         _require_same_body(job.idempotency_hash, spec)
         return SubmitResult(job, created=False)
     # Build the model from the inserted values: keyword arguments take four times as long for so many fields.
@@ -146,7 +146,7 @@ def move(
 
 def update(job_id: JobId, changes: Mapping[str, Any], *, reason: str = "", actor: Actor = PYTHON) -> Job:
     """Edit a waiting job; params and target only before its first dispatch, tags of any job. None clears a field."""
-    job = get(validation.parse_id(job_id))
+    job = get_job(validation.parse_id(job_id))
     return lifecycle.update(job.pk, _parse_changes(job, changes), actor=actor, reason=validation.parse_reason(reason))
 
 
@@ -191,7 +191,7 @@ def _existing_ids(specs: list[JobSpec]) -> dict[UUID, UUID]:
     for start in range(0, len(specs), KEY_BATCH_SIZE):
         chunk = specs[start : start + KEY_BATCH_SIZE]
         tenants, keys = {spec.tenant for spec in chunk}, [spec.idempotency_key for spec in chunk]
-        rows = jobs().filter(tenant__in=tenants, idempotency_key__in=keys)
+        rows = Job.objects.filter(tenant__in=tenants, idempotency_key__in=keys)
         for tenant, key, pk, digest in rows.values_list("tenant", "idempotency_key", "pk", "idempotency_hash"):
             existing[tenant, key] = (pk, digest)
     for spec in specs:

@@ -15,7 +15,7 @@ from jobs import db
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.engine import notifications
-from jobs.engine.selection.limits import configured
+from jobs.engine.selection.limits import read_configured
 from jobs.errors import Conflict, InvalidInput
 from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import InUse, Limit
@@ -46,7 +46,7 @@ def list_limits() -> list[LimitState]:
     in_use = count_in_use()
     rows = ConcurrencyLimit.objects.all()
     states = {(row.scope, row.key): _build_state(row, in_use) for row in rows}
-    for (scope, key), maximum in configured().items():
+    for (scope, key), maximum in read_configured().items():
         state = LimitState(scope, key, maximum, in_use.of(Limit(scope, key, maximum)))
         states.setdefault((scope, key), state)
     scopes = list(LimitScope.values)

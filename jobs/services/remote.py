@@ -16,14 +16,14 @@ from django.utils.translation import gettext as _
 
 from jobs.actors import Actor
 from jobs.engine.executors.run import ERROR_LENGTH
-from jobs.engine.facts import facts_of
+from jobs.engine.facts import gather_facts
 from jobs.engine.maintenance import runner
 from jobs.engine.remote import leases, offers, starts
 from jobs.engine.remote.leases import HeartbeatReport, LogLine, RemoteOutcome
 from jobs.engine.remote.starts import RemoteSlot, RemoteStart
 from jobs.engine.slots import admission_leases
 from jobs.engine.slots.admission_leases import GrantedLease
-from jobs.engine.transitions import get
+from jobs.engine.transitions import get_job
 from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped, Stopped
@@ -136,9 +136,9 @@ def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
             raise NotFound(_("There is no such lease."))
         begun = _require_owner(begun, api_token)
     except NotFound:
-        job = get(job_id)
+        job = get_job(job_id)
         if job.status in NOT_STARTED:
-            allowed = allowed_actions(facts_of(job))
+            allowed = allowed_actions(gather_facts(job))
             raise WrongState(f"Job {job_id} was not started.", status=job.status, allowed=allowed) from None
         raise
     state = said.get("state")

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from jobs import db, ids
 from jobs.actors import PYTHON, Actor
-from jobs.engine.transitions import mark_lanes
+from jobs.engine.promoter import mark_dirty
 from jobs.errors import InvalidInput, NotFound
 from jobs.models import Job, LaneMark, Target
 from jobs.models.expressions import sql_literals
@@ -121,7 +121,7 @@ def _apply_changes(target: Target, changes: dict[str, Any], actor: Actor) -> Tar
     if not changes:
         return target
     Target.objects.filter(pk=target.pk).update(**changes)
-    mark_lanes(target.pk)
+    mark_dirty(target.pk)
     target.refresh_from_db(using=db.alias())
     action = "paused" if target.paused else "unpaused"
     logger.info("target %s of tenant %s %s by %s", target.key, target.tenant, action, actor.name or actor.kind)

@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.engine.maintenance.recovery import LeaseReaper
-from jobs.engine.process_identity import boot_id
+from jobs.engine.process_identity import read_boot_id
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
@@ -90,7 +90,7 @@ def test_recoveries_count_for_a_day_and_ever_in_the_tenant_they_happened_in() ->
 
 def test_a_recovery_is_counted_when_it_happens() -> None:
     over = datetime.now(UTC) - timedelta(hours=1)
-    long_ago = f"{boot_id()}/-10000"  # by the steady clock, which is what counts where the database has none
+    long_ago = f"{read_boot_id()}/-10000"  # by the steady clock, which is what counts where the database has none
     JobFactory.create(running=True, lease_expires_at=over, beat_clock=long_ago, max_retries=3)
     assert LeaseReaper().run_round() == 1
     found = stats()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.engine.facts import facts_of
+from jobs.engine.facts import gather_facts
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status, allowed_actions
@@ -78,7 +78,7 @@ def test_a_wrong_state_says_which_and_what_is_allowed(api: ApiClient) -> None:
         job = job_in(status)
         told = api.post(f"/jobs/{job.pk}/cancel").json()
         assert (told["status"], told["code"], told["state"]) == (409, "wrong_state", status)
-        assert told["allowed"] == allowed_actions(facts_of(job)) != []
+        assert told["allowed"] == allowed_actions(gather_facts(job)) != []
         allowed = ", ".join(told["allowed"])
         assert told["detail"] == f"Job {job.pk} is {status} and cannot be cancelled; allowed: {allowed}."
 

@@ -133,12 +133,12 @@ def _start(clock: Any, stop: Any) -> Any:
 def _fire_on(clock: Any, stop: Any) -> None:
     """As a housekeeper does: whoever waited too long for a lock comes back."""
     die_with_parent()
-    from jobs.engine.database import MISSING
+    from jobs.engine.database import OUTAGE_ERRORS
     from schedules.firing import fire_due
 
     while not stop.value:
         made = 0
-        with suppress(*MISSING):
+        with suppress(*OUTAGE_ERRORS):
             made = fire_due(datetime.fromtimestamp(clock.value, UTC))
         if not made:
             time.sleep(0.01)  # leave the machine to the others

@@ -13,7 +13,7 @@ from django.db import OperationalError
 
 from jobs import clock
 from jobs.engine.maintenance import runner
-from jobs.engine.process_identity import Identity, beat_clock
+from jobs.engine.process_identity import ProcessIdentity, read_beat_clock
 from jobs.models import Job
 from jobs.states import Status
 from tests.factories import JobFactory
@@ -21,11 +21,11 @@ from tests.support.commands import call, run_process
 
 pytestmark = pytest.mark.django_db
 
-ME = Identity.mine("a-worker")
+ME = ProcessIdentity.mine("a-worker")
 GONE = replace(ME, started="1")
 
 
-def expired(owner: Identity, **fields: Any) -> Job:
+def expired(owner: ProcessIdentity, **fields: Any) -> Job:
     ago = clock.now() - timedelta(hours=1)
     return JobFactory.create(running=True, lease_owner=owner.slot(0), lease_expires_at=ago, heartbeat_at=ago, **fields)
 
@@ -52,8 +52,8 @@ def test_recover_leaves_a_live_lease_alone() -> None:
 @pytest.mark.sqlite_only
 def test_recover_does_not_believe_the_wall_clock_while_the_steady_one_says_the_worker_beats() -> None:
     """On SQLite the database's clock is the host's, and it may have jumped."""
-    boot = beat_clock().partition("/")[0]
-    expired(ME, beat_clock=beat_clock())
+    boot = read_beat_clock().partition("/")[0]
+    expired(ME, beat_clock=read_beat_clock())
     assert call("recover").out == "0 jobs recovered.\n"
 
     Job.objects.update(beat_clock=f"{boot}/-100000.000")

@@ -27,7 +27,7 @@ UNTOUCHED = {"max": 1, "in_use": 0, "paused": False, "paused_by": "", "reason": 
 
 def test_list_shows_the_settings_before_any_worker_has_started() -> None:
     assert limit("global") == UNTOUCHED
-    engine_limits.sync()
+    engine_limits.sync_limits()
     assert limit("global") == UNTOUCHED
 
 
@@ -52,7 +52,7 @@ def test_set_overrides_the_settings_and_reset_brings_them_back() -> None:
     assert call("limits", "set", "global", 8, "--reason=busy day").code == 0
     assert limit("global") == {**UNTOUCHED, "max": 8, "source": "override", "reason": "busy day"}
 
-    engine_limits.sync()
+    engine_limits.sync_limits()
     assert limit("global")["max"] == 8
 
     assert call("limits", "reset", "global").code == 0

@@ -298,13 +298,13 @@ def test_totals_stay_while_old_minutes_become_days() -> None:
     assert prune()["minutes"] == 5
 
     assert totals() == before == {"COMPLETED": 55, "FAILED": 8, "SKIPPED": 0, "CANCELLED": 0}
-    folded = JobMinute.objects.filter(worker=rollup_compaction.FOLDED).order_by("minute", "outcome")
+    folded = JobMinute.objects.filter(worker=rollup_compaction.DAY_WRITER).order_by("minute", "outcome")
     assert list(folded.values_list("minute", "outcome", "run_bucket", "jobs", "run_sec", "wait_sec")) == [
         (day, "COMPLETED", 0, 7, 4.5, 1.5),
         (day, "FAILED", 0, 8, 0, 0),
         (day + timedelta(days=1), "COMPLETED", 3, 16, 0, 0),
     ]
-    assert JobMinute.objects.exclude(worker=rollup_compaction.FOLDED).get() == young
+    assert JobMinute.objects.exclude(worker=rollup_compaction.DAY_WRITER).get() == young
     assert prune()["minutes"] == 0
     JobMinuteFactory.create(minute=day + timedelta(hours=5), jobs=100)  # a late one joins its day
     assert prune()["minutes"] == 1

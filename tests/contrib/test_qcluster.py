@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_q.models import OrmQ, Task
 from django_q.models import Schedule as Theirs
 
-from jobs.engine.process_identity import Identity
+from jobs.engine.process_identity import ProcessIdentity
 from jobs.models import Job
 from jobs.states import Status
 from schedules.models import Schedule, ScheduleFire
@@ -27,7 +27,7 @@ from tests.support.schedules import create_due_schedule, list_fire_times, requir
 from tests.support.worker_processes import MANAGE, wait_until
 
 STORY_SEC, STOP_SEC = 40.0, 30.0
-GONE = replace(Identity.mine("worker-1"), started="1")  # no such process can live any more
+GONE = replace(ProcessIdentity.mine("worker-1"), started="1")  # no such process can live any more
 
 
 @contextmanager

@@ -42,7 +42,7 @@ assert handlers
 @pytest.fixture
 def capacity() -> Iterator[None]:
     with override_settings(JOBSCHEDULER=CAPACITY):
-        limits.sync()
+        limits.sync_limits()
         yield
 
 
@@ -138,7 +138,7 @@ def test_a_deadline_that_is_far_keeps_nothing(capacity: None) -> None:
 
 def test_limits_and_admission_both_have_their_say(capacity: None) -> None:
     with override_settings(JOBSCHEDULER={**CAPACITY, "LIMITS": {"global": 2}}):
-        limits.sync()
+        limits.sync_limits()
         jobs = [enqueue(10) for _ in range(3)]
         running = [executor.claim(job) for job in jobs[:2]]
         assert executor.claim_next() is None

@@ -81,7 +81,7 @@ def test_it_takes_the_scope_submit(scopes: tuple[str, ...]) -> None:
 
 @override_settings(JOBSCHEDULER={"DIRECT_WAIT_SEC": 0})
 def test_no_slot_in_time_is_unavailable_for_now() -> None:
-    limits.sync()
+    limits.sync_limits()
     running = executor.claim(job_services.enqueue(TYPE))
     response = ApiClient("submit").post("/direct/direct.echo", {"wait_sec": 30})
     assert response.status_code == 503

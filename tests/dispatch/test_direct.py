@@ -34,7 +34,7 @@ def lease() -> Lease:
 
 @pytest.mark.django_db
 def test_it_returns_what_the_handler_returned_and_makes_no_job() -> None:
-    limits.sync()
+    limits.sync_limits()
     said = direct.run("direct.echo", {"word": "sea"}, actor=actors.make_cli_actor("ann"), tenant="acme")
     assert said == {"word": "sea", "job_id": None, "secret": "s3cret"}
     assert not Job.objects.exists()
@@ -57,7 +57,7 @@ def test_the_limits_of_the_settings_hold_where_no_worker_has_ever_started() -> N
 @pytest.mark.django_db
 @override_settings(JOBSCHEDULER={"LIMITS": {"global": None}})
 def test_without_a_limit_it_runs_at_once() -> None:
-    limits.sync()
+    limits.sync_limits()
     executor.claim(job_services.enqueue(TYPE))
     assert direct.run("direct.echo", wait=0)["word"] == "hello"
 
@@ -79,7 +79,7 @@ def test_async_handlers_run_too() -> None:
 def test_what_the_handler_raises_is_raised_and_the_slot_is_free(
     job_type: str, raised: type[BaseException], outcome: str
 ) -> None:
-    limits.sync()
+    limits.sync_limits()
     with pytest.raises(raised):
         direct.run(job_type)
     assert lease().outcome == outcome
@@ -128,7 +128,7 @@ def test_nothing_is_reserved_for_what_cannot_run() -> None:
 
 @pytest.mark.django_db
 def test_the_wait_is_bounded_and_leaves_nothing_shut() -> None:
-    limits.sync()
+    limits.sync_limits()
     running = executor.claim(job_services.enqueue(TYPE))
     with pytest.raises(NoSlot, match="within 0 s"):
         direct.run("direct.echo", wait=0)
@@ -141,7 +141,7 @@ def test_the_wait_is_bounded_and_leaves_nothing_shut() -> None:
 
 @pytest.mark.django_db
 def test_a_slot_is_held_for_as_long_as_its_block_runs() -> None:
-    limits.sync()
+    limits.sync_limits()
     job = job_services.enqueue(TYPE)
     with direct.slot("direct.echo", wait=0) as slot:
         assert (slot.lost, slot.waited_ms >= 0) == (False, True)
@@ -163,7 +163,7 @@ def test_inside_a_transaction_of_the_caller_it_is_refused() -> None:
 @pytest.mark.django_db(transaction=True)
 @override_settings(JOBSCHEDULER=QUICK)
 def test_a_waiting_call_is_woken_and_its_heart_beats_meanwhile() -> None:
-    limits.sync()
+    limits.sync_limits()
     running = executor.claim(job_services.enqueue(TYPE))
     with calling("direct.echo", {"word": "sea"}) as answers:
         wait_until(lambda: Lease.objects.filter(granted_at=None).exists())
@@ -178,7 +178,7 @@ def test_a_waiting_call_is_woken_and_its_heart_beats_meanwhile() -> None:
 @pytest.mark.django_db(transaction=True)
 @override_settings(JOBSCHEDULER=QUICK)
 def test_a_handler_whose_lease_is_lost_is_told_to_stop() -> None:
-    limits.sync()
+    limits.sync_limits()
     with calling("direct.until_lost") as answers:
         wait_until(lambda: Lease.objects.filter(granted_at__isnull=False).exists())
         leases.end_lease(lease().pk, leases.EXPIRED)

@@ -11,7 +11,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from jobs.engine import promoter
-from jobs.engine.claim import Claimer, Serves
+from jobs.engine.claim import Claimer, ServedJobs
 from jobs.engine.maintenance import runner
 from jobs.engine.maintenance.aging import PriorityAging
 from jobs.engine.selection import fair_share
@@ -71,7 +71,7 @@ def test_it_overtakes_what_came_later() -> None:
 def test_the_time_until_its_own_time_is_no_waiting(not_before: float) -> None:
     job = job_services.enqueue(TYPE, priority="LOW", not_before=timezone.now() + timedelta(seconds=not_before))
     waited(job, 3600)
-    promoter.wake_due()
+    promoter.promote_due()
     PriorityAging().run_round()
     assert priority(job) == (25 if not_before > 0 else 30)
 
@@ -164,7 +164,7 @@ def test_who_was_away_has_saved_nothing() -> None:
 def test_a_claim_of_many_is_shared_too_and_says_who_went_before_others() -> None:
     submit("a", 10)
     submit("b", 10)
-    claims = Claimer("w", Serves((TYPE,)), life="w@1").claim(range(4), lease_sec=30)
+    claims = Claimer("w", ServedJobs((TYPE,)), life="w@1").claim(range(4), lease_sec=30)
     taken = [Job.objects.get(pk=claim.id) for claim in claims]
     assert Counter(job.addon_id for job in taken) == {"a": 2, "b": 2}
     told = {job.addon_id: [event.reason for event in list_events(job) if event.kind == "ADMITTED"] for job in taken}
@@ -175,10 +175,10 @@ def test_a_claim_of_many_is_shared_too_and_says_who_went_before_others() -> None
 def test_limits_hold_within_shares() -> None:
     from jobs.engine.selection import limits
 
-    limits.sync()
+    limits.sync_limits()
     submit("a", 5)
     submit("b", 5)
-    claims = Claimer("w", Serves((TYPE,)), life="w@1").claim(range(4), lease_sec=30)
+    claims = Claimer("w", ServedJobs((TYPE,)), life="w@1").claim(range(4), lease_sec=30)
     assert Counter(Job.objects.get(pk=claim.id).addon_id for claim in claims) == {"a": 1, "b": 3}
 
 
@@ -190,7 +190,7 @@ def test_idle_accounts_are_forgotten() -> None:
     assert ShareAccount.objects.count() == 2
     clock = SystemSnapshot.objects.get().share_clock
     assert clock > 0
-    fair_share.forget_idle()
+    fair_share.delete_idle_accounts()
     assert all(account.served > clock for account in ShareAccount.objects.all())
 
 

@@ -9,7 +9,7 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from jobs.engine.process_identity import Identity
+from jobs.engine.process_identity import ProcessIdentity
 from jobs.engine.selection import limits
 from jobs.engine.slots import leases, reservations
 from jobs.errors import NoSlot
@@ -27,7 +27,7 @@ PER_RESOURCE = {"LIMITS": {"global": None, "resource": {"ollama": 1, "remote": 2
 
 @pytest.fixture(autouse=True)
 def rows() -> None:
-    limits.sync()
+    limits.sync_limits()
 
 
 def reserve(resource: str = "default", job_type: str = TYPE, **facts: object) -> Lease:
@@ -74,7 +74,7 @@ def test_direct_calls_keep_their_order() -> None:
 
 @override_settings(JOBSCHEDULER={"LIMITS": {"global": 2}})
 def test_room_for_two_is_room_for_the_second_in_line() -> None:
-    limits.sync()
+    limits.sync_limits()
     running = [executor.claim(job_services.enqueue(TYPE)) for _ in range(2)]
     first, second, third = (reserve() for _ in range(3))
     for job in running:
@@ -86,7 +86,7 @@ def test_room_for_two_is_room_for_the_second_in_line() -> None:
 
 @override_settings(JOBSCHEDULER=PER_RESOURCE)
 def test_only_the_limits_that_the_type_falls_under_are_shut() -> None:
-    limits.sync()
+    limits.sync_limits()
     executor.claim(job_services.enqueue(TYPE, resource="ollama"))
     waiting = reserve("ollama")
     job_services.enqueue(TYPE, resource="ollama")
@@ -101,7 +101,7 @@ def test_only_the_limits_that_the_type_falls_under_are_shut() -> None:
 
 @override_settings(JOBSCHEDULER={"LIMITS": {"global": None}})
 def test_without_any_limit_nobody_waits() -> None:
-    limits.sync()
+    limits.sync_limits()
     assert all(is_granted(reserve()) for _ in range(3))
     executor.claim(job_services.enqueue(TYPE))
 
@@ -136,8 +136,8 @@ def test_a_renewed_lease_lives_on() -> None:
 
 def test_a_caller_that_is_proven_gone_is_not_waited_for() -> None:
     lease = reserve()
-    me = Identity.mine()
-    gone = Identity(me.name, me.host, me.boot_id, me.namespace, me.pid, "1")  # this pid, started at another time
+    me = ProcessIdentity.mine()
+    gone = ProcessIdentity(me.name, me.host, me.boot_id, me.namespace, me.pid, "1")  # this pid, started at another time
     Lease.objects.filter(pk=lease.pk).update(process=gone.slot(0))
     assert leases.end_dead_leases() == 1
 
@@ -171,7 +171,7 @@ def test_admission_only_leases_take_no_slot() -> None:
     JOBSCHEDULER={"CONCURRENCY_POLICY": "tests.sample_app.policies.one_of_each_type", "LIMITS": {"global": None}}
 )
 def test_a_limit_that_only_a_policy_knows_of_gives_way_too() -> None:
-    limits.sync()
+    limits.sync_limits()
     running = executor.claim(job_services.enqueue(TYPE))
     direct = reserve()
     assert not is_granted(direct)

@@ -9,8 +9,8 @@ import pytest
 
 from jobs.actors import make_worker_actor
 from jobs.engine import finish as ending
-from jobs.engine.claim import Claimer, Serves
-from jobs.engine.finish import End, Verdict
+from jobs.engine.claim import Claimer, ServedJobs
+from jobs.engine.finish import FinishStatus, JobResult
 from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job, JobEvent, JobMinute, LaneMark
 from jobs.outcomes import Completed, Failed, Skipped
@@ -27,7 +27,7 @@ BOOM = Failed(error="Traceback: boom", reason="boom", exit_code=3, artifacts={"h
 def test_a_completed_job_has_everything_its_end_implies() -> None:
     job = JobFactory.create(running=True, in_lane=True)
     token = job.lease_token
-    assert finish(job, Completed({"pages": 3})) == Verdict.DONE
+    assert finish(job, Completed({"pages": 3})) == FinishStatus.DONE
     job.refresh_from_db()
     assert (job.status, job.status_reason, job.holds_lane) == (Status.COMPLETED, "", False)
     run = job.run
@@ -65,33 +65,33 @@ def test_a_failed_job_keeps_its_error_and_shuts_its_lane() -> None:
 def test_a_finish_with_the_wrong_token_is_lost_and_changes_nothing(outcome: Completed | Skipped | Failed) -> None:
     job = JobFactory.create(running=True)
     before = dump_tables()
-    assert ending.finish([End(job.pk, uuid4(), outcome)], actor=WORKER) == {job.pk: Verdict.LOST}
+    assert ending.finish([JobResult(job.pk, uuid4(), outcome)], actor=WORKER) == {job.pk: FinishStatus.LOST}
     assert dump_tables() == before
 
 
 def test_a_finish_of_no_job_is_lost() -> None:
     stranger = uuid4()
-    assert ending.finish([End(stranger, uuid4(), Completed())], actor=WORKER) == {stranger: Verdict.LOST}
+    assert ending.finish([JobResult(stranger, uuid4(), Completed())], actor=WORKER) == {stranger: FinishStatus.LOST}
 
 
 @pytest.mark.parametrize("outcome", [Completed({"n": 1}), Skipped("x"), BOOM, Failed("e", "r", retry_in=10)])
 def test_a_replay_of_ones_own_finish_is_answered_as_done_before(outcome: Completed | Skipped | Failed) -> None:
     job = JobFactory.create(running=True)
-    assert finish(job, outcome) == Verdict.DONE
+    assert finish(job, outcome) == FinishStatus.DONE
     before = dump_tables()
-    assert finish(job, outcome) == Verdict.REPLAY
+    assert finish(job, outcome) == FinishStatus.REPLAY
     assert dump_tables() == before
 
 
 def test_a_replay_of_ones_own_hand_back_is_answered_as_done_before() -> None:
     job = JobFactory.create(running=True)
-    assert _hand_back(job) == Verdict.DONE
+    assert _hand_back(job) == FinishStatus.DONE
     before = dump_tables()
-    assert _hand_back(job) == Verdict.REPLAY
+    assert _hand_back(job) == FinishStatus.REPLAY
     assert dump_tables() == before
 
 
-def _hand_back(job: Job) -> Verdict:
+def _hand_back(job: Job) -> FinishStatus:
     """With the lease it had when it was read."""
     assert job.lease_token is not None
     return ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="bye")
@@ -108,7 +108,7 @@ def test_a_stale_worker_cannot_finish_a_recovered_job(outcome: Completed | Skipp
     job = JobFactory.create(running=True)
     _expired(job, retry_in=10)
     before = dump_tables()
-    assert finish(job, outcome, actor=make_worker_actor("the stale one")) == Verdict.LOST
+    assert finish(job, outcome, actor=make_worker_actor("the stale one")) == FinishStatus.LOST
     assert dump_tables() == before
 
 
@@ -116,7 +116,7 @@ def test_a_stale_worker_cannot_hand_back_a_recovered_job() -> None:
     job = JobFactory.create(running=True)
     _expired(job)
     before = dump_tables()
-    assert _hand_back(job) == Verdict.LOST
+    assert _hand_back(job) == FinishStatus.LOST
     assert dump_tables() == before
 
 
@@ -124,7 +124,7 @@ def test_a_worker_that_handed_a_job_back_cannot_complete_it_afterwards() -> None
     job = JobFactory.create(running=True)
     _hand_back(job)
     before = dump_tables()
-    assert finish(job, Completed()) == Verdict.LOST
+    assert finish(job, Completed()) == FinishStatus.LOST
     assert dump_tables() == before
 
 
@@ -157,8 +157,9 @@ def test_an_automatic_retry_is_made_in_the_same_step_as_the_failure() -> None:
 def test_many_ends_are_recorded_at_once_each_by_its_own_lease() -> None:
     jobs = JobFactory.create_batch(5, running=True)
     outcomes: list[Completed | Skipped | Failed] = [Completed(), Skipped("x"), BOOM, Failed("e", "r", retry_in=1)]
-    ends = [End(job.pk, job.lease_token or uuid4(), outcome) for job, outcome in zip(jobs, outcomes, strict=False)]
-    stale = End(jobs[4].pk, uuid4(), Completed())
+    finished = zip(jobs, outcomes, strict=False)
+    ends = [JobResult(job.pk, job.lease_token or uuid4(), outcome) for job, outcome in finished]
+    stale = JobResult(jobs[4].pk, uuid4(), Completed())
     verdicts = ending.finish([*ends, stale], actor=WORKER)
     assert [verdicts[job.pk] for job in jobs] == ["done", "done", "done", "done", "lost"]
     now = [Job.objects.get(pk=job.pk).status for job in jobs]
@@ -190,13 +191,13 @@ def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int)
     good, stolen, said = (JobFactory.create(running=True) for _ in range(3))
     more = [JobFactory.create(running=True) for _ in range(others)]
     waiting = JobFactory.create(queued=True)
-    said_before = End(said.pk, said.lease_token, Completed())
-    assert ending.finish([said_before], actor=WORKER) == {said.pk: Verdict.DONE}
-    stolen_end = End(stolen.pk, uuid4(), Completed({"forged": True}))
-    claimer = Claimer("worker-2", Serves((waiting.job_type,)), life=f"worker-2@{uuid4()}")
+    said_before = JobResult(said.pk, said.lease_token, Completed())
+    assert ending.finish([said_before], actor=WORKER) == {said.pk: FinishStatus.DONE}
+    stolen_end = JobResult(stolen.pk, uuid4(), Completed({"forged": True}))
+    claimer = Claimer("worker-2", ServedJobs((waiting.job_type,)), life=f"worker-2@{uuid4()}")
     claimer._limited = False
 
-    for ends, verdict in (([said_before], Verdict.REPLAY), ([stolen_end], Verdict.LOST)):
+    for ends, verdict in (([said_before], FinishStatus.REPLAY), ([stolen_end], FinishStatus.LOST)):
         before = list_events(stolen), list_events(said)
         Job.objects.filter(pk=waiting.pk).update(gate=1)  # nothing to claim
         verdicts, claims = turn.take_plain_turn(claimer, ends, [0], actor=WORKER, lease_sec=30)
@@ -204,12 +205,12 @@ def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int)
         assert (list_events(stolen), list_events(said)) == before
     Job.objects.filter(pk=waiting.pk).update(gate=3)
 
-    ends = [End(job.pk, job.lease_token, Completed()) for job in (good, *more)]
+    ends = [JobResult(job.pk, job.lease_token, Completed()) for job in (good, *more)]
     if others:
         ends += [stolen_end, said_before]
     verdicts, claims = turn.take_plain_turn(claimer, ends, [0], actor=WORKER, lease_sec=30)
-    expected = {job.pk: Verdict.DONE for job in (good, *more)}
-    assert verdicts == expected | ({stolen.pk: Verdict.LOST, said.pk: Verdict.REPLAY} if others else {})
+    expected = {job.pk: FinishStatus.DONE for job in (good, *more)}
+    assert verdicts == expected | ({stolen.pk: FinishStatus.LOST, said.pk: FinishStatus.REPLAY} if others else {})
     (claimed,) = claims
     assert (claimed.id, claimed.params, claimed.lease_owner.rpartition("#")[2]) == (waiting.pk, waiting.params, "0")
     (started,) = list_events(waiting)

@@ -14,9 +14,9 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobs.engine import finish as ending
-from jobs.engine.claim import Claimer, Serves
-from jobs.engine.finish import End, Verdict
-from jobs.engine.sql.rollup import KEY, SUMS
+from jobs.engine.claim import Claimer, ServedJobs
+from jobs.engine.finish import FinishStatus, JobResult
+from jobs.engine.sql.rollup import KEY_COLUMNS, SUM_COLUMNS
 from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job, JobMinute
 from jobs.outcomes import Completed, Failed, Skipped
@@ -42,8 +42,8 @@ OUTCOMES: list[Completed | Skipped | Failed] = [
     Failed(error="boom", reason="", cause=Cause.LEASE_EXPIRED, retry_in=10),
 ]
 NEVER = datetime(2020, 1, 1, tzinfo=UTC)
-Form = Callable[[Sequence[End]], dict[UUID, Verdict]]
-Written = tuple[dict[UUID, Verdict], dict[str, list[str]]]  # its answer, and every row after it
+Form = Callable[[Sequence[JobResult]], dict[UUID, FinishStatus]]
+Written = tuple[dict[UUID, FinishStatus], dict[str, list[str]]]  # its answer, and every row after it
 
 
 @pytest.fixture(autouse=True)
@@ -51,16 +51,16 @@ def _no_limits() -> None:
     ConcurrencyLimit.objects.all().delete()
 
 
-def one_by_one(ends: Sequence[End]) -> dict[UUID, Verdict]:
+def one_by_one(ends: Sequence[JobResult]) -> dict[UUID, FinishStatus]:
     return {job: verdict for end in ends for job, verdict in ending.finish([end], actor=WORKER).items()}
 
 
-def together(ends: Sequence[End]) -> dict[UUID, Verdict]:
+def together(ends: Sequence[JobResult]) -> dict[UUID, FinishStatus]:
     return ending.finish(ends, actor=WORKER)
 
 
 def then_a_claim(finish: Form) -> Form:
-    def form(ends: Sequence[End]) -> dict[UUID, Verdict]:
+    def form(ends: Sequence[JobResult]) -> dict[UUID, FinishStatus]:
         verdicts = finish(ends)
         assert len(claimer().claim(range(len(ends)), lease_sec=30)) == len(ends)
         return verdicts
@@ -68,15 +68,15 @@ def then_a_claim(finish: Form) -> Form:
     return form
 
 
-def in_one_turn(ends: Sequence[End]) -> dict[UUID, Verdict]:
+def in_one_turn(ends: Sequence[JobResult]) -> dict[UUID, FinishStatus]:
     return _turn(ends, range(len(ends)))
 
 
-def in_turns_of_one(ends: Sequence[End]) -> dict[UUID, Verdict]:
+def in_turns_of_one(ends: Sequence[JobResult]) -> dict[UUID, FinishStatus]:
     return {job: verdict for slot, end in enumerate(ends) for job, verdict in _turn([end], [slot]).items()}
 
 
-def _turn(ends: Sequence[End], slots: Sequence[int]) -> dict[UUID, Verdict]:
+def _turn(ends: Sequence[JobResult], slots: Sequence[int]) -> dict[UUID, FinishStatus]:
     """As a worker does: what was not claimed by the way is claimed afterwards."""
     taker = claimer()
     verdicts, claims = turn.take_plain_turn(taker, ends, slots, actor=WORKER, lease_sec=30)
@@ -86,7 +86,7 @@ def _turn(ends: Sequence[End], slots: Sequence[int]) -> dict[UUID, Verdict]:
 
 
 def claimer() -> Claimer:
-    found = Claimer("taker", Serves((SAMPLE_TYPE,)), life="taker@1")
+    found = Claimer("taker", ServedJobs((SAMPLE_TYPE,)), life="taker@1")
     found._limited = False
     return found
 
@@ -98,7 +98,7 @@ def undone() -> Iterator[None]:
         transaction.set_rollback(True)
 
 
-def written(form: Form, ends: Sequence[End]) -> Written:
+def written(form: Form, ends: Sequence[JobResult]) -> Written:
     """What a form answers, and every row there is after it, but for what chance and the clock decide."""
     with undone():
         verdicts = form(ends)
@@ -120,8 +120,8 @@ def _added_up(minutes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Whichever minutes it took."""
     sums: dict[tuple[Any, ...], Counter[str]] = {}
     for row in minutes:
-        key = tuple((name, row[name]) for name in KEY if name != "minute")
-        sums.setdefault(key, Counter()).update({name: row[name] for name in SUMS if name != "run_sec"})
+        key = tuple((name, row[name]) for name in KEY_COLUMNS if name != "minute")
+        sums.setdefault(key, Counter()).update({name: row[name] for name in SUM_COLUMNS if name != "run_sec"})
     return [dict(key) | dict(added) for key, added in sums.items()]
 
 
@@ -138,12 +138,12 @@ def _plain(table: str, name: str, value: Any, born: dict[UUID, str], known: set[
     return value
 
 
-def an_end(job: Job, outcome: Completed | Skipped | Failed) -> End:
+def an_end(job: Job, outcome: Completed | Skipped | Failed) -> JobResult:
     assert job.lease_token is not None
-    return End(job.pk, job.lease_token, outcome)
+    return JobResult(job.pk, job.lease_token, outcome)
 
 
-def a_scene(*, lanes: bool) -> list[End]:
+def a_scene(*, lanes: bool) -> list[JobResult]:
     """Jobs that run, with all kinds of ends; and as many that wait."""
     ends = []
     for place, outcome in enumerate((*OUTCOMES, *OUTCOMES[-4:])):
@@ -159,9 +159,9 @@ def a_scene(*, lanes: bool) -> list[End]:
         )
         ends.append(an_end(job, outcome))
     stale, said = (JobFactory.create(running=True, created_at=NEVER, dispatched_at=NEVER) for _ in range(2))
-    ends.append(End(stale.pk, uuid4(), Completed({"forged": True})))
+    ends.append(JobResult(stale.pk, uuid4(), Completed({"forged": True})))
     before = an_end(said, Failed(error=ODD, reason=ODD, retry_in=5))
-    assert ending.finish([before], actor=WORKER) == {said.pk: Verdict.DONE}
+    assert ending.finish([before], actor=WORKER) == {said.pk: FinishStatus.DONE}
     ends.append(before)
     group = JobGroupFactory.create()
     for place in range(len(ends)):
@@ -185,7 +185,7 @@ def test_results_and_claims_write_the_same_rows_in_every_form(subscribed: tuple[
         webhooks.create("https://example.com/hook", list(subscribed), tenant=tenant)
     expected = written(then_a_claim(one_by_one), ends)
     verdicts, rows = expected
-    assert list(verdicts.values()).count(Verdict.DONE) == len(ends) - 2
+    assert list(verdicts.values()).count(FinishStatus.DONE) == len(ends) - 2
     assert len([row for row in rows["Job"] if "taker@1#" in row]) == len(ends)
     assert bool(rows["WebhookMessage"]) == bool(subscribed)
     for form in (then_a_claim(together), in_one_turn, in_turns_of_one):
@@ -211,11 +211,11 @@ def test_a_claim_under_limits_with_room_writes_the_rows_of_a_plain_claim(
 ) -> None:
     a_scene(lanes=False)
 
-    def claim(_: Sequence[End]) -> dict[UUID, Verdict]:
+    def claim(_: Sequence[JobResult]) -> dict[UUID, FinishStatus]:
         assert len(claimer().claim(range(12), lease_sec=30)) == 12
         return {}
 
-    def claim_under_limits(_: Sequence[End]) -> dict[UUID, Verdict]:
+    def claim_under_limits(_: Sequence[JobResult]) -> dict[UUID, FinishStatus]:
         for scope, key, most, paused in limits:
             ConcurrencyLimit.objects.create(scope=scope, key=key, max=most, paused=paused)
         return claim(())
@@ -242,9 +242,9 @@ def test_a_job_that_waits_again_is_claimed_in_the_turn_that_brings_its_stale_res
     lost = JobFactory.create(queued=True, priority=99, dispatched_at=NEVER)
     more = [an_end(job, Completed()) for job in JobFactory.create_batch(others, running=True)]
     taker = claimer()
-    stale = End(lost.pk, uuid4(), Failed(error="late", reason="late", retry_in=1))
+    stale = JobResult(lost.pk, uuid4(), Failed(error="late", reason="late", retry_in=1))
     verdicts, claims = turn.take_plain_turn(taker, [stale, *more], [0], actor=WORKER, lease_sec=30)
-    assert verdicts == {lost.pk: Verdict.LOST} | {end.job_id: Verdict.DONE for end in more}
+    assert verdicts == {lost.pk: FinishStatus.LOST} | {end.job_id: FinishStatus.DONE for end in more}
     assert [claim.id for claim in claims] == [lost.pk]
     assert list_event_kinds(lost) == ["RUNNING"]
     assert not Job.objects.filter(retry_of=lost.pk).exists()
@@ -255,6 +255,6 @@ def test_a_job_whose_end_is_said_twice_ends_once(finish: Form) -> None:
     job = JobFactory.create(running=True)
     JobFactory.create_batch(2, queued=True)
     end = an_end(job, Failed(error="boom", reason="boom", retry_in=1))
-    assert finish([end, end]) == {job.pk: Verdict.DONE}
+    assert finish([end, end]) == {job.pk: FinishStatus.DONE}
     assert list_event_kinds(job) == ["FAILED", "RETRY_CREATED"]
     assert sum(JobMinute.objects.values_list("jobs", flat=True)) == 1

@@ -12,8 +12,8 @@ import pytest
 from docs.generate import LIFECYCLE, lifecycle_page
 from jobs.actors import SCHEDULER, Actor, ActorKind
 from jobs.engine import finish, lifecycle
-from jobs.engine.facts import facts_of
-from jobs.engine.finish import End, Verdict
+from jobs.engine.facts import gather_facts
+from jobs.engine.finish import FinishStatus, JobResult
 from jobs.errors import WrongState
 from jobs.models import Job, JobMinute, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
@@ -62,7 +62,7 @@ ASKED_ARROWS = [
 ]
 
 # Verbs that carry the token of a lease.
-TOLD: dict[str, Callable[[Job, Any], Verdict]] = {
+TOLD: dict[str, Callable[[Job, Any], FinishStatus]] = {
     "complete": lambda job, token: _finish(job, token, Completed({"n": 1})),
     "skip": lambda job, token: _finish(job, token, Skipped(WHY)),
     "fail": lambda job, token: _finish(job, token, Failed(error=WHY, reason=WHY)),
@@ -74,13 +74,13 @@ TOLD_ARROWS = [each for each in TRANSITIONS if each.verb in TOLD and each not in
 STOP_MODE = {Status.CANCELLED: StopMode.CANCEL, Status.PAUSED: StopMode.PAUSE}
 
 
-def _expire(job: Job) -> Verdict:
+def _expire(job: Job) -> FinishStatus:
     ended = finish.expire([job], cause=Cause.LEASE_EXPIRED, error=WHY, tell=lambda _: {}, retry_in=lambda _: None)
-    return Verdict.DONE if ended else Verdict.LOST
+    return FinishStatus.DONE if ended else FinishStatus.LOST
 
 
-def _finish(job: Job, token: Any, outcome: Completed | Skipped | Failed) -> Verdict:
-    return finish.finish([End(job.pk, token, outcome)], actor=ADA)[job.pk]
+def _finish(job: Job, token: Any, outcome: Completed | Skipped | Failed) -> FinishStatus:
+    return finish.finish([JobResult(job.pk, token, outcome)], actor=ADA)[job.pk]
 
 
 def _name(each: Any) -> str:
@@ -127,7 +127,7 @@ def test_an_illegal_verb_is_refused_by_name_and_changes_nothing(verb: str, statu
     with pytest.raises(WrongState) as refusal:
         ASKED[verb](job)
     assert refusal.value.status == status
-    assert refusal.value.allowed == allowed_actions(facts_of(job))
+    assert refusal.value.allowed == allowed_actions(gather_facts(job))
     assert verb not in refusal.value.allowed
     assert dump_tables() == before
 
@@ -137,7 +137,7 @@ def test_the_holder_of_the_lease_takes_its_arrow(way: Transition) -> None:
     asked = STOP_MODE.get(way.target)
     stop = {"cancel_requested": True, "cancel_mode": asked, "status_reason": WHY} if asked else {}
     job = job_in(Status.RUNNING, **stop)
-    assert TOLD[way.verb](job, job.lease_token) == Verdict.DONE
+    assert TOLD[way.verb](job, job.lease_token) == FinishStatus.DONE
     actor = SCHEDULER if way.by == Initiator.SCHEDULER else ADA
     _assert_left_behind(job, way, "" if way.verb == "complete" else WHY, actor)
     assert (job.lease_owner, job.lease_token, job.lease_expires_at) == (None, None, None)
@@ -147,7 +147,7 @@ def test_the_holder_of_the_lease_takes_its_arrow(way: Transition) -> None:
 def test_a_stale_token_moves_nothing_from_any_state(verb: str, status: Status) -> None:
     job = job_in(status)
     before = dump_tables()
-    assert TOLD[verb](job, uuid4()) == Verdict.LOST
+    assert TOLD[verb](job, uuid4()) == FinishStatus.LOST
     assert dump_tables() == before
 
 

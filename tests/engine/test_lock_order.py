@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from jobs.engine.claim import Claimer, Serves
-from jobs.engine.finish import End, Verdict
+from jobs.engine.claim import Claimer, ServedJobs
+from jobs.engine.finish import FinishStatus, JobResult
 from jobs.engine.sql.claim import renew_leases
 from jobs.engine.worker import turn
 from jobs.models import ConcurrencyLimit, Job
@@ -29,11 +29,11 @@ class Exchange(threading.Thread):
 
     def __init__(self, running: list[Job]) -> None:
         super().__init__()
-        self.ends = [End(job.pk, job.lease_token, Completed()) for job in running if job.lease_token is not None]
+        self.ends = [JobResult(job.pk, job.lease_token, Completed()) for job in running if job.lease_token is not None]
         self.done: Any = None
 
     def run(self) -> None:
-        claimer = Claimer("taker", Serves((SAMPLE_TYPE,)), life="taker@1")
+        claimer = Claimer("taker", ServedJobs((SAMPLE_TYPE,)), life="taker@1")
         claimer._limited = False
         try:
             slots = range(len(self.ends))
@@ -72,7 +72,7 @@ def test_a_worker_that_waits_to_end_a_job_holds_nothing_of_the_queue(jobs: tuple
         job_services.cancel(waiting[0].pk)
     exchange.join()
     verdicts, claimed = exchange.done
-    assert set(verdicts.values()) == {Verdict.DONE}
+    assert set(verdicts.values()) == {FinishStatus.DONE}
     assert {claim.id for claim in claimed} == {job.pk for job in waiting[1:]}
     assert Job.objects.get(pk=waiting[0].pk).status == Status.CANCELLED
 
@@ -88,7 +88,7 @@ def test_an_end_that_waited_for_a_heartbeat_is_written_once(jobs: tuple[list[Job
         wait_until(somebody_waits, what="the end waits for the heartbeat")
     exchange.join()
     verdicts, claimed = exchange.done
-    assert set(verdicts.values()) == {Verdict.DONE}
+    assert set(verdicts.values()) == {FinishStatus.DONE}
     assert [claim.id for claim in sorted(claimed, key=lambda claim: claim.lease_owner)] == [job.pk for job in waiting]
     assert {tuple(list_event_kinds(job)) for job in running} == {("COMPLETED",)}
     assert {tuple(list_event_kinds(job)) for job in waiting} == {("RUNNING",)}

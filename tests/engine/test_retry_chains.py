@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from jobs.engine.job_spec import COLUMNS
-from jobs.engine.sql.columns import BLANK, SUBMISSION
+from jobs.engine.sql.columns import INITIAL_VALUES, SUBMISSION_COLUMNS
 from jobs.errors import LiveTail, Superseded, WrongState
 from jobs.models import Gate, Job
 from jobs.services import jobs as job_services
@@ -61,7 +61,7 @@ def _fully_described() -> dict[str, Any]:
 
 
 def _assert_follows(retry: Job, job: Job) -> None:
-    for column in SUBMISSION:
+    for column in SUBMISSION_COLUMNS:
         assert getattr(retry, column) == getattr(job, column), column
     assert (retry.retry_of_id, retry.attempt) == (job.pk, job.attempt + 1)
     assert (retry.idempotency_key, retry.idempotency_hash, retry.hold) == (None, "", False)
@@ -72,7 +72,7 @@ def _assert_follows(retry: Job, job: Job) -> None:
 
 def test_the_columns_of_a_job_are_either_submitted_or_born_or_state() -> None:
     """A new column must be given its place, or retries would lose it unseen."""
-    made = {*COLUMNS, *BLANK, "priority", "created_at", "gate"}
+    made = {*COLUMNS, *INITIAL_VALUES, "priority", "created_at", "gate"}
     nullable_state = {each.column for each in Job._meta.concrete_fields if each.null} - made
     assert made | nullable_state == {each.column for each in Job._meta.concrete_fields}
 

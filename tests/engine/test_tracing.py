@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from jobs import job, tracing
 from jobs.actors import make_worker_actor
-from jobs.engine.claim import Claim, Claimer, Serves
+from jobs.engine.claim import Claim, Claimer, ServedJobs
 from jobs.engine.executors.run import Context, run, run_async
-from jobs.engine.finish import End, finish
+from jobs.engine.finish import JobResult, finish
 from jobs.models import Job
 from jobs.outcomes import Outcome
 from jobs.registry import registry
@@ -56,9 +56,10 @@ def handlers() -> Iterator[None]:
 
 def work_off() -> list[tuple[Claim, Outcome]]:
     """What a worker does, without its threads."""
-    claims = Claimer("tracer", Serves(tuple(registry.local_names()))).claim(range(10), lease_sec=30)
+    claims = Claimer("tracer", ServedJobs(tuple(registry.local_names()))).claim(range(10), lease_sec=30)
     ended = [(claim, _executed(claim)) for claim in claims]
-    finish([End(claim.id, claim.lease_token, outcome) for claim, outcome in ended], actor=make_worker_actor("tracer"))  # type: ignore[arg-type]
+    results = [JobResult(claim.id, claim.lease_token, outcome) for claim, outcome in ended]  # type: ignore[arg-type]
+    finish(results, actor=make_worker_actor("tracer"))
     return ended
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from jobs.conf import conf
 from jobs.engine import finish
-from jobs.engine.claim import Claimer, Serves
+from jobs.engine.claim import Claimer, ServedJobs
 from jobs.engine.executors import process, run
 from jobs.engine.executors.run import Context
-from jobs.engine.finish import End, Verdict
+from jobs.engine.finish import FinishStatus, JobResult
 from jobs.engine.worker.running_jobs import RunningJob
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed
@@ -30,9 +30,9 @@ RETRY: dict[str, Any] = {"attempt": 1, "max_retries": 3, "retry_policy": {}}
 def record(outcome: Completed | Failed, alone: bool) -> list[Job]:
     """One end and several are different statements."""
     jobs = JobFactory.create_batch(1 if alone else 2, running=True)
-    ends = [End(job.pk, job.lease_token, outcome) for job in jobs if job.lease_token is not None]
+    ends = [JobResult(job.pk, job.lease_token, outcome) for job in jobs if job.lease_token is not None]
     verdicts = finish.finish(ends, actor=WORKER)
-    assert set(verdicts.values()) == {Verdict.DONE}
+    assert set(verdicts.values()) == {FinishStatus.DONE}
     return [Job.objects.select_related("run", "retried_by").get(pk=job.pk) for job in jobs]
 
 
@@ -104,7 +104,7 @@ def test_whatever_a_retry_policy_says_the_job_ends(
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (35, "signal 35")])
 def test_whatever_signal_ends_a_handlers_process_the_job_ends(number: int, name: str) -> None:
     JobFactory.create(queued=True)
-    [claim] = Claimer("one", Serves((SAMPLE_TYPE,))).claim([0], lease_sec=30)
+    [claim] = Claimer("one", ServedJobs((SAMPLE_TYPE,))).claim([0], lease_sec=30)
     job = RunningJob(claim, Context(job_id=claim.id, params={}), deadline=0.0)
     ended = process._explain_exit(job, -number)
     assert isinstance(ended, Failed)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.engine.selection.limits import sync
+from jobs.engine.selection.limits import sync_limits
 from jobs.explain import explain
 from jobs.models import JobMinute, Worker
 from jobs.registry import registry
@@ -24,7 +24,7 @@ TYPE = "sample.noop"
 @pytest.fixture(autouse=True)
 def at_work(settings: Any) -> Worker:
     settings.JOBSCHEDULER = {**settings.JOBSCHEDULER, "LIMITS": {"global": None}}
-    sync()
+    sync_limits()
     return WorkerFactory.create(slots=2, serves={"types": registry.local_names(), "resources": None, "tenant": None})
 
 

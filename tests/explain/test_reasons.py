@@ -10,7 +10,7 @@ from django.utils import timezone, translation
 
 from jobs.actors import Actor, ActorKind
 from jobs.engine import promoter
-from jobs.engine.selection.limits import sync
+from jobs.engine.selection.limits import sync_limits
 from jobs.explain import Explanation, explain
 from jobs.models import Gate, Job, JobEvent, Lease, Worker
 from jobs.registry import registry
@@ -31,7 +31,7 @@ TYPE = "sample.noop"
 def at_work(settings: Any) -> Worker:
     """A worker that serves everything, and no limits but those a test sets."""
     settings.JOBSCHEDULER = {**settings.JOBSCHEDULER, "LIMITS": {"global": None}}
-    sync()
+    sync_limits()
     return WorkerFactory.create(slots=2, serves={"types": registry.local_names(), "resources": None, "tenant": None})
 
 

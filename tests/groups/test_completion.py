@@ -10,7 +10,7 @@ from django.db import DatabaseError
 from django.test import override_settings
 
 from jobs.engine import finish
-from jobs.engine.finish import Verdict
+from jobs.engine.finish import FinishStatus
 from jobs.errors import WrongState
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.outcomes import Failed, Skipped
@@ -74,7 +74,7 @@ def test_a_place_that_ended_well_lets_the_next_one_go(how: str) -> None:
     if how == "complete":
         executor.complete(running)
     else:
-        assert executor.finish(running, Skipped("nothing to do")) == Verdict.DONE
+        assert executor.finish(running, Skipped("nothing to do")) == FinishStatus.DONE
     assert _statuses(jobs)[1:] == ["QUEUED", "PENDING"]
     released = list_events(jobs[1])[-1]
     assert (released.kind, released.reason, released.actor_kind) == ("RELEASED", "predecessor ended", "scheduler")

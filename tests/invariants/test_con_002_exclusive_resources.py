@@ -26,7 +26,7 @@ def test_con_002_unit_a_resource_can_have_its_own_limit() -> None:
 @pytest.mark.django_db
 @override_settings(JOBSCHEDULER=OLLAMA_ALONE)
 def test_con_002_integration_jobs_of_another_resource_pass_those_that_wait() -> None:
-    limits.sync()
+    limits.sync_limits()
     ids = job_services.enqueue_many(
         [{"job_type": TYPE, "resource": name} for name in ("ollama", "ollama", "api", "api")]
     )
@@ -42,7 +42,7 @@ def test_con_002_integration_jobs_of_another_resource_pass_those_that_wait() -> 
 @pytest.mark.django_db
 @override_settings(JOBSCHEDULER=OLLAMA_ALONE)
 def test_con_002_error_a_busy_resource_starts_nothing_and_a_nameless_one_is_refused() -> None:
-    limits.sync()
+    limits.sync_limits()
     executor.claim(job_services.enqueue(TYPE, resource="ollama"))
     job_services.enqueue(TYPE, resource="ollama", priority="URGENT")
     before = dump_tables()

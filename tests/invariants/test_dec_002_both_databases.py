@@ -14,7 +14,7 @@ from django.db import connection
 from jobs.db import is_sqlite
 from jobs.engine.claim import Claim
 from jobs.engine.sql import candidates, claim, finish, insert, limits, promote
-from jobs.engine.sql.columns import CLAIMED
+from jobs.engine.sql.columns import CLAIM_COLUMNS
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from tests.sample_app import job_types
@@ -29,12 +29,12 @@ STATEMENTS = (
     claim.claim_chosen,
     claim.renew_leases,
     finish.finish_jobs,
-    finish.count_finished,
+    finish.add_to_rollup,
     promote.promote,
     promote.promote_due,
     promote.read_queue_state,
     candidates.find_in_window,
-    candidates.walk_flows,
+    candidates.find_across_flows,
     limits.read_limits,
 )
 
@@ -47,7 +47,7 @@ def test_dec_002_unit_every_statement_has_a_form_for_each_database(statement: Ca
 
 
 def test_dec_002_unit_a_claim_is_read_in_the_order_in_which_both_answer() -> None:
-    assert Claim._fields == (*CLAIMED, "artifacts")
+    assert Claim._fields == (*CLAIM_COLUMNS, "artifacts")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs.engine.executors.run import decide_retry
-from jobs.engine.finish import Verdict
+from jobs.engine.finish import FinishStatus
 from jobs.errors import NoRetry
 from jobs.models import Job
 from jobs.outcomes import Failed
@@ -28,7 +28,7 @@ def _fail(job: Job, error: Exception | None = None) -> Job:
     """Fail as a worker would: the policy decides."""
     facts = {"attempt": job.attempt, "max_retries": job.max_retries, "retry_policy": job.retry_policy}
     delay = decide_retry(job.job_type, **facts, cause=Cause.ERROR, error=error)
-    assert executor.finish(job, Failed(error="boom", reason="boom", retry_in=delay)) == Verdict.DONE
+    assert executor.finish(job, Failed(error="boom", reason="boom", retry_in=delay)) == FinishStatus.DONE
     job.refresh_from_db()
     return job
 

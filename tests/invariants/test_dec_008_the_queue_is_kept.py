@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from jobs.engine.maintenance import recovery
-from jobs.engine.process_identity import Identity, Life
+from jobs.engine.process_identity import Liveness, ProcessIdentity
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
@@ -18,14 +18,14 @@ from tests.support import executor
 from tests.support.snapshots import dump_tables, list_events
 
 TYPE = job_types.anything.name
-ME = Identity.mine("worker-1")
+ME = ProcessIdentity.mine("worker-1")
 GONE = replace(ME, started="1")  # a process with our pid that began at another time cannot live any more
 
 
 def test_dec_008_unit_a_former_life_is_told_from_a_live_one() -> None:
-    assert (ME.life(), GONE.life()) == (Life.ALIVE, Life.GONE)
-    assert replace(ME, namespace="1").life() == Life.UNKNOWN
-    assert Identity.of_owner(GONE.slot(0)) == GONE
+    assert (ME.life(), GONE.life()) == (Liveness.ALIVE, Liveness.GONE)
+    assert replace(ME, namespace="1").life() == Liveness.UNKNOWN
+    assert ProcessIdentity.of_owner(GONE.slot(0)) == GONE
 
 
 @pytest.mark.django_db(transaction=True)
@@ -51,7 +51,7 @@ def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
     [ME, replace(GONE, host="elsewhere"), replace(GONE, name="worker-2")],
     ids=["alive", "elsewhere", "another"],
 )
-def test_dec_008_error_what_is_not_proven_gone_is_left_alone(owner: Identity) -> None:
+def test_dec_008_error_what_is_not_proven_gone_is_left_alone(owner: ProcessIdentity) -> None:
     JobFactory.create(running=True, lease_owner=owner.slot(0))
     before = dump_tables()
     assert recovery.recover_previous_process(ME) == 0

@@ -26,7 +26,7 @@ def test_dec_011_unit_the_default_is_one_for_all() -> None:
 
 @pytest.mark.django_db
 def test_dec_011_integration_the_next_job_starts_when_the_first_has_ended() -> None:
-    limits.sync()
+    limits.sync_limits()
     first, second = job_services.enqueue(TYPE), job_services.enqueue(TYPE, tenant="acme", resource="other")
     running = executor.claim(first)
     assert executor.claim_next() is None
@@ -36,9 +36,9 @@ def test_dec_011_integration_the_next_job_starts_when_the_first_has_ended() -> N
 
 @pytest.mark.django_db
 def test_dec_011_integration_an_operator_may_raise_it() -> None:
-    limits.sync()
+    limits.sync_limits()
     ConcurrencyLimit.objects.update(max=2, overridden=True)
-    limits.sync()
+    limits.sync_limits()
     job_services.enqueue_many([{"job_type": TYPE}] * 3)
     assert [executor.claim_next() is not None for _ in range(3)] == [True, True, False]
 
@@ -47,7 +47,7 @@ def test_dec_011_integration_an_operator_may_raise_it() -> None:
 @pytest.mark.parametrize("state", ["running", "dispatching"])
 def test_dec_011_error_a_job_beyond_the_limit_stays_where_it_is(state: str) -> None:
     """A reservation for a remote executor counts as much as a running job."""
-    limits.sync()
+    limits.sync_limits()
     JobFactory.create(**{state: True})
     job_services.enqueue(TYPE)
     before = dump_tables()
@@ -68,6 +68,6 @@ def test_dec_011_error_a_limit_that_makes_no_sense_is_refused(wrong: dict[str, A
 @pytest.mark.django_db
 @override_settings(JOBSCHEDULER={"LIMITS": {"global": None}})
 def test_dec_011_integration_no_limit_at_all_can_be_asked_for() -> None:
-    limits.sync()
+    limits.sync_limits()
     job_services.enqueue_many([{"job_type": TYPE}] * 3)
     assert all(executor.claim_next() for _ in range(3))

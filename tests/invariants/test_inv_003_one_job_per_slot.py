@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, models, transaction
 from django.db.models import Q
 
-from jobs.engine.claim import Claimer, Serves
+from jobs.engine.claim import Claimer, ServedJobs
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.states import Status
@@ -18,7 +18,7 @@ TYPE = job_types.anything.name
 
 
 def _claimer() -> Claimer:
-    return Claimer("worker-1", Serves(types=(TYPE,)))
+    return Claimer("worker-1", ServedJobs(types=(TYPE,)))
 
 
 def test_inv_003_unit_a_slot_is_unique_among_running_jobs() -> None:

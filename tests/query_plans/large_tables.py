@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs import ids
-from jobs.engine.sql.columns import BLANK
+from jobs.engine.sql.columns import INITIAL_VALUES
 from jobs.models import Target
 from tests.factories import SAMPLE_TYPE
 
@@ -112,7 +112,7 @@ class LargeTables:
             "created_at": at,
             "position": "n * 1024",
             **_PLAIN,
-            **BLANK,
+            **INITIAL_VALUES,
         }
 
     def _run(self) -> dict[str, str]:

@@ -16,8 +16,8 @@ from pytest_django import DjangoDbBlocker
 from bench import bulk_insert
 from jobs.actors import make_worker_actor
 from jobs.engine import promoter
-from jobs.engine.claim import Claimer, Serves, foreign_work
-from jobs.engine.finish import End, finish
+from jobs.engine.claim import Claimer, ServedJobs, has_unserved_jobs
+from jobs.engine.finish import JobResult, finish
 from jobs.engine.maintenance.recovery import LeaseReaper
 from jobs.engine.sql.claim import renew_leases
 from jobs.models import ConcurrencyLimit
@@ -52,7 +52,7 @@ def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 
 @pytest.mark.parametrize("prepared", [True, False])
 def test_a_claim_walks_the_dispatch_order(queue: None, prepared: bool) -> None:
-    claimer = Claimer("plans", Serves(TYPES))
+    claimer = Claimer("plans", ServedJobs(TYPES))
     require_no_walk(statements(lambda: claimer.claim(SLOTS, lease_sec=30)))  # by a round: limits may be in force
     assert claimer.is_plain
     (claim,) = statements(lambda: claimer.claim(SLOTS, lease_sec=30))
@@ -66,7 +66,7 @@ def test_a_claim_under_limits_reads_no_more_than_it_needs(queue: None) -> None:
     def claim() -> None:
         ConcurrencyLimit.objects.create(scope="global", max=1000)
         ConcurrencyLimit.objects.create(scope="job_type", key=TYPES[1], max=500)
-        assert Claimer("plans", Serves(TYPES)).claim(SLOTS, lease_sec=30)
+        assert Claimer("plans", ServedJobs(TYPES)).claim(SLOTS, lease_sec=30)
 
     require_no_walk(statements(claim))
 
@@ -78,7 +78,7 @@ def test_a_saturated_type_is_stepped_over_by_the_heads_of_flows(queue: None) -> 
             "UPDATE jobscheduler_job SET position = -1 WHERE job_type = %s AND id IN (SELECT id FROM jobscheduler_job"
         )
         ask(f"{ahead} WHERE gate = 3 AND job_type = %s LIMIT 1500)", [TYPES[0], TYPES[0]])
-        assert Claimer("plans", Serves(TYPES)).claim(SLOTS, lease_sec=30)
+        assert Claimer("plans", ServedJobs(TYPES)).claim(SLOTS, lease_sec=30)
 
     asked = [each for each in statements(claim) if "SET position" not in each[0]]
     (heads,) = [each for each in asked if "RECURSIVE head" in each[0]]
@@ -87,7 +87,7 @@ def test_a_saturated_type_is_stepped_over_by_the_heads_of_flows(queue: None) -> 
 
 
 def test_looking_for_foreign_work_steps_from_flow_to_flow(queue: None) -> None:
-    (asked,) = statements(lambda: foreign_work(Serves(TYPES)))
+    (asked,) = statements(lambda: has_unserved_jobs(ServedJobs(TYPES)))
     plan = explain_prepared(asked)
     assert indexes(plan) == {"job_ready"}
     assert not scans(plan)
@@ -101,9 +101,9 @@ def test_a_sweep_reads_only_what_runs(queue: None) -> None:
 
 def test_ends_and_heartbeats_go_straight_to_their_rows(queue: None) -> None:
     def work() -> None:
-        claims = Claimer("plans", Serves(TYPES)).claim(SLOTS, lease_sec=30)
+        claims = Claimer("plans", ServedJobs(TYPES)).claim(SLOTS, lease_sec=30)
         renew_leases(connection, [(each.id, each.lease_token) for each in claims], 30)
-        finish([End(each.id, each.lease_token, Completed()) for each in claims], actor=make_worker_actor("plans"))
+        finish([JobResult(each.id, each.lease_token, Completed()) for each in claims], actor=make_worker_actor("plans"))
 
     require_no_walk(statements(work))
 
@@ -112,8 +112,8 @@ def test_lanes_and_due_times_are_looked_up_by_index(queue: None) -> None:
     def work() -> None:
         ask("INSERT INTO jobscheduler_lanemark (lane_id) VALUES (%s)", [uuid4()])
         promoter.promote()
-        promoter.wake_due()
-        promoter.look_ahead()
+        promoter.promote_due()
+        promoter.read_queue_state()
 
     require_no_walk(statements(work))
 

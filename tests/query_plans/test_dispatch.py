@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from jobs.engine.claim import Claimer, Serves
+from jobs.engine.claim import Claimer, ServedJobs
 from jobs.engine.maintenance.aging import PriorityAging
 from jobs.engine.maintenance.deadlines import DeadlineCheck
 from jobs.models import ConcurrencyLimit
@@ -28,7 +28,7 @@ AGING = {**OPEN, "FAIRNESS_POLICY": "jobs.policies.fairness.Aging"}
 
 
 def claim() -> None:
-    Claimer("plans", Serves(TYPES)).claim(SLOTS, lease_sec=30)
+    Claimer("plans", ServedJobs(TYPES)).claim(SLOTS, lease_sec=30)
 
 
 def late() -> None:

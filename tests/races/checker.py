@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import Sum
 
 from jobs.actors import ActorKind
-from jobs.engine.finish import Verdict
+from jobs.engine.finish import FinishStatus
 from jobs.models import GroupMode, GroupStatus, Job, JobEvent, JobGroup, JobMinute, JobRun
 from jobs.models.group import OPEN_GROUP_STATUSES
 from jobs.states import ACTIVE, TERMINAL, TRANSITIONS, EventKind, Status
@@ -40,7 +40,7 @@ def find_answer_violations(answers: Iterable[dict[str, Any]]) -> Iterator[str]:
     in_trail: Counter[Any] = Counter(told.values_list("job_id", "token"))
     for job, token in acknowledged.keys() | in_trail.keys():
         if (said := acknowledged[job, token]) != (kept := in_trail[job, token]):
-            yield f"job {job}: an end was acknowledged {said} times ({Verdict.DONE}) and recorded {kept} times"
+            yield f"job {job}: an end was acknowledged {said} times ({FinishStatus.DONE}) and recorded {kept} times"
     yield from (f"group {group}: round {each} was announced twice" for (group, each), n in finished.items() if n > 1)
 
 

@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 
 from jobs import actors
 from jobs.engine import lifecycle, promoter
-from jobs.engine.finish import End, Verdict, finish, hand_back, stop
-from jobs.engine.transitions import jobs
+from jobs.engine.finish import FinishStatus, JobResult, finish, hand_back, stop
 from jobs.errors import JobSchedulerError
+from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import jobs as job_services
 from jobs.signals import group_finished
@@ -59,9 +59,9 @@ class RandomVerbs:
         self.actor = actors.make_worker_actor(f"race-{os.getpid()}")
         self.person = actors.Actor(actors.ActorKind.USER, f"person-{os.getpid()}")
         self.taker = JobClaimer(self.actor.name)
-        self.leases: dict[UUID, End] = {}
+        self.leases: dict[UUID, JobResult] = {}
         self.slot = 0
-        self.last: End | None = None
+        self.last: JobResult | None = None
         self.calls: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.unexpected: list[str] = []
@@ -104,7 +104,7 @@ class RandomVerbs:
 
     def start(self) -> None:
         """As a remote executor does: offered first; sometimes too late."""
-        ready = list(jobs().ready().in_dispatch_order().values_list("pk", flat=True)[:20])
+        ready = list(Job.objects.ready().in_dispatch_order().values_list("pk", flat=True)[:20])
         if ready and len(self.leases) < SLOTS:
             job = executor.offer(self.chance.choice(ready), actor=self.actor, reserve_sec=LEASE_SEC)
             if self.chance.random() < 0.2:
@@ -125,12 +125,12 @@ class RandomVerbs:
         """One, or all that is held at once; and at times the same word again, as after a lost reply."""
         held = list(self.leases.values())
         some = held if self.chance.random() < 0.3 else held[:1]
-        ends = [End(each.job_id, each.token, self._outcome(), each.group_id) for each in some]
+        ends = [JobResult(each.job_id, each.token, self._outcome(), each.group_id) for each in some]
         for job_id, verdict in finish(ends, actor=self.actor).items():
             self._released(job_id, verdict)
         self.last = ends[-1]
         if self.chance.random() < 0.2:
-            self._require(finish([self.last], actor=self.actor)[self.last.job_id], Verdict.REPLAY)
+            self._require(finish([self.last], actor=self.actor)[self.last.job_id], FinishStatus.REPLAY)
 
     def end_one(self) -> None:
         (held, *_) = self.leases.values()
@@ -141,7 +141,7 @@ class RandomVerbs:
         """Nobody may have asked: then nothing happens."""
         held = self._one_held()
         verdict = stop(held.job_id, held.token, actor=self.actor)
-        if verdict == Verdict.DONE:
+        if verdict == FinishStatus.DONE:
             self._released(held.job_id, verdict)
 
     def give_back(self) -> None:
@@ -151,11 +151,12 @@ class RandomVerbs:
     def lie(self) -> None:
         """A token that never was, for a job that somebody holds."""
         held = self._one_held()
-        self._require(finish([End(held.job_id, uuid4(), Completed(), held.group_id)], actor=self.actor)[held.job_id])
+        result = JobResult(held.job_id, uuid4(), Completed(), held.group_id)
+        self._require(finish([result], actor=self.actor)[held.job_id])
         self._require(stop(held.job_id, uuid4(), actor=self.actor))
 
     def promote(self) -> None:
-        promoter.wake_due()
+        promoter.promote_due()
         promoter.promote()
 
     def _outcome(self) -> Completed | Skipped | Failed:
@@ -165,17 +166,17 @@ class RandomVerbs:
         return self.chance.choice([*outcomes, *again])
 
     def _hold(self, job_id: UUID, token: UUID, group_id: UUID | None) -> None:
-        self.leases[job_id] = End(job_id, token, Completed(), group_id)
+        self.leases[job_id] = JobResult(job_id, token, Completed(), group_id)
 
-    def _one_held(self) -> End:
+    def _one_held(self) -> JobResult:
         return self.chance.choice(list(self.leases.values()))
 
-    def _released(self, job_id: UUID, verdict: Verdict) -> None:
+    def _released(self, job_id: UUID, verdict: FinishStatus) -> None:
         held = self.leases.pop(job_id)
-        self._require(verdict, Verdict.DONE)
+        self._require(verdict, FinishStatus.DONE)
         self.recorded.append((str(job_id), str(held.token)))
 
-    def _require(self, verdict: Verdict, wanted: Verdict = Verdict.LOST) -> None:
+    def _require(self, verdict: FinishStatus, wanted: FinishStatus = FinishStatus.LOST) -> None:
         if verdict != wanted:
             self.unexpected.append(f"an end was answered {verdict!r}, not {wanted!r}")
 
@@ -186,7 +187,7 @@ class RandomVerbs:
     def _somewhere_in_the_chain(self, named: UUID) -> UUID:
         """The job itself, or one that followed it."""
         while self.chance.random() < 0.8:
-            newer = jobs().filter(retry_of_id=named).values_list("pk", flat=True).first()
+            newer = Job.objects.filter(retry_of_id=named).values_list("pk", flat=True).first()
             if newer is None:
                 break
             named = newer

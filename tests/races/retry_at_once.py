@@ -6,7 +6,7 @@ from typing import Any
 
 from jobs import actors
 from jobs.engine import promoter
-from jobs.engine.finish import End, finish
+from jobs.engine.finish import JobResult, finish
 from jobs.errors import LiveTail, Superseded
 from jobs.outcomes import Failed
 from jobs.services import jobs as job_services
@@ -26,7 +26,7 @@ def fail_the_first() -> None:
     promoter.promote()
     worker = actors.make_worker_actor("stage")
     (taken,) = JobClaimer(worker.name).take([1])
-    finish([End(taken.id, taken.lease_token, Failed("Traceback…", "broken"), taken.group_id)], actor=worker)
+    finish([JobResult(taken.id, taken.lease_token, Failed("Traceback…", "broken"), taken.group_id)], actor=worker)
 
 
 def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from jobs import actors
 from jobs.engine import promoter
-from jobs.engine.finish import End, finish
+from jobs.engine.finish import JobResult, finish
 from jobs.models import Gate, GroupMode, Job
 from jobs.outcomes import Completed
 from jobs.states import LIVE, Status
@@ -23,10 +23,10 @@ def run_remaining_jobs() -> None:
     slots = count()
     taker = JobClaimer(DRAINER.name)
     while True:
-        promoter.wake_due()
+        promoter.promote_due()
         marks = promoter.promote()
         taken = taker.take([next(slots) for _ in range(BATCH)])
-        finish([End(job.id, job.lease_token, Completed(), job.group_id) for job in taken], actor=DRAINER)
+        finish([JobResult(job.id, job.lease_token, Completed(), job.group_id) for job in taken], actor=DRAINER)
         if not marks and not taken:
             return
 

@@ -25,10 +25,12 @@ def take_the_guard_out() -> None:
 def _unguarded(*args: Any, **kwargs: Any) -> Job:
     on_sqlite = db.connection().vendor == "sqlite"
     no_transaction = patch.object(db, "atomic", nullcontext) if on_sqlite else nullcontext()
-    with no_transaction, patch.object(lifecycle, "lock", transitions.get), patch.object(transitions, "_write", _write):
+    no_lock = patch.object(lifecycle, "lock_job", transitions.get_job)
+    no_guard = patch.object(transitions, "_update_if_unchanged", _write)
+    with no_transaction, no_lock, no_guard:
         return _guarded(*args, **kwargs)
 
 
 def _write(job: Job, verb: str, target: Status, **fields: Any) -> None:
     time.sleep(0.02)  # what it saw grows old
-    transitions.jobs().filter(pk=job.pk).update(status=target, **fields)
+    Job.objects.filter(pk=job.pk).update(status=target, **fields)

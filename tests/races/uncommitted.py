@@ -7,7 +7,7 @@ from typing import Any
 from django.db import transaction
 
 from jobs import db
-from jobs.engine.transitions import jobs
+from jobs.models import Job
 from jobs.services import jobs as job_services
 from tests.races import NOOP, job_types
 from tests.races.claim import JobClaimer
@@ -51,7 +51,7 @@ def look(meeting: SyncPoints) -> dict[str, Any]:
 
 
 def seen() -> list[str]:
-    return [str(pk) for pk in jobs().values_list("pk", flat=True)]
+    return [str(pk) for pk in Job.objects.values_list("pk", flat=True)]
 
 
 def claimed() -> list[str]:

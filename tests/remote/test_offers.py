@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs.engine.claim import Claimer, Serves
+from jobs.engine.claim import Claimer, ServedJobs
 from jobs.engine.maintenance.runner import run_tasks
 from jobs.engine.remote import offers
 from jobs.explain import explain
@@ -32,7 +32,7 @@ assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
 
 
 def claim_local() -> list[Any]:
-    return Claimer("local", Serves((SAMPLE_TYPE,))).claim([0, 1, 2, 3], lease_sec=30)
+    return Claimer("local", ServedJobs((SAMPLE_TYPE,))).claim([0, 1, 2, 3], lease_sec=30)
 
 
 # ---------------------------------------------------------------------- which, and in which order

@@ -14,7 +14,7 @@ from jobs import direct
 from jobs.engine import process_identity
 from jobs.engine.maintenance.deadlines import DEADLINE_PASSED
 from jobs.engine.maintenance.recovery import LeaseReaper
-from jobs.engine.process_identity import Identity
+from jobs.engine.process_identity import ProcessIdentity
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
@@ -31,7 +31,8 @@ SPOOF = "r@host:0123456789abcdef:4026531836:1:1"  # reads like a worker of ours 
 def silent(lease: dict[str, Any], seconds: float) -> None:
     """As if its last heartbeat had come so long ago."""
     then = Now() - timedelta(seconds=seconds)
-    clock = f"{process_identity.boot_id()}/{process_identity.time.monotonic() - seconds:.3f}" if _is_sqlite() else None
+    steady_sec = process_identity.time.monotonic() - seconds
+    clock = f"{process_identity.read_boot_id()}/{steady_sec:.3f}" if _is_sqlite() else None
     Job.objects.filter(pk=lease["job_id"]).update(
         lease_expires_at=then + timedelta(seconds=30), heartbeat_at=then, beat_clock=clock
     )
@@ -167,7 +168,7 @@ def test_a_remote_worker_cannot_pass_for_one_of_ours(remote: RemoteClient) -> No
     lease = pretender.start_new_job()
     owner = get_job(lease).lease_owner
     assert owner is not None
-    assert Identity.of_owner(owner) is None
+    assert ProcessIdentity.of_owner(owner) is None
     silent(lease, 35)
     assert LeaseReaper().run_round() == 0
 

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs.admin.actions import CHANGE_PRIORITY, JOB_ACTIONS
 from jobs.admin.bulk_actions import dry_run_action
 from jobs.engine import finish
-from jobs.engine.facts import facts_of, facts_of_many
+from jobs.engine.facts import gather_facts, gather_facts_by_id
 from jobs.errors import Conflict
 from jobs.models import Job
 from jobs.outcomes import Skipped
@@ -168,7 +168,7 @@ def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: 
     api, boss = ApiClient("operate", "read"), log_in(User.objects.create_superuser("boss"))
     for action in ACTIONS:
         with built(situation) as job:
-            facts, before = facts_of(job), dump_tables()
+            facts, before = gather_facts(job), dump_tables()
             allowed = allowed_actions(facts)
             is_allowed = action in allowed
             assert _buttons(boss, job) == {
@@ -196,7 +196,7 @@ def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: 
 def test_what_a_409_lists_is_then_accepted(situation: str) -> None:
     api = ApiClient("operate", "read")
     with built(situation) as job:
-        refused = next(action for action in ACTIONS if action not in allowed_actions(facts_of(job)))
+        refused = next(action for action in ACTIONS if action not in allowed_actions(gather_facts(job)))
     for action in ACTIONS:
         with built(situation) as job:
             listed = _ask(api, refused, job).json()["allowed"]
@@ -235,9 +235,9 @@ def test_the_facts_of_many_jobs_take_as_many_queries_as_those_of_few() -> None:
     def jobs() -> list[Job]:
         found = list(Job.objects.order_by("pk"))
         with CaptureQueriesContext(connection) as captured:
-            together = facts_of_many(found)
+            together = gather_facts_by_id(found)
         assert len(captured) <= 2
-        assert together == {job.pk: facts_of(job) for job in found}
+        assert together == {job.pk: gather_facts(job) for job in found}
         return found
 
     _chain_of_three(), _place(1)
@@ -255,11 +255,11 @@ def test_the_facts_follow_a_chain_to_its_end() -> None:
     second = _retry_of(job)
     third = _retry_of(second)
     latest = LatestAttempt(third.pk, Status.RUNNING)
-    assert [facts_of(each).superseded_by for each in (job, second, third)] == [latest, latest, None]
+    assert [gather_facts(each).superseded_by for each in (job, second, third)] == [latest, latest, None]
     in_backoff = _retry_of(executor.fail(third, retry_in=3600))
     latest = LatestAttempt(in_backoff.pk, Status.QUEUED, in_backoff=True)
-    assert [facts_of(each).superseded_by for each in (job, second, third)] == [latest] * 3
-    assert facts_of(in_backoff).in_backoff
+    assert [gather_facts(each).superseded_by for each in (job, second, third)] == [latest] * 3
+    assert gather_facts(in_backoff).in_backoff
 
 
 @pytest.mark.parametrize("action", ["retry", "resume"])
@@ -287,5 +287,5 @@ def _buttons(client: Client, job: Job) -> set[str]:
 
 def _is_foreseen(action: str, job: Job) -> bool:
     if action == "move":  # nothing foretells it
-        return action in allowed_actions(facts_of(job))
+        return action in allowed_actions(gather_facts(job))
     return dry_run_action(CHANGE_PRIORITY if action == "update" else JOB_ACTIONS[action], [job.pk]).applicable == 1

@@ -9,7 +9,7 @@ import pytest
 from jobs.actors import Actor, ActorKind
 from jobs.engine import finish as ending
 from jobs.engine import lifecycle
-from jobs.engine.finish import Verdict
+from jobs.engine.finish import FinishStatus
 from jobs.errors import WrongState
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped
@@ -80,9 +80,9 @@ def test_a_job_with_a_stop_request_ends_in_what_was_asked(mode: StopMode, status
     job = _running(mode, in_lane=True)
     assert job.lease_token is not None
     if way == "stop":
-        assert ending.stop(job.pk, job.lease_token, actor=WORKER) == Verdict.DONE
+        assert ending.stop(job.pk, job.lease_token, actor=WORKER) == FinishStatus.DONE
     elif way == "hand back":
-        assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == Verdict.DONE
+        assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == FinishStatus.DONE
     else:
         _expire(job)
     job.refresh_from_db()
@@ -141,9 +141,9 @@ def test_of_two_pauses_the_last_asker_is_named() -> None:
 def test_a_hand_back_that_meets_a_stop_request_is_a_stop_and_its_replay_is_known() -> None:
     job = _running(StopMode.CANCEL)
     assert job.lease_token is not None
-    for verdict in (Verdict.DONE, Verdict.REPLAY):
+    for verdict in (FinishStatus.DONE, FinishStatus.REPLAY):
         assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == verdict
-    assert ending.stop(job.pk, job.lease_token, actor=WORKER) == Verdict.REPLAY
+    assert ending.stop(job.pk, job.lease_token, actor=WORKER) == FinishStatus.REPLAY
     assert list_event_kinds(job) == ["CANCEL_REQUESTED", "CANCELLED"]
     assert list_events(job)[-1].reason == "enough"
 
@@ -151,8 +151,8 @@ def test_a_hand_back_that_meets_a_stop_request_is_a_stop_and_its_replay_is_known
 def test_a_stop_is_no_replay_of_a_hand_back() -> None:
     job = _running()
     assert job.lease_token is not None
-    assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == Verdict.DONE
-    assert ending.stop(job.pk, job.lease_token, actor=WORKER) == Verdict.LOST
+    assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == FinishStatus.DONE
+    assert ending.stop(job.pk, job.lease_token, actor=WORKER) == FinishStatus.LOST
     assert list_event_kinds(job) == ["HANDED_BACK"]
 
 
@@ -168,14 +168,14 @@ def test_a_stop_that_nobody_asked_for_changes_nothing() -> None:
     job = _running()
     assert job.lease_token is not None
     before = dump_tables()
-    assert ending.stop(job.pk, job.lease_token, actor=WORKER) == Verdict.LOST
+    assert ending.stop(job.pk, job.lease_token, actor=WORKER) == FinishStatus.LOST
     assert dump_tables() == before
 
 
 @pytest.mark.parametrize("mode", StopMode)
 def test_a_job_that_completes_before_it_notices_stays_completed(mode: StopMode) -> None:
     job = _running(mode)
-    assert finish(job, Completed()) == Verdict.DONE
+    assert finish(job, Completed()) == FinishStatus.DONE
     job.refresh_from_db()
     assert (job.status, job.run.status) == (Status.COMPLETED, Status.COMPLETED)
 
@@ -183,7 +183,7 @@ def test_a_job_that_completes_before_it_notices_stays_completed(mode: StopMode) 
 @pytest.mark.parametrize("mode", StopMode)
 def test_a_job_that_skips_before_it_notices_stays_skipped(mode: StopMode) -> None:
     job = _running(mode)
-    assert finish(job, Skipped("nothing new")) == Verdict.DONE
+    assert finish(job, Skipped("nothing new")) == FinishStatus.DONE
     job.refresh_from_db()
     assert job.status == Status.SKIPPED
 
@@ -191,7 +191,7 @@ def test_a_job_that_skips_before_it_notices_stays_skipped(mode: StopMode) -> Non
 @pytest.mark.parametrize("mode", StopMode)
 def test_a_failure_after_a_stop_request_is_not_retried(mode: StopMode) -> None:
     job = _running(mode, in_lane=True)
-    assert finish(job, Failed(error="boom", reason="boom", retry_in=10)) == Verdict.DONE
+    assert finish(job, Failed(error="boom", reason="boom", retry_in=10)) == FinishStatus.DONE
     job.refresh_from_db()
     assert (job.status, job.holds_lane) == (Status.FAILED, True)
     assert Job.objects.count() == 1
@@ -202,7 +202,7 @@ def test_a_hand_back_puts_the_job_back_with_its_run_open_and_no_attempt_used() -
     job = JobFactory.create(running=True, in_lane=True, checkpoint={"page": 7})
     first = (job.run.started_at, job.run.worker)
     assert job.lease_token is not None
-    assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == Verdict.DONE
+    assert ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="worker shut down") == FinishStatus.DONE
     job.refresh_from_db()
     assert (job.status, job.attempt, job.checkpoint) == (Status.QUEUED, 1, {"page": 7})
     assert (job.holds_lane, job.run.status) == (True, Status.RUNNING)

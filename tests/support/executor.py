@@ -9,9 +9,9 @@ from jobs import db
 from jobs.actors import Actor, make_worker_actor
 from jobs.engine import finish as ending
 from jobs.engine import lifecycle, promoter
-from jobs.engine.claim import Claimer, Serves
-from jobs.engine.finish import End, Verdict
-from jobs.engine.transitions import lock
+from jobs.engine.claim import Claimer, ServedJobs
+from jobs.engine.finish import FinishStatus, JobResult
+from jobs.engine.transitions import lock_job
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.registry import registry
@@ -24,7 +24,7 @@ def claim_next() -> Job | None:
     """Claim the job that is next in order, as a worker does, after the lanes have been looked at."""
     while promoter.promote():
         pass
-    claimer = Claimer(NAME, Serves(types=tuple(registry.local_names())), life=f"{NAME}@{uuid4()}")
+    claimer = Claimer(NAME, ServedJobs(types=tuple(registry.local_names())), life=f"{NAME}@{uuid4()}")
     taken = claimer.claim([0], lease_sec=30)
     return Job.objects.get(pk=taken[0].id) if taken else None
 
@@ -40,24 +40,24 @@ def claim(job: Job) -> Job:
 def offer(job_id: UUID, *, actor: Actor = WORKER, reserve_sec: float = 30) -> Job:
     """Reserve this job for a remote executor."""
     with db.atomic():
-        return lifecycle.offer(lock(job_id), actor=actor, reserve_sec=reserve_sec)
+        return lifecycle.offer(lock_job(job_id), actor=actor, reserve_sec=reserve_sec)
 
 
-def finish(job: Job, outcome: Completed | Skipped | Failed, **fields: Any) -> Verdict:
+def finish(job: Job, outcome: Completed | Skipped | Failed, **fields: Any) -> FinishStatus:
     """Say how `job` ended, under the lease it had when it was read."""
     assert job.lease_token is not None
-    end = End(job.pk, job.lease_token, outcome, job.group_id)
+    end = JobResult(job.pk, job.lease_token, outcome, job.group_id)
     return ending.finish([end], actor=fields.get("actor", WORKER))[job.pk]
 
 
 def fail(job: Job, *, retry_in: float | None = None) -> Job:
     """Fail, with or without an automatic retry; returns the job as it is now."""
-    assert finish(job, Failed(error="boom", reason="boom", retry_in=retry_in)) == Verdict.DONE
+    assert finish(job, Failed(error="boom", reason="boom", retry_in=retry_in)) == FinishStatus.DONE
     job.refresh_from_db()
     return job
 
 
 def complete(job: Job) -> Job:
-    assert finish(job, Completed()) == Verdict.DONE
+    assert finish(job, Completed()) == FinishStatus.DONE
     job.refresh_from_db()
     return job

@@ -89,7 +89,7 @@ def unlocked_groups() -> None:
         _meet(job)  # both have looked, neither has committed: nobody has seen both ends
 
     finish_locked, ending.finish = ending.finish, finish
-    settled, groups.settle = groups.settle, settle
+    settled, groups.on_member_finished = groups.on_member_finished, settle
 
 
 def _meet(job: Any) -> None:
@@ -131,7 +131,7 @@ def deaf_to_reservations() -> None:
     def without_those_who_wait(**how: Any) -> Any:
         return survey(**how)._replace(waiting=[])
 
-    survey, limits.survey = limits.survey, without_those_who_wait
+    survey, limits.read_usage = limits.read_usage, without_those_who_wait
 
 
 def unlocked_admission() -> None:
@@ -152,7 +152,7 @@ def unlocked_admission() -> None:
         return found
 
     system_load.lock_row = unlocked
-    costs, admission.costs = admission.costs, counted
+    costs, admission.count_costs = admission.count_costs, counted
 
 
 def unguarded_isolation() -> None:
@@ -167,7 +167,7 @@ def unguarded_isolation() -> None:
             time.sleep(0.05)  # others come to wait for the lock; whoever counts after it loses nothing by that
         return found
 
-    worker.read_committed = lambda: None
+    worker.set_read_committed = lambda: None
     db.use_own_connection = lambda: None
     db._is_read_committed = lambda using: True
     read, limits.read_limits = limits.read_limits, read_slowly

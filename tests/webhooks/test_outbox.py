@@ -15,7 +15,7 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from jobs.engine import finish
-from jobs.engine.claim import Claimer, Serves
+from jobs.engine.claim import Claimer, ServedJobs
 from jobs.models import Job, JobEvent, JobGroup
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import groups
@@ -163,9 +163,9 @@ def test_there_is_one_message_an_event_however_many_want_it() -> None:
 def test_jobs_that_end_together_are_each_reported_as_they_ended() -> None:
     create_endpoint("https://example.org/", "job.failed", "job.completed")
     jobs.enqueue_many([{"job_type": TYPE}] * 4)
-    claims = Claimer("worker-1", Serves(types=(TYPE,))).claim(range(4), lease_sec=30)
+    claims = Claimer("worker-1", ServedJobs(types=(TYPE,))).claim(range(4), lease_sec=30)
     outcomes = (Completed(), Failed("e", "r"), Completed(), Failed("e", "r"))
-    ends = [finish.End(each.id, each.lease_token, how) for each, how in zip(claims, outcomes, strict=False)]
+    ends = [finish.JobResult(each.id, each.lease_token, how) for each, how in zip(claims, outcomes, strict=False)]
     finish.finish(ends, actor=executor.WORKER)
     expected = [("job.completed" if isinstance(end.outcome, Completed) else "job.failed", end.job_id) for end in ends]
     assert Counter(list_messages()) == Counter(expected)

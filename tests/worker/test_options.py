@@ -10,8 +10,8 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import transaction
 
-from jobs.engine.claim import Serves
-from jobs.engine.process_identity import Identity
+from jobs.engine.claim import ServedJobs
+from jobs.engine.process_identity import ProcessIdentity
 from jobs.engine.worker import WorkerOptions
 from jobs.engine.worker.registration import Registration
 from jobs.models import LaneMark, Worker
@@ -61,8 +61,8 @@ def test_bad_options_end_with_exit_2_and_one_clear_line(fleet: Fleet, option: st
     [(1, ("a",), "1 slot, thread executor, 1 job type"), (4, ("a", "b"), "4 slots, thread executor, 2 job types")],
 )
 def test_a_worker_says_in_words_what_it_serves(concurrency: int, types: tuple[str, ...], said: str) -> None:
-    options = WorkerOptions(concurrency=concurrency, serves=Serves(types=types))
-    assert Registration(Identity.mine(), options).describe() == said
+    options = WorkerOptions(concurrency=concurrency, serves=ServedJobs(types=types))
+    assert Registration(ProcessIdentity.mine(), options).describe() == said
 
 
 def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, DataError, OperationalError, connection
 
-from jobs.engine.claim import Serves
-from jobs.engine.database import short_timeouts
+from jobs.engine.claim import ServedJobs
+from jobs.engine.database import set_short_timeouts
 from jobs.engine.worker import WorkerLoop, WorkerOptions, turn
 from jobs.engine.worker.turn import TurnResult, take_turn
 from jobs.models import ConcurrencyLimit, Job
@@ -29,7 +29,7 @@ TYPE = "sample.noop"
 def worker() -> WorkerLoop:
     """One whose jobs end when the test says so."""
     ConcurrencyLimit.objects.all().delete()
-    made = WorkerLoop(WorkerOptions(name="one", serves=Serves((TYPE,)), maintenance=False))
+    made = WorkerLoop(WorkerOptions(name="one", serves=ServedJobs((TYPE,)), maintenance=False))
     made.turn_runner.start = lambda job: None
     made._end.set()  # no pauses
     return made
@@ -98,7 +98,7 @@ def test_a_turn_that_waited_too_long_for_a_lock_is_repeated_and_is_no_outage(wor
     ConcurrencyLimit.objects.create(scope="global", key="", max=1)
     made = job_services.enqueue(TYPE)
     worker._configure_connection()
-    short_timeouts(0.5)
+    set_short_timeouts(0.5)
     with closing(connection.copy()) as host:
         host.set_autocommit(False)
         with host.cursor() as cursor:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jobs.engine.claim import Claimer, Serves
+from jobs.engine.claim import Claimer, ServedJobs
 from jobs.engine.executors.run import Context
 from jobs.engine.worker import WorkerLoop, WorkerOptions
 from jobs.engine.worker.heartbeat import Watchdog
@@ -42,7 +42,7 @@ def test_an_outage_that_costs_many_leases_is_told_in_one_line(caplog: pytest.Log
 
 
 def test_ends_that_come_after_it_are_told_together(caplog: pytest.LogCaptureFixture) -> None:
-    worker = WorkerLoop(WorkerOptions(serves=Serves(("sample.noop",))))
+    worker = WorkerLoop(WorkerOptions(serves=ServedJobs(("sample.noop",))))
     late = overdue(3)
     watch(*late)
     caplog.clear()
@@ -60,7 +60,7 @@ def test_ends_that_come_after_it_are_told_together(caplog: pytest.LogCaptureFixt
 def overdue(count: int, *, returned: bool = False) -> list[RunningJob]:
     """Running jobs whose leases nobody has renewed."""
     job_services.enqueue_many([{"job_type": "sample.noop"}] * count)
-    claims = Claimer("one", Serves(("sample.noop",)), "one").claim(range(count), lease_sec=30)
+    claims = Claimer("one", ServedJobs(("sample.noop",)), "one").claim(range(count), lease_sec=30)
     past = time.monotonic() - 1
     return [RunningJob(each, Context(job_id=each.id, params={}), deadline=past, returned=returned) for each in claims]
 

@@ -196,11 +196,11 @@ def _is_last_attempt(row: Any, ctx: Any, error: BaseException) -> bool:
 
 def _has_lost_lease(ctx: Any) -> bool:
     """Tell whether another process has finished the job or runs it again, so that this outcome is not recorded."""
-    from jobs.engine.transitions import jobs
+    from jobs.models import Job
 
     if not ctx.cancelled or ctx.job_id is None:
         return False
-    return not jobs().filter(pk=ctx.job_id, status=Status.RUNNING, fence=ctx.fence).exists()
+    return not Job.objects.filter(pk=ctx.job_id, status=Status.RUNNING, fence=ctx.fence).exists()
 
 
 def send_task_finished(*, job_id: UUID, job_type: str, status: str, retried_by: UUID | None, **_facts: Any) -> None:

@@ -12,7 +12,6 @@ from django.utils import timezone
 from jobs.contrib.tasks import handlers
 from jobs.contrib.tasks.compat import Task, TaskError, TaskResult, TaskResultStatus
 from jobs.contrib.tasks.task import JOB_FIELDS
-from jobs.engine.transitions import jobs
 from jobs.models import Job, JobEvent
 from jobs.states import SUCCESSFUL, TERMINAL, Cause, EventKind, Status
 
@@ -27,7 +26,7 @@ CANCELLED_PATH = "jobs.errors.JobCancelled"
 
 def load_chain(job_id: UUID) -> list[Job]:
     """Return all jobs of the retry chain in order; an empty list if there is no such job."""
-    rows = jobs().select_related("run")
+    rows = Job.objects.select_related("run")
     job = rows.filter(pk=job_id).first()
     if job is None:
         return []

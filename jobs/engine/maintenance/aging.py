@@ -16,7 +16,7 @@ from django.db.models import Max, Q
 from jobs import clock, db
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
-from jobs.engine.transitions import jobs, mark_lanes
+from jobs.engine.promoter import mark_dirty
 from jobs.models import Gate, Job, JobEvent
 from jobs.models.expressions import SqlLiteral, sql_literals
 from jobs.models.job import JobQuerySet
@@ -62,15 +62,15 @@ class PriorityAging:
 
     def _queues(self) -> Iterator[JobQuerySet]:
         """Yield every queue: the local one, that of each addon's remote jobs, and that of each target."""
-        yield jobs().ready()
-        remote = jobs().filter(gate=SqlLiteral(Gate.READY), remote=True)
+        yield Job.objects.ready()
+        remote = Job.objects.filter(gate=SqlLiteral(Gate.READY), remote=True)
         for _ in range(QUEUES_PER_ROUND):
             addon = remote.filter(addon_id__gt=self._addon).order_by("addon_id").values_list("addon_id", flat=True)
             self._addon = addon.first() or ""
             yield remote.filter(addon_id=self._addon)
             if not self._addon:
                 break
-        in_lane = jobs().filter(gate__in=sql_literals([Gate.LANE, Gate.READY]))
+        in_lane = Job.objects.filter(gate__in=sql_literals([Gate.LANE, Gate.READY]))
         for _ in range(QUEUES_PER_ROUND):
             lane = in_lane.filter(lane_id__gt=self._lane).order_by("lane_id").values_list("lane_id", flat=True).first()
             self._lane = lane or FIRST_LANE
@@ -98,10 +98,10 @@ def _raise_priorities(due: Sequence[Job], now: datetime) -> int:
         unchanged = Q()
         for job in due:
             unchanged |= Q(pk=job.pk, priority=job.priority)
-        locked = jobs().filter(unchanged, status=Status.QUEUED).select_for_update(no_key=True, skip_locked=True)
+        locked = Job.objects.filter(unchanged, status=Status.QUEUED).select_for_update(no_key=True, skip_locked=True)
         rows = list(locked.only("id", "status", *FACTS))
         for job in rows:
-            jobs().filter(pk=job.pk).update(priority=_aged_priority(job, now))
+            Job.objects.filter(pk=job.pk).update(priority=_aged_priority(job, now))
         JobEvent.objects.bulk_create(
             JobEvent(
                 job_id=job.pk,
@@ -115,7 +115,7 @@ def _raise_priorities(due: Sequence[Job], now: datetime) -> int:
             )
             for job in rows
         )
-        mark_lanes(*(job.lane_id for job in rows))
+        mark_dirty(*(job.lane_id for job in rows))
     return len(rows)
 
 

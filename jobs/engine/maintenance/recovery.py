@@ -20,9 +20,9 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import finish
-from jobs.engine.database import MISSING
+from jobs.engine.database import OUTAGE_ERRORS
 from jobs.engine.executors.run import decide_retry
-from jobs.engine.process_identity import Identity, Life, seconds_since
+from jobs.engine.process_identity import Liveness, ProcessIdentity, seconds_since_beat
 from jobs.engine.remote import starts
 from jobs.models import Job, JobGroup
 from jobs.models.job import JobQuerySet
@@ -78,10 +78,10 @@ class LeaseReaper:
 
     def _is_surely_expired(self, job: Job, now: float) -> bool:
         """The database's clock is the host's and may jump: rely on a steady clock, or on a dead process, instead."""
-        owner = Identity.of_owner(job.lease_owner or "")
-        if owner is not None and owner.life() == Life.GONE:
+        owner = ProcessIdentity.of_owner(job.lease_owner or "")
+        if owner is not None and owner.life() == Liveness.GONE:
             return True
-        seconds = seconds_since(job.beat_clock)
+        seconds = seconds_since_beat(job.beat_clock)
         if seconds is not None:
             return seconds > conf.LEASE_SEC + conf.GRACE_SEC
         seen = self._first_seen.get(job.pk)
@@ -91,13 +91,13 @@ class LeaseReaper:
         return now - seen.since >= conf.LEASE_SEC
 
 
-def recover_previous_process(identity: Identity) -> int:
+def recover_previous_process(identity: ProcessIdentity) -> int:
     """End at once the runs of dead processes of this worker name on this host. Return how many."""
     abandoned = []
     for job in Job.objects.running().filter(lease_owner__startswith=f"{identity.name}@"):
-        owner = Identity.of_owner(job.lease_owner or "")
+        owner = ProcessIdentity.of_owner(job.lease_owner or "")
         worker = (identity.name, identity.host)
-        if owner is not None and (owner.name, owner.host) == worker and owner.life() == Life.GONE:
+        if owner is not None and (owner.name, owner.host) == worker and owner.life() == Liveness.GONE:
             abandoned.append(job)
 
     def still_abandoned() -> JobQuerySet:
@@ -143,7 +143,7 @@ def _end_jobs(jobs: Sequence[Job], still: Callable[[], JobQuerySet], cause: Caus
         try:
             still_plain = Q(pk__in=job_ids, group__isnull=True, cancel_requested=False)
             count += _end_locked(still().filter(still_plain), None, cause, error)
-        except MISSING:
+        except OUTAGE_ERRORS:
             raise
         except DatabaseError:
             logger.exception("a batch of %d jobs could not be recovered; recovering one by one", len(job_ids))
@@ -151,7 +151,7 @@ def _end_jobs(jobs: Sequence[Job], still: Callable[[], JobQuerySet], cause: Caus
     for job_id, group_id in single:
         try:
             count += _end_locked(still().filter(pk=job_id), group_id, cause, error)
-        except MISSING:
+        except OUTAGE_ERRORS:
             raise
         except DatabaseError:
             logger.exception("job %s could not be recovered; the next round tries again", job_id)
@@ -173,7 +173,7 @@ def _log_holder(job: Job) -> dict[str, Any]:
     """Log which worker held the job; return the same facts for the event."""
     if (start := starts.find_starts([job]).get(job.pk)) is not None:
         holder = {"worker": start.holder.worker, "host": start.host, "pid": start.pid}
-    elif (owner := Identity.of_owner(job.lease_owner or "")) is not None:
+    elif (owner := ProcessIdentity.of_owner(job.lease_owner or "")) is not None:
         holder = {"worker": owner.name, "host": owner.host, "pid": owner.pid}
     else:
         holder = {"worker": job.lease_owner, "host": None, "pid": None}

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jobs import clock, db
-from jobs.engine.sql.rollup import FOLDED, HOUR, fold_rows
+from jobs.engine.sql.rollup import DAY_WRITER, HOUR_WRITER, compact_rows
 from jobs.models import JobMinute
 
 MINUTE_RETENTION = timedelta(hours=26)  # figures of the last day are exact to the minute
@@ -21,7 +21,7 @@ BUCKETS_PER_ROUND = 100  # hours or days that one round compacts
 
 def compactable_rows(before: datetime) -> Any:
     """Return the rows of whole days that ended before this time and are not compacted to days yet."""
-    return JobMinute.objects.filter(minute__lt=_midnight(before)).exclude(worker=FOLDED)
+    return JobMinute.objects.filter(minute__lt=_midnight(before)).exclude(worker=DAY_WRITER)
 
 
 def compact_oldest_day(before: datetime) -> int:
@@ -32,7 +32,7 @@ def compact_oldest_day(before: datetime) -> int:
     day = _midnight(oldest)
     with db.atomic() as connection:
         count = compactable_rows(before).filter(minute__lt=day + timedelta(days=1)).count()
-        fold_rows(connection, day, day + timedelta(days=1), FOLDED)
+        compact_rows(connection, day, day + timedelta(days=1), DAY_WRITER)
     return int(count)
 
 
@@ -53,13 +53,13 @@ def _repeat(step: Callable[[], bool]) -> int:
 
 def _compact_oldest_hour(before: datetime) -> bool:
     end = before.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    minutes = JobMinute.objects.filter(minute__lt=end).exclude(worker__in=[HOUR, FOLDED])
+    minutes = JobMinute.objects.filter(minute__lt=end).exclude(worker__in=[HOUR_WRITER, DAY_WRITER])
     oldest = minutes.order_by("minute").values_list("minute", flat=True).first()
     if oldest is None:
         return False
     hour = oldest.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     with db.atomic() as connection:
-        fold_rows(connection, hour, hour + timedelta(hours=1), HOUR)
+        compact_rows(connection, hour, hour + timedelta(hours=1), HOUR_WRITER)
     return True
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import promoter
-from jobs.engine.database import MISSING, Outage
+from jobs.engine.database import OUTAGE_ERRORS, Outage
 from jobs.engine.maintenance import aging, deadlines, recovery, retention, rollup_compaction, system_load
 from jobs.engine.remote import offers
 from jobs.engine.selection import fair_share
@@ -117,7 +117,7 @@ class MaintenanceThread(threading.Thread):
                 self._due_at[task.name] = time.monotonic() + task.every_sec()
                 try:
                     task.run()
-                except MISSING:
+                except OUTAGE_ERRORS:
                     self._due_at[task.name] = 0.0
                     raise
                 except Exception:
@@ -132,7 +132,7 @@ register_task("recovery", _lease_reaper.run_round, every_sec=_lease_reaper.pause
 register_task("withdraw", offers.expire_offers, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
 register_task("pollers", offers.delete_silent_pollers, every_sec=lambda: 3600.0)
 # A worker that may claim does this more often.
-register_task("lanes", lambda: promoter.wake_due() + promoter.promote(), every_sec=lambda: 30 * conf.POLL_SEC)
+register_task("lanes", lambda: promoter.promote_due() + promoter.promote(), every_sec=lambda: 30 * conf.POLL_SEC)
 register_task("retention", retention.run_round, every_sec=retention.pause_sec)
 register_task("folding", rollup_compaction.run_round, every_sec=lambda: 600.0)
 register_task("deadlines", _deadline_check.skip_late_jobs, every_sec=_deadline_check.pause_sec)
@@ -140,7 +140,7 @@ register_task("deadlines", _deadline_check.skip_late_jobs, every_sec=_deadline_c
 register_task("leases", leases.end_dead_leases, every_sec=lambda: conf.LEASE_SEC / 2)
 register_task("snapshot", system_load.run_round, every_sec=lambda: system_load.INTERVAL_SEC)
 register_task("aging", _priority_aging.run_round, every_sec=_priority_aging.pause_sec)
-register_task("shares", fair_share.forget_idle, every_sec=lambda: 60.0)
+register_task("shares", fair_share.delete_idle_accounts, every_sec=lambda: 60.0)
 
 
 class ThrottledTask:
@@ -182,10 +182,10 @@ def run_before_offers() -> None:
         task()
     offers.expire_offers()
     for _round in range(ROUNDS_BEFORE_OFFERS):
-        state = promoter.look_ahead()
+        state = promoter.read_queue_state()
         is_due = state.due_sec is not None and state.due_sec <= 0
         if is_due:
-            promoter.wake_due()
+            promoter.promote_due()
         if not is_due and not state.marked:
             return
         promoter.promote_round()

@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import notifications
-from jobs.engine.process_identity import Identity
+from jobs.engine.process_identity import ProcessIdentity
 from jobs.models import SystemSnapshot
 from jobs.policies.admission import Open, State, classify_load
 
@@ -124,4 +124,4 @@ def get_now(row: SystemSnapshot) -> datetime:
 
 
 def _holder_name() -> str:
-    return Identity.mine().incarnation[:300]
+    return ProcessIdentity.mine().incarnation[:300]

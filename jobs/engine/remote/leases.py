@@ -20,12 +20,12 @@ from jobs import actors, clock, db
 from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import finish, lifecycle
-from jobs.engine.finish import STOPPED_KINDS, End, Verdict
+from jobs.engine.finish import STOPPED_EVENTS, FinishStatus, JobResult
 from jobs.engine.maintenance import recovery
 from jobs.engine.process_identity import beat_fields
 from jobs.engine.remote import starts
 from jobs.engine.remote.starts import RemoteSlot, RemoteStart
-from jobs.engine.transitions import from_now, get, jobs, lock, require
+from jobs.engine.transitions import from_now, get_job, lock_job, require_transition
 from jobs.errors import LeaseLost, NotAsked, SlotBusy
 from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.models.expressions import SqlLiteral
@@ -41,7 +41,7 @@ EVENT_KINDS: dict[type[RemoteOutcome], Sequence[EventKind]] = {  # the events th
     Completed: (EventKind.COMPLETED,),
     Skipped: (EventKind.SKIPPED,),
     Failed: (EventKind.FAILED,),
-    Stopped: STOPPED_KINDS,
+    Stopped: STOPPED_EVENTS,
 }
 
 
@@ -60,10 +60,10 @@ def start_job(job_id: UUID, holder: RemoteSlot, *, pid: int | None = None, host:
     """Start an offered job in this slot. A repeated start of the same slot returns the same lease."""
     try:
         with db.atomic():
-            job = lock(job_id)
+            job = lock_job(job_id)
             if job.status == Status.RUNNING and job.lease_owner == holder.owner:
                 return job
-            require(job, "start")
+            require_transition(job, "start")
             _require_free_slot(holder)
             return lifecycle.start(
                 job_id,
@@ -81,7 +81,7 @@ def start_job(job_id: UUID, holder: RemoteSlot, *, pid: int | None = None, host:
 def renew_job_lease(start: RemoteStart, report: HeartbeatReport) -> Job:
     """Renew the lease and write the report. Raise LeaseLost if the lease has ended or the job is overdue."""
     with db.atomic():
-        row = jobs().filter(pk=start.job_id, lease_token=start.lease_id)
+        row = Job.objects.filter(pk=start.job_id, lease_token=start.lease_id)
         fields: dict[str, Any] = {"lease_expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **beat_fields()}
         if report.progress is not None:
             fields["progress"] = report.progress
@@ -93,7 +93,7 @@ def renew_job_lease(start: RemoteStart, report: HeartbeatReport) -> Job:
             fields["checkpoint"] = report.checkpoint
         if not row.update(**fields):
             raise _lease_lost()
-        job = get(start.job_id)
+        job = get_job(start.job_id)
         _write_log_lines(job, report.lines)
     if starts.is_overdue(job, start, clock.now()):
         recovery.end_overdue_jobs([job])
@@ -104,7 +104,7 @@ def renew_job_lease(start: RemoteStart, report: HeartbeatReport) -> Job:
 def complete_job(start: RemoteStart, outcome: RemoteOutcome, *, stop_mode: StopMode | None = None) -> None:
     """Record the result of a job. `stop_mode` is the stop request that a `Stopped` obeyed."""
     with db.atomic():
-        job = lock(start.job_id)
+        job = lock_job(start.job_id)
         if job.lease_token != start.lease_id:
             return _require_recorded(start, EVENT_KINDS[type(outcome)])
         if is_over_token_limit(job):
@@ -119,18 +119,18 @@ def complete_job(start: RemoteStart, outcome: RemoteOutcome, *, stop_mode: StopM
             return None
         if isinstance(outcome, Failed) and outcome.cause == Cause.ERROR:
             outcome = replace(outcome, retry_in=recovery.decide_retry_delay(job, Cause.ERROR))
-        end = End(job.pk, start.lease_id, replace(outcome, artifacts=artifacts), job.group_id)
+        end = JobResult(job.pk, start.lease_id, replace(outcome, artifacts=artifacts), job.group_id)
         verdict = finish.finish([end], actor=actor)[job.pk]
-        assert verdict == Verdict.DONE, verdict  # the row is locked, and its token was compared
+        assert verdict == FinishStatus.DONE, verdict  # the row is locked, and its token was compared
     return None
 
 
 def hand_back_job(start: RemoteStart, *, reason: str) -> None:
     """Put the job of a worker that goes away back into the queue; a job with a stop request is stopped."""
     with db.atomic():
-        job = lock(start.job_id)
+        job = lock_job(start.job_id)
         if job.lease_token != start.lease_id:
-            return _require_recorded(start, (EventKind.HANDED_BACK, *STOPPED_KINDS))
+            return _require_recorded(start, (EventKind.HANDED_BACK, *STOPPED_EVENTS))
         if is_over_token_limit(job):
             return complete_job(start, Stopped())
         finish.hand_back(job.pk, start.lease_id, actor=_build_actor(start.holder), reason=reason)
@@ -146,7 +146,7 @@ def _build_actor(holder: RemoteSlot) -> Actor:
 
 
 def _require_free_slot(holder: RemoteSlot) -> None:
-    if jobs().filter(status=SqlLiteral(str(Status.RUNNING)), lease_owner=holder.owner).exists():
+    if Job.objects.filter(status=SqlLiteral(str(Status.RUNNING)), lease_owner=holder.owner).exists():
         raise SlotBusy(f"Slot {holder.slot} of worker {holder.worker} has another job.")
 
 

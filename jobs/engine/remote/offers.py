@@ -21,7 +21,6 @@ from jobs.engine import lifecycle
 from jobs.engine.maintenance import deadlines
 from jobs.engine.selection import SelectionRound, limits
 from jobs.engine.sql.candidates import Filter
-from jobs.engine.transitions import jobs
 from jobs.errors import WrongState
 from jobs.models import Gate, Job, JobEvent, Poller
 from jobs.models.expressions import SqlLiteral
@@ -36,7 +35,7 @@ POLLER_RETENTION = timedelta(days=1)
 
 def offered_jobs(addon_id: str, tenant: str | None) -> JobQuerySet:
     """Return the jobs that are reserved for an addon and not started yet, in dispatch order."""
-    reserved = jobs().active().filter(status=Status.DISPATCHING, addon_id=addon_id).in_dispatch_order()
+    reserved = Job.objects.active().filter(status=Status.DISPATCHING, addon_id=addon_id).in_dispatch_order()
     return reserved if tenant is None else reserved.filter(tenant=tenant)
 
 
@@ -45,7 +44,7 @@ def offer_jobs(addon_id: str, tenant: str | None, limit: int) -> list[Job]:
     # In dispatch order: without it, the server may search all jobs ever for the first ready one.
     if limit < 1 or not list(_ready_jobs(addon_id, tenant).in_dispatch_order().values_list("pk", flat=True)[:1]):
         return []
-    limits.ensure()
+    limits.ensure_limits()
     try:
         with db.atomic(read_committed=True) as connection:
             # Choose as a claim does, and take the jobs that are not locked.
@@ -75,7 +74,7 @@ def offer_to_pollers(tenant: str | None) -> int:
 
 def expire_offers() -> int:
     """Take back offers that were not started in time; return how many. Each time, the job's next offer waits longer."""
-    late = jobs().active().filter(status=Status.DISPATCHING, reserved_until__lt=Now())
+    late = Job.objects.active().filter(status=Status.DISPATCHING, reserved_until__lt=Now())
     count = 0
     for job_id in list(late.values_list("pk", flat=True)[:EXPIRE_BATCH_SIZE]):
         try:
@@ -129,5 +128,5 @@ def _recent_pollers() -> QuerySet[Poller]:
 
 
 def _ready_jobs(addon_id: str, tenant: str | None) -> JobQuerySet:
-    ready = jobs().filter(gate=SqlLiteral(Gate.READY), remote=True, addon_id=addon_id)
+    ready = Job.objects.filter(gate=SqlLiteral(Gate.READY), remote=True, addon_id=addon_id)
     return ready if tenant is None else ready.filter(tenant=tenant)

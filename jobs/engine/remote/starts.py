@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from jobs import clock, db
-from jobs.engine.process_identity import beat_clock, seconds_since
+from jobs.engine.process_identity import read_beat_clock, seconds_since_beat
 from jobs.models import Job, JobEvent
 from jobs.models.expressions import SqlLiteral
 from jobs.states import EventKind
@@ -47,13 +47,13 @@ class RemoteStart:
     clock: str | None = None
 
     def seconds_ago(self, now: datetime) -> float:
-        steady = seconds_since(self.clock)
+        steady = seconds_since_beat(self.clock)
         return (now - self.at).total_seconds() if steady is None else steady
 
 
 def build_event_data(holder: RemoteSlot, pid: int | None, host: str | None) -> dict[str, Any]:
     """Build what the event of a start keeps."""
-    steady = {"clock": beat_clock()} if db.clock_may_jump() else {}
+    steady = {"clock": read_beat_clock()} if db.clock_may_jump() else {}
     facts = {"worker": holder.worker, "slot": holder.slot, "pid": pid, "host": host}
     return {**facts, "api_token_id": str(holder.api_token), **steady}
 

@@ -15,7 +15,7 @@ from jobs.actors import SCHEDULER
 from jobs.conf import conf
 from jobs.engine.selection import admission, fair_share, limits
 from jobs.engine.slots import leases
-from jobs.engine.sql.candidates import Candidate, Filter, find_in_window, walk_flows
+from jobs.engine.sql.candidates import Filter, ReadyJob, find_across_flows, find_in_window
 from jobs.models import JobEvent
 from jobs.policies.concurrency import Limit, count_free
 from jobs.states import EventKind, Status
@@ -26,7 +26,7 @@ ADMISSION_BATCH = 50  # more candidates at a time where admission may refuse any
 
 def is_plain() -> bool:
     """Tell whether nothing but limits, as the built-in policy reads them, decides on what starts."""
-    return limits.has_builtin_policy() and admission.is_open() and not fair_share.is_on()
+    return limits.has_builtin_policy() and admission.has_open_policy() and not fair_share.is_enabled()
 
 
 class SelectionRound:
@@ -39,9 +39,9 @@ class SelectionRound:
         self._wanted = self._index & wanted
         self.limits, self._in_use = limits.lock_limits()
         leases.notify_waiting_calls(self.limits, self._in_use)
-        self._admission = None if admission.is_open() else admission.AdmissionRound()
+        self._admission = None if admission.has_open_policy() else admission.AdmissionRound()
         self._fair_share = (
-            fair_share.FairShareRound(connection, self._wanted, remote=remote) if fair_share.is_on() else None
+            fair_share.FairShareRound(connection, self._wanted, remote=remote) if fair_share.is_enabled() else None
         )
 
     @property
@@ -116,15 +116,15 @@ class SelectionRound:
                 for job_id, reason in reasons.items()
             )
 
-    def _find_candidates(self, count: int, full: Sequence[Limit]) -> list[Candidate]:
+    def _find_candidates(self, count: int, full: Sequence[Limit]) -> list[ReadyJob]:
         """Find ready jobs under no full limit: in a window first; by a walk over the flows if that is short."""
-        wanted = self._wanted & under_none_of(full)
+        wanted = self._wanted & exclude_limits(full)
         index = Filter("remote" if self._remote else "NOT remote") & self._index
         found = find_in_window(self._connection, count, index, wanted)
-        return found if len(found) == count else walk_flows(self._connection, count, wanted, remote=self._remote)
+        return found if len(found) == count else find_across_flows(self._connection, count, wanted, remote=self._remote)
 
 
-def under_none_of(full: Sequence[Limit]) -> Filter:
+def exclude_limits(full: Sequence[Limit]) -> Filter:
     """Filter out jobs that one of these limits names."""
     clauses: list[str] = []
     params: list[str] = []

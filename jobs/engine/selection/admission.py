@@ -20,20 +20,20 @@ from jobs.conf import conf
 from jobs.engine.maintenance import system_load
 from jobs.engine.slots import leases
 from jobs.engine.sql.limits import read_costs
-from jobs.engine.transitions import from_now, jobs
-from jobs.models import Gate, JobEvent
+from jobs.engine.transitions import from_now
+from jobs.models import Gate, Job, JobEvent
 from jobs.policies.admission import Approved, Candidate, Denied, Open, Snapshot, is_near_deadline
 from jobs.states import EventKind
 
-RECORDED_AT_ONCE = 50
-AFTER_THE_URGENT = "a job near its deadline goes first"
-FACTS = (
+RECORD_BATCH_SIZE = 50
+URGENT_FIRST = "a job near its deadline goes first"
+JOB_COLUMNS = (
     *("tenant", "job_type", "resource", "addon_id", "cost_units", "priority", "constraints"),
     *("expected_duration_sec", "deadline_at", "time_sensitive", "recheck_at", "status_reason"),
 )
 
 
-def is_open() -> bool:
+def has_open_policy() -> bool:
     """Whether nobody needs to be asked."""
     return type(conf.policy("ADMISSION_POLICY")) is Open
 
@@ -46,8 +46,8 @@ class AdmissionRound:
         self.now = system_load.get_now(row)
         self.denied: dict[UUID, Denied] = {}
         self._policy = conf.policy("ADMISSION_POLICY")
-        self._by_addon = costs()
-        self._machine = _machine(row)
+        self._by_addon = count_costs()
+        self._machine = _build_snapshot(row)
         self._now: Snapshot | None = None  # the machine with what is used right now
         self._known: dict[UUID, Any] = {}
         self._urgent: int | None = None  # the priority of a job near its deadline that capacity is kept for
@@ -75,14 +75,14 @@ class AdmissionRound:
 
     def load_jobs(self, job_ids: Sequence[UUID]) -> None:
         """Read what the policy needs to know. Not as models: a thousand take longer to build than all decisions."""
-        rows = jobs().filter(pk__in=job_ids).order_by().values("pk", "status", *FACTS)
+        rows = Job.objects.filter(pk__in=job_ids).order_by().values("pk", "status", *JOB_COLUMNS)
         self._known |= {row["pk"]: SimpleNamespace(**row) for row in rows}
 
     def admits(self, job_id: UUID) -> bool:
         job = self._known.get(job_id)
         if job is None:  # gone since it was found
             return False
-        candidate = _candidate(job, self.now)
+        candidate = _to_candidate(job, self.now)
         verdict = self._after_the_urgent(candidate) or self.decide(candidate)
         if isinstance(verdict, Approved):
             self.add(candidate)
@@ -106,18 +106,18 @@ class AdmissionRound:
         """Capacity that comes free is not given away to lower priorities while somebody needs it in time."""
         if self._urgent is None or candidate.priority >= self._urgent:
             return None
-        return Denied(AFTER_THE_URGENT, system_load.INTERVAL_SEC)
+        return Denied(URGENT_FIRST, system_load.INTERVAL_SEC)
 
     def _record_denied(self) -> None:
         news = [pk for pk, verdict in self.denied.items() if self._is_news(self._known[pk], verdict)]
-        free = jobs().filter(pk__in=news[:RECORDED_AT_ONCE], gate=Gate.READY)
+        free = Job.objects.filter(pk__in=news[:RECORD_BATCH_SIZE], gate=Gate.READY)
         held = free.select_for_update(no_key=True, skip_locked=True).values_list("pk", flat=True) if news else ()
         alike: dict[Denied, list[UUID]] = {}
         for pk in held:
             alike.setdefault(self.denied[pk], []).append(pk)
         for verdict, same in alike.items():
             later = {"recheck_at": from_now(verdict.retry_after_sec), "status_reason": verdict.reason}
-            jobs().filter(pk__in=same).update(**later)
+            Job.objects.filter(pk__in=same).update(**later)
             changed = [self._known[pk] for pk in same if self._is_new(self._known[pk], verdict)]
             events = [self._event(job, EventKind.DENIED, verdict.reason) for job in changed]
             JobEvent.objects.bulk_create(events)
@@ -143,7 +143,7 @@ class AdmissionRound:
         )
 
 
-def costs() -> Counter[str]:
+def count_costs() -> Counter[str]:
     """Return the cost units in use or reserved, by addon: of jobs, leases and direct calls, even waiting ones."""
     connection = db.connection()
     rows = read_costs(connection)
@@ -155,7 +155,7 @@ def costs() -> Counter[str]:
     return found
 
 
-def _machine(row: Any) -> Snapshot:
+def _build_snapshot(row: Any) -> Snapshot:
     state, held_sec = system_load.get_state(row)
     said = conf.ADMISSION
     return Snapshot(
@@ -173,7 +173,7 @@ def _machine(row: Any) -> Snapshot:
     )
 
 
-def _candidate(job: Any, now: datetime) -> Candidate:
+def _to_candidate(job: Any, now: datetime) -> Candidate:
     urgent = job.time_sensitive and job.deadline_at is not None
     return Candidate(
         tenant=job.tenant,

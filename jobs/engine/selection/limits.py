@@ -19,7 +19,7 @@ from jobs.policies.concurrency import Flow, InUse, Limit, Limits
 logger = logging.getLogger("jobs.engine.limits")
 
 
-class Survey(NamedTuple):
+class LimitUsage(NamedTuple):
     """The limits in force (or all), what is active, and the flows of direct calls that wait for the next slot."""
 
     limits: list[Limit]
@@ -32,14 +32,14 @@ def has_builtin_policy() -> bool:
     return type(conf.policy("CONCURRENCY_POLICY")) is Limits
 
 
-def configured() -> dict[tuple[str, str], int | None]:
+def read_configured() -> dict[tuple[str, str], int | None]:
     """What the settings say, by scope and key."""
     return {("global", ""): None} | {(scope, key): most for scope, key, most in conf.LIMITS}
 
 
-def sync() -> None:
+def sync_limits() -> None:
     """Give every limit of the settings its row; an operator's override keeps its own maximum."""
-    said = configured()
+    said = read_configured()
     with db.atomic():
         rows = ConcurrencyLimit.objects.all()
         rows.bulk_create(
@@ -57,13 +57,13 @@ def sync() -> None:
                 rows.filter(pk=row.pk).update(max=most)
 
 
-def ensure() -> None:
+def ensure_limits() -> None:
     """Where no worker has ever started, nobody has made the rows yet."""
     if not ConcurrencyLimit.objects.filter(scope=LimitScope.GLOBAL).exists():
-        sync()
+        sync_limits()
 
 
-def are_in_force() -> bool:
+def has_limits_in_force() -> bool:
     """A look without a lock: an idle worker that knows of none asks this much."""
     return ConcurrencyLimit.objects.filter(Q(max__isnull=False) | Q(paused=True)).exists()
 
@@ -74,26 +74,26 @@ def lock_limits() -> tuple[list[Limit], InUse]:
     Whoever counts next counts after us. A limit under which a direct call waits has no room for the queue. A custom
     policy gets every limit, in force or not.
     """
-    found = survey()
-    return (_without_room(found) if found.waiting else found.limits), found.in_use
+    found = read_usage()
+    return (_reserve_for_waiting(found) if found.waiting else found.limits), found.in_use
 
 
-def survey(*, lock: bool = True) -> Survey:
+def read_usage(*, lock: bool = True) -> LimitUsage:
     """Read limits and what is active, with the waiting direct calls by themselves. Without the lock: only a look."""
     connection = db.connection()
     rows, active = read_limits(connection, all_rows=not has_builtin_policy(), lock=lock)
     if lock and any(row.expired for row in active) and leases.end_dead_leases():
         active = count_active(connection)
     limits = [Limit(row.scope, row.key, row.max, bool(row.paused)) for row in rows]
-    running = [(_flow(row), row.active) for row in active if not row.waits]
-    return Survey(limits, InUse(running), [_flow(row) for row in active if row.waits])
+    running = [(_to_flow(row), row.active) for row in active if not row.waits]
+    return LimitUsage(limits, InUse(running), [_to_flow(row) for row in active if row.waits])
 
 
-def _flow(row: ActiveRow) -> Flow:
+def _to_flow(row: ActiveRow) -> Flow:
     return Flow(row.tenant, row.job_type, row.resource, row.addon_id)
 
 
-def _without_room(found: Survey) -> list[Limit]:
+def _reserve_for_waiting(found: LimitUsage) -> list[Limit]:
     """Return the limits as the queue sees them while direct calls wait.
 
     A custom policy may have limits without a row: there the job types themselves are closed, too.
@@ -106,7 +106,9 @@ def _without_room(found: Survey) -> list[Limit]:
     return [*limits, *(Limit("job_type", job_type, None, reserved=True) for job_type in types)]
 
 
-def most_at_once(types: Sequence[str], resources: Sequence[str] | None, tenant: str | None) -> tuple[int, Limit] | None:
+def find_slot_bound(
+    types: Sequence[str], resources: Sequence[str] | None, tenant: str | None
+) -> tuple[int, Limit] | None:
     """How many jobs of these the limits let run at once, and the narrowest limit; None: any number."""
     rows = ConcurrencyLimit.objects.filter(max__isnull=False)
     known = {(row.scope, row.key): Limit(row.scope, row.key, row.max) for row in rows}
@@ -122,7 +124,7 @@ def most_at_once(types: Sequence[str], resources: Sequence[str] | None, tenant: 
 
 def warn_of_idle_slots(slots: int, serves: Any) -> None:
     """Say at the start of a worker, once, that it has more slots than the limits will ever fill."""
-    bound = most_at_once(serves.types, serves.resources, serves.tenant)
+    bound = find_slot_bound(serves.types, serves.resources, serves.tenant)
     if bound is None or bound[0] >= slots:
         return
     most, limit = bound

@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db.models.functions import Now
 
 from jobs import db
-from jobs.engine.selection.admission import AdmissionRound, is_open
+from jobs.engine.selection.admission import AdmissionRound, has_open_policy
 from jobs.engine.slots import leases
 from jobs.engine.transitions import from_now
 from jobs.errors import LeaseLost, NotFound
@@ -56,7 +56,7 @@ def request_lease(
     )
     with db.atomic(read_committed=True):
         lease = leases.build_lease(candidate, LeaseKind.ADMISSION, owner)
-        return _grant(lease) if is_open() else _decide(lease, candidate)
+        return _grant(lease) if has_open_policy() else _decide(lease, candidate)
 
 
 def renew_lease(lease_id: UUID, *, owner: str) -> datetime:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine.database import Outage, short_timeouts
+from jobs.engine.database import Outage, set_short_timeouts
 from jobs.engine.slots import leases
 from jobs.engine.worker.heartbeat import lease_margin_sec
 
@@ -57,7 +57,7 @@ class LeaseHeartbeat:
         try:
             while self._wait_for_beat():
                 with outage.survive():
-                    short_timeouts(conf.LEASE_SEC / 3)
+                    set_short_timeouts(conf.LEASE_SEC / 3)
                     self._beat()
                 with self._lock:
                     overdue = [(key, held) for key, held in self._held.items() if time.monotonic() > held.deadline]

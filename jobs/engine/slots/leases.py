@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import notifications
-from jobs.engine.process_identity import Identity, Life, beat_fields, seconds_since
+from jobs.engine.process_identity import Liveness, ProcessIdentity, beat_fields, seconds_since_beat
 from jobs.engine.transitions import from_now
 from jobs.ids import derive_flow_id
 from jobs.models import Lease, LeaseKind
@@ -30,7 +30,7 @@ FLOW_FIELDS = ("tenant", "job_type", "resource", "addon_id")  # the same names i
 COST_FIELDS = ("cost_units", "priority", "expected_duration_sec")
 SLOT_FREE = "room"  # the notification for waiting direct calls: a slot may be free
 
-notifications.hear(SLOT_FREE, lambda: None)  # workers listen to the same channel, and have no use for it
+notifications.on_notification(SLOT_FREE, lambda: None)  # workers listen to the same channel, and have no use for it
 
 
 def live_leases() -> QuerySet[Lease]:
@@ -127,12 +127,12 @@ def _find_dead(leases: QuerySet[Lease]) -> list[Lease]:
 
 def _is_dead(lease: Lease) -> bool:
     """Return whether it expired, or its process is proven gone. SQLite's clock may jump: a steady clock must agree."""
-    process = Identity.of_owner(lease.process)
-    if process is not None and process.life() == Life.GONE:
+    process = ProcessIdentity.of_owner(lease.process)
+    if process is not None and process.life() == Liveness.GONE:
         return True
     if lease.expires_at >= lease.now:  # type: ignore[attr-defined]
         return False
-    seconds = seconds_since(lease.beat_clock) if lease.granted_at is not None or lease.process else None
+    seconds = seconds_since_beat(lease.beat_clock) if lease.granted_at is not None or lease.process else None
     return seconds is None or seconds > conf.LEASE_SEC
 
 

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from jobs import db
 from jobs.conf import conf
 from jobs.engine.notifications import CHANNEL, Listener
-from jobs.engine.process_identity import Identity
+from jobs.engine.process_identity import ProcessIdentity
 from jobs.engine.selection import admission, limits
 from jobs.engine.slots import leases
 from jobs.engine.slots.leases import SLOT_FREE
@@ -45,9 +45,9 @@ def reserve_slot(candidate: Candidate, owner: str) -> Lease:
     Raise NoSlot if waiting will not help.
     """
     with _open_transaction():
-        limits.ensure()
+        limits.ensure_limits()
         lease = leases.build_lease(candidate, LeaseKind.DIRECT, owner)
-        lease.process = Identity.mine().slot(0)[:300]
+        lease.process = ProcessIdentity.mine().slot(0)[:300]
         reason = _find_wait_reason(lease, lock=True)
         if reason is not None and reason.is_permanent:
             raise NoSlot(reason.message)
@@ -106,7 +106,7 @@ class SlotWaiter:
 
 
 def _find_wait_reason(lease: Lease, *, lock: bool) -> WaitReason | None:
-    survey = limits.survey(lock=lock)
+    survey = limits.read_usage(lock=lock)
     flow = _flow_of(lease)
     for limit in survey.limits:
         if limit.paused and limit.names(flow):
@@ -118,7 +118,7 @@ def _find_wait_reason(lease: Lease, *, lock: bool) -> WaitReason | None:
     return _check_admission(lease, ahead) if lock else None
 
 
-def _simulate_grants(queue: Sequence[Flow], survey: limits.Survey) -> WaitReason | None:
+def _simulate_grants(queue: Sequence[Flow], survey: limits.LimitUsage) -> WaitReason | None:
     """Grant slots to the queue of direct calls in order, on paper only; return why the last one must wait."""
     policy = conf.policy("CONCURRENCY_POLICY")
     maxima = [limit for limit in survey.limits if limit.max is not None]
@@ -143,7 +143,7 @@ def _check_admission(lease: Lease, ahead: Sequence[Lease]) -> WaitReason | None:
 
     Waiting calls are counted as reserved: release the cost of this call and of those behind it first.
     """
-    if admission.is_open():
+    if admission.has_open_policy():
         return None
     admission_round = admission.AdmissionRound()
     ahead_ids = {other.pk for other in ahead}

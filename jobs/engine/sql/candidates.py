@@ -20,7 +20,7 @@ ORDER = "priority DESC, position, created_at, id"
 COLUMNS = "id, tenant, job_type, resource, addon_id, priority, position, created_at"
 
 
-class Candidate(NamedTuple):
+class ReadyJob(NamedTuple):
     id: UUID
     flow: Flow
     priority: int
@@ -36,7 +36,7 @@ class Filter(NamedTuple):
         return Filter(" AND ".join(filter(None, (self.sql, other.sql))), [*self.params, *other.params])
 
 
-def find_in_window(connection: Any, limit: int, index: Filter, wanted: Filter) -> list[Candidate]:
+def find_in_window(connection: Any, limit: int, index: Filter, wanted: Filter) -> list[ReadyJob]:
     """Return the first `limit` wanted jobs among the WINDOW first ones. `index` is what the window's index starts with."""
     sql = f"""
     SELECT {COLUMNS} FROM (
@@ -45,19 +45,19 @@ def find_in_window(connection: Any, limit: int, index: Filter, wanted: Filter) -
     """
     params = [*index.params, *wanted.params]
     if not db.is_sqlite(connection):
-        return [_parse(row) for row in execute(connection, sql, params)]
+        return [_to_ready_job(row) for row in execute(connection, sql, params)]
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
-        return [_parse(row) for row in cursor.fetchall()]
+        return [_to_ready_job(row) for row in cursor.fetchall()]
 
 
-def walk_flows(
+def find_across_flows(
     connection: Any, limit: int, wanted: Filter, *, remote: bool = False, flows: int | None = None
-) -> list[Candidate]:
+) -> list[ReadyJob]:
     """Return the first `limit` jobs of flows whose head is wanted, in dispatch order; with `flows`, so many of each."""
     ready = f"gate = 3 AND {'remote' if remote else 'NOT remote'}"
     if db.is_sqlite(connection):
-        return _walk_on_sqlite(connection, ready, wanted, limit, flows)
+        return _find_across_flows_on_sqlite(connection, ready, wanted, limit, flows)
     heads, total = (limit, f"LIMIT {limit:d}") if flows is None else (flows, "")
     sql = f"""
     WITH RECURSIVE head AS (
@@ -74,10 +74,12 @@ def walk_flows(
         WHERE flow_id BETWEEN best.flow_id AND best.flow_id AND {ready} ORDER BY flow_id, {ORDER} LIMIT {limit:d}
     ) job ORDER BY {ORDER} {total}
     """
-    return [_parse(row) for row in execute(connection, sql, list(wanted.params))]
+    return [_to_ready_job(row) for row in execute(connection, sql, list(wanted.params))]
 
 
-def _walk_on_sqlite(connection: Any, ready: str, wanted: Filter, limit: int, flows: int | None) -> list[Candidate]:
+def _find_across_flows_on_sqlite(
+    connection: Any, ready: str, wanted: Filter, limit: int, flows: int | None
+) -> list[ReadyJob]:
     heads = f"""
     WITH RECURSIVE flow(flow_id) AS (
         SELECT min(flow_id) FROM jobscheduler_job WHERE {ready}
@@ -97,8 +99,8 @@ def _walk_on_sqlite(connection: Any, ready: str, wanted: Filter, limit: int, flo
             cursor.execute(jobs, [flow_id])
             rows += cursor.fetchall()
     rows.sort(key=lambda row: (-row[5], row[6], row[7], row[0]))
-    return [_parse(row) for row in (rows if flows else rows[:limit])]
+    return [_to_ready_job(row) for row in (rows if flows else rows[:limit])]
 
 
-def _parse(row: Sequence[Any]) -> Candidate:
-    return Candidate(to_uuid(row[0]), Flow(*row[1:5]), row[5])
+def _to_ready_job(row: Sequence[Any]) -> ReadyJob:
+    return ReadyJob(to_uuid(row[0]), Flow(*row[1:5]), row[5])

@@ -18,9 +18,9 @@ from django.utils import timezone
 
 from jobs import db
 from jobs.engine.database import NOW, execute, to_array
-from jobs.engine.process_identity import beat_clock
+from jobs.engine.process_identity import read_beat_clock
 from jobs.engine.sql import Statement, to_stored, to_uuid
-from jobs.engine.sql.columns import CLAIMED
+from jobs.engine.sql.columns import CLAIM_COLUMNS
 
 
 class Claim(NamedTuple):
@@ -48,7 +48,7 @@ class Claim(NamedTuple):
     artifacts: dict[str, Any]
 
 
-class Claimant(NamedTuple):
+class LeaseRequest(NamedTuple):
     """Who claims: the worker's name for the audit trail, and its process identity, which owns the leases."""
 
     worker: str
@@ -56,7 +56,7 @@ class Claimant(NamedTuple):
     lease_sec: float
 
 
-class Served(NamedTuple):
+class ServedParams(NamedTuple):
     """What a worker takes. None: every resource, every tenant."""
 
     types: list[str]
@@ -65,7 +65,7 @@ class Served(NamedTuple):
 
 
 def claim_next(
-    connection: Any, served: Served, claimant: Claimant, slots: Sequence[int], *, limits_locked: bool = False
+    connection: Any, served: ServedParams, claimant: LeaseRequest, slots: Sequence[int], *, limits_locked: bool = False
 ) -> list[Claim]:
     """Take the first ready jobs, one for each slot number, unless some limit is in force.
 
@@ -78,7 +78,7 @@ def claim_next(
     return [parse_claim(row) for row in execute(connection, *statement)]
 
 
-def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: Claimant, slots: Sequence[int]) -> list[Claim]:
+def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: LeaseRequest, slots: Sequence[int]) -> list[Claim]:
     """Take these jobs, as far as they are still ready and not locked by others, one for each slot number."""
     if db.is_sqlite(connection):
         chosen = json.dumps([job_id.hex for job_id in job_ids])
@@ -92,7 +92,7 @@ def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: Claimant, s
 
 
 def claim_next_statement(
-    served: Served, claimant: Claimant, slots: Sequence[int], limits_locked: bool = False
+    served: ServedParams, claimant: LeaseRequest, slots: Sequence[int], limits_locked: bool = False
 ) -> Statement:
     """Return CLAIM_NEXT with its parameters, to be sent alone or in a pipeline with FINISH."""
     params = {**served._asdict(), **claimant._asdict(), "slots": to_array(slots), "limits_locked": limits_locked}
@@ -141,7 +141,7 @@ _CLAIM = f"""
             fence = j.fence + 1
         FROM (SELECT id, row_number() OVER (ORDER BY priority DESC, position, created_at, id) AS slot FROM picked) p
         WHERE j.id = ANY(ARRAY(SELECT id FROM picked)) AND j.id = p.id
-        RETURNING {", ".join(f"j.{name}" for name in CLAIMED)}
+        RETURNING {", ".join(f"j.{name}" for name in CLAIM_COLUMNS)}
     ),
     run AS (
         INSERT INTO jobscheduler_jobrun (job_id, status, started_at, error, artifacts, worker)
@@ -152,7 +152,7 @@ _CLAIM = f"""
         INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, actor_kind, actor_name, at)
         SELECT id, 'RUNNING', 'QUEUED', 'RUNNING', '', 'worker', %(worker)s, {NOW} FROM claimed
     )
-    SELECT {", ".join(CLAIMED)},
+    SELECT {", ".join(CLAIM_COLUMNS)},
            CASE WHEN fence > 1 THEN (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = claimed.id) END
     FROM claimed
 """
@@ -217,7 +217,7 @@ _SQLITE_CLAIM = f"""
     FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS token,
                  json_extract(value, '$[2]') AS owner FROM json_each(%s)) g
     WHERE jobscheduler_job.id = g.id
-    RETURNING {", ".join(f"jobscheduler_job.{name}" for name in CLAIMED)}
+    RETURNING {", ".join(f"jobscheduler_job.{name}" for name in CLAIM_COLUMNS)}
 """
 _SQLITE_OPEN_RUNS = """
     INSERT INTO jobscheduler_jobrun (job_id, status, started_at, error, artifacts, worker)
@@ -233,7 +233,7 @@ _SQLITE_ARTIFACTS = """
 """
 
 
-def _pick_next_on_sqlite(connection: Any, served: Served, limit: int, limits_locked: bool) -> Statement:
+def _pick_next_on_sqlite(connection: Any, served: ServedParams, limit: int, limits_locked: bool) -> Statement:
     types = json.dumps(served.types)
     resources = None if served.resources is None else json.dumps(served.resources)
     now = to_stored(connection, timezone.now())
@@ -241,7 +241,7 @@ def _pick_next_on_sqlite(connection: Any, served: Served, limit: int, limits_loc
     return _SQLITE_PICK_NEXT, [*wanted, limits_locked, limit]
 
 
-def _claim_on_sqlite(connection: Any, pick: Statement, claimant: Claimant, slots: Sequence[int]) -> list[Claim]:
+def _claim_on_sqlite(connection: Any, pick: Statement, claimant: LeaseRequest, slots: Sequence[int]) -> list[Claim]:
     now = timezone.now()
     at = to_stored(connection, now)
     expires_at = to_stored(connection, now + timedelta(seconds=claimant.lease_sec))
@@ -253,7 +253,7 @@ def _claim_on_sqlite(connection: Any, pick: Statement, claimant: Claimant, slots
         leases = [
             (job_id, uuid4().hex, f"{claimant.process}#{slot}") for job_id, slot in zip(picked, slots, strict=False)
         ]
-        cursor.execute(_SQLITE_CLAIM, [expires_at, at, beat_clock(), at, json.dumps(leases)])
+        cursor.execute(_SQLITE_CLAIM, [expires_at, at, read_beat_clock(), at, json.dumps(leases)])
         rows = {row[0]: row for row in cursor.fetchall()}
         job_ids = json.dumps([job_id for job_id in picked if job_id in rows])
         cursor.execute(_SQLITE_OPEN_RUNS, [at, claimant.worker, job_ids])
@@ -263,7 +263,7 @@ def _claim_on_sqlite(connection: Any, pick: Statement, claimant: Claimant, slots
     return [_parse_sqlite_claim(rows[job_id], artifacts[job_id]) for job_id in picked if job_id in rows]
 
 
-_UUID_COLUMNS = [CLAIMED.index(name) for name in ("id", "lease_token", "group_id", "retry_of_id")]
+_UUID_COLUMNS = [CLAIM_COLUMNS.index(name) for name in ("id", "lease_token", "group_id", "retry_of_id")]
 
 
 def _parse_sqlite_claim(row: Sequence[Any], artifacts: str) -> Claim:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # What a submission says. A retry copies all of these.
-SUBMISSION = {
+SUBMISSION_COLUMNS = {
     "job_type": "text",
     "template_id": "uuid",
     "params": "jsonb",
@@ -33,7 +33,7 @@ SUBMISSION = {
     "traceparent": "text",
 }
 # What every new job starts with; only raw SQL needs it spelled out.
-BLANK = {
+INITIAL_VALUES = {
     "tokens_used": "0",
     "status_reason": "''",
     "cancel_requested": "false",
@@ -42,7 +42,7 @@ BLANK = {
 }
 
 # What a claim hands to the worker, in this order.
-CLAIMED = (
+CLAIM_COLUMNS = (
     "id",
     "lease_token",
     "lease_owner",

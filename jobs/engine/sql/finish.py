@@ -19,9 +19,9 @@ from pydantic_core import to_json
 from jobs import db
 from jobs.engine.database import NOW, execute, execute_together, to_array
 from jobs.engine.sql import Statement, to_datetime, to_stored, to_uuid
-from jobs.engine.sql.claim import Claim, Claimant, Served, claim_next, claim_next_statement, parse_claim
-from jobs.engine.sql.columns import BLANK, SUBMISSION
-from jobs.engine.sql.rollup import ADD_UP, INTO, KEY, SUMS
+from jobs.engine.sql.claim import Claim, LeaseRequest, ServedParams, claim_next, claim_next_statement, parse_claim
+from jobs.engine.sql.columns import INITIAL_VALUES, SUBMISSION_COLUMNS
+from jobs.engine.sql.rollup import ADD_ON_CONFLICT, INSERT_INTO_ROLLUP, KEY_COLUMNS, SUM_COLUMNS
 from jobs.models.rollup import BUCKETS_SEC
 
 
@@ -51,7 +51,7 @@ class FinishedRow(NamedTuple):
     in_group: bool = False
 
 
-class ResultRecorder(NamedTuple):
+class FinishContext(NamedTuple):
     """Who records: the actor of the events, and the writer whose rows of the rollup are added to."""
 
     actor_kind: str
@@ -59,7 +59,7 @@ class ResultRecorder(NamedTuple):
     writer: str
 
 
-def finish_jobs(connection: Any, results: Sequence[ResultRow], recorder: ResultRecorder) -> list[FinishedRow]:
+def finish_jobs(connection: Any, results: Sequence[ResultRow], recorder: FinishContext) -> list[FinishedRow]:
     """Record results; return one row for each."""
     if db.is_sqlite(connection):
         return _finish_on_sqlite(connection, results, recorder)
@@ -69,9 +69,9 @@ def finish_jobs(connection: Any, results: Sequence[ResultRow], recorder: ResultR
 def finish_and_claim(
     connection: Any,
     results: Sequence[ResultRow],
-    recorder: ResultRecorder,
-    served: Served,
-    claimant: Claimant,
+    recorder: FinishContext,
+    served: ServedParams,
+    claimant: LeaseRequest,
     slots: Sequence[int],
 ) -> tuple[list[FinishedRow], list[Claim]]:
     """Run FINISH and CLAIM_NEXT as they are: on PostgreSQL in one round trip, on SQLite in the caller's transaction."""
@@ -115,7 +115,7 @@ _FINISH = f"""
         FROM held h
         WHERE j.id = h.id
         RETURNING h.token, h.reason, h.error, h.exit_code, h.artifacts, h.data, h.retry_in, h.retry_id, h.retried,
-                  j.status, j.created_at, j.position, j.attempt, j.checkpoint, j.id, {", ".join(f"j.{n}" for n in SUBMISSION)}
+                  j.status, j.created_at, j.position, j.attempt, j.checkpoint, j.id, {", ".join(f"j.{n}" for n in SUBMISSION_COLUMNS)}
     ),
     run AS (
         UPDATE jobscheduler_jobrun r
@@ -128,12 +128,12 @@ _FINISH = f"""
                   greatest(extract(epoch FROM {NOW} - r.started_at), 0) AS ran
     ),
     minute AS (
-        {INTO}
+        {INSERT_INTO_ROLLUP}
         SELECT date_trunc('minute', {NOW}), %(writer)s, tenant, resource, job_type, outcome,
                width_bucket(waited, {_BUCKETS}), width_bucket(ran, {_BUCKETS}),
                count(*), sum(waited), sum(ran), sum(retried), sum(recovered)
         FROM run GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
-        {ADD_UP}
+        {ADD_ON_CONFLICT}
     ),
     {{retry}}mark AS (
         INSERT INTO jobscheduler_lanemark (lane_id)
@@ -162,11 +162,11 @@ _FINISH = f"""
 # indexes, even for no row: without a retry to make, leaving it out takes 15 % of a turn with one slot.
 _RETRY = f"""retry AS (
         INSERT INTO jobscheduler_job (
-            id, {", ".join(SUBMISSION)}, status, gate, priority, position, created_at, not_before, hold, holds_lane,
-            idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(BLANK)})
-        SELECT retry_id, {", ".join(SUBMISSION)}, 'QUEUED', 1, base_priority, position, {NOW},
+            id, {", ".join(SUBMISSION_COLUMNS)}, status, gate, priority, position, created_at, not_before, hold, holds_lane,
+            idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(INITIAL_VALUES)})
+        SELECT retry_id, {", ".join(SUBMISSION_COLUMNS)}, 'QUEUED', 1, base_priority, position, {NOW},
                {NOW} + retry_in * interval '1 second', false, lane_id IS NOT NULL,
-               '', id, attempt + 1, checkpoint, {", ".join(BLANK.values())}
+               '', id, attempt + 1, checkpoint, {", ".join(INITIAL_VALUES.values())}
         FROM finished WHERE retried
         ON CONFLICT (retry_of_id) WHERE retry_of_id IS NOT NULL DO NOTHING
         RETURNING id, retry_of_id
@@ -180,7 +180,7 @@ FINISH = _FINISH.replace("{retry}", "").replace("{retry_events}", "")
 FINISH_AND_RETRY = _FINISH.replace("{retry}", _RETRY).replace("{retry_events}", _RETRY_EVENTS)
 
 
-def finish_statement(results: Sequence[ResultRow], recorder: ResultRecorder) -> Statement:
+def finish_statement(results: Sequence[ResultRow], recorder: FinishContext) -> Statement:
     """Return FINISH with its parameters, to be sent alone or in a pipeline with a claim."""
     params = {
         "ids": to_array(result.id for result in results),
@@ -192,7 +192,7 @@ def finish_statement(results: Sequence[ResultRow], recorder: ResultRecorder) -> 
 
 # ---------------------------------------------------------------------- SQLite
 
-_SQLITE_HELD = """
+_SQLITE_SELECT_LEASED = """
     SELECT j.id, j.tenant, j.resource, j.job_type, j.lane_id, j.group_id, j.cancel_requested, j.created_at
     FROM json_each(%s) g CROSS JOIN jobscheduler_job j
     WHERE j.id = json_extract(g.value, '$[0]') AND j.lease_token = json_extract(g.value, '$[1]')
@@ -227,10 +227,10 @@ _SQLITE_CLOSE_RUNS = """
 """
 _SQLITE_RETRY = f"""
     INSERT INTO jobscheduler_job (
-        id, {", ".join(SUBMISSION)}, status, gate, priority, position, created_at, not_before, hold, holds_lane,
-        idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(BLANK)})
-    SELECT %s, {", ".join(SUBMISSION)}, 'QUEUED', 1, base_priority, position, %s, %s, false, lane_id IS NOT NULL,
-           '', id, attempt + 1, checkpoint, {", ".join(BLANK.values())}
+        id, {", ".join(SUBMISSION_COLUMNS)}, status, gate, priority, position, created_at, not_before, hold, holds_lane,
+        idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(INITIAL_VALUES)})
+    SELECT %s, {", ".join(SUBMISSION_COLUMNS)}, 'QUEUED', 1, base_priority, position, %s, %s, false, lane_id IS NOT NULL,
+           '', id, attempt + 1, checkpoint, {", ".join(INITIAL_VALUES.values())}
     FROM jobscheduler_job WHERE id = %s
     ON CONFLICT (retry_of_id) DO NOTHING
 """
@@ -240,15 +240,15 @@ _SQLITE_EVENT = """
         job_id, kind, from_status, to_status, reason, token, data, actor_kind, actor_name, at)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
-_SQLITE_REPLAYED = """
+_SQLITE_SELECT_REPLAYED = """
     SELECT e.job_id FROM json_each(%s) g CROSS JOIN jobscheduler_jobevent e
     WHERE e.job_id = json_extract(g.value, '$[0]') AND e.token = json_extract(g.value, '$[1]')
       AND e.kind = json_extract(g.value, '$[2]') AND e.actor_kind = %s AND e.actor_name = %s
 """
-_SQLITE_MINUTE = f"{INTO} VALUES ({', '.join(['%s'] * len(KEY + SUMS))}) {ADD_UP}"
+_SQLITE_MINUTE = f"{INSERT_INTO_ROLLUP} VALUES ({', '.join(['%s'] * len(KEY_COLUMNS + SUM_COLUMNS))}) {ADD_ON_CONFLICT}"
 
 
-class _HeldJob(NamedTuple):
+class _LeasedJob(NamedTuple):
     id: str
     tenant: str
     resource: str
@@ -259,12 +259,12 @@ class _HeldJob(NamedTuple):
     created_at: str
 
 
-def _finish_on_sqlite(connection: Any, results: Sequence[ResultRow], recorder: ResultRecorder) -> list[FinishedRow]:
+def _finish_on_sqlite(connection: Any, results: Sequence[ResultRow], recorder: FinishContext) -> list[FinishedRow]:
     now = timezone.now()
     at = to_stored(connection, now)
     with connection.cursor() as cursor:
-        cursor.execute(_SQLITE_HELD, [json.dumps([(result.id.hex, result.token.hex) for result in results])])
-        held = {to_uuid(row[0]): _HeldJob(*row) for row in cursor.fetchall()}
+        cursor.execute(_SQLITE_SELECT_LEASED, [json.dumps([(result.id.hex, result.token.hex) for result in results])])
+        held = {to_uuid(row[0]): _LeasedJob(*row) for row in cursor.fetchall()}
         done = [result for result in results if result.id in held]
         retried = {
             result.id: result for result in done if result.retry_in is not None and not held[result.id].cancel_requested
@@ -285,20 +285,23 @@ def _finish_on_sqlite(connection: Any, results: Sequence[ResultRow], recorder: R
             [
                 [to_stored(connection, value) for value in (*event, recorder.actor_kind, recorder.actor_name, now)]
                 for result in done
-                for event in _events_of(result, result.id in retried)
+                for event in _build_events(result, result.id in retried)
             ],
         )
-        ends = [_end_of(result, held[result.id], started_at.get(result.id), result.id in retried) for result in done]
-        _add_to_minutes(connection, cursor, ends, now, recorder.writer)
+        ends = [
+            _to_rollup_entry(result, held[result.id], started_at.get(result.id), result.id in retried)
+            for result in done
+        ]
+        _add_entries(connection, cursor, ends, now, recorder.writer)
         missing = [(r.id.hex, r.token.hex, r.status) for r in results if r.id not in held]
         replayed: set[UUID] = set()
         if missing:
-            cursor.execute(_SQLITE_REPLAYED, [json.dumps(missing), recorder.actor_kind, recorder.actor_name])
+            cursor.execute(_SQLITE_SELECT_REPLAYED, [json.dumps(missing), recorder.actor_kind, recorder.actor_name])
             replayed = {to_uuid(job_id) for (job_id,) in cursor.fetchall()}
-    return [_finished_row(result, held.get(result.id), result.id in retried, replayed) for result in results]
+    return [_to_finished_row(result, held.get(result.id), result.id in retried, replayed) for result in results]
 
 
-def _events_of(result: ResultRow, retried: bool) -> list[tuple[Any, ...]]:
+def _build_events(result: ResultRow, retried: bool) -> list[tuple[Any, ...]]:
     """Return job, kind, from, to, reason, token and data of each event that a result writes."""
     data = None if result.data is None else to_json(result.data).decode()
     events: list[tuple[Any, ...]] = [
@@ -311,7 +314,7 @@ def _events_of(result: ResultRow, retried: bool) -> list[tuple[Any, ...]]:
     return events
 
 
-def _finished_row(result: ResultRow, job: _HeldJob | None, retried: bool, replayed: set[UUID]) -> FinishedRow:
+def _to_finished_row(result: ResultRow, job: _LeasedJob | None, retried: bool, replayed: set[UUID]) -> FinishedRow:
     if job is None:
         return FinishedRow(result.id, "replay" if result.id in replayed else "lost")
     retried_by = result.retry_id if retried else None
@@ -321,15 +324,15 @@ def _finished_row(result: ResultRow, job: _HeldJob | None, retried: bool, replay
 # ---------------------------------------------------------------------- rollup of jobs that ended otherwise
 
 
-def count_finished(connection: Any, job_ids: Sequence[UUID], writer: str) -> None:
+def add_to_rollup(connection: Any, job_ids: Sequence[UUID], writer: str) -> None:
     """Add jobs that have just ended, outside of `finish_jobs`, to their minute."""
     if db.is_sqlite(connection):
-        _count_on_sqlite(connection, job_ids, writer)
+        _add_to_rollup_on_sqlite(connection, job_ids, writer)
     else:
-        execute(connection, COUNT_FINISHED, {"ids": to_array(job_ids), "writer": writer})
+        execute(connection, ADD_TO_ROLLUP, {"ids": to_array(job_ids), "writer": writer})
 
 
-COUNT_FINISHED = f"""
+ADD_TO_ROLLUP = f"""
     WITH ended AS (
         SELECT j.tenant, j.resource, j.job_type, j.status, r.started_at IS NOT NULL AS started,
                greatest(extract(epoch FROM r.started_at - j.created_at), 0) AS waited,
@@ -337,23 +340,23 @@ COUNT_FINISHED = f"""
         FROM jobscheduler_job j LEFT JOIN jobscheduler_jobrun r ON r.job_id = j.id
         WHERE j.id = ANY(%(ids)s::uuid[])
     )
-    {INTO}
+    {INSERT_INTO_ROLLUP}
     SELECT date_trunc('minute', {NOW}), %(writer)s, tenant, resource, job_type, status,
            CASE WHEN started THEN width_bucket(waited, {_BUCKETS}) ELSE -1 END,
            CASE WHEN started THEN width_bucket(ran, {_BUCKETS}) ELSE -1 END,
            count(*), sum(coalesce(waited, 0)), sum(coalesce(ran, 0)), 0, 0
     FROM ended GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
-    {ADD_UP}
+    {ADD_ON_CONFLICT}
     RETURNING 1
 """
-_SQLITE_ENDED = """
+_SQLITE_SELECT_FINISHED = """
     SELECT j.tenant, j.resource, j.job_type, j.status, j.created_at, r.started_at
     FROM jobscheduler_job j LEFT JOIN jobscheduler_jobrun r ON r.job_id = j.id
     WHERE j.id IN (SELECT value FROM json_each(%s))
 """
 
 
-class _End(NamedTuple):
+class _RollupEntry(NamedTuple):
     tenant: str
     resource: str
     job_type: str
@@ -364,20 +367,20 @@ class _End(NamedTuple):
     recovered: bool = False
 
 
-def _end_of(result: ResultRow, job: _HeldJob, started_at: str | None, retried: bool) -> _End:
+def _to_rollup_entry(result: ResultRow, job: _LeasedJob, started_at: str | None, retried: bool) -> _RollupEntry:
     recovered = (result.data or {}).get("cause") in ("LEASE_EXPIRED", "CRASH_RECOVERY")
     facts = (job.tenant, job.resource, job.job_type, result.status, job.created_at, started_at)
-    return _End(*facts, retried=retried, recovered=recovered)
+    return _RollupEntry(*facts, retried=retried, recovered=recovered)
 
 
-def _count_on_sqlite(connection: Any, job_ids: Sequence[UUID], writer: str) -> None:
+def _add_to_rollup_on_sqlite(connection: Any, job_ids: Sequence[UUID], writer: str) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(_SQLITE_ENDED, [json.dumps([job_id.hex for job_id in job_ids])])
-        ends = [_End(*row) for row in cursor.fetchall()]
-        _add_to_minutes(connection, cursor, ends, timezone.now(), writer)
+        cursor.execute(_SQLITE_SELECT_FINISHED, [json.dumps([job_id.hex for job_id in job_ids])])
+        ends = [_RollupEntry(*row) for row in cursor.fetchall()]
+        _add_entries(connection, cursor, ends, timezone.now(), writer)
 
 
-def _add_to_minutes(connection: Any, cursor: Any, ends: Iterable[_End], now: datetime, writer: str) -> None:
+def _add_entries(connection: Any, cursor: Any, ends: Iterable[_RollupEntry], now: datetime, writer: str) -> None:
     sums: dict[tuple[Any, ...], list[float]] = {}
     for end in ends:
         waited = ran = 0.0

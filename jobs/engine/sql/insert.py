@@ -25,17 +25,17 @@ from jobs import db
 from jobs.actors import Actor
 from jobs.engine import notifications
 from jobs.engine.database import execute
-from jobs.engine.job_spec import COLUMNS, JobSpec, row_of
-from jobs.engine.sql.columns import BLANK, SUBMISSION
+from jobs.engine.job_spec import COLUMNS, JobSpec, to_row
+from jobs.engine.sql.columns import INITIAL_VALUES, SUBMISSION_COLUMNS
 from jobs.models import Gate
 
 CLOSED, TIME, LANE, READY = (gate.value for gate in (Gate.CLOSED, Gate.TIME, Gate.LANE, Gate.READY))
-HELD = "held on submission"
-FOLLOWS = "waits for its predecessor"
+HELD_REASON = "held on submission"
+PREDECESSOR_REASON = "waits for its predecessor"
 NULL_LINE = "\x01"  # validated text has no control characters
 
 _TYPES = {
-    **SUBMISSION,
+    **SUBMISSION_COLUMNS,
     "id": "uuid",
     "status": "text",
     "position": "bigint",
@@ -50,7 +50,7 @@ _TYPES = {
 }
 TYPES = {name: _TYPES[name] for name in COLUMNS}
 LINE_TYPES = {name: "text" if kind == "jsonb" else kind for name, kind in TYPES.items()}
-STORED = [name for name in COLUMNS if name != "position"]  # a position may be left to the insert
+STORED_COLUMNS = [name for name in COLUMNS if name != "position"]  # a position may be left to the insert
 
 
 class InsertedJob(NamedTuple):
@@ -67,8 +67,8 @@ def insert_job(connection: Any, spec: JobSpec, actor: Actor, reason: str) -> Ins
     if db.is_sqlite(connection):
         ids, now = _insert_sqlite(connection, [spec], actor, reason)
         position = _first_position(now) if spec.position is None else spec.position
-        return InsertedJob(spec.id, now, position, _gate(spec, now)) if ids else None
-    params = dict(zip(COLUMNS, row_of(spec), strict=True))
+        return InsertedJob(spec.id, now, position, _compute_gate(spec, now)) if ids else None
+    params = dict(zip(COLUMNS, to_row(spec), strict=True))
     rows = execute(connection, INSERT_ONE, {**params, **_event_params(actor, reason)})
     return InsertedJob(*rows[0][:4]) if rows else None
 
@@ -82,7 +82,7 @@ def insert_jobs(connection: Any, specs: Sequence[JobSpec], actor: Actor, reason:
     ids = [spec.id for spec in specs]
     if count == len(ids):
         return ids
-    present = {job_id for (job_id,) in execute(connection, PRESENT, [ids])}
+    present = {job_id for (job_id,) in execute(connection, SELECT_PRESENT, [ids])}
     return [job_id for job_id in ids if job_id in present]
 
 
@@ -91,11 +91,11 @@ def insert_jobs(connection: Any, specs: Sequence[JobSpec], actor: Actor, reason:
 INSERT_ONE = f"""
 WITH inserted AS (
     INSERT INTO jobscheduler_job (
-        {", ".join(STORED)},
-        priority, created_at, position, gate, {", ".join(BLANK)}
+        {", ".join(STORED_COLUMNS)},
+        priority, created_at, position, gate, {", ".join(INITIAL_VALUES)}
     )
     VALUES (
-        {", ".join(f"%({name})s::{TYPES[name]}" for name in STORED)},
+        {", ".join(f"%({name})s::{TYPES[name]}" for name in STORED_COLUMNS)},
         %(base_priority)s::smallint,
         statement_timestamp(),
         coalesce(%(position)s::bigint, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint * 1024),
@@ -105,7 +105,7 @@ WITH inserted AS (
             WHEN %(lane_id)s::uuid IS NOT NULL THEN {LANE}
             ELSE {READY}
         END,
-        {", ".join(BLANK.values())}
+        {", ".join(INITIAL_VALUES.values())}
     )
     ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING id, created_at, position, gate, status, hold, lane_id
@@ -116,7 +116,7 @@ event AS (
     FROM inserted
     UNION ALL
     SELECT id, created_at, 'HELD', status, status, %(actor_kind)s, %(actor_name)s,
-           CASE WHEN hold THEN '{HELD}' ELSE '{FOLLOWS}' END
+           CASE WHEN hold THEN '{HELD_REASON}' ELSE '{PREDECESSOR_REASON}' END
     FROM inserted WHERE status = 'PENDING'
 ),
 mark AS (
@@ -145,11 +145,11 @@ WITH spec AS (
 ),
 inserted AS (
     INSERT INTO jobscheduler_job (
-        {", ".join(STORED)},
-        priority, created_at, position, gate, {", ".join(BLANK)}
+        {", ".join(STORED_COLUMNS)},
+        priority, created_at, position, gate, {", ".join(INITIAL_VALUES)}
     )
     SELECT
-        {", ".join(STORED)},
+        {", ".join(STORED_COLUMNS)},
         base_priority,
         statement_timestamp(),
         coalesce(position, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint * 1024 + place),
@@ -159,7 +159,7 @@ inserted AS (
             WHEN lane_id IS NOT NULL THEN {LANE}
             ELSE {READY}
         END,
-        {", ".join(BLANK.values())}
+        {", ".join(INITIAL_VALUES.values())}
     FROM spec
     ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING id, created_at, gate, status, hold, lane_id
@@ -170,7 +170,7 @@ event AS (
     FROM inserted
     UNION ALL
     SELECT id, created_at, 'HELD', status, status, %(actor_kind)s, %(actor_name)s,
-           CASE WHEN hold THEN '{HELD}' ELSE '{FOLLOWS}' END
+           CASE WHEN hold THEN '{HELD_REASON}' ELSE '{PREDECESSOR_REASON}' END
     FROM inserted WHERE status = 'PENDING'
 ),
 mark AS (
@@ -186,7 +186,7 @@ FROM inserted
 """
 
 
-PRESENT = "SELECT id FROM jobscheduler_job WHERE id = ANY(%s)"
+SELECT_PRESENT = "SELECT id FROM jobscheduler_job WHERE id = ANY(%s)"
 _MANY_PARAMS = ("places", *COLUMNS, *(f"{name}_lines" for name in COLUMNS))
 
 
@@ -202,11 +202,11 @@ def _column_params(specs: Sequence[JobSpec]) -> dict[str, Any]:
         if name != "id" and column.count(column[0]) == len(column):
             params[name] = column[0]
         else:
-            params[f"{name}_lines"] = _lines(name, column)
+            params[f"{name}_lines"] = _encode_lines(name, column)
     return params
 
 
-def _lines(name: str, column: Sequence[Any]) -> str:
+def _encode_lines(name: str, column: Sequence[Any]) -> str:
     encode = _ENCODERS.get(TYPES[name], str)
     lines = map(encode, column) if None not in column else (NULL_LINE if v is None else encode(v) for v in column)
     text = "\n".join(lines)
@@ -228,11 +228,11 @@ def insert_sqlite(differing: tuple[str, ...]) -> str:
     value = {name: f"line.value ->> '{name}'" if name in differing else f"%({name})s" for name in COLUMNS}
     return f"""
     INSERT INTO jobscheduler_job (
-        {", ".join(STORED)},
-        priority, created_at, position, gate, {", ".join(BLANK)}
+        {", ".join(STORED_COLUMNS)},
+        priority, created_at, position, gate, {", ".join(INITIAL_VALUES)}
     )
     SELECT
-        {", ".join(value[name] for name in STORED)},
+        {", ".join(value[name] for name in STORED_COLUMNS)},
         {value["base_priority"]},
         %(now)s,
         coalesce({value["position"]}, %(first_position)s + line.key),
@@ -242,14 +242,14 @@ def insert_sqlite(differing: tuple[str, ...]) -> str:
             WHEN {value["lane_id"]} IS NOT NULL THEN {LANE}
             ELSE {READY}
         END,
-        {", ".join(BLANK.values())}
+        {", ".join(INITIAL_VALUES.values())}
     FROM json_each(%(lines)s) line
     WHERE true
     ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     """
 
 
-PRESENT_SQLITE = "SELECT id FROM jobscheduler_job WHERE id IN (SELECT value FROM json_each(%s))"
+SELECT_PRESENT_SQLITE = "SELECT id FROM jobscheduler_job WHERE id IN (SELECT value FROM json_each(%s))"
 SUBMITTED_SQLITE = """
 INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, at, actor_kind, actor_name)
 SELECT job.id, 'SUBMITTED', '', job.status, %(reason)s, %(now)s, %(actor_kind)s, %(actor_name)s
@@ -257,7 +257,7 @@ FROM json_each(%(ids)s) inserted CROSS JOIN jobscheduler_job job ON job.id = ins
 """
 HELD_SQLITE = f"""
 INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, at, actor_kind, actor_name)
-SELECT job.id, 'HELD', job.status, job.status, CASE WHEN job.hold THEN '{HELD}' ELSE '{FOLLOWS}' END,
+SELECT job.id, 'HELD', job.status, job.status, CASE WHEN job.hold THEN '{HELD_REASON}' ELSE '{PREDECESSOR_REASON}' END,
        %(now)s, %(actor_kind)s, %(actor_name)s
 FROM json_each(%(ids)s) inserted CROSS JOIN jobscheduler_job job ON job.id = inserted.value
 WHERE job.status = 'PENDING'
@@ -288,7 +288,7 @@ def _insert_sqlite(connection: Any, specs: Sequence[JobSpec], actor: Actor, reas
         params |= {"now": _adapt(connection, now), "first_position": _first_position(now)}
         cursor.execute(insert_sqlite(tuple(differing)), params)
         if cursor.rowcount < len(ids):
-            cursor.execute(PRESENT_SQLITE, [_json([job_id.hex for job_id in ids])])
+            cursor.execute(SELECT_PRESENT_SQLITE, [_json([job_id.hex for job_id in ids])])
             present = {UUID(hex=job_id) for (job_id,) in cursor.fetchall()}
             ids = [job_id for job_id in ids if job_id in present]
         event = {**_event_params(actor, reason), "now": params["now"], "ids": _json([job_id.hex for job_id in ids])}
@@ -313,7 +313,7 @@ def _first_position(now: datetime) -> int:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _gate(spec: JobSpec, now: datetime) -> int:
+def _compute_gate(spec: JobSpec, now: datetime) -> int:
     """Return the gate that the statement computes."""
     if spec.status != "QUEUED":
         return CLOSED

@@ -26,19 +26,19 @@ _HEAD = """coalesce(
              ORDER BY b.priority DESC, b.position, b.created_at, b.id LIMIT 1))"""
 
 
-BATCH = 500
+BATCH_SIZE = 500
 
 
-class Promoted(NamedTuple):
+class PromotionResult(NamedTuple):
     marks: int  # looked at
     undecided: int  # left, because others hold a row
 
     @property
     def is_unfinished(self) -> bool:
-        return self.marks >= BATCH or self.undecided > 0
+        return self.marks >= BATCH_SIZE or self.undecided > 0
 
 
-def promote(connection: Any, limit: int) -> Promoted:
+def promote(connection: Any, limit: int) -> PromotionResult:
     """Look at the targets of the oldest marks and make exactly the head of each free one ready. Call in a transaction."""
     if db.is_sqlite(connection):
         return _promote_on_sqlite(connection, limit)
@@ -48,7 +48,7 @@ def promote(connection: Any, limit: int) -> Promoted:
         ((marks, _, mark_ids, targets, ready),) = execute(connection, _lock_marked(limit), None)
     params = {"marks": mark_ids, "targets": targets, "ready": ready}
     decided = execute(connection, PROMOTE, params) if targets else []
-    return Promoted(marks, marks - len(decided))
+    return PromotionResult(marks, marks - len(decided))
 
 
 # Enqueue must not insert targets: two callers that name two new ones in opposite order would deadlock.
@@ -134,12 +134,12 @@ _SQLITE_DOWN = """
 _SQLITE_DELETE_MARKS = "DELETE FROM jobscheduler_lanemark WHERE id <= %s"
 
 
-def _promote_on_sqlite(connection: Any, limit: int) -> Promoted:
+def _promote_on_sqlite(connection: Any, limit: int) -> PromotionResult:
     with connection.cursor() as cursor:
         cursor.execute(_SQLITE_LAST_MARK, [limit])
         (last,) = cursor.fetchone()
         if last is None:
-            return Promoted(0, 0)
+            return PromotionResult(0, 0)
         cursor.execute(_SQLITE_INSERT_MISSING_TARGETS, [to_stored(connection, timezone.now()), last])
         cursor.execute(_SQLITE_TARGETS, [last])
         targets = cursor.fetchall()
@@ -147,7 +147,7 @@ def _promote_on_sqlite(connection: Any, limit: int) -> Promoted:
         cursor.execute(_SQLITE_UP, [heads])
         cursor.execute(_SQLITE_DOWN, [json.dumps([target for target, _, _ in targets]), heads])
         cursor.execute(_SQLITE_DELETE_MARKS, [last])
-        return Promoted(int(cursor.rowcount), 0)
+        return PromotionResult(int(cursor.rowcount), 0)
 
 
 # ---------------------------------------------------------------------- due times

@@ -7,37 +7,37 @@ from typing import Any
 
 from jobs import db
 
-KEY = ("minute", "worker", "tenant", "resource", "job_type", "outcome", "wait_bucket", "run_bucket")
-SUMS = ("jobs", "wait_sec", "run_sec", "retried", "recovered")
-INTO = f"INSERT INTO jobscheduler_jobminute AS m ({', '.join((*KEY, *SUMS))})"
-ADD_UP = f"""
-    ON CONFLICT ({", ".join(KEY)})
-    DO UPDATE SET {", ".join(f"{name} = m.{name} + excluded.{name}" for name in SUMS)}
+KEY_COLUMNS = ("minute", "worker", "tenant", "resource", "job_type", "outcome", "wait_bucket", "run_bucket")
+SUM_COLUMNS = ("jobs", "wait_sec", "run_sec", "retried", "recovered")
+INSERT_INTO_ROLLUP = f"INSERT INTO jobscheduler_jobminute AS m ({', '.join((*KEY_COLUMNS, *SUM_COLUMNS))})"
+ADD_ON_CONFLICT = f"""
+    ON CONFLICT ({", ".join(KEY_COLUMNS)})
+    DO UPDATE SET {", ".join(f"{name} = m.{name} + excluded.{name}" for name in SUM_COLUMNS)}
 """
-HOUR, FOLDED = "@hour", "@day"  # the writers of folded rows; no worker can be named so
+HOUR_WRITER, DAY_WRITER = "@hour", "@day"  # the writers of folded rows; no worker can be named so
 
 
-def fold_rows(connection: Any, start: datetime, end: datetime, writer: str) -> None:
+def compact_rows(connection: Any, start: datetime, end: datetime, writer: str) -> None:
     """Replace the finer rows of this span by their sums, in the caller's transaction."""
     adapt = connection.ops.adapt_datetimefield_value
     params = {"start": adapt(start), "end": adapt(end), "writer": writer}
     with connection.cursor() as cursor:
-        for statement in _SQLITE_FOLD if db.is_sqlite(connection) else _POSTGRESQL_FOLD:
+        for statement in _SQLITE_COMPACT if db.is_sqlite(connection) else _POSTGRESQL_COMPACT:
             cursor.execute(statement, params)
 
 
-_GROUPED = ", ".join(KEY[2:])
-_ADD_GONE = f"""
-    {INTO}
-    SELECT %(start)s, %(writer)s, {_GROUPED}, {", ".join(f"sum({name})" for name in SUMS)} FROM gone GROUP BY {_GROUPED}
-    {ADD_UP}
+_GROUPED = ", ".join(KEY_COLUMNS[2:])
+_INSERT_SUMS = f"""
+    {INSERT_INTO_ROLLUP}
+    SELECT %(start)s, %(writer)s, {_GROUPED}, {", ".join(f"sum({name})" for name in SUM_COLUMNS)} FROM gone GROUP BY {_GROUPED}
+    {ADD_ON_CONFLICT}
 """
 _FINER_ROWS = f"""jobscheduler_jobminute
-    WHERE minute >= %(start)s AND minute < %(end)s AND worker <> %(writer)s AND worker <> '{FOLDED}'"""
+    WHERE minute >= %(start)s AND minute < %(end)s AND worker <> %(writer)s AND worker <> '{DAY_WRITER}'"""
 # Whoever deletes a row adds it: two that fold at once cannot count it twice.
-_POSTGRESQL_FOLD = (f"WITH gone AS (DELETE FROM {_FINER_ROWS} RETURNING *) {_ADD_GONE}",)
+_POSTGRESQL_COMPACT = (f"WITH gone AS (DELETE FROM {_FINER_ROWS} RETURNING *) {_INSERT_SUMS}",)
 # There is no such statement on SQLite, but nobody else writes during our transaction.
-_SQLITE_FOLD = (
-    f"WITH gone AS (SELECT * FROM {_FINER_ROWS}) {_ADD_GONE}",
+_SQLITE_COMPACT = (
+    f"WITH gone AS (SELECT * FROM {_FINER_ROWS}) {_INSERT_SUMS}",
     f"DELETE FROM {_FINER_ROWS}",
 )

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import process_identity
-from jobs.engine.database import Outage, break_hung, short_timeouts
+from jobs.engine.database import Outage, break_hung_connections, set_short_timeouts
 from jobs.engine.sql.claim import renew_leases
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.models import Job
@@ -43,7 +43,7 @@ class Heartbeat(threading.Thread):
             self._wake.wait(pause)
             self._wake.clear()
             with self._outage.survive():
-                short_timeouts(conf.LEASE_SEC / 3)
+                set_short_timeouts(conf.LEASE_SEC / 3)
                 self._beat()
         db.connection().close()
 
@@ -68,7 +68,7 @@ class Heartbeat(threading.Thread):
         if jobs:
             with db.atomic() as connection:
                 leases = [(job.id, job.claim.lease_token) for job in jobs]
-                renewed = renew_leases(connection, leases, conf.LEASE_SEC, process_identity.beat_clock())
+                renewed = renew_leases(connection, leases, conf.LEASE_SEC, process_identity.read_beat_clock())
             for job in jobs:
                 if job.id in renewed:
                     job.deadline = sent_at + conf.LEASE_SEC - lease_margin_sec()
@@ -113,7 +113,7 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         while not self._end.wait(min(0.2, conf.LEASE_SEC / 20)):
-            break_hung(conf.LEASE_SEC)
+            break_hung_connections(conf.LEASE_SEC)
             now = time.monotonic()
             self._stop_overdue(now)
             for job in self.running:

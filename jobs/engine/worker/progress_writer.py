@@ -7,7 +7,7 @@ import threading
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine.database import Outage, short_timeouts
+from jobs.engine.database import Outage, set_short_timeouts
 from jobs.engine.worker.running_jobs import RunningJobs
 
 logger = logging.getLogger("jobs.engine.scribe")
@@ -29,7 +29,7 @@ class ProgressWriter(threading.Thread):
                 self._end.wait(BATCH_WINDOW_SEC)
             self._wake.clear()
             with self._outage.survive():
-                short_timeouts(conf.LEASE_SEC * 2 / 3)
+                set_short_timeouts(conf.LEASE_SEC * 2 / 3)
                 for job in self.running:
                     job.write_progress()
         db.connection().close()

@@ -16,7 +16,7 @@ from jobs.engine import finish
 from jobs.engine.database import is_rejection
 from jobs.engine.executors.run import decide_retry
 from jobs.engine.executors.thread import retry_params
-from jobs.engine.finish import End, Verdict
+from jobs.engine.finish import FinishStatus, JobResult
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.states import Cause
@@ -29,7 +29,7 @@ SINGLE_LINES_LIMIT = 4  # up to so many jobs get a log line each; a line costs a
 
 class ReturnedJob(NamedTuple):
     job: RunningJob
-    result: End
+    result: JobResult
 
 
 class Recorder:
@@ -55,19 +55,20 @@ class Recorder:
                 job.write_progress()  # or waits for the progress writer, which may be writing the last of it
             if job.stuck:
                 logger.warning("job %s: its handler has returned; its slot is free again", job.id)
-                self._release(job, Verdict.DONE)
+                self._release(job, FinishStatus.DONE)
             elif job.lost:
-                self._release(job, Verdict.LOST)
+                self._release(job, FinishStatus.LOST)
             else:
                 if job.timed_out and not isinstance(outcome, Completed | Skipped):
                     outcome = _build_timeout(job, retry=True)  # the handler stopped because of its timeout
                 if isinstance(outcome, Stopped):
                     self._record_stop(job, outcome)
                 else:
-                    batch.append(ReturnedJob(job, End(job.id, job.claim.lease_token, outcome, job.claim.group_id)))
+                    result = JobResult(job.id, job.claim.lease_token, outcome, job.claim.group_id)
+                    batch.append(ReturnedJob(job, result))
         return batch
 
-    def release_slots(self, batch: Sequence[ReturnedJob], verdicts: dict[UUID, Verdict]) -> None:
+    def release_slots(self, batch: Sequence[ReturnedJob], verdicts: dict[UUID, FinishStatus]) -> None:
         """Free the slots of jobs whose results are committed, and log them.
 
         Each failure gets a log line; other results do if they are few, else they share one.
@@ -75,11 +76,11 @@ class Recorder:
         jobs_by_outcome: dict[str, list[RunningJob]] = {}
         for job, result in batch:
             verdict = verdicts[job.id]
-            if verdict != Verdict.LOST and isinstance(result.outcome, Failed):
+            if verdict != FinishStatus.LOST and isinstance(result.outcome, Failed):
                 delay = result.outcome.retry_in
                 retry = "not retried" if delay is None else f"retried in {delay:g} s"
                 logger.warning("job %s failed, %s: %s", job.name, retry, result.outcome.reason)
-            elif verdict != Verdict.LOST:
+            elif verdict != FinishStatus.LOST:
                 jobs_by_outcome.setdefault(type(result.outcome).__name__.lower(), []).append(job)
             self._release(job, verdict)
         if logger.isEnabledFor(logging.INFO):
@@ -102,7 +103,7 @@ class Recorder:
     def abandon_job(self, job: RunningJob) -> None:
         """Fail a job whose handler ignores its stop request. Thread and slot are stuck until the handler returns."""
         logger.error("job %s: its handler ignores the stop request; its slot is stuck", job.id)
-        result = End(job.id, job.claim.lease_token, _build_timeout(job, retry=False), job.claim.group_id)
+        result = JobResult(job.id, job.claim.lease_token, _build_timeout(job, retry=False), job.claim.group_id)
         finish.finish([result], actor=self.actor)
         job.mark_lost()
         self.running.mark_stuck(job)
@@ -117,18 +118,18 @@ class Recorder:
 
     def _record_stop(self, job: RunningJob, outcome: Stopped) -> None:
         """Record `stop` for a handler that obeyed a stop request, `hand_back` for one whose worker shuts down."""
-        token, verdict, action = job.claim.lease_token, Verdict.LOST, "stopped"
+        token, verdict, action = job.claim.lease_token, FinishStatus.LOST, "stopped"
         if job.ctx.stop_mode is not None:
             verdict = finish.stop(job.id, token, actor=self.actor, artifacts=outcome.artifacts)
-        if verdict == Verdict.LOST:  # no stop request, or it was withdrawn meanwhile
+        if verdict == FinishStatus.LOST:  # no stop request, or it was withdrawn meanwhile
             reason, action = f"worker {self.worker} shut down", "handed back"
             verdict = finish.hand_back(job.id, token, actor=self.actor, reason=reason, artifacts=outcome.artifacts)
-        if verdict != Verdict.LOST:
+        if verdict != FinishStatus.LOST:
             logger.info("job %s finished: %s", job.name, action)
         self._release(job, verdict)
 
-    def _release(self, job: RunningJob, verdict: Verdict) -> None:
-        if verdict == Verdict.LOST:
+    def _release(self, job: RunningJob, verdict: FinishStatus) -> None:
+        if verdict == FinishStatus.LOST:
             self.lost_jobs.append(job)
         self.running.remove(job)
         self.returned.pop(job, None)

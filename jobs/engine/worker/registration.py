@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine.process_identity import Identity, Life
+from jobs.engine.process_identity import Liveness, ProcessIdentity
 from jobs.ids import uuid7
 from jobs.models import Worker, WorkerState
 from jobs.version import __version__
@@ -42,7 +42,7 @@ def _measure(process: Any) -> tuple[int, float]:
 
 
 class Registration:
-    def __init__(self, identity: Identity, options: WorkerOptions) -> None:
+    def __init__(self, identity: ProcessIdentity, options: WorkerOptions) -> None:
         self.identity = identity
         self.options = options
         self.state: str = WorkerState.RUNNING
@@ -131,12 +131,12 @@ def _format_count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def find_running_duplicate(identity: Identity) -> Identity | None:
+def find_running_duplicate(identity: ProcessIdentity) -> ProcessIdentity | None:
     """Return a live worker of the same name: on this host its process runs, elsewhere its heartbeat is recent."""
     recently = Now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * IDLE_BEAT_SEC))
     rows = Worker.objects.filter(name=identity.name, heartbeat_at__gt=recently)
     for row in rows.exclude(state=WorkerState.STOPPED):
-        other = Identity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
-        if other != identity and other.life() != Life.GONE:
+        other = ProcessIdentity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
+        if other != identity and other.life() != Liveness.GONE:
             return other
     return None

@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db.models import F
 
 from jobs import db
-from jobs.engine.claim import Claim, batch_size
+from jobs.engine.claim import Claim, round_to_batch_size
 from jobs.engine.executors.run import Context, Writes
 from jobs.models import Job, JobLog
 from jobs.states import StopMode
@@ -196,7 +196,7 @@ class RunningJobs:
 
         From a wide pool: an index scan passes all dead entries of a reused lease owner.
         """
-        count = batch_size(free)
+        count = round_to_batch_size(free)
         with self._lock:
             used = {job.slot for job in (*self._running.values(), *self._stuck)}
         numbers: list[int] = []

@@ -21,9 +21,9 @@ from jobs import db
 from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import finish, promoter
-from jobs.engine.claim import Claim, Claimer, foreign_work, record_starts
-from jobs.engine.finish import End, Verdict
-from jobs.engine.sql.claim import Claimant
+from jobs.engine.claim import Claim, Claimer, has_unserved_jobs, record_starts
+from jobs.engine.finish import FinishStatus, JobResult
+from jobs.engine.sql.claim import LeaseRequest
 from jobs.engine.sql.finish import finish_and_claim
 from jobs.engine.worker.claim_schedule import ClaimSchedule, Pace
 from jobs.engine.worker.heartbeat import lease_margin_sec
@@ -69,7 +69,7 @@ class TurnRunner:
         free = self.running.free_slots + len(finished) if may_claim else 0
         self.schedule.begin_turn(time.monotonic())
         if free and not finished and self.schedule.should_look:
-            ahead = promoter.look_ahead()
+            ahead = promoter.read_queue_state()
             self.schedule.record_look_after_change(time.monotonic(), ahead)
         if not finished and not (free and self.schedule.should_claim):
             return
@@ -128,7 +128,7 @@ class TurnRunner:
     def _promote(self) -> bool:
         """Make due jobs and next jobs of targets ready, as far as needed. Return whether a claim may find a job."""
         if self.schedule.should_poll and self._look():
-            if promoter.wake_due():
+            if promoter.promote_due():
                 self.schedule.record_changed_targets()
             self._look()
         if self.schedule.should_promote:
@@ -138,7 +138,7 @@ class TurnRunner:
     def _look(self) -> bool:
         """Read the state of the queue; return whether a scheduled job is due."""
         now = time.monotonic()
-        ahead = promoter.look_ahead()
+        ahead = promoter.read_queue_state()
         jitter = random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
         saturated, denied = self.claimer.saturated, self.claimer.denied
         self.schedule.record_look(now, ahead, Pace(conf.POLL_SEC, self.is_notified(), saturated, denied, jitter))
@@ -147,7 +147,7 @@ class TurnRunner:
     def _check_unserved_jobs(self, now: float) -> None:
         """Check for jobs that this worker does not serve: then claims must not scan past each of them."""
         self.schedule.record_unserved_check(now)
-        self.claimer.serve(replace(self.claimer.serves, choosy=foreign_work(self.claimer.serves)))
+        self.claimer.serve(replace(self.claimer.serves, choosy=has_unserved_jobs(self.claimer.serves)))
 
     def _start_handlers(self, claims: Sequence[Claim], sent_at: float) -> None:
         deadline = sent_at + self._lease_sec
@@ -160,13 +160,13 @@ class TurnRunner:
 
 
 class TurnResult(NamedTuple):
-    verdicts: dict[UUID, Verdict]  # of the results, by job id
+    verdicts: dict[UUID, FinishStatus]  # of the results, by job id
     claims: list[Claim]  # jobs claimed into the slots
 
 
 def take_turn(
     claimer: Claimer,
-    results: Sequence[End],
+    results: Sequence[JobResult],
     slots: Sequence[int],
     *,
     actor: Actor,
@@ -193,14 +193,14 @@ def take_turn(
 
 
 def take_plain_turn(
-    claimer: Claimer, results: Sequence[End], slots: Sequence[int], *, actor: Actor, lease_sec: float
+    claimer: Claimer, results: Sequence[JobResult], slots: Sequence[int], *, actor: Actor, lease_sec: float
 ) -> TurnResult:
     """Record results of jobs without target and group, and claim while no limit is in force, in one commit."""
-    rows = [finish.to_row(end) for end in results]
-    recorder = finish.recorder(actor)
-    claimant = Claimant(claimer.worker, claimer.life, lease_sec)
+    rows = [finish.to_result_row(end) for end in results]
+    recorder = finish.build_finish_context(actor)
+    claimant = LeaseRequest(claimer.worker, claimer.life, lease_sec)
     with db.atomic_on_sqlite() as connection:
         finished, claims = finish_and_claim(connection, rows, recorder, claimer.served, claimant, slots)
-        verdicts = finish.follow_up(finished, rows)
+        verdicts = finish.handle_finished(finished, rows)
         record_starts(claims)
     return TurnResult(verdicts, claims)

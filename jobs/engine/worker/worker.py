@@ -19,14 +19,14 @@ from django.db import OperationalError
 
 from jobs import actors, db
 from jobs.conf import conf
-from jobs.engine.claim import Claimer, Serves
-from jobs.engine.database import Outage, is_rolled_back, prefer_indexes, read_committed, short_timeouts
+from jobs.engine.claim import Claimer, ServedJobs
+from jobs.engine.database import Outage, is_rolled_back, prefer_indexes, set_read_committed, set_short_timeouts
 from jobs.engine.executors.run import CaptureLogs
 from jobs.engine.executors.thread import Executor, OnReturn, ThreadExecutor
 from jobs.engine.maintenance import recovery
 from jobs.engine.maintenance.runner import MaintenanceThread
 from jobs.engine.notifications import Listener
-from jobs.engine.process_identity import Identity
+from jobs.engine.process_identity import ProcessIdentity
 from jobs.engine.selection import limits
 from jobs.engine.worker.claim_schedule import ClaimSchedule
 from jobs.engine.worker.heartbeat import STOP_GRACE_SEC, Heartbeat, Watchdog
@@ -61,7 +61,7 @@ LoopEvent = tuple[RunningJob, Outcome] | Wakeup
 class WorkerOptions:
     name: str | None = None
     concurrency: int = 1
-    serves: Serves = field(default_factory=lambda: Serves(()))
+    serves: ServedJobs = field(default_factory=lambda: ServedJobs(()))
     executor: str = "thread"
     burst: bool = False
     maintenance: bool = True
@@ -70,7 +70,7 @@ class WorkerOptions:
 class WorkerLoop:
     def __init__(self, options: WorkerOptions) -> None:
         self.options = options
-        self.identity = Identity.mine(options.name)
+        self.identity = ProcessIdentity.mine(options.name)
         self.running = RunningJobs(options.concurrency)
         self.progress_writer = ProgressWriter(self.running)
         self.registration = Registration(self.identity, options)
@@ -136,7 +136,7 @@ class WorkerLoop:
     def _start(self) -> None:
         while not self._stop_signals:
             with self._outage.survive(refusals=False):  # a busy SQLite may keep a new worker waiting
-                limits.sync()
+                limits.sync_limits()
                 limits.warn_of_idle_slots(self.options.concurrency, self.options.serves)
                 recovered = recovery.recover_previous_process(self.identity)
                 if recovered:
@@ -267,9 +267,9 @@ class WorkerLoop:
 
     def _configure_connection(self) -> None:
         """Set timeouts and planner options on a new connection."""
-        short_timeouts(conf.LEASE_SEC * 2 / 3)
+        set_short_timeouts(conf.LEASE_SEC * 2 / 3)
         prefer_indexes()
-        read_committed()
+        set_read_committed()
         self._configured_connection = db.connection().connection
 
     # ------------------------------------------------------------------ handlers that must stop

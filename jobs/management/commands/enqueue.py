@@ -13,7 +13,6 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
 from jobs.engine.database import Outage
-from jobs.engine.transitions import jobs
 from jobs.errors import NotFound
 from jobs.management import base
 from jobs.models import Job
@@ -183,7 +182,7 @@ def format_line(job: Job) -> str:
 
 def _get_latest_attempt(job_id: UUID) -> Job:
     """Return the job, or the last of its retries."""
-    job = jobs().select_related("run", "retried_by").filter(pk=job_id).first()
+    job = Job.objects.select_related("run", "retried_by").filter(pk=job_id).first()
     if job is None:
         raise NotFound(_("Job %s no longer exists.") % job_id)
     retry = getattr(job, "retried_by", None)

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs import clock, serializers
-from jobs.engine.transitions import get
+from jobs.engine.transitions import get_job
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
 from jobs.management import base, output
@@ -84,7 +84,7 @@ class Command(base.CliCommand):
         jobs, missing = [], []
         for job_id in options["ids"]:
             try:
-                jobs.append(get(fields.parse_id(job_id)))
+                jobs.append(get_job(fields.parse_id(job_id)))
             except NotFound:
                 missing.append(job_id)
         if options["json"]:
@@ -96,7 +96,7 @@ class Command(base.CliCommand):
             raise NotFound(_("There is no job %s.") % ", ".join(missing))
 
     def _explain(self, options: dict[str, Any]) -> None:
-        explanation = explain(get(fields.parse_id(options["id"])).pk)
+        explanation = explain(get_job(fields.parse_id(options["id"])).pk)
         if options["json"]:
             self.write_json(explanation.document())
         else:

@@ -13,8 +13,8 @@ from django.utils.translation import gettext as _
 
 from jobs import clock
 from jobs.conf import conf
-from jobs.engine.database import close
-from jobs.engine.process_identity import Identity
+from jobs.engine.database import close_connection
+from jobs.engine.process_identity import ProcessIdentity
 from jobs.management import base
 from jobs.management.output import summarize_state
 from jobs.models import Target
@@ -44,7 +44,7 @@ class Command(base.CliCommand):
                 try:
                     lines = list(build_lines())
                 except DatabaseError as error:  # continue: the database may come back
-                    close()
+                    close_connection()
                     lines = [_("The database cannot be reached: %s") % base.first_line(error)]
                 self.stdout.write(CLEAR_SCREEN if self.stdout.isatty() else "", ending="")
                 self._draw([*lines, ""])
@@ -78,7 +78,7 @@ def build_lines() -> Iterator[str]:
 def _list_running(now: datetime) -> list[str]:
     rows = []
     for job in queries.running_jobs()[: ROWS + 1]:
-        run, owner = getattr(job, "run", None), Identity.of_owner(job.lease_owner or "")
+        run, owner = getattr(job, "run", None), ProcessIdentity.of_owner(job.lease_owner or "")
         elapsed = base.format_age(None if run is None else (now - run.started_at).total_seconds())
         worker = base.shorten(owner.name if owner else job.lease_owner or "", 20)
         rows.append((job.pk, elapsed, base.shorten(job.job_type, 20), worker, summarize_state(job)))

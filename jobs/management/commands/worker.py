@@ -11,8 +11,8 @@ from django.db import OperationalError
 from django.db.migrations.executor import MigrationExecutor
 
 from jobs import checks, db, triggers
-from jobs.engine.claim import Serves
-from jobs.engine.process_identity import Identity
+from jobs.engine.claim import ServedJobs
+from jobs.engine.process_identity import ProcessIdentity
 from jobs.engine.worker import WorkerLoop, WorkerOptions
 from jobs.engine.worker.registration import find_running_duplicate
 from jobs.errors import InvalidInput
@@ -45,7 +45,7 @@ class Command(BaseCommand):
         self._require_enough_connections(worker_options)
         try:
             self._require_usable_database()
-            me = Identity.mine(worker_options.name)
+            me = ProcessIdentity.mine(worker_options.name)
             other = find_running_duplicate(me)
         except OperationalError as error:
             raise CommandError(f"The database cannot be used: {str(error).strip()}", returncode=1) from None
@@ -98,13 +98,13 @@ class Command(BaseCommand):
         )
 
 
-def _parse_serves(types: str | None, resources: str | None, tenant: str | None) -> Serves:
+def _parse_serves(types: str | None, resources: str | None, tenant: str | None) -> ServedJobs:
     known_types = registry.local_names()
     job_types = known_types if types is None else _parse_names(types, "--types")
     for name in job_types:
         if name not in known_types:
             raise InvalidInput("--types", f"no handler is registered for the job type {name!r}")
-    return Serves(
+    return ServedJobs(
         types=tuple(job_types),
         resources=None if resources is None else tuple(_parse_names(resources, "--resources")),
         tenant=None if tenant is None else fields.parse_tenant(tenant, "--tenant"),

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from jobs.engine.selection.fair_share import Ready, overtakers, take_turns
+from jobs.engine.selection.fair_share import ShareCandidate, find_overtakers, order_by_share
 from jobs.policies.concurrency import Flow
 from jobs.policies.fairness import Aging, AgingFairShare, FairnessPolicy, FairShare, Strict, Waiting
 
@@ -53,16 +53,16 @@ def test_a_share_weighs_something_whatever_was_said() -> None:
     assert weights == [1e-6, 2.5, 1.0]
 
 
-def line(spelled: str, policy: FairShare) -> list[Ready]:
+def line(spelled: str, policy: FairShare) -> list[ShareCandidate]:
     """'Aab': a job each, in dispatch order; the letter is the addon, a capital has the higher priority."""
     found = []
     for letter in spelled:
         flow = Flow("default", "story", "default", letter.lower())
-        found.append(Ready(uuid4(), flow, 75 if letter.isupper() else 50, policy.share(flow)))
+        found.append(ShareCandidate(uuid4(), flow, 75 if letter.isupper() else 50, policy.share(flow)))
     return found
 
 
-def spell(jobs: list[Ready]) -> str:
+def spell(jobs: list[ShareCandidate]) -> str:
     return "".join(each.flow.addon_id.upper() if each.priority == 75 else each.flow.addon_id for each in jobs)
 
 
@@ -81,19 +81,19 @@ def spell(jobs: list[Ready]) -> str:
 def test_shares_take_turns_within_a_priority(weights: dict[str, float], before: str, after: str) -> None:
     policy = FairShare(weights=weights)
     found = sorted(line(before, policy), key=lambda each: -each.priority)
-    assert spell(take_turns(found, {}, 0.0)) == after
+    assert spell(order_by_share(found, {}, 0.0)) == after
 
 
 def test_who_was_served_waits_and_who_was_idle_has_saved_nothing() -> None:
     policy = FairShare()
     found = line("aabb", policy)
-    assert spell(take_turns(found, {"addon:a": 12.0}, 10.0)) == "bbaa"
-    assert spell(take_turns(found, {"addon:a": 11.0, "addon:b": 3.0}, 10.0)) == "baba"
+    assert spell(order_by_share(found, {"addon:a": 12.0}, 10.0)) == "bbaa"
+    assert spell(order_by_share(found, {"addon:a": 11.0, "addon:b": 3.0}, 10.0)) == "baba"
 
 
 def test_only_those_who_went_before_another_share_have_overtaken() -> None:
     a1, a2, b1, c1 = line("aab", FairShare()) + line("C", FairShare())
     found = [c1, a1, a2, b1]
-    assert overtakers(found, {c1.id, a1.id}) == []
-    assert overtakers(found, {a1.id, b1.id}) == [b1]
-    assert overtakers(found, {a2.id}) == [], "its own share was passed over by itself"
+    assert find_overtakers(found, {c1.id, a1.id}) == []
+    assert find_overtakers(found, {a1.id, b1.id}) == [b1]
+    assert find_overtakers(found, {a2.id}) == [], "its own share was passed over by itself"
