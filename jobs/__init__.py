@@ -1,4 +1,4 @@
-"""Job Scheduler: work that must run later, in order, once, and visibly."""
+"""Job Scheduler: run jobs later, in order, exactly once, and visibly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NoRetry", "Skip", "__version__", "enqueue", "enqueue_many", "group",
 
 
 def __getattr__(name: str) -> Any:
-    """The services load the models, which must wait until Django's apps are ready; `from jobs import job` need not."""
+    """Import the services on first use: they load the models, which need Django's apps to be ready."""
     if name in ("enqueue", "enqueue_many"):
         from jobs.services import jobs as job_services
 

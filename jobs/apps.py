@@ -24,9 +24,9 @@ class JobsConfig(AppConfig):
 
         triggers.register_triggers(self, invariants.TRIGGERS)
         registry.autodiscover()
-        # Our backend of `django.tasks`, if the site uses it: its tasks may be in modules that nobody imports here.
+        # Import our backend of `django.tasks` if the site uses it: it registers the job types of its tasks.
         for params in (getattr(settings, "TASKS", None) or {}).values():
             path = str(params.get("BACKEND", ""))
             if not path.startswith(("django.", "django_tasks.")):
-                with suppress(ImportError):  # which is for the site's own check to say
+                with suppress(ImportError):  # Django's own check reports it
                     import_string(path)

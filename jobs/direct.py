@@ -1,11 +1,11 @@
-"""Direct execution: run a handler here and now, in the next free slot, without a job.
+"""Direct calls: run a handler in this process, in the next free slot, without a job.
 
     jobs.direct.run("story.generate", {"topic": "sea"}, wait=30)
 
     with jobs.direct.slot("story.generate", wait=60):
-        ...  # whatever falls under the limits of that type
+        ...  # work under the limits of that type
 
-Order is always: what runs, direct calls as they came, then the queue.
+Slots go to running jobs first, then to direct calls in their order, then to the queue.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ OUTCOME_LENGTH = 2000
 
 @dataclass
 class DirectSlot:
-    """A slot that is ours until its block ends. `lost`: it no longer is; stop what needs it."""
+    """A slot that the caller holds until its block ends. `lost`: the lease has expired; stop the work."""
 
     lease_id: UUID
     waited_ms: int = 0
-    outcome: str = ""  # how it ended, where that is known better than by what was raised
+    outcome: str = ""  # the result, if it is not the raised exception
     lost: bool = False
     ctx: Context | None = None
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         self.lost = True
         if self.ctx is not None:
             self.ctx.request_stop(None)
@@ -60,7 +60,7 @@ class DirectSlot:
 
 @dataclass(frozen=True)
 class DirectResult:
-    """What a direct call came to; `skipped` is why there was nothing to do."""
+    """The result of a direct call; `skipped` is the reason of a Skip."""
 
     result: Any
     skipped: str | None
@@ -71,45 +71,45 @@ class DirectResult:
 def run(
     job_type: str, params: Any = None, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON
 ) -> Any:
-    """Run the handler in the next slot and return what it returned. What it raises, it raises here.
+    """Run the handler in the next free slot. Return its result; its exceptions are raised here.
 
-    NoSlot, if none comes free within `wait` seconds (default: DIRECT_WAIT_SEC).
+    Raise NoSlot if no slot becomes free within `wait` seconds (default: DIRECT_WAIT_SEC).
     """
-    handler, given = _parse_call(job_type, params)
-    with slot(job_type, wait=wait, tenant=tenant, actor=actor) as mine:
-        return _call(handler, given, mine)
+    handler, arguments = _parse_call(job_type, params)
+    with slot(job_type, wait=wait, tenant=tenant, actor=actor) as held_slot:
+        return _call(handler, arguments, held_slot)
 
 
 def execute(
     job_type: str, params: Any = None, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON
 ) -> DirectResult:
-    """As `run`, told as a document: a skip is an answer, and whatever the handler raises is a HandlerFailed."""
-    handler, given = _parse_call(job_type, params)
+    """Run the handler as `run` does. Return a skip as a result, and raise HandlerFailed for any exception."""
+    handler, arguments = _parse_call(job_type, params)
     result, skipped = None, None
-    with slot(job_type, wait=wait, tenant=tenant, actor=actor) as mine:
+    with slot(job_type, wait=wait, tenant=tenant, actor=actor) as held_slot:
         began = time.monotonic()
         try:
-            result = _call(handler, given, mine)
+            result = _call(handler, arguments, held_slot)
         except Skip as skip:
-            mine.outcome = _describe_outcome(skip)
+            held_slot.outcome = _describe_outcome(skip)
             skipped = sanitize_text(str(skip), OUTCOME_LENGTH)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            logger.warning("the direct call of %s failed", handler.name, exc_info=error)
-            mine.outcome = _describe_outcome(error)
+            logger.warning("direct call of %s failed", handler.name, exc_info=error)
+            held_slot.outcome = _describe_outcome(error)
             raise HandlerFailed(_describe_error(error)) from error
         ran_ms = round((time.monotonic() - began) * 1000)
-    return DirectResult(result, skipped, mine.waited_ms, ran_ms)
+    return DirectResult(result, skipped, held_slot.waited_ms, ran_ms)
 
 
 @contextmanager
 def slot(
     job_type: str, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON
 ) -> Iterator[DirectSlot]:
-    """Hold a slot under the limits that this type falls under, for as long as the block runs.
+    """Hold a slot under the limits of this type while the block runs.
 
-    Outside of any transaction of the caller's: others must see the reservation.
+    Call it outside of a transaction: other processes must see the reservation.
     """
     handler = registry.get(fields.parse_identifier(job_type, "job_type"))
     options = handler.options
@@ -121,67 +121,66 @@ def slot(
         priority=NORMAL_PRIORITY if options.priority is None else options.priority,
         constraints=frozenset(name for name, is_set in (options.constraints or {}).items() if is_set),
     )
-    patience = conf.DIRECT_WAIT_SEC if wait is None else fields.parse_number(wait, "wait", minimum=0, maximum=YEAR_SEC)
-    mine = _acquire(candidate, actor, patience)
+    wait_sec = conf.DIRECT_WAIT_SEC if wait is None else fields.parse_number(wait, "wait", minimum=0, maximum=YEAR_SEC)
+    held_slot = _acquire(candidate, actor, wait_sec)
     try:
-        yield mine
+        yield held_slot
     except BaseException as error:
-        mine.outcome = mine.outcome or _describe_outcome(error)
+        held_slot.outcome = held_slot.outcome or _describe_outcome(error)
         raise
     finally:
-        _release_slot(mine.lease_id, mine.outcome or "completed")
+        _release_slot(held_slot.lease_id, held_slot.outcome or "completed")
 
 
-def _acquire(candidate: Candidate, actor: Actor, patience: float) -> DirectSlot:
-    """A granted slot; or NoSlot, and nothing is left behind."""
+def _acquire(candidate: Candidate, actor: Actor, wait_sec: float) -> DirectSlot:
+    """Return a granted slot, or raise NoSlot and delete the reservation."""
     began = time.monotonic()
     lease = reservations.reserve_slot(candidate, actor.name or str(actor.kind))
-    mine = DirectSlot(lease.pk)
-    lease_heartbeat.add(lease.pk, mine.lose)
+    held_slot = DirectSlot(lease.pk)
+    lease_heartbeat.add(lease.pk, held_slot.mark_lost)
     try:
         if lease.granted_at is None:
             with SlotWaiter() as waiter:
                 while (reason := reservations.try_grant(lease)) is not None:
                     if reason.is_permanent:
                         raise NoSlot(reason.message)
-                    left = began + patience - time.monotonic()
+                    left = began + wait_sec - time.monotonic()
                     if left <= 0:
-                        raise NoSlot(
-                            _("No slot came free within %(sec)g s: %(why)s") % {"sec": patience, "why": reason.message}
-                        )
+                        values = {"sec": wait_sec, "why": reason.message}
+                        raise NoSlot(_("No slot became free within %(sec)g s: %(why)s") % values)
                     waiter.wait(left)
     except BaseException as error:
         _release_slot(lease.pk, _describe_outcome(error))
         raise
-    mine.waited_ms = round((time.monotonic() - began) * 1000)
-    return mine
+    held_slot.waited_ms = round((time.monotonic() - began) * 1000)
+    return held_slot
 
 
 def _release_slot(lease_id: UUID, outcome: str) -> None:
-    """Free the slot. If the database cannot be told, the lease runs out by itself."""
+    """Release the slot. If the database cannot be reached, the lease expires."""
     lease_heartbeat.remove(lease_id)
     try:
         leases.end_lease(lease_id, outcome)
     except (DatabaseError, InterfaceError) as error:
-        logger.warning("the end of the direct call %s was not recorded, its lease runs out: %s", lease_id, error)
+        logger.warning("direct call %s: the result was not recorded, its lease expires: %s", lease_id, error)
 
 
 def _parse_call(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str, Any]]:
     handler = registry.get(fields.parse_identifier(job_type, "job_type"))
     if handler.options.remote:
         raise InvalidInput("job_type", _("runs on remote workers only"), "remote_job_type")
-    given = fields.parse_json_object({} if params is None else params, "params")
-    handler.signature.validate(given)
-    return handler, given
+    arguments = fields.parse_json_object({} if params is None else params, "params")
+    handler.signature.validate(arguments)
+    return handler, arguments
 
 
-def _call(handler: Handler[..., Any], params: dict[str, Any], mine: DirectSlot) -> Any:
+def _call(handler: Handler[..., Any], params: dict[str, Any], held_slot: DirectSlot) -> Any:
     limit = conf.TOKEN_LIMIT if handler.options.token_limit is None else handler.options.token_limit
-    mine.ctx = ctx = Context(job_id=None, params=params, token_limit=limit)
-    if mine.lost:
+    held_slot.ctx = ctx = Context(job_id=None, params=params, token_limit=limit)
+    if held_slot.lost:
         ctx.request_stop(None)
     call = partial(handler, *((ctx,) if handler.takes_ctx else ()), **handler.signature.parse_arguments(params))
-    # Past its time the handler is asked to stop. In the caller's own thread it cannot be made to.
+    # After max_runtime_sec the handler gets a stop request. In the caller's thread it cannot be forced to stop.
     timer = threading.Timer(handler.options.max_runtime_sec or 0, ctx.request_stop, [None])
     timer.daemon = True
     if handler.options.max_runtime_sec is not None:

@@ -1,6 +1,6 @@
-"""Job types that every installation has: something to try a worker, a lane or a limit with.
+"""Built-in job types, to try a worker, a target or a limit with.
 
-With SYSTEM_JOB_TYPES also those that need no code: management commands here, HTTP calls in `webhooks.jobs`.
+With SYSTEM_JOB_TYPES also job types that need no code: management commands here, HTTP calls in `webhooks.jobs`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ POLL_SEC = 0.1
 STOP_GRACE_SEC = 5.0
 TAIL_LINES = 20
 LINE_LENGTH = 10_000
-FORBIDDEN_OPTIONS = ("--settings", "--pythonpath")  # what would make the command run other code than the site's
+FORBIDDEN_OPTIONS = ("--settings", "--pythonpath")  # they would make the command run code from outside of the site
 
 
 @job("system.noop")
 def noop() -> None:
-    """Does nothing, and completes."""
+    """Do nothing, and complete."""
 
 
 @job("system.sleep")
 def sleep(ctx: Any, seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0) -> dict[str, float]:
-    """Sleeps, reports its progress, can be paused and goes on where it stopped."""
+    """Sleep and report progress; after a pause, continue from the checkpoint."""
     slept = float(ctx.resume_from or 0)
     while slept < seconds:
         ctx.progress(slept, seconds, f"{slept:.0f} of {seconds:g} s")
@@ -48,14 +48,14 @@ def sleep(ctx: Any, seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0) ->
 
 
 class CommandFailed(SystemExit):
-    """Its exit code is that of the job."""
+    """A command failed. Its exit code becomes that of the job."""
 
-    def __init__(self, command: str, code: int, last: str) -> None:
+    def __init__(self, command: str, code: int, last_line: str) -> None:
         super().__init__(code)
-        self.told = f"{command} ended with {code}: {last}" if last else f"{command} ended with {code}"
+        self.message = f"{command} ended with {code}: {last_line}" if last_line else f"{command} ended with {code}"
 
     def __str__(self) -> str:
-        return self.told
+        return self.message
 
 
 def _validate_command(name: str) -> str:
@@ -64,13 +64,13 @@ def _validate_command(name: str) -> str:
     return name
 
 
-def _validate_argument(word: str) -> str:
-    name = word.partition("=")[0]  # a command's own parser takes abbreviations, too
+def _validate_argument(argument: str) -> str:
+    name = argument.partition("=")[0]  # the parser of a command accepts abbreviations, too
     if len(name) > 2 and any(option.startswith(name) for option in FORBIDDEN_OPTIONS):
-        raise ValueError(_("may not say where the code is"))
-    if "\0" in word:
+        raise ValueError(_("must not change the settings or the Python path"))
+    if "\0" in argument:
         raise ValueError(_("contains a character that no argument can have"))
-    return word
+    return argument
 
 
 CommandName = Annotated[str, AfterValidator(_validate_command)]
@@ -82,11 +82,11 @@ def command(
     command: CommandName,
     args: Annotated[list[CommandArgument], Field(max_length=100)] = [],  # noqa: B006
 ) -> dict[str, Any]:
-    """Runs a management command that COMMAND_ALLOW names. Its output is the job's log, its exit code the job's."""
+    """Run a management command of COMMAND_ALLOW. Its output becomes the job's log, its exit code the job's."""
     lines: list[str] = []
-    # Under the settings of this process, from the same places, and never longer than it.
+    # The child uses the settings and the import path of this process, and does not outlive it.
     if not os.environ.get("DJANGO_SETTINGS_MODULE"):
-        raise NoRetry(_("the site has no settings module that a command could be told"))
+        raise NoRetry(_("DJANGO_SETTINGS_MODULE is not set: a command needs it"))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with subprocess.Popen(
         [sys.executable, "-m", "jobs.management.command_child", command, *args],
@@ -114,7 +114,7 @@ def command(
 
 
 def _copy_output(pipe: IO[str] | None, ctx: Any, lines: list[str]) -> None:
-    with suppress(ValueError):  # closed under our hands
+    with suppress(ValueError):  # the pipe was closed meanwhile
         for line in pipe or ():
             text = line.rstrip("\n")[:LINE_LENGTH]
             ctx.add_log_line("INFO", text)
@@ -123,7 +123,7 @@ def _copy_output(pipe: IO[str] | None, ctx: Any, lines: list[str]) -> None:
 
 
 def _terminate(process: subprocess.Popen[str]) -> None:
-    """Politely, then not; with all that it started."""
+    """Send SIGTERM, then SIGKILL, to the process and its children."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
@@ -133,7 +133,5 @@ def _terminate(process: subprocess.Popen[str]) -> None:
             process.wait(STOP_GRACE_SEC)
 
 
-if read_settings(get_raw_settings())[
-    0
-].SYSTEM_JOB_TYPES:  # what is wrong with the settings is for the system checks to say
+if read_settings(get_raw_settings())[0].SYSTEM_JOB_TYPES:  # the system checks report wrong settings
     job("system.command")(command)

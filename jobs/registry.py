@@ -1,4 +1,4 @@
-"""The handlers this process knows: `@job` makes one of a function, autodiscovery finds them in every app."""
+"""The handlers of this process: `@job` registers a function, autodiscovery imports the modules of all apps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ExceptionKinds = type[Exception] | tuple[type[Exception], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class HandlerOptions:
-    """What a handler says of its own jobs. None leaves it to the settings; templates and submissions win over both."""
+    """The options of `@job`. None: the settings apply. Templates and submissions take precedence over both."""
 
     resource: str = "default"
     priority: int | None = None
@@ -57,13 +57,13 @@ class HandlerOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> HandlerOptions:
-        """The options as written in `@job(...)`, each through the gate."""
+        """Validate the options of `@job(...)`."""
         unknown = given.keys() - _OPTION_VALIDATORS.keys()
         if unknown:
             raise TypeError(f"@job has no option {', '.join(map(repr, sorted(unknown)))}")
         clean = {name: _OPTION_VALIDATORS[name](value, name) for name, value in given.items() if value is not None}
         if "timezone" in clean and "cron" not in clean:
-            raise TypeError("@job: timezone is for the option cron, which is not there")
+            raise TypeError("@job: the option timezone requires the option cron")
         return cls(**clean)
 
 
@@ -92,14 +92,14 @@ _OPTION_VALIDATORS: dict[str, Callable[[Any, str], Any]] = {
     "tags": lambda value, where: tuple(validation.parse_tags(value, where)),
     "remote": validation.parse_boolean,
     "aliases": _parse_aliases,
-    "cron": validation.parse_identifier,  # whether it makes sense is for the app `schedules` to say
+    "cron": validation.parse_identifier,  # the app `schedules` checks the expression
     "timezone": validation.parse_identifier,
 }
 
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A job yet to be submitted: one place of a group."""
+    """A job that is not submitted yet: a member of a group."""
 
     job_type: str
     params: dict[str, Any]
@@ -111,7 +111,7 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class BoundHandler:
-    """A handler with submission fields (target, priority, not_before, …) chosen."""
+    """A handler with given submission fields (target, priority, not_before, …)."""
 
     job_type: str
     fields: dict[str, Any] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class BoundHandler:
 
 
 class Handler(Generic[P, R]):
-    """A function that jobs run. Called directly, it is still that function."""
+    """A function that jobs run. Calling the handler calls the function."""
 
     __name__: str
     __qualname__: str
@@ -137,9 +137,9 @@ class Handler(Generic[P, R]):
 
     def __init__(self, func: Callable[P, R], name: str | None, options: HandlerOptions) -> None:
         if not inspect.isfunction(func):
-            raise TypeError(f"@job goes on a function, not on {func!r}")
+            raise TypeError(f"@job decorates functions, not {func!r}")
         if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
-            raise TypeError(f"{func.__module__}.{func.__qualname__} yields: calling it would run nothing")
+            raise TypeError(f"{func.__module__}.{func.__qualname__} is a generator: calling it would run nothing")
         functools.update_wrapper(self, func)
         self.name = validation.parse_identifier(self.path if name is None else name, "name")
         self.options = options
@@ -159,7 +159,7 @@ class Handler(Generic[P, R]):
         return f"{self.__module__}.{self.__qualname__}"
 
     def using(self, /, **fields: Any) -> BoundHandler:
-        """The same handler for a job with these submission fields, e.g. `using(target="book-1").enqueue(…)`."""
+        """Return the handler with these submission fields, e.g. `using(target="book-1").enqueue(…)`."""
         return BoundHandler(self.name, fields)
 
     def enqueue(self, /, **params: Any) -> Job:
@@ -174,39 +174,37 @@ class Registry:
         self._handlers: dict[str, Handler[..., Any]] = {}
 
     def add(self, handler: Handler[..., Any]) -> None:
-        """Make a handler known under its name and aliases. The same function, imported again, takes its own place."""
+        """Register a handler under its name and aliases. The same function, imported again, replaces its handler."""
         names = (handler.name, *handler.options.aliases)
-        holders = {id(known): known for name in names if (known := self._handlers.get(name))}.values()
-        for known in holders:
-            if known.path != handler.path:
-                raise ImproperlyConfigured(f"Two handlers share a job type: {known!r} and {handler!r}.")
-        kept = {name: known for name, known in self._handlers.items() if known not in holders}
-        self._handlers = kept | dict.fromkeys(names, handler)
+        replaced = {id(existing): existing for name in names if (existing := self._handlers.get(name))}.values()
+        for existing in replaced:
+            if existing.path != handler.path:
+                raise ImproperlyConfigured(f"Two handlers share a job type: {existing!r} and {handler!r}.")
+        others = {name: existing for name, existing in self._handlers.items() if existing not in replaced}
+        self._handlers = others | dict.fromkeys(names, handler)
 
     def get(self, name: str) -> Handler[..., Any]:
         handler = self._handlers.get(name)
         if handler is None:
             message = _("There is no job type “%s”.") % name[:200]
-            near = difflib.get_close_matches(name[:200], self._handlers, 1)
-            if near:
-                message += " " + _("Did you mean “%s”?") % near[0]
+            matches = difflib.get_close_matches(name[:200], self._handlers, 1)
+            if matches:
+                message += " " + _("Did you mean “%s”?") % matches[0]
             raise UnknownJobType("job_type", message, "unknown_job_type")
         return handler
 
     def names(self) -> list[str]:
-        """Every job type, by its present name."""
+        """Return all job types by their current names."""
         return sorted({handler.name for handler in self._handlers.values()})
 
     def local_names(self) -> list[str]:
-        """What a worker of this process can run; old names too, for rows that were queued under them."""
+        """Return the job types that a worker of this process can run, with aliases: queued rows may have them."""
         return sorted(name for name, handler in self._handlers.items() if not handler.options.remote)
 
     def autodiscover(self) -> None:
         """Import `jobs.py` and `tasks.py` of every installed app."""
-        found, _problems = read_settings(
-            get_raw_settings()
-        )  # what is wrong with the settings is for the system checks to say
-        autodiscover_modules(*found.AUTODISCOVER)
+        settings, _problems = read_settings(get_raw_settings())  # the system checks report the problems
+        autodiscover_modules(*settings.AUTODISCOVER)
 
 
 registry = Registry()
@@ -237,9 +235,9 @@ def job(
 
 
 def job(name: Any = None, **options: Any) -> Any:
-    """Make a job type of a function: `@job`, `@job("story.generate")` or `@job("story.generate", max_retries=5)`.
+    """Register a function as a job type: `@job`, `@job("story.generate")`, `@job("story.generate", max_retries=5)`.
 
-    Without a name, it is the function's own path. Give one where rows may outlive a move of the module.
+    The default name is the dotted path of the function. Give a name if rows may exist when the module is moved.
     """
     if callable(name):
         return job(**options)(name)
@@ -255,49 +253,51 @@ def job(name: Any = None, **options: Any) -> Any:
 class Signature:
     """The parameters of one handler, `ctx` left out, typed by its annotations.
 
-    Values are JSON and checked strictly: "12" and true are no integers, ISO text is a time.
+    Values are JSON and validated strictly: "12" and true are not integers, ISO text is a time.
     """
 
     def __init__(self, func: Callable[..., Any]) -> None:
         self.takes_ctx, parameters = _list_parameters(func)
-        hints = {each.name: _resolve_annotation(func, each) for each in parameters}
-        named = [each for each in parameters if each.kind is not Parameter.VAR_KEYWORD]
-        self._hints = {each.name: hints[each.name] for each in named}
-        self._extra = next((hints[each.name] for each in parameters if each not in named), None)
-        self._defaults = {each.name: each.default for each in named if each.default is not Parameter.empty}
+        hints = {parameter.name: _resolve_annotation(func, parameter) for parameter in parameters}
+        named = [parameter for parameter in parameters if parameter.kind is not Parameter.VAR_KEYWORD]
+        self._hints = {parameter.name: hints[parameter.name] for parameter in named}
+        self._extra = next((hints[parameter.name] for parameter in parameters if parameter not in named), None)
+        self._defaults = {
+            parameter.name: parameter.default for parameter in named if parameter.default is not Parameter.empty
+        }
         self._required = len(self._defaults) < len(named)
         try:
-            self._adapter = self._build(func.__name__)
-            self._schema = self._describe()
+            self._adapter = self._build_adapter(func.__name__)
+            self._schema = self._build_schema()
         except Exception as error:
             raise _find_unsupported(func, hints, error) from error
 
     def validate(self, params: dict[str, Any], text: str | None = None) -> dict[str, Any]:
-        """Refuse what does not fit; `text` is the params as JSON, from who has it already.
+        """Raise InvalidParams unless the params fit; `text` is the params as JSON, if the caller has it.
 
-        Defaults are not filled in: they belong to the code that will run the job.
+        Defaults are not filled in: the code that runs the job applies them.
         """
         if params == {} and not self._required:
             return params
         if self.takes_ctx and self._extra is not None and CONTEXT in params:
             raise InvalidParams(["params", CONTEXT], "this name is the handler's context", "reserved")
-        self._typed(_encode_params(params) if text is None else text)
+        self._validate_json(_encode_params(params) if text is None else text)
         return params
 
     def parse_arguments(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The values to call the handler with, for params that were stored as JSON."""
+        """Return the arguments of the handler for params that were stored as JSON."""
         if not params and not self._required:
             return {}
-        return self._typed(to_json(params))
+        return self._validate_json(to_json(params))
 
     def coerce_text(self, pairs: Mapping[str, str]) -> dict[str, Any]:
-        """`key=value` words as JSON values. What does not fit is left for `validate` to refuse by name."""
+        """Return the values of `key=value` arguments as JSON values; `validate` rejects those that do not fit."""
         return {name: _parse_text_value(text, self._hints.get(name, self._extra)) for name, text in pairs.items()}
 
     def get_schema(self) -> dict[str, Any]:
         return copy.deepcopy(self._schema)
 
-    def _build(self, title: str) -> TypeAdapter[Any]:
+    def _build_adapter(self, title: str) -> TypeAdapter[Any]:
         # A TypedDict, not a model: any name may be a parameter (copy, json, _x), and the result is ready to call with.
         fields = {name: NotRequired[hint] if name in self._defaults else hint for name, hint in self._hints.items()}
         closed = self._extra is None
@@ -305,24 +305,24 @@ class Signature:
         kind.__pydantic_config__ = ConfigDict(extra="forbid" if closed else "allow")
         return TypeAdapter(kind)
 
-    def _describe(self) -> dict[str, Any]:
+    def _build_schema(self) -> dict[str, Any]:
         schema = self._adapter.json_schema()
         for name, default in self._defaults.items():
             try:
                 value = to_jsonable_python(default)
                 _JSON.encode(value)
             except ValueError:
-                continue  # a default that JSON cannot say is the code's own affair
+                continue  # a default that JSON cannot represent is left out of the schema
             schema["properties"][name]["default"] = value
         return schema
 
-    def _typed(self, text: str | bytes) -> dict[str, Any]:
+    def _validate_json(self, text: str | bytes) -> dict[str, Any]:
         try:
             typed: dict[str, Any] = self._adapter.validator.validate_json(text, strict=True)
         except ValidationError as error:
-            found = error.errors(include_url=False, include_context=False, include_input=False)
-            wrong = [{"loc": ["params", *each["loc"]], "msg": each["msg"], "type": each["type"]} for each in found]
-            raise InvalidParams.from_errors(wrong) from None
+            details = error.errors(include_url=False, include_context=False, include_input=False)
+            errors = [{"loc": ["params", *item["loc"]], "msg": item["msg"], "type": item["type"]} for item in details]
+            raise InvalidParams.from_errors(errors) from None
         return typed
 
 
@@ -332,19 +332,19 @@ def _list_parameters(func: Callable[..., Any]) -> tuple[bool, list[Parameter]]:
     takes_ctx = bool(parameters) and parameters[0].name == CONTEXT
     if takes_ctx and parameters[0].kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
         parameters = parameters[1:]
-    place = f"{func.__module__}.{func.__qualname__}"
-    for name, kind in ((each.name, each.kind) for each in parameters):
+    path = f"{func.__module__}.{func.__qualname__}"
+    for name, kind in ((parameter.name, parameter.kind) for parameter in parameters):
         if name == CONTEXT:
-            raise TypeError(f"{place}: `{CONTEXT}` must be the first, positional parameter")
+            raise TypeError(f"{path}: `{CONTEXT}` must be the first, positional parameter")
         if kind is Parameter.VAR_POSITIONAL:
-            raise TypeError(f"{place}: a handler is called by name and cannot take *{name}")
+            raise TypeError(f"{path}: a handler is called by name and cannot take *{name}")
         if kind is Parameter.POSITIONAL_ONLY:
-            raise TypeError(f"{place}: a handler is called by name, so `{name}` cannot be positional-only")
+            raise TypeError(f"{path}: a handler is called by name, so `{name}` cannot be positional-only")
     return takes_ctx, parameters
 
 
 def _resolve_annotation(func: Callable[..., Any], parameter: Parameter) -> Any:
-    """Its type. No other annotation is evaluated: those of `ctx` and the return value may be for type checkers only."""
+    """Return the type of a parameter. Other annotations are not evaluated: they may exist for type checkers only."""
     if parameter.annotation is Parameter.empty:
         return Any
     holder = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
@@ -356,7 +356,7 @@ def _resolve_annotation(func: Callable[..., Any], parameter: Parameter) -> Any:
 
 
 def _find_unsupported(func: Callable[..., Any], hints: dict[str, Any], error: Exception) -> TypeError:
-    """Name the parameter that pydantic could not make sense of."""
+    """Build the error that names the parameter whose type pydantic does not support."""
     for name, hint in hints.items():
         try:
             TypeAdapter(hint).json_schema()
@@ -366,9 +366,9 @@ def _find_unsupported(func: Callable[..., Any], hints: dict[str, Any], error: Ex
 
 
 def _build_annotation_error(func: Callable[..., Any], name: str, error: Exception) -> TypeError:
-    reason = str(error).partition("\n")[0].partition(". ")[0]  # the rest is pydantic's advice on its own settings
-    place = f"{func.__module__}.{func.__qualname__}"
-    return TypeError(f"{place}: `{name}` is not annotated with a type that JSON can carry: {reason}")
+    reason = str(error).partition("\n")[0].partition(". ")[0]  # the rest is about pydantic's settings
+    path = f"{func.__module__}.{func.__qualname__}"
+    return TypeError(f"{path}: `{name}` is not annotated with a type that JSON can represent: {reason}")
 
 
 def _encode_params(params: dict[str, Any]) -> str:
@@ -386,7 +386,7 @@ def _encode_params(params: dict[str, Any]) -> str:
 
 
 def _parse_text_value(text: str, hint: Any) -> Any:
-    """A parameter that may be text takes the word as it stands; one that may be anything takes it as JSON."""
+    """Parse one argument: text as it is if the parameter accepts text, JSON if it accepts any value."""
     adapter = TypeAdapter(Any if hint is None else hint)
     try:
         parsed = json.loads(text)
@@ -401,8 +401,8 @@ def _parse_text_value(text: str, hint: Any) -> Any:
         return text
     if _is_valid(adapter, parsed):
         return parsed
-    # yes, on, +5, 1_000: what people write where a program wants a boolean or a number. What is wrong in any case is
-    # refused as what it is: a number out of range is no bad number.
+    # Accept yes, on, +5, 1_000 for booleans and numbers. Other wrong values stay as they are, so that the error names
+    # the real problem: a number out of range is still a number.
     try:
         value = adapter.dump_python(adapter.validate_strings(text), mode="json")
     except ValueError:

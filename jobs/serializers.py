@@ -1,4 +1,4 @@
-"""Rows as JSON documents, in the contract's field names. Secrets are masked; times are UTC with a Z."""
+"""Serialize rows as JSON documents of the API. Secrets are masked; times are UTC with a Z."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ RETRY_POLICY_FIELDS = ("max_attempts", "base_sec", "max_sec", "jitter")
 
 
 def serialize_job(row: Job) -> dict[str, Any]:
-    """Read with `select_related("run", "retried_by")`, or this asks for them."""
-    follower = getattr(row, "retried_by", None)
+    """Serialize a job. Read it with `select_related("run", "retried_by")` to avoid two queries."""
+    retry = getattr(row, "retried_by", None)
     run_row = getattr(row, "run", None)
     times = {"expires_at": format_time(row.lease_expires_at), "heartbeat_at": format_time(row.heartbeat_at)}
     return {
@@ -41,7 +41,7 @@ def serialize_job(row: Job) -> dict[str, Any]:
             name: None if (key := getattr(row, column)) is None else str(key) for name, column in JOB_REFERENCES.items()
         },
         "params": redact(row.params),
-        "retried_by": None if follower is None else str(follower.pk),
+        "retried_by": None if retry is None else str(retry.pk),
         "lease": None if row.lease_owner is None else {"owner": row.lease_owner, **times},
         "run": None if run_row is None else serialize_run(run_row),
     }
@@ -99,7 +99,7 @@ def serialize_limit(state: LimitState) -> dict[str, Any]:
 
 
 def serialize_template(row: JobTemplate) -> dict[str, Any]:
-    """What it does not say is null, or empty."""
+    """Serialize a template; fields that it does not set are null or empty."""
     plain = ("name", "job_type", "tenant", "priority", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
     return {
         "id": str(row.pk),
@@ -153,14 +153,14 @@ _readers: dict[str, FieldReader] = {}
 
 
 def register_extra_field(name: str, reader: FieldReader) -> None:
-    """Register a reader for a field; the same name again replaces it. Jobs it says nothing of keep what they have."""
+    """Register a reader of an extra field; the same name replaces it. Jobs without a value do not get the field."""
     _readers[name] = reader
 
 
 def read_extra_fields(ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
-    """Read what other apps add to jobs; for many at once, so that a list costs them one statement."""
-    found: dict[UUID, dict[str, Any]] = {each: {} for each in ids}
+    """Read the extra fields of other apps for many jobs, with one statement for each field."""
+    extra_fields: dict[UUID, dict[str, Any]] = {job_id: {} for job_id in ids}
     for name, reader in _readers.items() if ids else ():
         for job_id, value in reader(ids).items():
-            found[job_id][name] = value
-    return found
+            extra_fields[job_id][name] = value
+    return extra_fields

@@ -1,6 +1,6 @@
-"""Remote workers, as they see us: submit an intent, ask what may start, start it, keep the lease, say how it ended.
+"""The remote worker protocol: submit an intent, list offered jobs, start one, renew its lease, report its result.
 
-A side door beside `services`: parse, then one verb of the engine. The words are those of addons (payload, DONE, …).
+Field and state names are those of the protocol (payload, DONE, …).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from jobs.validation import fields as validation
 from jobs.validation.json import INT_MAX
 from jobs.validation.sanitize import sanitize_json, sanitize_text
 
-# Their names of our states: three of them differ.
+# The states of the protocol: three names differ from ours.
 RENAMED_STATES = {Status.PENDING: "QUEUED", Status.COMPLETED: "DONE", Status.CANCELLED: "CANCELED"}
 REMOTE_STATES = {status: RENAMED_STATES.get(status, str(status)) for status in Status}
 FINAL_STATES = ("DONE", "FAILED", "SKIPPED", "CANCELED", "PAUSED")
@@ -44,11 +44,10 @@ STOP_MODES = {"CANCELED": StopMode.CANCEL, "PAUSED": StopMode.PAUSE}
 LINE_LIMIT = 1000
 LINE_LENGTH, MESSAGE_LENGTH, LEVEL_LENGTH = 10_000, 500, 16
 INT32 = 2**31
-_parse_long_text = partial(
-    validation.parse_text, max_length=INT_MAX, allow_empty=True
-)  # the body has a limit of its own
+_parse_long_text = partial(validation.parse_text, max_length=INT_MAX, allow_empty=True)  # the body has its own limit
+_parse_level = partial(validation.parse_text, max_length=LEVEL_LENGTH, single_line=True)
 FIELD_NAMES = {"payload": "params", "earliest_start_at": "not_before"}
-REMOTE_FIELD_NAMES = {ours: theirs for theirs, ours in FIELD_NAMES.items()}
+REMOTE_FIELD_NAMES = {name: remote_name for remote_name, name in FIELD_NAMES.items()}
 NOT_STARTED = (Status.PENDING, Status.QUEUED, Status.DISPATCHING)
 SLOT_LIMIT, EARLIER_OFFER_LIMIT = 10_000, 500
 PID_LIMIT = 2**32
@@ -62,16 +61,16 @@ ADMISSION_VALIDATORS = {
 
 
 class HeartbeatResult(NamedTuple):
-    """What a heartbeat is answered."""
+    """When the lease expires, and whether the job must stop."""
 
     expires_at: datetime
     cancel_requested: bool = False
     cancel_mode: str = ""
 
 
-def submit(said: Mapping[str, Any], *, actor: Actor) -> job_services.SubmitResult:
-    """Keep a job intent. A type that is not registered here is for remote workers: its payload is theirs to judge."""
-    fields = {FIELD_NAMES.get(name, name): value for name, value in said.items()}
+def submit(body: Mapping[str, Any], *, actor: Actor) -> job_services.SubmitResult:
+    """Submit a job intent. The payload is validated only if the job type is registered here."""
+    fields = {FIELD_NAMES.get(name, name): value for name, value in body.items()}
     name = validation.parse_identifier(fields.pop("job_type", None), "job_type")
     validation.parse_identifier(fields.get("addon_id"), "addon_id")
     params, key = fields.pop("params", None), fields.pop("idempotency_key", None)
@@ -87,98 +86,98 @@ def submit(said: Mapping[str, Any], *, actor: Actor) -> job_services.SubmitResul
 
 
 def list_dispatchable(addon_id: str, *, tenant: str | None, limit: int) -> list[Job]:
-    """What an addon may start: up to so many that are offered now, and after them what it was offered before.
+    """Offer up to `limit` jobs to an addon. Return them, followed by the earlier offers that were not started.
 
-    In this order, because those before are somebody's who is about to start them; only if nothing else is there do
-    the addon's workers try for each other's.
+    Another worker of the addon is about to start the earlier offers, so they come last.
     """
     runner.run_before_offers()
     offers.record_poll(addon_id, tenant, limit)
     new = offers.offer_jobs(addon_id, tenant, limit)
-    before = offers.offered_jobs(addon_id, tenant).exclude(pk__in=[job.pk for job in new])
-    return [*new, *before[:EARLIER_OFFER_LIMIT]]
+    earlier = offers.offered_jobs(addon_id, tenant).exclude(pk__in=[job.pk for job in new])
+    return [*new, *earlier[:EARLIER_OFFER_LIMIT]]
 
 
 def make_offers(*, tenant: str | None) -> int:
-    """Make offers to every addon that is there, without waiting for its next poll. Returns how many were made."""
+    """Make offers to all addons that poll, without waiting for their next poll. Return the number of offers."""
     runner.run_before_offers()
     return offers.offer_to_pollers(tenant)
 
 
-def start(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> Job:
+def start(job_id: UUID, api_token: UUID, body: Mapping[str, Any]) -> Job:
+    """Start an offered job in a slot of a remote worker."""
     holder = RemoteSlot(
         api_token,
-        validation.parse_identifier(said.get("worker_id"), "worker_id"),
-        _parse_optional(said, "slot", partial(validation.parse_integer, minimum=0, maximum=SLOT_LIMIT - 1)) or 0,
+        validation.parse_identifier(body.get("worker_id"), "worker_id"),
+        _parse_optional(body, "slot", partial(validation.parse_integer, minimum=0, maximum=SLOT_LIMIT - 1)) or 0,
     )
-    pid = _parse_optional(said, "pid", partial(validation.parse_integer, minimum=1, maximum=PID_LIMIT))
-    host = _parse_optional(said, "host", validation.parse_identifier)
+    pid = _parse_optional(body, "pid", partial(validation.parse_integer, minimum=1, maximum=PID_LIMIT))
+    host = _parse_optional(body, "host", validation.parse_identifier)
     return leases.start_job(job_id, holder, pid=pid, host=host)
 
 
-def heartbeat(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> HeartbeatResult:
-    """Renew a lease: a job's, or one that counts in admission only and has nothing else to say."""
-    known, news = validation.parse_id(lease_id), _parse_heartbeat(said)
-    if (begun := starts.find_start(known)) is None:
-        return HeartbeatResult(admission_leases.renew_lease(known, owner=_build_owner(api_token)))
-    job = leases.renew_job_lease(_require_owner(begun, api_token), news)
+def heartbeat(lease_id: Any, api_token: UUID, body: Mapping[str, Any]) -> HeartbeatResult:
+    """Renew a lease: of a job, with its progress; or of an admission without a job."""
+    parsed_id, report = validation.parse_id(lease_id), _parse_heartbeat(body)
+    if (start := starts.find_start(parsed_id)) is None:
+        return HeartbeatResult(admission_leases.renew_lease(parsed_id, owner=_build_owner(api_token)))
+    job = leases.renew_job_lease(_require_owner(start, api_token), report)
     assert job.lease_expires_at is not None
-    if leases.is_over_token_limit(job):  # then it must stop, whatever else was asked
+    if leases.is_over_token_limit(job):  # then the job must stop in any case
         return HeartbeatResult(job.lease_expires_at, True, str(StopMode.CANCEL))
     return HeartbeatResult(job.lease_expires_at, job.cancel_requested, job.cancel_mode)
 
 
-def complete(job_id: UUID, api_token: UUID, said: Mapping[str, Any]) -> None:
-    """Say how a job ended; said again, nothing changes."""
+def complete(job_id: UUID, api_token: UUID, body: Mapping[str, Any]) -> None:
+    """Report the result of a job; the same report again changes nothing."""
     try:
-        begun = starts.find_start(validation.parse_id(validation.parse_text(said.get("lease_id"), "lease_id")))
-        if begun is None or begun.job_id != job_id:
+        start = starts.find_start(validation.parse_id(validation.parse_text(body.get("lease_id"), "lease_id")))
+        if start is None or start.job_id != job_id:
             raise NotFound(_("There is no such lease."))
-        begun = _require_owner(begun, api_token)
+        start = _require_owner(start, api_token)
     except NotFound:
         job = get_job(job_id)
         if job.status in NOT_STARTED:
             allowed = allowed_actions(gather_facts(job))
             raise WrongState(f"Job {job_id} was not started.", status=job.status, allowed=allowed) from None
         raise
-    state = said.get("state")
+    state = body.get("state")
     if state not in FINAL_STATES:
         raise InvalidInput("state", _("must be one of %s") % ", ".join(FINAL_STATES), "enum")
-    leases.complete_job(begun, _parse_outcome(state, said), stop_mode=STOP_MODES.get(state))
+    leases.complete_job(start, _parse_outcome(state, body), stop_mode=STOP_MODES.get(state))
 
 
-def release(lease_id: Any, api_token: UUID, said: Mapping[str, Any]) -> None:
-    """Give a lease up. A job's ends with its job, unless the job is handed back."""
-    known, hand_back = validation.parse_id(lease_id), _parse_optional(said, "hand_back", validation.parse_boolean)
-    if (begun := starts.find_start(known)) is None:
-        return admission_leases.release_lease(known, owner=_build_owner(api_token))
-    mine = _require_owner(begun, api_token)
+def release(lease_id: Any, api_token: UUID, body: Mapping[str, Any]) -> None:
+    """Release a lease: of an admission; or of a job, which returns to the queue (`hand_back`)."""
+    parsed_id, hand_back = validation.parse_id(lease_id), _parse_optional(body, "hand_back", validation.parse_boolean)
+    if (start := starts.find_start(parsed_id)) is None:
+        return admission_leases.release_lease(parsed_id, owner=_build_owner(api_token))
+    start = _require_owner(start, api_token)
     if not hand_back:
-        raise ReportWithComplete(_("This is the lease of a job: say how the job ended, or hand it back."))
-    return leases.hand_back_job(mine, reason=HAND_BACK_REASON)
+        raise ReportWithComplete(_("This is the lease of a job: report the job's result, or hand it back."))
+    return leases.hand_back_job(start, reason=HAND_BACK_REASON)
 
 
-def request_admission(said: Mapping[str, Any], api_token: UUID, *, tenant: str) -> GrantedLease | Denied:
-    """Ask to do some work that has no job here."""
-    fields = {**said, "addon_id": said.get("addon_id") or "", "job_type": said.get("job_type") or ""}
+def request_admission(body: Mapping[str, Any], api_token: UUID, *, tenant: str) -> GrantedLease | Denied:
+    """Request a lease for work that is not a job of this scheduler."""
+    fields = {**body, "addon_id": body.get("addon_id") or "", "job_type": body.get("job_type") or ""}
     clean = {name: ADMISSION_VALIDATORS[name](value, name) for name, value in fields.items() if value is not None}
     return admission_leases.request_lease(owner=_build_owner(api_token), tenant=tenant, **clean)
 
 
 def _build_owner(api_token: UUID) -> str:
-    """Who holds a lease without a job: whoever has the API token."""
+    """Return the owner of a lease without a job: the API token."""
     return f"r:{api_token}"
 
 
-def _require_owner(begun: RemoteStart, api_token: UUID) -> RemoteStart:
-    """A lease is nobody's business but the API token's that started with it."""
-    if begun.holder.api_token != api_token:
+def _require_owner(start: RemoteStart, api_token: UUID) -> RemoteStart:
+    """Return `start` if it belongs to the API token, else raise NotFound."""
+    if start.holder.api_token != api_token:
         raise NotFound(_("There is no such lease."))
-    return begun
+    return start
 
 
 def _accept_payload(**payload: Any) -> None:
-    """What a type takes that only remote workers know."""
+    """Accept any payload: only remote workers know the parameters of the type."""
 
 
 _OPAQUE_HANDLER: Handler[..., Any] = Handler(_accept_payload, None, HandlerOptions(remote=True))
@@ -192,26 +191,26 @@ def _make_opaque_handler(name: str) -> Handler[..., Any]:
 
 
 def _rename_error_fields(error: InvalidInput) -> InvalidInput:
-    def renamed(loc: list[Any]) -> list[Any]:
+    def rename(loc: list[Any]) -> list[Any]:
         return [REMOTE_FIELD_NAMES.get(loc[0], loc[0]), *loc[1:]] if loc else loc
 
-    return type(error).from_errors([{**each, "loc": renamed(each["loc"])} for each in error.errors])
+    return type(error).from_errors([{**detail, "loc": rename(detail["loc"])} for detail in error.errors])
 
 
-def _parse_optional(said: Mapping[str, Any], name: str, gate: Callable[..., Any]) -> Any:
-    """A field through its gate; null is as good as not said."""
-    value = said.get(name)
-    return None if value is None else gate(value, name)
+def _parse_optional(body: Mapping[str, Any], name: str, parse: Callable[..., Any]) -> Any:
+    """Validate a field; return None if it is null or missing."""
+    value = body.get(name)
+    return None if value is None else parse(value, name)
 
 
-def _parse_heartbeat(said: Mapping[str, Any]) -> HeartbeatReport:
-    message = _parse_optional(said, "message", _parse_long_text)
+def _parse_heartbeat(body: Mapping[str, Any]) -> HeartbeatReport:
+    message = _parse_optional(body, "message", _parse_long_text)
     return HeartbeatReport(
-        progress=_parse_optional(said, "progress", partial(validation.parse_number, minimum=0, maximum=1)),
+        progress=_parse_optional(body, "progress", partial(validation.parse_number, minimum=0, maximum=1)),
         message=None if message is None else sanitize_text(message, MESSAGE_LENGTH),
-        tokens_used=_parse_optional(said, "tokens_used", partial(validation.parse_integer, minimum=0)),
-        checkpoint=_parse_optional(said, "checkpoint", validation.parse_json_value),
-        lines=_parse_optional(said, "logs", _parse_lines) or (),
+        tokens_used=_parse_optional(body, "tokens_used", partial(validation.parse_integer, minimum=0)),
+        checkpoint=_parse_optional(body, "checkpoint", validation.parse_json_value),
+        lines=_parse_optional(body, "logs", _parse_lines) or (),
     )
 
 
@@ -222,32 +221,26 @@ def _parse_lines(value: Any, field: str) -> list[LogLine]:
         raise InvalidInput(field, _("has more than %d entries") % LINE_LIMIT, "too_long")
     lines: list[LogLine] = []
     try:
-        for each in value:
-            if not isinstance(each, dict):
+        for line in value:
+            if not isinstance(line, dict):
                 raise InvalidInput([], _("must be an object"), "dict_type")
-            for name in each:
+            for name in line:
                 if name not in ("level", "message", "at"):
                     raise InvalidInput(sanitize_text(name, 100), _("is not a known field"), "extra_forbidden")
-            level = (
-                _parse_optional(
-                    each, "level", partial(validation.parse_text, max_length=LEVEL_LENGTH, single_line=True)
-                )
-                or "INFO"
-            )
-            message = _parse_long_text(each.get("message"), "message")
-            lines.append(
-                (level, sanitize_text(message, LINE_LENGTH), _parse_optional(each, "at", validation.parse_time))
-            )
+            level = _parse_optional(line, "level", _parse_level) or "INFO"
+            message = _parse_long_text(line.get("message"), "message")
+            at = _parse_optional(line, "at", validation.parse_time)
+            lines.append((level, sanitize_text(message, LINE_LENGTH), at))
     except InvalidInput as error:
         raise error.with_prefix(field, len(lines)) from None
     return lines
 
 
-def _parse_outcome(state: str, said: Mapping[str, Any]) -> RemoteOutcome:
-    """Parse a result. As with handlers, what is odd or too long is made storable: no end gets lost over it."""
-    error = sanitize_text(_parse_optional(said, "error", _parse_long_text) or "", ERROR_LENGTH)
-    exit_code = _parse_optional(said, "exit_code", partial(validation.parse_integer, minimum=-INT32, maximum=INT32 - 1))
-    artifacts = said.get("artifacts")
+def _parse_outcome(state: str, body: Mapping[str, Any]) -> RemoteOutcome:
+    """Parse a result. Values are sanitized as those of handlers are: no result is lost because of them."""
+    error = sanitize_text(_parse_optional(body, "error", _parse_long_text) or "", ERROR_LENGTH)
+    exit_code = _parse_optional(body, "exit_code", partial(validation.parse_integer, minimum=-INT32, maximum=INT32 - 1))
+    artifacts = body.get("artifacts")
     if artifacts is not None and not isinstance(artifacts, dict):
         raise InvalidInput("artifacts", _("must be an object"), "dict_type")
     artifacts = sanitize_json(artifacts or {})

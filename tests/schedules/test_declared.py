@@ -159,7 +159,7 @@ def test_a_bad_declaration_stops_no_other_and_is_an_error_of_the_system_check() 
 
 
 def test_a_timezone_without_a_cron_is_refused_where_it_is_written() -> None:
-    with pytest.raises(TypeError, match="timezone is for the option cron"):
+    with pytest.raises(TypeError, match="timezone requires the option cron"):
         declare(timezone="Europe/Berlin")
     with pytest.raises(InvalidInput):
         declare(cron=5)

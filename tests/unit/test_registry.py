@@ -191,7 +191,7 @@ class NotAFunction:
 
 @pytest.mark.parametrize("thing", [NotAFunction, NotAFunction().method, print, len, staticmethod(generate), 5])
 def test_what_is_no_function_is_refused(thing: Any) -> None:
-    with pytest.raises(TypeError, match="@job goes on a function"):
+    with pytest.raises(TypeError, match="@job decorates functions"):
         job("story.generate")(thing)
 
 
