@@ -61,7 +61,7 @@ def drain(*, raise_failures: bool = False, limit: int = 10_000) -> list[Job]:
     Jobs that are scheduled for later do not run: see `time_travel`.
     """
     limits.sync_limits()
-    claimer = Claimer(NAME, ServedJobs(tuple(registry.local_names())), life=f"{NAME}@{uuid4()}")
+    claimer = Claimer(NAME, ServedJobs(tuple(registry.local_names())), process_key=f"{NAME}@{uuid4()}")
     ran: list[Job] = []
     with _capture_logs():
         while len(ran) < limit and (claim := _claim_next(claimer)) is not None:

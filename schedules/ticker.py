@@ -58,7 +58,7 @@ class Ticker:
         job_count = fire_due(due.now) if due.now is not None and due.wait_sec <= 0 else 0
         if due.wait_sec <= 0:
             due = _read_next_due()
-        idle_sec = conf.POLL_SEC * (10 if Listener.is_possible() else 1)  # without notifications, changes are polled
+        idle_sec = conf.POLL_SEC * (10 if Listener.can_listen() else 1)  # without notifications, changes are polled
         self._next_check_at = time.monotonic() + min(due.wait_sec if due.wait_sec > 0 else STILL_DUE_SEC, idle_sec)
         if changes_seen != self._changes_seen:  # the rows may have been read before that change
             self._next_check_at = 0.0

@@ -150,7 +150,7 @@ def _worker_link(admin: JobAdmin, lease_owner: str) -> SafeString | None:
         return None
     if not admin.admin_site.is_registered(Worker) or is_remote(lease_owner):
         return isolate_text(lease_owner)
-    identity = ProcessIdentity.of_owner(lease_owner)
+    identity = ProcessIdentity.parse_owner(lease_owner)
     name = identity.name if identity else lease_owner.rpartition("#")[0] or lease_owner
     return format_html(
         '<a href="{}?q={}" title="{}"><bdi>{}</bdi></a>',

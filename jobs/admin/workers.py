@@ -50,7 +50,7 @@ def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
     for row in shown_workers:
         if row.state != WorkerState.STOPPED:
             identity = ProcessIdentity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
-            worker_ids[identity.incarnation] = row.pk
+            worker_ids[identity.process_key] = row.pk
     if not worker_ids:
         return {}
     active = Job.objects.filter(status__in=sql_literals(queries.ACTIVE_STATUSES), status=Status.RUNNING)

@@ -78,7 +78,7 @@ def create_history(actor: Actor) -> None:
 def run_worker(*, burst: bool, housekeeping: bool = False, concurrency: int = 1) -> int:
     """Run the demo's jobs in this process; without `burst` until a signal stops it."""
     handlers.register_handlers()
-    serves = ServedJobs(tuple(registry.local_names()), tenant=TENANT, choosy=True)
+    serves = ServedJobs(tuple(registry.local_names()), tenant=TENANT, skip_unserved=True)
     options = WorkerOptions(None, concurrency, serves, burst=burst, maintenance=housekeeping)
     worker = WorkerLoop(options)
     if not burst:

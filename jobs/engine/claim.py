@@ -31,7 +31,7 @@ class ServedJobs:
     types: tuple[str, ...]
     resources: tuple[str, ...] | None = None
     tenant: str | None = None
-    choosy: bool = False  # jobs of others may stand before ours: do not step over them one by one
+    skip_unserved: bool = False  # jobs of others may stand before ours: do not step over them one by one
 
     def to_filter(self) -> Filter:
         """Return the SQL condition for jobs that this worker takes."""
@@ -44,21 +44,21 @@ class ServedJobs:
 class Claimer:
     """Takes jobs for one worker. It remembers whether limits are in force, to spare asking; it never relies on that."""
 
-    def __init__(self, worker: str, serves: ServedJobs, life: str | None = None) -> None:
+    def __init__(self, worker: str, served_jobs: ServedJobs, process_key: str | None = None) -> None:
         self.worker = worker
-        self.life = worker if life is None else life  # the worker's process identity, which owns the leases
-        self.serve(serves)
-        self.saturated = False  # some limit had no room left, or a job was not admitted
-        self.denied = False  # a job was not admitted
+        self.process_key = worker if process_key is None else process_key  # owns the leases
+        self.set_served_jobs(served_jobs)
+        self.is_saturated = False  # some limit had no room left, or a job was not admitted
+        self.has_denied = False  # a job was not admitted
         self._limited = True
         self._cost_in_use = 0  # when admission was last asked
 
-    def serve(self, serves: ServedJobs) -> None:
+    def set_served_jobs(self, served_jobs: ServedJobs) -> None:
         """Take these jobs from now on."""
-        self.serves = serves
-        resources = None if serves.resources is None else list(serves.resources)
-        self.served = ServedParams(list(serves.types), resources, serves.tenant)
-        self._may_be_plain = bool(serves.types) and not serves.choosy and selection.is_plain()
+        self.served_jobs = served_jobs
+        resources = None if served_jobs.resources is None else list(served_jobs.resources)
+        self.served_params = ServedParams(list(served_jobs.types), resources, served_jobs.tenant)
+        self._may_be_plain = bool(served_jobs.types) and not served_jobs.skip_unserved and selection.is_plain()
 
     @property
     def is_plain(self) -> bool:
@@ -68,9 +68,9 @@ class Claimer:
     def claim(self, slots: Sequence[int], *, lease_sec: float) -> list[Claim]:
         """Take up to one job per slot number, in dispatch order, within every limit."""
         slots = slots[: round_to_batch_size(len(slots))]
-        if not slots or not self.serves.types:
+        if not slots or not self.served_jobs.types:
             return []
-        claimant = LeaseRequest(self.worker, self.life, lease_sec)
+        claimant = LeaseRequest(self.worker, self.process_key, lease_sec)
         claims: list[Claim] = []
         if self.is_plain:
             claims = self._claim_plainly(slots, claimant)
@@ -81,29 +81,30 @@ class Claimer:
 
     def _claim_plainly(self, slots: Sequence[int], claimant: LeaseRequest) -> list[Claim]:
         with db.atomic_on_sqlite() as connection:
-            claims = claim_next(connection, self.served, claimant, slots)
-        self.saturated = self.denied = False
+            claims = claim_next(connection, self.served_params, claimant, slots)
+        self.is_saturated = self.has_denied = False
         return claims
 
     def _claim_selected(self, slots: Sequence[int], claimant: LeaseRequest) -> list[Claim]:
         with db.atomic(read_committed=True) as connection:
-            selected = SelectionRound(connection, self.serves.to_filter())
+            selected = SelectionRound(connection, self.served_jobs.to_filter())
             self._limited = bool(selected.limits)
             room = selected.room_for_any(len(slots)) if self._may_be_plain else None
             if room is not None:  # the first ready jobs, whatever they are: no need to look at them first
                 first = slots[: round_to_batch_size(room)]
-                claims = claim_next(connection, self.served, claimant, first, limits_locked=True) if first else []
+                served = self.served_params
+                claims = claim_next(connection, served, claimant, first, limits_locked=True) if first else []
             else:
                 chosen = selected.choose(len(slots))
                 if not selection.is_plain():
                     chosen = _lock_ready(chosen)
-                    selected.settle(chosen)
+                    selected.record_decisions(chosen)
                 claims = claim_chosen(connection, chosen, claimant, slots) if chosen else []
             if selected.cost_in_use < self._cost_in_use and not claims:  # what came free may be for others
                 notifications.notify(notifications.READY)
             self._cost_in_use = selected.cost_in_use
-            self.saturated = selected.is_saturated or (room is not None and 0 < room < len(slots))
-            self.denied = selected.has_denied
+            self.is_saturated = selected.is_saturated or (room is not None and 0 < room < len(slots))
+            self.has_denied = selected.has_denied
         return claims
 
 
@@ -121,9 +122,9 @@ def round_to_batch_size(free: int) -> int:
     return max((size for size in BATCH_SIZES if size <= free), default=0)
 
 
-def has_unserved_jobs(serves: ServedJobs) -> bool:
+def has_unserved_jobs(served_jobs: ServedJobs) -> bool:
     """Tell whether ready jobs that this worker does not serve are queued, where a plain claim would step over them."""
-    others = _build_in_filter("job_type", serves.types)
+    others = _build_in_filter("job_type", served_jobs.types)
     return bool(find_across_flows(db.connection(), 1, Filter(f"NOT ({others.sql})", others.params)))
 
 

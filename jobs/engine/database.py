@@ -53,23 +53,23 @@ class Outage:
     def __init__(
         self,
         logger: logging.Logger,
-        what: str,
+        name: str,
         end: threading.Event | None = None,
         *,
-        patience: float = 1.0,
-        only_listens: bool = False,
+        timeout_factor: float = 1.0,
+        is_listener: bool = False,
     ) -> None:
         self.logger = logger
-        self.what = what
+        self.name = name
         self.end = end or threading.Event()
-        self.patience = patience  # how much longer than others a turn may take, see `break_hung`
-        self.only_listens = only_listens  # it cannot tell a dead wire from silence
+        self.timeout_factor = timeout_factor  # how much longer than others a turn may take, see `break_hung`
+        self.is_listener = is_listener  # it cannot tell a dead wire from silence
         self.failures = 0
-        self._used = 0.0
+        self._used_at = 0.0
         self._has_own_connection = False  # of the one thread that uses it
 
     @contextmanager
-    def survive(self, *, refusals: bool = True) -> Iterator[None]:
+    def survive(self, *, rejections: bool = True) -> Iterator[None]:
         """Run one turn, on a connection outside of Django's pool. A broken one is closed, an idle one is tested first.
 
         What the database refuses will hardly be better the next time: only who has others to care for survives that.
@@ -80,7 +80,7 @@ class Outage:
             self._has_own_connection = True
         now = time.monotonic()
         _active_turns[self] = (now, db.connection())
-        if now - self._used > IDLE_SEC:
+        if now - self._used_at > IDLE_SEC:
             close_old_connections()
         try:
             yield
@@ -89,48 +89,48 @@ class Outage:
                 close_connection()
                 self.failures += 1
                 if self.failures > 1:
-                    _outage_log.darkens(self, error)
-                self._wait()
+                    _outage_log.failed(self, error)
+                self._back_off()
         except DatabaseError:
             close_connection()
-            if not refusals:
+            if not rejections:
                 raise
-            self.logger.exception("%s: the database refused", self.what)
-            self._rest(1.0)
+            self.logger.exception("%s: the database refused", self.name)
+            self._sleep(1.0)
         else:
             if not self.failures:
-                self._used = time.monotonic()
+                self._used_at = time.monotonic()
             elif db.connection().connection is None:
-                self._wait()  # the turn had no use for the database: nothing is proven
+                self._back_off()  # the turn had no use for the database: nothing is proven
             else:
-                self.over()
+                self.mark_recovered()
         finally:
             _active_turns.pop(self, None)
 
     @property
-    def is_on(self) -> bool:
+    def is_active(self) -> bool:
         return self.failures > 0
 
-    def tick(self) -> None:
+    def mark_active(self) -> None:
         """This turn has just begun, or got an answer."""
         _active_turns[self] = (time.monotonic(), db.connection())
 
-    def over(self) -> None:
+    def mark_recovered(self) -> None:
         """The database has answered."""
-        self._used = time.monotonic()
-        if self.is_on:
+        self._used_at = time.monotonic()
+        if self.is_active:
             self.failures = 0
-            _outage_log.clears(self)
+            _outage_log.recovered(self)
 
-    def _wait(self) -> None:
+    def _back_off(self) -> None:
         pause = min(FIRST_PAUSE_SEC * 2 ** min(self.failures - 1, 10), LONGEST_PAUSE_SEC)
-        self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311 — spreads load, guards nothing
+        self._sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 — spreads load, guards nothing
 
-    def _rest(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> None:
         """Until the time is over, or somebody else of this process has got through."""
         _active_turns.pop(self, None)
         began = time.monotonic()
-        while (left := began + seconds - time.monotonic()) > 0 and _outage_log.cleared_at < began:
+        while (left := began + seconds - time.monotonic()) > 0 and _outage_log.recovered_at < began:
             if self.end.wait(min(left, RECOVERY_CHECK_SEC)):
                 return
 
@@ -140,22 +140,22 @@ class OutageLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._out: set[Outage] = set()
+        self._failing: set[Outage] = set()
         self._since = 0.0
-        self.cleared_at = 0.0  # when somebody last got through again
+        self.recovered_at = 0.0  # when somebody last got through again
 
-    def darkens(self, outage: Outage, error: Exception) -> None:
+    def failed(self, outage: Outage, error: Exception) -> None:
         with self._lock:
-            first, self._out = not self._out, self._out | {outage}
+            first, self._failing = not self._failing, self._failing | {outage}
             if first:
                 self._since = time.monotonic()
                 reason = str(error).strip().splitlines() or [type(error).__name__]
-                outage.logger.warning("%s: the database cannot be reached (%s); trying again", outage.what, reason[0])
+                outage.logger.warning("%s: the database cannot be reached (%s); trying again", outage.name, reason[0])
 
-    def clears(self, outage: Outage) -> None:
+    def recovered(self, outage: Outage) -> None:
         with self._lock:
-            self.cleared_at = time.monotonic()
-            last, self._out = self._out == {outage}, self._out - {outage}
+            self.recovered_at = time.monotonic()
+            last, self._failing = self._failing == {outage}, self._failing - {outage}
             if last:
                 outage.logger.warning("the database is back after %.1f s", time.monotonic() - self._since)
 
@@ -172,9 +172,9 @@ def break_hung_connections(seconds: float) -> None:
     """
     now = time.monotonic()
     turns = [(outage, *turn) for outage, turn in _active_turns.copy().items()]
-    hung = {outage for outage, since, _ in turns if now - since > seconds * outage.patience}
+    hung = {outage for outage, since, _ in turns if now - since > seconds * outage.timeout_factor}
     for outage, _, connection in turns:
-        if db.has_server(connection) and (outage in hung or (hung and outage.only_listens)):
+        if db.has_server(connection) and (outage in hung or (hung and outage.is_listener)):
             _active_turns[outage] = (now, connection)
             raw = connection.connection
             if raw is not None and not raw.closed:

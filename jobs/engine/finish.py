@@ -12,7 +12,7 @@ from jobs import db, signals
 from jobs.actors import SCHEDULER, Actor
 from jobs.engine import groups, notifications
 from jobs.engine.sql.finish import FinishContext, FinishedRow, ResultRow, finish_jobs
-from jobs.engine.transitions import get_job, lock_job, queued_gate, rollup_writer_id, transition
+from jobs.engine.transitions import apply_transition, get_job, lock_job, queued_gate, rollup_writer_id
 from jobs.ids import uuid7
 from jobs.models import Job, JobEvent, JobGroup, JobRun
 from jobs.outcomes import Completed, Failed, Skipped
@@ -83,7 +83,7 @@ def handle_finished(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) 
         if row.in_group and row.retried_by is None:
             groups.on_member_finished(get_job(row.id))
     results = {row.id: row for row in rows}
-    done = [row for row in finished if row.verdict == FinishStatus.DONE]
+    done = [row for row in finished if row.finish_status == FinishStatus.DONE]
     if done:
         signals.send_after_commit(
             finished=(_to_signal(row, results[row.id]) for row in done),
@@ -93,7 +93,7 @@ def handle_finished(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) 
                 if row.retried_by is not None
             ),
         )
-    return {row.id: FinishStatus(row.verdict) for row in finished}
+    return {row.id: FinishStatus(row.finish_status) for row in finished}
 
 
 def _to_signal(row: FinishedRow, result: ResultRow) -> signals.FinishedJob:
@@ -126,7 +126,7 @@ def hand_back(
         else:
             _save_artifacts(job, artifacts)
             fields = {**_lane_hold(job, Status.QUEUED), "gate": queued_gate()}
-            transition(job, "hand_back", Status.QUEUED, actor=actor, reason=reason, token=token, **fields)
+            apply_transition(job, "hand_back", Status.QUEUED, actor=actor, reason=reason, token=token, **fields)
         return FinishStatus.DONE
 
 
@@ -135,7 +135,7 @@ def expire(
     *,
     cause: Cause,
     error: str,
-    tell: Callable[[Job], dict[str, Any]],
+    describe: Callable[[Job], dict[str, Any]],
     retry_in: Callable[[Job], float | None],
 ) -> int:
     """End runs whose holder is gone; returns how many. A stop request decides what the job becomes.
@@ -144,7 +144,7 @@ def expire(
     """
     rows = []
     for job in held:
-        data = tell(job)
+        data = describe(job)
         if job.cancel_requested:
             reason, data = job.status_reason or error, {**data, "error": error}
             _apply_stop_request(job, "expire", actor=SCHEDULER, reason=reason, data=data)
@@ -173,7 +173,9 @@ def _apply_stop_request(job: Job, verb: str, *, actor: Actor, reason: str, data:
     target = STATUS_AFTER_STOP[mode]
     data = data | _find_requester(job, mode)
     hold = _lane_hold(job, target)
-    ended = transition(job, verb, target, actor=actor, reason=reason, data=data or None, token=job.lease_token, **hold)
+    ended = apply_transition(
+        job, verb, target, actor=actor, reason=reason, data=data or None, token=job.lease_token, **hold
+    )
     if target == Status.CANCELLED:
         groups.on_member_finished(ended)
 

@@ -17,7 +17,7 @@ from jobs.conf import conf
 from jobs.engine.facts import find_blocked_members
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import build_retry_spec
-from jobs.engine.transitions import add_event, queued_gate, transition
+from jobs.engine.transitions import add_event, apply_transition, queued_gate
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup
 from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
@@ -94,10 +94,12 @@ def _advance(group: JobGroup, job: Job) -> None:
         verb, target = ("skip", Status.SKIPPED) if decision == "skip" else ("cancel", Status.CANCELLED)
         rest = _pending_members(group).filter(group_index__gt=job.group_index)
         for each in rest.select_for_update(no_key=True):
-            transition(each, verb, target, actor=SCHEDULER, reason=PREDECESSOR_REASONS[Status(job.status)])
+            apply_transition(each, verb, target, actor=SCHEDULER, reason=PREDECESSOR_REASONS[Status(job.status)])
     following = _pending_members(group).select_for_update(no_key=True).first()
     if following is not None and not following.hold and not is_blocked_by_sibling(following):
-        transition(following, "release", Status.QUEUED, actor=SCHEDULER, reason="predecessor ended", gate=queued_gate())
+        apply_transition(
+            following, "release", Status.QUEUED, actor=SCHEDULER, reason="predecessor ended", gate=queued_gate()
+        )
 
 
 def _decide_on_failure(group: JobGroup, job: Job) -> str:

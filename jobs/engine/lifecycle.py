@@ -20,6 +20,7 @@ from jobs.engine.process_identity import beat_fields
 from jobs.engine.promoter import mark_dirty
 from jobs.engine.transitions import (
     add_event,
+    apply_transition,
     from_now,
     get_job,
     lock_job,
@@ -27,7 +28,6 @@ from jobs.engine.transitions import (
     recompute_gate,
     request_stop,
     require_allowed,
-    transition,
     wrong_state,
 )
 from jobs.errors import NotFound, WrongState
@@ -43,7 +43,9 @@ def release(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     with db.atomic():
         job = lock_job(job_id)
         require_allowed(job, "release")
-        return transition(job, "release", Status.QUEUED, actor=actor, reason=reason, hold=False, gate=queued_gate())
+        return apply_transition(
+            job, "release", Status.QUEUED, actor=actor, reason=reason, hold=False, gate=queued_gate()
+        )
 
 
 def cancel(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
@@ -53,7 +55,7 @@ def cancel(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
         require_allowed(job, "cancel")
         if job.status == Status.RUNNING:
             return request_stop(job, StopMode.CANCEL, actor=actor, reason=reason)
-        job = transition(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
+        job = apply_transition(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
         groups.on_member_finished(job)
         return job
 
@@ -66,7 +68,9 @@ def pause(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
         require_allowed(job, "pause")
         if job.status == Status.RUNNING:
             return request_stop(job, StopMode.PAUSE, actor=actor, reason=reason)
-        return transition(job, "pause", Status.PAUSED, actor=actor, reason=reason, holds_lane=job.lane_id is not None)
+        return apply_transition(
+            job, "pause", Status.PAUSED, actor=actor, reason=reason, holds_lane=job.lane_id is not None
+        )
 
 
 def resume(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
@@ -76,7 +80,7 @@ def resume(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
         require_allowed(job, "resume")
         if job.status == Status.PAUSED:
             fields: dict[str, Any] = {"gate": queued_gate(), "holds_lane": _holds_lane(job), "recheck_at": None}
-            return transition(job, "resume", Status.QUEUED, actor=actor, reason=reason, **fields)
+            return apply_transition(job, "resume", Status.QUEUED, actor=actor, reason=reason, **fields)
         return _create_retry(job, actor=actor, reason=reason, position=_head_position(job))
 
 
@@ -105,7 +109,7 @@ def resolve(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
         job = lock_job(job_id)
         require_allowed(job, "resolve")
         fields = {"holds_lane": False, "resolved_at": Now()}
-        return transition(job, "resolve", Status.FAILED, actor=actor, reason=reason, **fields)
+        return apply_transition(job, "resolve", Status.FAILED, actor=actor, reason=reason, **fields)
 
 
 def skip(job_id: UUID, *, actor: Actor, reason: str) -> Job:
@@ -114,7 +118,7 @@ def skip(job_id: UUID, *, actor: Actor, reason: str) -> Job:
         job = lock_job(job_id)
         if job.status == Status.RUNNING:
             raise wrong_state(job, "skip")
-        job = transition(job, "skip", Status.SKIPPED, actor=actor, reason=reason, holds_lane=False)
+        job = apply_transition(job, "skip", Status.SKIPPED, actor=actor, reason=reason, holds_lane=False)
         groups.on_member_finished(job)
         return job
 
@@ -125,7 +129,7 @@ def offer(job: Job, *, actor: Actor, reserve_sec: float) -> Job:
         raise wrong_state(job, "offer")
     fields = {"reserved_until": from_now(reserve_sec), "holds_lane": job.lane_id is not None, "recheck_at": None}
     first = Coalesce("dispatched_at", Now())  # never rewritten: SQLite would spell the same time differently
-    return transition(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=first, **fields)
+    return apply_transition(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=first, **fields)
 
 
 def start(
@@ -136,19 +140,25 @@ def start(
         job = lock_job(job_id)
         lease = {"lease_owner": owner, "lease_token": token, "lease_expires_at": from_now(lease_sec)}
         fields = {"fence": F("fence") + 1, **lease, "heartbeat_at": Now(), **beat_fields()}
-        job = transition(job, "start", Status.RUNNING, actor=actor, data=data, token=token, **fields)
+        job = apply_transition(job, "start", Status.RUNNING, actor=actor, data=data, token=token, **fields)
         JobRun.objects.get_or_create(job_id=job.pk, defaults={"worker": owner})
         if job.group_id is not None:
             groups.mark_started([job.group_id])
         return job
 
 
-def withdraw(job_id: UUID, *, actor: Actor, reason: str = "not started in time", again_in: float | None = None) -> Job:
+def withdraw(
+    job_id: UUID, *, actor: Actor, reason: str = "not started in time", retry_after_sec: float | None = None
+) -> Job:
     """Take an offer back; it may be made again after so many seconds, or at once."""
     with db.atomic():
         job = lock_job(job_id)
-        later = {"gate": queued_gate()} if again_in is None else {"gate": Gate.TIME, "recheck_at": from_now(again_in)}
-        return transition(job, "withdraw", Status.QUEUED, actor=actor, reason=reason, **later)
+        later = (
+            {"gate": queued_gate()}
+            if retry_after_sec is None
+            else {"gate": Gate.TIME, "recheck_at": from_now(retry_after_sec)}
+        )
+        return apply_transition(job, "withdraw", Status.QUEUED, actor=actor, reason=reason, **later)
 
 
 def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = "") -> Job:
@@ -198,7 +208,7 @@ def cancel_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
             if job.status == Status.RUNNING:
                 request_stop(job, StopMode.CANCEL, actor=actor, reason=why)
             else:
-                transition(job, "cancel", Status.CANCELLED, actor=actor, reason=why, holds_lane=False)
+                apply_transition(job, "cancel", Status.CANCELLED, actor=actor, reason=why, holds_lane=False)
         groups.close_if_done(JobGroup.objects.get(pk=group.pk))
         return JobGroup.objects.get(pk=group.pk)
 

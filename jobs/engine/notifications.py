@@ -44,12 +44,12 @@ class Listener(threading.Thread):
         super().__init__(name="listener", daemon=True)
         self.on_ready = on_ready
         self.on_stop = on_stop
-        self.listening = False
+        self.is_listening = False
         self._end = threading.Event()
-        self._outage = Outage(logger, "notifications", self._end, only_listens=True)
+        self._outage = Outage(logger, "notifications", self._end, is_listener=True)
 
     @staticmethod
-    def is_possible() -> bool:
+    def can_listen() -> bool:
         connection = db.connection()
         pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False)
         return db.has_server(connection) and not pooled
@@ -58,7 +58,7 @@ class Listener(threading.Thread):
         while not self._end.is_set():
             with self._outage.survive():
                 self._listen()
-            self.listening = False
+            self.is_listening = False
         close_connection()
 
     def end(self) -> None:
@@ -68,12 +68,12 @@ class Listener(threading.Thread):
         connection = db.connection()
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {CHANNEL}")
-        self._outage.over()
-        self.listening = True
+        self._outage.mark_recovered()
+        self.is_listening = True
         self.on_ready(True)  # what came before we listened
         quiet = 0.0
         while not self._end.is_set():
-            self._outage.tick()
+            self._outage.mark_active()
             with connection.wrap_database_errors:
                 for note in connection.connection.notifies(timeout=1.0, stop_after=1):
                     quiet = 0.0

@@ -32,14 +32,14 @@ class ProcessIdentity:
     started: str
 
     @classmethod
-    def mine(cls, name: str | None = None) -> ProcessIdentity:
+    def current(cls, name: str | None = None) -> ProcessIdentity:
         pid = os.getpid()
         host = socket.gethostname()[:60]
         started = _read_start_time(pid) or ""
         return cls(name or f"{host}-{pid}", host, read_boot_id(), _read_pid_namespace(), pid, started)
 
     @classmethod
-    def of_owner(cls, owner: str) -> ProcessIdentity | None:
+    def parse_owner(cls, owner: str) -> ProcessIdentity | None:
         """The worker that a lease owner names, or None if it is not one of ours."""
         found = None if is_remote(owner) else _OWNER.fullmatch(owner)
         if found is None:
@@ -48,13 +48,13 @@ class ProcessIdentity:
         return cls(name, host, boot, namespace, int(pid), started)
 
     @property
-    def incarnation(self) -> str:
+    def process_key(self) -> str:
         return f"{self.name}@{self.host}:{self.boot_id}:{self.namespace}:{self.pid}:{self.started}"
 
-    def slot(self, number: int) -> str:
-        return f"{self.incarnation}#{number}"
+    def slot_owner(self, number: int) -> str:
+        return f"{self.process_key}#{number}"
 
-    def life(self) -> Liveness:
+    def liveness(self) -> Liveness:
         if not self.boot_id or not self.namespace or not self.started:
             return Liveness.UNKNOWN
         if self.boot_id != read_boot_id():

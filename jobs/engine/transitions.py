@@ -69,7 +69,7 @@ def require_transition(job: Job, verb: str, target: Status | None = None) -> Tra
     return way
 
 
-def transition(
+def apply_transition(
     job: Job,
     verb: str,
     target: Status,

@@ -202,7 +202,7 @@ def _check_workers() -> Findings:
 
 
 def _check_own_worker() -> Findings:
-    host = ProcessIdentity.mine().host
+    host = ProcessIdentity.current().host
     if names := [worker.name for worker in _list_workers() if worker.host == host]:
         yield Finding("workers", Level.OK, ", ".join(names))
     else:

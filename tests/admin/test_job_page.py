@@ -68,7 +68,7 @@ def test_an_error_says_where_in_ones_own_code_it_happened(boss: Client) -> None:
 
 def test_a_running_job_leads_to_its_worker(boss: Client) -> None:
     worker = WorkerFactory.create(name="mailer", host="h1")
-    owner = ProcessIdentity("mailer", "h1", "boot", "ns", worker.pid, "1").slot(2)
+    owner = ProcessIdentity("mailer", "h1", "boot", "ns", worker.pid, "1").slot_owner(2)
     page = boss.get(get_page_url(JobFactory.create(running=True, lease_owner=owner))).content.decode()
     found = re.search(r'href="([^"]*/worker/\?q=[^"]*)"', page)
     assert found is not None

@@ -48,7 +48,7 @@ def screen(name: str) -> str:
 
 def at_work(**fields: Any) -> Worker:
     worker = WorkerFactory.create(name="mailer", host="h1", version="1.0", slots=2, busy=1, **fields)
-    mine = ProcessIdentity("mailer", "h1", "", "", worker.pid, "").slot(1)
+    mine = ProcessIdentity("mailer", "h1", "", "", worker.pid, "").slot_owner(1)
     JobFactory.create(running=True, lease_owner=mine, job_type="tests.note")
     return worker
 
@@ -94,7 +94,7 @@ def test_quiet_and_stop_are_requests_that_the_worker_reads_and_can_be_seen_waiti
 
 
 def test_a_worker_reads_its_request_with_a_beat_and_says_what_it_has_become(db: Any) -> None:
-    registration = Registration(ProcessIdentity.mine("mailer"), WorkerOptions())
+    registration = Registration(ProcessIdentity.current("mailer"), WorkerOptions())
     registration.register()
     row = Worker.objects.get()
     for wish, state in ((workers.quiet, WorkerState.QUIET), (workers.wake, WorkerState.RUNNING)):
@@ -109,7 +109,7 @@ def test_a_worker_reads_its_request_with_a_beat_and_says_what_it_has_become(db: 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_a_worker_shows_what_it_takes_of_its_host(boss: Client, executor: str) -> None:
-    registration = Registration(ProcessIdentity.mine("mailer"), WorkerOptions(executor=executor))
+    registration = Registration(ProcessIdentity.current("mailer"), WorkerOptions(executor=executor))
     registration.register()
     for busy in (0, 1):
         registration.write_heartbeat(busy=busy, stuck=0)
@@ -127,7 +127,7 @@ def test_a_host_that_cannot_be_measured_costs_no_beat(db: Any, monkeypatch: pyte
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("jobs.engine.worker.registration._import_psutil", exhausted)
-    registration = Registration(ProcessIdentity.mine("mailer"), WorkerOptions())
+    registration = Registration(ProcessIdentity.current("mailer"), WorkerOptions())
     registration.register()
     registration.write_heartbeat(busy=3, stuck=0)
     row = Worker.objects.get()

@@ -21,13 +21,14 @@ from tests.support.commands import call, run_process
 
 pytestmark = pytest.mark.django_db
 
-ME = ProcessIdentity.mine("a-worker")
+ME = ProcessIdentity.current("a-worker")
 GONE = replace(ME, started="1")
 
 
 def expired(owner: ProcessIdentity, **fields: Any) -> Job:
     ago = clock.now() - timedelta(hours=1)
-    return JobFactory.create(running=True, lease_owner=owner.slot(0), lease_expires_at=ago, heartbeat_at=ago, **fields)
+    lease = {"lease_owner": owner.slot_owner(0), "lease_expires_at": ago, "heartbeat_at": ago}
+    return JobFactory.create(running=True, **lease, **fields)
 
 
 def test_recover_ends_and_retries_what_a_dead_worker_left() -> None:

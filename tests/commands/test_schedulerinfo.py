@@ -25,7 +25,8 @@ def part(shown: str, title: str) -> list[str]:
 
 def test_it_shows_the_state_of_everything(settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": 4, "job_type": {"tests.note": None}}}
-    running = JobFactory.create(running=True, lease_owner=ProcessIdentity.mine("big-worker").slot(3), progress=0.25)
+    owner = ProcessIdentity.current("big-worker").slot_owner(3)
+    running = JobFactory.create(running=True, lease_owner=owner, progress=0.25)
     oldest = JobFactory.create(created_at=clock.now() - timedelta(minutes=5))
     failed = JobFactory.create(failed=True, target="book-1")
     TargetFactory.create(key="book-2", paused=True, paused_by="ann", reason="reindexing")

@@ -27,7 +27,7 @@ from tests.support.schedules import create_due_schedule, list_fire_times, requir
 from tests.support.worker_processes import MANAGE, wait_until
 
 STORY_SEC, STOP_SEC = 40.0, 30.0
-GONE = replace(ProcessIdentity.mine("worker-1"), started="1")  # no such process can live any more
+GONE = replace(ProcessIdentity.current("worker-1"), started="1")  # no such process can live any more
 
 
 @contextmanager
@@ -59,7 +59,11 @@ def orphan() -> Job:
     """Running in a process that is gone, its lease long over."""
     long_ago = timezone.now() - timedelta(hours=1)
     return JobFactory.create(
-        running=True, lease_owner=GONE.slot(0), lease_expires_at=long_ago, heartbeat_at=long_ago, job_type="sample.noop"
+        running=True,
+        lease_owner=GONE.slot_owner(0),
+        lease_expires_at=long_ago,
+        heartbeat_at=long_ago,
+        job_type="sample.noop",
     )
 
 

@@ -155,7 +155,7 @@ def finishes() -> Iterator[list[tuple[str, str, str]]]:
 
 def lose(job: Job, cause: Cause, *, retry_in: float | None) -> None:
     with db.atomic():
-        finish.expire([job], cause=cause, error="gone", tell=lambda job: {}, retry_in=lambda job: retry_in)
+        finish.expire([job], cause=cause, error="gone", describe=lambda job: {}, retry_in=lambda job: retry_in)
 
 
 def stop(job: Job, mode: StopMode | None) -> None:

@@ -67,7 +67,7 @@ def test_a_claim_never_starts_what_is_late_even_before_the_housekeeping(limited:
         settings.JOBSCHEDULER = {"CONCURRENCY_POLICY": f"{__name__}.Mine"}
     late, fine = enqueue(LATE, priority="URGENT"), enqueue(timedelta(minutes=1))
     for _ in range(2):
-        claimer = Claimer("w", ServedJobs((TYPE,)), life="w@1")
+        claimer = Claimer("w", ServedJobs((TYPE,)), process_key="w@1")
         assert [claim.id for claim in claimer.claim([0, 1, 2], lease_sec=30)] in ([fine.pk], [])
     assert (status(late), status(fine)) == (Status.QUEUED, Status.RUNNING)
 

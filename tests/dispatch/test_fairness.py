@@ -164,7 +164,7 @@ def test_who_was_away_has_saved_nothing() -> None:
 def test_a_claim_of_many_is_shared_too_and_says_who_went_before_others() -> None:
     submit("a", 10)
     submit("b", 10)
-    claims = Claimer("w", ServedJobs((TYPE,)), life="w@1").claim(range(4), lease_sec=30)
+    claims = Claimer("w", ServedJobs((TYPE,)), process_key="w@1").claim(range(4), lease_sec=30)
     taken = [Job.objects.get(pk=claim.id) for claim in claims]
     assert Counter(job.addon_id for job in taken) == {"a": 2, "b": 2}
     told = {job.addon_id: [event.reason for event in list_events(job) if event.kind == "ADMITTED"] for job in taken}
@@ -178,7 +178,7 @@ def test_limits_hold_within_shares() -> None:
     limits.sync_limits()
     submit("a", 5)
     submit("b", 5)
-    claims = Claimer("w", ServedJobs((TYPE,)), life="w@1").claim(range(4), lease_sec=30)
+    claims = Claimer("w", ServedJobs((TYPE,)), process_key="w@1").claim(range(4), lease_sec=30)
     assert Counter(Job.objects.get(pk=claim.id).addon_id for claim in claims) == {"a": 1, "b": 3}
 
 

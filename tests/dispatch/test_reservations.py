@@ -136,9 +136,9 @@ def test_a_renewed_lease_lives_on() -> None:
 
 def test_a_caller_that_is_proven_gone_is_not_waited_for() -> None:
     lease = reserve()
-    me = ProcessIdentity.mine()
+    me = ProcessIdentity.current()
     gone = ProcessIdentity(me.name, me.host, me.boot_id, me.namespace, me.pid, "1")  # this pid, started at another time
-    Lease.objects.filter(pk=lease.pk).update(process=gone.slot(0))
+    Lease.objects.filter(pk=lease.pk).update(process=gone.slot_owner(0))
     assert leases.end_dead_leases() == 1
 
 

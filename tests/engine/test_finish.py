@@ -99,7 +99,8 @@ def _hand_back(job: Job) -> FinishStatus:
 
 def _expired(job: Job, retry_in: float | None = None) -> None:
     over = (Cause.LEASE_EXPIRED, "lease expired")
-    assert ending.expire([job], cause=over[0], error=over[1], tell=lambda _: {"pid": 7}, retry_in=lambda _: retry_in)
+    data = {"pid": 7}
+    assert ending.expire([job], cause=over[0], error=over[1], describe=lambda _: data, retry_in=lambda _: retry_in)
 
 
 @pytest.mark.parametrize("outcome", [Completed(), Skipped("x"), BOOM])
@@ -194,7 +195,7 @@ def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int)
     said_before = JobResult(said.pk, said.lease_token, Completed())
     assert ending.finish([said_before], actor=WORKER) == {said.pk: FinishStatus.DONE}
     stolen_end = JobResult(stolen.pk, uuid4(), Completed({"forged": True}))
-    claimer = Claimer("worker-2", ServedJobs((waiting.job_type,)), life=f"worker-2@{uuid4()}")
+    claimer = Claimer("worker-2", ServedJobs((waiting.job_type,)), process_key=f"worker-2@{uuid4()}")
     claimer._limited = False
 
     for ends, verdict in (([said_before], FinishStatus.REPLAY), ([stolen_end], FinishStatus.LOST)):

@@ -75,7 +75,7 @@ STOP_MODE = {Status.CANCELLED: StopMode.CANCEL, Status.PAUSED: StopMode.PAUSE}
 
 
 def _expire(job: Job) -> FinishStatus:
-    ended = finish.expire([job], cause=Cause.LEASE_EXPIRED, error=WHY, tell=lambda _: {}, retry_in=lambda _: None)
+    ended = finish.expire([job], cause=Cause.LEASE_EXPIRED, error=WHY, describe=lambda _: {}, retry_in=lambda _: None)
     return FinishStatus.DONE if ended else FinishStatus.LOST
 
 

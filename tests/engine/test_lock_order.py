@@ -33,7 +33,7 @@ class Exchange(threading.Thread):
         self.done: Any = None
 
     def run(self) -> None:
-        claimer = Claimer("taker", ServedJobs((SAMPLE_TYPE,)), life="taker@1")
+        claimer = Claimer("taker", ServedJobs((SAMPLE_TYPE,)), process_key="taker@1")
         claimer._limited = False
         try:
             slots = range(len(self.ends))

@@ -140,7 +140,7 @@ def test_an_expired_place_ends_the_rest_like_any_failure() -> None:
     jobs = _sequence()
     running = executor.claim(jobs[0])
     over = (Cause.LEASE_EXPIRED, "lease expired")
-    finish.expire([running], cause=over[0], error=over[1], tell=lambda _: {}, retry_in=lambda _: None)
+    finish.expire([running], cause=over[0], error=over[1], describe=lambda _: {}, retry_in=lambda _: None)
     assert _statuses(jobs) == ["FAILED", "CANCELLED", "CANCELLED"]
 
 

@@ -18,21 +18,21 @@ from tests.support import executor
 from tests.support.snapshots import dump_tables, list_events
 
 TYPE = job_types.anything.name
-ME = ProcessIdentity.mine("worker-1")
+ME = ProcessIdentity.current("worker-1")
 GONE = replace(ME, started="1")  # a process with our pid that began at another time cannot live any more
 
 
 def test_dec_008_unit_a_former_life_is_told_from_a_live_one() -> None:
-    assert (ME.life(), GONE.life()) == (Liveness.ALIVE, Liveness.GONE)
-    assert replace(ME, namespace="1").life() == Liveness.UNKNOWN
-    assert ProcessIdentity.of_owner(GONE.slot(0)) == GONE
+    assert (ME.liveness(), GONE.liveness()) == (Liveness.ALIVE, Liveness.GONE)
+    assert replace(ME, namespace="1").liveness() == Liveness.UNKNOWN
+    assert ProcessIdentity.parse_owner(GONE.slot_owner(0)) == GONE
 
 
 @pytest.mark.django_db(transaction=True)
 def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
     ids = job_services.enqueue_many([{"job_type": TYPE, "priority": n % 2} for n in range(6)])
     job_services.move(ids[4], to="top")
-    lost = JobFactory.create(running=True, job_type=TYPE, lease_owner=GONE.slot(0))
+    lost = JobFactory.create(running=True, job_type=TYPE, lease_owner=GONE.slot_owner(0))
     before = list(Job.objects.queued().in_dispatch_order())
     connection.close()
     assert recovery.recover_previous_process(ME) == 1
@@ -52,7 +52,7 @@ def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
     ids=["alive", "elsewhere", "another"],
 )
 def test_dec_008_error_what_is_not_proven_gone_is_left_alone(owner: ProcessIdentity) -> None:
-    JobFactory.create(running=True, lease_owner=owner.slot(0))
+    JobFactory.create(running=True, lease_owner=owner.slot_owner(0))
     before = dump_tables()
     assert recovery.recover_previous_process(ME) == 0
     assert dump_tables() == before

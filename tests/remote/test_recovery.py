@@ -168,7 +168,7 @@ def test_a_remote_worker_cannot_pass_for_one_of_ours(remote: RemoteClient) -> No
     lease = pretender.start_new_job()
     owner = get_job(lease).lease_owner
     assert owner is not None
-    assert ProcessIdentity.of_owner(owner) is None
+    assert ProcessIdentity.parse_owner(owner) is None
     silent(lease, 35)
     assert LeaseReaper().run_round() == 0
 

@@ -33,7 +33,7 @@ def _running(mode: StopMode | None = None, **fields: object) -> Job:
 
 def _expire(job: Job) -> None:
     over = (Cause.LEASE_EXPIRED, "lease expired")
-    assert ending.expire([job], cause=over[0], error=over[1], tell=lambda _: {"pid": 1}, retry_in=lambda _: 10) == 1
+    assert ending.expire([job], cause=over[0], error=over[1], describe=lambda _: {"pid": 1}, retry_in=lambda _: 10) == 1
 
 
 def test_cancel_asks_a_running_job_and_leaves_it_running() -> None:

@@ -24,7 +24,7 @@ def claim_next() -> Job | None:
     """Claim the job that is next in order, as a worker does, after the lanes have been looked at."""
     while promoter.promote():
         pass
-    claimer = Claimer(NAME, ServedJobs(types=tuple(registry.local_names())), life=f"{NAME}@{uuid4()}")
+    claimer = Claimer(NAME, ServedJobs(types=tuple(registry.local_names())), process_key=f"{NAME}@{uuid4()}")
     taken = claimer.claim([0], lease_sec=30)
     return Job.objects.get(pk=taken[0].id) if taken else None
 

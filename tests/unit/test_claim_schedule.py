@@ -11,11 +11,11 @@ from jobs.engine.worker.claim_schedule import ClaimSchedule, Pace
 
 pytestmark = pytest.mark.once
 NOW = 1000.0
-EMPTY = QueueState(due_sec=None, marked=False, ready=False)
-READY = QueueState(due_sec=None, marked=False, ready=True)
-MARKED = QueueState(due_sec=None, marked=True, ready=False)
-DUE = QueueState(due_sec=0.0, marked=False, ready=False)
-LATER = QueueState(due_sec=3.0, marked=False, ready=False)
+EMPTY = QueueState(due_sec=None, has_dirty_targets=False, has_ready_jobs=False)
+READY = QueueState(due_sec=None, has_dirty_targets=False, has_ready_jobs=True)
+MARKED = QueueState(due_sec=None, has_dirty_targets=True, has_ready_jobs=False)
+DUE = QueueState(due_sec=0.0, has_dirty_targets=False, has_ready_jobs=False)
+LATER = QueueState(due_sec=3.0, has_dirty_targets=False, has_ready_jobs=False)
 PACE = Pace(poll_sec=1.0, is_notified=True, is_saturated=False, is_denied=False)
 
 
@@ -171,7 +171,7 @@ def test_a_change_of_the_database_leads_to_a_look_and_only_for_a_reason_to_a_cla
     schedule.record_look_after_change(now, ahead)
     assert not schedule.should_look
     assert (schedule.should_claim, schedule.should_poll) == (claims, polls)
-    assert schedule.should_promote is ahead.marked
+    assert schedule.should_promote is ahead.has_dirty_targets
 
 
 def test_jobs_that_are_not_for_us_are_not_claimed_again_with_every_change() -> None:

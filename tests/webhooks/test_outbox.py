@@ -396,7 +396,7 @@ def test_an_expired_lease_is_reported_as_a_failure() -> None:
     create_endpoint("https://example.org/", "job.failed")
     job = JobFactory.create(running=True)
     with transaction.atomic():
-        finish.expire([job], cause=None, error="lease expired", tell=lambda _: {}, retry_in=lambda _: None)  # type: ignore[arg-type]
+        finish.expire([job], cause=None, error="lease expired", describe=lambda _: {}, retry_in=lambda _: None)  # type: ignore[arg-type]
     assert reported(job) == ["job.failed"]
 
 

@@ -62,7 +62,7 @@ def test_bad_options_end_with_exit_2_and_one_clear_line(fleet: Fleet, option: st
 )
 def test_a_worker_says_in_words_what_it_serves(concurrency: int, types: tuple[str, ...], said: str) -> None:
     options = WorkerOptions(concurrency=concurrency, serves=ServedJobs(types=types))
-    assert Registration(ProcessIdentity.mine(), options).describe() == said
+    assert Registration(ProcessIdentity.current(), options).describe() == said
 
 
 def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:

@@ -64,7 +64,7 @@ def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
 
     worker._try_turn()
     assert len(worker.recorder.returned) == 0
-    held_by_it = Job.objects.running().filter(lease_owner__startswith=f"{worker.identity.incarnation}#")
+    held_by_it = Job.objects.running().filter(lease_owner__startswith=f"{worker.identity.process_key}#")
     assert {job.pk for job in held_by_it} == {each.id for each in worker.running} == {second.pk}
     assert list_event_kinds(first) == ["SUBMITTED", "RUNNING", "COMPLETED"]
     assert list_event_kinds(second) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING"]
@@ -87,7 +87,7 @@ def test_a_turn_rolled_back_for_another_transaction_is_repeated_at_once_and_is_n
 
     monkeypatch.setattr(turn, "take_turn", rolled_back_once)
     worker._try_turn()
-    assert not worker._outage.is_on
+    assert not worker._outage.is_active
     assert worker._next_wait() == 0
     worker._try_turn()
     assert [job.id for job in worker.running] == [made.pk]
@@ -104,7 +104,7 @@ def test_a_turn_that_waited_too_long_for_a_lock_is_repeated_and_is_no_outage(wor
         with host.cursor() as cursor:
             cursor.execute("SELECT 1 FROM jobscheduler_concurrencylimit FOR UPDATE")
         worker._try_turn()
-        assert not worker._outage.is_on
+        assert not worker._outage.is_active
         assert not len(worker.running)
     worker._try_turn()
     assert [job.id for job in worker.running] == [made.pk]

@@ -78,8 +78,8 @@ class LeaseReaper:
 
     def _is_surely_expired(self, job: Job, now: float) -> bool:
         """The database's clock is the host's and may jump: rely on a steady clock, or on a dead process, instead."""
-        owner = ProcessIdentity.of_owner(job.lease_owner or "")
-        if owner is not None and owner.life() == Liveness.GONE:
+        owner = ProcessIdentity.parse_owner(job.lease_owner or "")
+        if owner is not None and owner.liveness() == Liveness.GONE:
             return True
         seconds = seconds_since_beat(job.beat_clock)
         if seconds is not None:
@@ -95,9 +95,9 @@ def recover_previous_process(identity: ProcessIdentity) -> int:
     """End at once the runs of dead processes of this worker name on this host. Return how many."""
     abandoned = []
     for job in Job.objects.running().filter(lease_owner__startswith=f"{identity.name}@"):
-        owner = ProcessIdentity.of_owner(job.lease_owner or "")
+        owner = ProcessIdentity.parse_owner(job.lease_owner or "")
         worker = (identity.name, identity.host)
-        if owner is not None and (owner.name, owner.host) == worker and owner.life() == Liveness.GONE:
+        if owner is not None and (owner.name, owner.host) == worker and owner.liveness() == Liveness.GONE:
             abandoned.append(job)
 
     def still_abandoned() -> JobQuerySet:
@@ -165,7 +165,7 @@ def _end_locked(jobs: JobQuerySet, group_id: UUID | None, cause: Cause, error: s
             JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
         locked = list(jobs.select_for_update(skip_locked=True))
         return finish.expire(
-            locked, cause=cause, error=error, tell=_log_holder, retry_in=lambda job: decide_retry_delay(job, cause)
+            locked, cause=cause, error=error, describe=_log_holder, retry_in=lambda job: decide_retry_delay(job, cause)
         )
 
 
@@ -173,7 +173,7 @@ def _log_holder(job: Job) -> dict[str, Any]:
     """Log which worker held the job; return the same facts for the event."""
     if (start := starts.find_starts([job]).get(job.pk)) is not None:
         holder = {"worker": start.holder.worker, "host": start.host, "pid": start.pid}
-    elif (owner := ProcessIdentity.of_owner(job.lease_owner or "")) is not None:
+    elif (owner := ProcessIdentity.parse_owner(job.lease_owner or "")) is not None:
         holder = {"worker": owner.name, "host": owner.host, "pid": owner.pid}
     else:
         holder = {"worker": job.lease_owner, "host": None, "pid": None}

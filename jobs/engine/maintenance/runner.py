@@ -88,7 +88,7 @@ class MaintenanceThread(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="maintenance", daemon=True)
         self._end = threading.Event()
-        self._outage = Outage(logger, "maintenance", self._end, patience=10.0)
+        self._outage = Outage(logger, "maintenance", self._end, timeout_factor=10.0)
         self._due_at: dict[str, float] = {}
         self._tasks = [task for task in list_tasks() if task.thread is None]
         self._task_threads = [task.thread() for task in list_tasks() if task.thread is not None]
@@ -186,6 +186,6 @@ def run_before_offers() -> None:
         is_due = state.due_sec is not None and state.due_sec <= 0
         if is_due:
             promoter.promote_due()
-        if not is_due and not state.marked:
+        if not is_due and not state.has_dirty_targets:
             return
         promoter.promote_round()

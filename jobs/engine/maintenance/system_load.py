@@ -124,4 +124,4 @@ def get_now(row: SystemSnapshot) -> datetime:
 
 
 def _holder_name() -> str:
-    return ProcessIdentity.mine().incarnation[:300]
+    return ProcessIdentity.current().process_key[:300]

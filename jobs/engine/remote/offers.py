@@ -53,7 +53,7 @@ def offer_jobs(addon_id: str, tenant: str | None, limit: int) -> list[Job]:
             chosen = selection.choose(limit)
             ready = _ready_jobs(addon_id, tenant).filter(deadlines.can_be_offered(), pk__in=chosen).in_dispatch_order()
             locked = list(ready.select_for_update(skip_locked=True, of=("self",)))
-            selection.settle([job.pk for job in locked])
+            selection.record_decisions([job.pk for job in locked])
             reserve_sec = conf.DISPATCH_TIMEOUT_SEC
             return [lifecycle.offer(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in locked]
     except IntegrityError:  # a constraint guards targets, too; the next poll gets the rest
@@ -78,7 +78,7 @@ def expire_offers() -> int:
     count = 0
     for job_id in list(late.values_list("pk", flat=True)[:EXPIRE_BATCH_SIZE]):
         try:
-            lifecycle.withdraw(job_id, actor=SCHEDULER, again_in=_backoff_sec(job_id))
+            lifecycle.withdraw(job_id, actor=SCHEDULER, retry_after_sec=_backoff_sec(job_id))
             count += 1
         except WrongState:  # started, or taken back by another process, since the query
             continue

@@ -58,7 +58,7 @@ class SelectionRound:
     @property
     def cost_in_use(self) -> int:
         """Return the cost units that admission counts as used."""
-        return self._admission.used if self._admission is not None else 0
+        return self._admission.cost_in_use if self._admission is not None else 0
 
     def room_for_any(self, count: int) -> int | None:
         """Return how many of the first ready jobs may start, whatever they are; None if that depends on which."""
@@ -97,11 +97,11 @@ class SelectionRound:
                 break
         return chosen
 
-    def settle(self, job_ids: Sequence[UUID]) -> None:
+    def record_decisions(self, job_ids: Sequence[UUID]) -> None:
         """Write what was decided. These jobs, which the caller holds locked, are about to start."""
-        reasons = {} if self._fair_share is None else self._fair_share.settle(job_ids)
+        reasons = {} if self._fair_share is None else self._fair_share.charge(job_ids)
         if self._admission is not None:
-            self._admission.record({job_id: reasons.get(job_id, "") for job_id in job_ids})
+            self._admission.record_decisions({job_id: reasons.get(job_id, "") for job_id in job_ids})
         elif reasons:
             JobEvent.objects.bulk_create(
                 JobEvent(

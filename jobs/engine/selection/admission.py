@@ -53,22 +53,22 @@ class AdmissionRound:
         self._urgent: int | None = None  # the priority of a job near its deadline that capacity is kept for
 
     @property
-    def used(self) -> int:
+    def cost_in_use(self) -> int:
         return self._by_addon.total()
 
     def decide(self, candidate: Candidate) -> Approved | Denied:
         """By the figures as they are, with what was admitted in this round."""
         if self._now is None:
-            self._now = replace(self._machine, used=self.used, used_by_addon=self._by_addon)
+            self._now = replace(self._machine, used=self.cost_in_use, used_by_addon=self._by_addon)
         verdict: Approved | Denied = self._policy.decide(candidate, self._now)
         return verdict
 
-    def add(self, candidate: Candidate) -> None:
+    def add_cost(self, candidate: Candidate) -> None:
         """It starts: its cost counts from now on."""
         self._by_addon[candidate.addon_id] += candidate.cost_units
         self._now = None
 
-    def forgive(self, addon_id: str, cost_units: int) -> None:
+    def release_cost(self, addon_id: str, cost_units: int) -> None:
         """What was counted as reserved is the caller's own."""
         self._by_addon[addon_id] -= cost_units
         self._now = None
@@ -85,14 +85,14 @@ class AdmissionRound:
         candidate = _to_candidate(job, self.now)
         verdict = self._after_the_urgent(candidate) or self.decide(candidate)
         if isinstance(verdict, Approved):
-            self.add(candidate)
+            self.add_cost(candidate)
             return True
         self.denied[job_id] = verdict
         if self._urgent is None and self._is_urgent(candidate):
             self._urgent = candidate.priority
         return False
 
-    def record(self, admitted: Mapping[UUID, str]) -> None:
+    def record_decisions(self, admitted: Mapping[UUID, str]) -> None:
         """Write the decisions that are new: a denied job says why and when it is asked about again."""
         self._record_denied()
         events = [self._event(self._known[job_id], EventKind.ADMITTED, why) for job_id, why in admitted.items()]
@@ -130,7 +130,7 @@ class AdmissionRound:
         return self._is_new(job, verdict) or (job.recheck_at is not None and job.recheck_at <= self.now)
 
     def _event(self, job: Any, kind: EventKind, reason: str = "") -> JobEvent:
-        facts = {"cost_units": job.cost_units, "used": self.used, "state": self._machine.state}
+        facts = {"cost_units": job.cost_units, "used": self.cost_in_use, "state": self._machine.state}
         return JobEvent(
             job_id=job.pk,
             kind=kind,

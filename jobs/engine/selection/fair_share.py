@@ -55,13 +55,13 @@ class FairShareRound:
         turns = order_by_share(self._found, served, self._row.share_clock)[:count]
         return [ReadyJob(each.id, each.flow, each.priority) for each in turns]
 
-    def settle(self, taken: Iterable[UUID]) -> dict[UUID, str]:
+    def charge(self, taken: Iterable[UUID]) -> dict[UUID, str]:
         """Charge the shares for what was taken. Returns why some of it went before others."""
         chosen = set(taken)
-        self._charge(each.share for each in self._found if each.id in chosen)
+        self._charge_shares(each.share for each in self._found if each.id in chosen)
         return {each.id: f"fair share: the turn of {each.share.key}" for each in find_overtakers(self._found, chosen)}
 
-    def _charge(self, shares: Iterable[Share]) -> None:
+    def _charge_shares(self, shares: Iterable[Share]) -> None:
         due = list(shares)
         if not due:
             return

@@ -127,8 +127,8 @@ def _find_dead(leases: QuerySet[Lease]) -> list[Lease]:
 
 def _is_dead(lease: Lease) -> bool:
     """Return whether it expired, or its process is proven gone. SQLite's clock may jump: a steady clock must agree."""
-    process = ProcessIdentity.of_owner(lease.process)
-    if process is not None and process.life() == Liveness.GONE:
+    process = ProcessIdentity.parse_owner(lease.process)
+    if process is not None and process.liveness() == Liveness.GONE:
         return True
     if lease.expires_at >= lease.now:  # type: ignore[attr-defined]
         return False

@@ -47,7 +47,7 @@ def reserve_slot(candidate: Candidate, owner: str) -> Lease:
     with _open_transaction():
         limits.ensure_limits()
         lease = leases.build_lease(candidate, LeaseKind.DIRECT, owner)
-        lease.process = ProcessIdentity.mine().slot(0)[:300]
+        lease.process = ProcessIdentity.current().slot_owner(0)[:300]
         reason = _find_wait_reason(lease, lock=True)
         if reason is not None and reason.is_permanent:
             raise NoSlot(reason.message)
@@ -74,7 +74,7 @@ class SlotWaiter:
 
     def __init__(self) -> None:
         self._connection: Any = db.connection()
-        self._listens = Listener.is_possible() and not self._connection.in_atomic_block
+        self._listens = Listener.can_listen() and not self._connection.in_atomic_block
         self._pause = FIRST_POLL_SEC
 
     def __enter__(self) -> SlotWaiter:
@@ -149,7 +149,7 @@ def _check_admission(lease: Lease, ahead: Sequence[Lease]) -> WaitReason | None:
     ahead_ids = {other.pk for other in ahead}
     for other in _waiting_leases():
         if other.pk not in ahead_ids:
-            admission_round.forgive(other.addon_id, other.cost_units)
+            admission_round.release_cost(other.addon_id, other.cost_units)
     verdict = admission_round.decide(leases.build_candidate(lease))
     return WaitReason(verdict.reason) if isinstance(verdict, Denied) else None
 

@@ -44,7 +44,7 @@ class FinishedRow(NamedTuple):
     """What became of a result: verdict done, replay or lost; the rest is None unless it is done."""
 
     id: UUID
-    verdict: str
+    finish_status: str
     tenant: str | None = None
     job_type: str | None = None
     retried_by: UUID | None = None

@@ -200,8 +200,8 @@ class QueueState(NamedTuple):
     """What a worker with free slots needs to know."""
 
     due_sec: float | None  # until the next job's time comes
-    marked: bool  # some target has changed
-    ready: bool  # some job could be claimed, by somebody
+    has_dirty_targets: bool  # some target has changed
+    has_ready_jobs: bool  # some job could be claimed, by somebody
 
 
 def read_queue_state(connection: Any) -> QueueState:

@@ -81,9 +81,9 @@ class ClaimSchedule:
     def record_look_after_change(self, now: float, state: QueueState) -> None:
         """Claim in this turn if the change made jobs ready or due, or marked a target; not for jobs just refused."""
         self._apply(now, state)
-        if state.marked or (state.ready and now >= self._change_claim_at):
+        if state.has_dirty_targets or (state.has_ready_jobs and now >= self._change_claim_at):
             self._may_have_more = True
-        elif state.ready:
+        elif state.has_ready_jobs:
             self._poll_at = min(self._poll_at, self._change_claim_at)
         self._is_polling = now >= min(self._poll_at, self._due_at)
 
@@ -160,8 +160,8 @@ class ClaimSchedule:
 
     def _apply(self, now: float, state: QueueState) -> None:
         self._look_due = False
-        self._targets_changed |= state.marked
-        self._queue_empty = not state.ready
+        self._targets_changed |= state.has_dirty_targets
+        self._queue_empty = not state.has_ready_jobs
         if self._queue_empty:
             self._change_claim_at = 0.0
         self._due_at = self._poll_at if state.due_sec is None else now + max(state.due_sec, 0.0)

@@ -137,6 +137,6 @@ def find_running_duplicate(identity: ProcessIdentity) -> ProcessIdentity | None:
     rows = Worker.objects.filter(name=identity.name, heartbeat_at__gt=recently)
     for row in rows.exclude(state=WorkerState.STOPPED):
         other = ProcessIdentity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
-        if other != identity and other.life() != Liveness.GONE:
+        if other != identity and other.liveness() != Liveness.GONE:
             return other
     return None

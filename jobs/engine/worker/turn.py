@@ -92,7 +92,7 @@ class TurnRunner:
         if slots:
             if self.schedule.record_claim(requested=len(slots), claimed=len(claims), took_sec=answered_at - sent_at):
                 self._look()
-            self.schedule.plan_next_look(time.monotonic(), claimed=len(claims), is_saturated=self.claimer.saturated)
+            self.schedule.plan_next_look(time.monotonic(), claimed=len(claims), is_saturated=self.claimer.is_saturated)
 
     def recover_claims(self) -> None:
         """Hand back what a failed turn may have claimed. Its reply was lost, so nothing runs those jobs.
@@ -118,7 +118,7 @@ class TurnRunner:
         return False
 
     def _hand_back_unanswered(self) -> None:
-        own_jobs = Job.objects.running().filter(lease_owner__startswith=f"{self.claimer.life}#")
+        own_jobs = Job.objects.running().filter(lease_owner__startswith=f"{self.claimer.process_key}#")
         for job in own_jobs.exclude(pk__in=self.running.ids):
             assert job.lease_token is not None
             finish.hand_back(job.pk, job.lease_token, actor=self.actor, reason="the reply to its claim was lost")
@@ -140,14 +140,15 @@ class TurnRunner:
         now = time.monotonic()
         ahead = promoter.read_queue_state()
         jitter = random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
-        saturated, denied = self.claimer.saturated, self.claimer.denied
+        saturated, denied = self.claimer.is_saturated, self.claimer.has_denied
         self.schedule.record_look(now, ahead, Pace(conf.POLL_SEC, self.is_notified(), saturated, denied, jitter))
         return ahead.due_sec is not None and ahead.due_sec <= 0
 
     def _check_unserved_jobs(self, now: float) -> None:
         """Check for jobs that this worker does not serve: then claims must not scan past each of them."""
         self.schedule.record_unserved_check(now)
-        self.claimer.serve(replace(self.claimer.serves, choosy=has_unserved_jobs(self.claimer.serves)))
+        served_jobs = self.claimer.served_jobs
+        self.claimer.set_served_jobs(replace(served_jobs, skip_unserved=has_unserved_jobs(served_jobs)))
 
     def _start_handlers(self, claims: Sequence[Claim], sent_at: float) -> None:
         deadline = sent_at + self._lease_sec
@@ -198,9 +199,9 @@ def take_plain_turn(
     """Record results of jobs without target and group, and claim while no limit is in force, in one commit."""
     rows = [finish.to_result_row(end) for end in results]
     recorder = finish.build_finish_context(actor)
-    claimant = LeaseRequest(claimer.worker, claimer.life, lease_sec)
+    claimant = LeaseRequest(claimer.worker, claimer.process_key, lease_sec)
     with db.atomic_on_sqlite() as connection:
-        finished, claims = finish_and_claim(connection, rows, recorder, claimer.served, claimant, slots)
+        finished, claims = finish_and_claim(connection, rows, recorder, claimer.served_params, claimant, slots)
         verdicts = finish.handle_finished(finished, rows)
         record_starts(claims)
     return TurnResult(verdicts, claims)

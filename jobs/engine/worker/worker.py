@@ -70,7 +70,7 @@ class WorkerOptions:
 class WorkerLoop:
     def __init__(self, options: WorkerOptions) -> None:
         self.options = options
-        self.identity = ProcessIdentity.mine(options.name)
+        self.identity = ProcessIdentity.current(options.name)
         self.running = RunningJobs(options.concurrency)
         self.progress_writer = ProgressWriter(self.running)
         self.registration = Registration(self.identity, options)
@@ -79,20 +79,20 @@ class WorkerLoop:
         self.listener = Listener(on_ready=self.wake, on_stop=self.heartbeat.wake)
         self.maintenance = MaintenanceThread()
         self.executor: Executor = make_executor(options.executor, self._on_return)
-        self.schedule = ClaimSchedule(checks_unserved=not options.serves.choosy)
+        self.schedule = ClaimSchedule(checks_unserved=not options.serves.skip_unserved)
         actor = actors.make_worker_actor(self.identity.name)
         self.recorder = Recorder(
             self.running, worker=self.identity.name, actor=actor, on_release=self.schedule.record_free_slot
         )
         self.turn_runner = TurnRunner(
-            Claimer(self.identity.name, options.serves, self.identity.incarnation),
+            Claimer(self.identity.name, options.serves, self.identity.process_key),
             self.schedule,
             self.running,
             self.recorder,
             actor=actor,
             start=self.executor.start,
             on_write=self.progress_writer.wake,
-            is_notified=lambda: self.listener.listening,
+            is_notified=lambda: self.listener.is_listening,
         )
         self._capture = CaptureLogs()
         self._events: queue.SimpleQueue[LoopEvent] = queue.SimpleQueue()
@@ -135,7 +135,7 @@ class WorkerLoop:
 
     def _start(self) -> None:
         while not self._stop_signals:
-            with self._outage.survive(refusals=False):  # a busy SQLite may keep a new worker waiting
+            with self._outage.survive(rejections=False):  # a busy SQLite may keep a new worker waiting
                 limits.sync_limits()
                 limits.warn_of_idle_slots(self.options.concurrency, self.options.serves)
                 recovered = recovery.recover_previous_process(self.identity)
@@ -151,7 +151,7 @@ class WorkerLoop:
         self.heartbeat.start()
         self.watchdog.start()
         self.progress_writer.start()
-        if Listener.is_possible():
+        if Listener.can_listen():
             self.listener.start()
         if self.options.maintenance:
             self.maintenance.start()

@@ -78,7 +78,7 @@ def build_lines() -> Iterator[str]:
 def _list_running(now: datetime) -> list[str]:
     rows = []
     for job in queries.running_jobs()[: ROWS + 1]:
-        run, owner = getattr(job, "run", None), ProcessIdentity.of_owner(job.lease_owner or "")
+        run, owner = getattr(job, "run", None), ProcessIdentity.parse_owner(job.lease_owner or "")
         elapsed = base.format_age(None if run is None else (now - run.started_at).total_seconds())
         worker = base.shorten(owner.name if owner else job.lease_owner or "", 20)
         rows.append((job.pk, elapsed, base.shorten(job.job_type, 20), worker, summarize_state(job)))

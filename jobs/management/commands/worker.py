@@ -45,7 +45,7 @@ class Command(BaseCommand):
         self._require_enough_connections(worker_options)
         try:
             self._require_usable_database()
-            me = ProcessIdentity.mine(worker_options.name)
+            me = ProcessIdentity.current(worker_options.name)
             other = find_running_duplicate(me)
         except OperationalError as error:
             raise CommandError(f"The database cannot be used: {str(error).strip()}", returncode=1) from None
@@ -108,7 +108,7 @@ def _parse_serves(types: str | None, resources: str | None, tenant: str | None) 
         types=tuple(job_types),
         resources=None if resources is None else tuple(_parse_names(resources, "--resources")),
         tenant=None if tenant is None else fields.parse_tenant(tenant, "--tenant"),
-        choosy=(types, resources, tenant) != (None, None, None),
+        skip_unserved=(types, resources, tenant) != (None, None, None),
     )
 
 
