@@ -33,12 +33,14 @@ SQLITE_TIMEOUT_SEC = 20
 
 @register(TAG)
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
+    """Report unknown and invalid settings."""
     _, problems = read_settings(get_raw_settings())
     return [Error(problem.message, hint=problem.hint or None, id=SETTING_IDS[problem.kind]) for problem in problems]
 
 
 @register(TAG)
 def check_policies(**kwargs: Any) -> list[CheckMessage]:
+    """Report policies that cannot be imported or lack a method."""
     conf, _ = read_settings(get_raw_settings())
     problems = (find_policy_problem(key, getattr(conf, key)) for key in POLICY_KEYS)
     return [Error(problem, id="jobs.E004") for problem in problems if problem]
@@ -46,6 +48,7 @@ def check_policies(**kwargs: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def check_time_zones(**kwargs: Any) -> list[CheckMessage]:
+    """Require USE_TZ."""
     message = "USE_TZ is False, but the times of jobs are stored with their time zone."
     return [] if settings.USE_TZ else [Error(message, hint="Set USE_TZ = True.", id="jobs.E005")]
 
@@ -67,6 +70,7 @@ def check_shadows(**kwargs: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def check_sqlite(**kwargs: Any) -> list[CheckMessage]:
+    """Warn of options of a SQLite database that a worker does not do well with."""
     problem = find_sqlite_problem(db.alias())
     warnings = [checks.Warning(problem, hint=SQLITE_HINT, id="jobs.W001")] if problem else []
     return [*warnings, *_check_sqlite_options(db.alias())]
@@ -106,6 +110,7 @@ def check_history(databases: Sequence[str] | None = None, **kwargs: Any) -> list
 
 @register(TAG, deploy=True)
 def check_sqlite_for_deployment(**kwargs: Any) -> list[CheckMessage]:
+    """Require IMMEDIATE transactions of a SQLite database in a deployment."""
     problem = find_sqlite_problem(db.alias())
     return [Error(problem, hint=SQLITE_HINT, id="jobs.E007")] if problem else []
 

@@ -47,6 +47,7 @@ def is_sqlite(on: BaseDatabaseWrapper | None = None) -> bool:
 
 
 def is_supported(connection: Any) -> bool:
+    """Return whether the job scheduler runs on this database."""
     return connection.vendor in SUPPORTED
 
 

@@ -123,10 +123,12 @@ def register_triggers(config: AppConfig, trigger_set: TriggerSet) -> None:
 
 
 def install_triggers(label: str, connection: Any) -> None:
+    """Install the missing triggers of an app."""
     _trigger_sets[label].install(connection)
 
 
 def remove_triggers(label: str, connection: Any) -> None:
+    """Remove the triggers of an app and their functions."""
     _trigger_sets[label].remove(connection)
 
 

@@ -29,6 +29,8 @@ KILL_GRACE_SEC = 2.0  # between SIGTERM and SIGKILL for a process group
 
 
 class ProcessExecutor:
+    """Starts a process for each job, and a thread that supervises it."""
+
     def __init__(self, on_return: OnReturn) -> None:
         self.on_return = on_return
         self._running: set[BaseProcess] = set()

@@ -54,6 +54,8 @@ def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dic
 
 
 class HandlerRunner:
+    """Runs the handler in this thread, sync or async, and stops it on request of another thread."""
+
     def __init__(self, job_type: str, ctx: Context, retry: dict[str, Any]) -> None:
         self.job_type, self.ctx, self.retry = job_type, ctx, retry
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -67,7 +67,7 @@ def decide_retry(
         base_sec=retry_policy.get("base_sec", conf.RETRY_BASE_SEC),
         max_sec=retry_policy.get("max_sec", conf.RETRY_MAX_SEC),
         jitter=retry_policy.get("jitter", conf.RETRY_JITTER),
-        random=random.random(),  # noqa: S311 — spreads retries, guards nothing
+        random=random.random(),  # noqa: S311 — spreads retries, no secret
     )
     try:
         return _clamp_delay(conf.policy("RETRY_POLICY").decide(facts))
@@ -210,9 +210,9 @@ class Context:
         return self._stop.is_set()
 
     def check_cancelled(self) -> None:
-        """Raise JobCancelled once the handler should stop. Reads memory; costs nothing."""
+        """Raise JobCancelled once the handler should stop. Reads memory only: it may be called often."""
         if self._stop.is_set():
-            raise JobCancelled("the job was asked to stop")
+            raise JobCancelled("the handler was requested to stop")
 
     def wait(self, seconds: float) -> bool:
         """Sleep, but no longer than until the handler should stop; return whether it should."""
@@ -264,11 +264,12 @@ class Context:
         self._on_write()
 
     def request_stop(self, mode: StopMode | None) -> None:
+        """Let the handler know that it should stop; None: for a shutdown, a timeout or a lost lease."""
         self.stop_mode = mode
         self._stop.set()
 
     def take_writes(self) -> Writes:
-        """Return what has not been written yet, and start anew; the caller writes it."""
+        """Return the reports that are not written yet, for the caller to write them, and begin new ones."""
         with self._lock:
             writes, self.writes = self.writes, Writes()
         return writes
@@ -283,7 +284,7 @@ class Context:
             current.lines[:0] = writes.lines
 
     def merge_writes(self, writes: Writes) -> None:
-        """Add what the same handler reported in its own process."""
+        """Add reports that the handler sent from its own process."""
         with self._lock:
             current = self.writes
             current.progress = writes.progress or current.progress

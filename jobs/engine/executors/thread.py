@@ -21,9 +21,16 @@ OnReturn = Callable[["RunningJob", Outcome], None]
 
 
 class Executor(Protocol):
-    def start(self, job: RunningJob) -> None: ...
-    def add_threads_if_stalled(self) -> bool: ...
-    def end(self) -> None: ...
+    """Runs handlers, and calls `on_return` with the outcome of each."""
+
+    def start(self, job: RunningJob) -> None:
+        """Run the handler of a claimed job, now or as soon as a thread is free."""
+
+    def add_threads_if_stalled(self) -> bool:
+        """Add threads if waiting jobs do not move. Return whether jobs wait for one."""
+
+    def end(self) -> None:
+        """Take no more jobs. Handlers in threads go on until they return."""
 
 
 def retry_params(job: RunningJob) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class PriorityAging:
         return LONGEST_PAUSE_SEC if step is None else min(max(float(step) / 2, SHORTEST_PAUSE_SEC), LONGEST_PAUSE_SEC)
 
     def run_round(self) -> int:
-        """Raise what is due. Return how many jobs were raised."""
+        """Raise the jobs that are due. Return how many."""
         if conf.policy("FAIRNESS_POLICY") is None:
             return 0
         now = clock.now()

@@ -77,7 +77,10 @@ class LeaseReaper:
         return overdue_count + _end_jobs(expired, _expired_jobs, Cause.LEASE_EXPIRED, EXPIRED)
 
     def _is_surely_expired(self, job: Job, now: float) -> bool:
-        """The database's clock is the host's and may jump: rely on a steady clock, or on a dead process, instead."""
+        """Return whether the lease has expired by a steady clock, or its process is gone.
+
+        The database's clock is the host's here, and may jump.
+        """
         owner = ProcessIdentity.parse_owner(job.lease_owner or "")
         if owner is not None and owner.liveness() == Liveness.GONE:
             return True

@@ -82,7 +82,7 @@ class PrunePass:
         ]
         try:
             self.counts.jobs += self._delete_chains(roots)
-        except IntegrityError:  # a constraint of another app: it must not keep the other chains
+        except IntegrityError:  # a constraint of another app: the other chains can still be deleted
             for root in roots:
                 try:
                     self.counts.jobs += self._delete_chains([root])
@@ -238,6 +238,7 @@ def register_veto(veto: Veto) -> Veto:
 
 
 def unregister_veto(veto: Veto) -> None:
+    """Remove a veto; one that is not registered is ignored."""
     if veto in _vetoes:
         _vetoes.remove(veto)
 

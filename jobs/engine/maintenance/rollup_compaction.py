@@ -15,7 +15,7 @@ from jobs.engine.sql.rollup import DAY_WRITER, HOUR_WRITER, compact_rows
 from jobs.models import JobMinute
 
 MINUTE_RETENTION = timedelta(hours=26)  # figures of the last day are exact to the minute
-HOUR_RETENTION = timedelta(days=35)  # whatever is deleted meanwhile: a chart of a month has its hours
+HOUR_RETENTION = timedelta(days=35)  # a chart of a month has its hours, however short RETENTION_DAYS is
 BUCKETS_PER_ROUND = 100  # hours or days that one round compacts
 
 
@@ -37,7 +37,7 @@ def compact_oldest_day(before: datetime) -> int:
 
 
 def run_round() -> str:
-    """Compact what is old enough; return a summary. Without it, sums over the rollup would read more every minute."""
+    """Compact old buckets; return a summary. Without it, sums over the rollup would read more rows every minute."""
     now = clock.now()
     hours = _repeat(lambda: _compact_oldest_hour(now - MINUTE_RETENTION))
     days = _repeat(lambda: compact_oldest_day(now - HOUR_RETENTION) > 0)

@@ -43,6 +43,8 @@ class TaskThread(Protocol):
 
 @dataclass(frozen=True)
 class MaintenanceTask:
+    """`run` returns a summary; `every_sec` is asked after each run."""
+
     name: str
     run: Callable[[], object]
     every_sec: Callable[[], float]
@@ -67,6 +69,7 @@ def register_task(
 
 
 def list_tasks() -> list[MaintenanceTask]:
+    """Return the registered tasks in the order of their registration."""
     return list(_tasks.values())
 
 
@@ -177,7 +180,7 @@ _offer_tasks = build_offer_tasks()
 
 
 def run_before_offers() -> None:
-    """Do what must precede offers. Looks before it writes: an idle poll should not wait for SQLite's only writer."""
+    """Run the tasks that offers depend on. Looks before it writes: an idle poll need not wait for SQLite's writer."""
     for task in _offer_tasks:
         task()
     offers.expire_offers()

@@ -1,1 +1,1 @@
-"""Remote workers: offer jobs to them, start what they take, renew their leases, record their results."""
+"""Remote workers: offer jobs to them, start the jobs, renew their leases, record their results."""

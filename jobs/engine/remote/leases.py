@@ -74,7 +74,7 @@ def start_job(job_id: UUID, holder: RemoteSlot, *, pid: int | None = None, host:
                 data=starts.build_event_data(holder, pid, host),
             )
     except IntegrityError:
-        _require_free_slot(holder)  # the slot got a job since the first look; the database has the last word
+        _require_free_slot(holder)  # the slot got a job since the first look: the constraint decides
         raise
 
 
@@ -138,6 +138,7 @@ def hand_back_job(start: RemoteStart, *, reason: str) -> None:
 
 
 def is_over_token_limit(job: Job) -> bool:
+    """Return whether the job has used more tokens than it may."""
     return job.token_limit is not None and job.tokens_used > job.token_limit
 
 

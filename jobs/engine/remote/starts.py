@@ -31,6 +31,7 @@ class RemoteSlot:
 
     @property
     def owner(self) -> str:
+        """Return the lease owner that jobs in this slot have."""
         return f"r:{self.api_token}:{self.worker}#{self.slot}"
 
 
@@ -47,12 +48,13 @@ class RemoteStart:
     clock: str | None = None
 
     def seconds_ago(self, now: datetime) -> float:
+        """Return how long ago the job was started, by the steady clock where it is known."""
         steady = seconds_since_beat(self.clock)
         return (now - self.at).total_seconds() if steady is None else steady
 
 
 def build_event_data(holder: RemoteSlot, pid: int | None, host: str | None) -> dict[str, Any]:
-    """Build what the event of a start keeps."""
+    """Build the data of the event of a start."""
     steady = {"clock": read_beat_clock()} if db.clock_may_jump() else {}
     facts = {"worker": holder.worker, "slot": holder.slot, "pid": pid, "host": host}
     return {**facts, "api_token_id": str(holder.api_token), **steady}
@@ -80,6 +82,7 @@ def find_overdue_jobs() -> list[Job]:
 
 
 def is_overdue(job: Job, start: RemoteStart, now: datetime) -> bool:
+    """Return whether the job has run longer than its max_runtime_sec."""
     return job.max_runtime_sec is not None and start.seconds_ago(now) > job.max_runtime_sec
 
 

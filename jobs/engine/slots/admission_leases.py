@@ -24,6 +24,8 @@ from jobs.policies.admission import Candidate, Denied
 
 @dataclass(frozen=True)
 class GrantedLease:
+    """A lease that was granted, and until when it lives unless it is renewed."""
+
     lease_id: UUID
     expires_at: datetime
 

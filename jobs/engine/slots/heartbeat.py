@@ -20,6 +20,8 @@ logger = logging.getLogger("jobs.engine.slots.heartbeat")
 
 @dataclass
 class HeldLease:
+    """A lease that is being renewed; `on_lost` stops its direct call."""
+
     on_lost: Callable[[], None]
     deadline: float  # the lease is certain to be ours until then (monotonic)
 

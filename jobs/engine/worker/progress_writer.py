@@ -15,6 +15,8 @@ BATCH_WINDOW_SEC = 0.5  # progress and log lines of such a window are written to
 
 
 class ProgressWriter(threading.Thread):
+    """Writes the reports of all running handlers whenever one of them wakes it."""
+
     def __init__(self, running: RunningJobs) -> None:
         super().__init__(name="progress-writer", daemon=True)
         self.running = running

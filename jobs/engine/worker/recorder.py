@@ -28,11 +28,15 @@ SINGLE_LINES_LIMIT = 4  # up to so many jobs get a log line each; a line costs a
 
 
 class ReturnedJob(NamedTuple):
+    """A job whose handler has returned, with the result to record."""
+
     job: RunningJob
     result: JobResult
 
 
 class Recorder:
+    """Records results and frees slots; collects the jobs whose results were dropped, for the log."""
+
     def __init__(self, running: RunningJobs, *, worker: str, actor: Actor, on_release: Callable[[], None]) -> None:
         self.running = running
         self.worker = worker

@@ -42,6 +42,8 @@ def _measure(process: Any) -> tuple[int, float]:
 
 
 class Registration:
+    """Inserts and updates the row of one worker process."""
+
     def __init__(self, identity: ProcessIdentity, options: WorkerOptions) -> None:
         self.identity = identity
         self.options = options
@@ -105,9 +107,11 @@ class Registration:
         return sum(memory for memory, _ in usage), sum(percent for _, percent in usage)
 
     def begin_stopping(self) -> None:
+        """Report STOPPING with the next heartbeat."""
         self.state = WorkerState.STOPPING
 
     def deregister(self) -> None:
+        """Mark the row as stopped."""
         if self._row is not None:
             rows = Worker.objects.filter(pk=self._row.pk)
             rows.update(state=WorkerState.STOPPED, stopped_at=Now(), busy=0)

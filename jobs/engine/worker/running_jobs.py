@@ -146,6 +146,8 @@ def name_jobs(jobs: Sequence[RunningJob], limit: int = 10) -> str:
 
 
 class RunningJobs:
+    """The jobs in the slots of one worker. Safe to use from several threads."""
+
     def __init__(self, slots: int = 1) -> None:
         self.slots = slots
         self._running: dict[UUID, RunningJob] = {}
@@ -165,6 +167,7 @@ class RunningJobs:
             self._stuck.discard(job)
 
     def mark_stuck(self, job: RunningJob) -> None:
+        """Count the job's slot as stuck: its handler ignores its stop request."""
         self.remove(job)
         with self._lock:
             job.stuck = True

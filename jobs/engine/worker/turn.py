@@ -1,9 +1,9 @@
-"""One turn of the loop: record what finished, promote, claim into the free slots, and plan the next look.
+"""One turn of the loop: record results, promote, claim into the free slots, and plan the next look.
 
-On PostgreSQL a plain turn is two statements in one pipeline: one round trip, one commit. The claim sees what the
-finish released. Every other turn records first and commits, then promotes, then claims in a transaction of its own:
+On PostgreSQL a plain turn is two statements in one pipeline: one round trip, one commit; the claim sees the effects of
+the finish. Every other turn records first and commits, then promotes, then claims in a transaction of its own:
 recording and waiting for a limit in one transaction deadlocks with a host that pauses a limit and cancels a job.
-On SQLite there is one writer and no order to keep: a turn with results is one transaction.
+On SQLite there is one writer, and no lock order to keep: a turn with results is one transaction.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ logger = logging.getLogger("jobs.engine.worker")
 
 
 class TurnRunner:
+    """Takes turns: knows the claimer, the schedule, the running jobs and the recorder of one worker."""
+
     def __init__(
         self,
         claimer: Claimer,
@@ -95,7 +97,7 @@ class TurnRunner:
             self.schedule.plan_next_look(time.monotonic(), claimed=len(claims), is_saturated=self.claimer.is_saturated)
 
     def recover_claims(self) -> None:
-        """Hand back what a failed turn may have claimed. Its reply was lost, so nothing runs those jobs.
+        """Hand back jobs that a failed turn may have claimed. Its reply was lost, so no slot runs them.
 
         The server may commit such a claim after this look, so look again, as often as leases are renewed, until its
         lease is over.

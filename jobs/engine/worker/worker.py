@@ -59,6 +59,8 @@ LoopEvent = tuple[RunningJob, Outcome] | Wakeup
 
 @dataclass(frozen=True)
 class WorkerOptions:
+    """The options of `manage.py worker`. `burst`: end when no job is left."""
+
     name: str | None = None
     concurrency: int = 1
     serves: ServedJobs = field(default_factory=lambda: ServedJobs(()))
@@ -68,6 +70,8 @@ class WorkerOptions:
 
 
 class WorkerLoop:
+    """One worker: create it, then `run` it in the main thread."""
+
     def __init__(self, options: WorkerOptions) -> None:
         self.options = options
         self.identity = ProcessIdentity.current(options.name)
@@ -130,6 +134,7 @@ class WorkerLoop:
         self._request_turn()
 
     def install_signal_handlers(self) -> None:
+        """Stop on SIGTERM and SIGINT."""
         signal.signal(signal.SIGTERM, self.stop)
         signal.signal(signal.SIGINT, self.stop)
 
@@ -171,6 +176,7 @@ class WorkerLoop:
         logger.info("worker %s: shutdown finished, %d jobs left running", self.identity.name, len(self.running))
 
     def _should_exit(self) -> bool:
+        """Return whether the loop ends: after a stop request and its grace, or after a burst."""
         if self._stop_signals > 1:
             return True
         is_busy = bool(len(self.running) or self.recorder.returned)
@@ -248,6 +254,7 @@ class WorkerLoop:
         return self._stopping_since is None and not self._stop_signals and self.registration.request == ""
 
     def _try_turn(self) -> None:
+        """Take one turn; after a failed one, recover its claims and record results one by one first."""
         with self._outage.survive():
             if self._configured_connection is None or db.connection().connection is not self._configured_connection:
                 self._configure_connection()
