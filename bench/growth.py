@@ -68,11 +68,11 @@ def _fill_database(jobs: int, create_client: Callable[[], Any]) -> FilledDatabas
     filled = FilledDatabase(_create_database(f"bench_growth_{jobs}"))
     with use_database(filled.name) as connection:
         call_command("migrate", verbosity=0)
-        crowd = LargeTables(connection, jobs)
-        crowd.fill()
+        tables = LargeTables(connection, jobs)
+        tables.fill()
         JobTemplateFactory.create_batch(100)
         WorkerFactory.create_batch(5)
-        filled.values = {"job_id": crowd.id_of(jobs // 2), "waiting_id": crowd.id_of(jobs - jobs // 20)}
+        filled.values = {"job_id": tables.id_of(jobs // 2), "waiting_id": tables.id_of(jobs - jobs // 20)}
         filled.client = create_client()
     return filled
 
