@@ -39,7 +39,7 @@ class Function(NamedTuple):
     name: str
 
     @classmethod
-    def of(cls, code: CodeType) -> Function:
+    def from_code(cls, code: CodeType) -> Function:
         return cls(str(Path(code.co_filename).relative_to(CHECKOUT)), code.co_firstlineno, code.co_qualname)
 
     @classmethod
@@ -105,7 +105,7 @@ def measure(calibration: Calibration, rounds: int | None) -> Rates:
     steady = recorder.intervals[len(recorder.intervals) // 4 :]
     rates: Rates = {PER_JOB: [float(len(entered)) for entered in steady]}
     for code in recorder.functions():
-        function = Function.of(code)
+        function = Function.from_code(code)
         rates[str(function)] = [float(count_lines_by_start(CHECKOUT / function.path).get(function.line, 1))]
     return rates
 
