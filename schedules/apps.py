@@ -16,7 +16,7 @@ class SchedulesConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobs.engine import notifications
+        from jobs import notifications
         from jobs.engine.maintenance import retention, runner
         from schedules import checks, declared, history, services  # noqa: F401  `checks` registers the system checks
         from schedules.ticker import ticker

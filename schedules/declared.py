@@ -15,8 +15,8 @@ from django.db import DatabaseError
 
 from jobs import db
 from jobs.actors import Actor, ActorKind
-from jobs.engine.database import OUTAGE_ERRORS
 from jobs.errors import JobSchedulerError
+from jobs.outages import OUTAGE_ERRORS
 from jobs.registry import Handler, registry
 from jobs.services.templates import NameTaken
 from schedules import services, validation

@@ -18,9 +18,9 @@ from django.db.models import Q, QuerySet
 from jobs import clock, db
 from jobs.actors import Actor, ActorKind
 from jobs.engine import lifecycle
-from jobs.engine.database import OUTAGE_ERRORS
 from jobs.engine.insert import insert_jobs
 from jobs.errors import InvalidInput
+from jobs.outages import OUTAGE_ERRORS
 from jobs.services.jobs import REASON_LENGTH
 from jobs.validation.sanitize import sanitize_text
 from schedules.cron import CronError, UnknownZone

@@ -16,9 +16,8 @@ from django.db import IntegrityError
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import clock, db, serializers
+from jobs import clock, db, notifications, serializers
 from jobs.actors import PYTHON, Actor
-from jobs.engine import notifications
 from jobs.errors import Conflict, InvalidInput, NotFound
 from jobs.models import Job, JobTemplate
 from jobs.services import job_spec

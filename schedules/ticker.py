@@ -10,8 +10,8 @@ from typing import NamedTuple
 from django.db.models.functions import Now
 
 from jobs.conf import conf
-from jobs.engine.database import OUTAGE_ERRORS
-from jobs.engine.notifications import Listener
+from jobs.notifications import Listener
+from jobs.outages import OUTAGE_ERRORS
 from schedules import declared
 from schedules.firing import fire_due
 from schedules.models import Schedule

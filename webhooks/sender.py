@@ -18,7 +18,7 @@ from django.db import DatabaseError
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine.database import Outage, set_short_timeouts
+from jobs.outages import Outage, set_short_timeouts
 from jobs.signals import events_committed
 from webhooks import attempt, deliveries, fanout
 from webhooks.models import WebhookEndpoint, WebhookMessage

@@ -39,9 +39,9 @@ from jobs.admin.formatting import (
 )
 from jobs.engine.facts import gather_facts
 from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
-from jobs.engine.process_identity import ProcessIdentity, is_remote
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
+from jobs.process_identity import ProcessIdentity, is_remote
 from jobs.states import LIVE, EventKind, Status, StopMode, allowed_actions, find_refusal, is_repeated_stop
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import actors
+from jobs import actors, notifications
 from jobs.admin.base import ReadOnlyAdmin, deny_permission
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, choice_filter
 from jobs.admin.formatting import column, computed_column, isolate_text, pause_column, text_block
@@ -22,7 +22,6 @@ from jobs.admin.forms import reason_field
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin
 from jobs.admin.screens import APP
 from jobs.conf import conf
-from jobs.engine import notifications
 from jobs.errors import InvalidInput
 from jobs.explain.facts import to_limit
 from jobs.models import ConcurrencyLimit, LeaseKind, LimitScope

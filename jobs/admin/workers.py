@@ -32,9 +32,9 @@ from jobs.admin.formatting import (
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
 from jobs.admin.screens import APP, latest_event_id
 from jobs.conf import conf
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.models import Job, Worker, WorkerState
 from jobs.models.expressions import sql_literals
+from jobs.process_identity import ProcessIdentity
 from jobs.services import workers
 from jobs.states import Status
 from jobs.stats import queries

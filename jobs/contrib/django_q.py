@@ -17,9 +17,9 @@ from django.conf import settings
 from django.db import router, transaction
 from django.utils.translation import gettext as _
 
-from jobs.engine.database import OUTAGE_ERRORS
 from jobs.engine.maintenance import runner
 from jobs.errors import Conflict
+from jobs.outages import OUTAGE_ERRORS
 
 logger = logging.getLogger("jobs.contrib.django_q")
 TICK = "jobs.contrib.django_q.tick"

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from jobs import db, signals
-from jobs.engine import groups, notifications, selection
+from jobs import db, notifications, signals
+from jobs.engine import groups, selection
 from jobs.engine.maintenance import deadlines
 from jobs.engine.selection import SelectionRound, limits
 from jobs.engine.sql.candidates import Filter, find_across_flows

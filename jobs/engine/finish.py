@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from jobs import db, signals
+from jobs import db, notifications, signals
 from jobs.actors import SCHEDULER, Actor
-from jobs.engine import groups, notifications
+from jobs.engine import groups
 from jobs.engine.sql.finish import FinishContext, FinishedRow, ResultRow, finish_jobs
 from jobs.engine.transitions import apply_transition, get_job, lock_job, queued_gate, rollup_writer_id
 from jobs.ids import uuid7

@@ -16,7 +16,6 @@ from jobs.actors import Actor
 from jobs.engine import groups
 from jobs.engine.insert import insert_job
 from jobs.engine.job_spec import build_retry_spec
-from jobs.engine.process_identity import beat_fields
 from jobs.engine.promoter import mark_dirty
 from jobs.engine.transitions import (
     add_event,
@@ -33,6 +32,7 @@ from jobs.engine.transitions import (
 from jobs.errors import NotFound, WrongState
 from jobs.models import Gate, Job, JobGroup, JobRun
 from jobs.models.expressions import sql_literals
+from jobs.process_identity import beat_fields
 from jobs.states import ALWAYS_EDITABLE_FIELDS, TERMINAL, EventKind, Status, StopMode
 
 PAUSED_BY_DEFAULT = "Job was interrupted by user"

@@ -7,9 +7,8 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from jobs import db
+from jobs import db, notifications
 from jobs.actors import Actor
-from jobs.engine import notifications
 from jobs.engine.promoter import mark_dirty
 from jobs.engine.sql.spread import spread_positions
 from jobs.engine.transitions import add_event, get_job, lock_job, require_allowed

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from jobs import db
-from jobs.engine import notifications
+from jobs import db, notifications
 from jobs.engine.sql import promote as sql
 from jobs.engine.sql.promote import BATCH_SIZE, PromotionResult, QueueState
 from jobs.models import LaneMark

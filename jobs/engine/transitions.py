@@ -16,9 +16,8 @@ from uuid import UUID
 from django.db.models import Case, Value, When
 from django.db.models.functions import Now
 
-from jobs import db, signals
+from jobs import db, notifications, signals
 from jobs.actors import Actor
-from jobs.engine import notifications
 from jobs.engine.facts import gather_facts
 from jobs.engine.promoter import mark_dirty
 from jobs.engine.sql.finish import add_to_rollup

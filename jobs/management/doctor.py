@@ -27,10 +27,10 @@ from django.utils.translation import ngettext
 from jobs import db
 from jobs.checks import TAG
 from jobs.conf import conf, get_raw_settings, read_settings
-from jobs.engine.database import OUTAGE_ERRORS
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker, WorkerState
 from jobs.models.limit import LimitScope
+from jobs.outages import OUTAGE_ERRORS
+from jobs.process_identity import ProcessIdentity
 from jobs.triggers import find_missing_triggers
 
 MAX_SKEW_SEC, MIN_HEARTBEAT_AGE_SEC, LONG_WAIT_SEC = 5.0, 30.0, 60.0

@@ -11,10 +11,9 @@ from typing import Any
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
-from jobs import db
+from jobs import db, notifications
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
-from jobs.engine import notifications
 from jobs.engine.selection.limits import read_configured
 from jobs.errors import Conflict, InvalidInput
 from jobs.models import ConcurrencyLimit, LimitScope

@@ -15,8 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import tests.sample_app.job_types  # noqa: F401  what is cloned must be a known type
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.models import Job
+from jobs.process_identity import ProcessIdentity
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory, WorkerFactory, job_in

@@ -14,11 +14,11 @@ from django.utils import timezone
 
 from jobs.actors import Actor, ActorKind
 from jobs.admin import reports
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.engine.worker import WorkerOptions
 from jobs.engine.worker.registration import Registration
 from jobs.errors import Conflict, NotFound
 from jobs.models import JobGroup, JobMinute, Worker, WorkerState
+from jobs.process_identity import ProcessIdentity
 from jobs.services import groups, workers
 from jobs.services import jobs as job_services
 from jobs.states import Status

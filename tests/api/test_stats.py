@@ -10,8 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.engine.maintenance.recovery import LeaseReaper
-from jobs.engine.process_identity import read_boot_id
 from jobs.models import Job
+from jobs.process_identity import read_boot_id
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.stats import cache, live_counts

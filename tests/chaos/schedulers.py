@@ -133,7 +133,7 @@ def _start(clock: Any, stop: Any) -> Any:
 def _fire_on(clock: Any, stop: Any) -> None:
     """As a housekeeper does: whoever waited too long for a lock comes back."""
     die_with_parent()
-    from jobs.engine.database import OUTAGE_ERRORS
+    from jobs.outages import OUTAGE_ERRORS
     from schedules.firing import fire_due
 
     while not stop.value:

@@ -13,8 +13,8 @@ from django.db import OperationalError
 
 from jobs import clock
 from jobs.engine.maintenance import runner
-from jobs.engine.process_identity import ProcessIdentity, read_beat_clock
 from jobs.models import Job
+from jobs.process_identity import ProcessIdentity, read_beat_clock
 from jobs.states import Status
 from tests.factories import JobFactory
 from tests.support.commands import call, run_process

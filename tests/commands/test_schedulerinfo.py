@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobs import clock
-from jobs.engine.process_identity import ProcessIdentity
+from jobs.process_identity import ProcessIdentity
 from jobs.states import Status
 from tests.factories import JobFactory, JobMinuteFactory, TargetFactory, WorkerFactory
 from tests.support.commands import PATIENCE_SEC, call, run_process, start_process

@@ -17,8 +17,8 @@ from django.utils import timezone
 from django_q.models import OrmQ, Task
 from django_q.models import Schedule as Theirs
 
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.models import Job
+from jobs.process_identity import ProcessIdentity
 from jobs.states import Status
 from schedules.models import Schedule, ScheduleFire
 from tests.factories import JobFactory

@@ -9,12 +9,12 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.engine.selection import limits
 from jobs.engine.slots import leases, reservations
 from jobs.errors import NoSlot
 from jobs.models import Job, Lease
 from jobs.policies.admission import Candidate
+from jobs.process_identity import ProcessIdentity
 from jobs.services import jobs as job_services
 from jobs.services import limits as operator
 from tests.sample_app import job_types

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 
 from jobs.engine.maintenance import recovery
-from jobs.engine.process_identity import Liveness, ProcessIdentity
 from jobs.models import Job
+from jobs.process_identity import Liveness, ProcessIdentity
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.factories import JobFactory

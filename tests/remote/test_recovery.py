@@ -10,12 +10,11 @@ from django.db import connection
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from jobs import direct
-from jobs.engine import process_identity
+from jobs import direct, process_identity
 from jobs.engine.maintenance.deadlines import DEADLINE_PASSED
 from jobs.engine.maintenance.recovery import LeaseReaper
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.models import Job, JobEvent
+from jobs.process_identity import ProcessIdentity
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
 from tests.factories import SAMPLE_TYPE

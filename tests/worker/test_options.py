@@ -11,10 +11,10 @@ from django.core.management.base import CommandError
 from django.db import transaction
 
 from jobs.engine.claim import ServedJobs
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.engine.worker import WorkerOptions
 from jobs.engine.worker.registration import Registration
 from jobs.models import LaneMark, Worker
+from jobs.process_identity import ProcessIdentity
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.support.worker_processes import LONG_LEASE_SETTINGS, MANAGE, Fleet, get_job, wait_for_status, wait_until

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobs.engine import notifications
+from jobs import notifications
 from jobs.models import Gate, Job
 from jobs.services import jobs as job_services
 from jobs.services import targets

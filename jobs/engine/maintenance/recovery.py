@@ -20,12 +20,12 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import finish
-from jobs.engine.database import OUTAGE_ERRORS
 from jobs.engine.executors.run import decide_retry
-from jobs.engine.process_identity import Liveness, ProcessIdentity, seconds_since_beat
 from jobs.engine.remote import starts
 from jobs.models import Job, JobGroup
 from jobs.models.job import JobQuerySet
+from jobs.outages import OUTAGE_ERRORS
+from jobs.process_identity import Liveness, ProcessIdentity, seconds_since_beat
 from jobs.states import Cause
 
 logger = logging.getLogger("jobs.engine.maintenance.recovery")

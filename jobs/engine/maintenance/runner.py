@@ -19,11 +19,11 @@ from typing import Protocol
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import promoter
-from jobs.engine.database import OUTAGE_ERRORS, Outage
 from jobs.engine.maintenance import aging, deadlines, recovery, retention, rollup_compaction, system_load
 from jobs.engine.remote import offers
 from jobs.engine.selection import fair_share
 from jobs.engine.slots import leases
+from jobs.outages import OUTAGE_ERRORS, Outage
 
 logger = logging.getLogger("jobs.engine.maintenance.runner")
 THREAD_JOIN_SEC = 1.5

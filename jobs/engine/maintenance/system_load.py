@@ -12,12 +12,11 @@ from datetime import datetime, timedelta
 
 from django.db.models.functions import Now
 
-from jobs import db
+from jobs import db, notifications
 from jobs.conf import conf
-from jobs.engine import notifications
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.models import SystemSnapshot
 from jobs.policies.admission import Open, State, classify_load
+from jobs.process_identity import ProcessIdentity
 
 logger = logging.getLogger("jobs.engine.maintenance.system_load")
 INTERVAL_SEC = 2.0

@@ -15,9 +15,9 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from jobs import clock, db
-from jobs.engine.process_identity import read_beat_clock, seconds_since_beat
 from jobs.models import Job, JobEvent
 from jobs.models.expressions import SqlLiteral
+from jobs.process_identity import read_beat_clock, seconds_since_beat
 from jobs.states import EventKind
 
 

@@ -14,15 +14,14 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
-from jobs import db
+from jobs import db, notifications
 from jobs.conf import conf
-from jobs.engine import notifications
-from jobs.engine.process_identity import Liveness, ProcessIdentity, beat_fields, seconds_since_beat
 from jobs.engine.transitions import from_now
 from jobs.ids import derive_flow_id
 from jobs.models import Lease, LeaseKind
 from jobs.policies.admission import Candidate
 from jobs.policies.concurrency import InUse, Limit
+from jobs.process_identity import Liveness, ProcessIdentity, beat_fields, seconds_since_beat
 
 logger = logging.getLogger("jobs.engine.slots.leases")
 EXPIRED = "lease expired"

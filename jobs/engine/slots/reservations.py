@@ -18,15 +18,15 @@ from django.utils.translation import gettext as _
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine.notifications import CHANNEL, Listener
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.engine.selection import admission, limits
 from jobs.engine.slots import leases
 from jobs.engine.slots.leases import SLOT_FREE
 from jobs.errors import InvalidOperationError, NoSlot
 from jobs.models import Lease, LeaseKind
+from jobs.notifications import CHANNEL, Listener
 from jobs.policies.admission import Candidate, Denied
 from jobs.policies.concurrency import Flow, Limit
+from jobs.process_identity import ProcessIdentity
 
 FIRST_POLL_SEC, LONGEST_POLL_SEC = 0.02, 0.5
 

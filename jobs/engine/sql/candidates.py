@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from jobs import db
-from jobs.engine.database import execute
 from jobs.engine.sql import to_uuid
+from jobs.outages import execute
 from jobs.policies.concurrency import Flow
 
 WINDOW = 1000

@@ -17,10 +17,10 @@ from uuid import UUID, uuid4
 from django.utils import timezone
 
 from jobs import db
-from jobs.engine.database import NOW, execute, to_array
-from jobs.engine.process_identity import read_beat_clock
 from jobs.engine.sql import Statement, to_stored, to_uuid
 from jobs.engine.sql.columns import CLAIM_COLUMNS
+from jobs.outages import NOW, execute, to_array
+from jobs.process_identity import read_beat_clock
 
 
 class Claim(NamedTuple):

@@ -21,13 +21,12 @@ from uuid import UUID
 from django.utils import timezone
 from pydantic_core import to_json
 
-from jobs import db
+from jobs import db, notifications
 from jobs.actors import Actor
-from jobs.engine import notifications
-from jobs.engine.database import execute
 from jobs.engine.job_spec import COLUMNS, JobSpec, to_row
 from jobs.engine.sql.columns import INITIAL_VALUES, SUBMISSION_COLUMNS
 from jobs.models import Gate
+from jobs.outages import execute
 
 CLOSED, TIME, LANE, READY = (gate.value for gate in (Gate.CLOSED, Gate.TIME, Gate.LANE, Gate.READY))
 HELD_REASON = "held on submission"

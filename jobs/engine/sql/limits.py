@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from jobs import db
-from jobs.engine.database import NOW, execute_together
 from jobs.engine.sql import Statement
+from jobs.outages import NOW, execute_together
 
 _SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
 

@@ -13,11 +13,11 @@ from django.db import DatabaseError
 
 from jobs.actors import Actor
 from jobs.engine import finish
-from jobs.engine.database import is_rejection
 from jobs.engine.executors.run import decide_retry
 from jobs.engine.executors.thread import retry_params
 from jobs.engine.finish import FinishStatus, JobResult
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
+from jobs.outages import is_rejection
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.states import Cause
 from jobs.validation.sanitize import sanitize_text

@@ -10,9 +10,9 @@ from django.db.models.functions import Now
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine.process_identity import Liveness, ProcessIdentity
 from jobs.ids import uuid7
 from jobs.models import Worker, WorkerState
+from jobs.process_identity import Liveness, ProcessIdentity
 from jobs.version import __version__
 
 if TYPE_CHECKING:

@@ -20,13 +20,10 @@ from django.db import OperationalError
 from jobs import actors, db
 from jobs.conf import conf
 from jobs.engine.claim import Claimer, ServedJobs
-from jobs.engine.database import Outage, is_rolled_back, prefer_indexes, set_read_committed, set_short_timeouts
 from jobs.engine.executors.run import CaptureLogs
 from jobs.engine.executors.thread import Executor, OnReturn, ThreadExecutor
 from jobs.engine.maintenance import recovery
 from jobs.engine.maintenance.runner import MaintenanceThread
-from jobs.engine.notifications import Listener
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.engine.selection import limits
 from jobs.engine.worker.claim_schedule import ClaimSchedule
 from jobs.engine.worker.heartbeat import STOP_GRACE_SEC, Heartbeat, Watchdog
@@ -36,7 +33,10 @@ from jobs.engine.worker.registration import Registration
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs
 from jobs.engine.worker.turn import TurnRunner
 from jobs.models import WorkerState
+from jobs.notifications import Listener
+from jobs.outages import Outage, is_rolled_back, prefer_indexes, set_read_committed, set_short_timeouts
 from jobs.outcomes import Outcome, Stopped
+from jobs.process_identity import ProcessIdentity
 
 logger = logging.getLogger("jobs.engine.worker")
 CAPTURED_LOGGERS = (logging.getLogger(), logging.getLogger("jobs.run"))

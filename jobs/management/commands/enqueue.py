@@ -12,10 +12,10 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from jobs.engine.database import Outage
 from jobs.errors import NotFound
 from jobs.management import base
 from jobs.models import Job
+from jobs.outages import Outage
 from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.services.job_spec import JobFields

@@ -13,11 +13,11 @@ from django.utils.translation import gettext as _
 
 from jobs import clock
 from jobs.conf import conf
-from jobs.engine.database import close_connection
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.management import base
 from jobs.management.output import summarize_state
 from jobs.models import Target
+from jobs.outages import close_connection
+from jobs.process_identity import ProcessIdentity
 from jobs.services import limits
 from jobs.states import LIVE, Status
 from jobs.stats import live_counts, queries

@@ -12,12 +12,12 @@ from django.db.migrations.executor import MigrationExecutor
 
 from jobs import checks, db, triggers
 from jobs.engine.claim import ServedJobs
-from jobs.engine.process_identity import ProcessIdentity
 from jobs.engine.worker import WorkerLoop, WorkerOptions
 from jobs.engine.worker.registration import find_running_duplicate
 from jobs.errors import InvalidInput
 from jobs.management import base
 from jobs.management.logging import configure
+from jobs.process_identity import ProcessIdentity
 from jobs.registry import registry
 from jobs.validation import fields
 

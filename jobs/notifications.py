@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from jobs import db
-from jobs.engine.database import Outage, close_connection
+from jobs.outages import Outage, close_connection
 
 logger = logging.getLogger("jobs.engine.notifications")
 
