@@ -158,7 +158,7 @@ class Watch:
 
 def notable(worker: WorkerProcess) -> list[str]:
     """Every line but those that come with every job."""
-    ordinary = re.compile(r"claimed (job|\d+ jobs)|finished: |lease of worker")
+    ordinary = re.compile(r"claimed (job|\d+ jobs)|finished: |was (stopped|handed back)|lease of worker")
     return [line for line in worker.output.splitlines() if not ordinary.search(line)]
 
 

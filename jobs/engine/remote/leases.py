@@ -119,9 +119,9 @@ def complete_job(start: RemoteStart, outcome: RemoteOutcome, *, stop_mode: StopM
             return None
         if isinstance(outcome, Failed) and outcome.cause == Cause.ERROR:
             outcome = replace(outcome, retry_in=recovery.decide_retry_delay(job, Cause.ERROR))
-        end = JobResult(job.pk, start.lease_id, replace(outcome, artifacts=artifacts), job.group_id)
-        verdict = finish.finish([end], actor=actor)[job.pk]
-        assert verdict == FinishStatus.DONE, verdict  # the row is locked, and its token was compared
+        result = JobResult(job.pk, start.lease_id, replace(outcome, artifacts=artifacts), job.group_id)
+        status = finish.finish([result], actor=actor)[job.pk]
+        assert status == FinishStatus.DONE, status  # the row is locked, and its token was compared
     return None
 
 

@@ -72,21 +72,21 @@ class Recorder:
                     batch.append(ReturnedJob(job, result))
         return batch
 
-    def release_slots(self, batch: Sequence[ReturnedJob], verdicts: dict[UUID, FinishStatus]) -> None:
+    def release_slots(self, batch: Sequence[ReturnedJob], statuses: dict[UUID, FinishStatus]) -> None:
         """Free the slots of jobs whose results are committed, and log them.
 
         Each failure gets a log line; other results do if they are few, else they share one.
         """
         jobs_by_outcome: dict[str, list[RunningJob]] = {}
         for job, result in batch:
-            verdict = verdicts[job.id]
-            if verdict != FinishStatus.LOST and isinstance(result.outcome, Failed):
+            status = statuses[job.id]
+            if status != FinishStatus.LOST and isinstance(result.outcome, Failed):
                 delay = result.outcome.retry_in
                 retry = "not retried" if delay is None else f"retried in {delay:g} s"
                 logger.warning("job %s failed, %s: %s", job.name, retry, result.outcome.reason)
-            elif verdict != FinishStatus.LOST:
+            elif status != FinishStatus.LOST:
                 jobs_by_outcome.setdefault(type(result.outcome).__name__.lower(), []).append(job)
-            self._release(job, verdict)
+            self._release(job, status)
         if logger.isEnabledFor(logging.INFO):
             for outcome, jobs in jobs_by_outcome.items():
                 log_jobs(jobs, f"%d jobs finished: {outcome}: %s", f"job %s finished: {outcome}")
@@ -122,18 +122,18 @@ class Recorder:
 
     def _record_stop(self, job: RunningJob, outcome: Stopped) -> None:
         """Record `stop` for a handler that obeyed a stop request, `hand_back` for one whose worker shuts down."""
-        token, verdict, action = job.claim.lease_token, FinishStatus.LOST, "stopped"
+        token, status, action = job.claim.lease_token, FinishStatus.LOST, "stopped"
         if job.ctx.stop_mode is not None:
-            verdict = finish.stop(job.id, token, actor=self.actor, artifacts=outcome.artifacts)
-        if verdict == FinishStatus.LOST:  # no stop request, or it was withdrawn meanwhile
+            status = finish.stop(job.id, token, actor=self.actor, artifacts=outcome.artifacts)
+        if status == FinishStatus.LOST:  # no stop request, or it was withdrawn meanwhile
             reason, action = f"worker {self.worker} shut down", "handed back"
-            verdict = finish.hand_back(job.id, token, actor=self.actor, reason=reason, artifacts=outcome.artifacts)
-        if verdict != FinishStatus.LOST:
-            logger.info("job %s finished: %s", job.name, action)
-        self._release(job, verdict)
+            status = finish.hand_back(job.id, token, actor=self.actor, reason=reason, artifacts=outcome.artifacts)
+        if status != FinishStatus.LOST:
+            logger.info("job %s was %s", job.name, action)
+        self._release(job, status)
 
-    def _release(self, job: RunningJob, verdict: FinishStatus) -> None:
-        if verdict == FinishStatus.LOST:
+    def _release(self, job: RunningJob, status: FinishStatus) -> None:
+        if status == FinishStatus.LOST:
             self.lost_jobs.append(job)
         self.running.remove(job)
         self.returned.pop(job, None)

@@ -71,15 +71,15 @@ class TurnRunner:
         free = self.running.free_slots + len(finished) if may_claim else 0
         self.schedule.begin_turn(time.monotonic())
         if free and not finished and self.schedule.should_look:
-            ahead = promoter.read_queue_state()
-            self.schedule.record_look_after_change(time.monotonic(), ahead)
+            state = promoter.read_queue_state()
+            self.schedule.record_look_after_change(time.monotonic(), state)
         if not finished and not (free and self.schedule.should_claim):
             return
         sent_at = time.monotonic()
         if sent_at >= self.schedule.unserved_check_at:
             self._check_unserved_jobs(sent_at)
         slots = self.running.pick_slots(free)
-        verdicts, claims = take_turn(
+        statuses, claims = take_turn(
             self.claimer,
             [result for _, result in finished],
             slots,
@@ -89,7 +89,7 @@ class TurnRunner:
             promote=self._promote,
         )
         answered_at = time.monotonic()
-        self.recorder.release_slots(finished, verdicts)
+        self.recorder.release_slots(finished, statuses)
         self._start_handlers(claims, sent_at)
         if slots:
             if self.schedule.record_claim(requested=len(slots), claimed=len(claims), took_sec=answered_at - sent_at):
@@ -140,11 +140,11 @@ class TurnRunner:
     def _look(self) -> bool:
         """Read the state of the queue; return whether a scheduled job is due."""
         now = time.monotonic()
-        ahead = promoter.read_queue_state()
+        state = promoter.read_queue_state()
         jitter = random.uniform(0.9, 1.1)  # noqa: S311 — spreads the polls of many workers
         saturated, denied = self.claimer.is_saturated, self.claimer.has_denied
-        self.schedule.record_look(now, ahead, Pace(conf.POLL_SEC, self.is_notified(), saturated, denied, jitter))
-        return ahead.due_sec is not None and ahead.due_sec <= 0
+        self.schedule.record_look(now, state, Pace(conf.POLL_SEC, self.is_notified(), saturated, denied, jitter))
+        return state.due_sec is not None and state.due_sec <= 0
 
     def _check_unserved_jobs(self, now: float) -> None:
         """Check for jobs that this worker does not serve: then claims must not scan past each of them."""
@@ -163,7 +163,7 @@ class TurnRunner:
 
 
 class TurnResult(NamedTuple):
-    verdicts: dict[UUID, FinishStatus]  # of the results, by job id
+    statuses: dict[UUID, FinishStatus]  # of the results, by job id
     claims: list[Claim]  # jobs claimed into the slots
 
 
@@ -187,23 +187,23 @@ def take_turn(
         plain_turn = take_plain_turn(claimer, results, slots, actor=actor, lease_sec=lease_sec)
         if plain_turn.claims:
             return plain_turn
-        return TurnResult(plain_turn.verdicts, claimer.claim(slots, lease_sec=lease_sec))
+        return TurnResult(plain_turn.statuses, claimer.claim(slots, lease_sec=lease_sec))
     with db.atomic_on_sqlite() if results else nullcontext():
-        verdicts = finish.finish(results, actor=actor) if results else {}
+        statuses = finish.finish(results, actor=actor) if results else {}
         may_find_jobs = bool(slots) and (plain or promote())
         claims = claimer.claim(slots, lease_sec=lease_sec) if may_find_jobs else []
-    return TurnResult(verdicts, claims)
+    return TurnResult(statuses, claims)
 
 
 def take_plain_turn(
     claimer: Claimer, results: Sequence[JobResult], slots: Sequence[int], *, actor: Actor, lease_sec: float
 ) -> TurnResult:
     """Record results of jobs without target and group, and claim while no limit is in force, in one commit."""
-    rows = [finish.to_result_row(end) for end in results]
-    recorder = finish.build_finish_context(actor)
-    claimant = LeaseRequest(claimer.worker, claimer.process_key, lease_sec)
+    rows = [finish.to_result_row(result) for result in results]
+    context = finish.build_finish_context(actor)
+    lease_request = LeaseRequest(claimer.worker, claimer.process_key, lease_sec)
     with db.atomic_on_sqlite() as connection:
-        finished, claims = finish_and_claim(connection, rows, recorder, claimer.served_params, claimant, slots)
-        verdicts = finish.handle_finished(finished, rows)
+        finished, claims = finish_and_claim(connection, rows, context, claimer.served_params, lease_request, slots)
+        statuses = finish.handle_finished(finished, rows)
         record_starts(claims)
-    return TurnResult(verdicts, claims)
+    return TurnResult(statuses, claims)
